@@ -1,0 +1,17 @@
+// CHECK: a broken invariant ends the process with a message, in release builds too (DESIGN section 10).
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace monarch::internal {
+
+[[noreturn]] inline void check_failed(const char* file, int line, const char* condition) {
+  std::fprintf(stderr, "monarch: %s:%d: CHECK failed: %s\n", file, line, condition);
+  std::abort();
+}
+
+}  // namespace monarch::internal
+
+#define MONARCH_CHECK(condition) \
+  (__builtin_expect(!!(condition), 1) ? (void)0 : ::monarch::internal::check_failed(__FILE__, __LINE__, #condition))
