@@ -1,0 +1,35 @@
+// A cell is where messages for one actor arrive: the seam between the node, which routes, and what runs the actor (the
+// pool for C++ actors, a thread of its own for Python ones).
+#pragma once
+
+#include <memory>
+
+#include "monarch/base/ids.h"
+#include "monarch/net/message.h"
+
+namespace monarch {
+
+class Node;
+
+class Cell {
+ public:
+  virtual ~Cell() = default;
+  // Any thread: requests, one-way messages, kStopActor and kUndeliverable, in order per sender. Must not block and must
+  // not take the GIL. A cell that has ended answers through Node::refuse().
+  virtual void deliver(MessagePtr message) = 0;
+};
+
+// Makes the cells of one kind of actor out of kSpawn frames.
+class CellFactory {
+ public:
+  virtual ~CellFactory() = default;
+  // Called by whoever drives. Must not block and must not take the GIL: the constructor of the actor runs later, on the
+  // actor's own thread. shared_ptr: the node's table and the runner of the actor own a cell together.
+  virtual std::shared_ptr<Cell> make(Node& node, ActorIndex index, MessagePtr spawn) = 0;
+};
+
+// Which factory a kSpawn frame is for (FrameHeader::method).
+enum class CellKind : uint32_t { kNative = 0, kPython = 1 };
+inline constexpr uint32_t kCellKinds = 2;
+
+}  // namespace monarch

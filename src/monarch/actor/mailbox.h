@@ -1,0 +1,43 @@
+// Where the messages of one actor wait: many senders, one receiver, first in first out.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+
+#include "monarch/net/message.h"
+
+namespace monarch {
+
+class Mailbox {
+ public:
+  // Any thread. False: the mailbox is closed; the message stays with the caller.
+  bool push(MessagePtr& message) {
+    std::lock_guard lock(mutex_);
+    if (closed_) return false;
+    queue_.push(std::move(message));
+    size_.fetch_add(1, std::memory_order_release);
+    return true;
+  }
+  // The receiver's thread. Moves everything that waits to the end of `into`.
+  void take_all(MessageQueue& into) {
+    std::lock_guard lock(mutex_);
+    into.take(queue_);
+    size_.store(0, std::memory_order_relaxed);
+  }
+  bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
+  // Refuses what comes from now on and hands over what waits.
+  void close(MessageQueue& rest) {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    rest.take(queue_);
+    size_.store(0, std::memory_order_relaxed);
+  }
+
+ private:
+  std::mutex mutex_;
+  MessageQueue queue_;
+  std::atomic<uint32_t> size_{0};
+  bool closed_ = false;
+};
+
+}  // namespace monarch

@@ -1,0 +1,277 @@
+#include "monarch/actor/node.h"
+
+#include "monarch/base/log.h"
+
+namespace monarch {
+
+MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why) {
+  FrameHeader header;
+  header.kind = FrameKind::kReplyFailed;
+  header.dest = token;
+  header.rank = rank;
+  return Message::make(header, why);
+}
+
+// Actor indices are unique within the node that hosts the actor, and any node may create actors anywhere: the upper half
+// is taken from the creator's own (random) id.
+Node::Node(NodeId id, Driver& driver, Hooks hooks)
+    : id_(id), driver_(driver), hooks_(std::move(hooks)), next_index_((id << 32) | 16) {}
+
+Node::~Node() { close_links(); }
+
+// ---- Links ----
+
+void Node::add_link(std::shared_ptr<Link> link) {
+  std::lock_guard lock(links_mutex_);
+  // The first link to a peer stays the one that is sent on, so that order per sender holds; two peers that dial each
+  // other at the same moment have two, each used in one direction.
+  routes_.try_emplace(link->peer(), link);
+  all_links_.push_back(std::move(link));
+}
+
+Link* Node::route(NodeId node) {
+  std::lock_guard lock(links_mutex_);
+  auto found = routes_.find(node);
+  if (found != routes_.end()) return found->second.get();
+  if (closing_ || down_.contains(node) || !hooks_.dial) return nullptr;
+  std::shared_ptr<Link> link = hooks_.dial(node);
+  if (!link) return nullptr;
+  routes_.emplace(node, link);
+  all_links_.push_back(link);
+  return link.get();
+}
+
+std::vector<std::shared_ptr<Link>> Node::links() const {
+  std::lock_guard lock(links_mutex_);
+  return all_links_;
+}
+
+void Node::close_links() {
+  std::vector<std::shared_ptr<Link>> links;
+  {
+    std::lock_guard lock(links_mutex_);
+    closing_ = true;
+    links = all_links_;
+  }
+  for (auto& link : links) link->close();
+}
+
+bool Node::is_down(NodeId node, std::string* reason) const {
+  std::lock_guard lock(links_mutex_);
+  auto found = down_.find(node);
+  if (found == down_.end()) return false;
+  if (reason != nullptr) *reason = found->second;
+  return true;
+}
+
+void Node::node_down(NodeId node, const std::string& reason) {
+  {
+    std::lock_guard lock(links_mutex_);
+    if (!down_.emplace(node, reason).second) return;
+  }
+  // Dead first, then the slots: a call that opens its slot later sees the death when it sends (cast()).
+  struct Owed {
+    uint64_t token;
+    std::shared_ptr<PendingCall> call;
+  };
+  std::vector<Owed> owed;
+  {
+    std::lock_guard lock(slots_mutex_);
+    for (uint32_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i].call) owed.push_back({uint64_t{slots_[i].generation} << 32 | i, slots_[i].call});
+    }
+  }
+  for (const Owed& entry : owed) {
+    const auto& ids = entry.call->members().ids;
+    for (uint32_t rank = 0; rank < ids.size(); ++rank) {
+      if (ids[rank].node == node) fill(entry.token, rank, make_failure(entry.token, rank, reason));
+    }
+  }
+}
+
+void Node::on_closed(Link& link, const Error& why) {
+  if (hooks_.on_link_lost && hooks_.on_link_lost(link.peer(), why)) return;
+  node_down(link.peer(), why.message);
+}
+
+void Node::on_control(Link& link, MessagePtr message) {
+  if (hooks_.on_control) hooks_.on_control(link, std::move(message));
+}
+
+// ---- Sending ----
+
+bool Node::send(NodeId node, const Outgoing& outgoing, std::string* why) {
+  if (node == id_) {
+    dispatch(Message::copy_of(outgoing, id_));
+    return true;
+  }
+  Link* link = route(node);
+  if (link != nullptr && link->send(outgoing)) return true;
+  if (!is_down(node, why) && why != nullptr) *why = "the process cannot be reached";
+  return false;
+}
+
+void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) {
+  const uint64_t token = call ? open_slot(call) : 0;
+  outgoing.header.token = token;
+  std::string why;
+  for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
+    const ActorId& id = members.ids[rank];
+    outgoing.header.dest = id.index;
+    outgoing.header.rank = rank;
+    if (send(id.node, outgoing, &why)) continue;
+    if (call) {
+      // A link that just broke, whose reason is not known yet: node_down() will fill the slot with it.
+      if (is_down(id.node, nullptr) || route(id.node) == nullptr) fill(token, rank, make_failure(token, rank, why));
+    } else {
+      undeliverable(outgoing.header.sender, id_, why);
+    }
+  }
+}
+
+// ---- Calls ----
+
+uint64_t Node::open_slot(std::shared_ptr<PendingCall> call) {
+  std::lock_guard lock(slots_mutex_);
+  uint32_t index;
+  if (free_slots_.empty()) {
+    index = static_cast<uint32_t>(slots_.size());
+    slots_.emplace_back();
+  } else {
+    index = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  slots_[index].call = std::move(call);
+  return uint64_t{slots_[index].generation} << 32 | index;
+}
+
+void Node::fill(uint64_t token, uint32_t rank, MessagePtr reply) {
+  const uint32_t index = static_cast<uint32_t>(token);
+  const uint32_t generation = static_cast<uint32_t>(token >> 32);
+  std::shared_ptr<PendingCall> call;
+  {
+    std::lock_guard lock(slots_mutex_);
+    if (index >= slots_.size() || slots_[index].generation != generation) return;  // a late answer
+    call = slots_[index].call;
+  }
+  if (!call->fill(rank, std::move(reply), driver_)) return;
+  std::lock_guard lock(slots_mutex_);
+  Slot& slot = slots_[index];
+  if (slot.generation != generation) return;
+  slot.call.reset();
+  if (++slot.generation == 0) slot.generation = 1;
+  free_slots_.push_back(index);
+}
+
+void Node::on_reply(MessagePtr message) {
+  const uint64_t token = message->header.dest;
+  const uint32_t rank = message->header.rank;
+  fill(token, rank, std::move(message));
+}
+
+void Node::reply(const FrameHeader& request, NodeId from, FrameKind kind, Outgoing& outgoing) {
+  if (request.token == 0) return;
+  outgoing.header.kind = kind;
+  outgoing.header.dest = request.token;
+  outgoing.header.rank = request.rank;
+  std::string ignored;  // the caller is gone: nobody waits
+  send(from, outgoing, &ignored);
+}
+
+void Node::refuse(const Message& message, std::string_view why) {
+  const FrameHeader& header = message.header;
+  if (header.kind == FrameKind::kStopActor) {
+    Outgoing done{FrameHeader{}, {}, {}};
+    reply(header, message.from, FrameKind::kReply, done);
+  } else if (header.token != 0) {
+    Outgoing failure{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
+    reply(header, message.from, FrameKind::kReplyFailed, failure);
+  } else if (header.kind == FrameKind::kOneway) {
+    undeliverable(header.sender, message.from, why);
+  }
+}
+
+void Node::undeliverable(ActorIndex sender, NodeId from, std::string_view why) {
+  Outgoing bounce{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
+  bounce.header.kind = FrameKind::kUndeliverable;
+  bounce.header.dest = sender;
+  std::string ignored;
+  send(from, bounce, &ignored);
+}
+
+// ---- Actors ----
+
+void Node::set_factory(CellKind kind, CellFactory& factory) { factories_[static_cast<uint32_t>(kind)] = &factory; }
+
+ActorIndex Node::new_actor_index() { return next_index_.fetch_add(1, std::memory_order_relaxed); }
+
+void Node::add_cell(ActorIndex index, std::shared_ptr<Cell> cell) {
+  std::lock_guard lock(cells_mutex_);
+  cells_.emplace(index, std::move(cell));
+}
+
+void Node::remove_cell(ActorIndex index, std::string epitaph) {
+  std::shared_ptr<Cell> cell;  // destroyed outside the lock
+  std::lock_guard lock(cells_mutex_);
+  auto found = cells_.find(index);
+  if (found == cells_.end()) return;
+  cell = std::move(found->second);
+  cells_.erase(found);
+  epitaphs_[index] = std::move(epitaph);
+}
+
+std::shared_ptr<Cell> Node::find_cell(ActorIndex index, std::string* epitaph) const {
+  std::lock_guard lock(cells_mutex_);
+  auto found = cells_.find(index);
+  if (found != cells_.end()) return found->second;
+  auto written = epitaphs_.find(index);
+  *epitaph = written != epitaphs_.end() ? written->second : "there is no such actor in this process";
+  return nullptr;
+}
+
+void Node::on_spawn(MessagePtr message) {
+  const ActorIndex index = message->header.dest;
+  const uint32_t kind = message->header.method;
+  if (kind >= kCellKinds || factories_[kind] == nullptr) {
+    remove_cell(index, "");
+    refuse(*message, "this process cannot run that kind of actor");
+    std::lock_guard lock(cells_mutex_);
+    epitaphs_[index] = "this process cannot run that kind of actor";
+    return;
+  }
+  std::shared_ptr<Cell> cell = factories_[kind]->make(*this, index, std::move(message));
+  if (cell) add_cell(index, std::move(cell));
+}
+
+void Node::on_frame(Link&, MessagePtr message) { dispatch(std::move(message)); }
+
+void Node::dispatch(MessagePtr message) {
+  switch (message->header.kind) {
+    case FrameKind::kReply:
+    case FrameKind::kReplyError:
+    case FrameKind::kReplyFailed:
+      on_reply(std::move(message));
+      return;
+    case FrameKind::kSpawn:
+      on_spawn(std::move(message));
+      return;
+    case FrameKind::kRequest:
+    case FrameKind::kOneway:
+    case FrameKind::kStopActor:
+    case FrameKind::kUndeliverable: {
+      std::string epitaph;
+      if (std::shared_ptr<Cell> cell = find_cell(message->header.dest, &epitaph)) {
+        cell->deliver(std::move(message));
+      } else if (message->header.kind != FrameKind::kUndeliverable) {
+        refuse(*message, epitaph);
+      } else if (hooks_.on_undeliverable) {
+        hooks_.on_undeliverable(std::string(message->text()));
+      }
+      return;
+    }
+    default:
+      log_line("ignored a control frame on the data lane");
+  }
+}
+
+}  // namespace monarch

@@ -1,0 +1,117 @@
+// A node routes: between its links, its actors' cells and the calls that it waits for. One per process (several in
+// tests). It has no thread of its own: whoever drives a link calls in, any thread may send.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "monarch/actor/cell.h"
+#include "monarch/actor/pending_call.h"
+#include "monarch/loop/driver.h"
+#include "monarch/net/link.h"
+
+namespace monarch {
+
+class Node final : public LinkSink {
+ public:
+  struct Hooks {
+    // Any thread. Makes a link to a node that there is none to; null: it cannot be reached. Must not block.
+    std::function<std::shared_ptr<Link>(NodeId)> dial;
+    // Reactor. A control frame that is not the node's own business.
+    std::function<void(Link&, MessagePtr)> on_control;
+    // The driving thread. A link ended. Returns true if the node will be declared down later, with a better reason
+    // (Node::node_down), by somebody who can know it; false: the end of the link is all that will be known.
+    std::function<bool(NodeId, const Error&)> on_link_lost;
+    // Any thread. A one-way message of an actor that has no cell here (the client) could not be delivered.
+    std::function<void(const std::string&)> on_undeliverable;
+  };
+
+  Node(NodeId id, Driver& driver, Hooks hooks);
+  ~Node() override;
+
+  NodeId id() const { return id_; }
+  Driver& driver() { return driver_; }
+
+  // ---- Links ----
+  // shared_ptr: frames under way keep their link.
+  void add_link(std::shared_ptr<Link> link);
+  // The link to `node`, made if need be; null if the node is down or cannot be reached.
+  Link* route(NodeId node);
+  // Every frame of this process is refused from now on; all links are closed.
+  void close_links();
+  std::vector<std::shared_ptr<Link>> links() const;
+
+  // The node is dead: everything that waits for it fails now, everything sent to it later fails at once. The first
+  // reason stays.
+  void node_down(NodeId node, const std::string& reason);
+  bool is_down(NodeId node, std::string* reason) const;
+
+  // ---- Sending ----
+  // To a link or, for this node itself, to the cell. False: `*why` says that the node is down.
+  bool send(NodeId node, const Outgoing& outgoing, std::string* why);
+  // Sends `outgoing` to every member, with header.dest and header.rank filled in. If `call` is given, its token goes
+  // along and ranks that cannot be reached are filled with that failure; else they go to on_undeliverable of the sender.
+  void cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call);
+
+  // ---- Actors ----
+  void set_factory(CellKind kind, CellFactory& factory);
+  void add_cell(ActorIndex index, std::shared_ptr<Cell> cell);
+  // The actor has ended; `epitaph` is what later callers are told.
+  void remove_cell(ActorIndex index, std::string epitaph);
+  // A new index for an actor that this node creates (here or elsewhere).
+  ActorIndex new_actor_index();
+
+  // ---- Answering ----
+  // kReply or kReplyError to the sender of `request`; nothing if it wants none.
+  void reply(const FrameHeader& request, NodeId from, FrameKind kind, Outgoing& outgoing);
+  // Answers any message that an actor will not handle: failure to a request, kUndeliverable to a one-way message.
+  void refuse(const Message& message, std::string_view why);
+
+  // ---- LinkSink ----
+  void on_frame(Link& link, MessagePtr message) override;
+  void on_control(Link& link, MessagePtr message) override;
+  void on_closed(Link& link, const Error& why) override;
+
+ private:
+  struct Slot {
+    uint32_t generation = 1;
+    std::shared_ptr<PendingCall> call;
+  };
+  void dispatch(MessagePtr message);
+  void on_reply(MessagePtr message);
+  void on_spawn(MessagePtr message);
+  void undeliverable(ActorIndex sender, NodeId from, std::string_view why);
+  uint64_t open_slot(std::shared_ptr<PendingCall> call);
+  void fill(uint64_t token, uint32_t rank, MessagePtr reply);
+  std::shared_ptr<Cell> find_cell(ActorIndex index, std::string* epitaph) const;
+
+  const NodeId id_;
+  Driver& driver_;
+  const Hooks hooks_;
+  CellFactory* factories_[kCellKinds] = {};
+
+  mutable std::mutex links_mutex_;
+  std::unordered_map<NodeId, std::shared_ptr<Link>> routes_;
+  std::vector<std::shared_ptr<Link>> all_links_;  // also those that only receive
+  std::unordered_map<NodeId, std::string> down_;
+  bool closing_ = false;
+
+  mutable std::mutex cells_mutex_;
+  std::unordered_map<ActorIndex, std::shared_ptr<Cell>> cells_;
+  std::unordered_map<ActorIndex, std::string> epitaphs_;
+  std::atomic<uint64_t> next_index_;
+
+  std::mutex slots_mutex_;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_slots_;
+};
+
+// The failure that a rank gets when its process is gone.
+MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why);
+
+}  // namespace monarch

@@ -1,0 +1,73 @@
+// The caller's side of a call: a slot for each rank that was asked. Every request ends (contract clause 3): each slot is
+// filled by an answer, an error, or the failure of the process or actor that owed it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "monarch/base/ids.h"
+#include "monarch/loop/driver.h"
+#include "monarch/net/message.h"
+
+namespace monarch {
+
+// The actors that a mesh view is made of, by rank. Immutable; shared by the view and the calls that are under way on it.
+struct Members {
+  std::vector<ActorId> ids;
+};
+
+class PendingCall {
+ public:
+  // `members` says who owes the answers; one slot each.
+  explicit PendingCall(std::shared_ptr<const Members> members);
+
+  uint32_t size() const { return size_; }
+  const Members& members() const { return *members_; }
+
+  // How many ranks have answered, in whatever way.
+  uint32_t received() const { return received_.load(std::memory_order_acquire); }
+  bool complete() const { return received() == size_; }
+  // Everything is here, or an error is: then there is no need to wait for the others.
+  bool decided() const { return complete() || first_error_.load(std::memory_order_acquire) >= 0; }
+
+  // The answer of `rank`, or null while it is missing. Stays until the call is destroyed.
+  Message* reply(uint32_t rank) const;
+  // The rank whose answer was the i-th to arrive (i < received()).
+  uint32_t arrival(uint32_t i) const;
+  // The lowest rank that has answered with an error or failure; -1: none.
+  int64_t lowest_error() const;
+
+  // Fills the slot of `rank`; a second answer is dropped. Returns true when this was the last one.
+  bool fill(uint32_t rank, MessagePtr reply, Driver& driver);
+
+  // A thread that waits for this call is told of every answer.
+  void add_waiter(Waiter& waiter);
+  void remove_waiter(Waiter& waiter);
+
+  // Runs `observer` once, when `arrivals` answers are here or (if `arrivals` is 0) the call is decided; at once if that
+  // is so already. On whatever thread fills the slot: it must not block nor take the GIL.
+  void observe(uint32_t arrivals, std::function<void()> observer);
+
+ private:
+  struct Observer {
+    uint32_t arrivals;
+    std::function<void()> run;
+  };
+  bool reached(uint32_t arrivals) const { return arrivals == 0 ? decided() : received() >= arrivals; }
+
+  const std::shared_ptr<const Members> members_;
+  const uint32_t size_;
+  std::atomic<uint32_t> received_{0};
+  std::atomic<int64_t> first_error_{-1};
+  mutable std::mutex mutex_;
+  MessagePtr single_;                  // the answer, when there is one slot
+  std::vector<MessagePtr> replies_;    // else: by rank
+  std::vector<uint32_t> order_;
+  std::vector<Waiter*> waiters_;
+  std::vector<Observer> observers_;
+};
+
+}  // namespace monarch

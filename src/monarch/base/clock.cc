@@ -1,0 +1,13 @@
+#include "monarch/base/clock.h"
+
+#include <time.h>
+
+namespace monarch {
+
+int64_t monotonic_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+}  // namespace monarch

@@ -1,0 +1,97 @@
+#include "monarch/host/bootstrap.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace monarch {
+
+namespace {
+
+struct Fixed {
+  uint32_t version;
+  uint32_t number_count;
+  NodeId node;
+  NodeId parent;
+  int64_t parent_pid;
+  JobId job;
+  JobToken token;
+  int32_t numbers[kFdCount];
+  uint32_t transport_size;
+  uint32_t payload_size;
+};
+
+bool write_all(int fd, const void* data, size_t size) {
+  const char* at = static_cast<const char*>(data);
+  while (size != 0) {
+    const ssize_t count = write(fd, at, size);
+    if (count <= 0) return false;
+    at += count;
+    size -= static_cast<size_t>(count);
+  }
+  return true;
+}
+
+bool read_all(int fd, void* data, size_t size, off_t offset) {
+  char* at = static_cast<char*>(data);
+  while (size != 0) {
+    const ssize_t count = pread(fd, at, size, offset);
+    if (count <= 0) return false;
+    at += count;
+    offset += count;
+    size -= static_cast<size_t>(count);
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<int>& numbers) {
+  Fixed fixed{};
+  fixed.version = kBootstrapVersion;
+  fixed.number_count = static_cast<uint32_t>(numbers.size());
+  fixed.node = bootstrap.node;
+  fixed.parent = bootstrap.parent;
+  fixed.parent_pid = bootstrap.parent_pid;
+  fixed.job = bootstrap.job;
+  fixed.token = bootstrap.token;
+  for (size_t i = 0; i < numbers.size() && i < kFdCount; ++i) fixed.numbers[i] = numbers[i];
+  fixed.transport_size = static_cast<uint32_t>(bootstrap.transport.size());
+  fixed.payload_size = static_cast<uint32_t>(bootstrap.payload.size());
+  UniqueFd fd(memfd_create("monarch-bootstrap", MFD_CLOEXEC));
+  if (!fd || !write_all(fd.get(), &fixed, sizeof fixed) ||
+      !write_all(fd.get(), bootstrap.transport.data(), bootstrap.transport.size()) ||
+      !write_all(fd.get(), bootstrap.payload.data(), bootstrap.payload.size())) {
+    return Error{ErrorCode::kUnavailable, std::string("cannot write a bootstrap record: ") + std::strerror(errno)};
+  }
+  return fd;
+}
+
+Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
+  Fixed fixed;
+  if (!read_all(fd, &fixed, sizeof fixed, 0)) return Error{ErrorCode::kMalformed, "no bootstrap record"};
+  if (fixed.version != kBootstrapVersion) {
+    return Error{ErrorCode::kUnsupported, "the script's monarch speaks bootstrap version " +
+                                              std::to_string(fixed.version) + ", this one " +
+                                              std::to_string(kBootstrapVersion)};
+  }
+  if (fixed.number_count > kFdCount) return Error{ErrorCode::kMalformed, "bad bootstrap record"};
+  Bootstrap bootstrap;
+  bootstrap.node = fixed.node;
+  bootstrap.parent = fixed.parent;
+  bootstrap.parent_pid = fixed.parent_pid;
+  bootstrap.job = fixed.job;
+  bootstrap.token = fixed.token;
+  bootstrap.transport.resize(fixed.transport_size);
+  bootstrap.payload.resize(fixed.payload_size);
+  if (!read_all(fd, bootstrap.transport.data(), fixed.transport_size, sizeof fixed) ||
+      !read_all(fd, bootstrap.payload.data(), fixed.payload_size,
+                static_cast<off_t>(sizeof fixed + fixed.transport_size))) {
+    return Error{ErrorCode::kMalformed, "short bootstrap record"};
+  }
+  numbers->assign(fixed.numbers, fixed.numbers + fixed.number_count);
+  return bootstrap;
+}
+
+}  // namespace monarch

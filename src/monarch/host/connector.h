@@ -1,0 +1,86 @@
+// Makes links: to children (before they exist), to the parent, and between any two processes of the job on this host,
+// through abstract unix sockets (no file is left behind), the peer's uid and the hello (wire/hello.h).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "monarch/base/random.h"
+#include "monarch/host/bootstrap.h"
+#include "monarch/net/shm/shm_link.h"
+#include "monarch/net/unix/unix_link.h"
+#include "monarch/wire/hello.h"
+
+namespace monarch {
+
+enum class Transport { kShm, kUnix };
+
+// This process's own bell, and what peers are given of it.
+struct OwnBell {
+  UniqueFd page_fd;
+  UniqueFd event_fd;
+  Mapping page;
+
+  BellPage& bell() { return *static_cast<BellPage*>(page.get()); }
+  static Result<OwnBell> make();
+  // From descriptors that the parent made.
+  static Result<OwnBell> adopt(UniqueFd page_fd, UniqueFd event_fd);
+};
+
+struct Identity {
+  NodeId node = 0;
+  JobId job{};
+  JobToken token{};
+};
+
+class Connector {
+ public:
+  struct Events {
+    // Reactor. A peer dialled us; the link has been started.
+    std::function<void(std::shared_ptr<Link>)> on_accepted;
+  };
+
+  Connector(ShmContext context, OwnBell& bell, const Identity& identity, Transport transport);
+  ~Connector();
+
+  // Where frames of links made from now on go. Before any other call.
+  void set_sink(LinkSink& sink, Events events);
+
+  // Any thread. A started link to a process that does not exist yet, and what that process has to be given
+  // (kFdSocket ... kFdParentEvent; the others are left empty).
+  Result<std::shared_ptr<Link>> make_child(NodeId child, BootstrapFds& fds);
+  // The same link's other end, in the child.
+  Result<std::shared_ptr<Link>> adopt_parent(const Bootstrap& bootstrap, BootstrapFds& fds);
+
+  // Reactor. Begins to accept peers.
+  Status listen();
+  // Any thread. A link that connects in the background; what is sent meanwhile waits.
+  std::shared_ptr<Link> dial(NodeId node);
+  // Reactor. No more peers, and those half way are dropped.
+  void close();
+
+  const Identity& identity() const { return identity_; }
+  Transport transport() const { return transport_; }
+
+ private:
+  class Greeting;
+  void start_greeting(UniqueFd socket, HelloRole role, std::shared_ptr<Link> link);
+  void end_greeting(Greeting* greeting);
+  void try_dial(const std::shared_ptr<Link>& link, int attempt);
+  std::shared_ptr<Link> new_link_for(Transport transport, NodeId peer);
+
+  ShmContext context_;
+  OwnBell& bell_;
+  const Identity identity_;
+  const Transport transport_;
+  SystemRandom random_;
+  LinkSink* sink_ = nullptr;
+  Events events_;
+  UniqueFd listener_;                                            // reactor
+  std::unordered_map<Greeting*, std::unique_ptr<Greeting>> greetings_;  // reactor
+};
+
+}  // namespace monarch

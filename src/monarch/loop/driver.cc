@@ -1,0 +1,278 @@
+#include "monarch/loop/driver.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "monarch/base/check.h"
+#include "monarch/loop/futex.h"
+
+namespace monarch {
+
+namespace {
+
+constexpr int64_t kTickNs = 1'000'000;
+// How long a wait spins before it sleeps, when recent waits of this thread were short, and when they were not. A wake-up
+// across cores costs 15-25 us (TARGETS.md section 2), so a spin of about two of them is never far from the best choice.
+constexpr int64_t kSpinNs = 50'000;
+constexpr int64_t kShortSpinNs = 3'000;
+constexpr int64_t kShortWaitNs = 150'000;
+constexpr int kPausesPerYield = 64;
+
+thread_local int64_t recent_wait_ns = 0;  // moving average of this thread's waits
+
+void pause_cpu() { __builtin_ia32_pause(); }
+
+int64_t spin_budget_ns() { return recent_wait_ns < kShortWaitNs ? kSpinNs : kShortSpinNs; }
+
+void remember_wait(int64_t waited_ns) {
+  recent_wait_ns += (std::min<int64_t>(waited_ns, 1'000'000) - recent_wait_ns) / 4;
+}
+
+}  // namespace
+
+Driver::Driver(Reactor& reactor, BellPage& page, int event_fd)
+    : reactor_(reactor),
+      page_(page),
+      event_fd_(event_fd),
+      tick_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+  MONARCH_CHECK(tick_);
+  reactor_.add(event_fd_, EPOLLIN, [this](uint32_t) { on_event(); });
+  reactor_.add(tick_.get(), EPOLLIN, [this](uint32_t) { on_tick(); });
+  arm_tick();  // DRV-1 holds from the start
+}
+
+Driver::~Driver() {
+  reactor_.remove(event_fd_);
+  reactor_.remove(tick_.get());
+}
+
+uint32_t Driver::add(Pollable& pollable) {
+  std::lock_guard lock(pollables_mutex_);
+  for (uint32_t index = 0; index < kBellRings; ++index) {
+    if (pollables_[index].load(std::memory_order_relaxed) != nullptr) continue;
+    pollables_[index].store(&pollable, std::memory_order_release);
+    if (index >= pollable_limit_) pollable_limit_ = index + 1;
+    return index;
+  }
+  return kBellRings;
+}
+
+void Driver::remove(uint32_t index) {
+  std::lock_guard lock(pollables_mutex_);
+  pollables_[index].store(nullptr, std::memory_order_seq_cst);
+  while (polling_.load(std::memory_order_seq_cst) != 0) sched_yield();
+}
+
+bool Driver::try_lead() {
+  uint32_t expected = 0;
+  if (!lead_.compare_exchange_strong(expected, 1, std::memory_order_seq_cst)) return false;
+  if (page_.state.load(std::memory_order_relaxed) != kAwake) page_.state.store(kAwake, std::memory_order_seq_cst);
+  return true;
+}
+
+void Driver::leave() {
+  leave_count_.fetch_add(1, std::memory_order_relaxed);
+  lead_.store(0, std::memory_order_seq_cst);
+  if (!tick_armed_.load(std::memory_order_seq_cst)) arm_tick();
+}
+
+void Driver::arm_tick() {
+  if (tick_armed_.exchange(true, std::memory_order_seq_cst)) return;
+  const itimerspec spec{{0, kTickNs}, {0, kTickNs}};
+  timerfd_settime(tick_.get(), 0, &spec, nullptr);
+}
+
+bool Driver::poll_ready() {
+  bool found = false;
+  polling_.store(1, std::memory_order_seq_cst);
+  const uint32_t words = (pollable_limit_.load(std::memory_order_acquire) + 63) / 64;
+  for (uint32_t word = 0; word < words; ++word) {
+    if (page_.ready[word].load(std::memory_order_relaxed) == 0) continue;
+    uint64_t bits = page_.ready[word].exchange(0, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    while (bits != 0) {
+      const uint32_t bit = static_cast<uint32_t>(std::countr_zero(bits));
+      bits &= bits - 1;
+      Pollable* pollable = pollables_[word * 64 + bit].load(std::memory_order_seq_cst);
+      if (pollable == nullptr) continue;
+      found = true;
+      if (pollable->poll()) page_.ready[word].fetch_or(uint64_t{1} << bit, std::memory_order_seq_cst);
+    }
+  }
+  polling_.store(0, std::memory_order_release);
+  return found;
+}
+
+void Driver::mark_ready(uint32_t index) {
+  page_.ready[index / 64].fetch_or(uint64_t{1} << (index % 64), std::memory_order_seq_cst);
+  wake_bell(page_, event_fd_);
+}
+
+void Driver::ring_self() {
+  for (uint32_t index = 0; index < pollable_limit_; ++index) {
+    if (pollables_[index].load(std::memory_order_relaxed) == nullptr) continue;
+    page_.ready[index / 64].fetch_or(uint64_t{1} << (index % 64), std::memory_order_seq_cst);
+  }
+  // Not wake_bell: the state may say kAwake only because the dead peer won the swap.
+  page_.state.exchange(kAwake, std::memory_order_seq_cst);
+  futex_wake(page_.state, 1, /*shared=*/true);
+  eventfd_write(event_fd_, 1);
+}
+
+void Driver::notify(Waiter& waiter) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const uint32_t sleep = waiter.sleep_.load(std::memory_order_relaxed);
+  if (sleep == Waiter::kFollower) {
+    if (waiter.sleep_.exchange(Waiter::kRunning, std::memory_order_seq_cst) == Waiter::kFollower) {
+      futex_wake(waiter.sleep_, 1, /*shared=*/false);
+    }
+  } else if (sleep == Waiter::kLeader) {
+    wake_bell(page_, event_fd_);
+  }
+}
+
+WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t deadline_ns,
+                        int64_t max_sleep_ns) {
+  if (ready(context)) return WaitResult::kReady;
+  bool leading = false;
+  int64_t start_ns = 0;  // read late: a wait that ends at once should not pay for the clock
+  int64_t spin_until_ns = 0;
+  for (int rounds = 1;; ++rounds) {
+    if (!leading) leading = try_lead();
+    const bool found = leading && poll_ready();
+    if (ready(context)) {
+      if (leading) leave();
+      if (start_ns != 0) remember_wait(monotonic_ns() - start_ns);
+      return WaitResult::kReady;
+    }
+    if (found) continue;
+    if (rounds % kPausesPerYield == 0) {
+      sched_yield();
+    } else {
+      pause_cpu();
+    }
+    if (rounds % 16 != 0 && start_ns != 0) continue;
+    const int64_t now_ns = monotonic_ns();
+    if (start_ns == 0) {
+      start_ns = now_ns;
+      spin_until_ns = now_ns + spin_budget_ns();
+    }
+    if (now_ns < std::min(deadline_ns, spin_until_ns)) continue;
+    int error = 0;
+    if (now_ns < deadline_ns) {
+      const int64_t left_ns = deadline_ns == kNoDeadline ? INT64_MAX : deadline_ns - now_ns;
+      const int64_t limit_ns = std::min(left_ns, max_sleep_ns);
+      error = leading ? sleep_as_leader(waiter, ready, context, limit_ns)
+                      : sleep_as_follower(waiter, ready, context, limit_ns);
+      if (error == ETIMEDOUT && max_sleep_ns < left_ns) error = EINTR;
+      remember_wait(monotonic_ns() - start_ns);
+      start_ns = 0;  // woken: spin again briefly, since more may follow
+      if (error != EINTR) continue;
+    }
+    const bool is_ready = ready(context);
+    if (leading) leave();
+    if (is_ready) return WaitResult::kReady;
+    return error == EINTR ? WaitResult::kInterrupted : WaitResult::kTimeout;
+  }
+}
+
+int Driver::sleep_as_follower(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns) {
+  int error = 0;
+  waiter.sleep_.store(Waiter::kFollower, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!ready(context)) {
+    error = futex_wait(waiter.sleep_, Waiter::kFollower, limit_ns == INT64_MAX ? -1 : limit_ns, /*shared=*/false);
+  }
+  waiter.sleep_.store(Waiter::kRunning, std::memory_order_seq_cst);
+  return error;
+}
+
+int Driver::sleep_as_leader(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns) {
+  const uint32_t limit = pollable_limit_.load(std::memory_order_acquire);
+  polling_.store(1, std::memory_order_seq_cst);
+  for (uint32_t index = 0; index < limit; ++index) {
+    Pollable* pollable = pollables_[index].load(std::memory_order_seq_cst);
+    if (pollable != nullptr) pollable->before_sleep();
+  }
+  polling_.store(0, std::memory_order_seq_cst);
+  int error = 0;
+  waiter.sleep_.store(Waiter::kLeader, std::memory_order_seq_cst);
+  page_.state.store(kParked, std::memory_order_seq_cst);
+  if (!any_ready(page_) && !ready(context)) {
+    error = futex_wait(page_.state, kParked, limit_ns == INT64_MAX ? -1 : limit_ns, /*shared=*/true);
+  }
+  page_.state.store(kAwake, std::memory_order_seq_cst);
+  waiter.sleep_.store(Waiter::kRunning, std::memory_order_seq_cst);
+  return error;
+}
+
+bool Driver::poll_for(bool (*ready)(const void*), const void* context, int64_t budget_ns) {
+  if (ready(context)) return true;
+  const int64_t until_ns = monotonic_ns() + budget_ns;
+  for (int rounds = 1;; ++rounds) {
+    poll_once();
+    if (ready(context)) return true;
+    if (rounds % 16 == 0 && monotonic_ns() >= until_ns) return false;
+    if (rounds % kPausesPerYield == 0) {
+      sched_yield();
+    } else {
+      pause_cpu();
+    }
+  }
+}
+
+void Driver::poll_once() {
+  if (!try_lead()) return;
+  poll_ready();
+  leave();
+}
+
+void Driver::attend() {
+  if (lead_.load(std::memory_order_seq_cst) != 0 || page_.state.load(std::memory_order_seq_cst) == kEpoll) return;
+  reactor_.post([this] { lead_from_reactor(); });
+}
+
+// Reactor: somebody rang while the bell said kEpoll.
+void Driver::on_event() {
+  eventfd_t ignored;
+  eventfd_read(event_fd_, &ignored);
+  lead_from_reactor();
+}
+
+// Takes the lead for the reactor: drains the rings and leaves the bell at kEpoll. If a thread leads, it attends already,
+// and arms the tick when it leaves.
+void Driver::lead_from_reactor() {
+  for (;;) {
+    if (!try_lead()) return;
+    while (poll_ready()) {
+    }
+    page_.state.store(kEpoll, std::memory_order_seq_cst);
+    lead_.store(0, std::memory_order_seq_cst);
+    if (!any_ready(page_)) return;
+    // Something came between the last look and kEpoll; if its sender won the bell the eventfd is written anyway.
+  }
+}
+
+void Driver::on_tick() {
+  uint64_t ignored;
+  [[maybe_unused]] ssize_t count = ::read(tick_.get(), &ignored, sizeof ignored);
+  const uint32_t leaves = leave_count_.load(std::memory_order_relaxed);
+  if (leaves != tick_seen_ && lead_.load(std::memory_order_relaxed) == 0) {
+    tick_seen_ = leaves;  // somebody was here within the last tick: the grace goes on
+    return;
+  }
+  tick_seen_ = leaves;
+  const itimerspec off{};
+  timerfd_settime(tick_.get(), 0, &off, nullptr);
+  tick_armed_.store(false, std::memory_order_seq_cst);
+  // A thread that leaves from now on arms the tick again; one that left before this store did not, so look ourselves.
+  lead_from_reactor();
+}
+
+}  // namespace monarch

@@ -1,0 +1,114 @@
+// Whoever waits, drives (DESIGN section 3, rule 2; known as leader/followers).
+//
+// Rings are polled by one thread of the process at a time, the leader. A thread that waits for something becomes the
+// leader if there is none, polls, and takes what is its own without any other thread being woken. When it has what it
+// wanted it just lets go of the lead: no system call. The bell stays kAwake for a short grace, so a loop of calls keeps
+// the lead; a tick of the reactor (1 ms, armed only while nobody attends) then moves the lead to the reactor, which
+// waits for the bell in epoll. Invariant DRV-1: at any moment (a) a thread holds the lead, or (b) the bell says kEpoll,
+// or (c) the tick is armed. Each of the three ends with somebody looking at the rings.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "monarch/base/clock.h"
+#include "monarch/base/unique_fd.h"
+#include "monarch/loop/bell.h"
+#include "monarch/loop/reactor.h"
+
+namespace monarch {
+
+// Something with an inbound ring. poll() is called by the leader only, never concurrently with itself.
+class Pollable {
+ public:
+  virtual ~Pollable() = default;
+  // Takes what is there, bounded. Returns true if there may be more.
+  virtual bool poll() = 0;
+  // The leader is about to sleep: hand over what has been kept back (returned slabs).
+  virtual void before_sleep() {}
+};
+
+// Where one thread sleeps. Completers call Driver::notify() after they have made the condition true.
+class Waiter {
+ public:
+  Waiter() = default;
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+ private:
+  friend class Driver;
+  enum Sleep : uint32_t { kRunning = 0, kFollower = 1, kLeader = 2 };
+  std::atomic<uint32_t> sleep_{kRunning};
+};
+
+enum class WaitResult { kReady, kTimeout, kInterrupted };
+
+class Driver {
+ public:
+  // Makes `page` (mapped by peers too, zeroed) the bell of this process and `event_fd` (non-blocking) its eventfd.
+  Driver(Reactor& reactor, BellPage& page, int event_fd);
+  ~Driver();
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  // Any thread. Gives `pollable` a bell index. kBellRings when there is none left. The first poll happens soon after.
+  uint32_t add(Pollable& pollable);
+  // Any thread, but not from poll(). Afterwards poll() is not running and will not be called again.
+  void remove(uint32_t index);
+
+  // Waits until ready(context) is true, driving meanwhile. Any thread but the reactor; at most one wait per Waiter.
+  // kInterrupted: a signal arrived (the caller looks at its signal handlers and waits again). `max_sleep_ns` bounds one
+  // sleep and then also gives kInterrupted: it closes the gap between a signal handler that has run and a sleep that
+  // begins just after.
+  WaitResult wait(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t deadline_ns,
+                  int64_t max_sleep_ns = INT64_MAX);
+
+  // Polls for at most `budget_ns`, without ever sleeping, until ready. Returns ready(context).
+  bool poll_for(bool (*ready)(const void*), const void* context, int64_t budget_ns);
+
+  // One look at the rings if nobody else is looking. Any thread.
+  void poll_once();
+
+  // Any thread: the waiter's condition has become true.
+  void notify(Waiter& waiter);
+
+  // Somebody will be told of completions without waiting here (an event loop): makes sure that the rings are attended.
+  void attend();
+
+  // Reactor: a peer died, and may have won our bell without ringing it.
+  void ring_self();
+
+  // Marks ring `index` as holding something (used by local producers such as overflow queues).
+  void mark_ready(uint32_t index);
+
+ private:
+  bool try_lead();
+  void leave();
+  bool poll_ready();  // leader: polls all marked rings; true if anything was there
+  int sleep_as_leader(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns);
+  int sleep_as_follower(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns);
+  void on_event();
+  void on_tick();
+  void lead_from_reactor();
+  void arm_tick();
+
+  Reactor& reactor_;
+  BellPage& page_;
+  const int event_fd_;
+  UniqueFd tick_;
+
+  alignas(64) std::atomic<uint32_t> lead_{0};
+  std::atomic<uint32_t> polling_{0};  // the leader is inside a Pollable
+  std::atomic<uint32_t> leave_count_{0};
+  std::atomic<bool> tick_armed_{false};
+  uint32_t tick_seen_ = 0;  // reactor only
+
+  std::mutex pollables_mutex_;
+  std::atomic<Pollable*> pollables_[kBellRings] = {};
+  std::atomic<uint32_t> pollable_limit_{0};
+};
+
+}  // namespace monarch

@@ -1,0 +1,70 @@
+// The transport seam. A Link carries frames to one peer node, in order; a LinkSink is told of what arrives.
+//
+// Every link has two lanes: data (in order among itself; what actors say to each other) and control, which never
+// queues behind data and is always handled by the reactor. Size never changes liveness: a frame of any size goes
+// through send(), in pieces if need be.
+//
+// One suite (testing/link_suite.h) runs over every implementation. A new transport implements Link, calls the sink as
+// written below, and adds an instantiation of the suite.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "monarch/base/ids.h"
+#include "monarch/base/result.h"
+#include "monarch/net/message.h"
+
+namespace monarch {
+
+class Link;
+
+class LinkSink {
+ public:
+  virtual ~LinkSink() = default;
+  // A data frame. Called by whoever drives the link (leader, reactor), never concurrently for one link. Must not block,
+  // must not take the GIL.
+  virtual void on_frame(Link& link, MessagePtr message) = 0;
+  // A control frame. Called on the reactor, or by the leader while it waits for a segment.
+  virtual void on_control(Link& link, MessagePtr message) = 0;
+  // The link is over: after the last frame that the peer published, exactly once, unless close() was called before.
+  virtual void on_closed(Link& link, const Error& why) = 0;
+};
+
+class Link {
+ public:
+  explicit Link(NodeId peer) : peer_(peer) {}
+  virtual ~Link() = default;
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  NodeId peer() const { return peer_; }
+
+  // Any thread. Sends a data frame; everything in `outgoing` is copied before it returns. Never blocks: what does not
+  // fit is queued (backlog()). False: the link is closed and nothing was sent.
+  virtual bool send(const Outgoing& outgoing) = 0;
+  // Any thread. As send(), on the control lane; frames of at most kControlSizeMax bytes.
+  virtual bool send_control(const Outgoing& outgoing) = 0;
+  // Any thread. The peer's process is known to be dead, though its socket may be held open by a child it forked: deliver
+  // what it left, then on_closed.
+  virtual void peer_died(const Error& why) = 0;
+  // Any thread, but not from a callback of the sink. Ends the link; the sink hears nothing more. What the peer has not taken may be lost.
+  virtual void close() = 0;
+  // Bytes queued here because the peer has not made room yet.
+  virtual uint64_t backlog() const = 0;
+  // "shm", "unix", ...: for people.
+  virtual std::string_view transport() const = 0;
+
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+ protected:
+  std::atomic<bool> closed_{false};
+
+ private:
+  const NodeId peer_;
+};
+
+inline constexpr uint64_t kControlSizeMax = 1 << 20;
+
+}  // namespace monarch

@@ -1,0 +1,52 @@
+#include "monarch/net/shm/shared_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <string>
+
+namespace monarch {
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : memory_(std::exchange(other.memory_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (memory_ != nullptr) munmap(memory_, size_);
+}
+
+Result<UniqueFd> make_shared_memory(const char* name, size_t size) {
+  UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ftruncate(fd.get(), static_cast<off_t>(size)) != 0 ||
+      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return Error{ErrorCode::kUnavailable, std::string("cannot make shared memory: ") + std::strerror(errno)};
+  }
+  return fd;
+}
+
+Result<Mapping> map_shared_memory(int fd, size_t size_min) {
+  struct stat status;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return Error{ErrorCode::kMalformed, "shared memory of a peer is not sealed"};
+  }
+  if (fstat(fd, &status) != 0 || status.st_size <= 0 || static_cast<size_t>(status.st_size) < size_min) {
+    return Error{ErrorCode::kMalformed, "shared memory of a peer is too small"};
+  }
+  const size_t size = static_cast<size_t>(status.st_size);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) {
+    return Error{ErrorCode::kUnavailable, std::string("cannot map shared memory: ") + std::strerror(errno)};
+  }
+  return Mapping(memory, size);
+}
+
+}  // namespace monarch

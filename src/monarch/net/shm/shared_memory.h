@@ -1,0 +1,34 @@
+// Sealed anonymous shared memory: a memfd that can never shrink (a truncated one would be SIGBUS at the peer).
+#pragma once
+
+#include <cstddef>
+
+#include "monarch/base/result.h"
+#include "monarch/base/unique_fd.h"
+
+namespace monarch {
+
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(void* memory, size_t size) : memory_(memory), size_(size) {}
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  void* get() const { return memory_; }
+  size_t size() const { return size_; }
+
+ private:
+  void* memory_ = nullptr;
+  size_t size_ = 0;
+};
+
+// A new memfd of `size` zero bytes, sealed against shrinking and growing. `name` is shown in /proc only.
+Result<UniqueFd> make_shared_memory(const char* name, size_t size);
+
+// Maps a memfd that came from a peer (or from here) for reading and writing. Refuses one that is not sealed against
+// shrinking, or smaller than `size_min`. `size_min` 0: whatever size it has.
+Result<Mapping> map_shared_memory(int fd, size_t size_min);
+
+}  // namespace monarch

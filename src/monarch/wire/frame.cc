@@ -1,0 +1,38 @@
+#include "monarch/wire/frame.h"
+
+namespace monarch {
+
+namespace {
+Error malformed(const char* what) { return Error{ErrorCode::kMalformed, what}; }
+}  // namespace
+
+Result<FrameView> decode_frame(ByteSpan record) {
+  uint64_t record_size = 0;
+  FrameView view;
+  if (record.size() < kRecordPrologue) return malformed("frame shorter than its header");
+  std::memcpy(&record_size, record.data(), sizeof record_size);
+  if (record_size != record.size()) return malformed("frame size does not match its record");
+  std::memcpy(&view.header, record.data() + sizeof record_size, sizeof view.header);
+  const FrameHeader& header = view.header;
+  const uint8_t kind = static_cast<uint8_t>(header.kind);
+  if (kind == 0 || kind > kFrameKindMax) return malformed("unknown frame kind");
+  if (header.part_count > kPartsMax) return malformed("too many parts");
+  const uint64_t table_size = uint64_t{header.part_count} * sizeof(PartRef);
+  uint64_t offset = kRecordPrologue + table_size;
+  if (offset + header.body_size > record.size()) return malformed("body reaches beyond the frame");
+  view.part_table = record.data() + kRecordPrologue;
+  view.body = record.subspan(offset, header.body_size);
+  offset = align8(offset + header.body_size);
+  view.inline_offset = offset;
+  for (uint16_t i = 0; i < header.part_count; ++i) {
+    const PartRef ref = view.part(i);
+    if (ref.size > kRecordSizeMax) return malformed("part too large");
+    if (ref.location != 0) continue;
+    if (offset > record.size() || ref.size > record.size() - offset) return malformed("part reaches beyond the frame");
+    offset = align8(offset + ref.size);
+  }
+  if (offset != record.size()) return malformed("bytes after the last part");
+  return view;
+}
+
+}  // namespace monarch

@@ -1,0 +1,114 @@
+// The frame: one fixed little-endian header, a table of parts, the body, then the inline parts.
+//
+//   offset  size
+//   0       8      record_size   bytes of the whole record, this field included; a multiple of 8
+//   8       48     FrameHeader
+//   56      16 * n PartRef       n = header.part_count
+//   ...     body_size            the encoded value (wire/value.h) or pickle
+//   ...                          inline parts, each at a multiple of 8
+//
+// A part is inline, or lies in the sender's arena (net/shm) and the PartRef says where. Nothing in here is trusted: the
+// decoder bounds every size, works on a private copy of the header and never reads outside the record.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "monarch/base/bytes.h"
+#include "monarch/base/result.h"
+
+namespace monarch {
+
+enum class FrameKind : uint8_t {
+  kRequest = 1,    // data: wants an answer under `token`
+  kOneway = 2,     // data: no answer
+  kReply = 3,      // data: dest is the token, body the value
+  kReplyError = 4, // data: as kReply, body is the error that user code raised
+  kReplyFailed = 5,// data: as kReply, body is text: the target died or stopped (never user code's own error)
+  kSpawn = 6,      // data: makes the actor `dest`; method says by which factory
+  kStopActor = 7,  // data: ends the actor `dest` after what was sent before; answered under `token`
+  kUndeliverable = 8,  // data: a one-way message of actor `dest` found no receiver; body is text
+  kReleased = 9,   // data, link internal: slabs that the receiver has done with
+  kSegment = 10,   // control, link internal: a segment of the sender's arena; its fd travels beside it
+  kStopNode = 11,  // control: the process ends; body is the reason
+  kNodeDown = 12,  // control: `dest` is a node that died; body says how
+  kPing = 13,      // control: answered with kPong by the reactor
+  kPong = 14,
+};
+inline constexpr uint8_t kFrameKindMax = 14;
+
+enum FrameFlags : uint8_t {
+  kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec
+  kFlagScalarView = 2,  // sent to a single actor without dimensions: message_rank is {}
+  kFlagView = 4,        // the last part describes the extent of the mesh that the message was sent to
+};
+
+struct FrameHeader {
+  uint32_t body_size = 0;
+  uint16_t part_count = 0;
+  FrameKind kind = FrameKind::kOneway;
+  uint8_t flags = 0;
+  uint64_t dest = 0;    // actor index at the receiving node; of replies: the token
+  uint64_t sender = 0;  // actor index at the sending node
+  uint64_t token = 0;   // where the answer goes; 0: none
+  uint32_t method = 0;  // number of the endpoint in its class
+  uint32_t rank = 0;    // of requests: rank in the mesh it was sent to; of replies: the same, back
+  uint64_t deadline_ns = 0;  // reserved for deadlines: 0
+};
+static_assert(sizeof(FrameHeader) == 48);
+
+struct PartRef {
+  uint64_t size = 0;
+  uint64_t location = 0;  // 0: inline; else see ArenaLocation
+};
+static_assert(sizeof(PartRef) == 16);
+
+// Where a part lies in the sender's arena.
+struct ArenaLocation {
+  uint32_t segment = 0;
+  bool shared = false;  // lent to several receivers: read it, copy it out, give it back
+  uint64_t offset = 0;  // bytes, < 2^40
+
+  uint64_t pack() const { return uint64_t{1} << 63 | uint64_t{shared} << 62 | uint64_t{segment} << 40 | offset; }
+  static ArenaLocation unpack(uint64_t packed) {
+    return {static_cast<uint32_t>(packed >> 40) & 0x3fffff, (packed >> 62 & 1) != 0,
+            packed & ((uint64_t{1} << 40) - 1)};
+  }
+};
+
+inline constexpr uint16_t kPartsMax = 4096;
+inline constexpr uint64_t kRecordSizeMax = uint64_t{1} << 40;
+inline constexpr size_t kRecordPrologue = sizeof(uint64_t) + sizeof(FrameHeader);
+
+constexpr uint64_t align8(uint64_t size) { return (size + 7) & ~uint64_t{7}; }
+
+// What a sender hands over: everything is borrowed for the length of the call, and copied in it.
+struct Outgoing {
+  FrameHeader header;  // body_size and part_count are filled in from the spans below
+  ByteSpan body;
+  std::span<const ByteSpan> parts;
+};
+
+// A checked view into a record.
+struct FrameView {
+  FrameHeader header;
+  const std::byte* part_table = nullptr;
+  ByteSpan body;
+  uint64_t inline_offset = 0;  // of the first inline part, from the record's start
+
+  PartRef part(uint16_t index) const {
+    PartRef ref;
+    std::memcpy(&ref, part_table + index * sizeof(PartRef), sizeof ref);
+    return ref;
+  }
+};
+
+// `record` is a whole record, private to the caller (nobody else writes it). kMalformed says what is wrong.
+Result<FrameView> decode_frame(ByteSpan record);
+
+// Is this a sane first word of a record?
+inline bool valid_record_size(uint64_t size) {
+  return size >= kRecordPrologue && size <= kRecordSizeMax && size % 8 == 0;
+}
+
+}  // namespace monarch
