@@ -1,5 +1,6 @@
-// Hello: what both ends of a new connection exchange before anything else is parsed. It ends with each side sure that the
-// other knows the token of the same job, and with a protocol version and features that both have.
+// Hello: what both ends of a new connection exchange before anything else is parsed. It ends with each side
+// sure that the other knows the token of the same job, and with a protocol version and features that both
+// have.
 //
 //   1. each side sends its open, at once:   56 bytes
 //        0  magic         8 bytes   "MONARCH1"; the digit counts layouts of the hello itself
@@ -12,12 +13,13 @@
 //   2. having accepted the other's open, it sends its proof:   32 bytes
 //        HMAC-SHA256(key: token, message: role byte || own open || peer's open); role byte: 1 dialer, 2 acceptor
 //
-// All numbers are little-endian. The open keeps this layout in every version: that is how two versions without common
-// ground can say so. The proof covers both opens, so nothing in them can be changed on the way (no downgrade); the nonces
-// make a recorded proof worthless, and the role byte one that is sent back to its author.
+// All numbers are little-endian. The open keeps this layout in every version: that is how two versions
+// without common ground can say so. The proof covers both opens, so nothing in them can be changed on the way
+// (no downgrade); the nonces make a recorded proof worthless, and the role byte one that is sent back to its
+// author.
 //
-// It proves that the peer belongs to the job, no more: it does not encrypt, nor protect the bytes that follow from one who
-// sits in between. On one host the kernel's sockets see to that, between hosts TLS.
+// It proves that the peer belongs to the job, no more: it does not encrypt, nor protect the bytes that follow
+// from one who sits in between. On one host the kernel's sockets see to that, between hosts TLS.
 #pragma once
 
 #include <array>
@@ -85,17 +87,18 @@ struct HelloPeer {
   uint32_t features = 0;  // those of both
 };
 
-// One side of one hello. Pure: whoever owns the socket sends what it says, reads exactly bytes_wanted() bytes at a time
-// and hands them in, with a time limit of its own. Belongs to one thread; wipes its copy of the token when it ends.
+// One side of one hello. Pure: whoever owns the socket sends what it says, reads exactly bytes_wanted() bytes
+// at a time and hands them in, with a time limit of its own. Belongs to one thread; wipes its copy of the
+// token when it ends.
 //
 //   send(hello.open_bytes());
 //   Result<HelloProof> proof = hello.on_open(read(hello.bytes_wanted()));    // an error: close the connection
 //   send(*proof);
 //   Result<HelloPeer> peer = hello.on_proof(read(hello.bytes_wanted()));     // an error: close the connection
 //
-// Error codes: kMalformed, no monarch peer or one that sends nonsense; kUnsupported, a monarch peer that this side will
-// never be able to talk to (version, job, token, itself); kBug, a call out of turn. After any error the hello is over,
-// and every later call is refused. Texts are one line, and never contain a token.
+// Error codes: kMalformed, no monarch peer or one that sends nonsense; kUnsupported, a monarch peer that this
+// side will never be able to talk to (version, job, token, itself); kBug, a call out of turn. After any error
+// the hello is over, and every later call is refused. Texts are one line, and never contain a token.
 class Handshake {
  public:
   // `random` is used here only. identity.node is not 0.

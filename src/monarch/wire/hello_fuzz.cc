@@ -1,5 +1,5 @@
-// Two attacks. A stranger without the token sends anything in any order: it never gets through. And somebody in between
-// changes a true hello: any change at all is refused, no change is accepted.
+// Two attacks. A stranger without the token sends anything in any order: it never gets through. And somebody
+// in between changes a true hello: any change at all is refused, no change is accepted.
 #include <algorithm>
 #include <vector>
 
@@ -32,8 +32,9 @@ void stranger(std::span<const std::byte> input) {
     bool as_wanted = (input[0] & std::byte{2}) == std::byte{0};  // else a length from the input
     size_t length = as_wanted ? hello.bytes_wanted() : static_cast<size_t>(input[0]) >> 2;
     input = input.subspan(1);
-    std::vector<std::byte> bytes(input.begin(), input.begin() + static_cast<ptrdiff_t>(std::min(length, input.size())));
-    input = input.subspan(bytes.size());
+    auto taken = input.first(std::min(length, input.size()));
+    std::vector<std::byte> bytes(taken.begin(), taken.end());
+    input = input.subspan(taken.size());
     if (open) {
       Result<HelloProof> result = hello.on_open(bytes);
       MONARCH_CHECK(result.ok() || !result.error().message.empty());

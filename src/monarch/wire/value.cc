@@ -25,8 +25,8 @@ const char* name_of(ValueTag tag) {
   return "nothing";
 }
 
-// Well-formed byte sequences by their first byte (the Unicode standard, table 3-7). The second byte's bounds are what
-// excludes overlong forms, surrogates and what lies above U+10FFFF.
+// Well-formed byte sequences by their first byte (the Unicode standard, table 3-7). The second byte's bounds
+// are what excludes overlong forms, surrogates and what lies above U+10FFFF.
 struct Utf8Lead {
   uint8_t first, last;          // of the lead byte
   uint8_t second_min, second_max;
@@ -38,7 +38,8 @@ constexpr Utf8Lead kUtf8Leads[] = {
     {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4},
 };
 
-// The length of the well-formed sequence at `at`, which has at most `left` bytes and is not ASCII; 0: there is none.
+// The length of the well-formed sequence at `at`, which has at most `left` bytes and is not ASCII; 0: there
+// is none.
 size_t utf8_sequence(const unsigned char* at, size_t left) {
   for (const Utf8Lead& lead : kUtf8Leads) {
     if (at[0] < lead.first || at[0] > lead.last) continue;

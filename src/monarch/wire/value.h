@@ -1,6 +1,7 @@
 // The native value codec: what the Python fast path and C++ actors write into a message instead of a pickle.
 //
-// A value is a tag (one byte) and what the tag says follows. All numbers are little-endian. The tags are fixed for ever:
+// A value is a tag (one byte) and what the tag says follows. All numbers are little-endian. The tags are
+// fixed for ever:
 //
 //   tag  value        followed by
 //     0  None         -
@@ -15,11 +16,11 @@
 //     9  dict         u32 count of pairs, for each a key and a value (any values; keys are not checked for duplicates)
 //    10  int          1 byte, two's complement
 //
-// A value has exactly one encoding (an int takes its shortest form), so equal bytes mean equal values, and decoding and
-// encoding again gives the same bytes. Containers nest at most 64 deep.
+// A value has exactly one encoding (an int takes its shortest form), so equal bytes mean equal values, and
+// decoding and encoding again gives the same bytes. Containers nest at most 64 deep.
 //
-// This file is the untyped pair ValueWriter and ValueReader, for code that walks objects of another language. C++ types
-// are mapped in value_codec.h.
+// This file is the untyped pair ValueWriter and ValueReader, for code that walks objects of another language.
+// C++ types are mapped in value_codec.h.
 #pragma once
 
 #include <bit>
@@ -61,12 +62,12 @@ bool is_utf8(std::string_view text);
 // Whether `bytes` are exactly one well-formed value and nothing after it.
 bool validate(std::span<const std::byte> bytes);
 
-// Appends values to a buffer that it owns: 256 bytes within the object, then the heap. Belongs to one thread. The caller
-// writes as many values after begin_x(count) as it announced, twice as many for a dict, at most kValueDepthMax
-// containers deep (a reader refuses what breaks this).
+// Appends values to a buffer that it owns: 256 bytes within the object, then the heap. Belongs to one thread.
+// The caller writes as many values after begin_x(count) as it announced, twice as many for a dict, at most
+// kValueDepthMax containers deep (a reader refuses what breaks this).
 //
-// Never throws; without memory it aborts. What cannot be encoded sets failure() and makes the content meaningless; look
-// at it once, before sending.
+// Never throws; without memory it aborts. What cannot be encoded sets failure() and makes the content
+// meaningless; look at it once, before sending.
 class ValueWriter {
  public:
   ValueWriter() {}  // not "= default": `ValueWriter w{}` would zero the inline storage
@@ -157,12 +158,13 @@ class ValueWriter {
   std::byte inline_[kInlineBytes];
 };
 
-// Takes values one by one from bytes that may come from anybody. Never reads outside of them, never throws, never
-// allocates (but for the text of error()). Refers to the bytes: they outlive the reader and everything that it hands out,
-// and must not change meanwhile (copy small messages out of shared memory first).
+// Takes values one by one from bytes that may come from anybody. Never reads outside of them, never throws,
+// never allocates (but for the text of error()). Refers to the bytes: they outlive the reader and everything
+// that it hands out, and must not change meanwhile (copy small messages out of shared memory first).
 //
-// Each taker returns false where the next value is not what it takes; then its out-parameter is untouched, the reader has
-// failed, and every later taker returns false: a caller may look once, at the end. Belongs to one thread.
+// Each taker returns false where the next value is not what it takes; then its out-parameter is untouched,
+// the reader has failed, and every later taker returns false: a caller may look once, at the end. Belongs to
+// one thread.
 //
 //   uint32_t count;
 //   int64_t a, b;
@@ -220,8 +222,8 @@ class ValueReader {
     return pass(kBlockHead + raw.size());
   }
 
-  // After begin_x(count) take exactly `count` values (a dict: a key and a value `count` times), then end(). The counts of
-  // one message never add up to more than its bytes, so room for `count` may be made at once.
+  // After begin_x(count) take exactly `count` values (a dict: a key and a value `count` times), then end().
+  // The counts of one message never add up to more than its bytes, so room for `count` may be made at once.
   bool begin_tuple(uint32_t& count) { return begin(ValueTag::kTuple, "a tuple", 1, count); }
   bool begin_list(uint32_t& count) { return begin(ValueTag::kList, "a list", 1, count); }
   bool begin_dict(uint32_t& pairs) { return begin(ValueTag::kDict, "a dict", 2, pairs); }
@@ -237,8 +239,8 @@ class ValueReader {
   bool done() const { return next_ == end_ && !failed(); }  // everything was taken
   size_t remaining() const { return static_cast<size_t>(end_ - next_); }
 
-  // Why it failed: kMalformed if no writer makes such bytes, kBug if they are another value than was asked for
-  // ("expected an int, got a str").
+  // Why it failed: kMalformed if no writer makes such bytes, kBug if they are another value than was asked
+  // for ("expected an int, got a str").
   Error error() const;
 
   // For codecs: refuse a value that was well-formed. All return false. The texts are literals.
@@ -304,7 +306,8 @@ class ValueReader {
     ++depth_;
     return true;
   }
-  // The inline half tells the compiler that the result is false; the other half is rare, and kept out of the way.
+  // The inline half tells the compiler that the result is false; the other half is rare, and kept out of the
+  // way.
   bool fail(Problem problem) { return note(problem), false; }
   [[gnu::cold]] void note(Problem problem);  // keeps the first problem, and leaves nothing to take
   [[gnu::cold]] void note_mismatch(const char* expected);

@@ -20,8 +20,8 @@
 //     static bool decode(ValueReader& reader, Point& p) { return decode_into(reader, std::tie(p.x, p.y)); }
 //   };
 //
-// ValueCodec<T>::decode returns false once the reader has failed, or fails it with ValueReader::refuse; `out` is then
-// valid but unspecified. ValueCodec<T>::encode reports with ValueWriter::fail. Neither throws.
+// ValueCodec<T>::decode returns false once the reader has failed, or fails it with ValueReader::refuse; `out`
+// is then valid but unspecified. ValueCodec<T>::encode reports with ValueWriter::fail. Neither throws.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,8 @@ void encode(ValueWriter& writer, const T& value) {
   ValueCodec<T>::encode(writer, value);
 }
 
-// Takes the next value; false: the reader has failed (ValueReader::error says why). `out` may be std::tie(...).
+// Takes the next value; false: the reader has failed (ValueReader::error says why). `out` may be
+// std::tie(...).
 template <typename T>
 bool decode_into(ValueReader& reader, T&& out) {
   return ValueCodec<std::remove_cvref_t<T>>::decode(reader, out);
@@ -109,7 +110,8 @@ constexpr const char* range_text() {
   }
 }
 
-// A std::string may hold anything, a str only UTF-8: found here, the error is its sender's and not the receiver's.
+// A std::string may hold anything, a str only UTF-8: found here, the error is its sender's and not the
+// receiver's.
 inline void encode_text(ValueWriter& writer, std::string_view text) {
   if (!is_utf8(text)) writer.fail("a string that is not UTF-8 (send it as std::vector<std::byte>)");
   writer.str(text);
@@ -293,7 +295,8 @@ struct DictCodec {
       std::string_view key;
       T item{};
       if (!reader.str(key) || !ValueCodec<T>::decode(reader, item)) return false;
-      if (!out.emplace(key, std::move(item)).second) return reader.refuse("expected a dict, got one with a key twice");
+      if (!out.emplace(key, std::move(item)).second)
+        return reader.refuse("expected a dict, got one with a key twice");
     }
     reader.end();
     return true;

@@ -1,5 +1,5 @@
-// Any bytes: the reader stays inside them, all ways to read agree on what is well-formed, and a value that is decoded
-// and encoded again gives the same bytes.
+// Any bytes: the reader stays inside them, all ways to read agree on what is well-formed, and a value that is
+// decoded and encoded again gives the same bytes.
 #include <string>
 #include <vector>
 
@@ -39,7 +39,8 @@ bool copy(ValueReader& reader, ValueWriter& writer) {
     case ValueTag::kList:
       return reader.begin_list(count) && (writer.begin_list(count), copy_items(reader, writer, count));
     case ValueTag::kDict:
-      return reader.begin_dict(count) && (writer.begin_dict(count), copy_items(reader, writer, 2 * uint64_t{count}));
+      return reader.begin_dict(count) &&
+             (writer.begin_dict(count), copy_items(reader, writer, 2 * uint64_t{count}));
     case ValueTag::kInvalid: break;
   }
   return reader.none();  // fails, and says why

@@ -29,7 +29,7 @@ Bytes from_hex(std::string_view digits) {
   return out;
 }
 
-// (None, [True, 1000, -2.5], {"é": b"\x00"}), with every kind of value.
+// (None, [True, False, 1000, -2.5], {"é": b"\x00"}, -1): every tag once.
 void write_sample(ValueWriter& writer) {
   writer.begin_tuple(4);
   writer.none();
@@ -101,7 +101,7 @@ TEST(Value, ReaderGivesWhatTheWriterTook) {
 TEST(Value, EveryTruncationIsRefused) {
   Bytes sample = from_hex(kSample);
   for (size_t size = 0; size < sample.size(); ++size) {
-    Bytes part(sample.begin(), sample.begin() + static_cast<ptrdiff_t>(size));  // its own block: ASan sees a read behind
+    Bytes part(sample.begin(), sample.begin() + static_cast<ptrdiff_t>(size));  // a block of its own, for ASan
     EXPECT_FALSE(validate(part)) << size;
     EXPECT_EQ(error_of_skipping(part).code, ErrorCode::kMalformed) << size;
   }
