@@ -22,6 +22,7 @@ constexpr int64_t kTickNs = 1'000'000;
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kShortSpinNs = 3'000;
 constexpr int64_t kShortWaitNs = 150'000;
+constexpr int64_t kLongWaitNs = 1'000'000;  // what a wait counts as whose length is not known
 constexpr int kPausesPerYield = 64;
 
 thread_local int64_t recent_wait_ns = 0;  // moving average of this thread's waits
@@ -31,7 +32,7 @@ void pause_cpu() { __builtin_ia32_pause(); }
 int64_t spin_budget_ns() { return recent_wait_ns < kShortWaitNs ? kSpinNs : kShortSpinNs; }
 
 void remember_wait(int64_t waited_ns) {
-  recent_wait_ns += (std::min<int64_t>(waited_ns, 1'000'000) - recent_wait_ns) / 4;
+  recent_wait_ns += (std::min(waited_ns, kLongWaitNs) - recent_wait_ns) / 4;
 }
 
 }  // namespace
@@ -212,13 +213,17 @@ int Driver::sleep_as_leader(Waiter& waiter, bool (*ready)(const void*), const vo
   return error;
 }
 
-bool Driver::poll_for(bool (*ready)(const void*), const void* context, int64_t budget_ns) {
+bool Driver::poll_briefly(bool (*ready)(const void*), const void* context) {
   if (ready(context)) return true;
-  const int64_t until_ns = monotonic_ns() + budget_ns;
+  const int64_t start_ns = monotonic_ns();
+  const int64_t until_ns = start_ns + spin_budget_ns();
   for (int rounds = 1;; ++rounds) {
     poll_once();
-    if (ready(context)) return true;
-    if (rounds % 16 == 0 && monotonic_ns() >= until_ns) return false;
+    const bool is_ready = ready(context);
+    if (is_ready || (rounds % 16 == 0 && monotonic_ns() >= until_ns)) {
+      remember_wait(is_ready ? monotonic_ns() - start_ns : kLongWaitNs);
+      return is_ready;
+    }
     if (rounds % kPausesPerYield == 0) {
       sched_yield();
     } else {
@@ -233,21 +238,18 @@ void Driver::poll_once() {
   leave();
 }
 
-void Driver::attend() {
-  if (lead_.load(std::memory_order_seq_cst) != 0 || page_.state.load(std::memory_order_seq_cst) == kEpoll) return;
-  reactor_.post([this] { lead_from_reactor(); });
-}
+void Driver::attend() { hand_to_reactor(); }
 
 // Reactor: somebody rang while the bell said kEpoll.
 void Driver::on_event() {
   eventfd_t ignored;
   eventfd_read(event_fd_, &ignored);
-  lead_from_reactor();
+  hand_to_reactor();
 }
 
-// Takes the lead for the reactor: drains the rings and leaves the bell at kEpoll. If a thread leads, it attends already,
-// and arms the tick when it leaves.
-void Driver::lead_from_reactor() {
+// Any thread. Drains the rings and leaves the bell at kEpoll, with the reactor answering it from epoll. If a thread
+// leads, it attends already, and arms the tick when it leaves.
+void Driver::hand_to_reactor() {
   for (;;) {
     if (!try_lead()) return;
     while (poll_ready()) {
@@ -272,7 +274,7 @@ void Driver::on_tick() {
   timerfd_settime(tick_.get(), 0, &off, nullptr);
   tick_armed_.store(false, std::memory_order_seq_cst);
   // A thread that leaves from now on arms the tick again; one that left before this store did not, so look ourselves.
-  lead_from_reactor();
+  hand_to_reactor();
 }
 
 }  // namespace monarch

@@ -66,8 +66,9 @@ class Driver {
   WaitResult wait(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t deadline_ns,
                   int64_t max_sleep_ns = INT64_MAX);
 
-  // Polls for at most `budget_ns`, without ever sleeping, until ready. Returns ready(context).
-  bool poll_for(bool (*ready)(const void*), const void* context, int64_t budget_ns);
+  // Polls without ever sleeping, for as long as that pays (not at all if recent waits of this thread were long), until
+  // ready. Returns ready(context).
+  bool poll_briefly(bool (*ready)(const void*), const void* context);
 
   // One look at the rings if nobody else is looking. Any thread.
   void poll_once();
@@ -92,7 +93,7 @@ class Driver {
   int sleep_as_follower(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns);
   void on_event();
   void on_tick();
-  void lead_from_reactor();
+  void hand_to_reactor();
   void arm_tick();
 
   Reactor& reactor_;

@@ -106,6 +106,11 @@ void Reactor::cancel(TimerId id) {
   std::erase_if(timers_, [id](const auto& entry) { return entry.second.first == id; });
 }
 
+void Reactor::after_fork_in_child() {
+  for (auto& [fd, callback] : callbacks_) ::close(fd);
+  mutex_.unlock();
+}
+
 int Reactor::next_timeout_ms() {
   std::lock_guard lock(mutex_);
   if (!posted_.empty()) return 0;

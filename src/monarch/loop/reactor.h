@@ -46,6 +46,12 @@ class Reactor {
   TimerId after(int64_t delay_ns, std::function<void()> task);
   void cancel(TimerId id);
 
+  // Around fork() in a process that has a reactor: the child gets a consistent copy, and closes every descriptor that
+  // the reactor watches, so that the end of this process is seen even while such a child lives on.
+  void before_fork() { mutex_.lock(); }
+  void after_fork_in_parent() { mutex_.unlock(); }
+  void after_fork_in_child();
+
   bool on_reactor_thread() const { return std::this_thread::get_id() == thread_id_.load(std::memory_order_relaxed); }
 
  private:

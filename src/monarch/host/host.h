@@ -1,0 +1,111 @@
+// The host object does what a host does: it starts processes, knows how they ended, and stops them. It lives on the
+// reactor of the process that it belongs to. Two ways to start a worker, with the same outcome: fork from a warm,
+// single-threaded fork server, or a clean exec.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "monarch/actor/node.h"
+#include "monarch/host/connector.h"
+#include "monarch/host/fork_server.h"
+#include "monarch/host/process.h"
+
+namespace monarch {
+
+class Host {
+ public:
+  Host(Reactor& reactor, Node& node, Connector& connector);
+  ~Host();
+
+  // Any thread. The command that becomes the fork server; `argv` gets the number of its socket appended. Starting takes
+  // a while and happens in the background; workers that are wanted meanwhile wait.
+  void start_fork_server(std::vector<std::string> argv, std::vector<std::string> env, std::string cwd);
+  bool has_fork_server() const { return fork_server_wanted_.load(); }
+
+  struct Launch {
+    bool use_fork_server = true;
+    std::vector<std::string> argv;  // exec only; gets the number of the bootstrap descriptor appended
+    std::vector<std::string> env;   // exec only
+    std::string cwd;                // exec only; empty: as here
+    std::string payload;            // for the language on top
+    std::string label;              // for people: "rank {'gpus': 2/4} of procs 'trainer'"
+  };
+  // Any thread. New processes, one for each entry, which can be sent to at once. Returns before they exist; one that
+  // cannot be started is a node that goes down.
+  Result<std::vector<NodeId>> spawn(const std::vector<Launch>& launches);
+
+  // Any thread. Asks the processes to end, kills those that have not after `grace_ns`; `done` runs on the reactor when
+  // all have ended. Later calls to them fail with "stopped: <reason>". Twice is fine.
+  void stop(const std::vector<NodeId>& nodes, const std::string& reason, int64_t grace_ns, std::function<void()> done);
+  // As stop, for every process that is left; then the fork server ends too.
+  void stop_all(const std::string& reason, int64_t grace_ns, std::function<void()> done);
+
+  // Node's hook: a link ended. True: it is a process of ours, whose end will be declared with its exit status.
+  bool on_link_lost(NodeId node);
+
+  // Any thread. -1 while it is not known.
+  pid_t pid_of(NodeId node) const;
+
+ private:
+  struct Child {
+    std::string label;
+    std::shared_ptr<Link> link;
+    pid_t pid = -1;
+    Process process;  // exec only
+    bool exited = false;
+    ExitStatus status;
+    bool link_lost = false;
+    bool declared = false;
+    std::string stopping;  // reason; empty: nobody has asked it to stop
+    bool kill_when_known = false;
+  };
+  struct Waiting {
+    std::vector<NodeId> nodes;
+    std::function<void()> done;
+  };
+
+  void launch_fork(NodeId node, BootstrapFds fds);
+  void launch_exec(NodeId node, const Launch& launch, Bootstrap bootstrap, BootstrapFds fds);
+  void send_fork(NodeId node, const BootstrapFds& fds);
+  void on_fork_server();
+  void on_fork_report(const ForkReport& report);
+  void fork_server_lost();
+  void on_spawned(NodeId node, pid_t pid);
+  void on_exited(NodeId node, ExitStatus status);
+  void on_not_started(NodeId node, const std::string& why);
+  void settle(NodeId node);
+  void kill_child(NodeId node);
+  void check_waiting();
+  void start_guard();
+
+  Reactor& reactor_;
+  Node& node_;
+  Connector& connector_;
+
+  mutable std::mutex mutex_;
+  std::unordered_map<NodeId, Child> children_;
+
+  // Reactor only.
+  UniqueFd guard_pipe_;
+  Process guard_;
+  bool guard_started_ = false;
+  Process fork_server_;
+  UniqueFd fork_socket_;
+  bool fork_ready_ = false;
+  bool fork_failed_ = false;
+  bool ending_ = false;
+  std::atomic<bool> fork_server_wanted_{false};
+  struct ForkRequest {
+    NodeId node;
+    BootstrapFds fds;
+  };
+  std::vector<ForkRequest> fork_queue_;
+  std::vector<Waiting> waiting_;
+};
+
+}  // namespace monarch

@@ -1,0 +1,144 @@
+#include "monarch/host/runtime.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+
+#include "monarch/base/log.h"
+
+namespace monarch {
+
+namespace {
+
+// How long a node that is not ours waits for the host that started it to say how it ended.
+constexpr int64_t kNoticeLimitNs = 300'000'000;
+
+uint64_t default_arena_bytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 4;
+}
+
+}  // namespace
+
+void ProcessRuntime::build(const Identity& identity, OwnBell bell, Options options) {
+  identity_ = identity;
+  bell_ = std::move(bell);
+  arena_ = std::make_shared<Arena>(options.arena_bytes_max != 0 ? options.arena_bytes_max : default_arena_bytes());
+  driver_ = std::make_unique<Driver>(reactor_, bell_.bell(), bell_.event_fd.get());
+  connector_ =
+      std::make_unique<Connector>(ShmContext{reactor_, *driver_, arena_}, bell_, identity_, options.transport);
+  Node::Hooks hooks;
+  hooks.dial = [this](NodeId node) { return connector_->dial(node); };
+  hooks.on_control = [this](Link& link, MessagePtr message) { on_control(link, std::move(message)); };
+  hooks.on_link_lost = [this](NodeId node, const Error& why) { return on_link_lost(node, why); };
+  hooks.on_undeliverable = std::move(options.on_undeliverable);
+  node_ = std::make_unique<Node>(identity_.node, *driver_, std::move(hooks));
+  connector_->set_sink(*node_, {[this](std::shared_ptr<Link> link) { node_->add_link(std::move(link)); }});
+  host_ = std::make_unique<Host>(reactor_, *node_, *connector_);
+}
+
+Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options options) {
+  Identity identity;
+  SystemRandom random;
+  identity.node = random.next_u64() | 1;
+  fill_random(identity.job.data(), identity.job.size());
+  fill_random(identity.token.data(), identity.token.size());
+  auto bell = OwnBell::make();
+  if (!bell) return bell.error();
+  std::unique_ptr<ProcessRuntime> runtime(new ProcessRuntime);
+  runtime->build(identity, std::move(*bell), std::move(options));
+  if (auto listening = runtime->connector_->listen(); !listening) return listening.error();
+  runtime->reactor_.start();
+  return runtime;
+}
+
+Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
+    const Bootstrap& bootstrap, BootstrapFds fds, Options options,
+    const std::function<void(ProcessRuntime&)>& wire) {
+  Identity identity{bootstrap.node, bootstrap.job, bootstrap.token};
+  auto bell = OwnBell::adopt(std::move(fds[kFdBell]), std::move(fds[kFdEvent]));
+  if (!bell) return bell.error();
+  options.transport = bootstrap.transport == "unix" ? Transport::kUnix : Transport::kShm;
+  std::unique_ptr<ProcessRuntime> runtime(new ProcessRuntime);
+  runtime->parent_ = bootstrap.parent;
+  runtime->build(identity, std::move(*bell), std::move(options));
+  if (auto listening = runtime->connector_->listen(); !listening) return listening.error();
+  wire(*runtime);
+  auto link = runtime->connector_->adopt_parent(bootstrap, fds);
+  if (!link) return link.error();
+  runtime->node_->add_link(*link);
+  runtime->reactor_.start();
+  return runtime;
+}
+
+ProcessRuntime::~ProcessRuntime() { shutdown(0); }
+
+void ProcessRuntime::shutdown(int64_t grace_ns) {
+  if (std::exchange(shut_down_, true)) return;
+  std::mutex mutex;
+  std::condition_variable condition;
+  bool done = false;
+  host_->stop_all("the script ended", grace_ns, [&] {
+    std::lock_guard lock(mutex);
+    done = true;
+    condition.notify_one();
+  });
+  {
+    std::unique_lock lock(mutex);
+    condition.wait(lock, [&] { return done; });
+  }
+  reactor_.post_and_wait([this] { connector_->close(); });
+  node_->close_links();
+  reactor_.stop();
+  host_.reset();
+  connector_.reset();
+}
+
+std::optional<std::string> ProcessRuntime::wait_for_stop(int64_t limit_ns) {
+  std::unique_lock lock(stop_mutex_);
+  stop_condition_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return stop_reason_.has_value(); });
+  return stop_reason_;
+}
+
+void ProcessRuntime::request_stop(const std::string& reason) {
+  std::lock_guard lock(stop_mutex_);
+  if (!stop_reason_) stop_reason_ = reason;
+  stop_condition_.notify_all();
+}
+
+void ProcessRuntime::on_control(Link& link, MessagePtr message) {
+  switch (message->header.kind) {
+    case FrameKind::kStopNode:
+      if (link.peer() == parent_) request_stop(std::string(message->text()));
+      return;
+    case FrameKind::kNodeDown:
+      node_->node_down(message->header.dest, std::string(message->text()));
+      return;
+    case FrameKind::kPing: {
+      Outgoing pong{FrameHeader{}, message->body, {}};
+      pong.header.kind = FrameKind::kPong;
+      pong.header.token = message->header.token;
+      link.send_control(pong);
+      return;
+    }
+    case FrameKind::kPong:
+      return;
+    default:
+      log_line("ignored a data frame on the control lane");
+  }
+}
+
+bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
+  if (node == parent_) {
+    // The owner is gone, and with it the reason for this process. PDEATHSIG kills a forked worker first.
+    node_->node_down(node, "the script that owned this process has ended");
+    request_stop("the script that owned this process has ended");
+    reactor_.after(1'000'000'000, [] { _exit(1); });
+    return true;
+  }
+  if (host_ && host_->on_link_lost(node)) return true;
+  reactor_.after(kNoticeLimitNs, [this, node, why] { node_->node_down(node, "lost the connection: " + why.message); });
+  return true;
+}
+
+}  // namespace monarch
