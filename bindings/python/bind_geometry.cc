@@ -40,7 +40,9 @@ int64_t to_int(nb::handle value) {
 // For places where the API promises an OverflowError for a negative number.
 int64_t to_unsigned(nb::handle value, const char* what) {
   int64_t result = to_int(value);
-  if (result < 0) raise(PyExc_OverflowError, std::string(what) + " must not be negative, got " + std::to_string(result));
+  if (result < 0) {
+    raise(PyExc_OverflowError, std::string(what) + " must not be negative, got " + std::to_string(result));
+  }
   return result;
 }
 
@@ -59,7 +61,8 @@ std::string to_label(nb::handle value) {
 
 std::vector<std::string> to_labels(nb::handle values) {
   if (PyUnicode_Check(values.ptr())) {
-    raise(PyExc_TypeError, "labels must be a sequence of str, but got " + std::string(nb::repr(values).c_str()));
+    raise(PyExc_TypeError,
+          "labels must be a sequence of str, but got " + std::string(nb::repr(values).c_str()));
   }
   std::vector<std::string> result;
   for (nb::handle value : nb::iter(values)) result.push_back(to_label(value));
@@ -92,6 +95,27 @@ nb::dict coordinates_dict(const Shape& self, nb::handle rank) {
   nb::dict result;
   for (size_t i = 0; i < found.size(); ++i) result[self.region.labels()[i].c_str()] = found[i];
   return result;
+}
+
+// The slice method of every mesh, whole: a loop over the members of a mesh slices once per member.
+Shape shape_slice(const Shape& self, nb::dict dims) {
+  Region region = self.region;
+  for (auto [key, index] : dims) {
+    std::string label = to_label(key);
+    auto size = region.extent().size(label);
+    if (!size) raise(PyExc_TypeError, "Shape does not have dimension labeled '" + label + "'");
+    if (PySlice_Check(index.ptr())) {
+      region = value_or_raise(region.select(label, to_range(nb::borrow<nb::slice>(index))));
+    } else if (PyIndex_Check(index.ptr())) {
+      int64_t at = to_int(index);
+      if (at < 0 || at >= *size) raise(PyExc_IndexError, "index out of range");
+      region = value_or_raise(region.at(label, at));
+    } else {
+      raise(PyExc_TypeError, "expected an int or a slice for dimension '" + label + "', but got " +
+                                 std::string(nb::repr(index).c_str()));
+    }
+  }
+  return {std::move(region)};
 }
 
 Shape shape_split(const Shape& self, nb::dict splits, nb::dict sizes) {
@@ -142,7 +166,8 @@ void bind_extent(nb::module_& m) {
       .def_prop_ro("nelements", &Extent::element_count)
       .def_prop_ro("region", [](const Extent& self) { return Region::row_major(self); })
       .def("keys", [](const Extent& self) { return self.labels(); })
-      .def("__getitem__", [](const Extent& self, nb::handle label) { return value_or_raise(self.size(to_label(label))); })
+      .def("__getitem__",
+           [](const Extent& self, nb::handle label) { return value_or_raise(self.size(to_label(label))); })
       .def("__contains__",
            [](const Extent& self, nb::handle label) {
              return PyUnicode_Check(label.ptr()) && self.find(nb::cast<std::string>(label)) >= 0;
@@ -157,7 +182,9 @@ void bind_extent(nb::module_& m) {
 }
 
 void bind_point(nb::module_& m) {
-  auto coordinate = [](const Point& self, nb::handle label) { return value_or_raise(self.coordinate(to_label(label))); };
+  auto coordinate = [](const Point& self, nb::handle label) {
+    return value_or_raise(self.coordinate(to_label(label)));
+  };
   nb::class_<Point> cls(m, "Point");
   cls.def(
       "__init__",
@@ -168,12 +195,16 @@ void bind_point(nb::module_& m) {
   def_equal_and_hash<Point>(cls, [](const Point& self) { return self.hash(); });
   cls.def_prop_ro("rank", &Point::rank)
       .def_prop_ro("extent", [](const Point& self) { return self.extent(); })
-      .def("size", [](const Point& self, nb::handle label) { return value_or_raise(self.extent().size(to_label(label))); })
+      .def("size", [](const Point& self,
+                      nb::handle label) { return value_or_raise(self.extent().size(to_label(label))); })
       .def("__getitem__", coordinate)
       // An unknown label is an error in every spelling: asking for one is a mistake, not a question.
-      .def("get", [coordinate](const Point& self, nb::handle label, nb::handle) { return coordinate(self, label); },
-           nb::arg("key"), nb::arg("default") = nb::none())
-      .def("__contains__", [coordinate](const Point& self, nb::handle label) { return coordinate(self, label) >= 0; })
+      .def(
+          "get",
+          [coordinate](const Point& self, nb::handle label, nb::handle) { return coordinate(self, label); },
+          nb::arg("key"), nb::arg("default") = nb::none())
+      .def("__contains__",
+           [coordinate](const Point& self, nb::handle label) { return coordinate(self, label) >= 0; })
       .def("keys", [](const Point& self) { return self.extent().labels(); })
       .def("values", &point_values)
       .def("items", &point_items)
@@ -195,31 +226,44 @@ void bind_slice(nb::module_& m) {
       },
       nb::arg("offset"), nb::arg("sizes"), nb::arg("strides"));
   def_equal_and_hash<Slice>(cls, [](const Slice& self) { return self.hash(); });
-  cls.def_static("new_row_major", [](nb::handle sizes) { return value_or_raise(Slice::row_major(to_ints(sizes))); })
-      .def_static("from_list", [](nb::handle ranks) { return value_or_raise(Slice::from_list(to_ints(ranks))); })
+  cls.def_static("new_row_major",
+                 [](nb::handle sizes) { return value_or_raise(Slice::row_major(to_ints(sizes))); })
+      .def_static("from_list",
+                  [](nb::handle ranks) { return value_or_raise(Slice::from_list(to_ints(ranks))); })
       .def_prop_ro("ndim", &Slice::dim_count)
       .def_prop_ro("offset", &Slice::offset)
       .def_prop_ro("sizes", [](const Slice& self) { return self.sizes(); })
       .def_prop_ro("strides", [](const Slice& self) { return self.strides(); })
-      .def("index", [](const Slice& self, nb::handle v) { return value_or_raise(self.index_of(to_unsigned(v, "value"))); },
-           nb::arg("value"))
-      .def("coordinates",
-           [](const Slice& self, nb::handle v) { return value_or_raise(self.coordinates(to_unsigned(v, "value"))); },
-           nb::arg("value"))
-      .def("nditem",
-           [](const Slice& self, nb::handle coords) {
-             auto coordinates = to_ints(coords);
-             return value_or_raise(self.rank_of(coordinates), PyExc_IndexError);
-           },
-           nb::arg("coords"))
-      .def("get", [](const Slice& self, nb::handle i) { return value_or_raise(self.get(to_unsigned(i, "index"))); },
-           nb::arg("index"))
+      .def(
+          "index",
+          [](const Slice& self, nb::handle v) {
+            return value_or_raise(self.index_of(to_unsigned(v, "value")));
+          },
+          nb::arg("value"))
+      .def(
+          "coordinates",
+          [](const Slice& self, nb::handle v) {
+            return value_or_raise(self.coordinates(to_unsigned(v, "value")));
+          },
+          nb::arg("value"))
+      .def(
+          "nditem",
+          [](const Slice& self, nb::handle coords) {
+            auto coordinates = to_ints(coords);
+            return value_or_raise(self.rank_of(coordinates), PyExc_IndexError);
+          },
+          nb::arg("coords"))
+      .def(
+          "get",
+          [](const Slice& self, nb::handle i) { return value_or_raise(self.get(to_unsigned(i, "index"))); },
+          nb::arg("index"))
       .def("__getitem__", &slice_item)
-      .def("__iter__",
-           [](const Slice& self) {
-             return nb::make_iterator(nb::type<Slice>(), "SliceIterator", self.begin(), self.end());
-           },
-           nb::keep_alive<0, 1>())
+      .def(
+          "__iter__",
+          [](const Slice& self) {
+            return nb::make_iterator(nb::type<Slice>(), "SliceIterator", self.begin(), self.end());
+          },
+          nb::keep_alive<0, 1>())
       .def("__contains__",
            [](const Slice& self, nb::handle v) { return PyLong_Check(v.ptr()) && self.contains(to_int(v)); })
       .def("__len__", &Slice::size)
@@ -242,11 +286,12 @@ void bind_region(nb::module_& m) {
   cls.def_prop_ro("labels", [](const Region& self) { return self.labels(); })
       .def("slice", [](const Region& self) { return self.slice(); })
       .def("as_shape", [](const Region& self) { return Shape{self}; })
-      .def("point_of_base_rank",
-           [](const Region& self, nb::handle rank) {
-             return value_or_raise(self.point_of_base_rank(to_unsigned(rank, "base rank")));
-           },
-           nb::arg("rank"))
+      .def(
+          "point_of_base_rank",
+          [](const Region& self, nb::handle rank) {
+            return value_or_raise(self.point_of_base_rank(to_unsigned(rank, "base rank")));
+          },
+          nb::arg("rank"))
       .def("__repr__", &Region::to_string)
       .def("__reduce__", [](nb::handle self) {
         const auto& region = nb::cast<const Region&>(self);
@@ -268,16 +313,18 @@ void bind_shape(nb::module_& m) {
       .def_prop_ro("ndslice", [](const Shape& self) { return self.region.slice(); })
       .def_prop_ro("region", [](const Shape& self) { return self.region; })
       .def_prop_ro("extent", [](const Shape& self) { return self.region.extent(); })
-      .def("at",
-           [](const Shape& self, nb::handle label, nb::handle index) {
-             return Shape{value_or_raise(self.region.at(to_label(label), to_unsigned(index, "index")))};
-           },
-           nb::arg("label"), nb::arg("index"))
-      .def("select",
-           [](const Shape& self, nb::handle label, nb::slice range) {
-             return Shape{value_or_raise(self.region.select(to_label(label), to_range(range)))};
-           },
-           nb::arg("label"), nb::arg("slice"))
+      .def(
+          "at",
+          [](const Shape& self, nb::handle label, nb::handle index) {
+            return Shape{value_or_raise(self.region.at(to_label(label), to_unsigned(index, "index")))};
+          },
+          nb::arg("label"), nb::arg("index"))
+      .def(
+          "select",
+          [](const Shape& self, nb::handle label, nb::slice range) {
+            return Shape{value_or_raise(self.region.select(to_label(label), to_range(range)))};
+          },
+          nb::arg("label"), nb::arg("slice"))
       .def("index",
            [](const Shape& self, nb::kwargs coordinates) {
              Region region = self.region;
@@ -287,9 +334,12 @@ void bind_shape(nb::module_& m) {
              return Shape{std::move(region)};
            })
       // What the mesh methods of _mesh_trait.py stand on.
+      .def("_slice", &shape_slice)
       .def("_split", &shape_split)
       .def("_flatten",
-           [](const Shape& self, nb::handle label) { return Shape{value_or_raise(self.region.flatten(to_label(label)))}; })
+           [](const Shape& self, nb::handle label) {
+             return Shape{value_or_raise(self.region.flatten(to_label(label)))};
+           })
       .def("ranks", [](const Shape& self) { return self.region.ranks(); })
       .def("coordinates", &coordinates_dict, nb::arg("rank"))
       .def("__len__", [](const Shape& self) { return self.region.size(); })
@@ -298,7 +348,8 @@ void bind_shape(nb::module_& m) {
            [](const Shape& self) {
              std::string out = "{";
              for (size_t i = 0; i < self.region.labels().size(); ++i) {
-               out += (i ? "," : "") + self.region.labels()[i] + "=" + std::to_string(self.region.slice().sizes()[i]);
+               out += (i ? "," : "") + self.region.labels()[i] + "=" +
+                      std::to_string(self.region.slice().sizes()[i]);
              }
              return out + "}";
            })

@@ -3,7 +3,7 @@
 Two names are one type: ``NDSlice`` is ``Slice`` (the builtin is still ``slice``).
 """
 
-from collections.abc import Mapping
+from _collections_abc import Mapping  # collections.abc without the rest of collections (a millisecond)
 
 from monarch._core import Extent, Point, Region, Shape, Slice
 

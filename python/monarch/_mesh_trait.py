@@ -39,22 +39,7 @@ class MeshTrait:
 
         Slices follow Python (``slice(-2, None)`` are the last two); their steps must be positive.
         """
-        shape = self._shape
-        sizes = _sizes_of(shape)
-        for label, index in dims.items():
-            if label not in sizes:
-                raise TypeError(f"Shape does not have dimension labeled {label!r}")
-            if isinstance(index, builtins.slice):
-                shape = shape.select(label, index)
-                continue
-            try:
-                index = operator.index(index)
-            except TypeError:
-                raise TypeError(f"expected an int or a slice for dimension {label!r}, but got {index!r}") from None
-            if not 0 <= index < sizes[label]:
-                raise IndexError("index out of range")
-            shape = shape.at(label, index)
-        return self._new_with_shape(shape)
+        return self._new_with_shape(self._shape._slice(dims))
 
     def split(self, /, **dims: Sequence[str] | int) -> Self:
         """Turns one dimension into several, the first outermost: ``mesh.split(rank=("host", "gpu"), gpu=8)``.
@@ -85,7 +70,7 @@ class MeshTrait:
         return self.split(**{label: (name,) for label, name in dims.items()})
 
     def size(self, dim: None | str | Sequence[str] = None) -> int:
-        """The number of members along a dimension, or the product over several; all of them by default."""
+        """The number of members along a dimension, or the product over several; of all by default."""
         if dim is None:
             return len(self)
         sizes = self.sizes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from _thread import allocate_lock
-from types import GenericAlias
 
 from monarch._geometry import Point, Shape
 from monarch._mesh_trait import MeshTrait
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     R = TypeVar("R")
 else:
+    GenericAlias = type(list[int])  # without importing types
 
     class Generic:
         """Stands in for typing.Generic, whose import costs more than this whole package should."""
@@ -32,11 +32,11 @@ _publish = allocate_lock()
 
 
 class Lazy:
-    """A reply that has not been looked at: ``decode(raw)`` runs at the first ``get()`` and its value is kept.
+    """A reply that has not been looked at: ``decode(raw)`` runs at the first ``get()``; its value is kept.
 
-    ``raw`` compares by content with ``==``. Decoding runs without a lock, as it may run the user's code; when two
-    threads are first at the same time, both get the value of the one that finished first. If it raises, nothing is
-    kept and the next ``get()`` tries again.
+    ``raw`` compares by content with ``==``. Decoding runs without a lock, as it may run the user's code;
+    when two threads are first at the same time, both get the value of the one that finished first. If it
+    raises, nothing is kept and the next ``get()`` tries again.
     """
 
     __slots__ = ("_decode", "_payload")
@@ -58,20 +58,9 @@ class Lazy:
                 self._payload, self._decode = value, None
             return self._payload
 
-    def _share_raw(self, other: Lazy) -> None:
-        """Drops our raw reply for an equal one of ``other``; values are still decoded apart, so they never alias."""
-        with _publish:
-            raw, other_raw = self._payload, other._payload
-            if self._decode is None or self._decode is not other._decode or type(raw) is not type(other_raw):
-                return
-        if raw is not other_raw and raw == other_raw:
-            with _publish:
-                if self._decode is not None:
-                    self._payload = other_raw
-
 
 class ValueMesh(MeshTrait, Generic[R]):
-    """Values arranged as a mesh. Views made by slicing share them; ``==`` is identity; there is no ``vm[...]``."""
+    """Values arranged as a mesh. Views share them; ``==`` is identity; there is no ``vm[...]``."""
 
     # _values[i] belongs to the i-th base rank of _stored; _view names the ranks that this view shows.
     __slots__ = ("_stored", "_values", "_view", "__weakref__")
@@ -163,12 +152,19 @@ def _value_of(entry: Any) -> Any:
 
 
 def _compress(entries: list[Any]) -> None:
-    """Equal neighbouring replies keep one raw copy between them."""
+    """Equal neighbouring replies keep one raw copy between them; each is decoded apart, so values never alias.
+
+    No lock: a Lazy has not been given to anybody else before it is in a mesh.
+    """
     previous = None
     for entry in entries:
-        if type(entry) is Lazy:
-            if type(previous) is Lazy:
-                entry._share_raw(previous)
+        if type(entry) is not Lazy or entry._decode is None:
+            previous = None
+            continue
+        raw = entry._payload
+        if previous is not None and entry._decode is previous._decode and type(raw) is type(previous._payload):
+            if raw == previous._payload:
+                entry._payload = previous._payload
         previous = entry
 
 

@@ -14,11 +14,13 @@ Result<int64_t> checked_product(const std::vector<int64_t>& sizes) {
   int64_t product = 1;
   for (int64_t size : sizes) {
     if (size < 1) {
-      return Error{ErrorCode::kBug, "invalid sizes " + format_list(sizes) + ": every dimension must have at least one " +
-                                        "element, got " + std::to_string(size)};
+      return Error{ErrorCode::kBug, "invalid sizes " + format_list(sizes) +
+                                        ": every dimension must have at least one " + "element, got " +
+                                        std::to_string(size)};
     }
     if (__builtin_mul_overflow(product, size, &product)) {
-      return Error{ErrorCode::kBug, "invalid sizes " + format_list(sizes) + ": the number of elements does not fit 63 bits"};
+      return Error{ErrorCode::kBug,
+                   "invalid sizes " + format_list(sizes) + ": the number of elements does not fit 63 bits"};
     }
   }
   return product;

@@ -1,5 +1,5 @@
-// Extent: the named dimensions of a mesh, outermost first. Immutable; a copy costs one reference count, which is what
-// makes a Point (one per message) cheap. Any thread.
+// Extent: the named dimensions of a mesh, outermost first. Immutable; a copy costs one reference count, which
+// is what makes a Point (one per message) cheap. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ class Extent {
  public:
   Extent();  // no dimensions: one element
 
-  // Fails when the numbers of labels and sizes differ, a label comes twice, a size is below 1, there are more than
-  // kMaxDims dimensions, or the number of elements does not fit an int64_t.
+  // Fails when the numbers of labels and sizes differ, a label comes twice, a size is below 1, there are more
+  // than kMaxDims dimensions, or the number of elements does not fit an int64_t.
   static Result<Extent> create(std::vector<std::string> labels, std::vector<int64_t> sizes);
 
   const std::vector<std::string>& labels() const { return dims_->labels; }
@@ -53,8 +53,8 @@ namespace internal {
 Result<int64_t> checked_product(const std::vector<int64_t>& sizes);  // also checks each size and their number
 Status check_labels_distinct(const std::vector<std::string>& labels);
 size_t hash_combine(size_t seed, size_t value);
-std::string format_list(const std::vector<int64_t>& values);          // [2, 4]
-std::string format_quoted(const std::vector<std::string>& values);    // ["a", "b"]
+std::string format_list(const std::vector<int64_t>& values);        // [2, 4]
+std::string format_quoted(const std::vector<std::string>& values);  // ["a", "b"]
 
 }  // namespace internal
 }  // namespace monarch

@@ -34,8 +34,10 @@ TEST(Extent, PrintsLabelsAndQuotesOddOnes) {
 TEST(Extent, RefusesWhatIsNoMesh) {
   EXPECT_EQ(error_of({"a"}, {1, 2}), "label/sizes dimension mismatch: 1 != 2");
   EXPECT_EQ(error_of({"a", "a"}, {1, 2}), "Duplicate dimension name 'a'");
-  EXPECT_EQ(error_of({"a", "b"}, {2, 0}), "invalid sizes [2, 0]: every dimension must have at least one element, got 0");
-  EXPECT_EQ(error_of({"a"}, {-1}), "invalid sizes [-1]: every dimension must have at least one element, got -1");
+  EXPECT_EQ(error_of({"a", "b"}, {2, 0}),
+            "invalid sizes [2, 0]: every dimension must have at least one element, got 0");
+  EXPECT_EQ(error_of({"a"}, {-1}),
+            "invalid sizes [-1]: every dimension must have at least one element, got -1");
   EXPECT_EQ(error_of({"a", "b"}, {int64_t{1} << 32, int64_t{1} << 31}),
             "invalid sizes [4294967296, 2147483648]: the number of elements does not fit 63 bits");
 }
@@ -64,8 +66,10 @@ TEST(Point, TakesItsRankApart) {
 
 TEST(Point, MustLieInItsExtent) {
   EXPECT_TRUE(Point::create(7, two_by_four()).ok());
-  EXPECT_EQ(Point::create(8, two_by_four()).error().message, "out of range: total ranks 8; does not contain rank 8");
-  EXPECT_EQ(Point::create(-1, two_by_four()).error().message, "out of range: total ranks 8; does not contain rank -1");
+  EXPECT_EQ(Point::create(8, two_by_four()).error().message,
+            "out of range: total ranks 8; does not contain rank 8");
+  EXPECT_EQ(Point::create(-1, two_by_four()).error().message,
+            "out of range: total ranks 8; does not contain rank -1");
 }
 
 TEST(Point, EqualOnesHashEqual) {

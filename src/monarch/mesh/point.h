@@ -1,4 +1,5 @@
-// Point: one place in an extent, as its row-major rank. Made for every message: a number and a shared extent, no more.
+// Point: one place in an extent, as its row-major rank. Made for every message: a number and a shared extent,
+// no more.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,9 @@ class Point {
     return out + "}";
   }
   size_t hash() const { return internal::hash_combine(extent_.hash(), static_cast<size_t>(rank_)); }
-  friend bool operator==(const Point& a, const Point& b) { return a.rank_ == b.rank_ && a.extent_ == b.extent_; }
+  friend bool operator==(const Point& a, const Point& b) {
+    return a.rank_ == b.rank_ && a.extent_ == b.extent_;
+  }
 
  private:
   int64_t rank_ = 0;

@@ -41,7 +41,8 @@ Error not_divided(const DimSplit& split, int64_t size, const std::vector<int64_t
 }
 
 // The constraints of a split's new dimensions, 0 where there is none; marks those it took.
-Result<std::vector<int64_t>> constrained_sizes(const DimSplit& split, const std::vector<SizeConstraint>& constraints,
+Result<std::vector<int64_t>> constrained_sizes(const DimSplit& split,
+                                               const std::vector<SizeConstraint>& constraints,
                                                std::vector<bool>& used) {
   std::vector<int64_t> sizes(split.into.size(), 0);
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -65,7 +66,8 @@ Result<std::vector<int64_t>> infer_sizes(const DimSplit& split, int64_t size, st
     if (sizes[i] == 0 && unknown >= 0) {
       const auto& later = split.into[i];
       return bug("Cannot infer size of " + labels_text(split.into) + " because both " + later + " and " +
-                 split.into[unknown] + " have unknown size. Specify at least one as argument, e.g. " + later + "=4");
+                 split.into[unknown] + " have unknown size. Specify at least one as argument, e.g. " + later +
+                 "=4");
     }
     if (sizes[i] == 0) {
       unknown = static_cast<int>(i);
@@ -145,12 +147,14 @@ Result<Region> Region::flatten(std::string label) const {
   return create({std::move(label)}, Slice::row_major({size()}, slice_.offset()).value());
 }
 
-Result<Region> Region::split(const std::vector<DimSplit>& splits, const std::vector<SizeConstraint>& constraints) const {
+Result<Region> Region::split(const std::vector<DimSplit>& splits,
+                             const std::vector<SizeConstraint>& constraints) const {
   std::vector<const DimSplit*> split_of(labels().size(), nullptr);
   for (const auto& split : splits) {
     int found = extent_.find(split.label);
     if (found < 0) {
-      return bug("'" + split.label + "' is not an existing dim. Expected an integer size constraint on a new dim.");
+      return bug("'" + split.label +
+                 "' is not an existing dim. Expected an integer size constraint on a new dim.");
     }
     split_of[found] = &split;
   }

@@ -1,5 +1,6 @@
-// Region: the labelled dimensions of a mesh or of a view of one, over base ranks. Every operation makes a new region and
-// keeps the base ranks, so that views of views still name the same members. A plain immutable value; any thread.
+// Region: the labelled dimensions of a mesh or of a view of one, over base ranks. Every operation makes a new
+// region and keeps the base ranks, so that views of views still name the same members. A plain immutable value;
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@
 
 namespace monarch {
 
-// Bounds as in a Python slice: negative ones count from the end, missing ones mean the end, too large ones are cut.
+// Bounds as in a Python slice: negative ones count from the end, missing ones mean the end, too large ones are
+// cut.
 struct Range {
   std::optional<int64_t> start;
   std::optional<int64_t> stop;
@@ -42,11 +44,11 @@ class Region {
   int64_t size() const { return slice_.size(); }
   std::vector<int64_t> ranks() const { return {slice_.begin(), slice_.end()}; }
 
-  Result<Region> at(std::string_view label, int64_t index) const;            // drops the dimension
+  Result<Region> at(std::string_view label, int64_t index) const;           // drops the dimension
   Result<Region> select(std::string_view label, const Range& range) const;  // keeps it
-  Result<Region> flatten(std::string label) const;                           // only if dense
-  // Splits some dimensions at once; of each, at most one new size may be left to be inferred. Every constraint must be
-  // used. Renaming is a split into one.
+  Result<Region> flatten(std::string label) const;                          // only if dense
+  // Splits some dimensions at once; of each, at most one new size may be left to be inferred. Every constraint
+  // must be used. Renaming is a split into one.
   Result<Region> split(const std::vector<DimSplit>& splits, const std::vector<SizeConstraint>& sizes) const;
   Result<Region> rename(std::string_view label, std::string to) const;
 

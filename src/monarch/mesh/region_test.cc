@@ -64,7 +64,8 @@ TEST(Region, SplitSaysWhatDoesNotFit) {
     return two_by_four().split(splits, sizes).error().message;
   };
   EXPECT_EQ(error({{"b", {"c", "d"}}}, {}),
-            "Cannot infer size of ('c', 'd') because both d and c have unknown size. Specify at least one as argument, "
+            "Cannot infer size of ('c', 'd') because both d and c have unknown size. Specify at least one as "
+            "argument, "
             "e.g. d=4");
   EXPECT_EQ(error({{"b", {"c", "d"}}}, {{"d", 3}}),
             "Dimension 'b' of size 4 is not evenly divided by ('c', 'd') with sizes ('?', 3)");
@@ -176,7 +177,9 @@ TEST(Region, ComposedSlicingEqualsIndexArithmeticOnAnArray) {
   uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
   std::printf("seed %llu (repeat with MONARCH_TEST_SEED)\n", static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
-  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
 
   for (int round = 0; round < 300; ++round) {
     SCOPED_TRACE("seed " + std::to_string(seed) + " round " + std::to_string(round));
@@ -203,14 +206,17 @@ TEST(Region, ComposedSlicingEqualsIndexArithmeticOnAnArray) {
         case 1: {
           int64_t stop = pick(start + 1, size), by = pick(1, 4);
           bool from_the_end = pick(0, 1) == 1 && stop < size;  // the same bounds, counted from the end
-          region = region.select(label, {from_the_end ? start - size : start, from_the_end ? stop - size : stop, by}).value();
+          region =
+              region.select(label, {from_the_end ? start - size : start, from_the_end ? stop - size : stop, by})
+                  .value();
           model = model.select(dim, start, stop, by, false);
           break;
         }
         case 2: {
           int64_t inner = pick(1, size);
           if (size % inner != 0) break;
-          auto outer_label = "d" + std::to_string(next_label++), inner_label = "d" + std::to_string(next_label++);
+          auto outer_label = "d" + std::to_string(next_label++),
+               inner_label = "d" + std::to_string(next_label++);
           region = region.split({{label, {outer_label, inner_label}}}, {{inner_label, inner}}).value();
           model = model.split(dim, size / inner, inner);
           break;

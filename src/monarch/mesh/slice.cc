@@ -17,8 +17,9 @@ std::vector<int64_t> row_major_strides(const std::vector<int64_t>& sizes) {
 }
 
 Error overlap_error(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
-  return Error{ErrorCode::kBug, "nonrectangular shape: with sizes " + internal::format_list(sizes) + " and strides " +
-                                    internal::format_list(strides) + " the dimensions overlap"};
+  return Error{ErrorCode::kBug, "nonrectangular shape: with sizes " + internal::format_list(sizes) +
+                                    " and strides " + internal::format_list(strides) +
+                                    " the dimensions overlap"};
 }
 
 }  // namespace
@@ -28,7 +29,8 @@ Result<Slice> Slice::create(int64_t offset, std::vector<int64_t> sizes, std::vec
     return Error{ErrorCode::kBug, "invalid dims: expected " + std::to_string(sizes.size()) + ", got " +
                                       std::to_string(strides.size())};
   }
-  if (offset < 0) return Error{ErrorCode::kBug, "the offset must not be negative, got " + std::to_string(offset)};
+  if (offset < 0)
+    return Error{ErrorCode::kBug, "the offset must not be negative, got " + std::to_string(offset)};
   auto size = internal::checked_product(sizes);
   if (!size) return size.error();
 
@@ -37,22 +39,24 @@ Result<Slice> Slice::create(int64_t offset, std::vector<int64_t> sizes, std::vec
   std::iota(slice.by_stride_.begin(), slice.by_stride_.end(), uint8_t{0});
   std::stable_sort(slice.by_stride_.begin(), slice.by_stride_.end(),
                    [&](uint8_t a, uint8_t b) { return strides[a] > strides[b]; });
-  // From the smallest stride up: a step of each dimension must jump over everything that the smaller ones reach. Then a
-  // rank has one set of coordinates, found by division. A dimension of size 1 takes no step.
+  // From the smallest stride up: a step of each dimension must jump over everything that the smaller ones
+  // reach. Then a rank has one set of coordinates, found by division. A dimension of size 1 takes no step.
   int64_t last = offset;
   for (size_t i = sizes.size(); i-- > 0;) {
     size_t dim = slice.by_stride_[i];
     if (strides[dim] < 1) {
-      return Error{ErrorCode::kBug, "invalid strides " + internal::format_list(strides) + ": every stride must be at " +
-                                        "least 1, got " + std::to_string(strides[dim])};
+      return Error{ErrorCode::kBug, "invalid strides " + internal::format_list(strides) +
+                                        ": every stride must be at " + "least 1, got " +
+                                        std::to_string(strides[dim])};
     }
     if (sizes[dim] == 1) continue;
     if (strides[dim] <= last - offset) return overlap_error(sizes, strides);
     int64_t reach;
-    if (__builtin_mul_overflow(sizes[dim] - 1, strides[dim], &reach) || __builtin_add_overflow(last, reach, &last)) {
+    if (__builtin_mul_overflow(sizes[dim] - 1, strides[dim], &reach) ||
+        __builtin_add_overflow(last, reach, &last)) {
       return Error{ErrorCode::kBug, "the largest rank of offset " + std::to_string(offset) + ", sizes " +
-                                        internal::format_list(sizes) + ", strides " + internal::format_list(strides) +
-                                        " does not fit 63 bits"};
+                                        internal::format_list(sizes) + ", strides " +
+                                        internal::format_list(strides) + " does not fit 63 bits"};
     }
   }
   slice.offset_ = offset;

@@ -1,5 +1,5 @@
-// Slice: a strided, multi-dimensional selection of base ranks (the flat numbering of the mesh that everything came
-// from). Row-major order: the last dimension varies fastest. A plain immutable value; any thread.
+// Slice: a strided, multi-dimensional selection of base ranks (the flat numbering of the mesh that everything
+// came from). Row-major order: the last dimension varies fastest. A plain immutable value; any thread.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ class Slice {
 
   Slice() = default;  // no dimensions: the single rank 0
 
-  // Fails when the numbers of sizes and strides differ, the offset is negative, a size or stride is below 1, dimensions
-  // overlap (some rank could be reached in two ways), or a rank does not fit an int64_t.
+  // Fails when the numbers of sizes and strides differ, the offset is negative, a size or stride is below 1,
+  // dimensions overlap (some rank could be reached in two ways), or a rank does not fit an int64_t.
   static Result<Slice> create(int64_t offset, std::vector<int64_t> sizes, std::vector<int64_t> strides);
   static Result<Slice> row_major(std::vector<int64_t> sizes, int64_t offset = 0);
   // The fewest-effort cover of a set of ranks: 1-D slices, in ascending order.
@@ -60,7 +60,8 @@ class Slice {
   int64_t offset_ = 0;
   std::vector<int64_t> sizes_;
   std::vector<int64_t> strides_;
-  std::vector<uint8_t> by_stride_;  // dimensions, largest stride first: the order in which a rank is taken apart
+  std::vector<uint8_t>
+      by_stride_;  // dimensions, largest stride first: the order in which a rank is taken apart
   int64_t size_ = 1;
 };
 

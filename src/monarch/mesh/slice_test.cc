@@ -61,7 +61,8 @@ TEST(Slice, IgnoresTheStrideOfADimensionOfOne) {
 TEST(Slice, RefusesWhatIsNoSlice) {
   EXPECT_EQ(Slice::create(0, {2}, {1, 2}).error().message, "invalid dims: expected 1, got 2");
   EXPECT_EQ(Slice::create(-1, {2}, {1}).error().message, "the offset must not be negative, got -1");
-  EXPECT_EQ(Slice::create(0, {2}, {0}).error().message, "invalid strides [0]: every stride must be at least 1, got 0");
+  EXPECT_EQ(Slice::create(0, {2}, {0}).error().message,
+            "invalid strides [0]: every stride must be at least 1, got 0");
   EXPECT_EQ(Slice::create(0, {3, 2}, {2, 3}).error().message,
             "nonrectangular shape: with sizes [3, 2] and strides [2, 3] the dimensions overlap");
   EXPECT_EQ(Slice::row_major({0}).error().message,
