@@ -1,0 +1,104 @@
+"""The methods that every mesh has, whatever its members are: slicing, reshaping, sizes.
+
+All of them return at once and keep the base ranks, so a view of a view still names the same members.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+
+from monarch._geometry import Extent, Shape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from typing_extensions import Self
+
+__all__ = ["MeshTrait"]
+
+
+class MeshTrait:
+    """Mix-in over two hooks: the property ``_shape`` and the method ``_new_with_shape``."""
+
+    __slots__ = ()
+
+    @property
+    def _shape(self) -> Shape:
+        """Labels and base ranks of this mesh."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _shape")
+
+    def _new_with_shape(self, shape: Shape) -> Self:
+        """A view of the same members, restricted and arranged as ``shape`` says."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _new_with_shape")
+
+    def slice(self, /, **dims: int | builtins.slice) -> Self:
+        """A view: an int picks one index and drops the dimension, a slice keeps it.
+
+        Slices follow Python (``slice(-2, None)`` are the last two); their steps must be positive.
+        """
+        return self._new_with_shape(self._shape._slice(dims))
+
+    def split(self, /, **dims: Sequence[str] | int) -> Self:
+        """Turns one dimension into several, the first outermost: ``mesh.split(rank=("host", "gpu"), gpu=8)``.
+
+        Integers give sizes of new dimensions; one per split may be left out and is inferred.
+        """
+        shape = self._shape
+        old = shape.labels
+        splits: dict[str, list[str]] = {}
+        sizes: dict[str, int] = {}
+        for label, value in dims.items():
+            if label in old:
+                splits[label] = _dimension_names(value)
+            elif hasattr(value, "__index__"):
+                sizes[label] = operator.index(value)
+            else:
+                raise ValueError(
+                    f"{label!r} is not an existing dim. Expected an integer size constraint on a new dim."
+                )
+        return self._new_with_shape(shape._split(splits, sizes))
+
+    def flatten(self, name: str) -> Self:
+        """One dimension over all members, in rank order. Only for meshes without gaps."""
+        return self._new_with_shape(self._shape._flatten(name))
+
+    def rename(self, /, **dims: str) -> Self:
+        """Gives dimensions new names: ``mesh.rename(old="new")``."""
+        return self.split(**{label: (name,) for label, name in dims.items()})
+
+    def size(self, dim: None | str | Sequence[str] = None) -> int:
+        """The number of members along a dimension, or the product over several; of all by default."""
+        if dim is None:
+            return len(self)
+        sizes = self.sizes
+        product = 1
+        for label in (dim,) if isinstance(dim, str) else dim:
+            if label not in sizes:
+                raise KeyError(f"{self!r} does not have dimension {label!r}")
+            product *= sizes[label]
+        return product
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Label to size, outermost first."""
+        return _sizes_of(self._shape)
+
+    @property
+    def extent(self) -> Extent:
+        return self._shape.extent
+
+    def __len__(self) -> int:
+        return len(self._shape)
+
+
+def _sizes_of(shape: Shape) -> dict[str, int]:
+    return dict(zip(shape.labels, shape.ndslice.sizes))
+
+
+def _dimension_names(value: Any) -> list[str]:
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        raise ValueError(f"expected a sequence of dimensions, but got {value!r}")
+    return list(value)
