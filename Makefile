@@ -77,7 +77,7 @@ hello-1000:  ## RUNS=1000 hello worlds, a tenth of them killed: nothing may fail
 
 wheel:  ## dist/monarch_cpp-*.whl
 	@tools/bootstrap build wheel
-	@PATH=$(CURDIR)/.venv/bin:$$PATH $(PYTHON) -m pip wheel . --no-deps --no-build-isolation -q -w dist
+	@PATH=$(CURDIR)/.venv/bin:$$PATH $(PYTHON) -m pip wheel . --no-deps --no-build-isolation -q -w dist && ls dist
 
 docs:  ## where the documentation is
 	@echo "The documentation is Markdown, read as it stands: README.md, CONTRIBUTING.md and $(or $(wildcard docs/*.md),docs/)"

@@ -43,7 +43,7 @@ BANS = (
         re.compile(r"\b(clock_gettime|gettimeofday|(?:steady|system|high_resolution)_clock::now)\b"),
         ("src/",),
         re.compile(r"^src/monarch/base/clock\.(h|cc)$|_(test|bench|fuzz)\.cc$"),
-        "only src/monarch/base/clock.* reads the clock; take a Clock as an argument, so that the simulator can give one",
+        "only src/monarch/base/clock.* reads the clock; take a Clock as an argument: the simulator gives its own",
     ),
 )
 
