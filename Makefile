@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
 JOBS ?= $(shell nproc)
-PYTHON := .venv/bin/python
+VENV_PYTHON := .venv/bin/python
 CONFIGURE := .venv/bin/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/.venv/bin/ninja --log-level=WARNING
 COMPILE := .venv/bin/cmake --build
 PEOPLE := $(wildcard python tests bench examples tools)
@@ -19,28 +19,28 @@ help:  ## this list
 
 build:  ## the core and the extension, into build/release and python/monarch
 	@tools/bootstrap build
-	@$(CONFIGURE) -B build/release -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) $(CMAKE_FLAGS) >/dev/null
+	@$(CONFIGURE) -B build/release -DPython_EXECUTABLE=$(CURDIR)/$(VENV_PYTHON) $(CMAKE_FLAGS) >/dev/null
 	@$(COMPILE) build/release -j $(JOBS)
 
 demo:  ## the main job: one script trains a model on four worker processes
 	@tools/bootstrap build demo
 	@$(MAKE) --no-print-directory build
-	@$(PYTHON) examples/digits.py
+	@$(VENV_PYTHON) examples/digits.py
 
 test:  ## every test that needs no GPU and no cluster, and a short run under ASan and UBSan
 	@tools/bootstrap build test
 	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
 	@$(CTEST) build/release
-	@$(PYTHON) -m pytest tests/python
+	@$(VENV_PYTHON) -m pytest tests/python
 	@$(MAKE) --no-print-directory asan SHORT=1
 
 lint:  ## layers, style, types; a short run under TSan and of each fuzzer
 	@tools/bootstrap build test lint
-	@$(PYTHON) tools/check_layers.py
-	@$(PYTHON) tools/check_style.py
-	@$(PYTHON) -m ruff check $(PEOPLE)
-	@$(PYTHON) -m ruff format --check $(PEOPLE)
-	@$(PYTHON) -m mypy
+	@$(VENV_PYTHON) tools/check_layers.py
+	@$(VENV_PYTHON) tools/check_style.py
+	@$(VENV_PYTHON) -m ruff check $(PEOPLE)
+	@$(VENV_PYTHON) -m ruff format --check $(PEOPLE)
+	@$(VENV_PYTHON) -m mypy
 	@$(MAKE) --no-print-directory tsan SHORT=1
 	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=10
 
@@ -63,21 +63,21 @@ fuzz:  ## every decoder's fuzzer, SECONDS_EACH=60 (needs clang)
 bench:  ## a 3-minute subset of the benchmarks, without peers
 	@tools/bootstrap build bench
 	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
-	@$(PYTHON) bench/run.py --quick
+	@$(VENV_PYTHON) bench/run.py --quick
 
 bench-gates:  ## every gated number, side by side with the peers (makes a venv for each peer)
 	@tools/bootstrap build bench
 	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
-	@$(PYTHON) bench/run.py --gates
+	@$(VENV_PYTHON) bench/run.py --gates
 
 hello-1000:  ## RUNS=1000 hello worlds, a tenth of them killed: nothing may fail or stay behind
 	@tools/bootstrap build
 	@$(MAKE) --no-print-directory build
-	@$(PYTHON) tools/hello_1000.py --runs $(or $(RUNS),1000)
+	@$(VENV_PYTHON) tools/hello_1000.py --runs $(or $(RUNS),1000)
 
 wheel:  ## dist/monarch_cpp-*.whl
 	@tools/bootstrap build wheel
-	@PATH=$(CURDIR)/.venv/bin:$$PATH $(PYTHON) -m pip wheel . --no-deps --no-build-isolation -q -w dist && ls dist
+	@PATH=$(CURDIR)/.venv/bin:$$PATH $(VENV_PYTHON) -m pip wheel . --no-deps --no-build-isolation -q -w dist && ls dist
 
 docs:  ## where the documentation is
 	@echo "The documentation is Markdown, read as it stands: README.md, CONTRIBUTING.md and $(or $(wildcard docs/*.md),docs/)"
