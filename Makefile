@@ -1,0 +1,88 @@
+# Each target does all the set-up that it needs (tools/bootstrap), from a fresh clone on.
+.DEFAULT_GOAL := help
+.PHONY: help demo test build lint bench bench-gates hello-1000 asan tsan fuzz wheel docs clean
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+JOBS ?= $(shell nproc)
+VENV_PYTHON := .venv/bin/python
+CONFIGURE := .venv/bin/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/.venv/bin/ninja --log-level=WARNING
+COMPILE := .venv/bin/cmake --build
+PEOPLE := $(wildcard python tests bench examples tools)
+# The C++ tests, one program per layer. SHORT=1 asks seeded tests for few seeds, through MONARCH_TEST_SHORT.
+CTEST := $(if $(SHORT),MONARCH_TEST_SHORT=1) .venv/bin/ctest --output-on-failure --timeout 300 --no-tests=error --test-dir
+# gcc's TSan wants fewer random address bits than some kernels give; where the call is forbidden, it runs without.
+FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+build:  ## the core and the extension, into build/release and python/monarch
+	@tools/bootstrap build
+	@$(CONFIGURE) -B build/release -DPython_EXECUTABLE=$(CURDIR)/$(VENV_PYTHON) $(CMAKE_FLAGS) >/dev/null
+	@$(COMPILE) build/release -j $(JOBS)
+
+demo:  ## the main job: one script trains a model on four worker processes
+	@tools/bootstrap build demo
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) examples/digits.py
+
+test:  ## every test that needs no GPU and no cluster, and a short run under ASan and UBSan
+	@tools/bootstrap build test
+	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
+	@$(CTEST) build/release
+	@$(VENV_PYTHON) -m pytest tests/python
+	@$(MAKE) --no-print-directory asan SHORT=1
+
+lint:  ## layers, style, types; a short run under TSan and of each fuzzer
+	@tools/bootstrap build test lint
+	@$(VENV_PYTHON) tools/check_layers.py
+	@$(VENV_PYTHON) tools/check_style.py
+	@$(VENV_PYTHON) -m ruff check $(PEOPLE)
+	@$(VENV_PYTHON) -m ruff format --check $(PEOPLE)
+	@$(VENV_PYTHON) -m mypy
+	@$(MAKE) --no-print-directory tsan SHORT=1
+	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=10
+
+asan:  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/bootstrap build test
+	@$(CONFIGURE) -B build/asan -DMONARCH_SANITIZE=address,undefined -DMONARCH_TESTS=ON -DMONARCH_PYTHON=OFF >/dev/null
+	@$(COMPILE) build/asan -j $(JOBS)
+	@$(CTEST) build/asan
+
+tsan:  ## the C++ tests under ThreadSanitizer
+	@tools/bootstrap build test
+	@$(CONFIGURE) -B build/tsan -DMONARCH_SANITIZE=thread -DMONARCH_TESTS=ON -DMONARCH_PYTHON=OFF >/dev/null
+	@$(COMPILE) build/tsan -j $(JOBS)
+	@$(FIXED_ADDRESSES) env $(CTEST) build/tsan
+
+fuzz:  ## every decoder's fuzzer, SECONDS_EACH=60 (needs clang)
+	@tools/bootstrap build lint
+	@tools/fuzz $(or $(SECONDS_EACH),60)
+
+bench:  ## a 3-minute subset of the benchmarks, without peers
+	@tools/bootstrap build bench
+	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
+	@$(VENV_PYTHON) bench/run.py --quick
+
+bench-gates:  ## every gated number, side by side with the peers (makes a venv for each peer)
+	@tools/bootstrap build bench
+	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
+	@$(VENV_PYTHON) bench/run.py --gates
+
+hello-1000:  ## RUNS=1000 hello worlds, a tenth of them killed: nothing may fail or stay behind
+	@tools/bootstrap build
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) tools/hello_1000.py --runs $(or $(RUNS),1000)
+
+wheel:  ## dist/monarch_cpp-*.whl
+	@tools/bootstrap build wheel
+	@PATH=$(CURDIR)/.venv/bin:$$PATH $(VENV_PYTHON) -m pip wheel . --no-deps --no-build-isolation -q -w dist && ls dist
+
+docs:  ## where the documentation is
+	@echo "The documentation is Markdown, read as it stands: README.md, CONTRIBUTING.md and $(or $(wildcard docs/*.md),docs/)"
+
+clean:  ## removes what was built; .venv stays
+	rm -rf build dist python/monarch/_core*.so python/monarch/libmonarch.so* python/monarch/bin
+	find $(PEOPLE) -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .pytest_cache .mypy_cache .ruff_cache
