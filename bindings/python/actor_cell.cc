@@ -1,0 +1,653 @@
+#include "actor_cell.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "codec.h"
+#include "future.h"
+#include "gil.h"
+#include "monarch/base/log.h"
+#include "state.h"
+
+namespace monarch {
+
+namespace {
+
+// One hold of the GIL: at most so many messages or so long, then it is offered to others.
+constexpr int kBatchMax = 256;
+constexpr int64_t kBatchNs = 1'000'000;
+constexpr uint64_t kGilCopyMax = 256 * 1024;
+constexpr int64_t kUnobservedNs = 1'000'000'000;
+constexpr Py_ssize_t kStackArgs = 16;
+
+PyTypeObject* context_type = nullptr;
+PyTypeObject* cell_type = nullptr;
+PyTypeObject* ticket_type = nullptr;
+
+// ---- Context: what context() returns inside an endpoint ----
+
+struct ContextState {
+  Ref identity;
+  Ref extent;
+  uint32_t rank;
+  Ref point;
+};
+
+PyObject* context_actor(PyObject* self, void*) { return Py_NewRef(unbox<ContextState>(self).identity.get()); }
+
+PyObject* context_rank(PyObject* self, void*) {
+  ContextState& context = unbox<ContextState>(self);
+  if (!context.point) {
+    Ref rank = Ref::steal(PyLong_FromUnsignedLong(context.rank));
+    PyObject* args[] = {rank.get(), context.extent.get()};
+    context.point = Ref::steal(rank ? PyObject_Vectorcall(state().make_point.get(), args, 2, nullptr) : nullptr);
+    if (!context.point) return nullptr;
+  }
+  return Py_NewRef(context.point.get());
+}
+
+// Context(actor_instance, extent, rank)
+PyObject* context_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *identity, *extent;
+  unsigned int rank;
+  if (!PyArg_ParseTuple(args, "OOI", &identity, &extent, &rank)) return nullptr;
+  return box<ContextState>(type, ContextState{Ref::borrow(identity), Ref::borrow(extent), rank, Ref()});
+}
+
+bool is_user_exception() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
+
+// The exception that is set, as an object with its traceback; clears it.
+Ref take_exception() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  return Ref::steal(value);
+}
+
+std::string text_of(PyObject* object) {
+  const char* text = object == nullptr ? nullptr : PyUnicode_AsUTF8(object);
+  if (text == nullptr) PyErr_Clear();
+  return text == nullptr ? "an exception that cannot be shown" : text;
+}
+
+std::string describe_exception(PyObject* exception) {
+  Ref text = Ref::steal(PyObject_CallOneArg(state().format_failure.get(), exception));
+  if (!text) PyErr_Clear();
+  return text_of(text.get());
+}
+
+}  // namespace
+
+// ---- PyCell: messages in ----
+
+void PyCell::deliver(MessagePtr message) {
+  if (mailbox_.push(message)) {
+    wake();
+    return;
+  }
+  if (message->header.token != 0) observed_ = true;
+  node_.refuse(*message, epitaph());
+}
+
+void PyCell::wake() {
+  node_.driver().notify(waiter_);
+  if (armed_.load(std::memory_order_seq_cst) && armed_.exchange(false, std::memory_order_seq_cst)) {
+    eventfd_write(event_.get(), 1);
+  }
+}
+
+std::string PyCell::epitaph() {
+  std::lock_guard lock(epitaph_mutex_);
+  return epitaph_;
+}
+
+// The actor takes nothing more: what waits, and what comes, is answered with the epitaph.
+void PyCell::refuse_rest() {
+  mailbox_.close(batch_);
+  const std::string why = epitaph();
+  while (MessagePtr message = batch_.pop()) {
+    if (message->header.token != 0) observed_ = true;
+    node_.refuse(*message, why);
+  }
+}
+
+void PyCell::end(std::string reason, bool failure) {
+  if (std::exchange(ending_, true)) return;
+  end_is_failure_ = failure;
+  end_reason_ = std::move(reason);
+}
+
+void PyCell::report_unobserved() {
+  if (failed_ && !observed_.exchange(true)) log_line(epitaph());
+}
+
+// ---- PyCell: life ----
+
+void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, std::vector<Method> methods) {
+  instance_ = Ref::borrow(instance);
+  identity_ = Ref::borrow(identity);
+  extent_ = Ref::borrow(extent);
+  methods_ = std::move(methods);
+  FrameHeader whole;
+  whole.rank = rank_;
+  const MessagePtr message = Message::make(whole, "");
+  set_context(*message);
+}
+
+void PyCell::run() {
+  current_actor.id = {node_.id(), index_};
+  Ref self = Ref::steal(box<std::shared_ptr<PyCell>>(cell_type, shared_from_this()));
+  rank_ = spawn_->header.rank;
+  const Ticket spawn_ticket{spawn_->header, spawn_->from, false};
+  Ref value = Ref::steal(decode_value(*spawn_));
+  spawn_.reset();
+  Ref rank = Ref::steal(PyLong_FromUnsignedLong(rank_));
+  bool is_async = false;
+  if (value && rank) {
+    PyObject* args[] = {self.get(), value.get(), rank.get()};
+    Ref outcome = Ref::steal(PyObject_Vectorcall(state().construct.get(), args, 3, nullptr));
+    if (outcome) is_async = outcome.get() == Py_True;
+  }
+  value = Ref();
+  Ref failure;
+  if (PyErr_Occurred()) {
+    failure = take_exception();
+    end(describe_exception(failure.get()), /*failure=*/true);
+    Outgoing why{FrameHeader{}, as_byte_span(end_reason_.data(), end_reason_.size()), {}};
+    node_.reply(spawn_ticket.header, spawn_ticket.from, FrameKind::kReplyFailed, why);
+  } else {
+    Encoded nothing;
+    nothing.encode_value(Py_None);
+    send_reply(spawn_ticket, FrameKind::kReply, nothing);
+    if (is_async) {
+      Ref ran = Ref::steal(PyObject_CallOneArg(state().run_async.get(), self.get()));
+      if (!ran) fail_with_current_exception("its event loop ended");
+    } else {
+      run_sync();
+    }
+  }
+  {
+    std::lock_guard lock(epitaph_mutex_);
+    epitaph_ = end_reason_;
+  }
+  if (end_is_failure_) failed_ = true;
+  refuse_rest();
+  // Hooks run after the mailbox is closed, so that nobody waits for this actor meanwhile.
+  if (instance_) {
+    PyObject* args[] = {self.get(), failure ? failure.get() : Py_None};
+    Ref ended = Ref::steal(PyObject_Vectorcall(state().end_actor.get(), args, 2, nullptr));
+    if (!ended) {
+      Ref problem = take_exception();
+      log_line("__cleanup__ failed: " + describe_exception(problem.get()));
+    }
+  }
+  methods_.clear();
+  instance_ = identity_ = extent_ = scalar_extent_ = context_ = view_extent_ = Ref();
+  self = Ref();
+  if (stop_request_.token != 0) {
+    Outgoing done{FrameHeader{}, {}, {}};
+    Encoded nothing;
+    nothing.encode_value(Py_None);
+    done.body = nothing.body();
+    node_.reply(stop_request_, stop_from_, FrameKind::kReply, done);
+  }
+  if (end_is_failure_) {
+    std::weak_ptr<PyCell> weak = weak_from_this();
+    state().runtime->reactor().after(kUnobservedNs, [weak] {
+      if (auto cell = weak.lock()) cell->report_unobserved();
+    });
+  }
+  current_actor = {};
+}
+
+void PyCell::run_sync() {
+  Ref coroutine;
+  Ticket ticket;
+  for (;;) {
+    const int64_t until_ns = monotonic_ns() + kBatchNs;
+    for (int count = 0;; ++count) {
+      const Step outcome = step(&coroutine, &ticket);
+      if (outcome == Step::kEnd) return;
+      if (outcome == Step::kIdle) {
+        node_.driver().poll_once();
+        if (mailbox_.empty()) break;
+      }
+      if (count % 32 == 31 && (count >= kBatchMax || monotonic_ns() > until_ns)) break;
+    }
+    GilRelease release;
+    if (!batch_.empty() || !mailbox_.empty()) continue;
+    auto ready = [](const void* self) { return !static_cast<const PyCell*>(self)->mailbox_.empty(); };
+    node_.driver().wait(waiter_, ready, this, kNoDeadline);
+  }
+}
+
+bool PyCell::poll_briefly() {
+  auto ready = [](const void* self) { return !static_cast<const PyCell*>(self)->mailbox_.empty(); };
+  if (ready(this) || !batch_.empty()) return true;
+  GilRelease release;
+  return node_.driver().poll_briefly(ready, this);
+}
+
+int PyCell::event_fd() {
+  if (!event_) event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return event_.get();
+}
+
+bool PyCell::arm() {
+  armed_.store(true, std::memory_order_seq_cst);
+  if (!mailbox_.empty()) {
+    armed_.store(false, std::memory_order_seq_cst);
+    return false;
+  }
+  node_.driver().attend();
+  return true;
+}
+
+void PyCell::disarm() {
+  armed_.store(false, std::memory_order_seq_cst);
+  eventfd_t ignored;
+  eventfd_read(event_.get(), &ignored);
+}
+
+// ---- PyCell: one message ----
+
+void PyCell::set_context(const Message& message) {
+  constexpr uint8_t kViewFlags = kFlagScalarView | kFlagView;
+  const uint8_t flags = message.header.flags & kViewFlags;
+  ByteSpan view;
+  if ((flags & kFlagView) != 0 && !message.parts.empty()) {
+    view = {message.parts.back().data, message.parts.back().size};
+  }
+  const uint32_t rank = (flags & kFlagScalarView) != 0 ? 0 : message.header.rank;
+  const bool same = context_ && rank == context_rank_ && flags == context_flags_ &&
+                    std::equal(view.begin(), view.end(), context_view_.begin(), context_view_.end());
+  if (same) return;
+  Ref extent = extent_;
+  uint32_t view_rank = rank;
+  if ((flags & kFlagScalarView) != 0) {
+    if (!scalar_extent_) {
+      Ref none = Ref::steal(PyTuple_New(0));
+      PyObject* args[] = {none.get(), none.get()};
+      scalar_extent_ = Ref::steal(PyObject_Vectorcall(state().make_extent.get(), args, 2, nullptr));
+    }
+    extent = scalar_extent_;
+  } else if ((flags & kFlagView) != 0) {
+    // (labels, sizes), and for `choose` the rank in that mesh
+    FrameHeader header;
+    const MessagePtr part =
+        Message::make(header, {reinterpret_cast<const char*>(view.data()), view.size()});
+    Ref described = Ref::steal(decode_value(*part));
+    if (described && PyTuple_CheckExact(described.get()) && PyTuple_GET_SIZE(described.get()) >= 2) {
+      PyObject* args[] = {PyTuple_GET_ITEM(described.get(), 0), PyTuple_GET_ITEM(described.get(), 1)};
+      extent = Ref::steal(PyObject_Vectorcall(state().make_extent.get(), args, 2, nullptr));
+      if (PyTuple_GET_SIZE(described.get()) == 3) {
+        view_rank = static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GET_ITEM(described.get(), 2)));
+      }
+    }
+  }
+  if (!extent) PyErr_Clear();
+  context_ = Ref::steal(box<ContextState>(context_type, ContextState{identity_, extent ? extent : extent_, view_rank, Ref()}));
+  context_rank_ = rank;
+  context_flags_ = flags;
+  context_view_.assign(view.begin(), view.end());
+  Ref token = Ref::steal(PyContextVar_Set(state().context_var.get(), context_.get()));
+  if (!token) PyErr_Clear();
+}
+
+PyObject* PyCell::invoke(const Method& method, const Message& message) {
+  if ((message.header.flags & kFlagPickle) == 0 && !message.body.empty()) {
+    // The usual case without an argument tuple of its own: native values straight onto the call's stack.
+    CallArguments call;
+    if (!decode_call(message, &call)) return nullptr;
+    const Py_ssize_t count = PyTuple_GET_SIZE(call.args.get());
+    if (count < kStackArgs) {
+      PyObject* stack[kStackArgs + 2];
+      stack[1] = instance_.get();
+      for (Py_ssize_t i = 0; i < count; ++i) stack[2 + i] = PyTuple_GET_ITEM(call.args.get(), i);
+      return PyObject_Vectorcall(method.function.get(), stack + 1,
+                                 static_cast<size_t>(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    }
+  }
+  CallArguments call;
+  if (!decode_call(message, &call)) return nullptr;
+  const Py_ssize_t count = PyTuple_GET_SIZE(call.args.get());
+  Ref args = Ref::steal(PyTuple_New(count + 1));
+  if (!args) return nullptr;
+  PyTuple_SET_ITEM(args.get(), 0, Py_NewRef(instance_.get()));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyTuple_SET_ITEM(args.get(), i + 1, Py_NewRef(PyTuple_GET_ITEM(call.args.get(), i)));
+  }
+  return PyObject_Call(method.function.get(), args.get(), call.kwargs.get());
+}
+
+PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
+  if (ending_) return Step::kEnd;
+  if (batch_.empty()) {
+    if (mailbox_.empty()) return Step::kIdle;
+    mailbox_.take_all(batch_);
+  }
+  MessagePtr message = batch_.pop();
+  const FrameHeader& header = message->header;
+  if (header.kind == FrameKind::kStopActor) {
+    stop_request_ = header;
+    stop_from_ = message->from;
+    Ref reason = Ref::steal(decode_value(*message));
+    end("stopped: " + text_of(reason.get()), /*failure=*/false);
+    return Step::kEnd;
+  }
+  if (header.kind == FrameKind::kUndeliverable) {
+    handle_undeliverable(*message);
+    return ending_ ? Step::kEnd : Step::kDone;
+  }
+  *ticket = Ticket{header, message->from, false};
+  if (header.method >= methods_.size()) {
+    node_.refuse(*message, "the actor has no such endpoint");
+    return Step::kDone;
+  }
+  const Method& method = methods_[header.method];
+  set_context(*message);
+  Ref result = Ref::steal(invoke(method, *message));
+  message.reset();  // arguments that the user kept live on by themselves
+  if (!result) {
+    finish_error(*ticket);
+  } else if (method.kind == MethodKind::kSync) {
+    finish(*ticket, result.get());
+  } else {
+    ticket->concurrent = method.kind == MethodKind::kConcurrent;
+    *coroutine = std::move(result);
+    return Step::kCoroutine;
+  }
+  return ending_ ? Step::kEnd : Step::kDone;
+}
+
+void PyCell::send_reply(const Ticket& ticket, FrameKind kind, Encoded& encoded) {
+  Outgoing reply{FrameHeader{}, encoded.body(), encoded.parts()};
+  reply.header.flags = encoded.flags();
+  reply.header.sender = index_;
+  if (encoded.total_bytes() > kGilCopyMax) {
+    GilRelease release;
+    node_.reply(ticket.header, ticket.from, kind, reply);
+  } else {
+    node_.reply(ticket.header, ticket.from, kind, reply);
+  }
+}
+
+bool PyCell::finish(const Ticket& ticket, PyObject* result) {
+  if (ticket.header.token == 0) return true;
+  Encoded encoded;
+  if (!encoded.encode_value(result)) return finish_error(ticket);
+  send_reply(ticket, FrameKind::kReply, encoded);
+  return true;
+}
+
+bool PyCell::finish_error(const Ticket& ticket) {
+  if (ticket.header.token == 0 || !is_user_exception()) {
+    fail_with_current_exception("");
+    if (ticket.header.token != 0) {
+      observed_ = true;
+      Outgoing why{FrameHeader{}, as_byte_span(end_reason_.data(), end_reason_.size()), {}};
+      node_.reply(ticket.header, ticket.from, FrameKind::kReplyFailed, why);
+    }
+    return false;
+  }
+  Ref exception = take_exception();
+  Ref packed = Ref::steal(PyObject_CallOneArg(state().pack_error.get(), exception.get()));
+  Encoded encoded;
+  if (!packed || !encoded.encode_pickled(packed.get())) {
+    fail_with_current_exception("an exception could not be sent to its caller");
+    return false;
+  }
+  send_reply(ticket, FrameKind::kReplyError, encoded);
+  return true;
+}
+
+void PyCell::fail_with_current_exception(const char* while_doing) {
+  Ref exception = take_exception();
+  std::string text = describe_exception(exception.get());
+  if (*while_doing != 0) text = std::string(while_doing) + ": " + text;
+  end(std::move(text), /*failure=*/true);
+}
+
+// A one-way message of ours found nobody: the hook decides whether that ends us (contract clause 5).
+void PyCell::handle_undeliverable(const Message& message) {
+  Ref self = Ref::steal(box<std::shared_ptr<PyCell>>(cell_type, shared_from_this()));
+  Ref text = Ref::steal(py_string(message.text()));
+  PyObject* args[] = {self.get(), text.get()};
+  Ref dealt_with = Ref::steal(PyObject_Vectorcall(state().undeliverable.get(), args, 2, nullptr));
+  if (!dealt_with) {
+    fail_with_current_exception("_handle_undeliverable_message");
+  } else if (PyObject_IsTrue(dealt_with.get()) != 1) {
+    end("undeliverable message: " + std::string(message.text()), /*failure=*/true);
+  }
+}
+
+// ---- PyCellFactory ----
+
+std::shared_ptr<Cell> PyCellFactory::make(Node& node, ActorIndex index, MessagePtr spawn) {
+  auto cell = std::make_shared<PyCell>(node, index, std::move(spawn));
+  std::lock_guard lock(mutex_);
+  live_.push_back(cell);
+  if (parked_ > static_cast<int>(handed_.size())) {
+    handed_.push_back(cell);
+    changed_.notify_one();
+    return cell;
+  }
+  // The thread inherits the mask: signals stay with the main thread.
+  sigset_t all, previous;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &previous);
+  std::thread([this, cell] { park_loop(cell); }).detach();  // ends with the process; the interpreter cannot join it
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  return cell;
+}
+
+void PyCellFactory::park_loop(std::shared_ptr<PyCell> cell) {
+  pthread_setname_np(pthread_self(), "monarch-actor");
+  GilThread python;
+  for (;;) {
+    cell->run();
+    GilRelease release;
+    forget(cell.get());
+    cell.reset();
+    std::unique_lock lock(mutex_);
+    ++parked_;
+    changed_.wait(lock, [this] { return !handed_.empty(); });
+    --parked_;
+    cell = std::move(handed_.back());
+    handed_.pop_back();
+  }
+}
+
+void PyCellFactory::forget(PyCell* cell) {
+  std::lock_guard lock(mutex_);
+  auto found = std::find_if(live_.begin(), live_.end(), [cell](const auto& entry) { return entry.get() == cell; });
+  if (found == live_.end()) return;
+  if (cell->end_is_failure()) failed_.push_back(*found);
+  live_.erase(found);
+  changed_.notify_all();
+}
+
+void PyCellFactory::stop_all(int64_t limit_ns, const std::string& reason) {
+  std::vector<std::shared_ptr<PyCell>> cells;
+  {
+    std::lock_guard lock(mutex_);
+    cells = live_;
+  }
+  ValueWriter body;
+  body.str(reason);
+  FrameHeader header;
+  header.kind = FrameKind::kStopActor;
+  for (auto& cell : cells) {
+    cell->deliver(Message::make(header, {reinterpret_cast<const char*>(body.data()), body.size()}));
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return live_.empty(); });
+}
+
+void PyCellFactory::report_unobserved() {
+  std::vector<std::shared_ptr<PyCell>> cells;
+  {
+    std::lock_guard lock(mutex_);
+    cells = failed_;
+  }
+  for (auto& cell : cells) cell->report_unobserved();
+}
+
+PyCellFactory& python_factory() {
+  static auto* factory = new PyCellFactory;  // never destroyed: parked threads wait in it
+  return *factory;
+}
+
+// ---- The Python faces ----
+
+namespace {
+
+PyCell& cell_of(PyObject* self) { return *unbox<std::shared_ptr<PyCell>>(self); }
+
+// set_up(instance, identity, extent, [(function, kind), ...])
+PyObject* cell_set_up(PyObject* self, PyObject* args) {
+  PyObject *instance, *identity, *extent, *list;
+  if (!PyArg_ParseTuple(args, "OOOO!", &instance, &identity, &extent, &PyList_Type, &list)) return nullptr;
+  std::vector<PyCell::Method> methods;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    PyObject* function;
+    int kind;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi", &function, &kind)) return nullptr;
+    methods.push_back({Ref::borrow(function), static_cast<MethodKind>(kind)});
+  }
+  cell_of(self).set_up(instance, identity, extent, std::move(methods));
+  Py_RETURN_NONE;
+}
+
+// step() -> None (idle) | True (handled) | False (the actor ends) | (coroutine, ticket)
+PyObject* cell_step(PyObject* self, PyObject*) {
+  Ref coroutine;
+  PyCell::Ticket ticket;
+  switch (cell_of(self).step(&coroutine, &ticket)) {
+    case PyCell::Step::kIdle:
+      Py_RETURN_NONE;
+    case PyCell::Step::kDone:
+      Py_RETURN_TRUE;
+    case PyCell::Step::kEnd:
+      Py_RETURN_FALSE;
+    case PyCell::Step::kCoroutine: {
+      Ref boxed = Ref::steal(box<PyCell::Ticket>(ticket_type, ticket));
+      return boxed ? PyTuple_Pack(2, coroutine.get(), boxed.get()) : nullptr;
+    }
+    default:
+      return nullptr;
+  }
+}
+
+PyObject* cell_finish(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 || Py_TYPE(args[0]) != ticket_type) {
+    PyErr_SetString(PyExc_TypeError, "finish(ticket, result)");
+    return nullptr;
+  }
+  return PyBool_FromLong(cell_of(self).finish(unbox<PyCell::Ticket>(args[0]), args[1]));
+}
+
+PyObject* cell_finish_error(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 || Py_TYPE(args[0]) != ticket_type || !PyExceptionInstance_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "finish_error(ticket, exception)");
+    return nullptr;
+  }
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(args[1])), args[1]);
+  return PyBool_FromLong(cell_of(self).finish_error(unbox<PyCell::Ticket>(args[0])));
+}
+
+PyObject* cell_poll(PyObject* self, PyObject*) { return PyBool_FromLong(cell_of(self).poll_briefly()); }
+PyObject* cell_arm(PyObject* self, PyObject*) { return PyBool_FromLong(cell_of(self).arm()); }
+PyObject* cell_disarm(PyObject* self, PyObject*) {
+  cell_of(self).disarm();
+  Py_RETURN_NONE;
+}
+PyObject* cell_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(cell_of(self).event_fd()); }
+
+// end(reason, failure)
+PyObject* cell_end(PyObject* self, PyObject* args) {
+  const char* reason;
+  int failure;
+  if (!PyArg_ParseTuple(args, "sp", &reason, &failure)) return nullptr;
+  cell_of(self).end(reason, failure != 0);
+  Py_RETURN_NONE;
+}
+
+PyObject* cell_end_reason(PyObject* self, void*) { return py_string(cell_of(self).end_reason()); }
+PyObject* cell_failed(PyObject* self, void*) { return PyBool_FromLong(cell_of(self).end_is_failure()); }
+
+PyObject* ticket_concurrent(PyObject* self, void*) {
+  return PyBool_FromLong(unbox<PyCell::Ticket>(self).concurrent);
+}
+
+PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+}
+
+}  // namespace
+
+bool add_actor_types(PyObject* module) {
+  static PyGetSetDef context_fields[] = {
+      {"actor_instance", context_actor, nullptr, "Who is running: name, rank, proc, creator.", nullptr},
+      {"message_rank", context_rank, nullptr, "Point: the rank in the mesh that the current message was sent to.",
+       nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  };
+  static PyType_Slot context_slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(context_new)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<ContextState>)},
+      {Py_tp_getset, context_fields},
+      {0, nullptr},
+  };
+  static PyType_Spec context_spec = {"monarch._core.Context", sizeof(Boxed<ContextState>), 0, Py_TPFLAGS_DEFAULT,
+                                     context_slots};
+  static PyMethodDef cell_methods[] = {
+      {"set_up", cell_set_up, METH_VARARGS, nullptr},
+      {"step", cell_step, METH_NOARGS, nullptr},
+      {"finish", fast(cell_finish), METH_FASTCALL, nullptr},
+      {"finish_error", fast(cell_finish_error), METH_FASTCALL, nullptr},
+      {"poll", cell_poll, METH_NOARGS, nullptr},
+      {"arm", cell_arm, METH_NOARGS, nullptr},
+      {"disarm", cell_disarm, METH_NOARGS, nullptr},
+      {"fileno", cell_fileno, METH_NOARGS, nullptr},
+      {"end", cell_end, METH_VARARGS, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyGetSetDef cell_fields[] = {
+      {"end_reason", cell_end_reason, nullptr, nullptr, nullptr},
+      {"failed", cell_failed, nullptr, nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  };
+  static PyType_Slot cell_slots[] = {
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<std::shared_ptr<PyCell>>)},
+      {Py_tp_methods, cell_methods},
+      {Py_tp_getset, cell_fields},
+      {0, nullptr},
+  };
+  static PyType_Spec cell_spec = {"monarch._core.Cell", sizeof(Boxed<std::shared_ptr<PyCell>>), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, cell_slots};
+  static PyGetSetDef ticket_fields[] = {
+      {"concurrent", ticket_concurrent, nullptr, nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  };
+  static PyType_Slot ticket_slots[] = {
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<PyCell::Ticket>)},
+      {Py_tp_getset, ticket_fields},
+      {0, nullptr},
+  };
+  static PyType_Spec ticket_spec = {"monarch._core.Ticket", sizeof(Boxed<PyCell::Ticket>), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, ticket_slots};
+  context_type = add_type(module, context_spec);
+  cell_type = add_type(module, cell_spec);
+  ticket_type = add_type(module, ticket_spec);
+  return context_type != nullptr && cell_type != nullptr && ticket_type != nullptr;
+}
+
+}  // namespace monarch

@@ -1,0 +1,134 @@
+// Python actors: a cell with a thread of its own from the constructor to the end, taken from a pool of parked threads
+// that keep their Python thread state.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "monarch/actor/cell.h"
+#include "monarch/actor/mailbox.h"
+#include "monarch/actor/node.h"
+#include "support.h"
+
+namespace monarch {
+
+// How an endpoint is run.
+enum class MethodKind : int { kSync = 0, kAsync = 1, kConcurrent = 2 };
+
+class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
+ public:
+  PyCell(Node& node, ActorIndex index, MessagePtr spawn) : node_(node), index_(index), spawn_(std::move(spawn)) {}
+
+  // Any thread, no GIL.
+  void deliver(MessagePtr message) override;
+
+  // The actor's thread, GIL held: the whole life of the actor.
+  void run();
+
+  // ---- For the Python side of the actor (all on its thread, GIL held) ----
+  struct Method {
+    Ref function;
+    MethodKind kind;
+  };
+  void set_up(PyObject* instance, PyObject* identity, PyObject* extent, std::vector<Method> methods);
+  // Handles one message. kIdle: none waits; kDone: handled; kEnd: the actor ends; kCoroutine: `*coroutine` is to be
+  // awaited, then finish() or finish_error() called with `*ticket`.
+  enum class Step { kError, kIdle, kDone, kEnd, kCoroutine };
+  struct Ticket {
+    FrameHeader header;
+    NodeId from = 0;
+    bool concurrent = false;
+  };
+  Step step(Ref* coroutine, Ticket* ticket);
+  bool finish(const Ticket& ticket, PyObject* result);
+  // Takes the exception that is set. False: it ends the actor.
+  bool finish_error(const Ticket& ticket);
+  bool poll_briefly();
+  // The loop is about to sleep: the next message writes the eventfd. False: a message is there already.
+  bool arm();
+  void disarm();
+  int event_fd();
+
+  bool ending() const { return ending_; }
+  const std::string& end_reason() const { return end_reason_; }
+  bool end_is_failure() const { return end_is_failure_; }
+  // Ends the actor after the current message, as if by stop (failure false) or by an error.
+  void end(std::string reason, bool failure);
+  // Any thread. Was the failure of this actor seen by anybody? If not, one line says it (once).
+  void report_unobserved();
+
+ private:
+  void run_sync();
+  void wake();
+  void refuse_rest();
+  void fail_with_current_exception(const char* while_doing);
+  void set_context(const Message& message);
+  PyObject* invoke(const Method& method, const Message& message);
+  void handle_undeliverable(const Message& message);
+  void send_reply(const Ticket& ticket, FrameKind kind, class Encoded& encoded);
+  std::string epitaph();
+
+  Node& node_;
+  const ActorIndex index_;
+  MessagePtr spawn_;
+  uint32_t rank_ = 0;
+  Mailbox mailbox_;
+  Waiter waiter_;
+  std::atomic<bool> armed_{false};
+  UniqueFd event_;
+
+  // The actor's thread.
+  MessageQueue batch_;
+  std::vector<Method> methods_;
+  Ref instance_;
+  Ref identity_;  // context().actor_instance
+  Ref extent_;    // of the whole mesh
+  Ref scalar_extent_;
+  Ref context_;   // the Context object that is current, and what it was made for:
+  uint32_t context_rank_ = 0;
+  uint8_t context_flags_ = 0;
+  std::vector<std::byte> context_view_;
+  Ref view_extent_;
+  FrameHeader stop_request_;
+  NodeId stop_from_ = 0;
+
+  bool ending_ = false;
+  bool end_is_failure_ = false;
+  std::string end_reason_;
+  std::mutex epitaph_mutex_;
+  std::string epitaph_;
+  std::atomic<bool> observed_{false};
+  std::atomic<bool> failed_{false};
+};
+
+// Makes PyCells and gives them threads.
+class PyCellFactory final : public CellFactory {
+ public:
+  std::shared_ptr<Cell> make(Node& node, ActorIndex index, MessagePtr spawn) override;
+  // The worker ends: asks every actor to stop, waits at most `limit_ns` for them. GIL not held.
+  void stop_all(int64_t limit_ns, const std::string& reason);
+  // Says what nobody has seen. Any thread.
+  void report_unobserved();
+  void forget(PyCell* cell);
+
+ private:
+  struct Parked;
+  void park_loop(std::shared_ptr<PyCell> first);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<PyCell>> live_;
+  std::vector<std::shared_ptr<PyCell>> failed_;
+  std::vector<std::shared_ptr<PyCell>> handed_;  // to parked threads
+  int parked_ = 0;
+};
+
+bool add_actor_types(PyObject* module);
+PyCellFactory& python_factory();
+
+}  // namespace monarch

@@ -1,0 +1,262 @@
+// The runtime of the process, as python/monarch/_runtime.py drives it.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "actor_cell.h"
+#include "codec.h"
+#include "future.h"
+#include "gil.h"
+#include "mesh_ref.h"
+#include "monarch/base/log.h"
+#include "monarch/host/guard.h"
+#include "state.h"
+
+namespace nb = nanobind;
+
+namespace monarch {
+
+namespace {
+
+ProcessRuntime& runtime() {
+  ProcessRuntime* existing = require_runtime();
+  if (existing == nullptr) throw nb::python_error();
+  return *existing;
+}
+
+[[noreturn]] void raise(const Error& error) { throw std::runtime_error(error.message); }
+
+void configure(nb::dict hooks) {
+  State& s = state();
+  s.main_thread = PyThread_get_thread_ident();
+  auto take = [&hooks](const char* name, Ref& into) { into = Ref::borrow(nb::object(hooks[name]).ptr()); };
+  take("dumps", s.dumps);
+  take("loads", s.loads);
+  take("future_type", s.future_type);
+  take("value_mesh", s.value_mesh);
+  take("lazy", s.lazy);
+  take("actor_error", s.actor_error);
+  take("supervision_error", s.supervision_error);
+  take("bind_arguments", s.bind_arguments);
+  take("warn_running_loop", s.warn_running_loop);
+  take("construct", s.construct);
+  take("run_async", s.run_async);
+  take("end_actor", s.end_actor);
+  take("undeliverable", s.undeliverable);
+  take("pack_error", s.pack_error);
+  take("format_failure", s.format_failure);
+  take("context_var", s.context_var);
+  take("make_point", s.make_point);
+  take("make_extent", s.make_extent);
+}
+
+ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena_bytes_max) {
+  ProcessRuntime::Options options;
+  options.transport = transport == "unix" ? Transport::kUnix : Transport::kShm;
+  options.arena_bytes_max = arena_bytes_max;
+  options.on_undeliverable = [](const std::string& why) { log_line("a message could not be delivered: " + why); };
+  return options;
+}
+
+void start_root(const std::string& transport, uint64_t arena_bytes_max) {
+  State& s = state();
+  s.main_thread = PyThread_get_thread_ident();
+  auto made = ProcessRuntime::make_root(options_for(transport, arena_bytes_max));
+  if (!made) raise(made.error());
+  s.runtime = std::move(*made);
+  s.runtime->node().set_factory(CellKind::kPython, python_factory());
+  s.runtime->reactor().post([] { gil_mark_reactor_thread(); });
+}
+
+// The descriptors of a bootstrap, by number; returns the payload.
+nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max) {
+  if (numbers.empty()) throw std::runtime_error("no bootstrap descriptor");
+  BootstrapFds fds;
+  fds[kFdRecord].reset(numbers[0]);
+  std::vector<int> inherited;
+  auto bootstrap = read_bootstrap(numbers[0], &inherited);
+  if (!bootstrap) raise(bootstrap.error());
+  const bool by_exec = !inherited.empty();
+  for (int i = 1; i < kFdCount; ++i) {
+    const int fd = by_exec ? inherited[i] : numbers.at(i);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fds[i].reset(fd);
+  }
+  // The chain of death: this process dies with the one that started it, whoever kills that.
+  if (!by_exec) setsid();
+  guard_register(fds[kFdGuard].get(), getpid());
+  fds[kFdGuard].reset();
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != bootstrap->parent_pid) _exit(1);
+  State& s = state();
+  s.worker = true;
+  s.main_thread = PyThread_get_thread_ident();
+  auto made = ProcessRuntime::make_worker(
+      *bootstrap, std::move(fds), options_for(bootstrap->transport, arena_bytes_max), [](ProcessRuntime& worker) {
+        worker.node().set_factory(CellKind::kPython, python_factory());
+        worker.reactor().post([] { gil_mark_reactor_thread(); });
+      });
+  if (!made) raise(made.error());
+  s.runtime = std::move(*made);
+  return nb::bytes(bootstrap->payload.data(), bootstrap->payload.size());
+}
+
+// Waits in slices until this worker is to end; looks at signals in between.
+std::string wait_for_stop() {
+  for (;;) {
+    std::optional<std::string> reason;
+    {
+      GilRelease release;
+      reason = runtime().wait_for_stop(3'600'000'000'000);
+    }
+    if (reason) return *reason;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+nb::list spawn_procs(nb::list launches) {
+  std::vector<Host::Launch> wanted;
+  for (nb::handle entry : launches) {
+    nb::dict launch = nb::cast<nb::dict>(entry);
+    Host::Launch l;
+    l.use_fork_server = nb::cast<bool>(launch["fork"]);
+    l.argv = nb::cast<std::vector<std::string>>(launch["argv"]);
+    l.env = nb::cast<std::vector<std::string>>(launch["env"]);
+    l.cwd = nb::cast<std::string>(launch["cwd"]);
+    nb::bytes payload = nb::cast<nb::bytes>(launch["payload"]);
+    l.payload.assign(payload.c_str(), payload.size());
+    l.label = nb::cast<std::string>(launch["label"]);
+    wanted.push_back(std::move(l));
+  }
+  Host& host = runtime().host();
+  auto spawned = [&] {
+    GilRelease release;
+    return host.spawn(wanted);
+  }();
+  if (!spawned) raise(spawned.error());
+  nb::list nodes;
+  for (NodeId node : *spawned) nodes.append(node);
+  return nodes;
+}
+
+// A future that something on this side completes.
+nb::object stop_procs(const std::vector<NodeId>& nodes, const std::string& reason, double grace_seconds) {
+  auto members = std::make_shared<Members>();
+  members->ids.push_back({runtime().node().id(), 0});
+  auto call = std::make_shared<PendingCall>(std::move(members));
+  Driver& driver = runtime().driver();
+  runtime().host().stop(nodes, reason, static_cast<int64_t>(grace_seconds * 1e9), [call, &driver] {
+    FrameHeader header;
+    header.kind = FrameKind::kReply;
+    call->fill(0, Message::make(header, ""), driver);
+  });
+  PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
+  if (future == nullptr) throw nb::python_error();
+  return nb::steal(future);
+}
+
+// A future that is ready with None, or fails with SupervisionError of `failure`.
+nb::object finished_future(const std::string& failure) {
+  auto members = std::make_shared<Members>();
+  members->ids.push_back({runtime().node().id(), 0});
+  auto call = std::make_shared<PendingCall>(std::move(members));
+  FrameHeader header;
+  header.kind = failure.empty() ? FrameKind::kReply : FrameKind::kReplyFailed;
+  call->fill(0, Message::make(header, failure), runtime().driver());
+  PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
+  if (future == nullptr) throw nb::python_error();
+  return nb::steal(future);
+}
+
+void shutdown(double grace_seconds) {
+  State& s = state();
+  if (!s.runtime || s.forked) return;
+  s.finalizing = true;
+  GilRelease release;
+  if (s.worker) {
+    python_factory().report_unobserved();
+    return;
+  }
+  python_factory().report_unobserved();
+  s.runtime->shutdown(static_cast<int64_t>(grace_seconds * 1e9));
+}
+
+// A worker's last words to its actors.
+void stop_actors(double limit_seconds, const std::string& reason) {
+  GilRelease release;
+  python_factory().stop_all(static_cast<int64_t>(limit_seconds * 1e9), reason);
+  python_factory().report_unobserved();
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& m) {
+  if (!add_codec_types(m.ptr()) || !add_future_types(m.ptr()) || !add_mesh_types(m.ptr()) ||
+      !add_actor_types(m.ptr())) {
+    throw nb::python_error();
+  }
+  m.def("configure", &configure);
+  m.def("start_root", &start_root);
+  m.def("start_worker", &start_worker);
+  m.def("wait_for_stop", &wait_for_stop);
+  m.def("start_fork_server", [](const std::vector<std::string>& argv, const std::vector<std::string>& env,
+                                const std::string& cwd) { runtime().host().start_fork_server(argv, env, cwd); });
+  m.def("spawn_procs", &spawn_procs);
+  m.def("stop_procs", &stop_procs);
+  m.def("finished_future", &finished_future);
+  m.def("shutdown", &shutdown);
+  m.def("stop_actors", &stop_actors);
+  m.def("node_id", [] { return runtime().node().id(); });
+  m.def("job_id", [] {
+    const JobId job = runtime().job();
+    return nb::bytes(reinterpret_cast<const char*>(job.data()), job.size());
+  });
+  m.def("new_actor_index", [] { return runtime().node().new_actor_index(); });
+  m.def("pid_of", [](NodeId node) { return runtime().host().pid_of(node); });
+  m.def("down_reason", [](NodeId node) -> std::optional<std::string> {
+    std::string why;
+    if (!runtime().node().is_down(node, &why)) return std::nullopt;
+    return why;
+  });
+  m.def("encode_native", [](nb::object value) {
+    Encoded encoded;
+    if (!encoded.encode_value(value.ptr())) throw nb::python_error();
+    if (encoded.flags() != 0) throw std::runtime_error("not a value of the native codec");
+    return nb::bytes(reinterpret_cast<const char*>(encoded.body().data()), encoded.body().size());
+  });
+  m.def("has_runtime", [] { return state().runtime != nullptr && !state().forked && !state().finalizing; });
+  m.def("gil_taken_by_reactor", &gil_taken_by_reactor);
+  m.def("before_fork", [] {
+    if (state().runtime && !state().forked) state().runtime->reactor().before_fork();
+  });
+  m.def("after_fork_in_parent", [] {
+    if (state().runtime && !state().forked) state().runtime->reactor().after_fork_in_parent();
+  });
+  m.def("after_fork_in_child", [] {
+    if (!state().runtime || state().forked) return;
+    state().runtime->reactor().after_fork_in_child();
+    state().forked = true;
+  });
+
+  nb::class_<ForkServer>(m, "ForkServer")
+      .def(nb::init<int>())
+      .def("next",
+           [](ForkServer& server) -> nb::object {
+             auto request = server.next();
+             if (!request) return nb::none();
+             std::vector<int> fds;
+             for (UniqueFd& fd : request->fds) fds.push_back(fd.release());
+             return nb::make_tuple(request->node, nb::cast(fds));
+           })
+      .def("ready", &ForkServer::report_ready)
+      .def("spawned", &ForkServer::report_spawned)
+      .def("failed", &ForkServer::report_failed);
+}
+
+}  // namespace monarch

@@ -1,0 +1,53 @@
+// Python values to message bodies and back. Fast path: None, bool, int, float, str, bytes and tuples of them by the native
+// codec (wire/value.h); anything else by pickle 5 with out-of-band buffers.
+#pragma once
+
+#include <vector>
+
+#include "monarch/net/message.h"
+#include "monarch/wire/value.h"
+#include "support.h"
+
+namespace monarch {
+
+// An encoded value; everything that outgoing() points to lives in here. Needs the GIL for its whole life.
+class Encoded {
+ public:
+  Encoded() = default;
+  ~Encoded();
+  Encoded(const Encoded&) = delete;
+  Encoded& operator=(const Encoded&) = delete;
+
+  // Each false: a Python exception is set.
+  bool encode_call(PyObject* const* args, Py_ssize_t count);     // a tuple of positional arguments
+  bool encode_value(PyObject* value);
+  bool encode_pickled(PyObject* value);                          // always by pickle
+  void add_part(ByteSpan part) { parts_.push_back(part); }
+
+  uint8_t flags() const { return pickled_ ? kFlagPickle : 0; }
+  ByteSpan body() const { return pickled_ ? body_ : writer_.written(); }
+  std::span<const ByteSpan> parts() const { return parts_; }
+  uint64_t total_bytes() const;
+
+ private:
+  ValueWriter writer_;
+  bool pickled_ = false;
+  ByteSpan body_;
+  std::vector<ByteSpan> parts_;
+  std::vector<Py_buffer> buffers_;
+};
+
+// The value of a message; a new reference, or null with an exception. Parts become writable buffers that share the
+// message's memory. For requests (native tuple or pickled (args, kwargs)) use decode_call.
+PyObject* decode_value(const Message& message);
+
+struct CallArguments {
+  Ref args;    // tuple
+  Ref kwargs;  // dict or null
+};
+bool decode_call(const Message& message, CallArguments* out);
+
+// Adds the buffer type to the module.
+bool add_codec_types(PyObject* module);
+
+}  // namespace monarch

@@ -1,0 +1,391 @@
+#include "future.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "codec.h"
+#include "gil.h"
+#include "state.h"
+
+namespace monarch {
+
+namespace {
+
+// One sleep of the main thread: bounds how long a signal that comes between the check for it and the sleep goes unseen.
+constexpr int64_t kMainThreadSleepNs = 100'000'000;
+
+struct FutureState {
+  std::shared_ptr<PendingCall> call;
+  FutureMode mode;
+  uint32_t arrival;
+  Ref endpoint;
+  Ref outcome;  // once somebody has looked
+  bool failed = false;
+
+  bool ready() const { return ready(this); }
+  static bool ready(const void* self) {
+    const auto* future = static_cast<const FutureState*>(self);
+    if (future->mode == FutureMode::kArrival) return future->call->received() > future->arrival;
+    return future->call->decided();
+  }
+  uint32_t arrivals_wanted() const { return mode == FutureMode::kArrival ? arrival + 1 : 0; }
+};
+
+PyTypeObject* future_base_type = nullptr;
+
+FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
+
+// The exception object for an answer that is not a value.
+PyObject* exception_of(const FutureState& future, uint32_t rank, const Message& reply) {
+  Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
+  if (!number) return nullptr;
+  const bool user_error = reply.header.kind == FrameKind::kReplyError;
+  Ref what = Ref::steal(user_error ? decode_value(reply) : py_string(reply.text()));
+  if (!what) return nullptr;
+  PyObject* args[] = {future.endpoint.get(), number.get(), what.get()};
+  PyObject* maker = (user_error ? state().actor_error : state().supervision_error).get();
+  return PyObject_Vectorcall(maker, args, 3, nullptr);
+}
+
+// Small pickles of a gather stay as bytes until somebody looks at them.
+PyObject* entry_of(const Message& reply) {
+  if ((reply.header.flags & kFlagPickle) == 0 || !reply.parts.empty()) return decode_value(reply);
+  Ref raw = Ref::steal(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(reply.body.data()),
+                                                 static_cast<Py_ssize_t>(reply.body.size())));
+  return raw ? PyObject_CallOneArg(state().lazy.get(), raw.get()) : nullptr;
+}
+
+PyObject* gather_values(FutureState& future) {
+  const uint32_t size = future.call->size();
+  Ref list = Ref::steal(PyList_New(size));
+  if (!list) return nullptr;
+  for (uint32_t rank = 0; rank < size; ++rank) {
+    PyObject* value = entry_of(*future.call->reply(rank));
+    if (value == nullptr) return nullptr;
+    PyList_SET_ITEM(list.get(), rank, value);
+  }
+  PyObject* args[] = {future.endpoint.get(), list.get()};
+  return PyObject_Vectorcall(state().value_mesh.get(), args, 2, nullptr);
+}
+
+// Looks at the answers, which are there. False: something went wrong while looking, with the exception set.
+bool settle(FutureState& future) {
+  if (future.outcome) return true;
+  PendingCall& call = *future.call;
+  int64_t bad_rank = -1;
+  if (future.mode == FutureMode::kArrival) {
+    const uint32_t rank = call.arrival(future.arrival);
+    if (call.reply(rank)->header.kind != FrameKind::kReply) bad_rank = rank;
+  } else {
+    bad_rank = call.lowest_error();
+  }
+  PyObject* outcome;
+  if (bad_rank >= 0) {
+    outcome = exception_of(future, static_cast<uint32_t>(bad_rank), *call.reply(static_cast<uint32_t>(bad_rank)));
+  } else if (future.mode == FutureMode::kNothing) {
+    outcome = Py_NewRef(Py_None);
+  } else if (future.mode == FutureMode::kAll) {
+    outcome = gather_values(future);
+  } else {
+    outcome = decode_value(*call.reply(future.mode == FutureMode::kOne ? 0 : call.arrival(future.arrival)));
+  }
+  bool failed = bad_rank >= 0;
+  if (outcome == nullptr) {
+    // The answer does not decode: that is the outcome, the same each time somebody looks.
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    outcome = value;
+    failed = true;
+  }
+  if (outcome == nullptr) return false;
+  future.failed = failed;
+  future.outcome = Ref::steal(outcome);
+  // The answers are not needed any more; a call that others share (stream) keeps them until they are gone.
+  if (future.mode != FutureMode::kArrival) future.call.reset();
+  return true;
+}
+
+// The value, or null with the outcome raised.
+PyObject* give(FutureState& future) {
+  if (!settle(future)) return nullptr;
+  if (!future.failed) return Py_NewRef(future.outcome.get());
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(future.outcome.get())), future.outcome.get());
+  return nullptr;
+}
+
+bool check_self_call(const FutureState& future) {
+  if (current_actor.id.node == 0) return true;
+  for (const ActorId& id : future.call->members().ids) {
+    if (id == current_actor.id) {
+      PyErr_SetString(PyExc_RuntimeError,
+                      "this actor waits for a call to itself: it cannot answer while it waits. Call the method "
+                      "directly (self.method(...)), or make the endpoint async and await the call in a task.");
+      return false;
+    }
+  }
+  return true;
+}
+
+// asyncio's running loop of this thread, if asyncio has been imported at all. Borrowed test only.
+bool has_running_loop() {
+  static PyObject* get_running_loop = nullptr;
+  if (get_running_loop == nullptr) {
+    PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "_asyncio");
+    if (module == nullptr) return false;
+    get_running_loop = PyObject_GetAttrString(module, "_get_running_loop");
+    if (get_running_loop == nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+  }
+  PyObject* loop = PyObject_CallNoArgs(get_running_loop);
+  const bool running = loop != nullptr && loop != Py_None;
+  Py_XDECREF(loop);
+  return running;
+}
+
+bool deadline_of(PyObject* timeout, int64_t* deadline_ns) {
+  *deadline_ns = kNoDeadline;
+  if (timeout == nullptr || timeout == Py_None) return true;
+  const double seconds = PyFloat_AsDouble(timeout);
+  if (seconds == -1.0 && PyErr_Occurred()) return false;
+  if (!std::isfinite(seconds) || seconds < 0) {
+    PyErr_Format(PyExc_ValueError, "invalid timeout %S: expected a non-negative, finite number of seconds", timeout);
+    return false;
+  }
+  *deadline_ns = seconds > 1e9 ? kNoDeadline : monotonic_ns() + static_cast<int64_t>(seconds * 1e9);
+  return true;
+}
+
+// 1: ready, 0: time-out, -1: exception.
+int wait_until_ready(FutureState& future, int64_t deadline_ns) {
+  if (future.outcome || future.ready()) return 1;
+  if (require_runtime() == nullptr || !check_self_call(future)) return -1;
+  if (has_running_loop()) {
+    Ref warned = Ref::steal(PyObject_CallNoArgs(state().warn_running_loop.get()));
+    if (!warned) return -1;
+  }
+  return wait_for(&FutureState::ready, &future, deadline_ns, future.call.get());
+}
+
+bool parse_timeout(PyObject* const* args, Py_ssize_t count, PyObject* names, PyObject** timeout) {
+  *timeout = count > 0 ? args[0] : nullptr;
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+  if (count + named > 1 ||
+      (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "timeout") != 0)) {
+    PyErr_SetString(PyExc_TypeError, "expected one argument at most: timeout, in seconds");
+    return false;
+  }
+  if (named == 1) *timeout = args[count];
+  return true;
+}
+
+// get(timeout=None)
+PyObject* future_get(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  FutureState& future = future_of(self);
+  int64_t deadline_ns = kNoDeadline;
+  if (count != 0 || names != nullptr) {
+    PyObject* timeout;
+    if (!parse_timeout(args, count, names, &timeout) || !deadline_of(timeout, &deadline_ns)) return nullptr;
+  }
+  switch (wait_until_ready(future, deadline_ns)) {
+    case 1:
+      return give(future);
+    case 0:
+      PyErr_SetNone(PyExc_TimeoutError);
+      return nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+// _poll() -> bool: is the outcome there? Polls briefly, if that pays, before it says no.
+PyObject* future_poll(PyObject* self, PyObject*) {
+  FutureState& future = future_of(self);
+  if (future.outcome || future.ready()) Py_RETURN_TRUE;
+  ProcessRuntime* runtime = require_runtime();
+  if (runtime == nullptr) return nullptr;
+  bool ready;
+  {
+    GilRelease release;
+    ready = runtime->driver().poll_briefly(&FutureState::ready, &future);
+  }
+  return PyBool_FromLong(ready);
+}
+
+// _ready() -> bool
+PyObject* future_ready(PyObject* self, PyObject*) {
+  const FutureState& future = future_of(self);
+  return PyBool_FromLong(future.outcome || future.ready());
+}
+
+// _outcome(): the value, or raises; only once it is ready.
+PyObject* future_outcome(PyObject* self, PyObject*) { return give(future_of(self)); }
+
+// _call_size() -> int
+PyObject* future_call_size(PyObject* self, PyObject*) {
+  const FutureState& future = future_of(self);
+  return PyLong_FromUnsignedLong(future.call ? future.call->size() : 0);
+}
+
+int future_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(future_of(self).endpoint.get());
+  Py_VISIT(future_of(self).outcome.get());
+  return 0;
+}
+
+int future_clear(PyObject* self) {
+  FutureState& future = future_of(self);
+  Ref endpoint = std::move(future.endpoint);
+  Ref outcome = std::move(future.outcome);
+  return 0;
+}
+
+// ---- LoopBridge: completions for one asyncio loop ----
+
+// The completing thread holds no GIL: it notes the ticket and writes the loop's eventfd; a callback of the loop drains.
+class Bridge {
+ public:
+  Bridge() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  int fd() const { return event_.get(); }
+  void complete(uint64_t ticket) {
+    std::lock_guard lock(mutex_);
+    tickets_.push_back(ticket);
+    if (tickets_.size() == 1) eventfd_write(event_.get(), 1);
+  }
+  std::vector<uint64_t> drain() {
+    std::lock_guard lock(mutex_);
+    eventfd_t ignored;
+    eventfd_read(event_.get(), &ignored);
+    return std::exchange(tickets_, {});
+  }
+
+ private:
+  UniqueFd event_;
+  std::mutex mutex_;
+  std::vector<uint64_t> tickets_;
+};
+
+using BridgeRef = std::shared_ptr<Bridge>;  // shared: a completion may come after the loop is gone
+
+PyObject* bridge_new(PyTypeObject* type, PyObject*, PyObject*) { return box<BridgeRef>(type, std::make_shared<Bridge>()); }
+
+PyObject* bridge_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(unbox<BridgeRef>(self)->fd()); }
+
+PyObject* bridge_drain(PyObject* self, PyObject*) {
+  const std::vector<uint64_t> tickets = unbox<BridgeRef>(self)->drain();
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(tickets.size()));
+  for (size_t i = 0; list != nullptr && i < tickets.size(); ++i) {
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), PyLong_FromUnsignedLongLong(tickets[i]));
+  }
+  return list;
+}
+
+// watch(future, ticket): drain() will give the ticket when the future is ready.
+PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 || !PyObject_TypeCheck(args[0], future_base_type)) {
+    PyErr_SetString(PyExc_TypeError, "watch(future, ticket)");
+    return nullptr;
+  }
+  const uint64_t ticket = PyLong_AsUnsignedLongLong(args[1]);
+  if (ticket == static_cast<uint64_t>(-1) && PyErr_Occurred()) return nullptr;
+  ProcessRuntime* runtime = require_runtime();
+  if (runtime == nullptr) return nullptr;
+  BridgeRef bridge = unbox<BridgeRef>(self);
+  FutureState& future = future_of(args[0]);
+  if (!future.call) {
+    bridge->complete(ticket);
+  } else {
+    future.call->observe(future.arrivals_wanted(), [bridge, ticket] { bridge->complete(ticket); });
+    runtime->driver().attend();
+  }
+  Py_RETURN_NONE;
+}
+
+}  // namespace
+
+int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call) {
+  thread_local Waiter waiter;
+  Driver& driver = state().runtime->driver();
+  const bool main_thread = PyThread_get_thread_ident() == state().main_thread;
+  if (call != nullptr) call->add_waiter(waiter);
+  int outcome;
+  for (;;) {
+    WaitResult result;
+    {
+      GilRelease release;
+      result = driver.wait(waiter, ready, context, deadline_ns, main_thread ? kMainThreadSleepNs : INT64_MAX);
+    }
+    if (result == WaitResult::kReady) {
+      outcome = 1;
+      break;
+    }
+    if (PyErr_CheckSignals() != 0) {
+      outcome = -1;
+      break;
+    }
+    if (result == WaitResult::kTimeout) {
+      outcome = 0;
+      break;
+    }
+  }
+  if (call != nullptr) call->remove_waiter(waiter);
+  return outcome;
+}
+
+PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint) {
+  auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
+  return box<FutureState>(type, FutureState{std::move(call), mode, arrival, Ref::borrow(endpoint), Ref(), false});
+}
+
+bool add_future_types(PyObject* module) {
+  static PyMethodDef future_methods[] = {
+      {"get", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(future_get)), METH_FASTCALL | METH_KEYWORDS, nullptr},
+      {"result", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(future_get)), METH_FASTCALL | METH_KEYWORDS,
+       nullptr},
+      {"_poll", future_poll, METH_NOARGS, nullptr},
+      {"_ready", future_ready, METH_NOARGS, nullptr},
+      {"_outcome", future_outcome, METH_NOARGS, nullptr},
+      {"_call_size", future_call_size, METH_NOARGS, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyType_Slot future_slots[] = {
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<FutureState>)},
+      {Py_tp_traverse, reinterpret_cast<void*>(future_traverse)},
+      {Py_tp_clear, reinterpret_cast<void*>(future_clear)},
+      {Py_tp_methods, future_methods},
+      {0, nullptr},
+  };
+  static PyType_Spec future_spec = {
+      "monarch._core.FutureBase", sizeof(Boxed<FutureState>), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, future_slots};
+  static PyMethodDef bridge_methods[] = {
+      {"fileno", bridge_fileno, METH_NOARGS, nullptr},
+      {"drain", bridge_drain, METH_NOARGS, nullptr},
+      {"watch", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(bridge_watch)), METH_FASTCALL, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyType_Slot bridge_slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(bridge_new)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<BridgeRef>)},
+      {Py_tp_methods, bridge_methods},
+      {0, nullptr},
+  };
+  static PyType_Spec bridge_spec = {"monarch._core.LoopBridge", sizeof(Boxed<BridgeRef>), 0, Py_TPFLAGS_DEFAULT,
+                                    bridge_slots};
+  future_base_type = add_type(module, future_spec);
+  return future_base_type != nullptr && add_type(module, bridge_spec) != nullptr;
+}
+
+}  // namespace monarch

@@ -1,0 +1,25 @@
+// FutureBase: what a call returns. A C++ object; no asyncio object is made unless it is awaited.
+#pragma once
+
+#include "monarch/actor/pending_call.h"
+#include "support.h"
+
+namespace monarch {
+
+enum class FutureMode {
+  kOne,      // the answer of the only rank
+  kAll,      // a ValueMesh of all answers
+  kArrival,  // the i-th answer to arrive
+  kNothing,  // None when every rank has answered
+};
+
+// A new future (of the Python class that was configured), or null with an exception. `endpoint`: whose call it is, for
+// results and error texts; may be None.
+PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint);
+
+// Waits, with the GIL dropped, until `ready(context)` or the deadline. 1: ready, 0: time-out, -1: a signal handler raised.
+int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call);
+
+bool add_future_types(PyObject* module);
+
+}  // namespace monarch

@@ -1,0 +1,283 @@
+#include "mesh_ref.h"
+
+#include "codec.h"
+#include "future.h"
+#include "gil.h"
+#include "state.h"
+
+namespace monarch {
+
+namespace {
+
+// Above this a copy is made without the GIL.
+constexpr uint64_t kGilCopyMax = 256 * 1024;
+// A sender whose peer has this much waiting stops until half of it has gone.
+constexpr uint64_t kBacklogMax = uint64_t{64} << 20;
+
+PyTypeObject* mesh_ref_type = nullptr;
+
+struct EndpointState {
+  Ref mesh;  // MeshRef
+  uint32_t method = 0;
+  Py_ssize_t args_min = 0;  // positional arguments that are surely right; anything else is checked in Python
+  Py_ssize_t args_max = 0;
+  bool native = false;  // a C++ actor: positional arguments by the native codec only
+};
+
+EndpointState& endpoint_of(PyObject* self) { return unbox<EndpointState>(self); }
+MeshRefState& mesh_of(PyObject* self) { return unbox<MeshRefState>(self); }
+
+// ---- MeshRef ----
+
+// MeshRef(ids: list[(node, index)], view: bytes | None, scalar: bool)
+PyObject* mesh_ref_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject* ids;
+  PyObject* view;
+  int scalar;
+  if (!PyArg_ParseTuple(args, "O!Op", &PyList_Type, &ids, &view, &scalar)) return nullptr;
+  auto members = std::make_shared<Members>();
+  members->ids.reserve(static_cast<size_t>(PyList_GET_SIZE(ids)));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(ids); ++i) {
+    unsigned long long node, index;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(ids, i), "KK", &node, &index)) return nullptr;
+    members->ids.push_back({node, index});
+  }
+  MeshRefState mesh;
+  mesh.members = std::move(members);
+  if (scalar) mesh.flags |= kFlagScalarView;
+  if (view != Py_None) {
+    if (!PyBytes_Check(view)) {
+      PyErr_SetString(PyExc_TypeError, "view must be bytes or None");
+      return nullptr;
+    }
+    mesh.flags |= kFlagView;
+    const auto* bytes = reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(view));
+    mesh.view.assign(bytes, bytes + PyBytes_GET_SIZE(view));
+  }
+  return box<MeshRefState>(type, std::move(mesh));
+}
+
+// Sends `encoded` to all members of the mesh. `call` may be null.
+bool send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader header, Encoded& encoded,
+                 const std::shared_ptr<PendingCall>& call) {
+  header.flags = static_cast<uint8_t>(encoded.flags() | mesh.flags);
+  header.sender = current_actor.id.index;
+  if ((mesh.flags & kFlagView) != 0) encoded.add_part(mesh.view);
+  Outgoing outgoing{header, encoded.body(), encoded.parts()};
+  Node& node = runtime.node();
+  if (encoded.total_bytes() > kGilCopyMax) {
+    GilRelease release;
+    node.cast(*mesh.members, outgoing, call);
+  } else {
+    node.cast(*mesh.members, outgoing, call);
+  }
+  return true;
+}
+
+// Waits while a peer of the mesh has too much to take. Replies are not held up by this, only new messages.
+bool wait_for_room(ProcessRuntime& runtime, const MeshRefState& mesh, uint64_t limit) {
+  struct Room {
+    Node& node;
+    const Members& members;
+    uint64_t limit;
+    static bool there(const void* self) {
+      const auto* room = static_cast<const Room*>(self);
+      for (const ActorId& id : room->members.ids) {
+        if (id.node == room->node.id()) continue;
+        Link* link = room->node.route(id.node);
+        if (link != nullptr && !link->closed() && link->backlog() > room->limit) return false;
+      }
+      return true;
+    }
+  };
+  Room room{runtime.node(), *mesh.members, limit};
+  if (Room::there(&room)) return true;
+  room.limit = limit / 2;
+  for (;;) {
+    const int outcome = wait_for(&Room::there, &room, monotonic_ns() + 1'000'000, nullptr);
+    if (outcome != 0) return outcome == 1;
+  }
+}
+
+// spawn(kind, value) -> Future: makes the actors; the future is there when their constructors are done.
+PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
+  unsigned int kind;
+  PyObject* value;
+  if (!PyArg_ParseTuple(args, "IO", &kind, &value)) return nullptr;
+  ProcessRuntime* runtime = require_runtime();
+  if (runtime == nullptr) return nullptr;
+  Encoded encoded;
+  if (!(kind == static_cast<uint32_t>(CellKind::kNative) ? encoded.encode_value(value) : encoded.encode_pickled(value))) {
+    return nullptr;
+  }
+  FrameHeader header;
+  header.kind = FrameKind::kSpawn;
+  header.method = kind;
+  auto call = std::make_shared<PendingCall>(mesh_of(self).members);
+  send_to_all(*runtime, mesh_of(self), header, encoded, call);
+  return new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
+}
+
+// stop(reason) -> Future
+PyObject* mesh_ref_stop(PyObject* self, PyObject* reason) {
+  ProcessRuntime* runtime = require_runtime();
+  if (runtime == nullptr) return nullptr;
+  Encoded encoded;
+  if (!encoded.encode_value(reason)) return nullptr;
+  FrameHeader header;
+  header.kind = FrameKind::kStopActor;
+  auto call = std::make_shared<PendingCall>(mesh_of(self).members);
+  send_to_all(*runtime, mesh_of(self), header, encoded, call);
+  return new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
+}
+
+// ---- EndpointBase ----
+
+// EndpointBase(mesh_ref, method, args_min, args_max, native); subclasses take what they want beside it.
+PyObject* endpoint_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject* mesh;
+  unsigned int method;
+  Py_ssize_t args_min, args_max;
+  int native;
+  Ref head = Ref::steal(PyTuple_GetSlice(args, 0, 5));
+  if (!head || !PyArg_ParseTuple(head.get(), "O!Innp", mesh_ref_type, &mesh, &method, &args_min, &args_max, &native)) {
+    return nullptr;
+  }
+  return box<EndpointState>(type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0});
+}
+
+// Checks the arguments and encodes them. Nothing is sent if they are wrong.
+bool encode_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names, Encoded& encoded) {
+  const EndpointState& endpoint = endpoint_of(self);
+  if (names == nullptr && count >= endpoint.args_min && count <= endpoint.args_max) {
+    return encoded.encode_call(args, count);
+  }
+  Ref positional = Ref::steal(PyTuple_New(count));
+  if (!positional) return false;
+  for (Py_ssize_t i = 0; i < count; ++i) PyTuple_SET_ITEM(positional.get(), i, Py_NewRef(args[i]));
+  Ref named = Ref::steal(PyDict_New());
+  const Py_ssize_t name_count = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+  for (Py_ssize_t i = 0; named && i < name_count; ++i) {
+    if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(names, i), args[count + i]) != 0) return false;
+  }
+  if (!named) return false;
+  PyObject* bind_args[] = {self, positional.get(), named.get()};
+  Ref bound = Ref::steal(PyObject_Vectorcall(state().bind_arguments.get(), bind_args, 3, nullptr));
+  if (!bound) return false;
+  if (name_count == 0) return encoded.encode_call(args, count);
+  Ref pair = Ref::steal(PyTuple_Pack(2, positional.get(), named.get()));
+  return pair && encoded.encode_pickled(pair.get());
+}
+
+bool check_native(const EndpointState& endpoint, const Encoded& encoded) {
+  if (!endpoint.native || encoded.flags() == 0) return true;
+  PyErr_SetString(PyExc_TypeError,
+                  "a C++ actor takes positional arguments that are None, bool, int, float, str, bytes or tuples of them");
+  return false;
+}
+
+// The common part of all adverbs. Null call: one-way.
+bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names,
+                const std::shared_ptr<PendingCall>& call) {
+  ProcessRuntime* runtime = require_runtime();
+  if (runtime == nullptr) return false;
+  const EndpointState& endpoint = endpoint_of(self);
+  const MeshRefState& mesh = mesh_of(endpoint.mesh.get());
+  Encoded encoded;
+  if (!encode_arguments(self, args, count, names, encoded) || !check_native(endpoint, encoded)) return false;
+  const bool may_flood = !call || encoded.total_bytes() > kGilCopyMax;
+  if (may_flood && !wait_for_room(*runtime, mesh, kBacklogMax)) return false;
+  FrameHeader header;
+  header.kind = call ? FrameKind::kRequest : FrameKind::kOneway;
+  header.method = endpoint.method;
+  return send_to_all(*runtime, mesh, header, encoded, call);
+}
+
+std::shared_ptr<PendingCall> new_call(PyObject* self) {
+  return std::make_shared<PendingCall>(mesh_of(endpoint_of(self).mesh.get()).members);
+}
+
+PyObject* endpoint_call_one(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  auto call = new_call(self);
+  if (call->size() != 1) {
+    return PyErr_Format(PyExc_ValueError, "call_one requires exactly 1 actor, but mesh has %u", call->size());
+  }
+  if (!start_call(self, args, count, names, call)) return nullptr;
+  return new_future(std::move(call), FutureMode::kOne, 0, self);
+}
+
+PyObject* endpoint_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  auto call = new_call(self);
+  if (!start_call(self, args, count, names, call)) return nullptr;
+  return new_future(std::move(call), FutureMode::kAll, 0, self);
+}
+
+PyObject* endpoint_broadcast(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  if (!start_call(self, args, count, names, nullptr)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// _stream(...) -> list of Future, the i-th for the i-th answer to arrive
+PyObject* endpoint_stream(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  auto call = new_call(self);
+  if (!start_call(self, args, count, names, call)) return nullptr;
+  Ref list = Ref::steal(PyList_New(call->size()));
+  for (uint32_t i = 0; list && i < call->size(); ++i) {
+    PyObject* future = new_future(call, FutureMode::kArrival, i, self);
+    if (future == nullptr) return nullptr;
+    PyList_SET_ITEM(list.get(), i, future);
+  }
+  return list.release();
+}
+
+int endpoint_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(endpoint_of(self).mesh.get());
+  return 0;
+}
+
+int endpoint_clear(PyObject*) { return 0; }  // a MeshRef refers to nothing
+
+PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+}
+
+}  // namespace
+
+bool add_mesh_types(PyObject* module) {
+  static PyMethodDef mesh_methods[] = {
+      {"spawn", mesh_ref_spawn, METH_VARARGS, nullptr},
+      {"stop", mesh_ref_stop, METH_O, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyType_Slot mesh_slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(mesh_ref_new)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<MeshRefState>)},
+      {Py_tp_methods, mesh_methods},
+      {0, nullptr},
+  };
+  static PyType_Spec mesh_spec = {"monarch._core.MeshRef", sizeof(Boxed<MeshRefState>), 0, Py_TPFLAGS_DEFAULT,
+                                  mesh_slots};
+  constexpr int kFast = METH_FASTCALL | METH_KEYWORDS;
+  static PyMethodDef endpoint_methods[] = {
+      {"call", fast(endpoint_call), kFast, nullptr},
+      {"call_one", fast(endpoint_call_one), kFast, nullptr},
+      {"broadcast", fast(endpoint_broadcast), kFast, nullptr},
+      {"_stream", fast(endpoint_stream), kFast, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyType_Slot endpoint_slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(endpoint_new)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<EndpointState>)},
+      {Py_tp_traverse, reinterpret_cast<void*>(endpoint_traverse)},
+      {Py_tp_clear, reinterpret_cast<void*>(endpoint_clear)},
+      {Py_tp_methods, endpoint_methods},
+      {0, nullptr},
+  };
+  static PyType_Spec endpoint_spec = {"monarch._core.EndpointBase", sizeof(Boxed<EndpointState>), 0,
+                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, endpoint_slots};
+  mesh_ref_type = add_type(module, mesh_spec);
+  return mesh_ref_type != nullptr && add_type(module, endpoint_spec) != nullptr;
+}
+
+}  // namespace monarch

@@ -1,0 +1,52 @@
+// What the extension has one of per process: the runtime, and the Python functions that it calls.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "monarch/host/runtime.h"
+#include "support.h"
+
+namespace monarch {
+
+// Who runs on this thread: set on actors' own threads.
+struct CurrentActor {
+  ActorId id;
+};
+extern thread_local CurrentActor current_actor;
+
+struct State {
+  std::unique_ptr<ProcessRuntime> runtime;
+  bool worker = false;
+  std::atomic<bool> forked{false};    // this is a fork()ed child of a process with a runtime: it may not use it
+  std::atomic<bool> finalizing{false};
+
+  uint64_t main_thread = 0;  // Python's identifier of the main thread: the one that looks at signals
+
+  // Set by configure(); python/monarch/_runtime.py holds them.
+  Ref dumps;              // (object) -> (bytes-like, [buffers])
+  Ref loads;              // pickle.loads
+  Ref future_type;        // subclass of FutureBase
+  Ref value_mesh;         // (endpoint, [values or Raw]) -> ValueMesh
+  Ref lazy;               // (bytes) -> entry of a ValueMesh that is decoded when it is looked at
+  Ref actor_error;        // (endpoint, rank, error as decoded) -> exception
+  Ref supervision_error;  // (endpoint, rank, text) -> exception
+  Ref bind_arguments;     // (endpoint, args, kwargs) -> None, or raises TypeError
+  Ref warn_running_loop;  // () -> None
+  Ref construct;          // (cell, spawn value, rank) -> bool: is it async? Fills the cell; raises what __init__ raised
+  Ref run_async;          // (cell) -> None: runs the actor's event loop until it ends
+  Ref end_actor;          // (cell, exception or None) -> None: the __cleanup__ hook
+  Ref undeliverable;      // (cell, text) -> bool: the _handle_undeliverable_message hook
+  Ref pack_error;         // (exception) -> what is pickled for the caller
+  Ref format_failure;     // (exception) -> text
+  Ref context_var;        // ContextVar of the current message
+  Ref make_point;         // (rank, extent) -> Point
+  Ref make_extent;        // (labels, sizes) -> Extent
+};
+
+State& state();
+
+// The runtime, or null with RuntimeError set: there is none, or this is a forked child.
+ProcessRuntime* require_runtime();
+
+}  // namespace monarch

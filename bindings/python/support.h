@@ -1,0 +1,84 @@
+// Small things for writing against the C API: an owned reference, heap types, error checks.
+#pragma once
+
+#include <Python.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace monarch {
+
+// Owns a reference. The GIL is held whenever one is copied or destroyed.
+class Ref {
+ public:
+  Ref() = default;
+  static Ref steal(PyObject* object) { return Ref(object); }
+  static Ref borrow(PyObject* object) {
+    Py_XINCREF(object);
+    return Ref(object);
+  }
+  Ref(const Ref& other) : object_(other.object_) { Py_XINCREF(object_); }
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(object_); }
+
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  explicit Ref(PyObject* object) : object_(object) {}
+  PyObject* object_ = nullptr;
+};
+
+// The C++ part of an instance of one of our heap types; constructed in tp_alloc'ed memory, destroyed in tp_dealloc.
+template <typename T>
+struct Boxed {
+  PyObject_HEAD
+  T value;
+};
+
+template <typename T>
+T& unbox(PyObject* object) {
+  return reinterpret_cast<Boxed<T>*>(object)->value;
+}
+
+// A new instance of `type` (ours or a Python subclass) around `value`. tp_init is not run.
+template <typename T>
+PyObject* box(PyTypeObject* type, T value) {
+  PyObject* object = type->tp_alloc(type, 0);
+  if (object != nullptr) new (&unbox<T>(object)) T(std::move(value));
+  return object;
+}
+
+template <typename T>
+void dealloc_boxed(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (PyType_IS_GC(type)) PyObject_GC_UnTrack(object);
+  unbox<T>(object).~T();
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+inline PyObject* py_string(std::string_view text) {
+  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+}
+
+// "module.Name" of the class, for registering in the module under Name. Null with an exception set on failure.
+inline PyTypeObject* add_type(PyObject* module, PyType_Spec& spec) {
+  PyObject* type = PyType_FromSpec(&spec);
+  if (type == nullptr) return nullptr;
+  const char* dot = nullptr;
+  for (const char* at = spec.name; *at != 0; ++at) {
+    if (*at == '.') dot = at;
+  }
+  if (PyModule_AddObjectRef(module, dot + 1, type) != 0) return nullptr;
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+}  // namespace monarch

@@ -1,0 +1,219 @@
+"""The actor base class, and what a worker does with actors: construct, clean up, describe their failures."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from typing import TYPE_CHECKING
+
+from monarch import _core
+from monarch._context import ActorInstance, Creator
+from monarch._geometry import Extent, Point
+from monarch._mesh_trait import MeshTrait
+
+if TYPE_CHECKING:
+    import logging
+    from typing import Any
+
+__all__ = ["Actor"]
+
+
+class Actor(MeshTrait):
+    """Base class of actors. Instances exist only through ``procs.spawn(name, Class, ...)``: one per process of the mesh.
+
+    ``__init__`` runs in the target process, on the actor's own thread, as all its endpoints do. Optional hooks:
+    ``__cleanup__(self, exc)`` when it ends (``exc`` is None on a normal stop), and
+    ``_handle_undeliverable_message(self, message) -> bool`` for one-way messages of this actor that found nobody.
+
+    The mesh methods that it inherits are for type checkers, to which a spawned mesh is an instance of the class.
+    """
+
+    @property
+    def logger(self) -> logging.Logger:
+        """A logger named after the class, level DEBUG."""
+        import logging
+
+        found = self.__dict__.get("_logger")
+        if found is None:
+            found = self.__dict__["_logger"] = logging.getLogger(type(self).__name__)
+            found.setLevel(logging.DEBUG)
+        return found
+
+    @property
+    def _shape(self) -> Any:
+        raise NotImplementedError("an actor is not a mesh: the mesh methods belong to what spawn() returns")
+
+    @property
+    def initialized(self) -> Any:
+        raise NotImplementedError("an actor is not a mesh: `initialized` belongs to what spawn() returns")
+
+    def stop(self, reason: str = "stopped by client") -> Any:
+        raise NotImplementedError(
+            "an actor is not a mesh: stop() belongs to what spawn() returns; an actor ends itself with "
+            "context().actor_instance.stop()"
+        )
+
+
+class SpawnInfo:
+    """What a new actor is told about itself, beside its class and arguments."""
+
+    def __init__(self, name: str, labels: list[str], sizes: list[int], creator: Creator, procs: Any, index: int) -> None:
+        self.name = name
+        self.labels = labels
+        self.sizes = sizes
+        self.creator = creator
+        self.procs = procs
+        self.index = index
+
+
+# ---- The worker's side ----
+
+_gate = allocate_lock()
+_gate_open = True
+_setup_error: BaseException | None = None
+
+
+def hold_constructors() -> None:
+    """Until release_constructors(): actors may be asked for before this process looks like the script."""
+    global _gate_open
+    _gate.acquire()
+    _gate_open = False
+
+
+def release_constructors(payload: dict[str, Any]) -> None:
+    """Runs the mesh's bootstrap function, then lets actors be made."""
+    global _gate_open, _setup_error
+    setup = payload["setup"]
+    if setup is not None:
+        import pickle
+
+        try:
+            outcome = pickle.loads(setup)()
+            if hasattr(outcome, "__await__"):
+                import asyncio
+
+                asyncio.run(_wait(outcome))
+        except BaseException as error:
+            _setup_error = error
+    _gate_open = True
+    _gate.release()
+
+
+async def _wait(awaitable: Any) -> None:
+    await awaitable
+
+
+class SetupProbe(Actor):
+    """Spawned to learn whether the processes are up and their bootstrap function went well."""
+
+
+def _raise_setup_error(*_: Any, **__: Any) -> Any:
+    assert _setup_error is not None
+    raise _setup_error
+
+
+_identities = __import__("_thread")._local()  # .current: the identity of the actor on this thread
+
+
+def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
+    """Makes the instance. Returns whether the actor needs an event loop."""
+    if not _gate_open:
+        with _gate:
+            pass
+    cls, args, kwargs, info = value
+    extent = Extent(info.labels, info.sizes)
+    identity = ActorInstance(
+        info.name,
+        f"{cls.__module__}.{cls.__qualname__}",
+        Point(rank, extent),
+        (_core.node_id(), info.index),
+        info.creator,
+        info.procs,
+        cell,
+    )
+    _identities.current = identity
+    from monarch import _endpoint
+
+    _name_thread("monarch-actor-driver")
+    table = _endpoint.table_of(cls)
+    if _setup_error is not None:
+        cell.set_up(object(), identity, extent, [(_raise_setup_error, _endpoint.SYNC)] * max(1, len(table.functions)))
+        return False
+    instance = cls.__new__(cls)
+    functions = table.functions
+    if not table.is_async:
+        functions = [(_no_loop(f, cls) if kind != _endpoint.SYNC else f, _endpoint.SYNC) for f, kind in functions]
+    cell.set_up(instance, identity, extent, functions)
+    _identities.instance = instance
+    instance.__init__(*args, **kwargs)
+    return table.is_async
+
+
+def _name_thread(name: str) -> None:
+    import threading
+
+    threading.current_thread().name = name
+
+
+def _no_loop(function: Any, cls: type) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise TypeError(
+            f"{cls.__qualname__}.{function.__name__} is async, but the endpoints of {cls.__qualname__} are all sync, "
+            "so it has no event loop to run on"
+        )
+
+    return refuse
+
+
+def format_failure(error: BaseException) -> str:
+    """Why this actor has failed: who, where, then the traceback."""
+    import os
+
+    from monarch._exceptions import format_exception
+
+    identity = getattr(_identities, "current", None)
+    if identity is None:
+        return format_exception(error).rstrip()
+    rank = identity.rank
+    where = f"rank {rank!r} of {identity.name!r}" if len(rank) else repr(identity.name)
+    text = format_exception(error).rstrip().replace("\n", "\n  ")
+    return f"{where} ({identity.class_name}, pid {os.getpid()}) failed: {type(error).__name__}: {error}\n  {text}"
+
+
+def end_actor(cell: Any, failure: BaseException | None) -> None:
+    """The last thing on the actor's thread: its __cleanup__ hook. Async actors have run theirs on their loop."""
+    instance = getattr(_identities, "instance", None)
+    _identities.current = None
+    _identities.instance = None
+    hook = getattr(instance, "__cleanup__", None)
+    if hook is None or failure is not None:
+        return
+    from monarch import _endpoint
+
+    if not _endpoint.is_async(hook):
+        hook(RuntimeError(cell.end_reason) if cell.failed else None)
+
+
+class UndeliverableMessage:
+    """Argument of ``_handle_undeliverable_message``."""
+
+    def __init__(self, sender: str, text: str) -> None:
+        self._sender = sender
+        self._text = text
+
+    def sender(self) -> str:
+        return self._sender
+
+    def dest(self) -> str:
+        return ""
+
+    def error_msg(self) -> str:
+        return self._text
+
+
+def undeliverable(cell: Any, text: str) -> bool:
+    instance = getattr(_identities, "instance", None)
+    hook = getattr(instance, "_handle_undeliverable_message", None)
+    if hook is None:
+        return False
+    identity = getattr(_identities, "current", None)
+    return bool(hook(UndeliverableMessage(str(identity), text)))

@@ -1,0 +1,102 @@
+"""The event loop of an async actor: one long-lived task takes the messages one by one and awaits each endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from monarch import _actor
+
+# After so many messages in a row the loop gets a turn, so that a backlog does not starve tasks and timers.
+_TURN_EVERY = 64
+
+
+def run(cell: Any) -> None:
+    """Runs until the actor ends. On the actor's own thread."""
+    _actor._name_thread("monarch-actor-event-loop")
+    with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
+        runner.run(_main(cell))
+
+
+class _Runner:
+    """asyncio.Runner for Python 3.10."""
+
+    def __enter__(self) -> _Runner:
+        self.loop = asyncio.new_event_loop()
+        return self
+
+    def run(self, coroutine: Any) -> Any:
+        return self.loop.run_until_complete(coroutine)
+
+    def __exit__(self, *_: Any) -> None:
+        self.loop.close()
+
+
+async def _main(cell: Any) -> None:
+    loop = asyncio.get_running_loop()
+    ready = getattr(loop, "_ready", None)
+    hide, tasks = asyncio._set_running_loop, set()
+    waiter: list[Any] = [None]
+
+    def wake() -> None:
+        cell.disarm()
+        if waiter[0] is not None and not waiter[0].done():
+            waiter[0].set_result(None)
+
+    loop.add_reader(cell.fileno(), wake)
+    step, count = cell.step, 0
+    try:
+        while True:
+            hide(None)  # sync endpoints of a mixed class run here, and must not see the loop
+            try:
+                outcome = step()
+            finally:
+                hide(loop)
+            if outcome is None:
+                if not ready and cell.poll():
+                    continue
+                if cell.arm():
+                    waiter[0] = loop.create_future()
+                    await waiter[0]
+                count = 0
+                continue
+            if outcome is False:
+                break
+            if outcome is not True:
+                coroutine, ticket = outcome
+                if ticket.concurrent:
+                    task = loop.create_task(_serve(cell, coroutine, ticket))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                else:
+                    await _serve(cell, coroutine, ticket)
+            count += 1
+            if count % _TURN_EVERY == 0:
+                await asyncio.sleep(0)
+    finally:
+        loop.remove_reader(cell.fileno())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await _clean_up(cell)
+
+
+async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
+    try:
+        result = await coroutine
+    except BaseException as error:
+        cell.finish_error(ticket, error)
+        if isinstance(error, asyncio.CancelledError) and not cell.failed:
+            raise
+    else:
+        cell.finish(ticket, result)
+
+
+async def _clean_up(cell: Any) -> None:
+    hook = getattr(getattr(_actor._identities, "instance", None), "__cleanup__", None)
+    if hook is None or not asyncio.iscoroutinefunction(hook):
+        return
+    from monarch._worker import CLEANUP_LIMIT
+
+    await asyncio.wait_for(hook(RuntimeError(cell.end_reason) if cell.failed else None), CLEANUP_LIMIT)

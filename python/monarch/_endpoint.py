@@ -1,0 +1,239 @@
+"""Endpoints: how methods are declared callable from elsewhere, and how they are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monarch import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from monarch._future import Future
+    from monarch._mesh import ActorMesh
+
+__all__ = ["Endpoint", "EndpointProperty", "as_endpoint", "concurrent_endpoint", "endpoint"]
+
+SYNC, ASYNC, CONCURRENT = 0, 1, 2  # bindings/python/actor_cell.h, MethodKind
+_CO_VARARGS, _CO_VARKEYWORDS, _CO_COROUTINE = 0x04, 0x08, 0x80  # inspect's flags, without importing it
+_ANY_COUNT = 1 << 30
+
+
+def is_async(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_flags & _CO_COROUTINE:
+        return True
+    return getattr(function, "_is_coroutine_mark", None) is not None
+
+
+class EndpointProperty:
+    """What a decorated method is on its class. On a spawned mesh the same name is an :class:`Endpoint`."""
+
+    def __init__(self, method: Any, *, concurrent: bool, explicit_response_port: bool, instrument: bool, propagate: Any):
+        self.__dict__.update(getattr(method, "__dict__", {}))  # attributes of decorators below survive
+        self._method = method
+        self._concurrent = concurrent
+        self._explicit_response_port = explicit_response_port
+        self._instrument = instrument
+        self._propagate = propagate
+        self.__name__ = getattr(method, "__name__", "endpoint")
+        self.__qualname__ = getattr(method, "__qualname__", self.__name__)
+        self.__doc__ = getattr(method, "__doc__", None)
+
+    @property
+    def kind(self) -> int:
+        if self._concurrent:
+            return CONCURRENT
+        return ASYNC if is_async(self._method) else SYNC
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else self._method.__get__(instance, owner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self.__qualname__
+        raise TypeError(
+            f"{name} is an endpoint: it runs in a spawned actor. Spawn the class (procs.spawn(name, Class)) and call "
+            f"mesh.{self.__name__}.call(...), .call_one(...) or .broadcast(...)."
+        )
+
+
+def endpoint(
+    method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True
+) -> Any:
+    """Makes a method (``def`` or ``async def``) callable on the meshes of its actor."""
+    return _declare(method, False, propagate, explicit_response_port, instrument)
+
+
+def concurrent_endpoint(
+    method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True
+) -> Any:
+    """As :func:`endpoint`, for ``async def`` only: each call is a task of its own, so calls overlap."""
+    return _declare(method, True, propagate, explicit_response_port, instrument)
+
+
+def _declare(method: Any, concurrent: bool, propagate: Any, explicit_response_port: bool, instrument: bool) -> Any:
+    if method is None:
+        return lambda function: _declare(function, concurrent, propagate, explicit_response_port, instrument)
+    if concurrent and isinstance(method, EndpointProperty):
+        raise ValueError(
+            "concurrent_endpoint does not wrap @endpoint; pass endpoint options to @concurrent_endpoint"
+        )
+    if concurrent and not is_async(method):
+        raise ValueError("concurrent_endpoint can only wrap async endpoints")
+    if propagate in ("cached", "mocked"):
+        raise ValueError(f"propagate={propagate!r} is for remote functions, not for endpoints of actors")
+    if explicit_response_port:
+        raise NotImplementedError("explicit_response_port is not there yet; README.md lists what is.")
+    return EndpointProperty(
+        method,
+        concurrent=concurrent,
+        explicit_response_port=explicit_response_port,
+        instrument=instrument,
+        propagate=propagate,
+    )
+
+
+class ClassTable:
+    """The methods of an actor class by number, as both ends derive them: endpoints first, then its other methods."""
+
+    def __init__(self, cls: type) -> None:
+        found: dict[str, Any] = {}
+        for base in reversed(cls.__mro__):
+            if base is object or base.__module__ == "monarch._actor":
+                continue
+            found.update(vars(base))
+        endpoints = sorted(name for name, value in found.items() if isinstance(value, EndpointProperty))
+        others = sorted(
+            name
+            for name, value in found.items()
+            if not name.startswith("__") and callable(value) and not isinstance(value, (EndpointProperty, type))
+        )
+        self.names = endpoints + others
+        self.endpoints = set(endpoints)
+        self.numbers = {name: number for number, name in enumerate(self.names)}
+        self.functions: list[tuple[Any, int]] = []
+        for name in self.names:
+            value = found[name]
+            if isinstance(value, EndpointProperty):
+                self.functions.append((value._method, value.kind))
+            else:
+                self.functions.append((value, ASYNC if is_async(value) else SYNC))
+        kinds = [kind for (_, kind), name in zip(self.functions, self.names) if name in self.endpoints]
+        hooks = [getattr(cls, name, None) for name in _HOOKS]
+        # A class without endpoints is an async actor too, as in the reference.
+        self.is_async = not kinds or any(kind != SYNC for kind in kinds) or any(is_async(hook) for hook in hooks)
+        self.ranges = [_arity(function) for function, _ in self.functions]
+
+
+_HOOKS = ("__cleanup__", "__supervise__", "_handle_undeliverable_message")
+_tables: Any = None  # WeakKeyDictionary: class -> ClassTable
+
+
+def table_of(cls: type) -> ClassTable:
+    global _tables
+    if _tables is None:
+        import weakref
+
+        _tables = weakref.WeakKeyDictionary()
+    table = _tables.get(cls)
+    if table is None:
+        table = _tables[cls] = ClassTable(cls)
+    return table
+
+
+def _arity(function: Any) -> tuple[int, int]:
+    """How many positional arguments after self are surely right; (1, 0) if only a look at the signature can tell."""
+    code = getattr(function, "__code__", None)
+    if code is None or hasattr(function, "__wrapped__") or code.co_kwonlyargcount:
+        return 1, 0
+    most = code.co_argcount - 1
+    if most < 0:
+        return (0, _ANY_COUNT) if code.co_flags & _CO_VARARGS else (1, 0)
+    least = max(0, most - len(function.__defaults__ or ()))
+    return least, _ANY_COUNT if code.co_flags & _CO_VARARGS else most
+
+
+def check_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises TypeError if a method cannot be called with these arguments (self not among them)."""
+    import inspect
+
+    inspect.signature(function).bind(None, *args, **kwargs)
+
+
+class Endpoint(_core.EndpointBase):
+    """One endpoint of a mesh. Each call pickles and sends at once; only collecting the results waits.
+
+    ``call`` asks every rank and gives a ``Future[ValueMesh]``; ``call_one`` needs a mesh of one and gives its result;
+    ``choose`` asks one rank at random; ``broadcast`` wants no answer; ``stream`` gives a future per rank, in order of
+    arrival.
+    """
+
+    def __init__(self, ref: Any, number: int, least: int, most: int, native: bool, mesh: ActorMesh, name: str) -> None:
+        self._mesh = mesh
+        self._number = number
+        self._name = name
+
+    if TYPE_CHECKING:
+
+        def call(self, *args: Any, **kwargs: Any) -> Future[Any]: ...
+        def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]: ...
+        def broadcast(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """One rank, uniformly at random for each call; load is not considered."""
+        import random
+
+        rank = random.randrange(len(self._mesh))
+        return self._mesh._choice(rank, self._name).call_one(*args, **kwargs)
+
+    def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
+        """One call to all ranks; the i-th future is the i-th answer to arrive."""
+        return iter(self._stream(*args, **kwargs))
+
+    def rref(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("Endpoint.rref needs the tensor engine, which is not there yet.")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            f"the endpoint {self} cannot be called like a function: say .call(...) for all ranks, .call_one(...) for "
+            "a single actor, .choose(...), .stream(...) or .broadcast(...)"
+        )
+
+    def __str__(self) -> str:
+        return f"{self._mesh._name}.{self._name}"
+
+    def __repr__(self) -> str:
+        return f"<endpoint {self} of {self._mesh!r}>"
+
+
+def bind_arguments(ep: Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The core's slow path: counts or keywords that the numbers of the table do not cover."""
+    ep._mesh._check_arguments(ep, args, kwargs)
+
+
+class PlainMethod:
+    """What a method without @endpoint is on a mesh: something that says what to do, and that as_endpoint() takes."""
+
+    def __init__(self, mesh: ActorMesh, name: str) -> None:
+        self._mesh = mesh
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"Actor {self._mesh._class}.{self._name} is not annotated as an endpoint. To call it as one, add a "
+            "@endpoint decorator to it, or directly wrap it in one as_endpoint(obj.method).call(...)"
+        )
+
+
+def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Endpoint:
+    """Makes an undecorated method of a spawned actor callable: ``as_endpoint(mesh.method).call(...)``."""
+    if not isinstance(method, PlainMethod):
+        raise ValueError("expected an method of a spawned actor")
+    if explicit_response_port:
+        raise NotImplementedError("explicit_response_port is not there yet; README.md lists what is.")
+    return method._mesh._endpoint(method._name)
+
+
+if TYPE_CHECKING:
+    _: Callable[..., Any] = endpoint

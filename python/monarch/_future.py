@@ -1,0 +1,130 @@
+"""Future: the result of a call, to be waited for with ``get()`` or ``await``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monarch import _core
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Generator
+    from typing import Any, Generic, TypeVar
+
+    R = TypeVar("R")
+else:
+    from monarch._value_mesh import Generic, R
+
+__all__ = ["Future"]
+
+
+class Future(_core.FutureBase, Generic[R]):
+    """The outcome of an operation that has started already.
+
+    ``get(timeout=None)`` blocks and raises ``TimeoutError`` when ``timeout`` seconds are over; nothing is cancelled or
+    lost by that. ``await`` works in any running loop, again and again, from several tasks and loops. Looking again
+    gives the same value, or raises the same exception object.
+    """
+
+    if TYPE_CHECKING:
+
+        def get(self, timeout: float | None = None) -> R: ...
+        def result(self, timeout: float | None = None) -> R: ...
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Future[R]:
+        raise TypeError("Future objects are returned by Monarch operations and cannot be constructed directly.")
+
+    def __await__(self) -> Generator[Any, None, R]:
+        loop = _running_loop()
+        if loop is None:
+            raise ValueError("__await__ with no active event loop (either asyncio or tokio)")
+        # A short look at the rings is cheaper than a turn of the loop, unless the loop has something else to do.
+        if not (self._poll() if _is_quiet(loop) else self._ready()):
+            yield from _observe(self, loop)
+        return self._outcome()
+
+    def as_asyncio(self) -> asyncio.Future[R]:
+        """A new ``asyncio.Future`` of the running loop with the same outcome."""
+        loop = _running_loop()
+        if loop is None:
+            raise RuntimeError("as_asyncio() requires a running asyncio event loop.")
+        copy: asyncio.Future[R] = loop.create_future()
+
+        def finish(_: Any) -> None:
+            if copy.done():
+                return
+            try:
+                copy.set_result(self._outcome())
+            except BaseException as error:
+                copy.set_exception(error)
+
+        if self._ready():
+            finish(None)
+        else:
+            _observe(self, loop).add_done_callback(finish)
+        return copy
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """The exception that ``get(timeout)`` would raise, or None."""
+        try:
+            self.get(timeout)
+        except Exception as error:
+            return error
+        return None
+
+
+def _running_loop() -> Any:
+    import asyncio
+
+    return asyncio._get_running_loop()
+
+
+def _is_quiet(loop: Any) -> bool:
+    return not getattr(loop, "_ready", True)
+
+
+class _LoopObserver:
+    """Completions for one loop: the core writes an eventfd, the loop's callback sets the futures."""
+
+    def __init__(self, loop: Any) -> None:
+        self.bridge = _core.LoopBridge()
+        self.waiting: dict[int, Any] = {}
+        self.next_ticket = 0
+        loop.add_reader(self.bridge.fileno(), self.drain)
+
+    def drain(self) -> None:
+        for ticket in self.bridge.drain():
+            waiter = self.waiting.pop(ticket, None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+
+_observers: Any = None  # WeakKeyDictionary: loop -> _LoopObserver
+
+
+def _observe(future: Future[Any], loop: Any) -> Any:
+    """An asyncio future that is done when ``future`` is."""
+    global _observers
+    if _observers is None:
+        import weakref
+
+        _observers = weakref.WeakKeyDictionary()
+    observer = _observers.get(loop)
+    if observer is None:
+        observer = _observers[loop] = _LoopObserver(loop)
+    ticket = observer.next_ticket
+    observer.next_ticket += 1
+    waiter = observer.waiting[ticket] = loop.create_future()
+    observer.bridge.watch(future, ticket)
+    return waiter
+
+
+def warn_running_loop() -> None:
+    import warnings
+
+    warnings.warn(
+        "Future.get() was called from within an active event loop. It blocks that loop until the result is there; "
+        "use `await future` instead.",
+        UserWarning,
+        stacklevel=2,
+    )

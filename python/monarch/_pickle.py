@@ -1,0 +1,82 @@
+"""Pickling for messages: protocol 5, out-of-band buffers, code of ``__main__`` by value (cloudpickle)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_pickler: Any = None
+
+
+def _make_pickler() -> Any:
+    global _pickler
+    import io
+
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):
+        def __init__(self) -> None:
+            self.file = io.BytesIO()
+            self.buffers: list[Any] = []
+            super().__init__(self.file, protocol=5, buffer_callback=self.buffers.append)
+
+    _pickler = Pickler
+    return Pickler
+
+
+def dumps(value: Any) -> tuple[Any, list[Any]]:
+    """The pickle of ``value`` and its buffers. What cannot be pickled raises, and the text names where it sits."""
+    pickler = (_pickler or _make_pickler())()
+    try:
+        pickler.dump(value)
+        return pickler.file.getbuffer(), [buffer.raw() for buffer in pickler.buffers]
+    except BufferError:  # a buffer that is not contiguous: in band then
+        import cloudpickle
+
+        return cloudpickle.dumps(value, protocol=5), []
+    except Exception as error:
+        where = _culprit(value, "the message", 0)
+        if where is None:
+            raise
+        raise type(error)(f"cannot pickle {where}: {error}") from error
+
+
+def _culprit(value: Any, where: str, depth: int) -> str | None:
+    """The innermost part of ``value`` that does not pickle, described; None if it pickles after all."""
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+        return None
+    except Exception:
+        pass
+    if depth >= 8:
+        return where
+    if isinstance(value, (tuple, list)):
+        parts = [(f"{where}[{i}]" if depth else f"argument {i}", item) for i, item in enumerate(value)]
+    elif isinstance(value, dict):
+        parts = [(f"{where}[{key!r}]" if depth else f"argument {key!r}", item) for key, item in value.items()]
+    elif isinstance(value, type):
+        parts = [(f"attribute {value.__qualname__}.{key}", item) for key, item in vars(value).items()]
+    else:
+        found = getattr(value, "__dict__", None) or {}
+        parts = [(f"attribute {key!r} of {type(value).__qualname__}", item) for key, item in found.items()]
+        function = getattr(value, "_method", value)
+        cells = getattr(function, "__closure__", None) or ()
+        names = function.__code__.co_freevars if cells else ()
+        parts += [(f"{name!r}, which {function.__qualname__} uses", c.cell_contents) for name, c in zip(names, cells)]
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            used = function.__globals__
+            parts += [
+                (f"the global {name!r}, which {function.__qualname__} uses", used[name])
+                for name in code.co_names
+                if name in used
+            ]
+    for label, item in parts:
+        inner = _culprit(item, label, depth + 1)
+        if inner is not None:
+            return inner
+    return f"{where} ({type(value).__module__}.{type(value).__qualname__})"

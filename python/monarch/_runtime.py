@@ -1,0 +1,199 @@
+"""The runtime of this process: started at first use, given the Python functions that the core calls, ended at exit."""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import allocate_lock
+from typing import TYPE_CHECKING
+
+from monarch import _core
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_lock = allocate_lock()
+_started = False
+_base_env: dict[str, str] = {}  # the environment that the fork server was started with
+
+# What only a new interpreter can take up: a difference here means exec instead of fork (DESIGN.md section 8).
+_BEFORE_MAIN = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_TUNABLES")
+
+# How long a script's end waits for its processes before it kills them, in seconds.
+EXIT_GRACE = 0.3
+
+
+def arena_bytes() -> int:
+    """MONARCH_ARENA_BYTES: the most shared memory that this process lends to others; 0: a quarter of the machine's."""
+    return int(os.environ.get("MONARCH_ARENA_BYTES", "0"))
+
+
+def ensure() -> None:
+    """Starts the runtime of this process if it has none."""
+    global _started
+    if _started:
+        return
+    with _lock:
+        if not _started:
+            configure()
+            _core.start_root(os.environ.get("MONARCH_TRANSPORT", "shm"), arena_bytes())
+            _started = True
+            _at_exit()
+            start_fork_server()
+
+
+def mark_started() -> None:
+    """The worker's main program has started the runtime."""
+    global _started
+    _started = True
+    _at_exit()
+
+
+def _at_exit() -> None:
+    import atexit
+
+    atexit.register(_shutdown)
+    os.register_at_fork(
+        before=_core.before_fork,
+        after_in_parent=_core.after_fork_in_parent,
+        after_in_child=_core.after_fork_in_child,
+    )
+
+
+def _shutdown() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    _core.shutdown(EXIT_GRACE)
+
+
+def configure() -> None:
+    """Tells the core which Python functions to call."""
+    import pickle
+
+    from monarch import _actor, _context, _endpoint, _exceptions, _future, _pickle, _value_mesh
+    from monarch._geometry import Extent, Point
+
+    loads = pickle.loads
+
+    def value_mesh(ep: Any, entries: list[Any]) -> Any:
+        return _value_mesh.ValueMesh(ep._mesh._result_shape(), entries)
+
+    def run_async(cell: Any) -> None:
+        from monarch import _async
+
+        _async.run(cell)
+
+    _core.configure(
+        {
+            "dumps": _pickle.dumps,
+            "loads": loads,
+            "future_type": _future.Future,
+            "value_mesh": value_mesh,
+            "lazy": lambda raw: _value_mesh.Lazy(raw, loads),
+            "actor_error": _actor_error,
+            "supervision_error": _supervision_error,
+            "bind_arguments": _endpoint.bind_arguments,
+            "warn_running_loop": _future.warn_running_loop,
+            "construct": _actor.construct,
+            "run_async": run_async,
+            "end_actor": _actor.end_actor,
+            "undeliverable": _actor.undeliverable,
+            "pack_error": _exceptions.pack_error,
+            "format_failure": _actor.format_failure,
+            "context_var": _context.current,
+            "make_point": Point,
+            "make_extent": lambda labels, sizes: Extent(list(labels), list(sizes)),
+        }
+    )
+
+
+def _actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
+    from monarch._exceptions import ActorError
+
+    message = f"Actor call {ep} failed." if ep is not None else "A remote actor call has failed."
+    if isinstance(packed[0], str):  # a C++ actor: type and text of the exception
+        kind, text = packed
+        return ActorError(RuntimeError(f"{kind}: {text}"), message, f"{kind}: {text}\n")
+    error, formatted = packed
+    return ActorError(error, message, formatted)
+
+
+def _supervision_error(ep: Any, rank: int, text: str) -> BaseException:
+    from monarch._exceptions import SupervisionError
+
+    if ep is None:
+        return SupervisionError(text)
+    actor = ep._mesh._describe_rank(rank)
+    if text.startswith("stopped"):
+        cause = f"Supervision event: actor {actor} has status:\n  {text}"
+    else:
+        cause = f"The actor {actor} and all its descendants have failed:\n  {text}"
+    return SupervisionError(f"Endpoint call {ep}() failed, {cause}", str(ep))
+
+
+# ---- Starting processes ----
+
+
+def start_fork_server() -> None:
+    """Starts the warm process that workers are forked from, in the background."""
+    global _base_env
+    if os.environ.get("MONARCH_SPAWN") == "exec":
+        return
+    _base_env = dict(os.environ)
+    argv = [sys.executable, *_interpreter_flags(), "-m", "monarch._forkserver"]
+    _core.start_fork_server(argv, _env_list(child_environment(_base_env)), os.getcwd())
+
+
+def _interpreter_flags() -> list[str]:
+    import subprocess  # only its reading of sys.flags; subprocess is small
+
+    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
+
+
+def child_environment(env: dict[str, str]) -> dict[str, str]:
+    """``env`` with what a new interpreter needs to find this package, wherever the script found it."""
+    package_root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if package_root in env.get("PYTHONPATH", "").split(os.pathsep):
+        return env
+    return {**env, "_MONARCH_ROOT": package_root}
+
+
+def _env_list(env: dict[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in env.items()]
+
+
+def _must_exec(env: dict[str, str]) -> bool:
+    if os.environ.get("MONARCH_SPAWN") == "exec":
+        return True
+    names = {name for name in (*env, *_base_env) if name.startswith(_BEFORE_MAIN)}
+    return any(env.get(name) != _base_env.get(name) for name in names)
+
+
+def launch(label: str, setup: Any, env: dict[str, str], mesh: Any) -> dict[str, Any]:
+    """What the core needs to start one process."""
+    import pickle
+
+    full_env = {**os.environ, **env}
+    by_exec = _must_exec(full_env)
+    umask = os.umask(0o77)
+    os.umask(umask)
+    payload = {
+        "path": sys.path,
+        "cwd": os.getcwd(),
+        "env": full_env,
+        "umask": umask,
+        "argv": sys.argv,
+        "setup": setup,
+        "mesh": mesh,
+    }
+    return {
+        "fork": not by_exec,
+        "argv": [sys.executable, *_interpreter_flags(), "-m", "monarch._worker"] if by_exec else [],
+        "env": _env_list(child_environment(full_env)) if by_exec else [],
+        "cwd": "",
+        "payload": pickle.dumps(payload, protocol=4),
+        "label": label,
+    }

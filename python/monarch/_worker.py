@@ -1,0 +1,74 @@
+"""The main program of a worker process: ``python -m monarch._worker <fd>``, or called by the fork server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+# How long actors may take for their clean-up when their process is asked to end, in seconds.
+CLEANUP_LIMIT = 3.0
+
+
+def main(fds: list[int]) -> None:
+    """Runs the worker until its owner ends it. Does not return."""
+    status = 1
+    try:
+        status = _run(fds)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(status)
+
+
+def _run(fds: list[int]) -> int:
+    import pickle
+
+    from monarch import _actor, _core, _runtime
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the script
+    _runtime.configure()
+    _actor.hold_constructors()
+    payload = pickle.loads(_core.start_worker(fds, _runtime.arena_bytes()))
+    _take_up(payload)
+    _runtime.mark_started()
+    _actor.release_constructors(payload)
+    reason = _core.wait_for_stop()
+    _core.stop_actors(CLEANUP_LIMIT, reason)
+    return 0
+
+
+def _take_up(payload: dict[str, object]) -> None:
+    """Makes this process look like the script: search path, working directory, environment, umask, arguments."""
+    sys.path[:] = payload["path"]  # type: ignore[assignment]
+    sys.argv[:] = payload["argv"]  # type: ignore[assignment]
+    env: dict[str, str] = payload["env"]  # type: ignore[assignment]
+    if dict(os.environ) != env:
+        for name in [name for name in os.environ if name not in env]:
+            del os.environ[name]
+        os.environ.update(env)
+    os.umask(payload["umask"])  # type: ignore[arg-type]
+    try:
+        os.chdir(payload["cwd"])  # type: ignore[arg-type]
+    except OSError:
+        pass
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+
+
+if __name__ == "__main__":
+    main([int(sys.argv[-1])])
