@@ -231,8 +231,14 @@ void PyCell::run_sync() {
 bool PyCell::poll_briefly() {
   auto ready = [](const void* self) { return !static_cast<const PyCell*>(self)->mailbox_.empty(); };
   if (ready(this) || !batch_.empty()) return true;
-  GilRelease release;
-  return node_.driver().poll_briefly(ready, this);
+  const int64_t start_ns = monotonic_ns();
+  bool found;
+  {
+    GilRelease release;
+    found = node_.driver().poll_briefly(ready, this);
+  }
+  if (!found) idle_since_ns_ = start_ns;
+  return found;
 }
 
 int PyCell::event_fd() {
@@ -332,6 +338,7 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
   if (batch_.empty()) {
     if (mailbox_.empty()) return Step::kIdle;
     mailbox_.take_all(batch_);
+    if (idle_since_ns_ != 0) Driver::note_wait(monotonic_ns() - std::exchange(idle_since_ns_, 0));
   }
   MessagePtr message = batch_.pop();
   const FrameHeader& header = message->header;

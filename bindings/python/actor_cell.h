@@ -81,6 +81,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   Waiter waiter_;
   std::atomic<bool> armed_{false};
   UniqueFd event_;
+  int64_t idle_since_ns_ = 0;  // 0: not known to be idle
 
   // The actor's thread.
   MessageQueue batch_;

@@ -37,6 +37,7 @@ struct FutureState {
 };
 
 PyTypeObject* future_base_type = nullptr;
+thread_local int64_t awaiting_since_ns = 0;  // this thread's loop sleeps for a future since then; 0: it does not
 
 FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
 
@@ -214,11 +215,13 @@ PyObject* future_poll(PyObject* self, PyObject*) {
   if (future.outcome || future.ready()) Py_RETURN_TRUE;
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
+  const int64_t start_ns = monotonic_ns();
   bool ready;
   {
     GilRelease release;
     ready = runtime->driver().poll_briefly(&FutureState::ready, &future);
   }
+  if (!ready) awaiting_since_ns = start_ns;
   return PyBool_FromLong(ready);
 }
 
@@ -229,7 +232,10 @@ PyObject* future_ready(PyObject* self, PyObject*) {
 }
 
 // _outcome(): the value, or raises; only once it is ready.
-PyObject* future_outcome(PyObject* self, PyObject*) { return give(future_of(self)); }
+PyObject* future_outcome(PyObject* self, PyObject*) {
+  if (awaiting_since_ns != 0) Driver::note_wait(monotonic_ns() - std::exchange(awaiting_since_ns, 0));
+  return give(future_of(self));
+}
 
 // _call_size() -> int
 PyObject* future_call_size(PyObject* self, PyObject*) {

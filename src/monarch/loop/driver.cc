@@ -22,7 +22,7 @@ constexpr int64_t kTickNs = 1'000'000;
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kShortSpinNs = 3'000;
 constexpr int64_t kShortWaitNs = 150'000;
-constexpr int64_t kLongWaitNs = 1'000'000;  // what a wait counts as whose length is not known
+constexpr int64_t kLongWaitNs = 1'000'000;  // a longer wait counts as this
 constexpr int kPausesPerYield = 64;
 
 thread_local int64_t recent_wait_ns = 0;  // moving average of this thread's waits
@@ -220,10 +220,8 @@ bool Driver::poll_briefly(bool (*ready)(const void*), const void* context) {
   for (int rounds = 1;; ++rounds) {
     poll_once();
     const bool is_ready = ready(context);
-    if (is_ready || (rounds % 16 == 0 && monotonic_ns() >= until_ns)) {
-      remember_wait(is_ready ? monotonic_ns() - start_ns : kLongWaitNs);
-      return is_ready;
-    }
+    if (is_ready) remember_wait(monotonic_ns() - start_ns);
+    if (is_ready || (rounds % 16 == 0 && monotonic_ns() >= until_ns)) return is_ready;
     if (rounds % kPausesPerYield == 0) {
       sched_yield();
     } else {
@@ -231,6 +229,8 @@ bool Driver::poll_briefly(bool (*ready)(const void*), const void* context) {
     }
   }
 }
+
+void Driver::note_wait(int64_t waited_ns) { remember_wait(waited_ns); }
 
 void Driver::poll_once() {
   if (!try_lead()) return;

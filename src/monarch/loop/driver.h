@@ -70,6 +70,10 @@ class Driver {
   // ready. Returns ready(context).
   bool poll_briefly(bool (*ready)(const void*), const void* context);
 
+  // After poll_briefly() said no and the thread was woken another way: how long that took in all, so that the next
+  // poll_briefly() knows whether it pays.
+  static void note_wait(int64_t waited_ns);
+
   // One look at the rings if nobody else is looking. Any thread.
   void poll_once();
 
