@@ -4,6 +4,16 @@
 
 namespace monarch {
 
+namespace {
+// How long a message waits for an actor of which nothing is known: its spawn may still lie in the queue of a third node.
+constexpr int64_t kEarlyLimitNs = 30'000'000'000;
+constexpr char kNoSuchActor[] = "there is no such actor in this process";
+constexpr char kEnding[] = "this process is ending";
+
+// Part of an actor's index: who made it (Node::new_actor_index).
+uint64_t creator_of(ActorIndex index) { return index >> 32; }
+}  // namespace
+
 MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why) {
   FrameHeader header;
   header.kind = FrameKind::kReplyFailed;
@@ -31,9 +41,11 @@ void Node::add_link(std::shared_ptr<Link> link) {
 
 Link* Node::route(NodeId node) {
   std::lock_guard lock(links_mutex_);
+  // First: a dead node's link may not know it yet, and what is sent on it would wait for ever.
+  if (closing_ || down_.contains(node)) return nullptr;
   auto found = routes_.find(node);
   if (found != routes_.end()) return found->second.get();
-  if (closing_ || down_.contains(node) || !hooks_.dial) return nullptr;
+  if (!hooks_.dial) return nullptr;
   std::shared_ptr<Link> link = hooks_.dial(node);
   if (!link) return nullptr;
   routes_.emplace(node, link);
@@ -54,6 +66,8 @@ void Node::close_links() {
     links = all_links_;
   }
   for (auto& link : links) link->close();
+  fail_owed([this](NodeId node) { return node != id_; }, kEnding);
+  refuse_early([](ActorIndex) { return true; }, kEnding);
 }
 
 bool Node::is_down(NodeId node, std::string* reason) const {
@@ -70,6 +84,13 @@ void Node::node_down(NodeId node, const std::string& reason) {
     if (!down_.emplace(node, reason).second) return;
   }
   // Dead first, then the slots: a call that opens its slot later sees the death when it sends (cast()).
+  fail_owed([node](NodeId owing) { return owing == node; }, reason);
+  refuse_early([node](ActorIndex index) { return creator_of(index) == (node & 0xffffffff); },
+               "the process that was to create this actor has ended: " + reason);
+}
+
+// Fills every open slot of a node that `owed_by` picks with that failure.
+void Node::fail_owed(const std::function<bool(NodeId)>& owed_by, const std::string& why) {
   struct Owed {
     uint64_t token;
     std::shared_ptr<PendingCall> call;
@@ -84,7 +105,7 @@ void Node::node_down(NodeId node, const std::string& reason) {
   for (const Owed& entry : owed) {
     const auto& ids = entry.call->members().ids;
     for (uint32_t rank = 0; rank < ids.size(); ++rank) {
-      if (ids[rank].node == node) fill(entry.token, rank, make_failure(entry.token, rank, reason));
+      if (owed_by(ids[rank].node)) fill(entry.token, rank, make_failure(entry.token, rank, why));
     }
   }
 }
@@ -112,6 +133,7 @@ bool Node::send(NodeId node, const Outgoing& outgoing, std::string* why) {
 }
 
 void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) {
+  if (members.ids.empty()) return;
   const uint64_t token = call ? open_slot(call) : 0;
   outgoing.header.token = token;
   std::string why;
@@ -213,37 +235,117 @@ void Node::add_cell(ActorIndex index, std::shared_ptr<Cell> cell) {
 void Node::remove_cell(ActorIndex index, std::string epitaph) {
   std::shared_ptr<Cell> cell;  // destroyed outside the lock
   std::lock_guard lock(cells_mutex_);
+  // Even if it has no cell yet: an actor may end before its spawn has been handled to the end (deliver_early()).
+  epitaphs_[index] = epitaph.empty() ? kNoSuchActor : std::move(epitaph);
   auto found = cells_.find(index);
   if (found == cells_.end()) return;
   cell = std::move(found->second);
   cells_.erase(found);
-  epitaphs_[index] = std::move(epitaph);
 }
 
-std::shared_ptr<Cell> Node::find_cell(ActorIndex index, std::string* epitaph) const {
+std::shared_ptr<Cell> Node::find_cell(ActorIndex index) const {
   std::lock_guard lock(cells_mutex_);
   auto found = cells_.find(index);
-  if (found != cells_.end()) return found->second;
-  auto written = epitaphs_.find(index);
-  *epitaph = written != epitaphs_.end() ? written->second : "there is no such actor in this process";
-  return nullptr;
+  return found != cells_.end() ? found->second : nullptr;
+}
+
+// A handle may be used by somebody whose messages overtake those of the actor's creator. False with an empty epitaph:
+// look again.
+bool Node::keep_early(MessagePtr& message, std::string* epitaph) {
+  const ActorIndex index = message->header.dest;
+  bool first;
+  {
+    std::scoped_lock lock(links_mutex_, cells_mutex_);
+    if (auto written = epitaphs_.find(index); written != epitaphs_.end()) {
+      *epitaph = written->second;
+      return false;
+    }
+    *epitaph = kNoSuchActor;
+    if (closing_ || !hooks_.after || creator_of(index) == (id_ & 0xffffffff)) return false;
+    for (const auto& [node, reason] : down_) {
+      if (creator_of(index) == (node & 0xffffffff)) return false;
+    }
+    if (cells_.contains(index)) {  // spawned while we looked
+      epitaph->clear();
+      return false;
+    }
+    auto& waiting = early_[index];
+    first = waiting.empty();
+    waiting.push_back(std::move(message));
+  }
+  if (first) {
+    hooks_.after(kEarlyLimitNs, [this, index] {
+      refuse_early([index](ActorIndex other) { return other == index; }, kNoSuchActor);
+    });
+  }
+  return true;
+}
+
+// Until the last early message is delivered, later ones join them, so that each sender's order holds.
+void Node::deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell) {
+  for (;;) {
+    std::vector<MessagePtr> waiting;
+    {
+      std::lock_guard lock(cells_mutex_);
+      auto found = early_.find(index);
+      if (found == early_.end() || found->second.empty()) {
+        if (found != early_.end()) early_.erase(found);
+        if (!epitaphs_.contains(index)) cells_.emplace(index, cell);
+        return;
+      }
+      waiting.swap(found->second);
+    }
+    for (MessagePtr& message : waiting) cell->deliver(std::move(message));
+  }
+}
+
+void Node::refuse_early(const std::function<bool(ActorIndex)>& of, const std::string& why) {
+  std::vector<MessagePtr> refused;
+  {
+    std::lock_guard lock(cells_mutex_);
+    for (auto it = early_.begin(); it != early_.end();) {
+      if (!of(it->first)) {
+        ++it;
+        continue;
+      }
+      for (MessagePtr& message : it->second) refused.push_back(std::move(message));
+      it = early_.erase(it);
+    }
+  }
+  for (const MessagePtr& message : refused) refuse(*message, why);
 }
 
 void Node::on_spawn(MessagePtr message) {
   const ActorIndex index = message->header.dest;
   const uint32_t kind = message->header.method;
   if (kind >= kCellKinds || factories_[kind] == nullptr) {
-    remove_cell(index, "");
-    refuse(*message, "this process cannot run that kind of actor");
-    std::lock_guard lock(cells_mutex_);
-    epitaphs_[index] = "this process cannot run that kind of actor";
+    constexpr char kWhy[] = "this process cannot run that kind of actor";
+    {
+      std::lock_guard lock(cells_mutex_);
+      epitaphs_[index] = kWhy;
+    }
+    refuse(*message, kWhy);
+    refuse_early([index](ActorIndex other) { return other == index; }, kWhy);
     return;
   }
   std::shared_ptr<Cell> cell = factories_[kind]->make(*this, index, std::move(message));
-  if (cell) add_cell(index, std::move(cell));
+  if (cell) deliver_early(index, cell);
 }
 
 void Node::on_frame(Link&, MessagePtr message) { dispatch(std::move(message)); }
+
+void Node::deliver(MessagePtr message) {
+  for (;;) {
+    if (std::shared_ptr<Cell> cell = find_cell(message->header.dest)) return cell->deliver(std::move(message));
+    if (message->header.kind == FrameKind::kUndeliverable) {
+      if (hooks_.on_undeliverable) hooks_.on_undeliverable(std::string(message->text()));
+      return;
+    }
+    std::string epitaph;
+    if (keep_early(message, &epitaph)) return;
+    if (!epitaph.empty()) return refuse(*message, epitaph);
+  }
+}
 
 void Node::dispatch(MessagePtr message) {
   switch (message->header.kind) {
@@ -259,14 +361,7 @@ void Node::dispatch(MessagePtr message) {
     case FrameKind::kOneway:
     case FrameKind::kStopActor:
     case FrameKind::kUndeliverable: {
-      std::string epitaph;
-      if (std::shared_ptr<Cell> cell = find_cell(message->header.dest, &epitaph)) {
-        cell->deliver(std::move(message));
-      } else if (message->header.kind != FrameKind::kUndeliverable) {
-        refuse(*message, epitaph);
-      } else if (hooks_.on_undeliverable) {
-        hooks_.on_undeliverable(std::string(message->text()));
-      }
+      deliver(std::move(message));
       return;
     }
     default:

@@ -29,6 +29,8 @@ class Node final : public LinkSink {
     std::function<bool(NodeId, const Error&)> on_link_lost;
     // Any thread. A one-way message of an actor that has no cell here (the client) could not be delivered.
     std::function<void(const std::string&)> on_undeliverable;
+    // Any thread. Runs a task once, `delay_ns` from now, on a thread that may call the node.
+    std::function<void(int64_t delay_ns, std::function<void()>)> after;
   };
 
   Node(NodeId id, Driver& driver, Hooks hooks);
@@ -40,9 +42,9 @@ class Node final : public LinkSink {
   // ---- Links ----
   // shared_ptr: frames under way keep their link.
   void add_link(std::shared_ptr<Link> link);
-  // The link to `node`, made if need be; null if the node is down or cannot be reached.
+  // The link to `node`, made if need be; null if the node is down or cannot be reached. Lives as long as this node.
   Link* route(NodeId node);
-  // Every frame of this process is refused from now on; all links are closed.
+  // Every frame of this process is refused from now on; all links are closed; calls that wait for other nodes fail.
   void close_links();
   std::vector<std::shared_ptr<Link>> links() const;
 
@@ -83,12 +85,18 @@ class Node final : public LinkSink {
     std::shared_ptr<PendingCall> call;
   };
   void dispatch(MessagePtr message);
+  void deliver(MessagePtr message);
   void on_reply(MessagePtr message);
   void on_spawn(MessagePtr message);
   void undeliverable(ActorIndex sender, NodeId from, std::string_view why);
   uint64_t open_slot(std::shared_ptr<PendingCall> call);
   void fill(uint64_t token, uint32_t rank, MessagePtr reply);
-  std::shared_ptr<Cell> find_cell(ActorIndex index, std::string* epitaph) const;
+  void fail_owed(const std::function<bool(NodeId)>& owed_by, const std::string& why);
+  // Takes a message whose actor does not exist (yet): keeps it if the actor's spawn may still come, or else says why not.
+  bool keep_early(MessagePtr& message, std::string* epitaph);
+  void deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell);
+  void refuse_early(const std::function<bool(ActorIndex)>& of, const std::string& why);
+  std::shared_ptr<Cell> find_cell(ActorIndex index) const;
 
   const NodeId id_;
   Driver& driver_;
@@ -104,6 +112,7 @@ class Node final : public LinkSink {
   mutable std::mutex cells_mutex_;
   std::unordered_map<ActorIndex, std::shared_ptr<Cell>> cells_;
   std::unordered_map<ActorIndex, std::string> epitaphs_;
+  std::unordered_map<ActorIndex, std::vector<MessagePtr>> early_;  // came before their actor's spawn, from other senders
   std::atomic<uint64_t> next_index_;
 
   std::mutex slots_mutex_;

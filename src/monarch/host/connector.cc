@@ -17,8 +17,12 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kGreetingLimitNs = 5'000'000'000;
-constexpr int kDialRetryMax = 200;
+// A handle travels faster than a process starts, and slowness alone is no failure: a peer that is dead is known by its
+// host's notice, long before this ends.
+constexpr int kDialRetryMax = 1000;
+constexpr int kDialRetryOften = 200;
 constexpr int64_t kDialRetryNs = 5'000'000;
+constexpr int64_t kDialRetrySlowNs = 50'000'000;
 
 std::string hex(const void* data, size_t size) {
   static const char digits[] = "0123456789abcdef";
@@ -135,11 +139,15 @@ class Connector::Greeting {
       if (count <= 0) return end("the peer closed the connection during the hello");
       for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-        int fds[3];
         const size_t fd_count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        std::memcpy(fds, CMSG_DATA(header), fd_count * sizeof(int));
-        for (size_t i = 0; i < fd_count; ++i) fds_.emplace_back(fds[i]);
+        for (size_t i = 0; i < fd_count; ++i) {
+          int fd;
+          std::memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
+          fds_.emplace_back(fd);
+        }
       }
+      // They belong beside the one byte that follows a good hello, three at most.
+      if (!fds_.empty() && (peer_.node == 0 || fds_.size() > 3)) return end("descriptors out of turn");
       have_.insert(have_.end(), buffer, buffer + count);
       if (have_.size() < wanted_) continue;
       std::vector<std::byte> bytes = std::move(have_);
@@ -218,8 +226,8 @@ class Connector::Greeting {
   }
 
   void accepted() {
+    connector_.events_.on_accepted(link_);  // first: answers to what arrives go back on this link
     start_link(1);
-    connector_.events_.on_accepted(link_);
     finish();
   }
 
@@ -370,6 +378,7 @@ std::shared_ptr<Link> Connector::dial(NodeId node) {
 }
 
 void Connector::try_dial(const std::shared_ptr<Link>& link, int attempt) {
+  if (link->closed()) return;  // the peer was declared dead meanwhile
   sockaddr_un address;
   const socklen_t size = listen_address(identity_.job, link->peer(), &address);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -379,7 +388,8 @@ void Connector::try_dial(const std::shared_ptr<Link>& link, int attempt) {
   const int error = errno;
   // The peer may not listen yet (its handle travels faster than it starts), or its queue is full.
   if ((error == EAGAIN || error == ECONNREFUSED) && attempt < kDialRetryMax) {
-    context_.reactor.after(kDialRetryNs, [this, link, attempt] { try_dial(link, attempt + 1); });
+    const int64_t delay_ns = attempt < kDialRetryOften ? kDialRetryNs : kDialRetrySlowNs;
+    context_.reactor.after(delay_ns, [this, link, attempt] { try_dial(link, attempt + 1); });
     return;
   }
   const Error why{ErrorCode::kClosed, std::string("the process cannot be reached: ") + std::strerror(error)};

@@ -16,6 +16,12 @@ namespace monarch {
 
 namespace {
 
+// Requests that may be on their way to the fork server: its socket holds a limited number of messages and the kernel a
+// limited number of descriptors in flight.
+constexpr int kForksUnderWayMax = 32;
+// How long a process may live on after its link has ended.
+constexpr int64_t kUnlinkedLimitNs = 1'000'000'000;
+
 // monarch-guard lies beside this library, or in bin/ beside it.
 std::string guard_program() {
   Dl_info info;
@@ -140,6 +146,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
       Child& child = children_[id];
       child.label = launch.label;
       child.link = *link;
+      child.forked = launch.use_fork_server;
     }
     nodes.push_back(id);
     // shared: std::function must be copyable
@@ -164,17 +171,25 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
 
 void Host::launch_fork(NodeId node, BootstrapFds fds) {
   if (fork_failed_ || !fork_server_wanted_) return on_not_started(node, "the fork server is not running");
-  if (fork_ready_ && fork_queue_.empty()) {
-    send_fork(node, fds);
-  } else {
-    fork_queue_.push_back({node, std::move(fds)});
+  fork_queue_.push_back({node, std::move(fds)});
+  send_waiting_forks();
+}
+
+void Host::send_waiting_forks() {
+  while (fork_ready_ && !fork_queue_.empty() && forks_under_way_ < kForksUnderWayMax) {
+    ForkRequest request = std::move(fork_queue_.front());
+    fork_queue_.pop_front();
+    send_fork(request.node, request.fds);
   }
 }
 
 void Host::send_fork(NodeId node, const BootstrapFds& fds) {
   std::array<int, kFdCount> numbers;
   for (int i = 0; i < kFdCount; ++i) numbers[i] = fds[i].get();
-  if (send_fork_request(fork_socket_.get(), node, numbers)) return;
+  if (send_fork_request(fork_socket_.get(), node, numbers)) {
+    ++forks_under_way_;
+    return;
+  }
   on_not_started(node, std::string("the fork server cannot be reached: ") + std::strerror(errno));
 }
 
@@ -203,12 +218,12 @@ void Host::launch_exec(NodeId node, const Launch& launch, Bootstrap bootstrap, B
   }
   reactor_.add(pidfd, EPOLLIN, [this, node, pidfd](uint32_t) {
     reactor_.remove(pidfd);
-    Process* process;
+    Process process;
     {
       std::lock_guard lock(mutex_);
-      process = &children_[node].process;
+      process = std::move(children_[node].process);
     }
-    on_exited(node, reap(*process));
+    on_exited(node, reap(process));
   });
   on_spawned(node, pid);
 }
@@ -230,16 +245,18 @@ void Host::on_fork_report(const ForkReport& report) {
   switch (report.kind) {
     case ForkReport::kReady: {
       fork_ready_ = true;
-      for (ForkRequest& request : fork_queue_) send_fork(request.node, request.fds);
-      fork_queue_.clear();
-      return;
+      return send_waiting_forks();
     }
     case ForkReport::kSpawned:
-      return on_spawned(report.node, report.pid);
+      --forks_under_way_;
+      on_spawned(report.node, report.pid);
+      return send_waiting_forks();
     case ForkReport::kExited:
       return on_exited(report.node, ExitStatus{true, report.code, report.signal});
     case ForkReport::kFailed:
-      return on_not_started(report.node, std::string("cannot fork: ") + std::strerror(report.signal));
+      --forks_under_way_;
+      on_not_started(report.node, std::string("cannot fork: ") + std::strerror(report.signal));
+      return send_waiting_forks();
     default:
       return;
   }
@@ -269,7 +286,7 @@ void Host::fork_server_lost() {
   {
     std::lock_guard lock(mutex_);
     for (auto& [node, child] : children_) {
-      if (!child.exited && !child.process.pidfd) orphans.push_back(node);
+      if (!child.exited && child.forked) orphans.push_back(node);
     }
   }
   for (NodeId node : orphans) {
@@ -282,9 +299,10 @@ void Host::on_spawned(NodeId node, pid_t pid) {
   bool kill_now;
   {
     std::lock_guard lock(mutex_);
-    Child& child = children_[node];
-    child.pid = pid;
-    kill_now = child.kill_when_known;
+    auto found = children_.find(node);
+    if (found == children_.end()) return;
+    found->second.pid = pid;
+    kill_now = found->second.kill_when_known;
   }
   if (kill_now) kill_child(node);
 }
@@ -295,7 +313,9 @@ void Host::on_exited(NodeId node, ExitStatus status) {
   std::shared_ptr<Link> link;
   {
     std::lock_guard lock(mutex_);
-    Child& child = children_[node];
+    auto found = children_.find(node);
+    if (found == children_.end()) return;
+    Child& child = found->second;
     if (std::exchange(child.exited, true)) return;
     child.status = status;
     link = child.link;
@@ -311,7 +331,9 @@ void Host::on_not_started(NodeId node, const std::string& why) {
   std::string label;
   {
     std::lock_guard lock(mutex_);
-    Child& child = children_[node];
+    auto found = children_.find(node);
+    if (found == children_.end()) return;
+    Child& child = found->second;
     child.exited = true;
     child.declared = true;
     link = child.link;
@@ -331,6 +353,16 @@ bool Host::on_link_lost(NodeId node) {
   }
   // Off this stack: we may be inside poll() of the very link.
   reactor_.post([this, node] { settle(node); });
+  // On one host a closed link is a death. Whoever was asked to stop has the time that stop() gave it.
+  reactor_.after(kUnlinkedLimitNs, [this, node] {
+    {
+      std::lock_guard lock(mutex_);
+      Child& child = children_[node];
+      if (child.exited || !child.stopping.empty()) return;
+      child.cut_off = true;
+    }
+    kill_child(node);
+  });
   return true;
 }
 
@@ -343,6 +375,7 @@ void Host::settle(NodeId node) {
     Child& child = children_[node];
     if (!child.exited || !child.link_lost || std::exchange(child.declared, true)) return;
     why = child.stopping.empty() ? cause_of(child.label, child.pid, child.status) : "stopped: " + child.stopping;
+    if (child.cut_off) why += "; it had closed its connection and did not end";
     link = child.link;
   }
   node_.node_down(node, why);

@@ -3,6 +3,7 @@
 // single-threaded fork server, or a clean exec.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -62,7 +63,9 @@ class Host {
     bool link_lost = false;
     bool declared = false;
     std::string stopping;  // reason; empty: nobody has asked it to stop
+    bool forked = false;
     bool kill_when_known = false;
+    bool cut_off = false;  // it lived on without its link, and was killed for it
   };
   struct Waiting {
     std::vector<NodeId> nodes;
@@ -72,6 +75,7 @@ class Host {
   void launch_fork(NodeId node, BootstrapFds fds);
   void launch_exec(NodeId node, const Launch& launch, Bootstrap bootstrap, BootstrapFds fds);
   void send_fork(NodeId node, const BootstrapFds& fds);
+  void send_waiting_forks();
   void on_fork_server();
   void on_fork_report(const ForkReport& report);
   void fork_server_lost();
@@ -104,7 +108,8 @@ class Host {
     NodeId node;
     BootstrapFds fds;
   };
-  std::vector<ForkRequest> fork_queue_;
+  std::deque<ForkRequest> fork_queue_;
+  int forks_under_way_ = 0;  // sent, not yet reported
   std::vector<Waiting> waiting_;
 };
 

@@ -31,6 +31,7 @@ void ProcessRuntime::build(const Identity& identity, OwnBell bell, Options optio
   hooks.dial = [this](NodeId node) { return connector_->dial(node); };
   hooks.on_control = [this](Link& link, MessagePtr message) { on_control(link, std::move(message)); };
   hooks.on_link_lost = [this](NodeId node, const Error& why) { return on_link_lost(node, why); };
+  hooks.after = [this](int64_t delay_ns, std::function<void()> task) { reactor_.after(delay_ns, std::move(task)); };
   hooks.on_undeliverable = std::move(options.on_undeliverable);
   node_ = std::make_unique<Node>(identity_.node, *driver_, std::move(hooks));
   connector_->set_sink(*node_, {[this](std::shared_ptr<Link> link) { node_->add_link(std::move(link)); }});
@@ -75,6 +76,10 @@ ProcessRuntime::~ProcessRuntime() { shutdown(0); }
 
 void ProcessRuntime::shutdown(int64_t grace_ns) {
   if (std::exchange(shut_down_, true)) return;
+  if (!reactor_.running()) {  // it never came up
+    node_->close_links();
+    return;
+  }
   std::mutex mutex;
   std::condition_variable condition;
   bool done = false;
@@ -112,7 +117,7 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
       if (link.peer() == parent_) request_stop(std::string(message->text()));
       return;
     case FrameKind::kNodeDown:
-      node_->node_down(message->header.dest, std::string(message->text()));
+      on_notice(message->header.dest, std::string(message->text()));
       return;
     case FrameKind::kPing: {
       Outgoing pong{FrameHeader{}, message->body, {}};
@@ -128,6 +133,21 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
   }
 }
 
+// A node's host says how it ended. What the node had published on a link to us is delivered first.
+void ProcessRuntime::on_notice(NodeId node, const std::string& why) {
+  {
+    std::lock_guard lock(notice_mutex_);
+    notices_.emplace(node, why);
+  }
+  bool linked = false;
+  for (const auto& link : node_->links()) {
+    if (link->peer() != node || link->closed()) continue;
+    linked = true;
+    link->peer_died(Error{ErrorCode::kClosed, why});
+  }
+  if (!linked) node_->node_down(node, why);
+}
+
 bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
   if (node == parent_) {
     // The owner is gone, and with it the reason for this process. PDEATHSIG kills a forked worker first.
@@ -137,6 +157,15 @@ bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
     return true;
   }
   if (host_ && host_->on_link_lost(node)) return true;
+  std::optional<std::string> notice;
+  {
+    std::lock_guard lock(notice_mutex_);
+    if (auto found = notices_.find(node); found != notices_.end()) notice = found->second;
+  }
+  if (notice) {
+    node_->node_down(node, *notice);
+    return true;
+  }
   reactor_.after(kNoticeLimitNs, [this, node, why] { node_->node_down(node, "lost the connection: " + why.message); });
   return true;
 }

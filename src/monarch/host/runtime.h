@@ -51,6 +51,7 @@ class ProcessRuntime {
   void on_control(Link& link, MessagePtr message);
   bool on_link_lost(NodeId node, const Error& why);
   void request_stop(const std::string& reason);
+  void on_notice(NodeId node, const std::string& why);
 
   Reactor reactor_;
   Identity identity_;
@@ -62,6 +63,9 @@ class ProcessRuntime {
   std::unique_ptr<Connector> connector_;
   std::unique_ptr<Host> host_;
   bool shut_down_ = false;
+
+  std::mutex notice_mutex_;
+  std::unordered_map<NodeId, std::string> notices_;  // what hosts said of nodes that ended
 
   std::mutex stop_mutex_;
   std::condition_variable stop_condition_;

@@ -26,10 +26,10 @@ bool wake_bell(BellPage& page, int event_fd) {
   return true;
 }
 
-bool any_ready(const BellPage& page) {
+bool any_ready(const BellPage& page, uint32_t rings) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (const auto& word : page.ready) {
-    if (word.load(std::memory_order_relaxed) != 0) return true;
+  for (uint32_t word = 0; word < (rings + 63) / 64; ++word) {
+    if (page.ready[word].load(std::memory_order_relaxed) != 0) return true;
   }
   return false;
 }

@@ -34,7 +34,8 @@ bool ring_bell(BellPage& page, uint32_t index, int event_fd);
 // Wakes the process of `page` if it sleeps, whatever its rings hold.
 bool wake_bell(BellPage& page, int event_fd);
 
-// Receiver: does any bit stand? Includes the full fence that must follow setting the state.
-bool any_ready(const BellPage& page);
+// Receiver: does any bit stand among the first `rings`? Includes the full fence that must follow setting the state.
+// (Bits beyond are a peer's mistake; they must not keep the receiver awake.)
+bool any_ready(const BellPage& page, uint32_t rings);
 
 }  // namespace monarch

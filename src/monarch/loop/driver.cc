@@ -24,7 +24,12 @@ constexpr int64_t kShortSpinNs = 3'000;
 constexpr int64_t kShortWaitNs = 150'000;
 constexpr int64_t kLongWaitNs = 1'000'000;  // a longer wait counts as this
 constexpr int kPausesPerYield = 64;
+// How many times one thread empties the rings before it goes on with what else it has to do: the reactor with its
+// sockets and timers, a leaver with its answer.
+constexpr int kReactorRounds = 64;
+constexpr int kLeaverRounds = 2;
 
+thread_local const Driver* polled_here = nullptr;  // the driver inside whose poll this thread is
 thread_local int64_t recent_wait_ns = 0;  // moving average of this thread's waits
 
 void pause_cpu() { __builtin_ia32_pause(); }
@@ -67,6 +72,7 @@ uint32_t Driver::add(Pollable& pollable) {
 void Driver::remove(uint32_t index) {
   std::lock_guard lock(pollables_mutex_);
   pollables_[index].store(nullptr, std::memory_order_seq_cst);
+  if (polled_here == this) return;
   while (polling_.load(std::memory_order_seq_cst) != 0) sched_yield();
 }
 
@@ -80,6 +86,8 @@ bool Driver::try_lead() {
 void Driver::leave() {
   leave_count_.fetch_add(1, std::memory_order_relaxed);
   lead_.store(0, std::memory_order_seq_cst);
+  // A follower counts itself, then looks at lead_; we free it, then count. One of us sees the other.
+  if (followers_.load(std::memory_order_seq_cst) != 0) return hand_to_reactor(kLeaverRounds);
   if (!tick_armed_.load(std::memory_order_seq_cst)) arm_tick();
 }
 
@@ -92,6 +100,7 @@ void Driver::arm_tick() {
 bool Driver::poll_ready() {
   bool found = false;
   polling_.store(1, std::memory_order_seq_cst);
+  polled_here = this;
   const uint32_t words = (pollable_limit_.load(std::memory_order_acquire) + 63) / 64;
   for (uint32_t word = 0; word < words; ++word) {
     if (page_.ready[word].load(std::memory_order_relaxed) == 0) continue;
@@ -106,6 +115,7 @@ bool Driver::poll_ready() {
       if (pollable->poll()) page_.ready[word].fetch_or(uint64_t{1} << bit, std::memory_order_seq_cst);
     }
   }
+  polled_here = nullptr;
   polling_.store(0, std::memory_order_release);
   return found;
 }
@@ -143,6 +153,7 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
   if (ready(context)) return WaitResult::kReady;
   bool leading = false;
   int64_t start_ns = 0;  // read late: a wait that ends at once should not pay for the clock
+  int64_t interrupt_ns = 0;
   int64_t spin_until_ns = 0;
   for (int rounds = 1;; ++rounds) {
     if (!leading) leading = try_lead();
@@ -152,21 +163,30 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
       if (start_ns != 0) remember_wait(monotonic_ns() - start_ns);
       return WaitResult::kReady;
     }
-    if (found) continue;
-    if (rounds % kPausesPerYield == 0) {
-      sched_yield();
-    } else {
-      pause_cpu();
+    const bool look_at_clock = rounds % 16 == 0;
+    if (found && !look_at_clock) continue;
+    if (!found) {
+      if (rounds % kPausesPerYield == 0) {
+        sched_yield();
+      } else {
+        pause_cpu();
+      }
+      if (!look_at_clock && start_ns != 0) continue;
     }
-    if (rounds % 16 != 0 && start_ns != 0) continue;
     const int64_t now_ns = monotonic_ns();
     if (start_ns == 0) {
       start_ns = now_ns;
       spin_until_ns = now_ns + spin_budget_ns();
+      if (interrupt_ns == 0) interrupt_ns = max_sleep_ns < INT64_MAX - now_ns ? now_ns + max_sleep_ns : INT64_MAX;
     }
-    if (now_ns < std::min(deadline_ns, spin_until_ns)) continue;
     int error = 0;
-    if (now_ns < deadline_ns) {
+    if (found) {
+      // Traffic for others never ends, perhaps: it must not keep this thread from its deadline nor from its signals.
+      if (now_ns < std::min(deadline_ns, interrupt_ns)) continue;
+      if (now_ns < deadline_ns) error = EINTR;
+    } else if (now_ns < std::min(deadline_ns, spin_until_ns)) {
+      continue;
+    } else if (now_ns < deadline_ns) {
       const int64_t left_ns = deadline_ns == kNoDeadline ? INT64_MAX : deadline_ns - now_ns;
       const int64_t limit_ns = std::min(left_ns, max_sleep_ns);
       error = leading ? sleep_as_leader(waiter, ready, context, limit_ns)
@@ -185,27 +205,28 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
 
 int Driver::sleep_as_follower(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns) {
   int error = 0;
+  followers_.fetch_add(1, std::memory_order_seq_cst);
   waiter.sleep_.store(Waiter::kFollower, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!ready(context)) {
+  if (!ready(context) && !left_alone()) {
     error = futex_wait(waiter.sleep_, Waiter::kFollower, limit_ns == INT64_MAX ? -1 : limit_ns, /*shared=*/false);
   }
   waiter.sleep_.store(Waiter::kRunning, std::memory_order_seq_cst);
+  followers_.fetch_sub(1, std::memory_order_relaxed);
   return error;
 }
 
+// Nobody leads, and the reactor has not been told to answer the bell: a thread that wants to sleep should lead instead.
+bool Driver::left_alone() const {
+  return lead_.load(std::memory_order_seq_cst) == 0 && page_.state.load(std::memory_order_seq_cst) == kAwake;
+}
+
 int Driver::sleep_as_leader(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns) {
-  const uint32_t limit = pollable_limit_.load(std::memory_order_acquire);
-  polling_.store(1, std::memory_order_seq_cst);
-  for (uint32_t index = 0; index < limit; ++index) {
-    Pollable* pollable = pollables_[index].load(std::memory_order_seq_cst);
-    if (pollable != nullptr) pollable->before_sleep();
-  }
-  polling_.store(0, std::memory_order_seq_cst);
+  prepare_sleep();
   int error = 0;
   waiter.sleep_.store(Waiter::kLeader, std::memory_order_seq_cst);
   page_.state.store(kParked, std::memory_order_seq_cst);
-  if (!any_ready(page_) && !ready(context)) {
+  if (!any_ready(page_, pollable_limit_.load(std::memory_order_acquire)) && !ready(context)) {
     error = futex_wait(page_.state, kParked, limit_ns == INT64_MAX ? -1 : limit_ns, /*shared=*/true);
   }
   page_.state.store(kAwake, std::memory_order_seq_cst);
@@ -238,26 +259,47 @@ void Driver::poll_once() {
   leave();
 }
 
-void Driver::attend() { hand_to_reactor(); }
+void Driver::attend() { hand_to_reactor(kLeaverRounds); }
 
 // Reactor: somebody rang while the bell said kEpoll.
 void Driver::on_event() {
   eventfd_t ignored;
   eventfd_read(event_fd_, &ignored);
-  hand_to_reactor();
+  hand_to_reactor(kReactorRounds);
 }
 
-// Any thread. Drains the rings and leaves the bell at kEpoll, with the reactor answering it from epoll. If a thread
-// leads, it attends already, and arms the tick when it leaves.
-void Driver::hand_to_reactor() {
+// Leader: pollables hand over what they have kept back.
+void Driver::prepare_sleep() {
+  const uint32_t limit = pollable_limit_.load(std::memory_order_acquire);
+  polling_.store(1, std::memory_order_seq_cst);
+  polled_here = this;
+  for (uint32_t index = 0; index < limit; ++index) {
+    Pollable* pollable = pollables_[index].load(std::memory_order_seq_cst);
+    if (pollable != nullptr) pollable->before_sleep();
+  }
+  polled_here = nullptr;
+  polling_.store(0, std::memory_order_release);
+}
+
+// Any thread. Empties the rings, at most `rounds_max` times, and leaves the bell at kEpoll, with the reactor answering it
+// from epoll. If a thread leads, it attends already, and takes care of the bell when it leaves.
+void Driver::hand_to_reactor(int rounds_max) {
+  int rounds = 0;
   for (;;) {
     if (!try_lead()) return;
-    while (poll_ready()) {
+    while (rounds < rounds_max && poll_ready()) ++rounds;
+    if (rounds >= rounds_max) {
+      // After lead_, or the reactor could take the event and find us leading still.
+      lead_.store(0, std::memory_order_seq_cst);
+      eventfd_write(event_fd_, 1);
+      return;
     }
+    prepare_sleep();
     page_.state.store(kEpoll, std::memory_order_seq_cst);
     lead_.store(0, std::memory_order_seq_cst);
-    if (!any_ready(page_)) return;
+    if (!any_ready(page_, pollable_limit_.load(std::memory_order_acquire))) return;
     // Something came between the last look and kEpoll; if its sender won the bell the eventfd is written anyway.
+    ++rounds;
   }
 }
 
@@ -274,7 +316,7 @@ void Driver::on_tick() {
   timerfd_settime(tick_.get(), 0, &off, nullptr);
   tick_armed_.store(false, std::memory_order_seq_cst);
   // A thread that leaves from now on arms the tick again; one that left before this store did not, so look ourselves.
-  hand_to_reactor();
+  hand_to_reactor(kReactorRounds);
 }
 
 }  // namespace monarch

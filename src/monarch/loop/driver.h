@@ -2,10 +2,12 @@
 //
 // Rings are polled by one thread of the process at a time, the leader. A thread that waits for something becomes the
 // leader if there is none, polls, and takes what is its own without any other thread being woken. When it has what it
-// wanted it just lets go of the lead: no system call. The bell stays kAwake for a short grace, so a loop of calls keeps
-// the lead; a tick of the reactor (1 ms, armed only while nobody attends) then moves the lead to the reactor, which
-// waits for the bell in epoll. Invariant DRV-1: at any moment (a) a thread holds the lead, or (b) the bell says kEpoll,
-// or (c) the tick is armed. Each of the three ends with somebody looking at the rings.
+// wanted it just lets go of the lead: no system call. If other threads wait (followers), it leaves the bell at kEpoll, so
+// that the reactor answers for them at once. Else the bell stays kAwake for a short grace, so a loop of calls keeps the
+// lead; a tick of the reactor (1 ms, armed only while nobody attends) then moves the lead to the reactor, which waits
+// for the bell in epoll. Invariant DRV-1: at any moment (a) a thread holds the lead, or (b) the bell says kEpoll, or
+// (c) the tick is armed, or (d) the eventfd has been, or is about to be, written. Each of them ends with somebody
+// looking at the rings.
 #pragma once
 
 #include <atomic>
@@ -50,13 +52,13 @@ class Driver {
  public:
   // Makes `page` (mapped by peers too, zeroed) the bell of this process and `event_fd` (non-blocking) its eventfd.
   Driver(Reactor& reactor, BellPage& page, int event_fd);
-  ~Driver();
+  ~Driver();  // after the reactor has stopped, or on its thread
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
   // Any thread. Gives `pollable` a bell index. kBellRings when there is none left. The first poll happens soon after.
   uint32_t add(Pollable& pollable);
-  // Any thread, but not from poll(). Afterwards poll() is not running and will not be called again.
+  // Any thread. Afterwards poll() will not be called again, and is not running (unless it is poll() that calls this).
   void remove(uint32_t index);
 
   // Waits until ready(context) is true, driving meanwhile. Any thread but the reactor; at most one wait per Waiter.
@@ -97,7 +99,9 @@ class Driver {
   int sleep_as_follower(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns);
   void on_event();
   void on_tick();
-  void hand_to_reactor();
+  void hand_to_reactor(int rounds_max);
+  void prepare_sleep();
+  bool left_alone() const;
   void arm_tick();
 
   Reactor& reactor_;
@@ -108,6 +112,7 @@ class Driver {
   alignas(64) std::atomic<uint32_t> lead_{0};
   std::atomic<uint32_t> polling_{0};  // the leader is inside a Pollable
   std::atomic<uint32_t> leave_count_{0};
+  std::atomic<uint32_t> followers_{0};  // threads that sleep, or are about to, while another leads
   std::atomic<bool> tick_armed_{false};
   uint32_t tick_seen_ = 0;  // reactor only
 

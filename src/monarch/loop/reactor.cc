@@ -14,11 +14,18 @@
 
 namespace monarch {
 
+namespace {
+epoll_event event_of(int fd, uint32_t events, uint32_t generation) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = uint64_t{generation} << 32 | static_cast<uint32_t>(fd);
+  return event;
+}
+}  // namespace
+
 Reactor::Reactor() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   MONARCH_CHECK(epoll_ && wake_);
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = wake_.get();
+  epoll_event event = event_of(wake_.get(), EPOLLIN, 0);
   MONARCH_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0);
 }
 
@@ -44,27 +51,29 @@ void Reactor::stop() {
 void Reactor::wake() { eventfd_write(wake_.get(), 1); }
 
 void Reactor::add(int fd, uint32_t events, FdCallback callback) {
-  {
-    std::lock_guard lock(mutex_);
-    callbacks_[fd] = std::make_shared<FdCallback>(std::move(callback));
-  }
-  epoll_event event{};
-  event.events = events;
-  event.data.fd = fd;
+  std::lock_guard lock(mutex_);
+  const uint32_t generation = next_generation_++;
+  callbacks_[fd] = Watched{generation, std::make_shared<FdCallback>(std::move(callback))};
+  epoll_event event = event_of(fd, events, generation);
   MONARCH_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
 }
 
 void Reactor::modify(int fd, uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.fd = fd;
+  std::lock_guard lock(mutex_);
+  auto found = callbacks_.find(fd);
+  MONARCH_CHECK(found != callbacks_.end());
+  epoll_event event = event_of(fd, events, found->second.generation);
   MONARCH_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0);
 }
 
 void Reactor::remove(int fd) {
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  std::shared_ptr<FdCallback> callback;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
-  callbacks_.erase(fd);
+  auto found = callbacks_.find(fd);
+  if (found == callbacks_.end()) return;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  callback = std::move(found->second.callback);
+  callbacks_.erase(found);
 }
 
 void Reactor::post(std::function<void()> task) {
@@ -76,7 +85,7 @@ void Reactor::post(std::function<void()> task) {
 }
 
 void Reactor::post_and_wait(std::function<void()> task) {
-  MONARCH_CHECK(!on_reactor_thread());
+  MONARCH_CHECK(!on_reactor_thread() && running());
   std::mutex mutex;
   std::condition_variable condition;
   bool done = false;
@@ -107,7 +116,7 @@ void Reactor::cancel(TimerId id) {
 }
 
 void Reactor::after_fork_in_child() {
-  for (auto& [fd, callback] : callbacks_) ::close(fd);
+  for (auto& [fd, watched] : callbacks_) ::close(fd);
   mutex_.unlock();
 }
 
@@ -149,7 +158,8 @@ void Reactor::loop() {
     const int count = epoll_wait(epoll_.get(), events, 64, next_timeout_ms());
     MONARCH_CHECK(count >= 0 || errno == EINTR);
     for (int i = 0; i < count; ++i) {
-      if (events[i].data.fd == wake_.get()) {
+      const int fd = static_cast<int>(events[i].data.u64 & 0xffffffff);
+      if (fd == wake_.get()) {
         eventfd_t ignored;
         eventfd_read(wake_.get(), &ignored);
         continue;
@@ -157,9 +167,10 @@ void Reactor::loop() {
       std::shared_ptr<FdCallback> callback;
       {
         std::lock_guard lock(mutex_);
-        auto found = callbacks_.find(events[i].data.fd);
-        if (found == callbacks_.end()) continue;
-        callback = found->second;
+        auto found = callbacks_.find(fd);
+        // Not this one: removed, perhaps closed and opened again, by an earlier callback of this batch.
+        if (found == callbacks_.end() || found->second.generation != events[i].data.u64 >> 32) continue;
+        callback = found->second.callback;
       }
       (*callback)(events[i].events);
     }

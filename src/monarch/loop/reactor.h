@@ -52,6 +52,7 @@ class Reactor {
   void after_fork_in_parent() { mutex_.unlock(); }
   void after_fork_in_child();
 
+  bool running() const { return thread_.joinable(); }
   bool on_reactor_thread() const { return std::this_thread::get_id() == thread_id_.load(std::memory_order_relaxed); }
 
  private:
@@ -67,11 +68,16 @@ class Reactor {
   std::atomic<std::thread::id> thread_id_{};
   std::atomic<bool> stopping_{false};
 
-  std::mutex mutex_;  // guards the four below
-  std::unordered_map<int, std::shared_ptr<FdCallback>> callbacks_;  // shared: a callback may remove itself while it runs
+  std::mutex mutex_;  // guards what follows
+  struct Watched {
+    uint32_t generation;                   // tells a descriptor from an earlier one of the same number
+    std::shared_ptr<FdCallback> callback;  // shared: it may remove itself while it runs
+  };
+  std::unordered_map<int, Watched> callbacks_;
   std::vector<std::function<void()>> posted_;
   std::multimap<int64_t, std::pair<TimerId, std::function<void()>>> timers_;  // by due time
   TimerId next_timer_ = 1;
+  uint32_t next_generation_ = 1;
 };
 
 }  // namespace monarch

@@ -28,7 +28,8 @@ class LinkSink {
   virtual void on_frame(Link& link, MessagePtr message) = 0;
   // A control frame. Called on the reactor, or by the leader while it waits for a segment.
   virtual void on_control(Link& link, MessagePtr message) = 0;
-  // The link is over: after the last frame that the peer published, exactly once, unless close() was called before.
+  // The link is over: after the last frame that the peer published, exactly once, unless close() was called before. The
+  // link closes itself then.
   virtual void on_closed(Link& link, const Error& why) = 0;
 };
 

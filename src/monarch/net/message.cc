@@ -24,12 +24,14 @@ Part heap_part(const std::byte* data, size_t size) {
 
 Message::Ptr Message::allocate(uint64_t record_size) {
   const bool large = record_size > kLargeRecord;
+  // A large size may come from a peer: no memory for it ends that peer's link, not this process.
+  auto* block = large ? static_cast<std::byte*>(::operator new(record_size, std::nothrow)) : nullptr;
+  if (large && block == nullptr) return nullptr;
   void* memory = ::operator new(sizeof(Message) + (large ? 0 : record_size));
   auto* message = new (memory) Message;
   message->record_size_ = record_size;
   if (large) {
-    message->large_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(::operator new(record_size)),
-                                                 [](std::byte* block) { ::operator delete(block); });
+    message->large_ = std::shared_ptr<std::byte>(block, [](std::byte* bytes) { ::operator delete(bytes); });
     message->record_ = message->large_.get();
   } else {
     message->record_ = reinterpret_cast<std::byte*>(message + 1);
@@ -53,7 +55,7 @@ bool Message::decode(std::string* why) {
   if (header.part_count == 0) return true;
   parts.reserve(header.part_count);
   uint64_t offset = view->inline_offset;
-  for (uint16_t i = 0; i < header.part_count; ++i) {
+  for (uint32_t i = 0; i < header.part_count; ++i) {
     const PartRef ref = view->part(i);
     if (ref.location != 0) {
       arena_refs_.push_back({i, ArenaLocation::unpack(ref.location)});
@@ -73,6 +75,7 @@ bool Message::decode(std::string* why) {
 Message::Ptr Message::copy_of(const Outgoing& outgoing, NodeId from) {
   const uint64_t size = record_size_of(outgoing, {});
   Ptr message = allocate(size);
+  MONARCH_CHECK(message != nullptr);
   std::byte* out = message->record_;
   encode_record(outgoing, {}, size, [&out](const void* data, size_t count) {
     std::memcpy(out, data, count);
@@ -131,13 +134,19 @@ bool RecordAssembler::advance(size_t count, NodeId from) {
       return false;
     }
     current_ = Message::allocate(size);
+    if (!current_) {
+      error_ = "no memory for a frame of " + std::to_string(size) + " bytes";
+      return false;
+    }
     std::memcpy(current_->record(), size_bytes_, sizeof size_bytes_);
   }
   if (have_ < current_->record_size()) return true;
   have_ = 0;
   done_ = std::move(current_);
   done_->from = from;
-  return done_->decode(&error_);
+  if (done_->decode(&error_)) return true;
+  done_ = nullptr;
+  return false;
 }
 
 }  // namespace monarch

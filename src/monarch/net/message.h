@@ -18,7 +18,7 @@ class Message {
   };
   using Ptr = std::unique_ptr<Message, Deleter>;
 
-  // Room for a record of `record_size` bytes, to be filled through record() and then decoded.
+  // Room for a record of `record_size` bytes, to be filled through record() and then decoded. Null: no memory.
   static Ptr allocate(uint64_t record_size);
   // A message made here (a failure, a local delivery), as if it had been received from `from`.
   static Ptr copy_of(const Outgoing& outgoing, NodeId from);
@@ -33,7 +33,7 @@ class Message {
   bool decode(std::string* why);
 
   struct ArenaRef {
-    uint16_t part;
+    uint32_t part;
     ArenaLocation location;
   };
   const std::vector<ArenaRef>& arena_refs() const { return arena_refs_; }
@@ -74,7 +74,7 @@ class MessageQueue {
     (head_ == nullptr ? head_ : tail_->next) = raw;
     tail_ = raw;
   }
-  MessagePtr pop() {
+  MessagePtr pop() {  // null if there is none
     Message* raw = head_;
     if (raw != nullptr) head_ = raw->next;
     return MessagePtr(raw);
@@ -109,8 +109,9 @@ void encode_record(const Outgoing& outgoing, std::span<const uint64_t> locations
     FrameHeader header;
   } prologue{record_size, outgoing.header};
   static_assert(sizeof prologue == kRecordPrologue);
-  prologue.header.body_size = static_cast<uint32_t>(outgoing.body.size());
-  prologue.header.part_count = static_cast<uint16_t>(outgoing.parts.size());
+  MONARCH_CHECK(outgoing.parts.size() <= kPartsMax);
+  prologue.header.body_size = outgoing.body.size();
+  prologue.header.part_count = static_cast<uint32_t>(outgoing.parts.size());
   put(&prologue, sizeof prologue);
   for (size_t i = 0; i < outgoing.parts.size(); ++i) {
     const PartRef ref{outgoing.parts[i].size(), locations.empty() ? 0 : locations[i]};
@@ -131,7 +132,8 @@ std::vector<std::byte> encode_to_vector(const Outgoing& outgoing, std::span<cons
 
 // ---- Assembling records from a byte stream (rings and sockets) ----
 
-// Feeds on bytes in any portions, gives whole messages. A malformed stream is reported once and then stays failed.
+// Feeds on bytes in any portions, gives whole messages. A malformed stream, or one whose record there is no memory for,
+// is reported and then stays failed.
 class RecordAssembler {
  public:
   explicit RecordAssembler(uint64_t record_size_max = kRecordSizeMax) : record_size_max_(record_size_max) {}

@@ -18,8 +18,14 @@ SocketLane::SocketLane(Reactor& reactor, UniqueFd socket, NodeId peer, uint64_t 
 
 SocketLane::~SocketLane() { stop(); }
 
-void SocketLane::start() {
-  reactor_.add(socket_.get(), EPOLLIN, [this](uint32_t events) { on_events(events); });
+void SocketLane::start(std::weak_ptr<void> owner) {
+  std::lock_guard lock(write_mutex_);
+  if (stopped_) return;
+  started_ = true;
+  const uint32_t events = want_write_ ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  reactor_.add(socket_.get(), events, [this, owner = std::move(owner)](uint32_t ready) {
+    if (auto kept = owner.lock()) on_events(ready);
+  });
 }
 
 void SocketLane::stop() {
@@ -28,6 +34,7 @@ void SocketLane::stop() {
   reactor_.remove(socket_.get());
   socket_.reset();
   queue_.clear();
+  backlog_ = 0;
 }
 
 bool SocketLane::send(const Outgoing& outgoing, int fd) {
@@ -39,7 +46,7 @@ bool SocketLane::send(const Outgoing& outgoing, int fd) {
   queue_.push_back(std::move(queued));
   if (!want_write_) {
     want_write_ = true;
-    reactor_.modify(socket_.get(), EPOLLIN | EPOLLOUT);
+    if (started_) reactor_.modify(socket_.get(), EPOLLIN | EPOLLOUT);
   }
   return false;
 }
@@ -146,9 +153,12 @@ bool SocketLane::read_some(bool* more) {
   if (count == 0) return false;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    int fd;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    pending_fd_.reset(fd);
+    // One is what our side sends; the room for it holds two, and the second would leak.
+    for (size_t at = 0; at + sizeof(int) <= header->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(header) + at, sizeof fd);
+      pending_fd_.reset(fd);
+    }
   }
   if (!assembler_.advance(static_cast<size_t>(count), peer_)) {
     read_error_ = assembler_.error();

@@ -16,7 +16,7 @@ namespace monarch {
 class SocketLane {
  public:
   struct Events {
-    // Called with the lane's read side locked: must not call pump() or stop() of this lane.
+    // On the reactor or in pump(), with the lane's read side locked: must not call pump() or stop() of this lane.
     std::function<void(MessagePtr message, UniqueFd fd)> on_message;
     // At most once. Runs on the reactor.
     std::function<void(const Error& why)> on_closed;
@@ -28,8 +28,9 @@ class SocketLane {
   SocketLane(const SocketLane&) = delete;
   SocketLane& operator=(const SocketLane&) = delete;
 
-  void start();  // begins to read
-  // Stops reading and closes; no event afterwards, except one that is running on the reactor now.
+  // Begins to read. `owner` lives for as long as an event of this lane is under way.
+  void start(std::weak_ptr<void> owner);
+  // Stops reading and closes; no event afterwards, except an on_closed that is running on the reactor now.
   void stop();
 
   // Any thread. Returns true if everything went to the kernel at once. `fd` (borrowed) travels with the record.
@@ -65,6 +66,7 @@ class SocketLane {
   UniqueFd socket_;
   std::deque<Queued> queue_;
   std::atomic<uint64_t> backlog_{0};
+  bool started_ = false;     // the reactor knows socket_
   bool want_write_ = false;
   bool stopped_ = false;
 };

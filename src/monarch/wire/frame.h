@@ -2,8 +2,8 @@
 //
 //   offset  size
 //   0       8      record_size   bytes of the whole record, this field included; a multiple of 8
-//   8       48     FrameHeader
-//   56      16 * n PartRef       n = header.part_count
+//   8       56     FrameHeader
+//   64      16 * n PartRef       n = header.part_count
 //   ...     body_size            the encoded value (wire/value.h) or pickle
 //   ...                          inline parts, each at a multiple of 8
 //
@@ -44,10 +44,11 @@ enum FrameFlags : uint8_t {
 };
 
 struct FrameHeader {
-  uint32_t body_size = 0;
-  uint16_t part_count = 0;
+  uint64_t body_size = 0;
+  uint32_t part_count = 0;
   FrameKind kind = FrameKind::kOneway;
   uint8_t flags = 0;
+  uint16_t reserved = 0;
   uint64_t dest = 0;    // actor index at the receiving node; of replies: the token
   uint64_t sender = 0;  // actor index at the sending node
   uint64_t token = 0;   // where the answer goes; 0: none
@@ -55,7 +56,7 @@ struct FrameHeader {
   uint32_t rank = 0;    // of requests: rank in the mesh it was sent to; of replies: the same, back
   uint64_t deadline_ns = 0;  // reserved for deadlines: 0
 };
-static_assert(sizeof(FrameHeader) == 48);
+static_assert(sizeof(FrameHeader) == 56);  // with its size word one cache line
 
 struct PartRef {
   uint64_t size = 0;
@@ -76,7 +77,7 @@ struct ArenaLocation {
   }
 };
 
-inline constexpr uint16_t kPartsMax = 4096;
+inline constexpr uint32_t kPartsMax = 1 << 20;
 inline constexpr uint64_t kRecordSizeMax = uint64_t{1} << 40;
 inline constexpr size_t kRecordPrologue = sizeof(uint64_t) + sizeof(FrameHeader);
 
@@ -96,9 +97,9 @@ struct FrameView {
   ByteSpan body;
   uint64_t inline_offset = 0;  // of the first inline part, from the record's start
 
-  PartRef part(uint16_t index) const {
+  PartRef part(uint32_t index) const {
     PartRef ref;
-    std::memcpy(&ref, part_table + index * sizeof(PartRef), sizeof ref);
+    std::memcpy(&ref, part_table + size_t{index} * sizeof(PartRef), sizeof ref);
     return ref;
   }
 };

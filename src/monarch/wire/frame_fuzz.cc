@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   uint64_t sum = 0;
   for (std::byte b : view->body) sum += static_cast<uint64_t>(b);
   uint64_t offset = view->inline_offset;
-  for (uint16_t i = 0; i < view->header.part_count; ++i) {
+  for (uint32_t i = 0; i < view->header.part_count; ++i) {
     const auto ref = view->part(i);
     if (ref.location != 0) continue;
     for (uint64_t k = 0; k < ref.size; ++k) sum += static_cast<uint64_t>(record[offset + k]);

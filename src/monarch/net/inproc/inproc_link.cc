@@ -8,6 +8,7 @@ InprocLink::Pair InprocLink::connect(const End& a, const End& b) {
   pair.second->other_ = pair.first;
   pair.first->bell_index_ = a.driver.add(*pair.first);
   pair.second->bell_index_ = b.driver.add(*pair.second);
+  MONARCH_CHECK(pair.first->bell_index_ < kBellRings && pair.second->bell_index_ < kBellRings);
   return pair;
 }
 

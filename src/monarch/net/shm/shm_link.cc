@@ -39,6 +39,7 @@ void ShmLink::start(Setup setup) {
   SocketLane::Events events;
   events.on_message = [this](MessagePtr message, UniqueFd fd) { on_control_message(std::move(message), std::move(fd)); };
   events.on_closed = [this](const Error& why) { peer_died(why); };
+  std::unique_lock life(life_mutex_);
   {
     std::lock_guard lock(send_mutex_);
     if (closed()) return;
@@ -55,16 +56,23 @@ void ShmLink::start(Setup setup) {
   bell_index_ = context_.driver.add(*this);
   if (bell_index_ == kBellRings) {
     bell_index_ = kNoBellIndex;
+    life.unlock();
     fail(Error{ErrorCode::kUnavailable, "this process has too many links"});
     return;
   }
   consumer_->attach(bell_index_);
-  control_->start();
+  control_->start(weak_from_this());
   context_.driver.mark_ready(bell_index_);  // look once: what came before attach() rang no bell
 }
 
 // What the peer published before its end is delivered first: the leader drains the ring, then calls finish().
 void ShmLink::peer_died(const Error& why) {
+  bool connected;
+  {
+    std::lock_guard lock(send_mutex_);
+    connected = started_;
+  }
+  if (!connected) return finish(why);  // nothing can have come from it
   {
     std::lock_guard lock(finish_mutex_);
     if (finished_ || peer_gone_) return;
@@ -84,8 +92,22 @@ void ShmLink::close() {
   }
   if (torn_down_.exchange(true)) return;
   drop_outbound();
-  if (control_) control_->stop();
-  if (bell_index_ != kNoBellIndex) context_.driver.remove(bell_index_);
+  {
+    std::lock_guard life(life_mutex_);
+    if (control_) control_->stop();
+    if (bell_index_ != kNoBellIndex) context_.driver.remove(bell_index_);
+  }
+  release_memory();
+}
+
+// After the driver has let go. What stays of a closed link is small: its node may keep it for good.
+void ShmLink::release_memory() {
+  std::lock_guard lock(send_mutex_);
+  producer_.reset();
+  consumer_.reset();
+  rings_ = {};
+  bell_ = {};
+  released_ = {};
 }
 
 // Refuses further sends and takes back what the peer has not taken or given back.
@@ -100,7 +122,8 @@ void ShmLink::drop_outbound() {
   lent_.clear();
 }
 
-// Tells the sink once; later sends are refused.
+// Tells the sink once; later sends are refused. Then closes, so that the peer hears of it and nothing is kept; later,
+// because we may be inside poll().
 void ShmLink::finish(const Error& why) {
   {
     std::lock_guard lock(finish_mutex_);
@@ -108,6 +131,9 @@ void ShmLink::finish(const Error& why) {
   }
   drop_outbound();
   sink_.on_closed(*this, why);
+  if (auto self = weak_from_this().lock()) {
+    context_.reactor.post([self = std::move(self)] { self->close(); });
+  }
 }
 
 // ---- Sending ----
@@ -158,14 +184,18 @@ void ShmLink::place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locat
 bool ShmLink::share_segment(uint32_t segment) {
   std::lock_guard lock(send_mutex_);
   if (closed() || !started_) return false;
-  if (segment < shared_segments_.size() && shared_segments_[segment]) return true;
-  FrameHeader header;
-  header.kind = FrameKind::kSegment;
-  header.dest = segment;
-  const bool sent = control_->send(Outgoing{header, {}, {}}, context_.arena->segment_fd(segment));
-  if (segment >= shared_segments_.size()) shared_segments_.resize(segment + 1);
-  shared_segments_[segment] = sent;
-  return sent;
+  if (segment >= offered_segments_.size()) offered_segments_.resize(segment + 1, Offer::kNone);
+  Offer& offer = offered_segments_[segment];
+  if (offer == Offer::kNone) {
+    FrameHeader header;
+    header.kind = FrameKind::kSegment;
+    header.dest = segment;
+    const bool sent = control_->send(Outgoing{header, {}, {}}, context_.arena->segment_fd(segment));
+    offer = sent ? Offer::kSent : Offer::kQueued;
+  } else if (offer == Offer::kQueued && control_->backlog() == 0) {
+    offer = Offer::kSent;
+  }
+  return offer == Offer::kSent;
 }
 
 // With send_mutex_ held. `quiet`: the peer need not wake for it.
@@ -235,8 +265,10 @@ bool ShmLink::poll() {
     if (!closed()) flush_overflow();
   }
   if (!sane) {
-    log_line("dropped the link to a peer that sent a malformed frame: " + assembler_.error());
-    finish(Error{ErrorCode::kMalformed, assembler_.error()});
+    std::string what = bad_part_.empty() ? assembler_.error() : bad_part_;
+    if (what.empty()) what = "the ring's indices are impossible";
+    log_line("dropped the link to a peer that sent a malformed frame: " + what);
+    finish(Error{ErrorCode::kMalformed, std::move(what)});
     return false;
   }
   if (!more && peer_gone_.load(std::memory_order_seq_cst)) {
@@ -300,20 +332,33 @@ bool ShmLink::drain(bool* more) {
 bool ShmLink::receive_arena_parts(Message& message) {
   for (const Message::ArenaRef& ref : message.arena_refs()) {
     Part& part = message.parts[ref.part];
-    std::unique_lock lock(view_mutex_);
-    if (!view_.has(ref.location.segment)) {
-      // The segment was sent on the socket before this frame was published: it is there to be read.
-      lock.unlock();
-      control_->pump();
-      lock.lock();
+    const bool known = wait_for_segment(ref.location.segment);
+    std::lock_guard lock(view_mutex_);
+    std::byte* data = known ? view_.resolve(ref.location, part.size) : nullptr;
+    if (data == nullptr) {
+      bad_part_ = known ? "a part reaches beyond its arena segment" : "a part lies in an arena segment never offered";
+      return false;
     }
-    std::byte* data = view_.resolve(ref.location, part.size);
-    if (data == nullptr) return false;
     part.data = data;
     part.owner = std::make_shared<Lease>(shared_from_this(), view_.mapping(ref.location.segment), ref.location.pack(),
                                          part.size);
   }
   return true;
+}
+
+// The segment was sent on the socket before the frame that needs it was published: it is there to be read, behind
+// whatever other control frames there are.
+bool ShmLink::wait_for_segment(uint32_t segment) {
+  for (;;) {
+    const bool readable = control_->readable();
+    {
+      std::lock_guard lock(view_mutex_);
+      if (view_.has(segment)) return true;
+    }
+    if (!readable || !control_->pump()) break;
+  }
+  std::lock_guard lock(view_mutex_);
+  return view_.has(segment);
 }
 
 // Any thread, from the destructor of a view: takes no lock that is held for long and never waits.

@@ -70,6 +70,7 @@ class ShmLink final : public Link, public Pollable, public std::enable_shared_fr
   void drop_outbound();
   void place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locations);
   bool share_segment(uint32_t segment);
+  bool wait_for_segment(uint32_t segment);
   void write_record(const Outgoing& outgoing, std::span<const uint64_t> locations, bool quiet);
   void flush_overflow();
   void ring_peer();
@@ -80,10 +81,12 @@ class ShmLink final : public Link, public Pollable, public std::enable_shared_fr
   void on_released(const Message& message);
   void on_control_message(MessagePtr message, UniqueFd fd);
   void finish(const Error& why);
+  void release_memory();
 
   ShmContext context_;
   LinkSink& sink_;
 
+  std::mutex life_mutex_;  // start() against close()
   std::mutex send_mutex_;
   bool started_ = false;
   Mapping rings_;
@@ -91,7 +94,8 @@ class ShmLink final : public Link, public Pollable, public std::enable_shared_fr
   std::optional<RingProducer> producer_;
   std::deque<Chunk> overflow_;
   std::atomic<uint64_t> backlog_{0};
-  std::vector<bool> shared_segments_;
+  enum class Offer : uint8_t { kNone, kQueued, kSent };
+  std::vector<Offer> offered_segments_;
   std::unordered_map<uint64_t, uint32_t> lent_;  // slab key -> times lent to this peer
   std::vector<uint64_t> released_;               // slabs of the peer that are done with here
   uint64_t released_bytes_ = 0;
@@ -100,6 +104,7 @@ class ShmLink final : public Link, public Pollable, public std::enable_shared_fr
   // The leader's.
   std::optional<RingConsumer> consumer_;
   RecordAssembler assembler_;
+  std::string bad_part_;
   uint32_t bell_index_ = kNoBellIndex;
 
   std::mutex view_mutex_;

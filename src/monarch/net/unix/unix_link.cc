@@ -34,8 +34,8 @@ void UnixLink::start(UniqueFd data, UniqueFd control) {
     data_->send(outgoing_of(*message, parts));
   }
   early_.clear();
-  data_->start();
-  control_->start();
+  data_->start(weak_from_this());
+  control_->start(weak_from_this());
 }
 
 bool UnixLink::send(const Outgoing& outgoing) {
@@ -58,7 +58,12 @@ bool UnixLink::send_control(const Outgoing& outgoing) {
 
 void UnixLink::peer_died(const Error& why) {
   reactor_.post([self = shared_from_this(), why] {
-    while (self->data_ && self->data_->readable() && self->data_->pump()) {
+    SocketLane* data;
+    {
+      std::lock_guard lock(self->mutex_);
+      data = self->data_.get();
+    }
+    while (data != nullptr && data->readable() && data->pump()) {
     }
     self->finish(why);
   });
@@ -71,6 +76,8 @@ void UnixLink::finish(const Error& why) {
     if (std::exchange(finished_, true)) return;
   }
   sink_.on_closed(*this, why);
+  // Later: we may be inside one of our lanes.
+  if (auto self = weak_from_this().lock()) reactor_.post([self = std::move(self)] { self->close(); });
 }
 
 void UnixLink::close() {
@@ -78,6 +85,7 @@ void UnixLink::close() {
     std::lock_guard lock(mutex_);
     finished_ = true;
     closed_.store(true, std::memory_order_release);
+    early_.clear();
   }
   if (data_) data_->stop();
   if (control_) control_->stop();
