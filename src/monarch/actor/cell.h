@@ -24,7 +24,8 @@ class CellFactory {
  public:
   virtual ~CellFactory() = default;
   // Called by whoever drives. Must not block and must not take the GIL: the constructor of the actor runs later, on the
-  // actor's own thread. shared_ptr: the node's table and the runner of the actor own a cell together.
+  // actor's own thread. shared_ptr: the node's table and the runner of the actor own a cell together. Null: it has
+  // called Node::add_cell itself.
   virtual std::shared_ptr<Cell> make(Node& node, ActorIndex index, MessagePtr spawn) = 0;
 };
 

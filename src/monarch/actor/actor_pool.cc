@@ -1,0 +1,228 @@
+#include "monarch/actor/actor_pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "monarch/base/check.h"
+#include "monarch/base/log.h"
+
+namespace monarch {
+
+namespace {
+constexpr int64_t kTickNs = 1'000'000;
+}  // namespace
+
+uint32_t ActorPool::default_threads() { return std::clamp(std::thread::hardware_concurrency(), 1u, 4u); }
+
+ActorPool::ActorPool(Reactor& reactor, Driver& driver, uint32_t threads)
+    : reactor_(reactor), driver_(driver), threads_(threads == 0 ? default_threads() : threads) {}
+
+ActorPool::~ActorPool() {
+  stop();
+  // Not in stop(): somebody who schedules at that moment may still look at them.
+  for (auto& worker : workers_) delete worker.load();
+}
+
+ActorPool::Worker*& ActorPool::own_worker() {
+  static thread_local Worker* worker = nullptr;
+  return worker;
+}
+
+// The worker of this thread, if it is one of this pool and not inside a wait of user code.
+ActorPool::Worker* ActorPool::worker_here() {
+  Worker* worker = own_worker();
+  return worker != nullptr && worker->pool == this && !worker->blocked ? worker : nullptr;
+}
+
+void ActorPool::schedule(std::shared_ptr<Runnable> runnable) {
+  Runnable* raw = runnable.get();
+  raw->kept_ = std::move(runnable);
+  Worker* self = worker_here();
+  if (self == nullptr) {
+    push_shared(raw);
+    return;
+  }
+  self->sends = 0;
+  Runnable* before = self->slot.exchange(raw, std::memory_order_acq_rel);
+  if (before != nullptr) push_shared(before);
+  if (!tick_armed_.load(std::memory_order_relaxed)) arm_tick();
+}
+
+void ActorPool::sent_to_ready() {
+  Worker* self = worker_here();
+  if (self == nullptr || ++self->sends < kSlotSends) return;
+  self->sends = 0;
+  publish_slot(*self);
+}
+
+bool ActorPool::publish_slot(Worker& worker) {
+  if (worker.slot.load(std::memory_order_relaxed) == nullptr) return false;
+  Runnable* ready = worker.slot.exchange(nullptr, std::memory_order_acq_rel);
+  if (ready == nullptr) return false;
+  push_shared(ready);
+  return true;
+}
+
+void ActorPool::push_shared(Runnable* runnable) {
+  std::shared_ptr<Runnable> dropped;  // destroyed outside the lock
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) {
+      dropped = std::move(runnable->kept_);
+      return;
+    }
+    ready_.push_back(runnable);
+    ready_count_.store(static_cast<uint32_t>(ready_.size()), std::memory_order_seq_cst);
+  }
+  wake_one();
+}
+
+// One thread that has nothing to do, or a new one if there are too few.
+void ActorPool::wake_one() {
+  const uint32_t count = worker_count_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) {
+    Worker* worker = workers_[i].load(std::memory_order_acquire);
+    if (worker == nullptr || !worker->idle.load(std::memory_order_seq_cst)) continue;
+    if (!worker->idle.exchange(false, std::memory_order_seq_cst)) continue;
+    driver_.notify(worker->waiter);
+    return;
+  }
+  if (count - std::min(count, blocked_.load(std::memory_order_relaxed)) < threads_) start_worker();
+}
+
+void ActorPool::start_worker() {
+  std::lock_guard lock(mutex_);
+  const uint32_t count = worker_count_.load(std::memory_order_relaxed);
+  if (closed_ || count >= kThreadsMax || count - std::min(count, blocked_.load()) >= threads_) return;
+  auto worker = std::make_unique<Worker>();
+  worker->pool = this;
+  sigset_t all, previous;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &previous);
+  try {
+    worker->thread = std::thread([this, self = worker.get()] { run(*self); });
+  } catch (const std::system_error& error) {
+    log_line(std::string("cannot start a thread for C++ actors: ") + error.what());
+    MONARCH_CHECK(count > 0);  // without any, nothing would ever run
+    worker.reset();
+  }
+  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  if (!worker) return;
+  workers_[count].store(worker.release(), std::memory_order_release);
+  worker_count_.store(count + 1, std::memory_order_seq_cst);
+}
+
+Runnable* ActorPool::take_shared() {
+  if (ready_count_.load(std::memory_order_seq_cst) == 0) return nullptr;
+  Runnable* taken = nullptr;
+  size_t left;
+  {
+    std::lock_guard lock(mutex_);
+    if (ready_.empty()) return nullptr;
+    taken = ready_.front();
+    ready_.pop_front();
+    left = ready_.size();
+    ready_count_.store(static_cast<uint32_t>(left), std::memory_order_seq_cst);
+  }
+  if (left != 0) wake_one();  // the one that was woken for it may have come away with something else
+  return taken;
+}
+
+Runnable* ActorPool::take(Worker& self) {
+  if (self.slot.load(std::memory_order_relaxed) != nullptr && ++self.streak < kSlotStreakMax) {
+    if (Runnable* next = self.slot.exchange(nullptr, std::memory_order_acq_rel)) return next;
+  }
+  self.streak = 0;
+  if (Runnable* next = take_shared()) return next;
+  return self.slot.exchange(nullptr, std::memory_order_acq_rel);
+}
+
+void ActorPool::run(Worker& self) {
+  own_worker() = &self;
+  while (!stopping()) {
+    if (Runnable* next = take(self)) {
+      const std::shared_ptr<Runnable> kept = std::move(next->kept_);
+      self.sends = 0;
+      next->run_turn();
+      self.turns.store(self.turns.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+      continue;
+    }
+    self.idle.store(true, std::memory_order_seq_cst);
+    driver_.wait(
+        self.waiter,
+        [](const void* context) {
+          const Worker& worker = *static_cast<const Worker*>(context);
+          return worker.slot.load(std::memory_order_relaxed) != nullptr ||
+                 worker.pool->ready_count_.load(std::memory_order_seq_cst) != 0 || worker.pool->stopping();
+        },
+        &self, kNoDeadline);
+    self.idle.store(false, std::memory_order_seq_cst);
+  }
+}
+
+Waiter& ActorPool::begin_blocking() {
+  Worker* self = own_worker();
+  MONARCH_CHECK(self != nullptr && self->pool == this && !self->blocked);
+  self->blocked = true;
+  blocked_.fetch_add(1, std::memory_order_relaxed);
+  if (!publish_slot(*self) && ready_count_.load(std::memory_order_seq_cst) != 0) wake_one();
+  return self->waiter;
+}
+
+void ActorPool::end_blocking() {
+  own_worker()->blocked = false;
+  blocked_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// ---- The tick: cells that wait behind a busy thread ----
+
+void ActorPool::arm_tick() {
+  if (tick_armed_.exchange(true, std::memory_order_seq_cst) || stopping()) return;
+  reactor_.after(kTickNs, [weak = weak_from_this()] {
+    if (auto pool = weak.lock()) pool->on_tick();
+  });
+}
+
+void ActorPool::on_tick() {
+  if (stopping()) return;
+  bool active = false;
+  const uint32_t count = worker_count_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) {
+    Worker& worker = *workers_[i].load(std::memory_order_acquire);
+    const uint32_t turns = worker.turns.load(std::memory_order_relaxed);
+    const bool stuck = turns == worker.turns_seen;
+    worker.turns_seen = turns;
+    if (!stuck || worker.slot.load(std::memory_order_relaxed) != nullptr) active = true;
+    if (stuck) publish_slot(worker);
+  }
+  if (ready_count_.load(std::memory_order_seq_cst) != 0) wake_one();
+  tick_armed_.store(false, std::memory_order_seq_cst);
+  // A slot that is filled from here on arms the tick itself; one that was filled before this store did not, so look.
+  for (uint32_t i = 0; i < count && !active; ++i) {
+    active = workers_[i].load(std::memory_order_acquire)->slot.load(std::memory_order_seq_cst) != nullptr;
+  }
+  if (active) arm_tick();
+}
+
+void ActorPool::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+  }
+  stopping_.store(true, std::memory_order_seq_cst);
+  const uint32_t count = worker_count_.load();
+  for (uint32_t i = 0; i < count; ++i) driver_.notify(workers_[i].load()->waiter);
+  for (uint32_t i = 0; i < count; ++i) workers_[i].load()->thread.join();
+  std::vector<std::shared_ptr<Runnable>> dropped;
+  for (Runnable* runnable : ready_) dropped.push_back(std::move(runnable->kept_));
+  ready_.clear();
+  for (uint32_t i = 0; i < count; ++i) {
+    if (Runnable* left = workers_[i].load()->slot.exchange(nullptr)) dropped.push_back(std::move(left->kept_));
+  }
+}
+
+}  // namespace monarch

@@ -1,0 +1,359 @@
+#include "monarch/actor/native_cell.h"
+
+#include <tuple>
+
+namespace monarch {
+
+using internal::ExceptionText;
+
+namespace internal {
+
+namespace {
+Turn*& current_turn() {
+  static thread_local Turn* turn = nullptr;
+  return turn;
+}
+}  // namespace
+
+Turn* Turn::current() { return current_turn(); }
+Turn* Turn::exchange_current(Turn* turn) { return std::exchange(current_turn(), turn); }
+
+}  // namespace internal
+
+namespace {
+Message* idle_mark() { return reinterpret_cast<Message*>(uintptr_t{1}); }
+}  // namespace
+
+std::shared_ptr<Cell> NativeFactory::make(Node& node, ActorIndex index, MessagePtr spawn) {
+  auto cell = std::make_shared<NativeCell>(node, index, pool_);
+  node.add_cell(index, cell);  // before it runs: its constructor may fail, and remove it
+  cell->deliver(std::move(spawn));
+  return nullptr;
+}
+
+NativeCell::NativeCell(Node& node, ActorIndex index, std::shared_ptr<ActorPool> pool)
+    : node_(node), index_(index), pool_(std::move(pool)), inbox_(idle_mark()) {
+  self_.node = &node;
+  self_.id = {node.id(), index};
+}
+
+NativeCell::~NativeCell() {
+  running_.reset();  // a coroutine's locals go before the actor that they may point to
+  actor_.reset();
+  refill();
+}
+
+// ---- Inbox and turns ----
+
+void NativeCell::deliver(MessagePtr message) {
+  Message* raw = message.release();
+  Message* head = inbox_.load(std::memory_order_relaxed);
+  do {
+    raw->next = head == idle_mark() ? nullptr : head;
+  } while (!inbox_.compare_exchange_weak(head, raw, std::memory_order_acq_rel, std::memory_order_relaxed));
+  if (head == idle_mark()) {
+    pool_->schedule(shared_from_this());
+  } else {
+    pool_->sent_to_ready();
+  }
+}
+
+// Moves what has arrived to the queue, oldest first.
+bool NativeCell::refill() {
+  if (inbox_.load(std::memory_order_relaxed) == nullptr) return false;
+  Message* newest = inbox_.exchange(nullptr, std::memory_order_acq_rel);
+  if (newest == idle_mark()) return false;
+  Message* oldest = nullptr;
+  while (newest != nullptr) {
+    Message* next = newest->next;
+    newest->next = oldest;
+    oldest = newest;
+    newest = next;
+  }
+  while (oldest != nullptr) {
+    Message* next = oldest->next;
+    queue_.push(MessagePtr(oldest));
+    oldest = next;
+  }
+  return !queue_.empty();
+}
+
+void NativeCell::run_turn() {
+  Turn* const before = exchange_current(this);
+  struct Restore {
+    Turn* before;
+    ~Restore() { exchange_current(before); }
+  } restore{before};
+  if (running_) {
+    if (!drive(false)) return;
+    finish();
+    if (self_.stop_wanted && actor_) end("stopped: " + self_.stop_reason);
+  }
+  for (int count = 0; count < kMessagesPerTurn; ++count) {
+    while (queue_.empty() && !refill()) {
+      Message* empty = nullptr;
+      if (inbox_.compare_exchange_strong(empty, idle_mark(), std::memory_order_acq_rel)) return;
+    }
+    if (!handle(queue_.pop())) return;  // suspended: somebody else may have the turn already
+  }
+  pool_->schedule(shared_from_this());
+}
+
+bool NativeCell::handle(MessagePtr message) {
+  switch (message->header.kind) {
+    case FrameKind::kSpawn:
+      construct(*message);
+      break;
+    case FrameKind::kStopActor:
+      stop_actor(*message);
+      break;
+    case FrameKind::kUndeliverable:
+      undeliverable(*message);
+      break;
+    default:
+      if (!invoke(std::move(message))) return false;
+  }
+  if (self_.stop_wanted && actor_) end("stopped: " + self_.stop_reason);
+  return true;
+}
+
+void NativeCell::end(std::string epitaph) {
+  actor_.reset();
+  epitaph_ = epitaph;
+  node_.remove_cell(index_, std::move(epitaph));
+}
+
+// ---- Beginning and end of the actor ----
+
+namespace {
+
+// The body of a spawn frame up to the arguments, which the constructor takes: a tuple of the class's name, the mesh's
+// name, the labels, the sizes, and the tuple of arguments.
+bool read_spawn(ValueReader& reader, internal::ActorSelf& self) {
+  uint32_t count;
+  std::string_view class_name, name;
+  if (!internal::begin_tuple_of(reader, 5) || !reader.str(class_name) || !reader.str(name)) return false;
+  self.class_name = class_name;
+  self.name = name;
+  if (!reader.begin_tuple(count)) return false;
+  for (; count > 0; --count) {
+    std::string_view label;
+    if (!reader.str(label)) return false;
+    self.labels.emplace_back(label);
+  }
+  reader.end();
+  if (!reader.begin_tuple(count)) return false;
+  for (; count > 0; --count) {
+    if (!reader.integer(self.sizes.emplace_back())) return false;
+  }
+  reader.end();
+  return self.labels.size() == self.sizes.size() || reader.refuse("expected as many sizes as labels");
+}
+
+std::string no_such_class(const std::string& name) {
+  std::string text = "this process knows no C++ actor class '" + name + "' (it knows";
+  const char* separator = ": ";
+  for (const std::string& known : ActorRegistry::instance().names()) {
+    text += separator + known;
+    separator = ", ";
+  }
+  return text + "); load the library that registers it";
+}
+
+}  // namespace
+
+void NativeCell::construct(const Message& message) {
+  std::string why;
+  ValueReader reader(message.body);
+  self_.rank = message.header.rank;
+  if ((message.header.flags & kFlagPickle) != 0 || !read_spawn(reader, self_)) {
+    why = "cannot spawn a C++ actor: ";
+    why += reader.failed() ? reader.error().message
+                           : "its arguments are pickled, and C++ actors take None, bool, int, float, str, bytes and "
+                             "tuples, lists and dicts of them";
+  } else if (class_ = ActorRegistry::instance().find(self_.class_name); class_ == nullptr) {
+    why = no_such_class(self_.class_name);
+  } else if (class_->ambiguous) {
+    why = "two libraries of this process register different C++ actor classes as '" + self_.class_name +
+          "'; rename one of them";
+  } else {
+    try {
+      actor_ = class_->construct(reader);
+    } catch (const internal::BadArguments& error) {
+      why = self_.describe() + " could not be constructed: " + error.what();
+    } catch (...) {
+      why = "the constructor of " + self_.describe() + " threw " + internal::current_exception_text().to_string();
+    }
+  }
+  if (!why.empty()) {
+    end(why);
+    node_.refuse(message, why);
+    return;
+  }
+  ValueWriter none;
+  none.none();
+  Outgoing done{FrameHeader{}, none.written(), {}};
+  node_.reply(message.header, message.from, FrameKind::kReply, done);
+}
+
+void NativeCell::stop_actor(const Message& request) {
+  if (!epitaph_) end("stopped: " + std::string(request.text()));
+  ValueWriter none;
+  none.none();
+  Outgoing done{FrameHeader{}, none.written(), {}};
+  node_.reply(request.header, request.from, FrameKind::kReply, done);
+}
+
+void NativeCell::undeliverable(const Message& message) {
+  if (!actor_) return;
+  const std::string text(message.text());
+  try {
+    if (!actor_->on_undeliverable(text)) {
+      end(self_.describe() + " failed: a message that it sent could not be delivered: " + text);
+    }
+  } catch (...) {
+    end(self_.describe() + " failed in on_undeliverable(): " + internal::current_exception_text().to_string());
+  }
+}
+
+// ---- Endpoints ----
+
+// False: it has suspended.
+bool NativeCell::invoke(MessagePtr message) {
+  if (epitaph_) {
+    node_.refuse(*message, *epitaph_);
+    return true;
+  }
+  const uint32_t number = message->header.method;
+  if (number >= class_->methods.size()) {
+    reject(*message, self_.class_name + " has no endpoint number " + std::to_string(number) + " (it has " +
+                         std::to_string(class_->methods.size()) + "); are both sides built from the same source?");
+    return true;
+  }
+  const ActorMethod& method = class_->methods[number];
+  if ((message->header.flags & kFlagPickle) != 0) {
+    reject(*message, self_.class_name + "." + method.name +
+                         ": C++ actors take positional None, bool, int, float, str, bytes, and tuples, lists and dicts "
+                         "of them; this call has something else (or keywords)");
+    return true;
+  }
+  self_.message_rank = message->header.rank;
+  if (method.is_task) return begin_task(std::move(message), method);
+  ValueWriter result;
+  Task<void> none;
+  try {
+    ValueReader reader(message->body);
+    method.invoke(*actor_, reader, result, none);
+  } catch (const internal::BadArguments& error) {
+    reject(*message, self_.class_name + "." + method.name + ": " + error.what());
+    return true;
+  } catch (...) {
+    threw(*message, method);
+    return true;
+  }
+  answer(*message, result, method);
+  return true;
+}
+
+bool NativeCell::begin_task(MessagePtr message, const ActorMethod& method) {
+  Running& running = running_.emplace();
+  running.request = std::move(message);
+  running.method = &method;
+  try {
+    ValueReader reader(running.request->body);
+    method.invoke(*actor_, reader, running.result, running.task);
+  } catch (const internal::BadArguments& error) {
+    reject(*running.request, self_.class_name + "." + method.name + ": " + error.what());
+    running_.reset();
+    return true;
+  } catch (...) {
+    threw(*running.request, method);
+    running_.reset();
+    return true;
+  }
+  if (!drive(true)) return false;
+  finish();
+  return true;
+}
+
+// Runs the task until it is done (true) or has suspended on a call that is not decided yet (false): then the turn is
+// over, and whoever fills the call makes the cell ready again.
+bool NativeCell::drive(bool start) {
+  for (;;) {
+    if (start) {
+      running_->task.start();
+    } else {
+      self_.message_rank = running_->request->header.rank;
+      std::exchange(resume_, nullptr).resume();
+    }
+    start = false;
+    if (running_->task.done()) return true;
+    MONARCH_CHECK(resume_ != nullptr);  // a C++ endpoint may co_await Task and Future, nothing else
+    if (awaiting_.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
+  }
+}
+
+void NativeCell::resume_after(PendingCall& call, std::coroutine_handle<> frame) {
+  resume_ = frame;
+  awaiting_.store(2, std::memory_order_relaxed);
+  // weak: the call may be held by the very coroutine that this cell holds.
+  call.observe(0, [weak = weak_from_this()] {
+    if (auto cell = weak.lock()) cell->awaited();
+  });
+}
+
+void NativeCell::awaited() {
+  if (awaiting_.fetch_sub(1, std::memory_order_acq_rel) == 1) pool_->schedule(shared_from_this());
+}
+
+void NativeCell::finish() {
+  Running& running = *running_;
+  try {
+    running.task.take();
+    answer(*running.request, running.result, *running.method);
+  } catch (...) {
+    threw(*running.request, *running.method);
+  }
+  running_.reset();
+}
+
+// ---- Outcomes ----
+
+void NativeCell::answer(const Message& request, const ValueWriter& result, const ActorMethod& method) {
+  if (request.header.token == 0) return;
+  if (result.failure() != nullptr) {
+    answer_error(request, {"TypeError", "the result of " + self_.class_name + "." + method.name +
+                                            " cannot be sent: " + result.failure()});
+    return;
+  }
+  Outgoing reply{FrameHeader{}, result.written(), {}};
+  node_.reply(request.header, request.from, FrameKind::kReply, reply);
+}
+
+void NativeCell::answer_error(const Message& request, const ExceptionText& error) {
+  ValueWriter writer;
+  encode(writer, std::tie(error.type, error.what));
+  Outgoing reply{FrameHeader{}, writer.written(), {}};
+  node_.reply(request.header, request.from, FrameKind::kReplyError, reply);
+}
+
+// In a handler: user code threw.
+void NativeCell::threw(const Message& request, const ActorMethod& method) {
+  const ExceptionText error = internal::current_exception_text();
+  if (request.header.token != 0) {
+    answer_error(request, error);
+  } else {
+    end(self_.describe() + " failed in " + method.name + "(), which nobody waits for: " + error.to_string());
+  }
+}
+
+// The caller's mistake: it is told, and the actor lives.
+void NativeCell::reject(const Message& request, const std::string& why) {
+  if (request.header.token != 0) {
+    answer_error(request, {"TypeError", why});
+  } else {
+    node_.refuse(request, why);
+  }
+}
+
+}  // namespace monarch

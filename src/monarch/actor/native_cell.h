@@ -1,0 +1,98 @@
+// The cell of a C++ actor: its inbox, its life from constructor to destructor, and the turns that the pool gives it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "monarch/actor/actor_pool.h"
+#include "monarch/actor/cell.h"
+#include "monarch/actor/node.h"
+#include "monarch/actor/registry.h"
+#include "monarch/actor/turn.h"
+
+namespace monarch {
+
+// Inbox and readiness are one word: a list of messages, newest first, or kIdle. Who pushes onto kIdle makes the cell
+// ready; who takes the last message of a turn puts kIdle back. So (invariant CELL-1) a cell with messages is ready,
+// running, or suspended in a co_await, and never runs twice at a time.
+class NativeCell final : public Cell, public Runnable, public internal::Turn,
+                         public std::enable_shared_from_this<NativeCell> {
+ public:
+  NativeCell(Node& node, ActorIndex index, std::shared_ptr<ActorPool> pool);
+  ~NativeCell() override;
+
+  void deliver(MessagePtr message) override;
+  void run_turn() override;
+
+  // internal::Turn
+  void resume_after(PendingCall& call, std::coroutine_handle<> frame) override;
+  Waiter& begin_blocking() override { return pool_->begin_blocking(); }
+  void end_blocking() override { pool_->end_blocking(); }
+  bool stopping() const override { return pool_->stopping(); }
+
+ private:
+  static constexpr int kMessagesPerTurn = 256;
+
+  // A call of an endpoint that returns a Task, from its begin to its reply.
+  struct Running {
+    MessagePtr request;
+    const ActorMethod* method = nullptr;
+    ValueWriter result;
+    Task<void> task;
+  };
+
+  bool refill();
+  void construct(const Message& message);
+  void stop_actor(const Message& request);
+  void undeliverable(const Message& message);
+
+  // These return false if the actor has suspended: then the turn is no longer ours.
+  bool handle(MessagePtr message);
+  bool invoke(MessagePtr message);
+  bool begin_task(MessagePtr message, const ActorMethod& method);
+  bool drive(bool start);
+  void finish();
+
+  // The outcomes of an endpoint.
+  void answer(const Message& request, const ValueWriter& result, const ActorMethod& method);
+  void answer_error(const Message& request, const internal::ExceptionText& error);
+  void threw(const Message& request, const ActorMethod& method);
+  void reject(const Message& request, const std::string& why);
+
+  // The actor is over: destroys it, and every message from now on is refused with `epitaph`.
+  void end(std::string epitaph);
+  void awaited();
+
+  Node& node_;
+  const ActorIndex index_;
+  const std::shared_ptr<ActorPool> pool_;
+
+  std::atomic<Message*> inbox_;
+
+  // Of whoever has the turn.
+  MessageQueue queue_;
+  const ActorClass* class_ = nullptr;
+  std::unique_ptr<Actor> actor_;
+  std::optional<std::string> epitaph_;
+  std::optional<Running> running_;
+  std::coroutine_handle<> resume_;
+  std::atomic<int> awaiting_{0};  // of a suspension: the turn and the call, who must both have let go
+};
+
+// Makes C++ actors. Owned by whoever wires a process, who destroys it before the node and the driver.
+class NativeFactory final : public CellFactory {
+ public:
+  // `threads`: 0 for the default.
+  NativeFactory(Reactor& reactor, Driver& driver, uint32_t threads = 0)
+      : pool_(std::make_shared<ActorPool>(reactor, driver, threads)) {}
+  ~NativeFactory() override { pool_->stop(); }
+
+  std::shared_ptr<Cell> make(Node& node, ActorIndex index, MessagePtr spawn) override;
+
+ private:
+  const std::shared_ptr<ActorPool> pool_;
+};
+
+}  // namespace monarch

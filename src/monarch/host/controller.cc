@@ -1,0 +1,175 @@
+#include "monarch/host/controller.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <stdexcept>
+
+#include "monarch/base/log.h"
+#include "monarch/host/guard.h"
+
+extern char** environ;
+
+namespace monarch {
+
+namespace {
+
+constexpr int64_t kGraceNs = 300'000'000;
+constexpr int64_t kStopPollNs = 1'000'000'000;
+constexpr std::string_view kWorkerMark = "--monarch-worker";
+
+std::atomic<Runtime*> innermost{nullptr};
+
+[[noreturn]] void fail_worker(const std::string& why) {
+  log_line("a worker cannot start: " + why);
+  _exit(1);
+}
+
+// What a fresh process of this program does instead of main().
+[[noreturn]] void run_worker(int record_fd, Runtime::Options options) {
+  std::vector<int> numbers;
+  auto bootstrap = read_bootstrap(record_fd, &numbers);
+  if (!bootstrap) fail_worker(bootstrap.error().message);
+  if (numbers.size() != kFdCount) fail_worker("its bootstrap record has no descriptors");
+  BootstrapFds fds;
+  fds[kFdRecord].reset(record_fd);
+  for (int i = kFdRecord + 1; i < kFdCount; ++i) fds[i].reset(numbers[i]);
+  for (UniqueFd& fd : fds) fcntl(fd.get(), F_SETFD, FD_CLOEXEC);  // not for what actors start
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != bootstrap->parent_pid) _exit(1);  // it died before the line above
+  guard_register(fds[kFdGuard].get(), getpid());
+  fds[kFdGuard].reset();
+
+  ProcessRuntime::Options process_options;
+  process_options.transport = options.transport;
+  std::unique_ptr<NativeFactory> actors;
+  auto process = ProcessRuntime::make_worker(*bootstrap, std::move(fds), std::move(process_options),
+                                             [&](ProcessRuntime& made) {
+                                               actors = install_native_actors(made, options.actor_threads);
+                                             });
+  if (!process) fail_worker(process.error().message);
+  while (!(*process)->wait_for_stop(kStopPollNs)) {
+  }
+  // Actors may be busy, and cannot be joined: what they have printed goes out, the rest ends with the process.
+  std::cout.flush();
+  std::fflush(nullptr);
+  _exit(0);
+}
+
+std::string own_program() {
+  char path[4096];
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof path);
+  if (size <= 0 || size == sizeof path) throw std::runtime_error("cannot find this program: /proc/self/exe");
+  return std::string(path, static_cast<size_t>(size));
+}
+
+}  // namespace
+
+std::unique_ptr<NativeFactory> install_native_actors(ProcessRuntime& runtime, uint32_t threads) {
+  auto actors = std::make_unique<NativeFactory>(runtime.reactor(), runtime.driver(), threads);
+  runtime.node().set_factory(CellKind::kNative, *actors);
+  return actors;
+}
+
+// ---- Runtime ----
+
+Runtime::Runtime(int argc, char** argv, Options options) {
+  if (argc >= 3 && argv[argc - 2] == kWorkerMark) run_worker(std::atoi(argv[argc - 1]), options);
+  argv_.push_back(own_program());
+  for (int i = 1; i < argc; ++i) argv_.emplace_back(argv[i]);
+  argv_.emplace_back(kWorkerMark);
+  ProcessRuntime::Options process_options;
+  process_options.transport = options.transport;
+  process_options.on_undeliverable = [](const std::string& why) {
+    log_line("a message of main() could not be delivered: " + why);
+  };
+  auto process = ProcessRuntime::make_root(std::move(process_options));
+  if (!process) throw std::runtime_error(process.error().message);
+  process_ = std::move(*process);
+  actors_ = install_native_actors(*process_, options.actor_threads);
+  outer_ = innermost.exchange(this);
+}
+
+Runtime::~Runtime() {
+  innermost.store(outer_);
+  process_->shutdown(kGraceNs);
+  actors_.reset();
+}
+
+Runtime* Runtime::current() { return innermost.load(); }
+
+ProcMesh Runtime::this_proc() {
+  return ProcMesh(process_->node(), nullptr, "this_proc", {process_->node().id()}, Extent());
+}
+
+pid_t Runtime::pid_of(const ProcMesh& procs, int64_t rank) const {
+  return process_->host().pid_of(procs.nodes().at(static_cast<size_t>(rank)));
+}
+
+void Runtime::stop(const std::vector<NodeId>& nodes, const std::string& reason) {
+  std::mutex mutex;
+  std::condition_variable condition;
+  bool done = false;
+  process_->host().stop(nodes, reason, kGraceNs, [&] {
+    std::lock_guard lock(mutex);
+    done = true;
+    condition.notify_one();
+  });
+  std::unique_lock lock(mutex);
+  condition.wait(lock, [&] { return done; });
+}
+
+HostMesh this_host() {
+  Runtime* runtime = Runtime::current();
+  if (runtime == nullptr) {
+    throw std::logic_error("this_host() needs a monarch::Runtime: make one first thing in main()");
+  }
+  return runtime->this_host();
+}
+
+// ---- HostMesh ----
+
+namespace {
+
+Extent extent_of(const Dims& dims) {
+  std::vector<std::string> labels;
+  std::vector<int64_t> sizes;
+  for (const auto& [label, size] : dims) {
+    if (size < 1) {
+      throw std::invalid_argument("spawn_procs: the dimension '" + label + "' has size " + std::to_string(size) +
+                                  "; give each dimension 1 or more, or leave it out");
+    }
+    labels.push_back(label);
+    sizes.push_back(size);
+  }
+  auto extent = Extent::create(std::move(labels), std::move(sizes));
+  if (!extent) throw std::invalid_argument("spawn_procs: " + extent.error().message);
+  return *extent;
+}
+
+}  // namespace
+
+ProcMesh HostMesh::spawn_procs(const Dims& dims, const std::string& name) const {
+  const Extent extent = extent_of(dims);
+  std::vector<std::string> env;
+  for (char** entry = environ; *entry != nullptr; ++entry) env.emplace_back(*entry);
+  std::vector<Host::Launch> launches(static_cast<size_t>(extent.element_count()));
+  for (size_t rank = 0; rank < launches.size(); ++rank) {
+    Host::Launch& launch = launches[rank];
+    launch.use_fork_server = false;
+    launch.argv = runtime_->argv_;
+    launch.env = env;
+    launch.label = "rank " + Point(static_cast<int64_t>(rank), extent).to_string() + " of procs '" + name + "'";
+  }
+  auto nodes = runtime_->process_->host().spawn(launches);
+  if (!nodes) throw std::runtime_error("spawn_procs: " + nodes.error().message);
+  return ProcMesh(runtime_->process_->node(), runtime_, name, std::move(*nodes), extent);
+}
+
+}  // namespace monarch
