@@ -1,0 +1,268 @@
+"""What every workload program shares: arguments, pinning, CPU accounting, the timing loop and the JSON line.
+
+A workload program measures one system in one process tree of its own and prints one JSON line per row:
+
+    {"row": "W1s", "system": "ray", "unit": "us", "value": 754.1, "p99": 990.2, "count": 1322,
+     "cpu_us": 1210.0, "samples": [...]}
+
+`value` is the round's figure (a median for latencies, a rate for throughput); `samples` are raw readings, thinned
+evenly to at most SAMPLES_MAX. A row that cannot run prints {"row": ..., "error": "why"} instead. Standard library only:
+this file is imported in every peer's venv.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+
+BENCH_DIR = os.path.dirname(os.path.abspath(__file__))
+SAMPLES_MAX = 400
+WARM_CALLS = 200
+WARM_SECONDS = 0.3
+
+# One program per API: ours and the reference system are driven by the same lines.
+SYSTEM_MODULES = {
+    "limit": "limits.ring_limit",
+    "ours": "systems.monarch_api",
+    "torchmonarch": "systems.monarch_api",
+    "ray": "systems.ray_actors",
+    "mpi4py": "systems.mpi_ranks",
+    "pyzmq": "systems.zmq_sockets",
+}
+
+# Which cores the controller and the workers get; None leaves the choice to the kernel.
+PLACEMENTS = {"two": ({0}, {1}), "one": ({0}, {0}), "free": (None, None)}
+
+
+class WrongAnswer(Exception):
+    """A system answered, but not what was asked: the row is void."""
+
+
+class NotOffered(Exception):
+    """The system has no such operation; the row is reported as not run."""
+
+
+def expect(answer, expected):
+    if answer != expected:
+        raise WrongAnswer(f"got {str(answer)[:80]}, expected {str(expected)[:80]}")
+
+
+# ---- arguments and the system under test
+
+
+def parse_arguments(rows):
+    """Arguments of a workload program that knows `rows`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--system", choices=sorted(SYSTEM_MODULES), default="ours")
+    parser.add_argument("--rows", default=",".join(rows), help="comma separated; known: " + " ".join(rows))
+    parser.add_argument("--seconds", type=float, default=1.0, help="measured time per row")
+    parser.add_argument("--placement", choices=sorted(PLACEMENTS), default="two")
+    arguments = parser.parse_args()
+    arguments.rows = arguments.rows.split(",")
+    unknown = set(arguments.rows) - set(rows)
+    if unknown:
+        parser.error(f"unknown rows: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def load_system(name):
+    """Imports the system's adapter and returns its System object. Worker processes must find this folder too."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if BENCH_DIR not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([BENCH_DIR] + [entry for entry in known if entry])
+    return importlib.import_module(SYSTEM_MODULES[name]).System()
+
+
+def run_rows(arguments, system, measures):
+    """Runs each wanted row and prints its line. `measures` maps a row to a function that returns emit's keywords."""
+    for row in arguments.rows:
+        try:
+            emit(row, arguments.system, **measures[row]())
+        except NotOffered as reason:
+            print(json.dumps({"row": row, "system": arguments.system, "error": f"not offered: {reason}"}), flush=True)
+        except WrongAnswer as reason:
+            print(json.dumps({"row": row, "system": arguments.system, "error": f"WRONG ANSWER: {reason}"}), flush=True)
+        except Exception as error:  # One broken row must not hide the others of this program.
+            text = " ".join(str(error).split())[:200]
+            print(json.dumps({"row": row, "system": arguments.system, "error": f"{type(error).__name__}: {text}"}), flush=True)
+
+
+def emit(row, system, unit, value, samples=(), **extra):
+    line = {"row": row, "system": system, "unit": unit, "value": value, **extra, "samples": thin(samples)}
+    print(json.dumps(line), flush=True)
+
+
+def thin(samples):
+    step = max(1, -(-len(samples) // SAMPLES_MAX))
+    return [round(sample, 4) for sample in samples[::step]]
+
+
+# ---- placement
+
+
+def pin_process(cpus):
+    """Pins all threads of this process; threads made later inherit it. None means: leave it."""
+    if cpus is None:
+        return
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(thread), cpus)
+        except ProcessLookupError:
+            pass  # The thread has just ended.
+
+
+# ---- CPU time
+
+
+def process_tree(root):
+    """`root` and all its descendants."""
+    children = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    parent = int(file.read().rsplit(")", 1)[1].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(entry))
+    found, queue = [], [root]
+    while queue:
+        pid = queue.pop()
+        found.append(pid)
+        queue.extend(children.get(pid, ()))
+    return found
+
+
+def cpu_seconds(extra_pids=()):
+    """CPU time so far of this process, its descendants and `extra_pids`, over the threads that live now."""
+    total_ns = 0
+    for pid in {*process_tree(os.getpid()), *extra_pids}:
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+                    total_ns += int(file.read().split()[0])
+        except OSError:
+            continue
+    return total_ns / 1e9
+
+
+# ---- timing
+
+
+def percentile(ordered, share):
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def median(values):
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def latency_summary(times_ns, cpu_s, unit="us"):
+    scale = {"us": 1e3, "ms": 1e6}[unit]
+    times = [time_ns / scale for time_ns in times_ns]
+    ordered = sorted(times)
+    return {"unit": unit, "value": median(ordered), "p99": percentile(ordered, 0.99), "count": len(times),
+            "cpu_us": cpu_s * 1e6 / len(times), "samples": times}
+
+
+def time_calls(call, expected, seconds, pids=(), unit="us", pause=0.0):
+    """Times single calls; every answer is compared. `pause` sleeps between calls (a cold caller)."""
+    clock = time.perf_counter_ns
+    warm_until = clock() + int(WARM_SECONDS * 1e9)
+    for _ in range(3 if pause else WARM_CALLS):
+        expect(call(), expected)
+        if clock() > warm_until:
+            break
+    times = []
+    cpu_before = cpu_seconds(pids)
+    end = clock() + int(seconds * 1e9)
+    while clock() < end or len(times) < 5:
+        if pause:
+            time.sleep(pause)
+        start = clock()
+        answer = call()
+        stop = clock()
+        if answer != expected:
+            expect(answer, expected)
+        times.append(stop - start)
+    return latency_summary(times, cpu_seconds(pids) - cpu_before, unit)
+
+
+async def time_awaits(call, expected, seconds, pids=()):
+    """As time_calls, for a function that returns an awaitable."""
+    clock = time.perf_counter_ns
+    warm_until = clock() + int(WARM_SECONDS * 1e9)
+    for _ in range(WARM_CALLS):
+        expect(await call(), expected)
+        if clock() > warm_until:
+            break
+    times = []
+    cpu_before = cpu_seconds(pids)
+    end = clock() + int(seconds * 1e9)
+    while clock() < end or len(times) < 5:
+        start = clock()
+        answer = await call()
+        stop = clock()
+        if answer != expected:
+            expect(answer, expected)
+        times.append(stop - start)
+    return latency_summary(times, cpu_seconds(pids) - cpu_before)
+
+
+def time_batches(batch, seconds, pids=()):
+    """Calls per second of `batch()`, which makes calls, checks their answers and returns how many they were."""
+    clock = time.perf_counter_ns
+    warm_until = clock() + int(WARM_SECONDS * 1e9)
+    for _ in range(WARM_CALLS):
+        batch()
+        if clock() > warm_until:
+            break
+    rates, calls = [], 0
+    cpu_before = cpu_seconds(pids)
+    begin = start = clock()
+    end = begin + int(seconds * 1e9)
+    while start < end or len(rates) < 3:
+        count = batch()
+        stop = clock()
+        rates.append(count * 1e9 / (stop - start))
+        calls += count
+        start = stop
+    cpu_s = cpu_seconds(pids) - cpu_before
+    return {"unit": "/s", "value": calls * 1e9 / (start - begin), "count": calls, "cpu_us": cpu_s * 1e6 / calls,
+            "samples": rates}
+
+
+async def time_async_batches(batch, seconds, pids=()):
+    """As time_batches, for a coroutine function."""
+    clock = time.perf_counter_ns
+    warm_until = clock() + int(WARM_SECONDS * 1e9)
+    for _ in range(WARM_CALLS):
+        await batch()
+        if clock() > warm_until:
+            break
+    rates, calls = [], 0
+    cpu_before = cpu_seconds(pids)
+    begin = start = clock()
+    end = begin + int(seconds * 1e9)
+    while start < end or len(rates) < 3:
+        count = await batch()
+        stop = clock()
+        rates.append(count * 1e9 / (stop - start))
+        calls += count
+        start = stop
+    cpu_s = cpu_seconds(pids) - cpu_before
+    return {"unit": "/s", "value": calls * 1e9 / (start - begin), "count": calls, "cpu_us": cpu_s * 1e6 / calls,
+            "samples": rates}
+
+
+def idle_burn(pids=()):
+    """CPU that the whole process tree burns over the second after the first idle second, in ms per s."""
+    time.sleep(1.0)
+    before, start = cpu_seconds(pids), time.perf_counter()
+    time.sleep(1.0)
+    burnt = (cpu_seconds(pids) - before) / (time.perf_counter() - start)
+    return {"unit": "ms/s", "value": burnt * 1e3, "count": 1, "samples": [burnt * 1e3]}

@@ -1,0 +1,94 @@
+"""W2: calls to one actor, many at a time; 64-byte payloads.
+
+w, w1k  64 and 1,024 outstanding calls, then all results      g  asyncio.gather of 64 (async endpoint)
+o       one-way sends for the measured time, then a barrier that counts what arrived
+"""
+
+import asyncio
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from harness import (  # noqa: E402
+    cpu_seconds, expect, load_system, parse_arguments, run_rows, time_async_batches, time_batches)
+
+ONE_WAY_CHUNK = 500
+
+
+def one_way_flood(system, seconds):
+    send, barrier = system.one_way()
+    arrived = barrier()
+    for _ in range(200):
+        send()
+    expect(barrier(), arrived + 200)
+    arrived += 200
+    sent = 0
+    cpu_before, start = cpu_seconds(system.pids()), time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        for _ in range(ONE_WAY_CHUNK):
+            send()
+        sent += ONE_WAY_CHUNK
+    total = barrier()
+    elapsed = time.perf_counter() - start
+    cpu_s = cpu_seconds(system.pids()) - cpu_before
+    expect(total, arrived + sent)
+    rate = sent / elapsed
+    return {"unit": "/s", "value": rate, "count": sent, "cpu_us": cpu_s * 1e6 / sent, "samples": [rate]}
+
+
+def main():
+    arguments = parse_arguments(["W2w", "W2w1k", "W2o", "W2g"])
+    system = load_system(arguments.system)
+    if system.is_worker():
+        return system.serve()
+    kind = None
+
+    def ready(wanted):
+        nonlocal kind
+        if kind == wanted:
+            return
+        if kind:
+            system.unplace()
+            system.stop()
+        system.start(1, wanted)
+        system.place(arguments.placement)
+        kind = wanted
+
+    def window(count):
+        def measure():
+            ready("sync")
+            call, expected = system.window(count), list(range(count))
+
+            def batch():
+                expect(call(), expected)
+                return count
+
+            return time_batches(batch, arguments.seconds, system.pids())
+
+        return measure
+
+    def flood():
+        ready("sync")
+        return one_way_flood(system, arguments.seconds)
+
+    def gather():
+        ready("async")
+
+        async def measure():
+            call, expected = system.gatherer(64), list(range(64))
+
+            async def batch():
+                expect(await call(), expected)
+                return 64
+
+            return await time_async_batches(batch, arguments.seconds, system.pids())
+
+        return asyncio.run(measure())
+
+    run_rows(arguments, system, {"W2w": window(64), "W2w1k": window(1024), "W2o": flood, "W2g": gather})
+    if kind:
+        system.stop()
+
+
+main()
