@@ -113,6 +113,27 @@ def pin_process(cpus):
             pass  # The thread has just ended.
 
 
+class Stage:
+    """Brings a system up, placed, when a row first needs it: one mesh at a time, of one kind of actor."""
+
+    def __init__(self, system, placement):
+        self.system, self.placement, self.up = system, placement, None
+
+    def ready(self, procs=1, kind="sync"):
+        if self.up == (procs, kind):
+            return
+        self.end()
+        self.system.start(procs, kind)
+        self.system.place(self.placement)
+        self.up = (procs, kind)
+
+    def end(self):
+        if self.up:
+            self.system.unplace()
+            self.system.stop()
+            self.up = None
+
+
 # ---- CPU time
 
 
@@ -135,17 +156,34 @@ def process_tree(root):
     return found
 
 
-def cpu_seconds(extra_pids=()):
-    """CPU time so far of this process, its descendants and `extra_pids`, over the threads that live now."""
-    total_ns = 0
-    for pid in {*process_tree(os.getpid()), *extra_pids}:
-        try:
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
-                    total_ns += int(file.read().split()[0])
-        except OSError:
-            continue
-    return total_ns / 1e9
+class CpuMeter:
+    """CPU time that this process, its descendants and `extra_pids` use from now on.
+
+    The tree is walked once, before the first reading: walking /proc costs milliseconds of CPU itself. Processes and threads
+    that come later are not seen, nor is what a thread had used that ended before the last reading.
+    """
+
+    def __init__(self, extra_pids=()):
+        self.extra_pids = extra_pids
+        self.start()
+
+    def start(self):
+        self.pids = {*process_tree(os.getpid()), *self.extra_pids}
+        self.before = self.read()
+
+    def read(self):
+        total_ns = 0
+        for pid in self.pids:
+            try:
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+                        total_ns += int(file.read().split()[0])
+            except OSError:
+                continue
+        return total_ns
+
+    def spent_us(self):
+        return (self.read() - self.before) / 1e3
 
 
 # ---- timing
@@ -161,12 +199,16 @@ def median(values):
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def latency_summary(times_ns, cpu_s, unit="us"):
+def latency_summary(times_ns, cpu_us, unit="us"):
     scale = {"us": 1e3, "ms": 1e6}[unit]
     times = [time_ns / scale for time_ns in times_ns]
     ordered = sorted(times)
     return {"unit": unit, "value": median(ordered), "p99": percentile(ordered, 0.99), "count": len(times),
-            "cpu_us": cpu_s * 1e6 / len(times), "samples": times}
+            "cpu_us": cpu_us / len(times), "samples": times}
+
+
+def rate_summary(rates, calls, elapsed_ns, cpu_us):
+    return {"unit": "/s", "value": calls * 1e9 / elapsed_ns, "count": calls, "cpu_us": cpu_us / calls, "samples": rates}
 
 
 def time_calls(call, expected, seconds, pids=(), unit="us", pause=0.0):
@@ -178,7 +220,7 @@ def time_calls(call, expected, seconds, pids=(), unit="us", pause=0.0):
         if clock() > warm_until:
             break
     times = []
-    cpu_before = cpu_seconds(pids)
+    meter = CpuMeter(pids)
     end = clock() + int(seconds * 1e9)
     while clock() < end or len(times) < 5:
         if pause:
@@ -189,7 +231,7 @@ def time_calls(call, expected, seconds, pids=(), unit="us", pause=0.0):
         if answer != expected:
             expect(answer, expected)
         times.append(stop - start)
-    return latency_summary(times, cpu_seconds(pids) - cpu_before, unit)
+    return latency_summary(times, meter.spent_us(), unit)
 
 
 async def time_awaits(call, expected, seconds, pids=()):
@@ -201,7 +243,7 @@ async def time_awaits(call, expected, seconds, pids=()):
         if clock() > warm_until:
             break
     times = []
-    cpu_before = cpu_seconds(pids)
+    meter = CpuMeter(pids)
     end = clock() + int(seconds * 1e9)
     while clock() < end or len(times) < 5:
         start = clock()
@@ -210,7 +252,7 @@ async def time_awaits(call, expected, seconds, pids=()):
         if answer != expected:
             expect(answer, expected)
         times.append(stop - start)
-    return latency_summary(times, cpu_seconds(pids) - cpu_before)
+    return latency_summary(times, meter.spent_us())
 
 
 def time_batches(batch, seconds, pids=()):
@@ -222,7 +264,7 @@ def time_batches(batch, seconds, pids=()):
         if clock() > warm_until:
             break
     rates, calls = [], 0
-    cpu_before = cpu_seconds(pids)
+    meter = CpuMeter(pids)
     begin = start = clock()
     end = begin + int(seconds * 1e9)
     while start < end or len(rates) < 3:
@@ -231,9 +273,7 @@ def time_batches(batch, seconds, pids=()):
         rates.append(count * 1e9 / (stop - start))
         calls += count
         start = stop
-    cpu_s = cpu_seconds(pids) - cpu_before
-    return {"unit": "/s", "value": calls * 1e9 / (start - begin), "count": calls, "cpu_us": cpu_s * 1e6 / calls,
-            "samples": rates}
+    return rate_summary(rates, calls, start - begin, meter.spent_us())
 
 
 async def time_async_batches(batch, seconds, pids=()):
@@ -245,7 +285,7 @@ async def time_async_batches(batch, seconds, pids=()):
         if clock() > warm_until:
             break
     rates, calls = [], 0
-    cpu_before = cpu_seconds(pids)
+    meter = CpuMeter(pids)
     begin = start = clock()
     end = begin + int(seconds * 1e9)
     while start < end or len(rates) < 3:
@@ -254,15 +294,13 @@ async def time_async_batches(batch, seconds, pids=()):
         rates.append(count * 1e9 / (stop - start))
         calls += count
         start = stop
-    cpu_s = cpu_seconds(pids) - cpu_before
-    return {"unit": "/s", "value": calls * 1e9 / (start - begin), "count": calls, "cpu_us": cpu_s * 1e6 / calls,
-            "samples": rates}
+    return rate_summary(rates, calls, start - begin, meter.spent_us())
 
 
 def idle_burn(pids=()):
     """CPU that the whole process tree burns over the second after the first idle second, in ms per s."""
     time.sleep(1.0)
-    before, start = cpu_seconds(pids), time.perf_counter()
+    meter, start = CpuMeter(pids), time.perf_counter()
     time.sleep(1.0)
-    burnt = (cpu_seconds(pids) - before) / (time.perf_counter() - start)
-    return {"unit": "ms/s", "value": burnt * 1e3, "count": 1, "samples": [burnt * 1e3]}
+    burnt = meter.spent_us() / 1e3 / (time.perf_counter() - start)
+    return {"unit": "ms/s", "value": burnt, "count": 1, "samples": [burnt]}

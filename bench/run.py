@@ -139,7 +139,8 @@ def end_leftovers():
 
 def run_program(command):
     """-> (lines by row, reason for what is missing)"""
-    environment = {**os.environ, "PYTHONPATH": BENCH_DIR, "PYTHONDONTWRITEBYTECODE": ""}
+    environment = {**os.environ, "PYTHONPATH": BENCH_DIR}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # imports are timed with warm byte code
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
                                start_new_session=True, cwd=ROOT)
     try:
@@ -349,7 +350,7 @@ def print_table(table, systems):
 
 
 def print_details(table, systems):
-    print("\nours: 95 % interval of the median, p99, CPU per call (both sides)")
+    print("\nours: 95 % interval of the median, p99, CPU per call (all processes)")
     for entry in table:
         cell = entry["systems"].get("ours")
         if cell:

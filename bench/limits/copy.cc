@@ -25,6 +25,7 @@ struct Shared {
   alignas(64) std::atomic<std::uint64_t> asked{0};
   alignas(64) std::atomic<std::uint64_t> answered{0};
   alignas(64) std::uint64_t answer = 0;
+  char* source = nullptr;  // where the payload lies in the sender; set before the first question
 };
 
 /// Touched memory. Private memory asks for huge pages, as NumPy does for large arrays.
@@ -70,22 +71,24 @@ void read_from(pid_t sender, char* source, char* target, std::size_t size) {
 
 std::vector<double> send_copies(Way way, std::size_t size, bool everything, double seconds, int cpu_a, int cpu_b) {
   auto* shared = new (warm_memory(sizeof(Shared), MAP_SHARED)) Shared;
-  char* source = warm_memory(size, MAP_PRIVATE);
-  char* slab = warm_memory(size, way == Way::kSharedMemory ? MAP_SHARED : MAP_PRIVATE);
+  char* slab = way == Way::kSharedMemory ? warm_memory(size, MAP_SHARED) : nullptr;
   const pid_t sender = getpid();
   const pid_t child = fork();
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     pin_thread(cpu_b);
+    if (slab == nullptr) slab = warm_memory(size, MAP_PRIVATE);
     std::memset(slab, 1, size);  // the child's page tables are warm too
     for (std::uint64_t turn = 1;; ++turn) {
       await(shared->asked, turn);
-      if (way == Way::kVmRead) read_from(sender, source, slab, size);
+      if (way == Way::kVmRead) read_from(sender, shared->source, slab, size);
       shared->answer = look(slab, size, everything);
       shared->answered.store(turn, std::memory_order_release);
     }
   }
   pin_thread(cpu_a);
+  // Private memory is made after the fork: copy-on-write would break its huge pages up.
+  char* source = shared->source = warm_memory(size, MAP_PRIVATE);
   std::vector<double> rates;
   const std::uint64_t start_ns = now_ns();
   const auto warm_ns = static_cast<std::uint64_t>(seconds * 0.25e9), end_ns = static_cast<std::uint64_t>(seconds * 1.25e9);
@@ -105,7 +108,8 @@ std::vector<double> send_copies(Way way, std::size_t size, bool everything, doub
   }
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  munmap(source, size), munmap(slab, size);
+  munmap(source, size);
+  if (slab != nullptr) munmap(slab, size);
   return rates;
 }
 

@@ -10,7 +10,8 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from harness import idle_burn, load_system, parse_arguments, run_rows, time_awaits, time_calls  # noqa: E402
+from harness import Stage, idle_burn, load_system, parse_arguments, run_rows, time_awaits, time_calls  # noqa: E402
+from systems.base import ERROR_TEXT  # noqa: E402
 
 
 def main():
@@ -18,28 +19,17 @@ def main():
     system = load_system(arguments.system)
     if system.is_worker():
         return system.serve()
-    kind = None
-
-    def ready(wanted):
-        nonlocal kind
-        if kind == wanted:
-            return
-        if kind:
-            system.unplace()
-            system.stop()
-        system.start(1, wanted)
-        system.place(arguments.placement)
-        kind = wanted
+    stage = Stage(system, arguments.placement)
 
     def sync(make, expected, **options):
         def measure():
-            ready("sync")
+            stage.ready()
             return time_calls(make(), expected, arguments.seconds, system.pids(), **options)
 
         return measure
 
     def awaited():
-        ready("async")
+        stage.ready(kind="async")
 
         async def measure():
             return await time_awaits(system.async_caller(), 3, arguments.seconds, system.pids())
@@ -47,11 +37,9 @@ def main():
         return asyncio.run(measure())
 
     def idle():
-        ready("sync")
+        stage.ready()
         time_calls(system.caller(), 3, 0.1)
         return idle_burn(system.pids())
-
-    from systems.base import ERROR_TEXT
 
     run_rows(arguments, system, {
         "W1s": sync(system.caller, 3),
@@ -60,8 +48,7 @@ def main():
         "W1i": idle,
         "W1a": awaited,
     })
-    if kind:
-        system.stop()
+    stage.end()
 
 
 main()

@@ -11,7 +11,8 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from harness import (  # noqa: E402
-    cpu_seconds, expect, load_system, parse_arguments, run_rows, time_async_batches, time_batches)
+    CpuMeter, Stage, expect, load_system, parse_arguments, rate_summary, run_rows, time_async_batches,
+    time_batches)
 
 ONE_WAY_CHUNK = 500
 
@@ -24,17 +25,16 @@ def one_way_flood(system, seconds):
     expect(barrier(), arrived + 200)
     arrived += 200
     sent = 0
-    cpu_before, start = cpu_seconds(system.pids()), time.perf_counter()
-    while time.perf_counter() - start < seconds:
+    meter = CpuMeter(system.pids())
+    start = time.perf_counter_ns()
+    while time.perf_counter_ns() - start < seconds * 1e9:
         for _ in range(ONE_WAY_CHUNK):
             send()
         sent += ONE_WAY_CHUNK
     total = barrier()
-    elapsed = time.perf_counter() - start
-    cpu_s = cpu_seconds(system.pids()) - cpu_before
+    elapsed_ns, cpu_us = time.perf_counter_ns() - start, meter.spent_us()
     expect(total, arrived + sent)
-    rate = sent / elapsed
-    return {"unit": "/s", "value": rate, "count": sent, "cpu_us": cpu_s * 1e6 / sent, "samples": [rate]}
+    return rate_summary([sent * 1e9 / elapsed_ns], sent, elapsed_ns, cpu_us)
 
 
 def main():
@@ -42,22 +42,11 @@ def main():
     system = load_system(arguments.system)
     if system.is_worker():
         return system.serve()
-    kind = None
-
-    def ready(wanted):
-        nonlocal kind
-        if kind == wanted:
-            return
-        if kind:
-            system.unplace()
-            system.stop()
-        system.start(1, wanted)
-        system.place(arguments.placement)
-        kind = wanted
+    stage = Stage(system, arguments.placement)
 
     def window(count):
         def measure():
-            ready("sync")
+            stage.ready()
             call, expected = system.window(count), list(range(count))
 
             def batch():
@@ -69,11 +58,11 @@ def main():
         return measure
 
     def flood():
-        ready("sync")
+        stage.ready()
         return one_way_flood(system, arguments.seconds)
 
     def gather():
-        ready("async")
+        stage.ready(kind="async")
 
         async def measure():
             call, expected = system.gatherer(64), list(range(64))
@@ -87,8 +76,7 @@ def main():
         return asyncio.run(measure())
 
     run_rows(arguments, system, {"W2w": window(64), "W2w1k": window(1024), "W2o": flood, "W2g": gather})
-    if kind:
-        system.stop()
+    stage.end()
 
 
 main()

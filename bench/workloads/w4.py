@@ -4,7 +4,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from harness import load_system, parse_arguments, run_rows, time_calls  # noqa: E402
+from harness import Stage, load_system, parse_arguments, run_rows, time_calls  # noqa: E402
 
 
 def main():
@@ -12,21 +12,19 @@ def main():
     system = load_system(arguments.system)
     if system.is_worker():
         return system.serve()
+    stage = Stage(system, arguments.placement)
 
     def mesh_call(procs):
         def measure():
-            system.start(procs)
-            system.place(arguments.placement)
+            stage.ready(procs)
             call_all = system.all_caller()
             expected = [7 + rank for rank in range(procs)]
-            result = time_calls(lambda: call_all(7), expected, arguments.seconds, system.pids(), unit="ms")
-            system.unplace()
-            system.stop()
-            return result
+            return time_calls(lambda: call_all(7), expected, arguments.seconds, system.pids(), unit="ms")
 
         return measure
 
     run_rows(arguments, system, {f"W4_{procs}": mesh_call(procs) for procs in (2, 8, 32)})
+    stage.end()
 
 
 main()

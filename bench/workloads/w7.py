@@ -5,7 +5,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from harness import cpu_seconds, expect, load_system, parse_arguments, run_rows  # noqa: E402
+from harness import Stage, expect, load_system, parse_arguments, run_rows  # noqa: E402
 
 COUNT = 100
 PROCS = 2
@@ -16,20 +16,18 @@ def main():
     system = load_system(arguments.system)
     if system.is_worker():
         return system.serve()
+    stage = Stage(system, arguments.placement)
 
     def measure():
-        system.start(PROCS)
-        system.place(arguments.placement)
+        stage.ready(PROCS)
         expect(system.spawn_actors(2), [1, 2])  # the first spawn of a class is not what the row asks for
-        cpu_before, start = cpu_seconds(system.pids()), time.perf_counter()
+        start = time.perf_counter()
         answers = system.spawn_actors(COUNT)
         elapsed = time.perf_counter() - start
-        cpu_s = cpu_seconds(system.pids()) - cpu_before
         expect(answers, [index + 1 for index in range(COUNT)])
-        system.unplace()
-        system.stop()
+        stage.end()
         rate = COUNT / elapsed
-        return {"unit": "/s", "value": rate, "count": COUNT, "cpu_us": cpu_s * 1e6 / COUNT, "samples": [rate]}
+        return {"unit": "/s", "value": rate, "count": COUNT, "samples": [rate]}
 
     run_rows(arguments, system, {"W7": measure})
 
