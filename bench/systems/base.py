@@ -1,0 +1,98 @@
+"""The operations of a system under test. An adapter overrides what its system has.
+
+Methods that make a callable (`caller`, `raiser` ...) return the system's own shortest spelling of the operation, so that
+the workload's loop adds one Python call for every system alike.
+"""
+
+import os
+
+from harness import PLACEMENTS, NotOffered, pin_process
+
+PAYLOAD = b"m" * 64
+ERROR_TEXT = "boom 4711"
+
+
+class BaseSystem:
+    import_statement = None  # what W9i times
+
+    def is_worker(self):
+        """True in a process that was started as a worker by somebody else (a launcher of ranks)."""
+        return False
+
+    def serve(self):
+        """The worker's life, where is_worker() is true."""
+
+    def start(self, procs, kind="sync"):
+        """Brings up `procs` processes with one actor each, whose endpoints are of `kind` sync or async."""
+        self.missing("start")
+
+    def stop(self):
+        """Ends everything that start made."""
+
+    def pids(self):
+        """Process ids of the workers."""
+        return ()
+
+    def place_workers(self, cpus):
+        """Pins every worker process, by the system's own public means."""
+        self.missing("place_workers")
+
+    def place(self, placement):
+        controller, workers = PLACEMENTS[placement]
+        if workers is not None:
+            self.place_workers(workers)
+        pin_process(controller)
+
+    def unplace(self):
+        pin_process(set(range(os.cpu_count())))
+
+    def caller(self):
+        """-> function: one call of add(1, 2) on the first actor, its result."""
+        self.missing("caller")
+
+    def async_caller(self):
+        """-> function: awaitable of the same."""
+        self.missing("async caller")
+
+    def raiser(self):
+        """-> function: calls an endpoint that raises ERROR_TEXT; returns the text of what the caller got."""
+        self.missing("raiser")
+
+    def window(self, count):
+        """-> function: `count` outstanding calls take(i, PAYLOAD) -> i, then the list of all results."""
+        self.missing("window")
+
+    def gatherer(self, count):
+        """-> async function: `count` calls take(i, PAYLOAD) gathered; the list of results."""
+        self.missing("gather")
+
+    def one_way(self):
+        """-> (send, barrier): send() sends PAYLOAD one way; barrier() returns how many have arrived in all."""
+        self.missing("one-way")
+
+    def all_caller(self):
+        """-> function(x): x + rank from every actor, as a list in rank order."""
+        self.missing("call of a mesh")
+
+    def array_sender(self, everything):
+        """-> function(array): a[0] + 256 * a[-1], or with `everything` the sum of the array's 64-bit words."""
+        self.missing("array argument")
+
+    def spawn_actors(self, count):
+        """Makes `count` actors one by one in the running processes; the list of add(i, 1) from each."""
+        self.missing("spawn of single actors into running processes")
+
+    def spawn_round(self, procs):
+        """Makes `procs` new processes with one actor each; -> (list of first answers add(rank, 1), function that ends them)."""
+        self.missing("spawn of processes")
+
+    @staticmethod
+    def missing(what):
+        raise NotOffered(what)
+
+
+def look(array, everything):
+    """What the receiver does with an array; the same for every system."""
+    if everything:
+        return int(array.view("u8").sum())
+    return int(array[0]) + 256 * int(array[-1])

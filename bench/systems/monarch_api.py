@@ -1,0 +1,156 @@
+"""Monarch's public Python API: this project and the reference system (PyTorch Monarch) run these same lines."""
+
+import os
+
+from monarch.actor import Actor, current_rank, endpoint, this_host
+
+from harness import pin_process
+from systems.base import ERROR_TEXT, PAYLOAD, BaseSystem, look
+
+
+class Worker(Actor):
+    def __init__(self):
+        self.rank = current_rank().rank
+        self.received = 0
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def pin(self, cpus) -> None:
+        pin_process(cpus)
+
+    @endpoint
+    def add(self, a, b):
+        return a + b
+
+    @endpoint
+    def fail(self):
+        raise ValueError(ERROR_TEXT)
+
+    @endpoint
+    def take(self, index, payload):
+        return index
+
+    @endpoint
+    def receive(self, payload) -> None:
+        self.received += len(payload) == len(PAYLOAD)
+
+    @endpoint
+    def count_received(self) -> int:
+        return self.received
+
+    @endpoint
+    def add_rank(self, x):
+        return x + self.rank
+
+    @endpoint
+    def look(self, array, everything):
+        return look(array, everything)
+
+
+class AsyncWorker(Actor):
+    @endpoint
+    async def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    async def pin(self, cpus) -> None:
+        pin_process(cpus)
+
+    @endpoint
+    async def add(self, a, b):
+        return a + b
+
+    @endpoint
+    async def take(self, index, payload):
+        return index
+
+
+class System(BaseSystem):
+    import_statement = "import monarch.actor"
+
+    def __init__(self):
+        self.actors = self.first = self.procs = None
+
+    def start(self, procs, kind="sync"):
+        self.procs = this_host().spawn_procs(per_host={"procs": procs})
+        self.actors = self.procs.spawn("worker", Worker if kind == "sync" else AsyncWorker)
+        self.first = self.actors.slice(procs=0)
+        self.worker_pids = list(self.actors.pid.call().get().values())
+
+    def stop(self):
+        self.procs.stop().get()
+
+    def pids(self):
+        return self.worker_pids
+
+    def place_workers(self, cpus):
+        self.actors.pin.call(cpus).get()
+
+    def caller(self):
+        first = self.first
+        return lambda: first.add.call_one(1, 2).get()
+
+    def async_caller(self):
+        first = self.first
+        return lambda: first.add.call_one(1, 2)
+
+    def raiser(self):
+        first = self.first
+
+        def call():
+            try:
+                first.fail.call_one().get()
+            except Exception as error:
+                return ERROR_TEXT if ERROR_TEXT in str(error) else str(error)
+
+        return call
+
+    def window(self, count):
+        first = self.first
+
+        def call():
+            futures = [first.take.call_one(index, PAYLOAD) for index in range(count)]
+            return [future.get() for future in futures]
+
+        return call
+
+    def gatherer(self, count):
+        import asyncio
+
+        first = self.first
+
+        async def wait(future):
+            return await future
+
+        async def call():
+            return await asyncio.gather(*[wait(first.take.call_one(index, PAYLOAD)) for index in range(count)])
+
+        return call
+
+    def one_way(self):
+        first = self.first
+        return lambda: first.receive.broadcast(PAYLOAD), lambda: first.count_received.call_one().get()
+
+    def all_caller(self):
+        actors = self.actors
+        return lambda x: list(actors.add_rank.call(x).get().values())
+
+    def array_sender(self, everything):
+        first = self.first
+        return lambda array: first.look.call_one(array, everything).get()
+
+    def spawn_actors(self, count):
+        width = self.procs.size()
+        cells = [self.procs.slice(procs=cell) for cell in range(width)]
+        actors = [cells[index % width].spawn(f"single_{index}", Worker) for index in range(count)]
+        futures = [actor.add.call_one(index, 1) for index, actor in enumerate(actors)]
+        return [future.get() for future in futures]
+
+    def spawn_round(self, procs):
+        mesh = this_host().spawn_procs(per_host={"procs": procs})
+        actors = mesh.spawn("first", Worker)
+        answers = list(actors.add_rank.call(1).get().values())
+        return answers, lambda: mesh.stop().get()

@@ -1,0 +1,145 @@
+"""mpi4py: rank 0 is the controller, every other rank serves. Started by mpirun with one rank more than workers."""
+
+import os
+
+import numpy
+from mpi4py import MPI
+
+from harness import pin_process
+from systems.base import ERROR_TEXT, PAYLOAD, BaseSystem, look
+
+COMM = MPI.COMM_WORLD
+
+
+class Worker:
+    """What a rank serves. Requests are (method, arguments, wants an answer), pickled by mpi4py."""
+
+    def __init__(self):
+        self.received = 0
+        self.array = numpy.empty(0, "u1")
+
+    def pid(self):
+        return os.getpid()
+
+    def pin(self, cpus):
+        pin_process(cpus)
+
+    def add(self, a, b):
+        return a + b
+
+    def fail(self):
+        raise ValueError(ERROR_TEXT)
+
+    def take(self, index, payload):
+        return index
+
+    def receive(self, payload):
+        self.received += len(payload) == len(PAYLOAD)
+
+    def count_received(self):
+        return self.received
+
+    def look(self, size, everything):
+        """The array itself follows as a buffer; it is received where the last one was."""
+        if len(self.array) != size:
+            self.array = numpy.empty(size, "u1")
+        COMM.Recv(self.array, source=0)
+        return look(self.array, everything)
+
+    def collective(self):
+        """Serves calls to all ranks until a None: a broadcast and a gather each."""
+        while (x := COMM.bcast(None, root=0)) is not None:
+            COMM.gather(x + COMM.rank - 1, root=0)
+
+
+def ask(rank, method, *arguments):
+    COMM.send((method, arguments, True), dest=rank)
+    answer = COMM.recv(source=rank)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+class System(BaseSystem):
+    in_collective = False
+
+    def is_worker(self):
+        return COMM.rank > 0
+
+    def serve(self):
+        worker = Worker()
+        while (request := COMM.recv(source=0)) is not None:
+            method, arguments, wants_answer = request
+            try:
+                answer = getattr(worker, method)(*arguments)
+            except Exception as error:
+                answer = error
+            if wants_answer:
+                COMM.send(answer, dest=0)
+
+    def start(self, procs, kind="sync"):
+        if kind != "sync":
+            self.missing("async calls")
+        if COMM.size != procs + 1:
+            self.missing(f"{procs} workers under {COMM.size} ranks")
+        self.ranks = range(1, procs + 1)
+        self.worker_pids = [ask(rank, "pid") for rank in self.ranks]
+
+    def stop(self):
+        if self.in_collective:
+            COMM.bcast(None, root=0)
+            self.in_collective = False
+        for rank in self.ranks:
+            COMM.send(None, dest=rank)
+
+    def pids(self):
+        return self.worker_pids
+
+    def place_workers(self, cpus):
+        for rank in self.ranks:
+            ask(rank, "pin", cpus)
+
+    def caller(self):
+        return lambda: ask(1, "add", 1, 2)
+
+    def raiser(self):
+        def call():
+            try:
+                ask(1, "fail")
+            except ValueError as error:
+                return str(error)
+
+        return call
+
+    def window(self, count):
+        send, receive = COMM.send, COMM.recv
+
+        def call():
+            for index in range(count):
+                send(("take", (index, PAYLOAD), True), 1)
+            return [receive(source=1) for _ in range(count)]
+
+        return call
+
+    def one_way(self):
+        send = COMM.send
+        return lambda: send(("receive", (PAYLOAD,), False), 1), lambda: ask(1, "count_received")
+
+    def all_caller(self):
+        for rank in self.ranks:
+            COMM.send(("collective", (), False), dest=rank)
+        self.in_collective = True
+
+        def call(x):
+            COMM.bcast(x, root=0)
+            return COMM.gather(None, root=0)[1:]
+
+        return call
+
+    def array_sender(self, everything):
+        def call(array):
+            COMM.send(("look", (array.size, everything), True), dest=1)
+            COMM.Send(array, dest=1)
+            return COMM.recv(source=1)
+
+        return call

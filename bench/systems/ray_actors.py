@@ -1,0 +1,154 @@
+"""Ray: actors, object references, default settings (no dashboard: it is not part of the plain wheel)."""
+
+import logging
+import os
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray  # noqa: E402
+
+from harness import pin_process  # noqa: E402
+from systems.base import ERROR_TEXT, PAYLOAD, BaseSystem, look  # noqa: E402
+
+
+@ray.remote
+class Worker:
+    def __init__(self, rank=0):
+        self.rank = rank
+        self.received = 0
+
+    def pid(self):
+        return os.getpid()
+
+    def pin(self, cpus):
+        pin_process(cpus)
+
+    def add(self, a, b):
+        return a + b
+
+    def fail(self):
+        raise ValueError(ERROR_TEXT)
+
+    def take(self, index, payload):
+        return index
+
+    def receive(self, payload):
+        self.received += len(payload) == len(PAYLOAD)
+
+    def count_received(self):
+        return self.received
+
+    def add_rank(self, x):
+        return x + self.rank
+
+    def look(self, array, everything):
+        return look(array, everything)
+
+
+@ray.remote
+class AsyncWorker:
+    def __init__(self, rank=0):
+        self.rank = rank
+
+    async def pid(self):
+        return os.getpid()
+
+    async def pin(self, cpus):
+        pin_process(cpus)
+
+    async def add(self, a, b):
+        return a + b
+
+    async def take(self, index, payload):
+        return index
+
+
+def ensure_ray():
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+
+
+class System(BaseSystem):
+    import_statement = "import ray"
+
+    def start(self, procs, kind="sync"):
+        ensure_ray()
+        made = Worker if kind == "sync" else AsyncWorker
+        self.actors = [made.remote(rank) for rank in range(procs)]
+        self.first = self.actors[0]
+        self.worker_pids = ray.get([actor.pid.remote() for actor in self.actors])
+
+    def stop(self):
+        for actor in self.actors:
+            ray.kill(actor)
+
+    def pids(self):
+        return self.worker_pids
+
+    def place_workers(self, cpus):
+        ray.get([actor.pin.remote(cpus) for actor in self.actors])
+
+    def caller(self):
+        add, get = self.first.add, ray.get
+        return lambda: get(add.remote(1, 2))
+
+    def async_caller(self):
+        add = self.first.add
+        return lambda: add.remote(1, 2)
+
+    def raiser(self):
+        fail, get = self.first.fail, ray.get
+
+        def call():
+            try:
+                get(fail.remote())
+            except Exception as error:
+                return ERROR_TEXT if ERROR_TEXT in str(error) else str(error)
+
+        return call
+
+    def window(self, count):
+        take, get = self.first.take, ray.get
+        return lambda: get([take.remote(index, PAYLOAD) for index in range(count)])
+
+    def gatherer(self, count):
+        import asyncio
+
+        take = self.first.take
+
+        async def call():
+            return await asyncio.gather(*[take.remote(index, PAYLOAD) for index in range(count)])
+
+        return call
+
+    def one_way(self):
+        receive, count = self.first.receive, self.first.count_received
+        return lambda: receive.remote(PAYLOAD), lambda: ray.get(count.remote())
+
+    def all_caller(self):
+        actors, get = self.actors, ray.get
+        return lambda x: get([actor.add_rank.remote(x) for actor in actors])
+
+    def array_sender(self, everything):
+        look_remote, get = self.first.look, ray.get
+        return lambda array: get(look_remote.remote(array, everything))
+
+    def spawn_actors(self, count):
+        """Ray has no actors that share a process: each one is a process of its own."""
+        actors = [Worker.remote() for _ in range(count)]
+        answers = ray.get([actor.add.remote(index, 1) for index, actor in enumerate(actors)])
+        for actor in actors:
+            ray.kill(actor)
+        return answers
+
+    def spawn_round(self, procs):
+        ensure_ray()
+        actors = [Worker.remote(rank) for rank in range(procs)]
+        answers = ray.get([actor.add_rank.remote(1) for actor in actors])
+
+        def end():
+            for actor in actors:
+                ray.kill(actor)
+
+        return answers, end
