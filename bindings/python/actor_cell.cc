@@ -481,6 +481,11 @@ void PyCellFactory::forget(PyCell* cell) {
   changed_.notify_all();
 }
 
+bool PyCellFactory::has_actors() {
+  std::lock_guard lock(mutex_);
+  return !live_.empty();
+}
+
 void PyCellFactory::stop_all(int64_t limit_ns, const std::string& reason) {
   std::vector<std::shared_ptr<PyCell>> cells;
   {

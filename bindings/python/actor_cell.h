@@ -116,6 +116,7 @@ class PyCellFactory final : public CellFactory {
   // Says what nobody has seen. Any thread.
   void report_unobserved();
   void forget(PyCell* cell);
+  bool has_actors();
 
  private:
   struct Parked;

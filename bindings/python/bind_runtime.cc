@@ -187,6 +187,18 @@ void shutdown(double grace_seconds) {
   s.runtime->shutdown(static_cast<int64_t>(grace_seconds * 1e9));
 }
 
+// Drops the Python objects that configure() took, at the end of a script; not while actors of this process may need them.
+void forget_hooks() {
+  State& s = state();
+  if (!s.finalizing || python_factory().has_actors()) return;
+  for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.value_mesh, &s.lazy, &s.actor_error, &s.supervision_error,
+                    &s.bind_arguments, &s.warn_running_loop, &s.construct, &s.run_async, &s.end_actor,
+                    &s.undeliverable, &s.pack_error, &s.format_failure, &s.context_var, &s.make_point,
+                    &s.make_extent}) {
+    *hook = Ref();
+  }
+}
+
 // A worker's last words to its actors.
 void stop_actors(double limit_seconds, const std::string& reason) {
   GilRelease release;
@@ -211,6 +223,7 @@ void bind_runtime(nb::module_& m) {
   m.def("stop_procs", &stop_procs);
   m.def("finished_future", &finished_future);
   m.def("shutdown", &shutdown);
+  m.def("forget_hooks", &forget_hooks);
   m.def("stop_actors", &stop_actors);
   m.def("node_id", [] { return runtime().node().id(); });
   m.def("job_id", [] {

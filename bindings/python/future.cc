@@ -19,20 +19,25 @@ namespace {
 // One sleep of the main thread: bounds how long a signal that comes between the check for it and the sleep goes unseen.
 constexpr int64_t kMainThreadSleepNs = 100'000'000;
 
-struct FutureState {
+// What a thread waits for, apart from the future: another thread may look at the outcome and drop the call meanwhile.
+struct Awaited {
   std::shared_ptr<PendingCall> call;
+  uint32_t arrivals;  // 0: until the call is decided
+
+  bool there() const { return arrivals == 0 ? call->decided() : call->received() >= arrivals; }
+  static bool ready(const void* self) { return static_cast<const Awaited*>(self)->there(); }
+};
+
+struct FutureState {
+  std::shared_ptr<PendingCall> call;  // null once the outcome is there
+
   FutureMode mode;
   uint32_t arrival;
   Ref endpoint;
   Ref outcome;  // once somebody has looked
   bool failed = false;
 
-  bool ready() const { return ready(this); }
-  static bool ready(const void* self) {
-    const auto* future = static_cast<const FutureState*>(self);
-    if (future->mode == FutureMode::kArrival) return future->call->received() > future->arrival;
-    return future->call->decided();
-  }
+  bool is_ready() const { return outcome || Awaited{call, arrivals_wanted()}.there(); }
   uint32_t arrivals_wanted() const { return mode == FutureMode::kArrival ? arrival + 1 : 0; }
 };
 
@@ -61,12 +66,12 @@ PyObject* entry_of(const Message& reply) {
   return raw ? PyObject_CallOneArg(state().lazy.get(), raw.get()) : nullptr;
 }
 
-PyObject* gather_values(FutureState& future) {
-  const uint32_t size = future.call->size();
+PyObject* gather_values(const FutureState& future, const PendingCall& call) {
+  const uint32_t size = call.size();
   Ref list = Ref::steal(PyList_New(size));
   if (!list) return nullptr;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    PyObject* value = entry_of(*future.call->reply(rank));
+    PyObject* value = entry_of(*call.reply(rank));
     if (value == nullptr) return nullptr;
     PyList_SET_ITEM(list.get(), rank, value);
   }
@@ -77,7 +82,8 @@ PyObject* gather_values(FutureState& future) {
 // Looks at the answers, which are there. False: something went wrong while looking, with the exception set.
 bool settle(FutureState& future) {
   if (future.outcome) return true;
-  PendingCall& call = *future.call;
+  const std::shared_ptr<PendingCall> kept = future.call;
+  PendingCall& call = *kept;
   int64_t bad_rank = -1;
   if (future.mode == FutureMode::kArrival) {
     const uint32_t rank = call.arrival(future.arrival);
@@ -91,7 +97,7 @@ bool settle(FutureState& future) {
   } else if (future.mode == FutureMode::kNothing) {
     outcome = Py_NewRef(Py_None);
   } else if (future.mode == FutureMode::kAll) {
-    outcome = gather_values(future);
+    outcome = gather_values(future, call);
   } else {
     outcome = decode_value(*call.reply(future.mode == FutureMode::kOne ? 0 : call.arrival(future.arrival)));
   }
@@ -108,6 +114,10 @@ bool settle(FutureState& future) {
     failed = true;
   }
   if (outcome == nullptr) return false;
+  if (future.outcome) {  // decoding ran Python code, and another thread was first
+    Py_DECREF(outcome);
+    return true;
+  }
   future.failed = failed;
   future.outcome = Ref::steal(outcome);
   // The answers are not needed any more; a call that others share (stream) keeps them until they are gone.
@@ -169,13 +179,15 @@ bool deadline_of(PyObject* timeout, int64_t* deadline_ns) {
 
 // 1: ready, 0: time-out, -1: exception.
 int wait_until_ready(FutureState& future, int64_t deadline_ns) {
-  if (future.outcome || future.ready()) return 1;
+  if (future.is_ready()) return 1;
   if (require_runtime() == nullptr || !check_self_call(future)) return -1;
   if (has_running_loop()) {
     Ref warned = Ref::steal(PyObject_CallNoArgs(state().warn_running_loop.get()));
     if (!warned) return -1;
   }
-  return wait_for(&FutureState::ready, &future, deadline_ns, future.call.get());
+  const Awaited awaited{future.call, future.arrivals_wanted()};
+  if (!awaited.call) return 1;  // the warning ran Python code, and another thread was first
+  return wait_for(&Awaited::ready, &awaited, deadline_ns, awaited.call.get());
 }
 
 bool parse_timeout(PyObject* const* args, Py_ssize_t count, PyObject* names, PyObject** timeout) {
@@ -212,14 +224,15 @@ PyObject* future_get(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
 // _poll() -> bool: is the outcome there? Polls briefly, if that pays, before it says no.
 PyObject* future_poll(PyObject* self, PyObject*) {
   FutureState& future = future_of(self);
-  if (future.outcome || future.ready()) Py_RETURN_TRUE;
+  if (future.is_ready()) Py_RETURN_TRUE;
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   const int64_t start_ns = monotonic_ns();
+  const Awaited awaited{future.call, future.arrivals_wanted()};
   bool ready;
   {
     GilRelease release;
-    ready = runtime->driver().poll_briefly(&FutureState::ready, &future);
+    ready = runtime->driver().poll_briefly(&Awaited::ready, &awaited);
   }
   if (!ready) awaiting_since_ns = start_ns;
   return PyBool_FromLong(ready);
@@ -228,7 +241,7 @@ PyObject* future_poll(PyObject* self, PyObject*) {
 // _ready() -> bool
 PyObject* future_ready(PyObject* self, PyObject*) {
   const FutureState& future = future_of(self);
-  return PyBool_FromLong(future.outcome || future.ready());
+  return PyBool_FromLong(future.is_ready());
 }
 
 // _outcome(): the value, or raises; only once it is ready.

@@ -1,12 +1,16 @@
 // monarch._core: a list of bind_x(m) calls, nothing else.
 #include <nanobind/nanobind.h>
 
+#include <cstdlib>
+
 namespace monarch {
 void bind_geometry(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 }  // namespace monarch
 
 NB_MODULE(_core, m) {
+  // Leaks of bound objects are looked for by a test (tests/python/test_leaks.py), not at every exit of every script.
+  nanobind::set_leak_warnings(std::getenv("MONARCH_LEAK_CHECK") != nullptr);
   m.doc() = "Native core of monarch.";
   monarch::bind_geometry(m);
   monarch::bind_runtime(m);

@@ -67,6 +67,10 @@ def _shutdown() -> None:
         except Exception:
             pass
     _core.shutdown(EXIT_GRACE)
+    from monarch import _context
+
+    _context._client = None
+    _core.forget_hooks()
 
 
 def configure() -> None:

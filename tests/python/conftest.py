@@ -1,0 +1,12 @@
+"""Shared by the API tests: one mesh of two processes, made once, since most tests only spawn actors on it."""
+
+import pytest
+
+from monarch.actor import this_host
+
+
+@pytest.fixture(scope="session")
+def procs():
+    mesh = this_host().spawn_procs(per_host={"gpus": 2})
+    yield mesh
+    mesh.stop().get(timeout=20)

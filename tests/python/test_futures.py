@@ -1,0 +1,224 @@
+"""Futures: get, await, time-outs, observers on several tasks and loops (api.md 2.5)."""
+
+import asyncio
+import math
+import os
+import signal
+import threading
+import warnings
+
+import pytest
+
+from monarch.actor import Actor, ActorError, Future, endpoint
+
+LIMIT = 30
+
+
+class Gate(Actor):
+    """Answers when told to."""
+
+    def __init__(self):
+        self.waiting = None
+
+    @endpoint
+    async def value(self, x):
+        return x
+
+    @endpoint
+    async def fail(self):
+        raise ValueError("failed")
+
+    @endpoint
+    async def stop_iteration(self):
+        return 1
+
+
+class Never(Actor):
+    @endpoint
+    def block(self):
+        threading.Event().wait()
+
+
+@pytest.fixture()
+def gate(procs):
+    return procs.slice(gpus=0).spawn("gate", Gate)
+
+
+@pytest.fixture()
+def pending(procs):
+    never = procs.slice(gpus=1).spawn("never", Never)
+    return never.block.call_one()
+
+
+def test_a_future_cannot_be_constructed():
+    with pytest.raises(TypeError, match="cannot be constructed directly"):
+        Future(None)
+    assert Future[int] is not None
+
+
+def test_looking_again_gives_the_same_object(gate):
+    future = gate.value.call_one([1])
+    assert future.get(timeout=LIMIT) is future.result(LIMIT)
+    failed = gate.fail.call_one()
+    errors = []
+    for _ in range(2):
+        with pytest.raises(ActorError) as raised:
+            failed.get(timeout=LIMIT)
+        errors.append(raised.value)
+    assert errors[0] is errors[1] is failed.exception(LIMIT)
+    assert future.exception() is None
+
+
+def test_a_time_out_consumes_nothing(pending):
+    for _ in range(2):
+        with pytest.raises(TimeoutError) as raised:
+            pending.get(timeout=0.01)
+        assert str(raised.value) == ""
+    assert isinstance(pending.exception(timeout=0), TimeoutError)
+
+
+@pytest.mark.parametrize("timeout", [-1, math.nan, math.inf, -0.5])
+def test_invalid_time_outs_are_refused(gate, timeout):
+    future = gate.value.call_one(1)
+    with pytest.raises(ValueError, match=f"invalid timeout {timeout}: expected a non-negative, finite number"):
+        future.get(timeout)
+    assert future.get(LIMIT) == 1
+
+
+def test_await_needs_a_loop(gate):
+    future = gate.value.call_one(1)
+    with pytest.raises(ValueError, match="no active event loop"):
+        next(future.__await__())
+    with pytest.raises(RuntimeError, match="requires a running asyncio event loop"):
+        future.as_asyncio()
+    assert future.get(LIMIT) == 1
+
+
+def test_await_again_by_several_tasks_and_loops(gate):
+    future = gate.value.call_one("x")
+
+    async def several():
+        async def look():
+            return await future
+
+        return await asyncio.gather(*[look() for _ in range(5)], future.as_asyncio())
+
+    assert asyncio.run(several()) == ["x"] * 6
+    assert asyncio.run(several()) == ["x"] * 6
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(asyncio.run(several()))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert results == [["x"] * 6] * 3
+    assert future.get() == "x"
+
+
+def test_cancelling_one_observer_leaves_the_others_alone(gate, pending):
+    async def run():
+        async def look(future):
+            return await future
+
+        stuck = asyncio.ensure_future(look(pending))
+        also = asyncio.ensure_future(look(pending))
+        assert await gate.value.call_one(1) == 1
+        stuck.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stuck
+        assert not also.done()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(also), 0.01)
+        also.cancel()
+
+    asyncio.run(run())
+
+
+def test_gather_of_many_and_errors_through_await(gate):
+    async def run():
+        values = await asyncio.gather(*[gate.value.call_one(i) for i in range(300)])
+        assert values == list(range(300))
+        with pytest.raises(ActorError, match="failed"):
+            await gate.fail.call_one()
+        futures = [future async for future in _as_async(gate.value.stream(3))]
+        assert futures == [3]
+
+    async def _as_async(stream):
+        for future in stream:
+            yield await future
+
+    asyncio.run(run())
+
+
+def test_get_inside_a_running_loop_warns_once_and_works(gate):
+    async def run():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert gate.value.call_one(7).get(timeout=LIMIT) == 7
+        assert len(caught) <= 1
+        for warning in caught:
+            assert str(warning.message).startswith("Future.get() was called from within an active event loop.")
+
+    asyncio.run(run())
+
+
+def test_get_in_an_endpoint_is_silent_in_sync_and_works_in_async_actors(procs, gate):
+    class Sync(Actor):
+        @endpoint
+        def ask(self, other):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                return other.value.call_one(1).get(timeout=LIMIT)
+
+    class Mixed(Actor):
+        @endpoint
+        async def ask(self, other):
+            return await other.value.call_one(2)
+
+        @endpoint
+        async def ask_blocking(self, other):
+            return other.value.call_one(3).get(timeout=LIMIT)
+
+    assert procs.slice(gpus=1).spawn("sync", Sync).ask.call_one(gate).get(timeout=LIMIT) == 1
+    mixed = procs.slice(gpus=1).spawn("mixed", Mixed)
+    assert mixed.ask.call_one(gate).get(timeout=LIMIT) == 2
+    assert mixed.ask_blocking.call_one(gate).get(timeout=LIMIT) == 3
+
+
+def test_ctrl_c_interrupts_a_blocked_get(pending):
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        pending.get(timeout=LIMIT)
+    timer.join()
+
+
+def test_attributes_can_be_set_on_a_future(gate):
+    future = gate.value.call_one(1)
+    future.note = "mine"
+    assert future.note == "mine" and future.get(LIMIT) == 1
+
+
+def test_several_threads_wait_for_one_future(gate):
+    future = gate.value.call_one(5)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(future.get(LIMIT))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert results == [5] * 4
+
+
+def test_many_threads_call_at_once(gate):
+    results = []
+
+    def work(base):
+        results.append([gate.value.call_one(base + i).get(LIMIT) for i in range(100)] == list(range(base, base + 100)))
+
+    threads = [threading.Thread(target=work, args=(1000 * i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert results == [True] * 6
