@@ -58,6 +58,67 @@ PyObject* context_new(PyTypeObject* type, PyObject* args, PyObject*) {
   return box<ContextState>(type, ContextState{Ref::borrow(identity), Ref::borrow(extent), rank, Ref()});
 }
 
+// ---- ReplyPort: how a method with explicit_response_port answers ----
+
+void send_answer(const PyCell::Ticket& ticket, ActorIndex sender, FrameKind kind, const Encoded& encoded) {
+  Outgoing reply{FrameHeader{}, encoded.body(), encoded.parts()};
+  reply.header.flags = encoded.flags();
+  reply.header.sender = sender;
+  Node& node = state().runtime->node();
+  if (encoded.total_bytes() > kGilCopyMax) {
+    GilRelease release;
+    node.reply(ticket.header, ticket.from, kind, reply);
+  } else {
+    node.reply(ticket.header, ticket.from, kind, reply);
+  }
+}
+
+// Answers once, from any thread. One that nobody kept and that never answered tells its caller so.
+class ReplyPort {
+ public:
+  ReplyPort(const PyCell::Ticket& ticket, ActorIndex sender) : ticket_(ticket), sender_(sender) {}
+  ReplyPort(ReplyPort&& other) noexcept
+      : ticket_(other.ticket_), sender_(other.sender_), answered_(std::exchange(other.answered_, true)) {}
+  ReplyPort& operator=(ReplyPort&&) = delete;
+  ~ReplyPort() {
+    if (answered_ || ticket_.header.token == 0 || state().runtime == nullptr || state().finalizing) return;
+    ValueWriter gone;
+    gone.begin_tuple(2);
+    gone.str("__eof__");
+    gone.str("the response port was dropped without an answer");
+    Outgoing reply{FrameHeader{}, gone.written(), {}};
+    state().runtime->node().reply(ticket_.header, ticket_.from, FrameKind::kReplyError, reply);
+  }
+
+  PyObject* answer(FrameKind kind, PyObject* value) {
+    if (require_runtime() == nullptr) return nullptr;
+    Encoded encoded;
+    if (!encoded.encode_value(value)) return nullptr;
+    answered_ = true;
+    if (ticket_.header.token != 0) send_answer(ticket_, sender_, kind, encoded);
+    Py_RETURN_NONE;
+  }
+
+ private:
+  const PyCell::Ticket ticket_;
+  const ActorIndex sender_;
+  bool answered_ = false;
+};
+
+PyTypeObject* port_type = nullptr;
+
+PyObject* port_send(PyObject* self, PyObject* value) {
+  return unbox<ReplyPort>(self).answer(FrameKind::kReply, value);
+}
+
+PyObject* port_exception(PyObject* self, PyObject* exception) {
+  if (!PyExceptionInstance_Check(exception)) {
+    return PyErr_Format(PyExc_TypeError, "exception() takes an exception, not %R", exception);
+  }
+  Ref plain = Ref::steal(Py_BuildValue("(sO)", "__plain__", exception));
+  return plain ? unbox<ReplyPort>(self).answer(FrameKind::kReplyError, plain.get()) : nullptr;
+}
+
 bool is_user_exception() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
 
 // The exception that is set, as an object with its traceback; clears it.
@@ -307,28 +368,25 @@ void PyCell::set_context(const Message& message) {
   if (!token) PyErr_Clear();
 }
 
-PyObject* PyCell::invoke(const Method& method, const Message& message) {
-  if ((message.header.flags & kFlagPickle) == 0 && !message.body.empty()) {
-    // The usual case without an argument tuple of its own: native values straight onto the call's stack.
-    CallArguments call;
-    if (!decode_call(message, &call)) return nullptr;
-    const Py_ssize_t count = PyTuple_GET_SIZE(call.args.get());
-    if (count < kStackArgs) {
-      PyObject* stack[kStackArgs + 2];
-      stack[1] = instance_.get();
-      for (Py_ssize_t i = 0; i < count; ++i) stack[2 + i] = PyTuple_GET_ITEM(call.args.get(), i);
-      return PyObject_Vectorcall(method.function.get(), stack + 1,
-                                 static_cast<size_t>(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
-    }
-  }
+PyObject* PyCell::invoke(const Method& method, const Message& message, PyObject* port) {
   CallArguments call;
   if (!decode_call(message, &call)) return nullptr;
   const Py_ssize_t count = PyTuple_GET_SIZE(call.args.get());
-  Ref args = Ref::steal(PyTuple_New(count + 1));
+  const Py_ssize_t extra = port == nullptr ? 1 : 2;  // self, and the response port
+  if (count <= kStackArgs && !call.kwargs) {
+    PyObject* stack[kStackArgs + 3];
+    stack[1] = instance_.get();
+    stack[2] = port;
+    for (Py_ssize_t i = 0; i < count; ++i) stack[1 + extra + i] = PyTuple_GET_ITEM(call.args.get(), i);
+    return PyObject_Vectorcall(method.function.get(), stack + 1,
+                               static_cast<size_t>(count + extra) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  }
+  Ref args = Ref::steal(PyTuple_New(count + extra));
   if (!args) return nullptr;
   PyTuple_SET_ITEM(args.get(), 0, Py_NewRef(instance_.get()));
+  if (port != nullptr) PyTuple_SET_ITEM(args.get(), 1, Py_NewRef(port));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    PyTuple_SET_ITEM(args.get(), i + 1, Py_NewRef(PyTuple_GET_ITEM(call.args.get(), i)));
+    PyTuple_SET_ITEM(args.get(), i + extra, Py_NewRef(PyTuple_GET_ITEM(call.args.get(), i)));
   }
   return PyObject_Call(method.function.get(), args.get(), call.kwargs.get());
 }
@@ -360,7 +418,13 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
   }
   const Method& method = methods_[header.method];
   set_context(*message);
-  Ref result = Ref::steal(invoke(method, *message));
+  Ref port;  // kept until an error has been answered: dropped, it would answer itself
+  if (method.explicit_port) {
+    // The method answers through the port; what it returns or leaves unsaid is not an answer.
+    ticket->explicit_port = true;
+    port = Ref::steal(box<ReplyPort>(port_type, ReplyPort(*ticket, index_)));
+  }
+  Ref result = Ref::steal(method.explicit_port && !port ? nullptr : invoke(method, *message, port.get()));
   message.reset();  // arguments that the user kept live on by themselves
   if (!result) {
     finish_error(*ticket);
@@ -375,19 +439,11 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
 }
 
 void PyCell::send_reply(const Ticket& ticket, FrameKind kind, Encoded& encoded) {
-  Outgoing reply{FrameHeader{}, encoded.body(), encoded.parts()};
-  reply.header.flags = encoded.flags();
-  reply.header.sender = index_;
-  if (encoded.total_bytes() > kGilCopyMax) {
-    GilRelease release;
-    node_.reply(ticket.header, ticket.from, kind, reply);
-  } else {
-    node_.reply(ticket.header, ticket.from, kind, reply);
-  }
+  send_answer(ticket, index_, kind, encoded);
 }
 
 bool PyCell::finish(const Ticket& ticket, PyObject* result) {
-  if (ticket.header.token == 0) return true;
+  if (ticket.header.token == 0 || ticket.explicit_port) return true;
   Encoded encoded;
   if (!encoded.encode_value(result)) return finish_error(ticket);
   send_reply(ticket, FrameKind::kReply, encoded);
@@ -395,7 +451,7 @@ bool PyCell::finish(const Ticket& ticket, PyObject* result) {
 }
 
 bool PyCell::finish_error(const Ticket& ticket) {
-  if (ticket.header.token == 0 || !is_user_exception()) {
+  if (ticket.header.token == 0 || ticket.explicit_port || !is_user_exception()) {
     fail_with_current_exception("");
     if (ticket.header.token != 0) {
       observed_ = true;
@@ -532,7 +588,7 @@ PyObject* cell_set_up(PyObject* self, PyObject* args) {
     PyObject* function;
     int kind;
     if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi", &function, &kind)) return nullptr;
-    methods.push_back({Ref::borrow(function), static_cast<MethodKind>(kind)});
+    methods.push_back({Ref::borrow(function), static_cast<MethodKind>(kind & 3), (kind & kExplicitPort) != 0});
   }
   cell_of(self).set_up(instance, identity, extent, std::move(methods));
   Py_RETURN_NONE;
@@ -656,10 +712,23 @@ bool add_actor_types(PyObject* module) {
   };
   static PyType_Spec ticket_spec = {"monarch._core.Ticket", sizeof(Boxed<PyCell::Ticket>), 0,
                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, ticket_slots};
+  static PyMethodDef port_methods[] = {
+      {"send", port_send, METH_O, "Answers the call with a value. Any thread."},
+      {"exception", port_exception, METH_O, "Answers the call with an exception, which its caller sees as it is."},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyType_Slot port_slots[] = {
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<ReplyPort>)},
+      {Py_tp_methods, port_methods},
+      {0, nullptr},
+  };
+  static PyType_Spec port_spec = {"monarch._core.ReplyPort", sizeof(Boxed<ReplyPort>), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, port_slots};
+  port_type = add_type(module, port_spec);
   context_type = add_type(module, context_spec);
   cell_type = add_type(module, cell_spec);
   ticket_type = add_type(module, ticket_spec);
-  return context_type != nullptr && cell_type != nullptr && ticket_type != nullptr;
+  return port_type != nullptr && context_type != nullptr && cell_type != nullptr && ticket_type != nullptr;
 }
 
 }  // namespace monarch

@@ -19,6 +19,7 @@ namespace monarch {
 
 // How an endpoint is run.
 enum class MethodKind : int { kSync = 0, kAsync = 1, kConcurrent = 2 };
+inline constexpr int kExplicitPort = 4;  // added to it: the method answers through a port
 
 class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
  public:
@@ -34,6 +35,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   struct Method {
     Ref function;
     MethodKind kind;
+    bool explicit_port = false;
   };
   void set_up(PyObject* instance, PyObject* identity, PyObject* extent, std::vector<Method> methods);
   // Handles one message. kIdle: none waits; kDone: handled; kEnd: the actor ends; kCoroutine: `*coroutine` is to be
@@ -43,6 +45,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
     FrameHeader header;
     NodeId from = 0;
     bool concurrent = false;
+    bool explicit_port = false;
   };
   Step step(Ref* coroutine, Ticket* ticket);
   bool finish(const Ticket& ticket, PyObject* result);
@@ -68,7 +71,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   void refuse_rest();
   void fail_with_current_exception(const char* while_doing);
   void set_context(const Message& message);
-  PyObject* invoke(const Method& method, const Message& message);
+  PyObject* invoke(const Method& method, const Message& message, PyObject* port);
   void handle_undeliverable(const Message& message);
   void send_reply(const Ticket& ticket, FrameKind kind, class Encoded& encoded);
   std::string epitaph();

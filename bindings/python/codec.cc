@@ -1,5 +1,9 @@
 #include "codec.h"
 
+#include <bit>
+#include <cstring>
+
+#include "monarch/net/shm/shm_link.h"
 #include "state.h"
 
 namespace monarch {
@@ -125,6 +129,60 @@ PyObject* read_native(ValueReader& reader) {
   return nullptr;
 }
 
+// ---- NumPy arrays, if NumPy is there at all ----
+
+// numpy.ndarray, once the program has imported NumPy; borrowed, or null.
+PyTypeObject* ndarray_type() {
+  static PyTypeObject* type = nullptr;
+  if (type != nullptr) return type;
+  PyObject* numpy = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy");
+  if (numpy == nullptr) return nullptr;
+  PyObject* found = PyObject_GetAttrString(numpy, "ndarray");
+  if (found == nullptr || !PyType_Check(found)) {
+    PyErr_Clear();  // NumPy is half imported
+    Py_XDECREF(found);
+    return nullptr;
+  }
+  return type = reinterpret_cast<PyTypeObject*>(found);  // kept for ever
+}
+
+constexpr Py_ssize_t kArrayArgsMax = 64;
+
+// Which of the values are arrays (bit i). Twice the same array would lose its aliasing: then none, and pickle keeps it.
+uint64_t find_arrays(PyObject* const* values, Py_ssize_t count) {
+  PyTypeObject* type = ndarray_type();
+  uint64_t found = 0;
+  if (type == nullptr || count > kArrayArgsMax) return 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (Py_TYPE(values[i]) != type) continue;
+    for (Py_ssize_t j = 0; j < i; ++j) {
+      if (values[j] == values[i]) return 0;
+    }
+    found |= uint64_t{1} << i;
+  }
+  return found;
+}
+
+// The dtype's text if it is one that text and bytes say all about (bool, int, uint, float, complex; this byte order).
+Ref plain_dtype(PyObject* array) {
+  Ref dtype = Ref::steal(PyObject_GetAttrString(array, "dtype"));
+  Ref text = Ref::steal(dtype ? PyObject_GetAttrString(dtype.get(), "str") : nullptr);
+  Py_ssize_t size = 0;
+  const char* chars = text ? PyUnicode_AsUTF8AndSize(text.get(), &size) : nullptr;
+  if (chars == nullptr) PyErr_Clear();
+  const bool plain = size >= 3 && (chars[0] == '<' || chars[0] == '|') && std::strchr("biufc", chars[1]) != nullptr;
+  return plain ? text : Ref();
+}
+
+PyObject* make_array(PyObject* shape, PyObject* dtype, PyObject* buffer) {
+  if (ndarray_type() == nullptr) {
+    Ref numpy = Ref::steal(PyImport_ImportModule("numpy"));
+    if (!numpy) return nullptr;
+  }
+  PyObject* args[] = {shape, dtype, buffer};
+  return PyObject_Vectorcall(reinterpret_cast<PyObject*>(ndarray_type()), args, 3, nullptr);
+}
+
 // ---- PartBuffer: a received part, seen through the buffer protocol ----
 
 PyTypeObject* part_buffer_type = nullptr;
@@ -138,10 +196,13 @@ int part_get_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 Py_ssize_t part_length(PyObject* self) { return static_cast<Py_ssize_t>(unbox<Part>(self).size); }
 
-PyObject* part_buffers(const Message& message, size_t count) {
+// The parts that belong to the value, as buffers, from `first` on.
+PyObject* part_buffers(const Message& message, size_t first) {
+  const size_t end = message.parts.size() - ((message.header.flags & kFlagView) != 0 ? 1 : 0);
+  const size_t count = end > first ? end - first : 0;
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(count));
   for (size_t i = 0; list != nullptr && i < count; ++i) {
-    PyObject* buffer = box<Part>(part_buffer_type, message.parts[i]);
+    PyObject* buffer = box<Part>(part_buffer_type, message.parts[first + i]);
     if (buffer == nullptr) {
       Py_DECREF(list);
       return nullptr;
@@ -152,17 +213,60 @@ PyObject* part_buffers(const Message& message, size_t count) {
 }
 
 PyObject* unpickle(const Message& message) {
-  const size_t count = message.parts.size() - ((message.header.flags & kFlagView) != 0 ? 1 : 0);
-  Ref body = Ref::steal(PyMemoryView_FromMemory(
-      const_cast<char*>(reinterpret_cast<const char*>(message.body.data())),
-      static_cast<Py_ssize_t>(message.body.size()), PyBUF_READ));
-  if (!body) return nullptr;
-  if (count == 0) return PyObject_CallOneArg(state().loads.get(), body.get());
-  Ref buffers = Ref::steal(part_buffers(message, count));
+  ByteSpan pickle = message.body;
+  const bool in_part = (message.header.flags & kFlagBodyPart) != 0 && !message.parts.empty();
+  if (in_part) pickle = {message.parts[0].data, message.parts[0].size};
+  Ref body = Ref::steal(PyMemoryView_FromMemory(const_cast<char*>(reinterpret_cast<const char*>(pickle.data())),
+                                                static_cast<Py_ssize_t>(pickle.size()), PyBUF_READ));
+  Ref buffers = Ref::steal(body ? part_buffers(message, in_part ? 1 : 0) : nullptr);
   if (!buffers) return nullptr;
+  if (PyList_GET_SIZE(buffers.get()) == 0) return PyObject_CallOneArg(state().loads.get(), body.get());
   static PyObject* names = PyTuple_Pack(1, PyUnicode_InternFromString("buffers"));
   PyObject* args[] = {body.get(), buffers.get()};
   return PyObject_Vectorcall(state().loads.get(), args, 1, names);
+}
+
+// The tuple of values of a message with arrays.
+PyObject* put_arrays(const Message& message, PyObject* described) {
+  PyObject *arrays, *values;
+  if (!PyArg_ParseTuple(described, "O!O!", &PyTuple_Type, &arrays, &PyTuple_Type, &values)) return nullptr;
+  Ref buffers = Ref::steal(part_buffers(message, 0));
+  if (!buffers) return nullptr;
+  const Py_ssize_t count = PyTuple_GET_SIZE(values);
+  Ref result = Ref::steal(PyTuple_New(count));
+  for (Py_ssize_t i = 0; result && i < count; ++i) {
+    PyTuple_SET_ITEM(result.get(), i, Py_NewRef(PyTuple_GET_ITEM(values, i)));
+  }
+  for (Py_ssize_t i = 0; result && i < PyTuple_GET_SIZE(arrays); ++i) {
+    Py_ssize_t index;
+    PyObject *dtype, *shape;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(arrays, i), "nO!O!", &index, &PyUnicode_Type, &dtype, &PyTuple_Type,
+                          &shape)) {
+      return nullptr;
+    }
+    if (index < 0 || index >= count || i >= PyList_GET_SIZE(buffers.get())) {
+      PyErr_SetString(PyExc_ValueError, "malformed message: an array has no place");
+      return nullptr;
+    }
+    PyObject* array = make_array(shape, dtype, PyList_GET_ITEM(buffers.get(), i));
+    if (array == nullptr || PyTuple_SetItem(result.get(), index, array) != 0) return nullptr;
+  }
+  return result.release();
+}
+
+PyObject* read_whole(const Message& message) {
+  ValueReader reader(message.body);
+  Ref value = Ref::steal(read_native(reader));
+  if (value && !reader.done()) {
+    PyErr_SetString(PyExc_ValueError, "malformed message: something follows the value");
+    return nullptr;
+  }
+  if (!value || (message.header.flags & kFlagArrays) == 0) return value.release();
+  if (!PyTuple_CheckExact(value.get())) {
+    PyErr_SetString(PyExc_ValueError, "malformed message: arrays without a description");
+    return nullptr;
+  }
+  return put_arrays(message, value.get());
 }
 
 }  // namespace
@@ -171,7 +275,48 @@ Encoded::~Encoded() {
   for (Py_buffer& buffer : buffers_) PyBuffer_Release(&buffer);
 }
 
+// False: not possible after all; no exception is set, and nothing is left in the writer.
+bool Encoded::encode_with_arrays(PyObject* const* values, Py_ssize_t count, uint64_t arrays) {
+  auto give_up = [this] {
+    writer_.clear();
+    parts_.clear();
+    for (Py_buffer& buffer : buffers_) PyBuffer_Release(&buffer);
+    buffers_.clear();
+    return false;
+  };
+  writer_.begin_tuple(2);
+  writer_.begin_tuple(static_cast<uint32_t>(std::popcount(arrays)));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if ((arrays >> i & 1) == 0) continue;
+    Ref dtype = plain_dtype(values[i]);
+    Py_buffer buffer;
+    if (!dtype) return give_up();
+    if (PyObject_GetBuffer(values[i], &buffer, PyBUF_C_CONTIGUOUS) != 0) {
+      PyErr_Clear();  // another order of axes: pickle keeps it
+      return give_up();
+    }
+    buffers_.push_back(buffer);
+    parts_.push_back(as_byte_span(buffer.buf, static_cast<size_t>(buffer.len)));
+    writer_.begin_tuple(3);
+    writer_.integer(i);
+    if (!write_native(writer_, dtype.get(), 1)) return give_up();
+    writer_.begin_tuple(static_cast<uint32_t>(buffer.ndim));
+    for (int axis = 0; axis < buffer.ndim; ++axis) writer_.integer(buffer.shape[axis]);
+  }
+  writer_.begin_tuple(static_cast<uint32_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* value = (arrays >> i & 1) != 0 ? Py_None : values[i];
+    if (!write_native(writer_, value, 1)) return give_up();
+  }
+  if (writer_.failure() != nullptr) return give_up();
+  flags_ = kFlagArrays;
+  return true;
+}
+
 bool Encoded::encode_call(PyObject* const* args, Py_ssize_t count) {
+  if (const uint64_t arrays = find_arrays(args, count); arrays != 0 && encode_with_arrays(args, count, arrays)) {
+    return true;
+  }
   writer_.begin_tuple(static_cast<uint32_t>(count));
   bool native = true;
   for (Py_ssize_t i = 0; i < count && native; ++i) native = write_native(writer_, args[i], 1);
@@ -184,12 +329,13 @@ bool Encoded::encode_call(PyObject* const* args, Py_ssize_t count) {
 }
 
 bool Encoded::encode_value(PyObject* value) {
+  if (find_arrays(&value, 1) != 0 && encode_with_arrays(&value, 1, 1)) return true;
   if (write_native(writer_, value, 0) && writer_.failure() == nullptr) return true;
   return encode_pickled(value);
 }
 
 bool Encoded::encode_pickled(PyObject* value) {
-  pickled_ = true;
+  flags_ = kFlagPickle;
   Ref result = Ref::steal(PyObject_CallOneArg(state().dumps.get(), value));
   if (!result) return false;
   PyObject* body;
@@ -203,9 +349,14 @@ bool Encoded::encode_pickled(PyObject* value) {
     return true;
   };
   if (!take(body, &body_)) return false;
-  if (body_.size() > UINT32_MAX || PyList_GET_SIZE(list) >= kPartsMax) {
-    PyErr_SetString(PyExc_ValueError, "the message is too large: send large data as arrays or buffers");
+  if (PyList_GET_SIZE(list) >= kPartsMax - 2) {
+    PyErr_Format(PyExc_ValueError, "the message has %zd buffers: send at most %d at a time", PyList_GET_SIZE(list),
+                 kPartsMax - 2);
     return false;
+  }
+  if (body_.size() >= kArenaPartMin) {
+    flags_ |= kFlagBodyPart;
+    parts_.push_back(std::exchange(body_, {}));
   }
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
     ByteSpan part;
@@ -223,20 +374,20 @@ uint64_t Encoded::total_bytes() const {
 
 PyObject* decode_value(const Message& message) {
   if ((message.header.flags & kFlagPickle) != 0) return unpickle(message);
-  ValueReader reader(message.body);
-  PyObject* value = read_native(reader);
-  if (value != nullptr && !reader.done()) {
-    Py_DECREF(value);
-    PyErr_SetString(PyExc_ValueError, "malformed message: something follows the value");
+  Ref value = Ref::steal(read_whole(message));
+  if (!value || (message.header.flags & kFlagArrays) == 0) return value.release();
+  if (PyTuple_GET_SIZE(value.get()) != 1) {
+    PyErr_SetString(PyExc_ValueError, "malformed message: one value was expected");
     return nullptr;
   }
-  return value;
+  return Py_NewRef(PyTuple_GET_ITEM(value.get(), 0));
 }
 
 bool decode_call(const Message& message, CallArguments* out) {
-  Ref value = Ref::steal(decode_value(message));
+  const bool pickled = (message.header.flags & kFlagPickle) != 0;
+  Ref value = Ref::steal(pickled ? unpickle(message) : read_whole(message));
   if (!value) return false;
-  if ((message.header.flags & kFlagPickle) == 0) {
+  if (!pickled) {
     if (!PyTuple_CheckExact(value.get())) {
       PyErr_SetString(PyExc_ValueError, "malformed message: the arguments are not a tuple");
       return false;

@@ -1,5 +1,5 @@
 // Python values to message bodies and back. Fast path: None, bool, int, float, str, bytes and tuples of them by the native
-// codec (wire/value.h); anything else by pickle 5 with out-of-band buffers.
+// codec (wire/value.h), and plain NumPy arrays beside them; anything else by pickle 5 with out-of-band buffers.
 #pragma once
 
 #include <vector>
@@ -24,14 +24,16 @@ class Encoded {
   bool encode_pickled(PyObject* value);                          // always by pickle
   void add_part(ByteSpan part) { parts_.push_back(part); }
 
-  uint8_t flags() const { return pickled_ ? kFlagPickle : 0; }
-  ByteSpan body() const { return pickled_ ? body_ : writer_.written(); }
+  uint8_t flags() const { return flags_; }
+  ByteSpan body() const { return (flags_ & kFlagPickle) != 0 ? body_ : writer_.written(); }
   std::span<const ByteSpan> parts() const { return parts_; }
   uint64_t total_bytes() const;
 
  private:
+  bool encode_with_arrays(PyObject* const* values, Py_ssize_t count, uint64_t arrays);
+
   ValueWriter writer_;
-  bool pickled_ = false;
+  uint8_t flags_ = 0;
   ByteSpan body_;
   std::vector<ByteSpan> parts_;
   std::vector<Py_buffer> buffers_;

@@ -141,7 +141,7 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     instance = cls.__new__(cls)
     functions = table.functions
     if not table.is_async:
-        functions = [(_no_loop(f, cls) if kind != _endpoint.SYNC else f, _endpoint.SYNC) for f, kind in functions]
+        functions = [(_no_loop(f, cls), _endpoint.SYNC) if kind & 3 != _endpoint.SYNC else (f, kind) for f, kind in functions]
     cell.set_up(instance, identity, extent, functions)
     _identities.instance = instance
     instance.__init__(*args, **kwargs)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Endpoint", "EndpointProperty", "as_endpoint", "concurrent_endpoint", "endpoint"]
 
 SYNC, ASYNC, CONCURRENT = 0, 1, 2  # bindings/python/actor_cell.h, MethodKind
+EXPLICIT_PORT = 4  # added to these
 _CO_VARARGS, _CO_VARKEYWORDS, _CO_COROUTINE = 0x04, 0x08, 0x80  # inspect's flags, without importing it
 _ANY_COUNT = 1 << 30
 
@@ -83,8 +84,6 @@ def _declare(method: Any, concurrent: bool, propagate: Any, explicit_response_po
         raise ValueError("concurrent_endpoint can only wrap async endpoints")
     if propagate in ("cached", "mocked"):
         raise ValueError(f"propagate={propagate!r} is for remote functions, not for endpoints of actors")
-    if explicit_response_port:
-        raise NotImplementedError("explicit_response_port is not there yet; README.md lists what is.")
     return EndpointProperty(
         method,
         concurrent=concurrent,
@@ -116,14 +115,17 @@ class ClassTable:
         for name in self.names:
             value = found[name]
             if isinstance(value, EndpointProperty):
-                self.functions.append((value._method, value.kind))
+                port = EXPLICIT_PORT if value._explicit_response_port else 0
+                self.functions.append((value._method, value.kind + port))
             else:
                 self.functions.append((value, ASYNC if is_async(value) else SYNC))
         kinds = [kind for (_, kind), name in zip(self.functions, self.names) if name in self.endpoints]
         hooks = [getattr(cls, name, None) for name in _HOOKS]
         # A class without endpoints is an async actor too, as in the reference.
-        self.is_async = not kinds or any(kind != SYNC for kind in kinds) or any(is_async(hook) for hook in hooks)
-        self.ranges = [_arity(function) for function, _ in self.functions]
+        self.is_async = (
+            not kinds or any(kind & ~EXPLICIT_PORT != SYNC for kind in kinds) or any(is_async(hook) for hook in hooks)
+        )
+        self.ranges = [_arity(function, 2 if kind & EXPLICIT_PORT else 1) for function, kind in self.functions]
 
 
 _HOOKS = ("__cleanup__", "__supervise__", "_handle_undeliverable_message")
@@ -142,23 +144,26 @@ def table_of(cls: type) -> ClassTable:
     return table
 
 
-def _arity(function: Any) -> tuple[int, int]:
-    """How many positional arguments after self are surely right; (1, 0) if only a look at the signature can tell."""
+def _arity(function: Any, hidden: int = 1) -> tuple[int, int]:
+    """How many positional arguments after the hidden ones (self, a response port) are surely right.
+
+    (1, 0) if only a look at the signature can tell.
+    """
     code = getattr(function, "__code__", None)
     if code is None or hasattr(function, "__wrapped__") or code.co_kwonlyargcount:
         return 1, 0
-    most = code.co_argcount - 1
+    most = code.co_argcount - hidden
     if most < 0:
         return (0, _ANY_COUNT) if code.co_flags & _CO_VARARGS else (1, 0)
     least = max(0, most - len(function.__defaults__ or ()))
     return least, _ANY_COUNT if code.co_flags & _CO_VARARGS else most
 
 
-def check_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises TypeError if a method cannot be called with these arguments (self not among them)."""
+def check_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: int = 1) -> None:
+    """Raises TypeError if a method cannot be called with these arguments (self and a port not among them)."""
     import inspect
 
-    inspect.signature(function).bind(None, *args, **kwargs)
+    inspect.signature(function).bind(*(None,) * hidden, *args, **kwargs)
 
 
 class Endpoint(_core.EndpointBase):
@@ -231,7 +236,10 @@ def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: b
     if not isinstance(method, PlainMethod):
         raise ValueError("expected an method of a spawned actor")
     if explicit_response_port:
-        raise NotImplementedError("explicit_response_port is not there yet; README.md lists what is.")
+        raise NotImplementedError(
+            "as_endpoint(explicit_response_port=True) is not there yet: put @endpoint(explicit_response_port=True) on "
+            "the method."
+        )
     return method._mesh._endpoint(method._name)
 
 

@@ -355,8 +355,8 @@ class ActorMesh(_Mesh):
         return self
 
     def _check_arguments(self, ep: _endpoint.Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        function, _ = _endpoint.table_of(self._class).functions[ep._number]
-        _endpoint.check_arguments(function, args, kwargs)
+        function, kind = _endpoint.table_of(self._class).functions[ep._number]
+        _endpoint.check_arguments(function, args, kwargs, 2 if kind & _endpoint.EXPLICIT_PORT else 1)
 
     def _describe_rank(self, rank: int) -> str:
         extent = self._view.extent

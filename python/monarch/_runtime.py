@@ -118,8 +118,13 @@ def _actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
     from monarch._exceptions import ActorError
 
     message = f"Actor call {ep} failed." if ep is not None else "A remote actor call has failed."
-    if isinstance(packed[0], str):  # a C++ actor: type and text of the exception
+    if isinstance(packed[0], str):
         kind, text = packed
+        if kind == "__plain__":  # what a response port was given
+            return text
+        if kind == "__eof__":
+            return EOFError(text)
+        # A C++ actor: type and text of the exception.
         return ActorError(RuntimeError(f"{kind}: {text}"), message, f"{kind}: {text}\n")
     error, formatted = packed
     return ActorError(error, message, formatted)

@@ -572,3 +572,66 @@ def test_large_arguments_reach_every_rank(procs):
     array = np.arange(2_000_000)
     for args, _ in counters.echo.call(array, b"x" * 200_000, "y" * 100_000).get(timeout=LIMIT).values():
         assert (args[0] == array).all() and args[1] == b"x" * 200_000 and args[2] == "y" * 100_000
+
+
+# ---- Explicit response ports ----
+
+
+class Ports(Actor):
+    def __init__(self):
+        self.kept = []
+
+    @endpoint(explicit_response_port=True)
+    def later(self, port, x):
+        self.kept.append((port, x))
+        return "ignored"
+
+    @endpoint
+    def release(self):
+        def answer():
+            while self.kept:
+                port, x = self.kept.pop()  # the last first
+                port.send(x)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        thread.join()
+
+    @endpoint(explicit_response_port=True)
+    def refuse(self, port):
+        port.exception(KeyError("plain"))
+
+    @endpoint(explicit_response_port=True)
+    def forget(self, port):
+        pass
+
+    @endpoint(explicit_response_port=True)
+    def die(self, port):
+        raise ValueError("escaped")
+
+
+def test_a_port_answers_later_out_of_order_and_from_another_thread(procs):
+    ports = procs.slice(gpus=0).spawn("ports", Ports)
+    futures = [ports.later.call_one(i) for i in range(3)]
+    ports.release.call_one().get(timeout=LIMIT)
+    assert [future.get(timeout=LIMIT) for future in futures] == [0, 1, 2]
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        ports.later.call_one(1, 2)
+
+
+def test_a_port_can_answer_with_a_plain_exception_or_be_dropped(procs):
+    ports = procs.slice(gpus=0).spawn("ports", Ports)
+    with pytest.raises(KeyError, match="plain"):
+        ports.refuse.call_one().get(timeout=LIMIT)
+    with pytest.raises(EOFError, match="dropped without an answer"):
+        ports.forget.call_one().get(timeout=LIMIT)
+
+
+def test_an_exception_that_escapes_an_explicit_port_kills_the_actor(procs):
+    from monarch.actor import SupervisionError
+
+    ports = procs.slice(gpus=0).spawn("ports", Ports)
+    with pytest.raises(SupervisionError, match="escaped"):
+        ports.die.call_one().get(timeout=LIMIT)
+    with pytest.raises(SupervisionError, match="escaped"):
+        ports.refuse.call_one().get(timeout=LIMIT)
