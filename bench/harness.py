@@ -14,7 +14,6 @@ import argparse
 import importlib
 import json
 import os
-import sys
 import time
 
 BENCH_DIR = os.path.dirname(os.path.abspath(__file__))
@@ -81,12 +80,23 @@ def run_rows(arguments, system, measures):
         try:
             emit(row, arguments.system, **measures[row]())
         except NotOffered as reason:
-            print(json.dumps({"row": row, "system": arguments.system, "error": f"not offered: {reason}"}), flush=True)
+            print(
+                json.dumps({"row": row, "system": arguments.system, "error": f"not offered: {reason}"}),
+                flush=True,
+            )
         except WrongAnswer as reason:
-            print(json.dumps({"row": row, "system": arguments.system, "error": f"WRONG ANSWER: {reason}"}), flush=True)
+            print(
+                json.dumps({"row": row, "system": arguments.system, "error": f"WRONG ANSWER: {reason}"}),
+                flush=True,
+            )
         except Exception as error:  # One broken row must not hide the others of this program.
             text = " ".join(str(error).split())[:200]
-            print(json.dumps({"row": row, "system": arguments.system, "error": f"{type(error).__name__}: {text}"}), flush=True)
+            print(
+                json.dumps(
+                    {"row": row, "system": arguments.system, "error": f"{type(error).__name__}: {text}"}
+                ),
+                flush=True,
+            )
 
 
 def emit(row, system, unit, value, samples=(), **extra):
@@ -159,7 +169,7 @@ def process_tree(root):
 class CpuMeter:
     """CPU time that this process, its descendants and `extra_pids` use from now on.
 
-    The tree is walked once, before the first reading: walking /proc costs milliseconds of CPU itself. Processes and threads
+    The tree is walked once, before the first reading: walking /proc costs milliseconds of CPU itself. Processes
     that come later are not seen, nor is what a thread had used that ended before the last reading.
     """
 
@@ -203,12 +213,24 @@ def latency_summary(times_ns, cpu_us, unit="us"):
     scale = {"us": 1e3, "ms": 1e6}[unit]
     times = [time_ns / scale for time_ns in times_ns]
     ordered = sorted(times)
-    return {"unit": unit, "value": median(ordered), "p99": percentile(ordered, 0.99), "count": len(times),
-            "cpu_us": cpu_us / len(times), "samples": times}
+    return {
+        "unit": unit,
+        "value": median(ordered),
+        "p99": percentile(ordered, 0.99),
+        "count": len(times),
+        "cpu_us": cpu_us / len(times),
+        "samples": times,
+    }
 
 
 def rate_summary(rates, calls, elapsed_ns, cpu_us):
-    return {"unit": "/s", "value": calls * 1e9 / elapsed_ns, "count": calls, "cpu_us": cpu_us / calls, "samples": rates}
+    return {
+        "unit": "/s",
+        "value": calls * 1e9 / elapsed_ns,
+        "count": calls,
+        "cpu_us": cpu_us / calls,
+        "samples": rates,
+    }
 
 
 def time_calls(call, expected, seconds, pids=(), unit="us", pause=0.0):

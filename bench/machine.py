@@ -18,8 +18,14 @@ def describe():
                 break
     with open("/proc/meminfo") as file:
         memory_kib = int(file.readline().split()[1])
-    return {"cpu": model, "cores": os.cpu_count(), "memory_gib": round(memory_kib / 2**20, 1),
-            "kernel": platform.release(), "python": platform.python_version(), "libc": " ".join(platform.libc_ver())}
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory_kib / 2**20, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "libc": " ".join(platform.libc_ver()),
+    }
 
 
 def commit(root):
@@ -27,7 +33,10 @@ def commit(root):
         done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else ""
 
-    return {"commit": git("rev-parse", "HEAD") or "unknown", "changed_files": len(git("status", "--porcelain").splitlines())}
+    return {
+        "commit": git("rev-parse", "HEAD") or "unknown",
+        "changed_files": len(git("status", "--porcelain").splitlines()),
+    }
 
 
 def installed(python, names):
@@ -51,14 +60,24 @@ class Activity:
     def read():
         with open("/proc/stat") as file:
             user, nice, system, idle, iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
-        own = sum(usage.ru_utime + usage.ru_stime
-                  for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+        own = sum(
+            usage.ru_utime + usage.ru_stime
+            for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        )
         busy = (user + nice + system + irq + softirq) / TICKS
-        return {"busy": busy, "steal": steal / TICKS, "all": busy + (idle + iowait + steal) / TICKS, "own": own}
+        return {
+            "busy": busy,
+            "steal": steal / TICKS,
+            "all": busy + (idle + iowait + steal) / TICKS,
+            "own": own,
+        }
 
     def shares(self):
         """-> {"steal", "others"}: fractions of the machine's CPU time."""
         now = self.read()
         passed = {key: now[key] - self.before[key] for key in now}
         total = passed["all"] or 1.0
-        return {"steal": passed["steal"] / total, "others": max(0.0, (passed["busy"] - passed["own"]) / total)}
+        return {
+            "steal": passed["steal"] / total,
+            "others": max(0.0, (passed["busy"] - passed["own"]) / total),
+        }

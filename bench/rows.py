@@ -31,53 +31,119 @@ class Program:
     systems: tuple = ("ours", "torchmonarch", "ray", "mpi4py", "pyzmq")
     procs: int = 1  # worker processes; what a launcher of ranks has to start
     placed: bool = True  # whether placement applies (False: always free)
-    rounds_max: dict = field(default_factory=dict)  # system -> fewer rounds, where one takes half a minute or more
+    rounds_max: dict = field(
+        default_factory=dict
+    )  # system -> fewer rounds, where one takes half a minute or more
 
 
 PROGRAMS = (
-    Program("W1", script="w1.py", rows=(
-        Row("W1s", "sync call, def endpoint", "us", gate=10, aim=2, ahead_of={"torchmonarch": 50}, quick=True),
-        Row("W1x", "call of an endpoint that raises", "us", gate=60, aim=27, quick=True),
-        Row("W1c", "sync call after 10 ms of silence", "us", quick=True),
-        Row("W1i", "CPU of the idle tree, after 1 s", "ms/s", quick=True),
-        Row("W1a", "await of an async endpoint", "us", gate=25, aim=10, quick=True),
-    )),
-    Program("W2", script="w2.py", rows=(
-        Row("W2w", "64 calls outstanding", "/s", "high", gate=200e3, aim=900e3, quick=True),
-        Row("W2w1k", "1,024 calls outstanding", "/s", "high"),
-        Row("W2o", "one-way 64 B + barrier", "/s", "high", gate=300e3, aim=1e6, quick=True),
-        Row("W2g", "asyncio.gather of 64", "/s", "high", quick=True),
-    )),
-    Program("W4_2", script="w4.py", limit="star", procs=2, placed=False, rows=(
-        Row("W4_2", "call on a mesh of 2 processes", "ms"),
-    )),
-    Program("W4_8", script="w4.py", limit="star", procs=8, placed=False, rows=(
-        Row("W4_8", "call on a mesh of 8 processes", "ms", gate=0.2, aim=0.1, quick=True),
-    )),
-    Program("W4_32", script="w4.py", limit="star", procs=32, placed=False, rounds_max={"ray": 3}, rows=(
-        Row("W4_32", "call on a mesh of 32 processes", "ms", gate=0.9, aim=0.3),
-    )),
-    Program("W6", script="w6.py", limit="copy", rows=(
-        Row("W6_64K", "NumPy argument, 64 KiB, two bytes read", "GB/s", "high"),
-        Row("W6s_64K", "the same, all bytes summed", "GB/s", "high"),
-        Row("W6_1M", "NumPy argument, 1 MiB, two bytes read", "GB/s", "high", gate=6, aim=12, quick=True),
-        Row("W6s_1M", "the same, all bytes summed", "GB/s", "high", quick=True),
-        Row("W6_64M", "NumPy argument, 64 MiB, two bytes read", "GB/s", "high", gate=8, aim=15),
-        Row("W6s_64M", "the same, all bytes summed", "GB/s", "high"),
-    )),
-    Program("W7", script="w7.py", procs=2, systems=("ours", "torchmonarch", "ray"), rounds_max={"ray": 2}, rows=(
-        Row("W7", "100 actors spawned one by one, answered", "/s", "high", gate=10e3, aim=20e3, quick=True),
-    )),
-    Program("W8", script="w8.py", placed=False, rounds_max={"ray": 3}, systems=("ours", "torchmonarch", "ray", "pyzmq"), rows=(
-        Row("W8_1", "spawn 1 process with an actor", "ms", gate=25, aim=8, quick=True),
-        Row("W8_8", "spawn 8 processes with an actor each", "ms", gate=120, aim=40, quick=True),
-    )),
-    Program("W9", script="w9.py", placed=False, rows=(
-        Row("W9i", "import, over a bare interpreter", "ms", gate=50, aim=20, quick=True),
-        Row("W9p", "import done to first answer", "ms", gate=80, aim=30, quick=True),
-    )),
-    Program("W14", limit="none", systems=("ours", "caf"), placed=False, rows=(
-        Row("W14p", "C++ in process: ping-pong", "ns", quick=True),
-        Row("W14f", "C++ in process: one-way flood", "/s", "high", quick=True),
-    )),
+    Program(
+        "W1",
+        script="w1.py",
+        rows=(
+            Row(
+                "W1s",
+                "sync call, def endpoint",
+                "us",
+                gate=10,
+                aim=2,
+                ahead_of={"torchmonarch": 50},
+                quick=True,
+            ),
+            Row("W1x", "call of an endpoint that raises", "us", gate=60, aim=27, quick=True),
+            Row("W1c", "sync call after 10 ms of silence", "us", quick=True),
+            Row("W1i", "CPU of the idle tree, after 1 s", "ms/s", quick=True),
+            Row("W1a", "await of an async endpoint", "us", gate=25, aim=10, quick=True),
+        ),
+    ),
+    Program(
+        "W2",
+        script="w2.py",
+        rows=(
+            Row("W2w", "64 calls outstanding", "/s", "high", gate=200e3, aim=900e3, quick=True),
+            Row("W2w1k", "1,024 calls outstanding", "/s", "high"),
+            Row("W2o", "one-way 64 B + barrier", "/s", "high", gate=300e3, aim=1e6, quick=True),
+            Row("W2g", "asyncio.gather of 64", "/s", "high", quick=True),
+        ),
+    ),
+    Program(
+        "W4_2",
+        script="w4.py",
+        limit="star",
+        procs=2,
+        placed=False,
+        rows=(Row("W4_2", "call on a mesh of 2 processes", "ms"),),
+    ),
+    Program(
+        "W4_8",
+        script="w4.py",
+        limit="star",
+        procs=8,
+        placed=False,
+        rows=(Row("W4_8", "call on a mesh of 8 processes", "ms", gate=0.2, aim=0.1, quick=True),),
+    ),
+    Program(
+        "W4_32",
+        script="w4.py",
+        limit="star",
+        procs=32,
+        placed=False,
+        rounds_max={"ray": 3},
+        rows=(Row("W4_32", "call on a mesh of 32 processes", "ms", gate=0.9, aim=0.3),),
+    ),
+    Program(
+        "W6",
+        script="w6.py",
+        limit="copy",
+        rows=(
+            Row("W6_64K", "NumPy argument, 64 KiB, two bytes read", "GB/s", "high"),
+            Row("W6s_64K", "the same, all bytes summed", "GB/s", "high"),
+            Row("W6_1M", "NumPy argument, 1 MiB, two bytes read", "GB/s", "high", gate=6, aim=12, quick=True),
+            Row("W6s_1M", "the same, all bytes summed", "GB/s", "high", quick=True),
+            Row("W6_64M", "NumPy argument, 64 MiB, two bytes read", "GB/s", "high", gate=8, aim=15),
+            Row("W6s_64M", "the same, all bytes summed", "GB/s", "high"),
+        ),
+    ),
+    Program(
+        "W7",
+        script="w7.py",
+        procs=2,
+        systems=("ours", "torchmonarch", "ray"),
+        rounds_max={"ray": 2},
+        rows=(
+            Row(
+                "W7", "100 actors spawned one by one, answered", "/s", "high", gate=10e3, aim=20e3, quick=True
+            ),
+        ),
+    ),
+    Program(
+        "W8",
+        script="w8.py",
+        placed=False,
+        rounds_max={"ray": 3},
+        systems=("ours", "torchmonarch", "ray", "pyzmq"),
+        rows=(
+            Row("W8_1", "spawn 1 process with an actor", "ms", gate=25, aim=8, quick=True),
+            Row("W8_8", "spawn 8 processes with an actor each", "ms", gate=120, aim=40, quick=True),
+        ),
+    ),
+    Program(
+        "W9",
+        script="w9.py",
+        placed=False,
+        rows=(
+            Row("W9i", "import, over a bare interpreter", "ms", gate=50, aim=20, quick=True),
+            Row("W9p", "import done to first answer", "ms", gate=80, aim=30, quick=True),
+        ),
+    ),
+    Program(
+        "W14",
+        limit="none",
+        systems=("ours", "caf"),
+        placed=False,
+        rows=(
+            Row("W14p", "C++ in process: ping-pong", "ns", quick=True),
+            Row("W14f", "C++ in process: one-way flood", "/s", "high", quick=True),
+        ),
+    ),
 )

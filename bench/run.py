@@ -34,12 +34,23 @@ LIMIT = "limit"
 KNOWN_SYSTEMS = ("ours", "torchmonarch", "ray", "mpi4py", "pyzmq", "caf")
 # The same peer with a documented setting changed; only on request (--systems).
 VARIANTS = {"mpi4py-yield": ("mpi4py", ["--mca", "mpi_yield_when_idle", "1"])}
-MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-          "--mca", "btl", "self,vader", "--mca", "pml", "ob1"]
+MPIRUN = [
+    "mpirun",
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "--bind-to",
+    "none",
+    "--mca",
+    "btl",
+    "self,vader",
+    "--mca",
+    "pml",
+    "ob1",
+]
 ARRAY_SIZES = {"64K": 1 << 16, "1M": 1 << 20, "64M": 1 << 26}
 TIME_LIMIT_S = 240
 FAILURES_MAX = 2  # a system that failed a program this often is not asked again
-ROUNDS_NOTED = 7
+GATE_ROUNDS_MIN = 7
 
 
 def parse_arguments():
@@ -53,7 +64,9 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, help="measured time per row and round")
     parser.add_argument("--placement", choices=sorted(PLACEMENTS), default="two")
-    parser.add_argument("--json", metavar="FILE", help="where to write the run (default: bench/results/<time>.json)")
+    parser.add_argument(
+        "--json", metavar="FILE", help="where to write the run (default: bench/results/<time>.json)"
+    )
     parser.add_argument("--python", default=OURS_PYTHON, help="interpreter that has ours")
     return parser.parse_args()
 
@@ -93,11 +106,25 @@ class Launcher:
             return [setup.native_limit("star"), "W4", str(self.seconds), str(program.procs)]
         if system == LIMIT and program.limit == "copy":
             cpus = {"two": ("0", "1"), "one": ("0", "0"), "free": ("-1", "-1")}[placement]
-            sizes = [f"{name}={size}" for name, size in ARRAY_SIZES.items() if any(one.endswith("_" + name) for one in names)]
+            sizes = [
+                f"{name}={size}"
+                for name, size in ARRAY_SIZES.items()
+                if any(one.endswith("_" + name) for one in names)
+            ]
             return [setup.native_limit("copy"), str(self.seconds / 2), *cpus, *sizes]
         peer, extra = VARIANTS.get(system, (system, []))
-        command = [self.python_of(peer), os.path.join(BENCH_DIR, "workloads", program.script), "--system", peer,
-                   "--rows", ",".join(names), "--seconds", str(self.seconds), "--placement", placement]
+        command = [
+            self.python_of(peer),
+            os.path.join(BENCH_DIR, "workloads", program.script),
+            "--system",
+            peer,
+            "--rows",
+            ",".join(names),
+            "--seconds",
+            str(self.seconds),
+            "--placement",
+            placement,
+        ]
         if peer == "mpi4py" and program.name != "W9":
             command = [*MPIRUN, *extra, "-np", str(program.procs + 1), *command]
         return command
@@ -141,8 +168,15 @@ def run_program(command):
     """-> (lines by row, reason for what is missing)"""
     environment = {**os.environ, "PYTHONPATH": BENCH_DIR}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # imports are timed with warm byte code
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-                               start_new_session=True, cwd=ROOT)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+        cwd=ROOT,
+    )
     try:
         output, errors = process.communicate(timeout=TIME_LIMIT_S)
         reason = f"exit status {process.returncode}" if process.returncode else "printed no line"
@@ -198,7 +232,9 @@ def measure_program(program, names, systems, rounds, launcher, record):
             if failures.get(system, 0) >= FAILURES_MAX or turn >= program.rounds_max.get(system, rounds):
                 continue
             progress(f"{program.name} round {turn + 1}/{rounds}: {system}")
-            failures[system] = failures.get(system, 0) + measure_once(program, names, system, launcher, record, turn, place)
+            failures[system] = failures.get(system, 0) + measure_once(
+                program, names, system, launcher, record, turn, place
+            )
 
 
 def measure_once(program, names, system, launcher, record, turn, place):
@@ -243,7 +279,9 @@ def best_limit(row, record):
     if not variants:
         return None
     pick = min if row.better == "low" else max
-    return record.values(row.name, pick(variants, key=lambda one: statistics.median(record.values(row.name, one))))
+    return record.values(
+        row.name, pick(variants, key=lambda one: statistics.median(record.values(row.name, one)))
+    )
 
 
 def limit_movement(row, record):
@@ -251,7 +289,9 @@ def limit_movement(row, record):
     rounds = {}
     for line in record.readings.get(row, {}).get(LIMIT, []):
         rounds.setdefault(line["round"], []).append(line["value"])
-    moves = [abs(pair[0] - pair[1]) / min(pair) for pair in rounds.values() if len(pair) == 2 and min(pair) > 0]
+    moves = [
+        abs(pair[0] - pair[1]) / min(pair) for pair in rounds.values() if len(pair) == 2 and min(pair) > 0
+    ]
     return statistics.median(moves) if moves else None
 
 
@@ -305,9 +345,17 @@ def summarise(rows, systems, record):
     for row in rows:
         limit = best_limit(row, record)
         ours = record.values(row.name, "ours")
-        entry = {"row": row.name, "title": row.title, "unit": row.unit, "gate": row.gate, "aim": row.aim,
-                 "limit": median_interval(limit) if limit else None, "limit_moved": limit_movement(row.name, record),
-                 "systems": {}, "not_run": record.missing.get(row.name, {})}
+        entry = {
+            "row": row.name,
+            "title": row.title,
+            "unit": row.unit,
+            "gate": row.gate,
+            "aim": row.aim,
+            "limit": median_interval(limit) if limit else None,
+            "limit_moved": limit_movement(row.name, record),
+            "systems": {},
+            "not_run": record.missing.get(row.name, {}),
+        }
         for system in systems:
             values = record.values(row.name, system)
             if not values:
@@ -320,7 +368,9 @@ def summarise(rows, systems, record):
             if limit:
                 cell["to_limit"] = ratio_interval(values, limit)
             if ours and system != "ours":
-                cell["ours_ahead"] = ratio_interval(*((values, ours) if row.better == "low" else (ours, values)))
+                cell["ours_ahead"] = ratio_interval(
+                    *((values, ours) if row.better == "low" else (ours, values))
+                )
             entry["systems"][system] = cell
         entry["verdict"], entry["remark"] = judge(row, record)
         table.append(entry)
@@ -329,7 +379,11 @@ def summarise(rows, systems, record):
 
 def print_table(table, systems):
     width = 20
-    print(f"{'row':8} {'what':40} {'unit':5} {'limit':>8} " + " ".join(f"{system:>{width}}" for system in systems) + "  gate")
+    print(
+        f"{'row':8} {'what':40} {'unit':5} {'limit':>8} "
+        + " ".join(f"{system:>{width}}" for system in systems)
+        + "  gate"
+    )
     for entry in table:
         cells = []
         for system in systems:
@@ -344,9 +398,17 @@ def print_table(table, systems):
                 text += f" ({cell['ours_ahead'][0]:.3g}x)"
             cells.append(text)
         limit = short(entry["limit"][0]) if entry["limit"] else "-"
-        gate = "" if entry["verdict"] is None else f"{short(entry['gate'])}: {entry['verdict']} {entry['remark']}"[:70]
-        print(f"{entry['row']:8} {entry['title']:40} {entry['unit']:5} {limit:>8} "
-              + " ".join(f"{cell:>{width}}" for cell in cells) + "  " + gate)
+        gate = (
+            ""
+            if entry["verdict"] is None
+            else f"{short(entry['gate'])}: {entry['verdict']} {entry['remark']}"[:70]
+        )
+        print(
+            f"{entry['row']:8} {entry['title']:40} {entry['unit']:5} {limit:>8} "
+            + " ".join(f"{cell:>{width}}" for cell in cells)
+            + "  "
+            + gate
+        )
 
 
 def print_details(table, systems):
@@ -355,8 +417,10 @@ def print_details(table, systems):
         cell = entry["systems"].get("ours")
         if cell:
             median, low, high = cell["median"]
-            print(f"  {entry['row']:8} {short(median)} [{short(low)} .. {short(high)}] {entry['unit']}"
-                  f"  p99 {short(cell['p99'])}  CPU {short(cell['cpu_us'])} us")
+            print(
+                f"  {entry['row']:8} {short(median)} [{short(low)} .. {short(high)}] {entry['unit']}"
+                f"  p99 {short(cell['p99'])}  CPU {short(cell['cpu_us'])} us"
+            )
     reasons = {}
     for entry in table:
         for system, reason in entry["not_run"].items():
@@ -369,14 +433,26 @@ def print_details(table, systems):
 
 def print_noise(table, activity):
     moved = [entry["limit_moved"] for entry in table if entry["limit_moved"] is not None]
-    text = f"limit moved {statistics.median(moved):.0%} (median), {max(moved):.0%} (worst row)" if moved else "no limit ran"
-    print(f"\nnoise: {text} between its two readings of a round; steal {activity['steal']:.1%}, "
-          f"other processes {activity['others']:.1%} of the machine")
+    text = (
+        f"limit moved {statistics.median(moved):.0%} (median), {max(moved):.0%} (worst row)"
+        if moved
+        else "no limit ran"
+    )
+    print(
+        f"\nnoise: {text} between its two readings of a round; steal {activity['steal']:.1%}, "
+        f"other processes {activity['others']:.1%} of the machine"
+    )
 
 
 def judge_runs(paths):
     """Prints in how many of several runs each gate was met; -> whether all hold in two of three."""
-    runs = [json.load(open(path))["table"] for path in paths]
+    runs = []
+    for path in paths:
+        with open(path) as file:
+            run = json.load(file)
+        if run["rounds"] < GATE_ROUNDS_MIN or run["placement"] != "two":
+            sys.exit(f"{path}: gates are judged over at least {GATE_ROUNDS_MIN} rounds in placement two")
+        runs.append(run["table"])
     needed = -(-2 * len(runs) // 3)
     held = True
     for program in PROGRAMS:
@@ -386,7 +462,8 @@ def judge_runs(paths):
             verdicts = [entry["verdict"] for table in runs for entry in table if entry["row"] == row.name]
             met = verdicts.count("met")
             held = held and met >= needed
-            print(f"{row.name:8} {row.title:40} met in {met} of {len(runs)}: {'holds' if met >= needed else 'DOES NOT HOLD'}")
+            outcome = "holds" if met >= needed else "DOES NOT HOLD"
+            print(f"{row.name:8} {row.title:40} met in {met} of {len(runs)}: {outcome}")
     return held
 
 
@@ -395,8 +472,11 @@ def select(arguments):
     wanted = arguments.rows.split(",") if arguments.rows else None
     chosen = []
     for program in PROGRAMS:
-        rows = [row for row in program.rows
-                if (row.name in wanted or program.name in wanted if wanted else arguments.gates or row.quick)]
+        rows = [
+            row
+            for row in program.rows
+            if (row.name in wanted or program.name in wanted if wanted else arguments.gates or row.quick)
+        ]
         if rows:
             chosen.append((program, rows))
     known = {name for program in PROGRAMS for name in (program.name, *(row.name for row in program.rows))}
@@ -410,7 +490,9 @@ def main():
     if arguments.judge:
         return 0 if judge_runs(arguments.judge) else 1
     quick = not arguments.gates and not arguments.rows
-    systems = arguments.systems.split(",") if arguments.systems else ["ours"] if quick else list(KNOWN_SYSTEMS)
+    systems = (
+        arguments.systems.split(",") if arguments.systems else ["ours"] if quick else list(KNOWN_SYSTEMS)
+    )
     if set(systems) - {*KNOWN_SYSTEMS, *VARIANTS}:
         sys.exit(f"unknown systems; known: {' '.join((*KNOWN_SYSTEMS, *VARIANTS))}")
     rounds = arguments.rounds or (3 if quick else 7)
@@ -427,22 +509,39 @@ def main():
     shares = activity.shares()
     table = summarise(rows, systems, record)
     info = machine.describe()
-    print(f"{info['cpu']}, {info['cores']} cores, Linux {info['kernel']}, Python {info['python']}; placement "
-          f"{arguments.placement}, {rounds} rounds, {time.time() - started:.0f} s; (Nx) = ours is N times better\n")
+    print(
+        f"{info['cpu']}, {info['cores']} cores, Linux {info['kernel']}, Python {info['python']}; placement "
+        f"{arguments.placement}, {rounds} rounds, {time.time() - started:.0f} s; (Nx) = ours is N times better\n"
+    )
     print_table(table, systems)
     print_details(table, systems)
     print_noise(table, shares)
-    if rounds < ROUNDS_NOTED:
-        print(f"{rounds} rounds: a look, not a verdict (gates are judged over at least {ROUNDS_NOTED})")
+    if rounds < GATE_ROUNDS_MIN:
+        print(f"{rounds} rounds: a look, not a verdict (gates are judged over at least {GATE_ROUNDS_MIN})")
     names = ["monarch-cpp", "torchmonarch", "ray", "mpi4py", "pyzmq", "numpy", "cloudpickle", "torch"]
     pythons = {"ours": launcher.ours, **launcher.pythons}
-    path = arguments.json or os.path.join(RESULTS_DIR, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started)) + ".json")
+    path = arguments.json or os.path.join(
+        RESULTS_DIR, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started)) + ".json"
+    )
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path, "w") as file:
-        json.dump({"machine": info, "source": machine.commit(ROOT), "started": started, "seconds": time.time() - started,
-                   "placement": arguments.placement, "rounds": rounds, "seconds_per_row": arguments.seconds,
-                   "versions": {one: machine.installed(python, names) for one, python in pythons.items()},
-                   "commands": record.commands, "noise": shares, "table": table, "readings": record.readings}, file)
+        json.dump(
+            {
+                "machine": info,
+                "source": machine.commit(ROOT),
+                "started": started,
+                "seconds": time.time() - started,
+                "placement": arguments.placement,
+                "rounds": rounds,
+                "seconds_per_row": arguments.seconds,
+                "versions": {one: machine.installed(python, names) for one, python in pythons.items()},
+                "commands": record.commands,
+                "noise": shares,
+                "table": table,
+                "readings": record.readings,
+            },
+            file,
+        )
     print(f"written: {os.path.relpath(path)}")
     return 0
 

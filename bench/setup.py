@@ -72,7 +72,9 @@ def peer_venv(peer):
 
 
 def newer(target, sources):
-    return os.path.exists(target) and all(os.path.getmtime(target) > os.path.getmtime(source) for source in sources)
+    return os.path.exists(target) and all(
+        os.path.getmtime(target) > os.path.getmtime(source) for source in sources
+    )
 
 
 def compile_once(target, source, command):
@@ -82,35 +84,51 @@ def compile_once(target, source, command):
     if not newer(path, [code, os.path.join(BENCH_DIR, "limits", "limit.h")]):
         if shutil.which(command[0]) is None:
             raise Unavailable(f"no {command[0]}")
-        run_quietly([arg.replace("SOURCE", code).replace("TARGET", path) for arg in command], f"compiling {source}")
+        run_quietly(
+            [arg.replace("SOURCE", code).replace("TARGET", path) for arg in command], f"compiling {source}"
+        )
     return path
 
 
 def native_limit(name):
-    return compile_once(name, f"limits/{name}.cc",
-                        ["g++", "-std=c++20", "-O3", "-march=native", *WARNINGS, "SOURCE", "-o", "TARGET"])
+    return compile_once(
+        name,
+        f"limits/{name}.cc",
+        ["g++", "-std=c++20", "-O3", "-march=native", *WARNINGS, "SOURCE", "-o", "TARGET"],
+    )
 
 
 def ring_extension(python):
     """The ring for `python`; its file name carries the interpreter's tag, so several can live side by side."""
     code = "import sysconfig as s; print(s.get_paths()['include']); print(s.get_config_var('EXT_SUFFIX'))"
-    include, suffix = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    return compile_once(f"_ring{suffix}", "limits/ring.c",
-                        ["cc", "-O2", *WARNINGS, "-shared", "-fPIC", f"-I{include}", "SOURCE", "-o", "TARGET"])
+    include, suffix = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    return compile_once(
+        f"_ring{suffix}",
+        "limits/ring.c",
+        ["cc", "-O2", *WARNINGS, "-shared", "-fPIC", f"-I{include}", "SOURCE", "-o", "TARGET"],
+    )
 
 
 def caf_program():
     need_system_packages("caf")
     # CAF 0.17's own headers do not pass our warnings.
-    return compile_once("caf_w14", "peers/caf_w14.cc", ["g++", "-std=c++17", "-O2", "SOURCE", "-o", "TARGET", "-lcaf_core"])
+    return compile_once(
+        "caf_w14", "peers/caf_w14.cc", ["g++", "-std=c++17", "-O2", "SOURCE", "-o", "TARGET", "-lcaf_core"]
+    )
 
 
 def main():
     failed = False
     steps = [(peer, lambda peer=peer: peer_venv(peer)) for peer in sys.argv[1:] or PEERS]
     if not sys.argv[1:]:
-        steps += [("caf", caf_program), ("ring", lambda: ring_extension(sys.executable)),
-                  ("star", lambda: native_limit("star")), ("copy", lambda: native_limit("copy"))]
+        steps += [
+            ("caf", caf_program),
+            ("ring", lambda: ring_extension(sys.executable)),
+            ("star", lambda: native_limit("star")),
+            ("copy", lambda: native_limit("copy")),
+        ]
     for name, step in steps:
         try:
             print(f"{name}: {os.path.relpath(step())}")

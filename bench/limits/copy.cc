@@ -3,9 +3,9 @@
 //   copy SECONDS CPU_A CPU_B NAME=BYTES...
 //
 // Rows W6_NAME and W6s_NAME, system `limit`: one copy into warm shared memory; the receiver, polling on the other core,
-// looks at the first and last byte (W6) or sums all 64-bit words in place (W6s), and answers. System `limit:vm_read`: the
-// receiver copies straight out of the sender's memory (process_vm_readv) into a warm buffer of its own. For orientation,
-// system `ref:memcpy`: one thread, one copy, no other process.
+// looks at the first and last byte (W6) or sums all 64-bit words in place (W6s), and answers. System
+// `limit:vm_read`: the receiver copies straight out of the sender's memory (process_vm_readv) into a warm buffer of
+// its own. For orientation, system `ref:memcpy`: one thread, one copy, no other process.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -91,7 +91,8 @@ std::vector<double> send_copies(Way way, std::size_t size, bool everything, doub
   char* source = shared->source = warm_memory(size, MAP_PRIVATE);
   std::vector<double> rates;
   const std::uint64_t start_ns = now_ns();
-  const auto warm_ns = static_cast<std::uint64_t>(seconds * 0.25e9), end_ns = static_cast<std::uint64_t>(seconds * 1.25e9);
+  const auto warm_ns = static_cast<std::uint64_t>(seconds * 0.25e9);
+  const auto end_ns = static_cast<std::uint64_t>(seconds * 1.25e9);
   const std::uint64_t middle = sum_words(source, size) - sum_words(source, 8) - sum_words(source + size - 8, 8);
   for (std::uint64_t turn = 1; now_ns() - start_ns < end_ns || rates.size() < 3; ++turn) {
     source[0] = static_cast<char>(turn % 251);

@@ -1,7 +1,7 @@
 """The operations of a system under test. An adapter overrides what its system has.
 
-Methods that make a callable (`caller`, `raiser` ...) return the system's own shortest spelling of the operation, so that
-the workload's loop adds one Python call for every system alike.
+Methods that make a callable (`caller`, `raiser` ...) return the system's own shortest spelling of the operation, so
+that the workload's loop adds one Python call for every system alike.
 """
 
 import os
@@ -83,7 +83,7 @@ class BaseSystem:
         self.missing("spawn of single actors into running processes")
 
     def spawn_round(self, procs):
-        """Makes `procs` new processes with one actor each; -> (list of first answers add(rank, 1), function that ends them)."""
+        """Makes `procs` new processes with one actor each; -> (rank + 1 from each, function that ends them)."""
         self.missing("spawn of processes")
 
     @staticmethod

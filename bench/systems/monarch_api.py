@@ -126,7 +126,9 @@ class System(BaseSystem):
             return await future
 
         async def call():
-            return await asyncio.gather(*[wait(first.take.call_one(index, PAYLOAD)) for index in range(count)])
+            return await asyncio.gather(
+                *[wait(first.take.call_one(index, PAYLOAD)) for index in range(count)]
+            )
 
         return call
 

@@ -3,7 +3,6 @@
 Run as a program (`-m systems.zmq_sockets ADDRESS RANK`) it is the worker.
 """
 
-import os
 import pickle
 import shutil
 import subprocess

@@ -41,13 +41,17 @@ def main():
         time_calls(system.caller(), 3, 0.1)
         return idle_burn(system.pids())
 
-    run_rows(arguments, system, {
-        "W1s": sync(system.caller, 3),
-        "W1x": sync(system.raiser, ERROR_TEXT),
-        "W1c": sync(system.caller, 3, pause=0.01),
-        "W1i": idle,
-        "W1a": awaited,
-    })
+    run_rows(
+        arguments,
+        system,
+        {
+            "W1s": sync(system.caller, 3),
+            "W1x": sync(system.raiser, ERROR_TEXT),
+            "W1c": sync(system.caller, 3, pause=0.01),
+            "W1i": idle,
+            "W1a": awaited,
+        },
+    )
     stage.end()
 
 

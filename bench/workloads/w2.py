@@ -11,8 +11,16 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from harness import (  # noqa: E402
-    CpuMeter, Stage, expect, load_system, parse_arguments, rate_summary, run_rows, time_async_batches,
-    time_batches)
+    CpuMeter,
+    Stage,
+    expect,
+    load_system,
+    parse_arguments,
+    rate_summary,
+    run_rows,
+    time_async_batches,
+    time_batches,
+)
 
 ONE_WAY_CHUNK = 500
 

@@ -46,8 +46,14 @@ def measure_array(system, size, everything, seconds):
             end = time.perf_counter() + seconds
     cpu_us = meter.spent_us()
     ordered = sorted(times)
-    return {"unit": "GB/s", "value": size / median(times), "p1": size / percentile(ordered, 0.99), "count": len(times),
-            "cpu_us": cpu_us / len(times), "samples": [size / time_ns for time_ns in times]}
+    return {
+        "unit": "GB/s",
+        "value": size / median(times),
+        "p1": size / percentile(ordered, 0.99),
+        "count": len(times),
+        "cpu_us": cpu_us / len(times),
+        "samples": [size / time_ns for time_ns in times],
+    }
 
 
 def main():

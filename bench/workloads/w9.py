@@ -12,8 +12,14 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from harness import SYSTEM_MODULES, BENCH_DIR, NotOffered, median, parse_arguments, run_rows  # noqa: E402
 
-IMPORTS = {"limit": "import pickle", "ours": "import monarch.actor", "torchmonarch": "import monarch.actor", "ray": "import ray",
-           "mpi4py": "from mpi4py import MPI", "pyzmq": "import zmq"}
+IMPORTS = {
+    "limit": "import pickle",
+    "ours": "import monarch.actor",
+    "torchmonarch": "import monarch.actor",
+    "ray": "import ray",
+    "mpi4py": "from mpi4py import MPI",
+    "pyzmq": "import zmq",
+}
 
 
 def start_to_end_ms(code):
@@ -37,18 +43,25 @@ def main():
         start_to_end_ms(statement)  # byte code and page cache warm
         bare, full = [], []
         end = time.perf_counter() + arguments.seconds
-        while time.perf_counter() < end or len(full) < 3:
+        while time.perf_counter() < end or len(full) < 9:
             bare.append(start_to_end_ms("pass"))
             full.append(start_to_end_ms(statement))
         base = median(bare)
-        return {"unit": "ms", "value": median(full) - base, "bare_ms": base, "count": len(full),
-                "samples": [one - base for one in full]}
+        return {
+            "unit": "ms",
+            "value": median(full) - base,
+            "bare_ms": base,
+            "count": len(full),
+            "samples": [one - base for one in full],
+        }
 
     def first_answer():
         if arguments.system == "mpi4py":
             raise NotOffered("spawn of processes")
         program = os.path.join(BENCH_DIR, "workloads", "w9_first.py")
-        done = subprocess.run([sys.executable, program, arguments.system], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [sys.executable, program, arguments.system], capture_output=True, text=True, timeout=120
+        )
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode or not lines:
             raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer")
