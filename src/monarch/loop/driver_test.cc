@@ -1,0 +1,482 @@
+#include "monarch/loop/driver.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <filesystem>
+#include <random>
+
+#include "monarch/base/check.h"
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kStuckNs = 5'000'000'000;  // a wait that takes longer has lost its wake-up
+
+bool short_form() {
+  const char* value = std::getenv("MONARCH_TEST_SHORT");
+  return value != nullptr && *value == '1';
+}
+
+// A bell in memory that a forked child shares, and its driver.
+struct Home {
+  Home()
+      : page(static_cast<BellPage*>(
+            mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))),
+        event_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        driver(std::make_unique<Driver>(reactor, *page, event_fd.get())) {
+    reactor.start();
+  }
+  ~Home() {
+    reactor.stop();
+    driver.reset();
+    munmap(page, 4096);
+  }
+  Reactor reactor;
+  BellPage* page;
+  UniqueFd event_fd;
+  std::unique_ptr<Driver> driver;
+};
+
+// The smallest ring: a number that grows. Whoever waits for it registers as its waiter.
+struct Counter : Pollable {
+  explicit Counter(Home& where)
+      : home(where),
+        published(static_cast<std::atomic<uint64_t>*>(
+            mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    index = home.driver->add(*this);
+    MONARCH_CHECK(index < kBellRings);
+  }
+  ~Counter() override {
+    home.driver->remove(index);
+    munmap(published, 4096);
+  }
+  bool poll() override {
+    MONARCH_CHECK(!polling.exchange(true));
+    const uint64_t now = published->load(std::memory_order_acquire);
+    if (now != taken.load(std::memory_order_relaxed)) {
+      taken.store(now, std::memory_order_release);
+      if (Waiter* who = waiter.load(std::memory_order_acquire)) home.driver->notify(*who);
+    }
+    polling = false;
+    return false;
+  }
+  void publish(uint64_t value) {
+    published->store(value, std::memory_order_release);
+    ring_bell(*home.page, index, home.event_fd.get());
+  }
+  WaitResult wait(Waiter& who, uint64_t value, int64_t limit_ns = kStuckNs) {
+    struct Wanted {
+      Counter* counter;
+      uint64_t value;
+    } wanted{this, value};
+    waiter.store(&who, std::memory_order_release);
+    auto ready = [](const void* context) {
+      const auto* w = static_cast<const Wanted*>(context);
+      return w->counter->taken.load(std::memory_order_seq_cst) >= w->value;
+    };
+    return home.driver->wait(who, ready, &wanted, monotonic_ns() + limit_ns);
+  }
+  Home& home;
+  std::atomic<uint64_t>* published;
+  std::atomic<uint64_t> taken{0};
+  std::atomic<Waiter*> waiter{nullptr};
+  std::atomic<bool> polling{false};
+  uint32_t index = 0;
+};
+
+void pin_to(int core) {
+  if (core < 0) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+
+// Gives the other side a moment that is different each time: nothing, a yield, or longer than anybody spins.
+void dither(std::mt19937& random) {
+  switch (random() % 8) {
+    case 0:
+    case 1:
+    case 2:
+      return;
+    case 3:
+    case 4:
+      sched_yield();
+      return;
+    case 5:
+    case 6: {
+      const int64_t until = monotonic_ns() + static_cast<int64_t>(random() % 8'000);
+      while (monotonic_ns() < until) sched_yield();
+      return;
+    }
+    default: {
+      const int64_t until = monotonic_ns() + 40'000 + static_cast<int64_t>(random() % 60'000);
+      while (monotonic_ns() < until) sched_yield();
+    }
+  }
+}
+
+// Two threads of two homes, ping-pong, with moments of every length between.
+void ping_pong(int core_a, int core_b, int rounds, uint32_t seed) {
+  Home a, b;
+  Counter at_a(a), at_b(b);
+  std::atomic<bool> lost{false};
+  auto side = [&](Counter& mine, Counter& theirs, int core, uint32_t my_seed, bool first) {
+    pin_to(core);
+    std::mt19937 random(my_seed);
+    Waiter waiter;
+    for (int round = 1; round <= rounds && !lost; ++round) {
+      dither(random);
+      if (first) theirs.publish(static_cast<uint64_t>(round));
+      dither(random);
+      if (mine.wait(waiter, static_cast<uint64_t>(round)) == WaitResult::kTimeout) lost = true;
+      dither(random);
+      if (!first) theirs.publish(static_cast<uint64_t>(round));
+    }
+  };
+  std::thread other([&] { side(at_b, at_a, core_b, seed * 2 + 1, false); });
+  std::thread one([&] { side(at_a, at_b, core_a, seed * 2, true); });
+  one.join();
+  other.join();
+  EXPECT_FALSE(lost) << "a wake-up was lost, seed " << seed;
+}
+
+TEST(Bell, IsNeverLostBetweenTwoThreadsOnOneCore) {
+  for (uint32_t seed = 0; seed < (short_form() ? 4u : 16u); ++seed) ping_pong(0, 0, short_form() ? 300 : 1000, seed);
+}
+
+TEST(Bell, IsNeverLostBetweenTwoThreadsOnTwoCores) {
+  for (uint32_t seed = 0; seed < (short_form() ? 4u : 16u); ++seed) ping_pong(0, 1, short_form() ? 500 : 2000, seed);
+}
+
+// Several senders to one home, several waiting threads there: leader and followers change all the time.
+TEST(Bell, IsNeverLostWithSeveralSendersAndSeveralWaiters) {
+  const int rounds = short_form() ? 500 : 4000;
+  Home home;
+  constexpr int kPairs = 4;
+  std::vector<std::unique_ptr<Counter>> counters;
+  std::vector<std::unique_ptr<std::atomic<uint64_t>>> acks;
+  for (int i = 0; i < kPairs; ++i) {
+    counters.push_back(std::make_unique<Counter>(home));
+    acks.push_back(std::make_unique<std::atomic<uint64_t>>(0));
+  }
+  std::atomic<bool> lost{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kPairs; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937 random(static_cast<uint32_t>(i));
+      Waiter waiter;
+      for (int round = 1; round <= rounds && !lost; ++round) {
+        if (counters[i]->wait(waiter, static_cast<uint64_t>(round)) == WaitResult::kTimeout) lost = true;
+        acks[i]->store(static_cast<uint64_t>(round));
+        dither(random);
+      }
+    });
+    threads.emplace_back([&, i] {
+      std::mt19937 random(static_cast<uint32_t>(i + 100));
+      for (int round = 1; round <= rounds && !lost; ++round) {
+        dither(random);
+        counters[i]->publish(static_cast<uint64_t>(round));
+        while (acks[i]->load() < static_cast<uint64_t>(round) && !lost) sched_yield();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_FALSE(lost);
+}
+
+// Nobody waits: the reactor must take what comes, soon after the last leader has left.
+TEST(Bell, IsAnsweredByTheReactorWhenNobodyWaits) {
+  const int rounds = short_form() ? 100 : 1000;
+  Home home;
+  Counter counter(home);
+  std::mt19937 random(7);
+  Waiter waiter;
+  for (int round = 1; round <= rounds; ++round) {
+    if (random() % 4 == 0) home.driver->poll_once();
+    if (random() % 4 == 0) home.driver->attend();
+    dither(random);
+    counter.publish(static_cast<uint64_t>(round));
+    const int64_t deadline = monotonic_ns() + kStuckNs;
+    while (counter.taken.load() < static_cast<uint64_t>(round)) {
+      ASSERT_LT(monotonic_ns(), deadline) << "round " << round;
+      sched_yield();
+    }
+  }
+}
+
+TEST(Bell, ComesFromAnotherProcess) {
+  Home home;
+  Counter counter(home);
+  const int rounds = short_form() ? 500 : 5000;
+  auto* ack = static_cast<std::atomic<uint64_t>*>(
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const pid_t child = fork();
+  if (child == 0) {
+    for (int round = 1; round <= rounds; ++round) {
+      while (ack->load() + 1 < static_cast<uint64_t>(round)) sched_yield();
+      for (int i = 0; i < round * 37 % 200; ++i) sched_yield();
+      counter.publish(static_cast<uint64_t>(round));
+    }
+    _exit(0);
+  }
+  Waiter waiter;
+  for (int round = 1; round <= rounds; ++round) {
+    ASSERT_EQ(counter.wait(waiter, static_cast<uint64_t>(round)), WaitResult::kReady) << "round " << round;
+    ack->store(static_cast<uint64_t>(round));
+  }
+  int status;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+}
+
+// The sender wins the bell and dies before the system call. The survivor hears of the death and rings itself.
+TEST(Bell, SurvivesTheDeathOfItsWinner) {
+  Home home;
+  Counter counter(home);
+  for (int round = 1; round <= (short_form() ? 30 : 200); ++round) {
+    std::atomic<int> pid{0};
+    std::atomic<bool> ok{false};
+    std::thread receiver([&] {
+      Waiter waiter;
+      ok = counter.wait(waiter, static_cast<uint64_t>(round)) == WaitResult::kReady;
+    });
+    const pid_t child = fork();
+    if (child == 0) {
+      for (;;) {
+        // ring_bell() up to and including the swap, and not a step further.
+        uint32_t state = home.page->state.load();
+        if (state == kAwake) {
+          sched_yield();
+          continue;
+        }
+        counter.published->store(static_cast<uint64_t>(round));
+        home.page->ready[counter.index / 64].fetch_or(uint64_t{1} << (counter.index % 64));
+        if (home.page->state.compare_exchange_strong(state, kAwake)) _exit(0);
+      }
+    }
+    const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+    home.reactor.add(pidfd, EPOLLIN, [&](uint32_t) {
+      home.reactor.remove(pidfd);
+      home.driver->ring_self();
+    });
+    receiver.join();
+    EXPECT_TRUE(ok) << "round " << round;
+    home.reactor.post_and_wait([&] { home.reactor.remove(pidfd); });
+    ::close(pidfd);
+    int status;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    if (!ok) return;
+  }
+}
+
+TEST(Driver, WaitEndsAtItsDeadline) {
+  Home home;
+  Counter counter(home);
+  Waiter waiter;
+  const int64_t start = monotonic_ns();
+  EXPECT_EQ(counter.wait(waiter, 1, 20'000'000), WaitResult::kTimeout);
+  EXPECT_GE(monotonic_ns() - start, 20'000'000);
+}
+
+TEST(Driver, WaitEndsAtItsDeadlineWhileOthersHaveEndlessTraffic) {
+  struct Endless : Pollable {
+    bool poll() override { return true; }
+  };
+  Home home;
+  Counter counter(home);
+  Endless endless;
+  const uint32_t index = home.driver->add(endless);
+  home.driver->mark_ready(index);
+  std::thread waiting([&] {
+    Waiter waiter;
+    EXPECT_EQ(counter.wait(waiter, 1, 20'000'000), WaitResult::kTimeout);
+    auto never = [](const void*) { return false; };
+    EXPECT_EQ(home.driver->wait(waiter, never, nullptr, kNoDeadline, 5'000'000), WaitResult::kInterrupted);
+  });
+  waiting.join();
+  // Nor does the reactor starve: it still runs tasks.
+  for (int i = 0; i < 20; ++i) home.reactor.post_and_wait([] {});
+  home.driver->remove(index);
+}
+
+TEST(Driver, WaitIsInterruptedByASignalAndByItsOwnLimit) {
+  struct sigaction action {}, previous;
+  action.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &action, &previous);
+  Home home;
+  Counter leading(home), following(home);
+  for (int role = 0; role < 2; ++role) {
+    std::atomic<pid_t> tid{0};
+    std::atomic<bool> done{false};
+    Counter& counter = role == 0 ? leading : following;
+    std::thread other;
+    std::atomic<bool> release{false};
+    if (role == 1) {
+      other = std::thread([&] {
+        Waiter waiter;
+        leading.wait(waiter, 1);
+      });
+    }
+    std::thread waiting([&] {
+      tid = static_cast<pid_t>(syscall(SYS_gettid));
+      Waiter waiter;
+      EXPECT_EQ(counter.wait(waiter, 1), WaitResult::kInterrupted);
+      done = true;
+    });
+    while (tid == 0) sched_yield();
+    while (!done) {  // the first may come before the sleep has begun
+      pthread_kill(waiting.native_handle(), SIGUSR1);
+      sched_yield();
+    }
+    waiting.join();
+    if (role == 1) {
+      leading.publish(1);
+      other.join();
+    }
+  }
+  Waiter waiter;
+  auto never = [](const void*) { return false; };
+  EXPECT_EQ(home.driver->wait(waiter, never, nullptr, kNoDeadline, 3'000'000), WaitResult::kInterrupted);
+  sigaction(SIGUSR1, &previous, nullptr);
+}
+
+TEST(Driver, LeavesTheBellToTheReactorAtOnceWhenOthersWait) {
+  Home home;
+  Counter mine(home), theirs(home);
+  std::atomic<bool> ready{false};
+  std::thread leader([&] {
+    Waiter waiter;
+    EXPECT_EQ(mine.wait(waiter, 1), WaitResult::kReady);
+  });
+  while (home.page->state.load() != kParked) sched_yield();
+  std::thread follower([&] {
+    Waiter waiter;
+    EXPECT_EQ(theirs.wait(waiter, 1), WaitResult::kReady);
+    ready = true;
+  });
+  // The follower sleeps when its thread is blocked; there is no event for that but its state in /proc, so give it rounds.
+  for (int i = 0; i < 2000; ++i) sched_yield();
+  mine.publish(1);
+  leader.join();
+  theirs.publish(1);
+  follower.join();
+  EXPECT_TRUE(ready);
+}
+
+// remove() returns only when poll() is over: whoever is freed afterwards is not touched (AddressSanitizer watches).
+TEST(Driver, RemoveWaitsForARunningPoll) {
+  Home home;
+  std::atomic<bool> stop{false};
+  Counter busy(home);
+  std::thread driving([&] {
+    uint64_t value = 0;
+    Waiter waiter;
+    while (!stop) {
+      busy.publish(++value);
+      busy.wait(waiter, value);
+    }
+  });
+  for (int i = 0; i < (short_form() ? 500 : 5000); ++i) {
+    auto counter = std::make_unique<Counter>(home);
+    counter->publish(1);
+    home.driver->mark_ready(counter->index);
+    if (i % 3 == 0) sched_yield();
+  }
+  stop = true;
+  driving.join();
+}
+
+TEST(Driver, APollableMayRemoveItselfInItsPoll) {
+  struct Once : Pollable {
+    bool poll() override {
+      driver->remove(index);
+      ++polls;
+      return true;
+    }
+    Driver* driver;
+    uint32_t index;
+    std::atomic<int> polls{0};
+  };
+  Home home;
+  Once once;
+  once.driver = home.driver.get();
+  once.index = home.driver->add(once);
+  home.driver->mark_ready(once.index);
+  const int64_t deadline = monotonic_ns() + kStuckNs;
+  while (once.polls == 0 && monotonic_ns() < deadline) home.driver->poll_once();
+  for (int i = 0; i < 10; ++i) home.driver->poll_once();
+  EXPECT_EQ(once.polls, 1);
+}
+
+TEST(Driver, GivesOutEachBellIndexOnceAndSaysWhenThereIsNoneLeft) {
+  struct Nothing : Pollable {
+    bool poll() override { return false; }
+  };
+  Home home;
+  Nothing nothing;
+  std::vector<uint32_t> given;
+  for (;;) {
+    const uint32_t index = home.driver->add(nothing);
+    if (index == kBellRings) break;
+    given.push_back(index);
+  }
+  EXPECT_EQ(given.size(), kBellRings);
+  home.driver->remove(17);
+  EXPECT_EQ(home.driver->add(nothing), 17u);
+}
+
+TEST(Driver, IgnoresBitsOfRingsThatItHasNot) {
+  Home home;
+  Counter counter(home);
+  home.page->ready[15].store(~uint64_t{0});
+  Waiter waiter;
+  EXPECT_EQ(counter.wait(waiter, 1, 5'000'000), WaitResult::kTimeout);  // and slept meanwhile: see the next line
+  EXPECT_FALSE(any_ready(*home.page, 64));
+}
+
+uint64_t voluntary_switches() {
+  uint64_t total = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("voluntary_ctxt_switches:")) total += std::stoull(line.substr(24));
+    }
+  }
+  return total;
+}
+
+TEST(Driver, AnIdleProcessDoesNotWakeUp) {
+  Home home;
+  Counter one(home), two(home);
+  Waiter waiter;
+  one.publish(1);
+  ASSERT_EQ(one.wait(waiter, 1), WaitResult::kReady);
+  std::thread parked([&] {  // one thread that waits, as an actor's does
+    Waiter own;
+    two.wait(own, 1, 60'000'000'000);
+  });
+  UniqueFd timer(eventfd(0, 0));
+  auto second = [&] {  // the window that is measured: one wake-up of this thread, by the kernel's clock
+    timespec time{1, 0};
+    nanosleep(&time, nullptr);
+  };
+  second();
+  const uint64_t before = voluntary_switches();
+  second();
+  const uint64_t after = voluntary_switches();
+  EXPECT_LE(after - before, 3u);
+  two.publish(1);
+  parked.join();
+}
+
+}  // namespace
+}  // namespace monarch
