@@ -403,8 +403,7 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
   if (header.kind == FrameKind::kStopActor) {
     stop_request_ = header;
     stop_from_ = message->from;
-    Ref reason = Ref::steal(decode_value(*message));
-    end("stopped: " + text_of(reason.get()), /*failure=*/false);
+    end("stopped: " + std::string(message->text()), /*failure=*/false);
     return Step::kEnd;
   }
   if (header.kind == FrameKind::kUndeliverable) {
@@ -548,13 +547,9 @@ void PyCellFactory::stop_all(int64_t limit_ns, const std::string& reason) {
     std::lock_guard lock(mutex_);
     cells = live_;
   }
-  ValueWriter body;
-  body.str(reason);
   FrameHeader header;
   header.kind = FrameKind::kStopActor;
-  for (auto& cell : cells) {
-    cell->deliver(Message::make(header, {reinterpret_cast<const char*>(body.data()), body.size()}));
-  }
+  for (auto& cell : cells) cell->deliver(Message::make(header, reason));
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return live_.empty(); });
 }

@@ -71,6 +71,7 @@ void start_root(const std::string& transport, uint64_t arena_bytes_max) {
   if (!made) raise(made.error());
   s.runtime = std::move(*made);
   s.runtime->node().set_factory(CellKind::kPython, python_factory());
+  s.native_actors = install_native_actors(*s.runtime);
   s.runtime->reactor().post([] { gil_mark_reactor_thread(); });
 }
 
@@ -100,6 +101,7 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   auto made = ProcessRuntime::make_worker(
       *bootstrap, std::move(fds), options_for(bootstrap->transport, arena_bytes_max), [](ProcessRuntime& worker) {
         worker.node().set_factory(CellKind::kPython, python_factory());
+        state().native_actors = install_native_actors(worker);
         worker.reactor().post([] { gil_mark_reactor_thread(); });
       });
   if (!made) raise(made.error());
@@ -184,6 +186,7 @@ void shutdown(double grace_seconds) {
     return;
   }
   python_factory().report_unobserved();
+  s.native_actors.reset();
   s.runtime->shutdown(static_cast<int64_t>(grace_seconds * 1e9));
 }
 
@@ -223,6 +226,18 @@ void bind_runtime(nb::module_& m) {
   m.def("stop_procs", &stop_procs);
   m.def("finished_future", &finished_future);
   m.def("shutdown", &shutdown);
+  m.def("load_actor_library", [](const std::string& path) {
+    auto loaded = ActorRegistry::instance().load_library(path);
+    if (!loaded) throw std::runtime_error(loaded.error().message);
+    return *loaded;
+  });
+  m.def("native_methods", [](const std::string& name) -> std::optional<std::vector<std::string>> {
+    const ActorClass* found = ActorRegistry::instance().find(name);
+    if (found == nullptr) return std::nullopt;
+    std::vector<std::string> names;
+    for (const ActorMethod& method : found->methods) names.push_back(method.name);
+    return names;
+  });
   m.def("forget_hooks", &forget_hooks);
   m.def("stop_actors", &stop_actors);
   m.def("node_id", [] { return runtime().node().id(); });

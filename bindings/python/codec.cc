@@ -15,7 +15,7 @@ constexpr int kTupleDepthMax = 16;
 constexpr Py_ssize_t kNativeBytesMax = 64 * 1024;
 
 // False: not for the native codec (no exception set).
-bool write_native(ValueWriter& writer, PyObject* value, int depth) {
+bool write_native(ValueWriter& writer, PyObject* value, int depth, bool for_cpp = false) {
   if (value == Py_None) {
     writer.none();
   } else if (PyLong_CheckExact(value)) {
@@ -30,21 +30,34 @@ bool write_native(ValueWriter& writer, PyObject* value, int depth) {
       PyErr_Clear();  // lone surrogates: pickle can
       return false;
     }
-    if (size > kNativeBytesMax) return false;
+    if (size > kNativeBytesMax && !for_cpp) return false;
     writer.str({text, static_cast<size_t>(size)});
   } else if (PyFloat_CheckExact(value)) {
     writer.number(PyFloat_AS_DOUBLE(value));
   } else if (PyBool_Check(value)) {
     writer.boolean(value == Py_True);
   } else if (PyBytes_CheckExact(value)) {
-    if (PyBytes_GET_SIZE(value) > kNativeBytesMax) return false;
+    if (PyBytes_GET_SIZE(value) > kNativeBytesMax && !for_cpp) return false;
     writer.bytes(as_byte_span(PyBytes_AS_STRING(value), static_cast<size_t>(PyBytes_GET_SIZE(value))));
   } else if (PyTuple_CheckExact(value)) {
     if (depth >= kTupleDepthMax) return false;
     const Py_ssize_t count = PyTuple_GET_SIZE(value);
     writer.begin_tuple(static_cast<uint32_t>(count));
     for (Py_ssize_t i = 0; i < count; ++i) {
-      if (!write_native(writer, PyTuple_GET_ITEM(value, i), depth + 1)) return false;
+      if (!write_native(writer, PyTuple_GET_ITEM(value, i), depth + 1, for_cpp)) return false;
+    }
+  } else if (for_cpp && PyList_CheckExact(value) && depth < kTupleDepthMax) {
+    const Py_ssize_t count = PyList_GET_SIZE(value);
+    writer.begin_list(static_cast<uint32_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      if (!write_native(writer, PyList_GET_ITEM(value, i), depth + 1, true)) return false;
+    }
+  } else if (for_cpp && PyDict_CheckExact(value) && depth < kTupleDepthMax) {
+    writer.begin_dict(static_cast<uint32_t>(PyDict_GET_SIZE(value)));
+    PyObject *key, *item;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(value, &at, &key, &item)) {
+      if (!write_native(writer, key, depth + 1, true) || !write_native(writer, item, depth + 1, true)) return false;
     }
   } else {
     return false;
@@ -326,6 +339,21 @@ bool Encoded::encode_call(PyObject* const* args, Py_ssize_t count) {
   for (Py_ssize_t i = 0; i < count; ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(args[i]));
   Ref pair = Ref::steal(PyTuple_Pack(2, tuple.get(), Py_None));
   return pair && encode_pickled(pair.get());
+}
+
+bool Encoded::encode_native_call(PyObject* const* args, Py_ssize_t count) {
+  writer_.begin_tuple(static_cast<uint32_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (write_native(writer_, args[i], 1, /*for_cpp=*/true)) continue;
+    PyErr_Format(PyExc_TypeError,
+                 "argument %zd is a %s: C++ actors take None, bool, int (64 bits), float, str, bytes, and tuples, lists "
+                 "and dicts of them",
+                 i, Py_TYPE(args[i])->tp_name);
+    return false;
+  }
+  if (writer_.failure() == nullptr) return true;
+  PyErr_SetString(PyExc_ValueError, writer_.failure());
+  return false;
 }
 
 bool Encoded::encode_value(PyObject* value) {

@@ -107,7 +107,10 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   Encoded encoded;
-  if (!(kind == static_cast<uint32_t>(CellKind::kNative) ? encoded.encode_value(value) : encoded.encode_pickled(value))) {
+  if (kind == static_cast<uint32_t>(CellKind::kNative)) {
+    if (!PyTuple_Check(value)) return PyErr_Format(PyExc_TypeError, "expected a tuple");
+    if (!encoded.encode_native_call(PySequence_Fast_ITEMS(value), PyTuple_GET_SIZE(value))) return nullptr;
+  } else if (!encoded.encode_pickled(value)) {
     return nullptr;
   }
   FrameHeader header;
@@ -122,12 +125,13 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
 PyObject* mesh_ref_stop(PyObject* self, PyObject* reason) {
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
-  Encoded encoded;
-  if (!encoded.encode_value(reason)) return nullptr;
-  FrameHeader header;
-  header.kind = FrameKind::kStopActor;
+  Py_ssize_t size;
+  const char* text = PyUnicode_AsUTF8AndSize(reason, &size);
+  if (text == nullptr) return nullptr;
+  Outgoing outgoing{FrameHeader{}, as_byte_span(text, static_cast<size_t>(size)), {}};
+  outgoing.header.kind = FrameKind::kStopActor;
   auto call = std::make_shared<PendingCall>(mesh_of(self).members);
-  send_to_all(*runtime, mesh_of(self), header, encoded, call);
+  runtime->node().cast(*mesh_of(self).members, outgoing, call);
   return new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
 }
 
@@ -149,6 +153,11 @@ PyObject* endpoint_new(PyTypeObject* type, PyObject* args, PyObject*) {
 // Checks the arguments and encodes them. Nothing is sent if they are wrong.
 bool encode_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names, Encoded& encoded) {
   const EndpointState& endpoint = endpoint_of(self);
+  if (endpoint.native) {
+    if (names == nullptr) return encoded.encode_native_call(args, count);
+    PyErr_SetString(PyExc_TypeError, "C++ actors take positional arguments only");
+    return false;
+  }
   if (names == nullptr && count >= endpoint.args_min && count <= endpoint.args_max) {
     return encoded.encode_call(args, count);
   }
@@ -169,13 +178,6 @@ bool encode_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count, P
   return pair && encoded.encode_pickled(pair.get());
 }
 
-bool check_native(const EndpointState& endpoint, const Encoded& encoded) {
-  if (!endpoint.native || encoded.flags() == 0) return true;
-  PyErr_SetString(PyExc_TypeError,
-                  "a C++ actor takes positional arguments that are None, bool, int, float, str, bytes or tuples of them");
-  return false;
-}
-
 // The common part of all adverbs. Null call: one-way.
 bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names,
                 const std::shared_ptr<PendingCall>& call) {
@@ -184,7 +186,7 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   const EndpointState& endpoint = endpoint_of(self);
   const MeshRefState& mesh = mesh_of(endpoint.mesh.get());
   Encoded encoded;
-  if (!encode_arguments(self, args, count, names, encoded) || !check_native(endpoint, encoded)) return false;
+  if (!encode_arguments(self, args, count, names, encoded)) return false;
   const bool may_flood = !call || encoded.total_bytes() > kGilCopyMax;
   if (may_flood && !wait_for_room(*runtime, mesh, kBacklogMax)) return false;
   FrameHeader header;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 
+#include "monarch/host/controller.h"
 #include "monarch/host/runtime.h"
 #include "support.h"
 
@@ -17,6 +18,7 @@ extern thread_local CurrentActor current_actor;
 
 struct State {
   std::unique_ptr<ProcessRuntime> runtime;
+  std::unique_ptr<NativeFactory> native_actors;
   bool worker = false;
   std::atomic<bool> forked{false};    // this is a fork()ed child of a process with a runtime: it may not use it
   std::atomic<bool> finalizing{false};

@@ -96,6 +96,8 @@ def _declare(method: Any, concurrent: bool, propagate: Any, explicit_response_po
 class ClassTable:
     """The methods of an actor class by number, as both ends derive them: endpoints first, then its other methods."""
 
+    native = False
+
     def __init__(self, cls: type) -> None:
         found: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
@@ -132,8 +134,12 @@ _HOOKS = ("__cleanup__", "__supervise__", "_handle_undeliverable_message")
 _tables: Any = None  # WeakKeyDictionary: class -> ClassTable
 
 
-def table_of(cls: type) -> ClassTable:
+def table_of(cls: Any) -> Any:
+    """The methods of an actor class: a Python one, or one from :func:`monarch.cpp.load`."""
     global _tables
+    native = cls.__dict__.get("_native_table")
+    if native is not None:
+        return native
     if _tables is None:
         import weakref
 

@@ -181,6 +181,8 @@ class ProcMesh(_Mesh):
         Returns at once. An exception in a constructor shows in the calls to that rank, as ``SupervisionError``.
         """
         self._check_alive()
+        if hasattr(Class, "_native_table"):
+            return self._spawn_native(name, Class, args, kwargs)
         if not (isinstance(Class, type) and issubclass(Class, Actor)):
             raise ValueError(f"{Class} must subclass monarch.service.Actor to spawn it.")
         table = _endpoint.table_of(Class)
@@ -191,16 +193,28 @@ class ProcMesh(_Mesh):
         least, most = _endpoint._arity(Class.__init__)
         if kwargs or not least <= len(args) <= most:
             _endpoint.check_arguments(Class.__init__, args, kwargs)
-        index = _core.new_actor_index()
-        ranks = self._view.ranks()
-        ids = [(self._nodes[rank], index) for rank in ranks]
-        labels, sizes = list(self._view.labels), list(self._view.ndslice.sizes)
+        ids, labels, sizes = self._new_actors()
         instance = _context.context().actor_instance
         creator = Creator(instance.name, instance.rank, str(instance))
-        info = SpawnInfo(name, labels, sizes, creator, self._parts(), index)
+        info = SpawnInfo(name, labels, sizes, creator, self._parts(), ids[0][1])
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(instance), owned=True)
         mesh._constructed = mesh._ref().spawn(1, (Class, args, kwargs, info))
         return mesh  # type: ignore[return-value]
+
+    def _new_actors(self) -> tuple[list[tuple[int, int]], list[str], list[int]]:
+        """Identities for one new actor in each process, and the shape of their mesh."""
+        index = _core.new_actor_index()
+        ids = [(self._nodes[rank], index) for rank in self._view.ranks()]
+        return ids, list(self._view.labels), list(self._view.ndslice.sizes)
+
+    def _spawn_native(self, name: str, Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs:
+            raise TypeError("C++ actors take positional arguments only")
+        ids, labels, sizes = self._new_actors()
+        mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(_context.context().actor_instance), owned=True)
+        value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
+        mesh._constructed = mesh._ref().spawn(0, value)
+        return mesh
 
     @property
     def initialized(self) -> Future[bool]:
@@ -325,14 +339,14 @@ class ActorMesh(_Mesh):
         chosen = self._ids[self._view.ndslice[rank]] if self._view.labels else self._ids[self._view.ranks()[0]]
         described = (tuple(self._view.labels), tuple(self._view.ndslice.sizes), rank)
         ref = _core.MeshRef([chosen], _core.encode_native(described), False)
-        number = _endpoint.table_of(self._class).numbers[name]
-        return _endpoint.Endpoint(ref, number, 1, 0, False, self, name)
+        table = _endpoint.table_of(self._class)
+        return _endpoint.Endpoint(ref, table.numbers[name], 1, 0, table.native, self, name)
 
     def _endpoint(self, name: str) -> _endpoint.Endpoint:
         table = _endpoint.table_of(self._class)
         number = table.numbers[name]
         least, most = table.ranges[number]
-        return _endpoint.Endpoint(self._ref(), number, least, most, False, self, name)
+        return _endpoint.Endpoint(self._ref(), number, least, most, table.native, self, name)
 
     def __getattr__(self, name: str) -> Any:
         # Only what is not found otherwise comes here, once: endpoints are kept on the mesh.

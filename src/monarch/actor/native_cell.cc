@@ -129,10 +129,19 @@ namespace {
 
 // The body of a spawn frame up to the arguments, which the constructor takes: a tuple of the class's name, the mesh's
 // name, the labels, the sizes, and the tuple of arguments.
-bool read_spawn(ValueReader& reader, internal::ActorSelf& self) {
+bool read_spawn(ValueReader& reader, internal::ActorSelf& self, std::string& library) {
   uint32_t count;
   std::string_view class_name, name;
-  if (!internal::begin_tuple_of(reader, 5) || !reader.str(class_name) || !reader.str(name)) return false;
+  if (!internal::begin_tuple_of(reader, 5)) return false;
+  if (reader.peek() == ValueTag::kTuple) {  // (class, library): the library is loaded if the class is not known yet
+    std::string_view path;
+    if (!internal::begin_tuple_of(reader, 2) || !reader.str(class_name) || !reader.str(path)) return false;
+    reader.end();
+    library = path;
+  } else if (!reader.str(class_name)) {
+    return false;
+  }
+  if (!reader.str(name)) return false;
   self.class_name = class_name;
   self.name = name;
   if (!reader.begin_tuple(count)) return false;
@@ -162,17 +171,33 @@ std::string no_such_class(const std::string& name) {
 
 }  // namespace
 
+namespace {
+const ActorClass* find_class(const std::string& name, const std::string& library, std::string* why) {
+  ActorRegistry& registry = ActorRegistry::instance();
+  if (const ActorClass* known = registry.find(name)) return known;
+  if (!library.empty()) {
+    if (auto loaded = registry.load_library(library); !loaded) {
+      *why = loaded.error().message;
+      return nullptr;
+    }
+  }
+  const ActorClass* found = registry.find(name);
+  if (found == nullptr) *why = no_such_class(name);
+  return found;
+}
+}  // namespace
+
 void NativeCell::construct(const Message& message) {
-  std::string why;
+  std::string why, library;
   ValueReader reader(message.body);
   self_.rank = message.header.rank;
-  if ((message.header.flags & kFlagPickle) != 0 || !read_spawn(reader, self_)) {
+  if ((message.header.flags & kFlagPickle) != 0 || !read_spawn(reader, self_, library)) {
     why = "cannot spawn a C++ actor: ";
     why += reader.failed() ? reader.error().message
                            : "its arguments are pickled, and C++ actors take None, bool, int, float, str, bytes and "
                              "tuples, lists and dicts of them";
-  } else if (class_ = ActorRegistry::instance().find(self_.class_name); class_ == nullptr) {
-    why = no_such_class(self_.class_name);
+  } else if (class_ = find_class(self_.class_name, library, &why); class_ == nullptr) {
+    // why says it
   } else if (class_->ambiguous) {
     why = "two libraries of this process register different C++ actor classes as '" + self_.class_name +
           "'; rename one of them";

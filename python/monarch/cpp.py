@@ -1,0 +1,76 @@
+"""C++ actors from Python: load a shared library that registers some (MONARCH_ACTOR), spawn them like any others.
+
+    counters = monarch.cpp.load("build/libcounters.so")
+    mesh = procs.spawn("counters", counters.Counter, 0)
+    mesh.add.call(1).get()
+
+Endpoints and constructors of C++ actors take positional arguments that are None, bool, int (64 bits), float, str, bytes,
+or tuples, lists and dicts of them. An exception in one arrives as ``ActorError``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monarch import _core
+
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Library", "load"]
+
+
+class _NativeTable:
+    """What ClassTable is for a Python class (``_endpoint``)."""
+
+    native = True
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.endpoints = set(names)
+        self.numbers = {name: number for number, name in enumerate(names)}
+        self.ranges = [(0, 1 << 30)] * len(names)  # the C++ signature is checked where the actor runs
+
+
+class _NativeClass:
+    """Stands for a C++ actor class; an argument of ``ProcMesh.spawn``."""
+
+    def __init__(self, name: str, library: str, names: list[str]) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = "cpp"
+        self._library = library
+        self._native_table = _NativeTable(names)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _NativeClass, (self.__name__, self._library, self._native_table.names)
+
+    def __repr__(self) -> str:
+        return f"<C++ actor class {self.__name__} of {self._library}>"
+
+
+class Library:
+    """The actor classes of one shared library, as attributes."""
+
+    def __init__(self, path: str, names: list[str]) -> None:
+        self._path = path
+        for name in names:
+            methods = _core.native_methods(name)
+            assert methods is not None
+            setattr(self, name, _NativeClass(name, path, methods))
+
+    def __getattr__(self, name: str) -> Any:
+        known = ", ".join(label for label in vars(self) if not label.startswith("_")) or "none"
+        raise AttributeError(f"{self._path} registers no C++ actor class {name!r} (it registers: {known})")
+
+
+_loaded: dict[str, Library] = {}
+
+
+def load(path: str) -> Library:
+    """Loads a shared library here, and in each process that its actors are spawned on. ``RuntimeError`` if it cannot be."""
+    import os
+
+    full = os.path.abspath(path)
+    if full not in _loaded:
+        _loaded[full] = Library(full, _core.load_actor_library(full))
+    return _loaded[full]
