@@ -82,6 +82,7 @@ void Node::node_down(NodeId node, const std::string& reason) {
   {
     std::lock_guard lock(links_mutex_);
     if (!down_.emplace(node, reason).second) return;
+    any_down_.store(true, std::memory_order_relaxed);
   }
   // Dead first, then the slots: a call that opens its slot later sees the death when it sends (cast()).
   fail_owed([node](NodeId owing) { return owing == node; }, reason);
@@ -332,7 +333,11 @@ void Node::on_spawn(MessagePtr message) {
   if (cell) deliver_early(index, cell);
 }
 
-void Node::on_frame(Link&, MessagePtr message) { dispatch(std::move(message)); }
+void Node::on_frame(Link& link, MessagePtr message) {
+  // Dead is dead: what a second link to the node still holds comes after its messages and spawns have been given up.
+  if (any_down_.load(std::memory_order_relaxed) && is_down(link.peer(), nullptr)) return;
+  dispatch(std::move(message));
+}
 
 void Node::deliver(MessagePtr message) {
   for (;;) {

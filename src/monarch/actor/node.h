@@ -49,7 +49,7 @@ class Node final : public LinkSink {
   std::vector<std::shared_ptr<Link>> links() const;
 
   // The node is dead: everything that waits for it fails now, everything sent to it later fails at once. The first
-  // reason stays.
+  // reason stays. Nothing that still comes from it is taken.
   void node_down(NodeId node, const std::string& reason);
   bool is_down(NodeId node, std::string* reason) const;
 
@@ -107,6 +107,7 @@ class Node final : public LinkSink {
   std::unordered_map<NodeId, std::shared_ptr<Link>> routes_;
   std::vector<std::shared_ptr<Link>> all_links_;  // also those that only receive
   std::unordered_map<NodeId, std::string> down_;
+  std::atomic<bool> any_down_{false};
   bool closing_ = false;
 
   mutable std::mutex cells_mutex_;

@@ -1,0 +1,399 @@
+// C++ actors in one process: a node without links, its pool, and this thread as the client.
+#include "monarch/mesh/actor_mesh.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+
+#include <atomic>
+#include <latch>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "monarch/actor/native_cell.h"
+#include "monarch/mesh/proc_mesh.h"
+
+namespace monarch {
+namespace {
+
+std::atomic<int> alive{0};
+
+struct Counter : Actor {
+  explicit Counter(int64_t start) : total(start) { ++alive; }
+  Counter(int64_t start, std::string label) : total(start), tag(label) { ++alive; }
+  ~Counter() override { --alive; }
+
+  int64_t add(int64_t by) { return total += by; }
+  int64_t add_later(int64_t by) const noexcept { return total + by; }
+  void fail(std::string what) { throw std::runtime_error(what); }
+  int64_t place() const { return rank() * 100 + message_rank(); }
+  void leave(std::string reason) { stop(reason); }
+  double half(double x) { return x / 2; }
+  std::string label() { return tag; }
+
+  int64_t total;
+  std::string tag = "none";
+};
+MONARCH_ACTOR(Counter, add, add_later, fail, place, leave, half, label)
+
+struct Fragile : Actor {
+  Fragile() { throw std::runtime_error("no such device"); }
+  void touch() {}
+};
+MONARCH_ACTOR(Fragile, touch)
+
+// Keeps what it gets, by sender.
+struct Recorder : Actor {
+  void note(int64_t sender, int64_t number) { seen[sender].push_back(number); }
+  std::vector<int64_t> numbers(int64_t sender) { return seen[sender]; }
+  std::map<int64_t, std::vector<int64_t>> seen;
+};
+MONARCH_ACTOR(Recorder, note, numbers)
+
+struct Asker : Actor {
+  Task<int64_t> sum(ActorMesh<Counter> counters, int64_t rounds) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < rounds; ++i) {
+      for (int64_t value : co_await counters.call<&Counter::add>(1)) sum += value;
+    }
+    co_return sum;
+  }
+  Task<std::string> ask_failing(ActorMesh<Counter> counters) {
+    try {
+      co_await counters.call<&Counter::fail>("inner");
+    } catch (const ActorError& error) {
+      co_return error.type() + "/" + error.error().message;
+    }
+    co_return "";
+  }
+  Task<void> rethrows(ActorMesh<Counter> counters) { co_await counters.call<&Counter::fail>("inner"); }
+  int64_t blocking_sum(ActorMesh<Counter> counters) {
+    int64_t sum = 0;
+    for (int64_t value : counters.call<&Counter::add>(1).get()) sum += value;
+    return sum;
+  }
+  int64_t ask_self(ActorMesh<Asker> self, ActorMesh<Counter> counters) {
+    return self.call_one<&Asker::blocking_sum>(counters).get();
+  }
+  void tell_dead(ActorMesh<Counter> counters) { counters.broadcast<&Counter::add>(1); }
+  bool on_undeliverable(std::string_view) override { return forgiving; }
+  void forgive() { forgiving = true; }
+  ActorMesh<Counter> echo(ActorMesh<Counter> counters) { return counters; }
+  bool forgiving = false;
+};
+MONARCH_ACTOR(Asker, sum, ask_failing, rethrows, blocking_sum, ask_self, tell_dead, forgive, echo)
+
+class ActorMeshTest : public testing::Test {
+ protected:
+  ActorMeshTest()
+      : event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        driver_(reactor_, page_, event_fd_.get()),
+        node_(77, driver_, hooks()),
+        factory_(std::make_unique<NativeFactory>(reactor_, driver_, 2)) {
+    node_.set_factory(CellKind::kNative, *factory_);
+    reactor_.start();
+  }
+  ~ActorMeshTest() override {
+    factory_.reset();
+    reactor_.stop();
+  }
+  Node::Hooks hooks() {
+    Node::Hooks hooks;
+    hooks.on_undeliverable = [this](const std::string& why) {
+      std::lock_guard lock(mutex_);
+      bounced_.push_back(why);
+    };
+    return hooks;
+  }
+  // `count` times this process: a mesh needs no processes of its own.
+  ProcMesh procs(int64_t count) {
+    return ProcMesh(node_, nullptr, "procs", std::vector<NodeId>(static_cast<size_t>(count), node_.id()),
+                    *Extent::create({"gpus"}, {count}));
+  }
+  ProcMesh proc() { return ProcMesh(node_, nullptr, "proc", {node_.id()}, Extent()); }
+
+  BellPage page_{};
+  Reactor reactor_;
+  UniqueFd event_fd_;
+  Driver driver_;
+  std::mutex mutex_;
+  std::vector<std::string> bounced_;
+  Node node_;
+  std::unique_ptr<NativeFactory> factory_;
+};
+
+template <typename Error, typename Run>
+std::string text_of(Run&& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(it did not throw)";
+}
+#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST_F(ActorMeshTest, CallsEveryActorAndGathersByRank) {
+  auto counters = procs(4).spawn<Counter>("counters", 10);
+  auto sums = counters.call<&Counter::add>(1).get();
+  EXPECT_EQ(sums.values(), std::vector<int64_t>(4, 11));
+  EXPECT_EQ(sums.extent().to_string(), counters.extent().to_string());
+  EXPECT_EQ(counters.call<&Counter::half>(3).get()[0], 1.5);  // an int where a float is wanted
+  EXPECT_EQ(counters.call<&Counter::add_later>(5).get()[3], 16);
+}
+
+TEST_F(ActorMeshTest, PicksTheConstructorByTheNumberOfArguments) {
+  auto counters = proc().spawn<Counter>("counters", 1, "named");
+  EXPECT_EQ(counters.call_one<&Counter::label>().get(), "named");
+}
+
+TEST_F(ActorMeshTest, SlicesKnowTheirRanks) {
+  auto counters = procs(4).spawn<Counter>("counters", 0);
+  auto part = counters.slice({{"gpus", Range{1, 4, 2}}});
+  EXPECT_EQ(part.call<&Counter::place>().get().values(), (std::vector<int64_t>{100, 301}));
+  EXPECT_EQ(counters.slice({{"gpus", 2}}).call_one<&Counter::place>().get(), 200);
+  EXPECT_EQ(part.slice({{"gpus", 1}}).call_one<&Counter::place>().get(), 300);
+  EXPECT_HAS(text_of<std::invalid_argument>([&] { counters.slice({{"hosts", 0}}); }), "hosts");
+  EXPECT_HAS(text_of<std::invalid_argument>([&] { counters.call_one<&Counter::add>(1); }), "one actor");
+}
+
+TEST_F(ActorMeshTest, ChooseTakesEachInTurn) {
+  auto counters = procs(3).spawn<Counter>("counters", 0);
+  std::multiset<int64_t> places;
+  for (int i = 0; i < 6; ++i) places.insert(counters.choose<&Counter::place>().get());
+  EXPECT_EQ(places, (std::multiset<int64_t>{0, 0, 100, 100, 200, 200}));
+}
+
+TEST_F(ActorMeshTest, AnExceptionReachesTheCallerAndTheActorLives) {
+  auto counters = procs(2).spawn<Counter>("counters", 0);
+  try {
+    counters.call<&Counter::fail>("bad input").get();
+    FAIL();
+  } catch (const ActorError& error) {
+    EXPECT_EQ(error.type(), "std::runtime_error");
+    EXPECT_EQ(error.error().message, "bad input");
+    EXPECT_HAS(std::string(error.what()), "fail() of Counter 'counters' at rank ");
+  }
+  EXPECT_EQ(counters.call<&Counter::add>(1).get()[1], 1);
+  auto result = counters.call<&Counter::fail>("again").result();
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kBug);
+}
+
+TEST_F(ActorMeshTest, AnExceptionThatNobodyWaitsForEndsTheActor) {
+  auto counter = proc().spawn<Counter>("counter", 0);
+  counter.broadcast<&Counter::fail>("lost");
+  const std::string text = text_of<SupervisionError>([&] { counter.call_one<&Counter::add>(1).get(); });
+  EXPECT_HAS(text, "Counter 'counter' (rank 0) failed in fail()");
+  EXPECT_HAS(text, "std::runtime_error: lost");
+}
+
+TEST_F(ActorMeshTest, AConstructorThatThrowsFailsEveryCall) {
+  auto fragile = procs(2).spawn<Fragile>("devices");
+  for (int i = 0; i < 2; ++i) {
+    const std::string text = text_of<SupervisionError>([&] { fragile.call<&Fragile::touch>().get(); });
+    EXPECT_HAS(text, "the constructor of the C++ actor Fragile 'devices' (rank ");
+    EXPECT_HAS(text, "std::runtime_error: no such device");
+  }
+}
+
+TEST_F(ActorMeshTest, WrongArgumentsSayWhatWasExpectedAndFound) {
+  ValueWriter two;
+  encode(two, std::make_tuple(std::string("text"), 2, 3));
+  auto mesh = ActorMesh<Counter>(proc().spawn_encoded("Counter", "counters", two));
+  EXPECT_HAS(text_of<SupervisionError>([&] { mesh.call_one<&Counter::add>(1).get(); }),
+             "expected 1 or 2 arguments, got 3");
+  ValueWriter text;
+  encode(text, std::make_tuple(std::string("text")));
+  mesh = ActorMesh<Counter>(proc().spawn_encoded("Counter", "counters", text));
+  EXPECT_HAS(text_of<SupervisionError>([&] { mesh.call_one<&Counter::add>(1).get(); }), "expected an int, got a str");
+  mesh = ActorMesh<Counter>(proc().spawn_encoded("Contour", "counters", text));
+  EXPECT_HAS(text_of<SupervisionError>([&] { mesh.call_one<&Counter::add>(1).get(); }),
+             "knows no C++ actor class 'Contour'");
+}
+
+TEST_F(ActorMeshTest, RefusesAPickleAndBadArgumentsOfACallAndLives) {
+  auto counter = proc().spawn<Counter>("counter", 0);
+  auto send = [&](uint8_t flags, const ValueWriter& body, uint32_t method) {
+    auto members = std::make_shared<Members>();
+    members->ids.push_back(counter.actor(0));
+    auto call = std::make_shared<PendingCall>(members);
+    Outgoing outgoing{FrameHeader{}, body.written(), {}};
+    outgoing.header.kind = FrameKind::kRequest;
+    outgoing.header.flags = flags;
+    outgoing.header.method = method;
+    node_.cast(*members, outgoing, call);
+    Waiter waiter;
+    call->add_waiter(waiter);
+    driver_.wait(waiter, [](const void* c) { return static_cast<const PendingCall*>(c)->complete(); }, call.get(),
+                 kNoDeadline);
+    call->remove_waiter(waiter);
+    EXPECT_EQ(call->reply(0)->header.kind, FrameKind::kReplyError);
+    auto error = decode<std::pair<std::string, std::string>>(call->reply(0)->body);
+    EXPECT_EQ(error->first, "TypeError");
+    return error->second;
+  };
+  ValueWriter none, text;
+  encode(none, std::tuple<>());
+  encode(text, std::make_tuple(std::string("1")));
+  EXPECT_HAS(send(kFlagPickle, none, 0), "C++ actors take positional None, bool, int");
+  EXPECT_HAS(send(0, none, 0), "Counter.add: expected 1 argument, got 0");
+  EXPECT_HAS(send(0, text, 0), "Counter.add: expected an int, got a str");
+  EXPECT_HAS(send(0, none, 99), "no endpoint number 99");
+  EXPECT_EQ(counter.call_one<&Counter::add>(1).get(), 1);
+}
+
+TEST_F(ActorMeshTest, KeepsTheOrderOfEachOfManySenders) {
+  constexpr int kSenders = 4;
+  constexpr int64_t kMessages = 20'000;
+  auto recorder = proc().spawn<Recorder>("recorder");
+  std::latch begin(kSenders);
+  std::vector<std::thread> senders;
+  for (int64_t sender = 0; sender < kSenders; ++sender) {
+    senders.emplace_back([&, sender] {
+      begin.arrive_and_wait();
+      for (int64_t i = 0; i < kMessages; ++i) recorder.broadcast<&Recorder::note>(sender, i);
+    });
+  }
+  for (auto& sender : senders) sender.join();
+  for (int64_t sender = 0; sender < kSenders; ++sender) {
+    const auto numbers = recorder.call_one<&Recorder::numbers>(sender).get();
+    ASSERT_EQ(numbers.size(), static_cast<size_t>(kMessages));
+    for (int64_t i = 0; i < kMessages; ++i) ASSERT_EQ(numbers[static_cast<size_t>(i)], i);
+  }
+}
+
+TEST_F(ActorMeshTest, ATaskAwaitsOtherActors) {
+  auto counters = procs(3).spawn<Counter>("counters", 0);
+  auto asker = proc().spawn<Asker>("asker");
+  EXPECT_EQ(asker.call_one<&Asker::sum>(counters, 100).get(), 3 * 5050);
+  EXPECT_EQ(asker.call_one<&Asker::ask_failing>(counters).get(), "std::runtime_error/inner");
+  EXPECT_THROW(asker.call_one<&Asker::rethrows>(counters).get(), ActorError);
+}
+
+TEST_F(ActorMeshTest, MoreTasksThanThreadsSuspendAtOnce) {
+  auto counter = proc().spawn<Counter>("counter", 0);
+  auto askers = procs(32).spawn<Asker>("askers");
+  const auto sums = askers.call<&Asker::sum>(counter, 50).get();
+  int64_t total = 0;
+  for (int64_t sum : sums) total += sum;
+  EXPECT_EQ(total, int64_t{32 * 50} * (32 * 50 + 1) / 2);
+}
+
+TEST_F(ActorMeshTest, ManyMayBlockAtOnceWithoutStarvingTheOneTheyWaitFor) {
+  auto counter = proc().spawn<Counter>("counter", 0);
+  auto askers = procs(16).spawn<Asker>("askers");
+  int64_t total = 0;
+  for (int64_t sum : askers.call<&Asker::blocking_sum>(counter).get()) total += sum;
+  EXPECT_EQ(total, 16 * 17 / 2);
+}
+
+TEST_F(ActorMeshTest, AnActorThatWaitsForItselfIsToldSo) {
+  auto asker = proc().spawn<Asker>("asker");
+  auto counter = proc().spawn<Counter>("counter", 0);
+  EXPECT_HAS(text_of<ActorError>([&] { asker.call_one<&Asker::ask_self>(asker, counter).get(); }),
+             "waits for a call to itself");
+}
+
+TEST_F(ActorMeshTest, HandlesTravelWithTheirDimensions) {
+  auto counters = procs(4).spawn<Counter>("counters", 0);
+  auto asker = proc().spawn<Asker>("asker");
+  auto back = asker.call_one<&Asker::echo>(counters.slice({{"gpus", Range{2, 4}}})).get();
+  EXPECT_EQ(back.extent().to_string(), "{gpus: 2}");
+  EXPECT_EQ(back.slice({{"gpus", 1}}).call_one<&Counter::place>().get(), 300);
+  EXPECT_EQ(asker.call_one<&Asker::sum>(back, 1).get(), 2);
+}
+
+TEST_F(ActorMeshTest, StopRunsTheDestructorAfterWhatWasSentBefore) {
+  const int before = alive;
+  auto counters = procs(2).spawn<Counter>("counters", 0);
+  auto earlier = counters.call<&Counter::add>(1);
+  counters.stop("enough").get();
+  EXPECT_EQ(alive, before);
+  EXPECT_EQ(earlier.get()[1], 1);
+  EXPECT_HAS(text_of<SupervisionError>([&] { counters.call<&Counter::add>(1).get(); }), "stopped: enough");
+  counters.stop().get();  // twice is fine
+}
+
+TEST_F(ActorMeshTest, AnActorMayStopItself) {
+  auto counter = proc().spawn<Counter>("counter", 0);
+  counter.call_one<&Counter::leave>("done here").get();
+  EXPECT_HAS(text_of<SupervisionError>([&] { counter.call_one<&Counter::add>(1).get(); }), "stopped: done here");
+}
+
+TEST_F(ActorMeshTest, AnUndeliverableMessageFailsItsSenderUnlessItForgives) {
+  auto counter = proc().spawn<Counter>("counter", 0);
+  counter.stop("gone").get();
+  auto askers = procs(2).spawn<Asker>("askers");
+  auto forgiving = askers.slice({{"gpus", 0}}), strict = askers.slice({{"gpus", 1}});
+  forgiving.call_one<&Asker::forgive>().get();
+  askers.call<&Asker::tell_dead>(counter).get();
+  auto other = proc().spawn<Counter>("other", 0);
+  EXPECT_EQ(forgiving.call_one<&Asker::blocking_sum>(other).get(), 1);
+  EXPECT_HAS(text_of<SupervisionError>([&] { strict.call_one<&Asker::blocking_sum>(other).get(); }), "stopped: gone");
+  counter.broadcast<&Counter::add>(1);  // main() has a hook of its own
+  std::lock_guard lock(mutex_);
+  ASSERT_EQ(bounced_.size(), 1u);
+  EXPECT_HAS(bounced_[0], "stopped: gone");
+}
+
+std::latch* gate = nullptr;
+struct Waits : Actor {
+  void until_open() { gate->wait(); }
+};
+MONARCH_ACTOR(Waits, until_open)
+
+TEST_F(ActorMeshTest, ADeadlineIsATimeoutAndTheCallGoesOn) {
+  std::latch opened(1);
+  gate = &opened;
+  auto waits = proc().spawn<Waits>("waits");
+  auto call = waits.call_one<&Waits::until_open>();
+  EXPECT_HAS(text_of<TimeoutError>([&] { call.get(std::chrono::milliseconds(5)); }), "0 of 1 ranks answered");
+  EXPECT_EQ(call.result(std::chrono::milliseconds(1)).error().code, ErrorCode::kDeadline);
+  opened.count_down();
+  call.get();
+}
+
+// A pool thread that stays in one endpoint must not keep the actor that it made ready (POOL-1).
+struct Waker : Actor {
+  void wake_and_wait(ActorMesh<Waits>, ActorMesh<Waker> other) {
+    other.broadcast<&Waker::open>();
+    gate->wait();
+  }
+  void open() { gate->count_down(); }
+};
+MONARCH_ACTOR(Waker, wake_and_wait, open)
+
+TEST_F(ActorMeshTest, ABusyActorDoesNotKeepTheOneItWoke) {
+  std::latch opened(1);
+  gate = &opened;
+  auto wakers = procs(2).spawn<Waker>("wakers");
+  auto waits = proc().spawn<Waits>("waits");
+  wakers.slice({{"gpus", 0}}).call_one<&Waker::wake_and_wait>(waits, wakers.slice({{"gpus", 1}})).get();
+}
+
+TEST_F(ActorMeshTest, EndingTheFactoryEndsWaitsAndSuspendedTasks) {
+  // Two askers wait for an actor that never answers: one suspended, one blocked.
+  auto members = std::make_shared<Members>();
+  members->ids.push_back({node_.id(), 1});
+  struct Silent : Cell {
+    void deliver(MessagePtr message) override { kept.push(std::move(message)); }
+    MessageQueue kept;
+  };
+  node_.add_cell(1, std::make_shared<Silent>());
+  auto info = std::make_shared<internal::MeshInfo>();
+  info->node = &node_;
+  info->class_name = "Counter";
+  info->name = "silent";
+  info->members = members;
+  ActorMesh<Counter> silent(internal::MeshView{info, members, Region(), true});
+  auto askers = procs(2).spawn<Asker>("askers");
+  askers.slice({{"gpus", 0}}).broadcast<&Asker::sum>(silent, 1);
+  askers.slice({{"gpus", 1}}).broadcast<&Asker::blocking_sum>(silent);
+  auto counters = procs(2).spawn<Counter>("counters", 0);
+  counters.call<&Counter::add>(1).get();  // the pool has got that far
+  factory_.reset();
+}
+
+}  // namespace
+}  // namespace monarch

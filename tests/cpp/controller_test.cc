@@ -1,0 +1,213 @@
+// A C++ controller and its workers: real processes of this very program.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "monarch/base/clock.h"
+#include "monarch/monarch.h"
+
+namespace {
+
+using monarch::Range;
+using monarch::Runtime;
+
+int g_argc = 0;
+char** g_argv = nullptr;
+
+struct Counter : monarch::Actor {
+  explicit Counter(int64_t start) : total(start) {}
+  int64_t add(int64_t by) { return total += by; }
+  int64_t pid() { return getpid(); }
+  int64_t place() { return coordinate("gpus"); }
+  void fail(std::string what) { throw std::invalid_argument(what); }
+  std::string variable(std::string name) {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? "" : value;
+  }
+  std::string twice(std::string text) { return text + text; }
+  void hang() {
+    for (;;) pause();
+  }
+  int64_t total;
+};
+MONARCH_ACTOR(Counter, add, pid, place, fail, variable, twice, hang)
+
+struct Chain : monarch::Actor {
+  // Asks the actors of other processes, from here.
+  monarch::Task<int64_t> sum(monarch::ActorMesh<Counter> counters, int64_t by) {
+    int64_t sum = 0;
+    for (int64_t value : co_await counters.call<&Counter::add>(by)) sum += value;
+    co_return sum;
+  }
+};
+MONARCH_ACTOR(Chain, sum)
+
+template <typename Error, typename Run>
+std::string text_of(Run&& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(it did not throw)";
+}
+#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+// Waits for the end of a process that is no child of ours: until its /proc entry is gone or a zombie.
+bool ends_within(pid_t pid, int64_t limit_ns) {
+  const int64_t until_ns = monarch::monotonic_ns() + limit_ns;
+  while (monarch::monotonic_ns() < until_ns) {
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    std::string text;
+    if (!std::getline(stat, text)) return true;
+    const size_t close = text.rfind(')');
+    if (close != std::string::npos && text.compare(close + 2, 1, "Z") == 0) return true;
+    sched_yield();
+  }
+  return false;
+}
+
+TEST(Controller, CallsActorsInFourProcesses) {
+  Runtime runtime(g_argc, g_argv);
+  auto procs = monarch::this_host().spawn_procs({{"hosts", 2}, {"gpus", 2}}, "trainers");
+  auto counters = procs.spawn<Counter>("counters", 5);
+  auto sums = counters.call<&Counter::add>(1).get();
+  EXPECT_EQ(sums.values(), std::vector<int64_t>(4, 6));
+  EXPECT_EQ(counters.call<&Counter::place>().get().at({1, 1}), 1);
+  auto pids = counters.call<&Counter::pid>().get();
+  std::vector<int64_t> distinct(pids.begin(), pids.end());
+  std::sort(distinct.begin(), distinct.end());
+  EXPECT_EQ(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  EXPECT_EQ(std::count(distinct.begin(), distinct.end(), getpid()), 0);
+  EXPECT_EQ(runtime.pid_of(procs, 3), pids[3]);
+}
+
+TEST(Controller, ActorsOfOneProcessAwaitThoseOfOthers) {
+  Runtime runtime(g_argc, g_argv);
+  auto counters = runtime.this_host().spawn_procs({{"gpus", 3}}).spawn<Counter>("counters", 0);
+  auto chains = runtime.this_host().spawn_procs({{"gpus", 2}}).spawn<Chain>("chains");
+  EXPECT_EQ(chains.slice({{"gpus", 0}}).call_one<&Chain::sum>(counters, 2).get(), 6);
+  EXPECT_EQ(chains.slice({{"gpus", 1}}).call_one<&Chain::sum>(counters.slice({{"gpus", Range{1, 3}}}), 2).get(), 8);
+}
+
+TEST(Controller, ErrorsAndLargeValuesCrossProcesses) {
+  setenv("MONARCH_TEST_VARIABLE", "inherited", 1);
+  Runtime runtime(g_argc, g_argv);
+  auto counter = runtime.this_host().spawn_procs({}).spawn<Counter>("counter", 0);
+  const std::string text = text_of<monarch::ActorError>([&] { counter.call_one<&Counter::fail>("bad").get(); });
+  EXPECT_HAS(text, "fail() of Counter 'counter' raised std::invalid_argument: bad");
+  EXPECT_EQ(counter.call_one<&Counter::variable>("MONARCH_TEST_VARIABLE").get(), "inherited");
+  const std::string large(3 << 20, 'x');
+  EXPECT_EQ(counter.call_one<&Counter::twice>(large).get(), large + large);
+}
+
+TEST(Controller, AKilledProcessIsSeenAtOnceWithPidAndSignal) {
+  Runtime runtime(g_argc, g_argv);
+  auto procs = runtime.this_host().spawn_procs({{"gpus", 4}}, "trainers");
+  auto counters = procs.spawn<Counter>("counters", 0);
+  const auto pids = counters.call<&Counter::pid>().get();
+  auto hanging = counters.call<&Counter::hang>();
+  const int64_t start_ns = monarch::monotonic_ns();
+  ASSERT_EQ(kill(static_cast<pid_t>(pids[2]), SIGKILL), 0);
+  try {
+    hanging.get();
+    FAIL();
+  } catch (const monarch::SupervisionError& error) {
+    EXPECT_LT(monarch::monotonic_ns() - start_ns, 2'000'000'000);
+    EXPECT_EQ(error.rank(), 2);
+    EXPECT_HAS(std::string(error.what()), "pid " + std::to_string(pids[2]));
+    EXPECT_HAS(std::string(error.what()), "Killed(sig=9)");
+    EXPECT_HAS(std::string(error.what()), "{'gpus': 2/4} of procs 'trainers'");
+  }
+  // Later calls to it fail at once; another process takes calls and new actors.
+  EXPECT_THROW(counters.slice({{"gpus", 2}}).call_one<&Counter::pid>().get(), monarch::SupervisionError);
+  auto more = procs.slice({{"gpus", 1}}).spawn<Counter>("more", 1);
+  EXPECT_EQ(more.call_one<&Counter::pid>().get(), pids[1]);
+}
+
+TEST(Controller, StopEndsTheProcessesAndSaysWhy) {
+  Runtime runtime(g_argc, g_argv);
+  auto procs = runtime.this_host().spawn_procs({{"gpus", 2}});
+  auto counters = procs.spawn<Counter>("counters", 0);
+  const auto pids = counters.call<&Counter::pid>().get();
+  procs.slice({{"gpus", 0}}).stop("no longer needed");
+  EXPECT_TRUE(ends_within(static_cast<pid_t>(pids[0]), 0) || kill(static_cast<pid_t>(pids[0]), 0) != 0);
+  EXPECT_HAS(text_of<monarch::SupervisionError>([&] { counters.call<&Counter::pid>().get(); }),
+             "stopped: no longer needed");
+  EXPECT_EQ(counters.slice({{"gpus", 1}}).call_one<&Counter::pid>().get(), pids[1]);
+  EXPECT_THROW(runtime.this_proc().stop(), std::logic_error);
+}
+
+TEST(Controller, NothingIsLeftWhenTheRuntimeEnds) {
+  std::vector<int64_t> pids;
+  {
+    Runtime runtime(g_argc, g_argv);
+    auto counters = runtime.this_host().spawn_procs({{"gpus", 4}}).spawn<Counter>("counters", 0);
+    pids = counters.call<&Counter::pid>().get().values();
+    counters.slice({{"gpus", 3}}).broadcast<&Counter::hang>();  // a busy actor does not hold up the end
+  }
+  for (int64_t pid : pids) EXPECT_TRUE(ends_within(static_cast<pid_t>(pid), 2'000'000'000)) << pid;
+  EXPECT_EQ(Runtime::current(), nullptr);
+  EXPECT_THROW(monarch::this_host(), std::logic_error);
+}
+
+// A controller that is killed takes its workers along: it runs in a process of its own.
+TEST(Controller, NothingIsLeftWhenTheControllerIsKilled) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t controller = fork();
+  if (controller == 0) {
+    Runtime runtime(g_argc, g_argv);
+    auto counters = runtime.this_host().spawn_procs({{"gpus", 2}}).spawn<Counter>("counters", 0);
+    const auto pids = counters.call<&Counter::pid>().get();
+    for (int64_t pid : pids) {
+      if (write(ends[1], &pid, sizeof pid) != sizeof pid) _exit(1);
+    }
+    for (;;) pause();
+  }
+  int64_t pids[2] = {0, 0};
+  for (int64_t& pid : pids) ASSERT_EQ(read(ends[0], &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+  kill(controller, SIGKILL);
+  waitpid(controller, nullptr, 0);
+  for (int64_t pid : pids) EXPECT_TRUE(ends_within(static_cast<pid_t>(pid), 2'000'000'000)) << pid;
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(Controller, DimensionsThatMakeNoMeshSayWhatToDo) {
+  Runtime runtime(g_argc, g_argv);
+  auto host = runtime.this_host();
+  EXPECT_HAS(text_of<std::invalid_argument>([&] { host.spawn_procs({{"gpus", 0}}); }),
+             "dimension 'gpus' has size 0; give each dimension 1 or more");
+  EXPECT_HAS(text_of<std::invalid_argument>([&] { host.spawn_procs({{"gpus", -2}}); }), "size -2");
+  EXPECT_THROW(host.spawn_procs({{"gpus", 1}, {"gpus", 1}}), std::invalid_argument);
+}
+
+TEST(Controller, AnInnerRuntimeReplacesTheOuterOne) {
+  Runtime outer(g_argc, g_argv);
+  {
+    Runtime inner(g_argc, g_argv, {.actor_threads = 1, .transport = monarch::Transport::kUnix});
+    EXPECT_EQ(Runtime::current(), &inner);
+    auto counter = monarch::this_host().spawn_procs({}).spawn<Counter>("counter", 1);
+    EXPECT_EQ(counter.call_one<&Counter::add>(1).get(), 2);
+  }
+  EXPECT_EQ(Runtime::current(), &outer);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc >= 3 && std::string_view(argv[argc - 2]) == "--monarch-worker") Runtime worker(argc, argv);
+  g_argc = argc;
+  g_argv = argv;
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
