@@ -282,6 +282,7 @@ void bind_runtime(nb::module_& m) {
              for (UniqueFd& fd : request->fds) fds.push_back(fd.release());
              return nb::make_tuple(request->node, nb::cast(fds));
            })
+      .def("has_request", &ForkServer::has_request)
       .def("ready", &ForkServer::report_ready)
       .def("spawned", &ForkServer::report_spawned)
       .def("failed", &ForkServer::report_failed);

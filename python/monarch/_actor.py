@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from _thread import allocate_lock
-from typing import TYPE_CHECKING
 
 from monarch import _core
 from monarch._context import ActorInstance, Creator
 from monarch._geometry import Extent, Point
 from monarch._mesh_trait import MeshTrait
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from typing import Any

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 from monarch import _core
 from monarch._geometry import Extent, Point
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

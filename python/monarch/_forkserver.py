@@ -1,4 +1,4 @@
-"""The fork server: ``python -m monarch._forkserver <socket>``. One thread; imports what workers need, then forks them."""
+"""The fork server: a process of one thread that imports what workers need, then forks them. Started by _runtime."""
 
 import gc
 import os
@@ -7,18 +7,27 @@ import sys
 
 
 def _preload() -> None:
-    import asyncio  # noqa: F401
+    """What nearly every worker needs. Cheap enough to stand between a script's start and its first worker."""
     import pickle  # noqa: F401
     import threading  # noqa: F401
 
     import cloudpickle  # noqa: F401
 
-    from monarch import _actor, _async, _mesh, _runtime, _worker, actor  # noqa: F401
+    from monarch import _actor, _mesh, _runtime, _value_mesh, _worker, actor  # noqa: F401
 
 
-def main(socket: int) -> None:
+def _preload_more() -> None:
+    """What many workers need, for the ones that come later."""
+    import asyncio  # noqa: F401
+    import linecache  # noqa: F401
+
+    from monarch import _async, _exceptions  # noqa: F401
+
+
+def main() -> None:
     # Dies with the thread that started it (the script's reactor), and on EOF; Ctrl-C is the script's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    socket = int(sys.argv[-1])
     from monarch import _core, _worker
 
     _preload()
@@ -26,7 +35,13 @@ def main(socket: int) -> None:
     gc.collect()
     gc.freeze()  # what is here is shared by all workers: do not touch it in a collection
     server.ready()
+    more = False
     while True:
+        if not more and not server.has_request():
+            _preload_more()
+            gc.collect()
+            gc.freeze()
+            more = True
         request = server.next()
         if request is None:
             os._exit(0)
@@ -38,11 +53,8 @@ def main(socket: int) -> None:
         else:
             if pid == 0:
                 os.close(socket)
-                _worker.main(fds)  # does not return
+                _worker.run(fds)  # does not return
             server.spawned(node, pid)
         for fd in fds:
             os.close(fd)
 
-
-if __name__ == "__main__":
-    main(int(sys.argv[-1]))

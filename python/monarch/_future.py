@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from monarch import _core
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Generator

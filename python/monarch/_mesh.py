@@ -5,14 +5,13 @@ A mesh is a handle: it may be sliced, sent in messages and called at once, befor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from monarch import _context, _core, _endpoint, _runtime
 from monarch._actor import Actor, SetupProbe, SpawnInfo
 from monarch._context import Creator
 from monarch._geometry import Extent, Point, Shape, Slice
 from monarch._mesh_trait import MeshTrait
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any, TypeVar

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_pickler: Any = None
+_fast_pickler: Any = None
+_code_pickler: Any = None
 
 
-def _make_pickler() -> Any:
-    global _pickler
+class _HasCode(Exception):
+    """Something must travel by value: cloudpickle's work."""
+
+
+def _make_fast_pickler() -> Any:
+    """The C pickler, which stops at code that the receiver cannot import. Most messages have none."""
+    global _fast_pickler
+    import io
+    import pickle
+    import sys
+    from types import FunctionType
+
+    by_value = ("__main__", "__mp_main__", None)
+
+    class Pickler(pickle.Pickler):
+        def __init__(self) -> None:
+            self.file = io.BytesIO()
+            self.buffers: list[Any] = []
+            super().__init__(self.file, protocol=5, buffer_callback=self.buffers.append)
+
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, (type, FunctionType)):
+                module = value.__module__
+                if module in by_value:
+                    raise _HasCode
+                registered = sys.modules.get("cloudpickle.cloudpickle")
+                if registered is not None and registered._PICKLE_BY_VALUE_MODULES:
+                    raise _HasCode
+            return NotImplemented
+
+    _fast_pickler = Pickler
+    return Pickler
+
+
+def _make_code_pickler() -> Any:
+    global _code_pickler
     import io
 
     import cloudpickle
@@ -22,16 +56,18 @@ def _make_pickler() -> Any:
             self.buffers: list[Any] = []
             super().__init__(self.file, protocol=5, buffer_callback=self.buffers.append)
 
-    _pickler = Pickler
+    _code_pickler = Pickler
     return Pickler
 
 
 def dumps(value: Any) -> tuple[Any, list[Any]]:
     """The pickle of ``value`` and its buffers. What cannot be pickled raises, and the text names where it sits."""
-    pickler = (_pickler or _make_pickler())()
     try:
-        pickler.dump(value)
-        return pickler.file.getbuffer(), [buffer.raw() for buffer in pickler.buffers]
+        return _dump((_fast_pickler or _make_fast_pickler())(), value)
+    except Exception:
+        pass  # code, or what plain pickle cannot do: cloudpickle has the last word, and the better text
+    try:
+        return _dump((_code_pickler or _make_code_pickler())(), value)
     except BufferError:  # a buffer that is not contiguous: in band then
         import cloudpickle
 
@@ -41,6 +77,11 @@ def dumps(value: Any) -> tuple[Any, list[Any]]:
         if where is None:
             raise
         raise type(error)(f"cannot pickle {where}: {error}") from error
+
+
+def _dump(pickler: Any, value: Any) -> tuple[Any, list[Any]]:
+    pickler.dump(value)
+    return pickler.file.getbuffer(), [buffer.raw() for buffer in pickler.buffers]
 
 
 def _culprit(value: Any, where: str, depth: int) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from _thread import allocate_lock
-from typing import TYPE_CHECKING
 
 from monarch import _core
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
@@ -152,22 +152,30 @@ def start_fork_server() -> None:
     if os.environ.get("MONARCH_SPAWN") == "exec":
         return
     _base_env = dict(os.environ)
-    argv = [sys.executable, *_interpreter_flags(), "-m", "monarch._forkserver"]
-    _core.start_fork_server(argv, _env_list(child_environment(_base_env)), os.getcwd())
+    argv = _python("import monarch._forkserver as program; program.main()")
+    _core.start_fork_server(argv, _env_list(_base_env), os.getcwd())
+
+
+def _python(program: str) -> list[str]:
+    """The command that runs ``program`` in an interpreter like this one; ``-m`` would import runpy first."""
+    find = f"import sys; sys.path.append({_package_root()!r}); "
+    return [sys.executable, *_interpreter_flags(), "-c", find + program]
+
+
+def _package_root() -> str:
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _interpreter_flags() -> list[str]:
-    import subprocess  # only its reading of sys.flags; subprocess is small
-
-    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
-
-
-def child_environment(env: dict[str, str]) -> dict[str, str]:
-    """``env`` with what a new interpreter needs to find this package, wherever the script found it."""
-    package_root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if package_root in env.get("PYTHONPATH", "").split(os.pathsep):
-        return env
-    return {**env, "_MONARCH_ROOT": package_root}
+    flags = sys.flags
+    options = [("-I", flags.isolated), ("-S", flags.no_site), ("-B", flags.dont_write_bytecode)]
+    if not flags.isolated:
+        options += [("-E", flags.ignore_environment), ("-s", flags.no_user_site)]
+    found = [option for option, value in options if value] + ["-O"] * flags.optimize
+    found += [f"-W{option}" for option in sys.warnoptions]
+    for name, value in sys._xoptions.items():
+        found += ["-X", name if value is True else f"{name}={value}"]
+    return found
 
 
 def _env_list(env: dict[str, str]) -> list[str]:
@@ -200,8 +208,8 @@ def launch(label: str, setup: Any, env: dict[str, str], mesh: Any) -> dict[str, 
     }
     return {
         "fork": not by_exec,
-        "argv": [sys.executable, *_interpreter_flags(), "-m", "monarch._worker"] if by_exec else [],
-        "env": _env_list(child_environment(full_env)) if by_exec else [],
+        "argv": _python("import monarch._worker as program; program.main()") if by_exec else [],
+        "env": _env_list(full_env) if by_exec else [],
         "cwd": "",
         "payload": pickle.dumps(payload, protocol=4),
         "label": label,

@@ -1,4 +1,4 @@
-"""The main program of a worker process: ``python -m monarch._worker <fd>``, or called by the fork server."""
+"""The main program of a worker process: started by exec with a descriptor as last argument, or by the fork server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 CLEANUP_LIMIT = 3.0
 
 
-def main(fds: list[int]) -> None:
+def run(fds: list[int]) -> None:
     """Runs the worker until its owner ends it. Does not return."""
     status = 1
     try:
@@ -70,5 +70,6 @@ def _flush() -> None:
             pass
 
 
-if __name__ == "__main__":
-    main([int(sys.argv[-1])])
+def main() -> None:
+    """The whole program, when started by exec."""
+    run([int(sys.argv[-1])])

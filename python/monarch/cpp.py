@@ -10,10 +10,9 @@ or tuples, lists and dicts of them. An exception in one arrives as ``ActorError`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from monarch import _core
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

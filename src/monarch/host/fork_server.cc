@@ -36,6 +36,11 @@ bool send_fork_request(int socket, NodeId node, const std::array<int, kFdCount>&
 }
 
 void ForkServer::report(const ForkReport& report) { send(socket_, &report, sizeof report, MSG_NOSIGNAL); }
+bool ForkServer::has_request() const {
+  pollfd fd{socket_, POLLIN, 0};
+  return poll(&fd, 1, 0) > 0;
+}
+
 void ForkServer::report_ready() { report({.kind = ForkReport::kReady}); }
 
 void ForkServer::report_spawned(NodeId node, pid_t pid) {
