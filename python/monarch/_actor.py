@@ -53,16 +53,12 @@ class Actor(MeshTrait):
         )
 
 
-class SpawnInfo:
-    """What a new actor is told about itself, beside its class and arguments."""
-
-    def __init__(self, name: str, labels: list[str], sizes: list[int], creator: Creator, procs: Any, index: int) -> None:
-        self.name = name
-        self.labels = labels
-        self.sizes = sizes
-        self.creator = creator
-        self.procs = procs
-        self.index = index
+def spawn_info(name: str, labels: list[str], sizes: list[int], creator: ActorInstance, procs: Any, index: int) -> Any:
+    """What a new actor is told about itself: builtin types only, since each spawn pickles one."""
+    rank = creator.rank
+    extent = rank.extent
+    who = (creator.name, rank.rank, extent.labels, extent.sizes, str(creator))
+    return name, labels, sizes, who, procs, index
 
 
 # ---- The worker's side ----
@@ -102,10 +98,6 @@ async def _wait(awaitable: Any) -> None:
     await awaitable
 
 
-class SetupProbe(Actor):
-    """Spawned to learn whether the processes are up and their bootstrap function went well."""
-
-
 def _raise_setup_error(*_: Any, **__: Any) -> Any:
     assert _setup_error is not None
     raise _setup_error
@@ -119,15 +111,15 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     if not _gate_open:
         with _gate:
             pass
-    cls, args, kwargs, info = value
-    extent = Extent(info.labels, info.sizes)
+    cls, args, kwargs, (name, labels, sizes, creator, procs, index) = value
+    extent = Extent(labels, sizes)
     identity = ActorInstance(
-        info.name,
+        name,
         f"{cls.__module__}.{cls.__qualname__}",
         Point(rank, extent),
-        (_core.node_id(), info.index),
-        info.creator,
-        info.procs,
+        (_core.node_id(), index),
+        Creator(creator[0], Point(creator[1], Extent(creator[2], creator[3])), creator[4]),
+        procs,
         cell,
     )
     _identities.current = identity

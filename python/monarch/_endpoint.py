@@ -154,6 +154,8 @@ def _arity(function: Any, hidden: int = 1) -> tuple[int, int]:
 
     (1, 0) if only a look at the signature can tell.
     """
+    if function is object.__init__:
+        return 0, 0
     code = getattr(function, "__code__", None)
     if code is None or hasattr(function, "__wrapped__") or code.co_kwonlyargcount:
         return 1, 0
@@ -168,7 +170,12 @@ def check_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Raises TypeError if a method cannot be called with these arguments (self and a port not among them)."""
     import inspect
 
+    if function is object.__init__:  # its signature claims to take anything
+        function = _takes_nothing
     inspect.signature(function).bind(*(None,) * hidden, *args, **kwargs)
+
+
+def _takes_nothing(self: Any) -> None: ...
 
 
 class Endpoint(_core.EndpointBase):

@@ -6,9 +6,8 @@ A mesh is a handle: it may be sliced, sent in messages and called at once, befor
 from __future__ import annotations
 
 from monarch import _context, _core, _endpoint, _runtime
-from monarch._actor import Actor, SetupProbe, SpawnInfo
-from monarch._context import Creator
-from monarch._geometry import Extent, Point, Shape, Slice
+from monarch._actor import Actor, spawn_info
+from monarch._geometry import Point, Shape, Slice
 from monarch._mesh_trait import MeshTrait
 
 TYPE_CHECKING = False
@@ -194,8 +193,7 @@ class ProcMesh(_Mesh):
             _endpoint.check_arguments(Class.__init__, args, kwargs)
         ids, labels, sizes = self._new_actors()
         instance = _context.context().actor_instance
-        creator = Creator(instance.name, instance.rank, str(instance))
-        info = SpawnInfo(name, labels, sizes, creator, self._parts(), ids[0][1])
+        info = spawn_info(name, labels, sizes, instance, self._parts(), ids[0][1])
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(instance), owned=True)
         mesh._constructed = mesh._ref().spawn(1, (Class, args, kwargs, info))
         return mesh  # type: ignore[return-value]
@@ -438,6 +436,3 @@ def local_proc_mesh(*, gpus: int | None = None, hosts: int = 1) -> ProcMesh:
     _deprecated_spelling("local_proc_mesh")
     return _spawn_procs(this_host(), {"hosts": hosts, "gpus": _gpu_count() if gpus is None else gpus}, None, None, {})
 
-
-_probe = SetupProbe
-_extent = Extent

@@ -30,7 +30,7 @@ constexpr int kReactorRounds = 64;
 constexpr int kLeaverRounds = 2;
 
 thread_local const Driver* polled_here = nullptr;  // the driver inside whose poll this thread is
-thread_local int64_t recent_wait_ns = 0;  // moving average of this thread's waits
+thread_local int64_t recent_wait_ns = kShortWaitNs;  // moving average; a new thread has yet to show that it spins well
 
 void pause_cpu() { __builtin_ia32_pause(); }
 
