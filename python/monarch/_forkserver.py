@@ -1,9 +1,8 @@
-"""The fork server: ``python -m monarch._forkserver <socket>``. One thread; imports what workers need, then forks them."""
+"""The fork server. One thread; imports what workers need, then forks them."""
 
 import gc
 import os
 import signal
-import sys
 
 
 def _preload() -> None:
@@ -16,7 +15,8 @@ def _preload() -> None:
     from monarch import _actor, _async, _mesh, _runtime, _worker, actor  # noqa: F401
 
 
-def main(socket: int) -> None:
+def main(fds: list[int]) -> None:
+    socket = fds[0]
     # Dies with the thread that started it (the script's reactor), and on EOF; Ctrl-C is the script's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from monarch import _core, _worker
@@ -42,7 +42,3 @@ def main(socket: int) -> None:
             server.spawned(node, pid)
         for fd in fds:
             os.close(fd)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[-1]))
