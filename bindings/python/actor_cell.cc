@@ -119,6 +119,14 @@ PyObject* port_exception(PyObject* self, PyObject* exception) {
   return plain ? unbox<ReplyPort>(self).answer(FrameKind::kReplyError, plain.get()) : nullptr;
 }
 
+// Runs code of the user's, which may still be running when the script has ended.
+PyObject* call_python(PyObject* callable, PyObject* const* args, size_t count) {
+  HoldIfUnwound guard;
+  PyObject* result = PyObject_Vectorcall(callable, args, count, nullptr);
+  guard.returned();
+  return result;
+}
+
 bool is_user_exception() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
 
 // The exception that is set, as an object with its traceback; clears it.
@@ -213,7 +221,7 @@ void PyCell::run() {
   bool is_async = false;
   if (value && rank) {
     PyObject* args[] = {self.get(), value.get(), rank.get()};
-    Ref outcome = Ref::steal(PyObject_Vectorcall(state().construct.get(), args, 3, nullptr));
+    Ref outcome = Ref::steal(call_python(state().construct.get(), args, 3));
     if (outcome) is_async = outcome.get() == Py_True;
   }
   value = Ref();
@@ -228,7 +236,8 @@ void PyCell::run() {
     nothing.encode_value(Py_None);
     send_reply(spawn_ticket, FrameKind::kReply, nothing);
     if (is_async) {
-      Ref ran = Ref::steal(PyObject_CallOneArg(state().run_async.get(), self.get()));
+      PyObject* args[] = {self.get()};
+      Ref ran = Ref::steal(call_python(state().run_async.get(), args, 1));
       if (!ran) fail_with_current_exception("its event loop ended");
     } else {
       run_sync();
@@ -243,7 +252,7 @@ void PyCell::run() {
   // Hooks run after the mailbox is closed, so that nobody waits for this actor meanwhile.
   if (instance_) {
     PyObject* args[] = {self.get(), failure ? failure.get() : Py_None};
-    Ref ended = Ref::steal(PyObject_Vectorcall(state().end_actor.get(), args, 2, nullptr));
+    Ref ended = Ref::steal(call_python(state().end_actor.get(), args, 2));
     if (!ended) {
       Ref problem = take_exception();
       log_line("__cleanup__ failed: " + describe_exception(problem.get()));
@@ -378,8 +387,8 @@ PyObject* PyCell::invoke(const Method& method, const Message& message, PyObject*
     stack[1] = instance_.get();
     stack[2] = port;
     for (Py_ssize_t i = 0; i < count; ++i) stack[1 + extra + i] = PyTuple_GET_ITEM(call.args.get(), i);
-    return PyObject_Vectorcall(method.function.get(), stack + 1,
-                               static_cast<size_t>(count + extra) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    return call_python(method.function.get(), stack + 1,
+                       static_cast<size_t>(count + extra) | PY_VECTORCALL_ARGUMENTS_OFFSET);
   }
   Ref args = Ref::steal(PyTuple_New(count + extra));
   if (!args) return nullptr;
@@ -388,7 +397,10 @@ PyObject* PyCell::invoke(const Method& method, const Message& message, PyObject*
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyTuple_SET_ITEM(args.get(), i + extra, Py_NewRef(PyTuple_GET_ITEM(call.args.get(), i)));
   }
-  return PyObject_Call(method.function.get(), args.get(), call.kwargs.get());
+  HoldIfUnwound guard;
+  PyObject* result = PyObject_Call(method.function.get(), args.get(), call.kwargs.get());
+  guard.returned();
+  return result;
 }
 
 PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {

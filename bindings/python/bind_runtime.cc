@@ -9,6 +9,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <mutex>
+#include <unordered_set>
+
 #include "actor_cell.h"
 #include "codec.h"
 #include "future.h"
@@ -34,7 +37,6 @@ ProcessRuntime& runtime() {
 
 void configure(nb::dict hooks) {
   State& s = state();
-  s.main_thread = PyThread_get_thread_ident();
   auto take = [&hooks](const char* name, Ref& into) { into = Ref::borrow(nb::object(hooks[name]).ptr()); };
   take("dumps", s.dumps);
   take("loads", s.loads);
@@ -56,17 +58,32 @@ void configure(nb::dict hooks) {
   take("make_extent", s.make_extent);
 }
 
+// What has been said on stderr: a thousand messages to one dead process are one line.
+class Said {
+ public:
+  bool first_time(const std::string& text) {
+    std::lock_guard lock(mutex_);
+    return texts_.insert(text).second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<std::string> texts_;
+};
+
 ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena_bytes_max) {
   ProcessRuntime::Options options;
   options.transport = transport == "unix" ? Transport::kUnix : Transport::kShm;
   options.arena_bytes_max = arena_bytes_max;
-  options.on_undeliverable = [](const std::string& why) { log_line("a message could not be delivered: " + why); };
+  options.on_undeliverable = [said = std::make_shared<Said>()](const std::string& why) {
+    if (said->first_time(why)) log_line("a message could not be delivered: " + why);
+    state().runtime->host().note_observed(why);
+  };
   return options;
 }
 
 void start_root(const std::string& transport, uint64_t arena_bytes_max) {
   State& s = state();
-  s.main_thread = PyThread_get_thread_ident();
   auto made = ProcessRuntime::make_root(options_for(transport, arena_bytes_max));
   if (!made) raise(made.error());
   s.runtime = std::move(*made);
@@ -97,7 +114,6 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   if (getppid() != bootstrap->parent_pid) _exit(1);
   State& s = state();
   s.worker = true;
-  s.main_thread = PyThread_get_thread_ident();
   auto made = ProcessRuntime::make_worker(
       *bootstrap, std::move(fds), options_for(bootstrap->transport, arena_bytes_max), [](ProcessRuntime& worker) {
         worker.node().set_factory(CellKind::kPython, python_factory());
@@ -176,18 +192,18 @@ nb::object finished_future(const std::string& failure) {
   return nb::steal(future);
 }
 
+// The end of a script: its own actors, then its processes, each get `grace_seconds`.
 void shutdown(double grace_seconds) {
   State& s = state();
-  if (!s.runtime || s.forked) return;
-  s.finalizing = true;
+  if (!s.runtime || s.forked || s.worker || s.finalizing) return;
+  const auto grace_ns = static_cast<int64_t>(grace_seconds * 1e9);
   GilRelease release;
-  if (s.worker) {
-    python_factory().report_unobserved();
-    return;
-  }
-  python_factory().report_unobserved();
+  python_factory().stop_all(grace_ns, "the script ended");
+  s.finalizing = true;
+  gil_keep_for_this_thread();
   s.native_actors.reset();
-  s.runtime->shutdown(static_cast<int64_t>(grace_seconds * 1e9));
+  s.runtime->shutdown(grace_ns);
+  python_factory().report_unobserved();
 }
 
 // Drops the Python objects that configure() took, at the end of a script; not while actors of this process may need them.
@@ -202,11 +218,23 @@ void forget_hooks() {
   }
 }
 
-// A worker's last words to its actors.
-void stop_actors(double limit_seconds, const std::string& reason) {
+// A worker's last words to its actors, and to the processes that they have started.
+void stop_worker(double limit_seconds, const std::string& reason) {
   GilRelease release;
-  python_factory().stop_all(static_cast<int64_t>(limit_seconds * 1e9), reason);
+  const auto limit_ns = static_cast<int64_t>(limit_seconds * 1e9);
+  python_factory().stop_all(limit_ns, reason);
+  state().runtime->stop_children(reason, limit_ns);
+  state().runtime->host().report_unobserved();
   python_factory().report_unobserved();
+}
+
+// Ctrl-C has done its work when the script is on its way out: another one would only interrupt the cleaning up. Runs no
+// Python code, so nothing can be raised in between. Not if the user has a handler of their own.
+void ignore_interrupts() {
+  nb::module_ signals = nb::module_::import_("_signal");
+  if (!signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"))) return;
+  if (PyErr_CheckSignals() != 0) PyErr_Clear();
+  signals.attr("signal")(SIGINT, signals.attr("SIG_IGN"));
 }
 
 }  // namespace
@@ -239,7 +267,9 @@ void bind_runtime(nb::module_& m) {
     return names;
   });
   m.def("forget_hooks", &forget_hooks);
-  m.def("stop_actors", &stop_actors);
+  m.def("stop_worker", &stop_worker);
+  m.def("ignore_interrupts", &ignore_interrupts);
+  m.def("has_fork_server", [] { return runtime().host().has_fork_server(); });
   m.def("node_id", [] { return runtime().node().id(); });
   m.def("job_id", [] {
     const JobId job = runtime().job();
@@ -261,14 +291,14 @@ void bind_runtime(nb::module_& m) {
   m.def("has_runtime", [] { return state().runtime != nullptr && !state().forked && !state().finalizing; });
   m.def("gil_taken_by_reactor", &gil_taken_by_reactor);
   m.def("before_fork", [] {
-    if (state().runtime && !state().forked) state().runtime->reactor().before_fork();
+    if (state().runtime && !state().forked) state().runtime->before_fork();
   });
   m.def("after_fork_in_parent", [] {
-    if (state().runtime && !state().forked) state().runtime->reactor().after_fork_in_parent();
+    if (state().runtime && !state().forked) state().runtime->after_fork_in_parent();
   });
   m.def("after_fork_in_child", [] {
     if (!state().runtime || state().forked) return;
-    state().runtime->reactor().after_fork_in_child();
+    state().runtime->after_fork_in_child();
     state().forked = true;
   });
 

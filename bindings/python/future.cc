@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <memory>
@@ -46,11 +47,22 @@ thread_local int64_t awaiting_since_ns = 0;  // this thread's loop sleeps for a 
 
 FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
 
+// Somebody is told that this call failed: the deaths that it met need no line of their own.
+void note_observed(const PendingCall& call) {
+  if (state().finalizing) return;
+  for (uint32_t rank = 0; rank < call.size(); ++rank) {
+    const Message* reply = call.reply(rank);
+    if (reply == nullptr || reply->header.kind != FrameKind::kReplyFailed) continue;
+    state().runtime->host().note_observed(call.members().ids[rank].node);
+  }
+}
+
 // The exception object for an answer that is not a value.
 PyObject* exception_of(const FutureState& future, uint32_t rank, const Message& reply) {
   Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
   if (!number) return nullptr;
   const bool user_error = reply.header.kind == FrameKind::kReplyError;
+  if (!user_error) note_observed(*future.call);
   Ref what = Ref::steal(user_error ? decode_value(reply) : py_string(reply.text()));
   if (!what) return nullptr;
   PyObject* args[] = {future.endpoint.get(), number.get(), what.get()};
@@ -82,6 +94,7 @@ PyObject* gather_values(const FutureState& future, const PendingCall& call) {
 // Looks at the answers, which are there. False: something went wrong while looking, with the exception set.
 bool settle(FutureState& future) {
   if (future.outcome) return true;
+  if (state().finalizing && require_runtime() == nullptr) return false;  // what makes exceptions may be gone
   const std::shared_ptr<PendingCall> kept = future.call;
   PendingCall& call = *kept;
   int64_t bad_rank = -1;
@@ -337,7 +350,7 @@ PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) 
 int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call) {
   thread_local Waiter waiter;
   Driver& driver = state().runtime->driver();
-  const bool main_thread = PyThread_get_thread_ident() == state().main_thread;
+  thread_local const bool main_thread = gettid() == getpid();  // the one that looks at signals
   if (call != nullptr) call->add_waiter(waiter);
   int outcome;
   for (;;) {

@@ -7,11 +7,33 @@
 
 namespace monarch {
 
+// CPython up to 3.13 ends a thread that asks for the GIL of an interpreter that goes down by pthread_exit(), which unwinds
+// through our frames: they would touch Python objects without the GIL, or terminate the process. One of these around a
+// call that may ask for the GIL holds such a thread still instead, until the process has ended.
+class HoldIfUnwound {
+ public:
+  HoldIfUnwound() = default;
+  ~HoldIfUnwound() {
+    if (!returned_) hold();
+  }
+  HoldIfUnwound(const HoldIfUnwound&) = delete;
+  HoldIfUnwound& operator=(const HoldIfUnwound&) = delete;
+
+  void returned() { returned_ = true; }
+  [[noreturn]] static void hold();
+
+ private:
+  bool returned_ = false;
+};
+
+// From now on only the calling thread gets the GIL back from the classes below: the interpreter is about to go down.
+void gil_keep_for_this_thread();
+
 // Drops the GIL for a scope. The thread holds it.
 class GilRelease {
  public:
   GilRelease();
-  ~GilRelease();
+  ~GilRelease() noexcept(false);
   GilRelease(const GilRelease&) = delete;
   GilRelease& operator=(const GilRelease&) = delete;
 

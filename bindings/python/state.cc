@@ -18,7 +18,7 @@ ProcessRuntime* require_runtime() {
                     "call os._exit or os.exec* there, or spawn a process with spawn_procs()");
     return nullptr;
   }
-  if (!s.runtime) {
+  if (!s.runtime || s.finalizing.load()) {
     PyErr_SetString(PyExc_RuntimeError, "the monarch runtime of this process has ended");
     return nullptr;
   }

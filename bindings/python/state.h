@@ -23,8 +23,6 @@ struct State {
   std::atomic<bool> forked{false};    // this is a fork()ed child of a process with a runtime: it may not use it
   std::atomic<bool> finalizing{false};
 
-  uint64_t main_thread = 0;  // Python's identifier of the main thread: the one that looks at signals
-
   // Set by configure(); python/monarch/_runtime.py holds them.
   Ref dumps;              // (object) -> (bytes-like, [buffers])
   Ref loads;              // pickle.loads

@@ -1,9 +1,8 @@
-"""The fork server: a process of one thread that imports what workers need, then forks them. Started by _runtime."""
+"""The fork server. One thread; imports what workers need, then forks them."""
 
 import gc
 import os
 import signal
-import sys
 
 
 def _preload() -> None:
@@ -24,10 +23,10 @@ def _preload_more() -> None:
     from monarch import _async, _exceptions  # noqa: F401
 
 
-def main() -> None:
+def main(fds: list[int]) -> None:
+    socket = fds[0]
     # Dies with the thread that started it (the script's reactor), and on EOF; Ctrl-C is the script's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    socket = int(sys.argv[-1])
     from monarch import _core, _worker
 
     _preload()
@@ -53,8 +52,7 @@ def main() -> None:
         else:
             if pid == 0:
                 os.close(socket)
-                _worker.run(fds)  # does not return
+                _worker.main(fds)  # does not return
             server.spawned(node, pid)
         for fd in fds:
             os.close(fd)
-

@@ -46,13 +46,24 @@ def mark_started() -> None:
     """The worker's main program has started the runtime."""
     global _started
     _started = True
-    _at_exit()
+    os.register_at_fork(before=flush)
+    _at_fork()
 
 
 def _at_exit() -> None:
     import atexit
 
     atexit.register(_shutdown)
+    atexit.register(_core.ignore_interrupts)  # runs first
+    _at_fork()
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing import util  # its children end without atexit
+
+        util.Finalize(None, _shutdown, exitpriority=10)
+
+
+def _at_fork() -> None:
     os.register_at_fork(
         before=_core.before_fork,
         after_in_parent=_core.after_fork_in_parent,
@@ -60,12 +71,17 @@ def _at_exit() -> None:
     )
 
 
-def _shutdown() -> None:
+def flush() -> None:
+    """Writes out what this process has printed."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except Exception:
             pass
+
+
+def _shutdown() -> None:
+    flush()
     _core.shutdown(EXIT_GRACE)
     from monarch import _context
 
@@ -152,18 +168,23 @@ def start_fork_server() -> None:
     if os.environ.get("MONARCH_SPAWN") == "exec":
         return
     _base_env = dict(os.environ)
-    argv = _python("import monarch._forkserver as program; program.main()")
-    _core.start_fork_server(argv, _env_list(_base_env), os.getcwd())
+    _core.start_fork_server(_interpreter("_forkserver"), _env_list(_base_env), os.getcwd())
 
 
-def _python(program: str) -> list[str]:
-    """The command that runs ``program`` in an interpreter like this one; ``-m`` would import runpy first."""
-    find = f"import sys; sys.path.append({_package_root()!r}); "
-    return [sys.executable, *_interpreter_flags(), "-c", find + program]
+def _interpreter(module: str) -> list[str]:
+    """The command that runs ``main`` of a module of this package, wherever the script found the package.
 
-
-def _package_root() -> str:
-    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    Not with ``-m``: that looks into the working directory first, where a ``pickle.py`` of the user's may lie.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    code = (
+        "import sys\n"
+        "if sys.path[:1] == ['']: del sys.path[0]\n"
+        f"if {root!r} not in sys.path: sys.path.append({root!r})\n"
+        f"from monarch import {module}\n"
+        f"{module}.main([int(sys.argv[-1])])"
+    )
+    return [sys.executable, *_interpreter_flags(), "-c", code]
 
 
 def _interpreter_flags() -> list[str]:
@@ -185,6 +206,8 @@ def _env_list(env: dict[str, str]) -> list[str]:
 def _must_exec(env: dict[str, str]) -> bool:
     if os.environ.get("MONARCH_SPAWN") == "exec":
         return True
+    if not _core.has_fork_server():  # a worker that spawns for the first time, or it died
+        start_fork_server()
     names = {name for name in (*env, *_base_env) if name.startswith(_BEFORE_MAIN)}
     return any(env.get(name) != _base_env.get(name) for name in names)
 
@@ -208,7 +231,7 @@ def launch(label: str, setup: Any, env: dict[str, str], mesh: Any) -> dict[str, 
     }
     return {
         "fork": not by_exec,
-        "argv": _python("import monarch._worker as program; program.main()") if by_exec else [],
+        "argv": _interpreter("_worker") if by_exec else [],
         "env": _env_list(full_env) if by_exec else [],
         "cwd": "",
         "payload": pickle.dumps(payload, protocol=4),

@@ -1,4 +1,4 @@
-"""The main program of a worker process: started by exec with a descriptor as last argument, or by the fork server."""
+"""The main program of a worker process: of an interpreter of its own, or of a child of the fork server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 CLEANUP_LIMIT = 3.0
 
 
-def run(fds: list[int]) -> None:
+def main(fds: list[int]) -> None:
     """Runs the worker until its owner ends it. Does not return."""
     status = 1
     try:
@@ -20,7 +20,9 @@ def run(fds: list[int]) -> None:
 
         traceback.print_exc()
     finally:
-        _flush()
+        from monarch import _runtime
+
+        _runtime.flush()
         os._exit(status)
 
 
@@ -37,7 +39,7 @@ def _run(fds: list[int]) -> int:
     _runtime.mark_started()
     _actor.release_constructors(payload)
     reason = _core.wait_for_stop()
-    _core.stop_actors(CLEANUP_LIMIT, reason)
+    _core.stop_worker(CLEANUP_LIMIT, reason)
     return 0
 
 
@@ -60,16 +62,3 @@ def _take_up(payload: dict[str, object]) -> None:
     os.close(null)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:
-            pass
-
-
-def main() -> None:
-    """The whole program, when started by exec."""
-    run([int(sys.argv[-1])])

@@ -1,4 +1,4 @@
-// What a new worker process is given: eight file descriptors and, in the first of them, this record. Nothing secret goes
+// What a new worker process is given: nine file descriptors and, in the first of them, this record. Nothing secret goes
 // by argument or environment.
 #pragma once
 
@@ -26,7 +26,18 @@ struct Bootstrap {
 };
 
 // The descriptors, in this order.
-enum BootstrapFd { kFdRecord, kFdSocket, kFdData, kFdBell, kFdEvent, kFdParentBell, kFdParentEvent, kFdGuard, kFdCount };
+enum BootstrapFd {
+  kFdRecord,
+  kFdSocket,
+  kFdData,
+  kFdBell,
+  kFdEvent,
+  kFdParentBell,
+  kFdParentEvent,
+  kFdListener,
+  kFdGuard,
+  kFdCount
+};
 
 using BootstrapFds = std::array<UniqueFd, kFdCount>;
 

@@ -16,13 +16,12 @@ namespace monarch {
 
 namespace {
 
-constexpr int64_t kGreetingLimitNs = 5'000'000'000;
-// A handle travels faster than a process starts, and slowness alone is no failure: a peer that is dead is known by its
-// host's notice, long before this ends.
+// A stranger has this long to prove itself. A peer that was dialled may take long to start, but is known to live.
+constexpr int64_t kAcceptLimitNs = 5'000'000'000;
+constexpr int64_t kDialLimitNs = 120'000'000'000;
+// How often a dialer tries again whose peer has too many others waiting.
 constexpr int kDialRetryMax = 1000;
-constexpr int kDialRetryOften = 200;
 constexpr int64_t kDialRetryNs = 5'000'000;
-constexpr int64_t kDialRetrySlowNs = 50'000'000;
 
 std::string hex(const void* data, size_t size) {
   static const char digits[] = "0123456789abcdef";
@@ -42,6 +41,17 @@ socklen_t listen_address(const JobId& job, NodeId node, sockaddr_un* address) {
   const std::string name = "monarch-" + hex(job.data(), job.size()) + "-" + hex(&node, sizeof node);
   std::memcpy(address->sun_path + 1, name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+Result<UniqueFd> make_listener(const JobId& job, NodeId node) {
+  sockaddr_un address;
+  const socklen_t size = listen_address(job, node, &address);
+  UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener || bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::listen(listener.get(), 512) != 0) {
+    return Error{ErrorCode::kUnavailable, std::string("cannot listen for peers: ") + std::strerror(errno)};
+  }
+  return listener;
 }
 
 UniqueFd duplicate(int fd) { return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 3)); }
@@ -98,7 +108,8 @@ class Connector::Greeting {
         wanted_(hello_.bytes_wanted()) {
     Reactor& reactor = connector_.context_.reactor;
     reactor.add(socket_.get(), EPOLLIN, [this](uint32_t) { on_readable(); });
-    limit_ = reactor.after(kGreetingLimitNs, [this] { end("no hello within 5 s"); });
+    const int64_t limit_ns = role == HelloRole::kDialer ? kDialLimitNs : kAcceptLimitNs;
+    limit_ = reactor.after(limit_ns, [this] { end("no hello in time"); });
     if (!send_bytes(hello_.open_bytes())) end("the peer went away");
   }
   ~Greeting() {
@@ -300,6 +311,9 @@ Result<std::shared_ptr<Link>> Connector::make_child(NodeId child, BootstrapFds& 
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return no_sockets;
   UniqueFd socket(pair[0]);
   fds[kFdSocket].reset(pair[1]);
+  auto listener = make_listener(identity_.job, child);
+  if (!listener) return listener.error();
+  fds[kFdListener] = std::move(*listener);
   auto bell = OwnBell::make();
   if (!bell) return bell.error();
   fds[kFdParentBell] = duplicate(bell_.page_fd.get());
@@ -340,14 +354,13 @@ Result<std::shared_ptr<Link>> Connector::adopt_parent(const Bootstrap& bootstrap
   return link;
 }
 
-Status Connector::listen() {
-  sockaddr_un address;
-  const socklen_t size = listen_address(identity_.job, identity_.node, &address);
-  listener_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener_ || bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::listen(listener_.get(), 512) != 0) {
-    return Error{ErrorCode::kUnavailable, std::string("cannot listen for peers: ") + std::strerror(errno)};
+Status Connector::listen(UniqueFd listener) {
+  if (!listener) {
+    auto made = make_listener(identity_.job, identity_.node);
+    if (!made) return made.error();
+    listener = std::move(*made);
   }
+  listener_ = std::move(listener);
   context_.reactor.add(listener_.get(), EPOLLIN, [this](uint32_t) {
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket) return;
@@ -386,10 +399,9 @@ void Connector::try_dial(const std::shared_ptr<Link>& link, int attempt) {
     return start_greeting(std::move(socket), HelloRole::kDialer, link);
   }
   const int error = errno;
-  // The peer may not listen yet (its handle travels faster than it starts), or its queue is full.
-  if ((error == EAGAIN || error == ECONNREFUSED) && attempt < kDialRetryMax) {
-    const int64_t delay_ns = attempt < kDialRetryOften ? kDialRetryNs : kDialRetrySlowNs;
-    context_.reactor.after(delay_ns, [this, link, attempt] { try_dial(link, attempt + 1); });
+  // Its queue is full. If it were refused, it would be dead: it listens from before it exists to its end.
+  if (error == EAGAIN && attempt < kDialRetryMax) {
+    context_.reactor.after(kDialRetryNs, [this, link, attempt] { try_dial(link, attempt + 1); });
     return;
   }
   const Error why{ErrorCode::kClosed, std::string("the process cannot be reached: ") + std::strerror(error)};

@@ -50,13 +50,14 @@ class Connector {
   void set_sink(LinkSink& sink, Events events);
 
   // Any thread. A started link to a process that does not exist yet, and what that process has to be given
-  // (kFdSocket ... kFdParentEvent; the others are left empty).
+  // (kFdSocket ... kFdListener; the others are left empty). Others may dial it from now on: they wait until it answers,
+  // and learn from the kernel if it never will.
   Result<std::shared_ptr<Link>> make_child(NodeId child, BootstrapFds& fds);
   // The same link's other end, in the child.
   Result<std::shared_ptr<Link>> adopt_parent(const Bootstrap& bootstrap, BootstrapFds& fds);
 
-  // Reactor. Begins to accept peers.
-  Status listen();
+  // Reactor. Begins to accept peers; a worker does so on the socket that its parent made for it.
+  Status listen(UniqueFd listener = {});
   // Any thread. A link that connects in the background; what is sent meanwhile waits.
   std::shared_ptr<Link> dial(NodeId node);
   // Reactor. No more peers, and those half way are dropped.

@@ -1,5 +1,5 @@
 // The fork server's protocol: one SOCK_SEQPACKET socket between the host object and a single-threaded, pre-imported
-// process that forks workers. The host sends (node, eight descriptors); the server answers with pids and, as the parent
+// process that forks workers. The host sends (node, its descriptors); the server answers with pids and, as the parent
 // of the workers, with their exit statuses. EOF from the host ends the server, and by PDEATHSIG its workers.
 #pragma once
 

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "monarch/base/log.h"
@@ -21,6 +22,9 @@ namespace {
 constexpr int kForksUnderWayMax = 32;
 // How long a process may live on after its link has ended.
 constexpr int64_t kUnlinkedLimitNs = 1'000'000'000;
+constexpr int64_t kUnobservedNs = 1'000'000'000;
+// How long after everybody was killed the fork server may take to say so.
+constexpr int64_t kReapLimitNs = 500'000'000;
 
 // monarch-guard lies beside this library, or in bin/ beside it.
 std::string guard_program() {
@@ -100,6 +104,7 @@ void Host::start_guard() {
 void Host::start_fork_server(std::vector<std::string> argv, std::vector<std::string> env, std::string cwd) {
   if (fork_server_wanted_.exchange(true)) return;
   reactor_.post([this, argv = std::move(argv), env = std::move(env), cwd = std::move(cwd)]() mutable {
+    if (ending_) return;
     start_guard();
     int pair[2];
     MONARCH_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
@@ -152,6 +157,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
     // shared: std::function must be copyable
     auto moved = std::make_shared<BootstrapFds>(std::move(fds));
     reactor_.post([this, id, launch, bootstrap = std::move(bootstrap), moved]() mutable {
+      if (ending_) return on_not_started(id, "its owner is ending");
       start_guard();
       const int guard = guard_pipe_ ? guard_pipe_.get() : -1;
       (*moved)[kFdGuard].reset(guard >= 0 ? fcntl(guard, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_WRONLY | O_CLOEXEC));
@@ -170,7 +176,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
 }
 
 void Host::launch_fork(NodeId node, BootstrapFds fds) {
-  if (fork_failed_ || !fork_server_wanted_) return on_not_started(node, "the fork server is not running");
+  if (!fork_server_wanted_) return on_not_started(node, "the fork server is not running");
   fork_queue_.push_back({node, std::move(fds)});
   send_waiting_forks();
 }
@@ -269,8 +275,8 @@ void Host::fork_server_lost() {
     reactor_.remove(fork_socket_.get());
     fork_socket_.reset();
   }
-  fork_failed_ = true;
   fork_ready_ = false;
+  forks_under_way_ = 0;
   ExitStatus status;
   if (fork_server_.pid > 0) {
     kill(fork_server_.pid, SIGKILL);
@@ -279,6 +285,7 @@ void Host::fork_server_lost() {
     fork_server_ = {};
   }
   if (!ending_) log_line("the fork server " + describe(status));
+  fork_server_wanted_ = false;
   for (ForkRequest& request : std::exchange(fork_queue_, {})) {
     on_not_started(request.node, "the fork server " + describe(status));
   }
@@ -329,17 +336,24 @@ void Host::on_exited(NodeId node, ExitStatus status) {
 void Host::on_not_started(NodeId node, const std::string& why) {
   std::shared_ptr<Link> link;
   std::string label;
+  std::string epitaph;
   {
     std::lock_guard lock(mutex_);
     auto found = children_.find(node);
     if (found == children_.end()) return;
     Child& child = found->second;
-    child.exited = true;
+    if (std::exchange(child.exited, true)) return;
     child.declared = true;
     link = child.link;
     label = child.label;
+    epitaph = child.stopping.empty()
+                  ? "the process this actor was to run on could not be started (" + label + "): " + why
+                  : "stopped: " + child.stopping;
+    if (child.stopping.empty()) child.epitaph = epitaph;
   }
-  node_.node_down(node, "the process this actor was to run on could not be started (" + label + "): " + why);
+  node_.node_down(node, epitaph);
+  tell_others(node, epitaph);
+  reactor_.after(kUnobservedNs, [this, node] { report_unobserved(node); });
   link->close();
   check_waiting();
 }
@@ -376,16 +390,56 @@ void Host::settle(NodeId node) {
     if (!child.exited || !child.link_lost || std::exchange(child.declared, true)) return;
     why = child.stopping.empty() ? cause_of(child.label, child.pid, child.status) : "stopped: " + child.stopping;
     if (child.cut_off) why += "; it had closed its connection and did not end";
+    // Who was asked to end ends with 0, or is killed. Anything else is news.
+    const bool as_asked = child.status.code == 0 && (child.status.signal == 0 || child.status.signal == SIGKILL);
+    if (child.stopping.empty() || !as_asked) child.epitaph = cause_of(child.label, child.pid, child.status);
     link = child.link;
   }
   node_.node_down(node, why);
   link->close();
-  // Others may have links to it, and cannot know how it ended.
+  tell_others(node, why);
+  reactor_.after(kUnobservedNs, [this, node] { report_unobserved(node); });
+  check_waiting();
+}
+
+// Others may have links to it, or want one, and cannot know how it ended.
+void Host::tell_others(NodeId node, const std::string& why) {
   Outgoing notice{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
   notice.header.kind = FrameKind::kNodeDown;
   notice.header.dest = node;
   for (auto& other : node_.links()) other->send_control(notice);
-  check_waiting();
+}
+
+void Host::note_observed(NodeId node) {
+  std::lock_guard lock(mutex_);
+  if (auto found = children_.find(node); found != children_.end()) found->second.observed = true;
+}
+
+void Host::note_observed(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  for (auto& [node, child] : children_) {
+    if (child.epitaph == why) child.observed = true;
+  }
+}
+
+void Host::report_unobserved(NodeId node) {
+  std::string epitaph;
+  {
+    std::lock_guard lock(mutex_);
+    Child& child = children_[node];
+    if (child.epitaph.empty() || std::exchange(child.observed, true)) return;
+    epitaph = child.epitaph;
+  }
+  log_line(epitaph);
+}
+
+void Host::report_unobserved() {
+  std::vector<NodeId> nodes;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [node, child] : children_) nodes.push_back(node);
+  }
+  for (NodeId node : nodes) report_unobserved(node);
 }
 
 void Host::kill_child(NodeId node) {
@@ -420,6 +474,18 @@ void Host::stop(const std::vector<NodeId>& nodes, const std::string& reason, int
       link->send_control(request);
     }
     waiting_.push_back({nodes, std::move(done)});
+    // Who has not been forked need not be.
+    std::deque<ForkRequest> wanted;
+    std::vector<NodeId> unborn;
+    for (ForkRequest& waiting : std::exchange(fork_queue_, {})) {
+      if (std::find(nodes.begin(), nodes.end(), waiting.node) == nodes.end()) {
+        wanted.push_back(std::move(waiting));
+      } else {
+        unborn.push_back(waiting.node);
+      }
+    }
+    fork_queue_ = std::move(wanted);
+    for (NodeId node : unborn) on_not_started(node, "stopped");
     if (any) {
       reactor_.after(grace_ns, [this, nodes] {
         for (NodeId node : nodes) kill_child(node);
@@ -438,6 +504,7 @@ void Host::stop_all(const std::string& reason, int64_t grace_ns, std::function<v
       for (auto& [node, child] : children_) nodes.push_back(node);
     }
     stop(nodes, reason, grace_ns, std::move(done));
+    reactor_.after(grace_ns + kReapLimitNs, [this] { fork_server_lost(); });
   });
 }
 
@@ -455,6 +522,11 @@ void Host::check_waiting() {
     });
   }
   for (auto& run : done) run();
+}
+
+bool Host::is_child(NodeId node) const {
+  std::lock_guard lock(mutex_);
+  return children_.contains(node);
 }
 
 pid_t Host::pid_of(NodeId node) const {

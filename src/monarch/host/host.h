@@ -24,7 +24,7 @@ class Host {
   ~Host();
 
   // Any thread. The command that becomes the fork server; `argv` gets the number of its socket appended. Starting takes
-  // a while and happens in the background; workers that are wanted meanwhile wait.
+  // a while and happens in the background; workers that are wanted meanwhile wait. If it dies it can be started again.
   void start_fork_server(std::vector<std::string> argv, std::vector<std::string> env, std::string cwd);
   bool has_fork_server() const { return fork_server_wanted_.load(); }
 
@@ -43,7 +43,7 @@ class Host {
   // Any thread. Asks the processes to end, kills those that have not after `grace_ns`; `done` runs on the reactor when
   // all have ended. Later calls to them fail with "stopped: <reason>". Twice is fine.
   void stop(const std::vector<NodeId>& nodes, const std::string& reason, int64_t grace_ns, std::function<void()> done);
-  // As stop, for every process that is left; then the fork server ends too.
+  // As stop, for every process that is left; no process is started any more.
   void stop_all(const std::string& reason, int64_t grace_ns, std::function<void()> done);
 
   // Node's hook: a link ended. True: it is a process of ours, whose end will be declared with its exit status.
@@ -51,6 +51,17 @@ class Host {
 
   // Any thread. -1 while it is not known.
   pid_t pid_of(NodeId node) const;
+  bool is_child(NodeId node) const;
+
+  // Any thread. Somebody was told how `node` ended, or what `why` says. A death that nobody is told of within a second,
+  // or before the end of this host, is one line on stderr. Nodes that are not ours: nothing happens.
+  void note_observed(NodeId node);
+  void note_observed(const std::string& why);
+  // Reactor, or after it has ended.
+  void report_unobserved();
+
+  // In a child that fork() made: what it must not keep open.
+  void after_fork_in_child() { guard_pipe_.reset(); }
 
  private:
   struct Child {
@@ -66,6 +77,8 @@ class Host {
     bool forked = false;
     bool kill_when_known = false;
     bool cut_off = false;  // it lived on without its link, and was killed for it
+    std::string epitaph;   // declared, though nobody had asked it to stop
+    bool observed = false;
   };
   struct Waiting {
     std::vector<NodeId> nodes;
@@ -79,10 +92,12 @@ class Host {
   void on_fork_server();
   void on_fork_report(const ForkReport& report);
   void fork_server_lost();
+  void report_unobserved(NodeId node);
   void on_spawned(NodeId node, pid_t pid);
   void on_exited(NodeId node, ExitStatus status);
   void on_not_started(NodeId node, const std::string& why);
   void settle(NodeId node);
+  void tell_others(NodeId node, const std::string& why);
   void kill_child(NodeId node);
   void check_waiting();
   void start_guard();
@@ -101,7 +116,6 @@ class Host {
   Process fork_server_;
   UniqueFd fork_socket_;
   bool fork_ready_ = false;
-  bool fork_failed_ = false;
   bool ending_ = false;
   std::atomic<bool> fork_server_wanted_{false};
   struct ForkRequest {

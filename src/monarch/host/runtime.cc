@@ -63,7 +63,7 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
   std::unique_ptr<ProcessRuntime> runtime(new ProcessRuntime);
   runtime->parent_ = bootstrap.parent;
   runtime->build(identity, std::move(*bell), std::move(options));
-  if (auto listening = runtime->connector_->listen(); !listening) return listening.error();
+  if (auto listening = runtime->connector_->listen(std::move(fds[kFdListener])); !listening) return listening.error();
   wire(*runtime);
   auto link = runtime->connector_->adopt_parent(bootstrap, fds);
   if (!link) return link.error();
@@ -80,23 +80,31 @@ void ProcessRuntime::shutdown(int64_t grace_ns) {
     node_->close_links();
     return;
   }
+  stop_children("the script ended", grace_ns);
+  reactor_.post_and_wait([this] { connector_->close(); });
+  node_->close_links();
+  reactor_.stop();
+  host_->report_unobserved();
+  host_.reset();
+  connector_.reset();
+}
+
+void ProcessRuntime::stop_children(const std::string& reason, int64_t grace_ns) {
   std::mutex mutex;
   std::condition_variable condition;
   bool done = false;
-  host_->stop_all("the script ended", grace_ns, [&] {
+  host_->stop_all(reason, grace_ns, [&] {
     std::lock_guard lock(mutex);
     done = true;
     condition.notify_one();
   });
-  {
-    std::unique_lock lock(mutex);
-    condition.wait(lock, [&] { return done; });
-  }
-  reactor_.post_and_wait([this] { connector_->close(); });
-  node_->close_links();
-  reactor_.stop();
-  host_.reset();
-  connector_.reset();
+  std::unique_lock lock(mutex);
+  condition.wait(lock, [&] { return done; });
+}
+
+void ProcessRuntime::after_fork_in_child() {
+  if (host_) host_->after_fork_in_child();
+  reactor_.after_fork_in_child();
 }
 
 std::optional<std::string> ProcessRuntime::wait_for_stop(int64_t limit_ns) {
@@ -117,7 +125,7 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
       if (link.peer() == parent_) request_stop(std::string(message->text()));
       return;
     case FrameKind::kNodeDown:
-      on_notice(message->header.dest, std::string(message->text()));
+      on_notice(link, message->header.dest, std::string(message->text()));
       return;
     case FrameKind::kPing: {
       Outgoing pong{FrameHeader{}, message->body, {}};
@@ -133,11 +141,19 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
   }
 }
 
-// A node's host says how it ended. What the node had published on a link to us is delivered first.
-void ProcessRuntime::on_notice(NodeId node, const std::string& why) {
+// A node's host says how it ended. The news travels along the tree of parents and children, since anybody may hold a
+// handle to that node. What the node had published on a link to us is delivered first.
+void ProcessRuntime::on_notice(Link& from, NodeId node, const std::string& why) {
   {
     std::lock_guard lock(notice_mutex_);
-    notices_.emplace(node, why);
+    if (!notices_.emplace(node, why).second) return;
+  }
+  Outgoing notice{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
+  notice.header.kind = FrameKind::kNodeDown;
+  notice.header.dest = node;
+  for (const auto& link : node_->links()) {
+    const NodeId peer = link->peer();
+    if (peer != from.peer() && peer != node && (peer == parent_ || host_->is_child(peer))) link->send_control(notice);
   }
   bool linked = false;
   for (const auto& link : node_->links()) {
@@ -166,7 +182,9 @@ bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
     node_->node_down(node, *notice);
     return true;
   }
-  reactor_.after(kNoticeLimitNs, [this, node, why] { node_->node_down(node, "lost the connection: " + why.message); });
+  reactor_.after(kNoticeLimitNs, [this, node, why] { 
+    node_->node_down(node, "the process this actor was running on was lost: " + why.message);
+  });
   return true;
 }
 

@@ -42,6 +42,13 @@ class ProcessRuntime {
   // nullopt: not yet (the caller looks at its signals).
   std::optional<std::string> wait_for_stop(int64_t limit_ns);
 
+  // Stops all processes of this host object, and waits for their end. Not from the reactor.
+  void stop_children(const std::string& reason, int64_t grace_ns);
+  // Around fork(): the child may not use the runtime, and keeps nothing of it open.
+  void before_fork() { reactor_.before_fork(); }
+  void after_fork_in_parent() { reactor_.after_fork_in_parent(); }
+  void after_fork_in_child();
+
   // Stops all processes of this host object, closes the links, ends the reactor. Idempotent. Not from the reactor.
   void shutdown(int64_t grace_ns);
 
@@ -51,7 +58,7 @@ class ProcessRuntime {
   void on_control(Link& link, MessagePtr message);
   bool on_link_lost(NodeId node, const Error& why);
   void request_stop(const std::string& reason);
-  void on_notice(NodeId node, const std::string& why);
+  void on_notice(Link& from, NodeId node, const std::string& why);
 
   Reactor reactor_;
   Identity identity_;

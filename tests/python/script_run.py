@@ -1,0 +1,164 @@
+"""A script in a process of its own, and what it leaves behind. Waits for events (lines, ends), each with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+MARK = "MONARCH_TEST_MARK"
+WAYS = {
+    "fork": {},
+    "exec": {"MONARCH_SPAWN": "exec"},
+    "unix": {"MONARCH_TRANSPORT": "unix"},
+}
+PROLOGUE = """
+import asyncio, os, signal, subprocess, sys, threading, time
+from monarch.actor import *
+"""
+
+
+def marked(mark: str) -> list[int]:
+    """Live processes with the mark in their environment."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                with open(f"/proc/{entry}/environ", "rb") as environ:
+                    if mark.encode() in environ.read():
+                        found.append(int(entry))
+    return found
+
+
+def describe(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/cmdline", "rb") as cmdline:
+            return f"process {pid} ({cmdline.read().replace(bytes(1), b' ').decode()[:100].strip()})"
+    return f"process {pid}"
+
+
+def ended(pid: int, deadline: float) -> bool:
+    """Whether a process ends before the deadline (time.monotonic())."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))[0])
+    finally:
+        os.close(pidfd)
+
+
+class Run:
+    """One run. ``out`` is what it and its processes have printed so far, ``err`` (once done) what went to stderr."""
+
+    def __init__(
+        self, source: str | None = None, *, argv: list[str] | None = None, way: str = "fork", stdin: str | None = None,
+        prologue: str = PROLOGUE, env: dict[str, str] | None = None, cwd: str | None = None,
+    ) -> None:  # fmt: skip
+        self._folder = tempfile.TemporaryDirectory(prefix="monarch-test-")
+        folder = Path(self._folder.name)
+        self.tmp = folder / "tmp"
+        self.tmp.mkdir()
+        if argv is None:
+            (folder / "script.py").write_text(prologue + (source or ""))
+            argv = [str(folder / "script.py")]
+        self.mark = uuid.uuid4().hex
+        self._shm_before = set(os.listdir("/dev/shm"))
+        self._err = open(folder / "err", "w+")
+        self.out = ""
+        self.status: int | None = None
+        self.started = time.monotonic()
+        read_end, write_end = os.pipe()
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MONARCH_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", *argv],
+            env={**inherited, "TMPDIR": str(self.tmp), "XDG_RUNTIME_DIR": str(self.tmp), MARK: self.mark,
+                 **WAYS[way], **(env or {})},
+            stdin=subprocess.PIPE, stdout=write_end, stderr=self._err, start_new_session=True, cwd=cwd,
+        )  # fmt: skip
+        os.close(write_end)
+        self._pipe = read_end
+        if stdin is not None:
+            self.tell(stdin)
+            self.process.stdin.close()
+
+    def _read(self, deadline: float) -> bytes:
+        """More output; empty when everybody who could print has ended."""
+        if not select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError(f"no output in time; so far {self.out!r}, stderr {self._stderr()!r}")
+        data = os.read(self._pipe, 65536)
+        self.out += data.decode()
+        return data
+
+    def line(self, start: str, limit: float = 30.0) -> str:
+        """Waits for the line that begins with ``start``; returns the rest of it."""
+        deadline = time.monotonic() + limit
+        while True:
+            for line in self.out.splitlines(keepends=True):
+                if line.startswith(start) and line.endswith("\n"):
+                    return line[len(start) :].strip()
+            if not self._read(deadline):
+                raise EOFError(f"no line {start!r} in {self.out!r}, stderr {self._stderr()!r}")
+
+    def tell(self, text: str) -> None:
+        """Writes to its stdin, which is a pipe."""
+        self.process.stdin.write(text.encode())
+        self.process.stdin.flush()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.process.pid, number)
+
+    def interrupt(self) -> None:
+        """Ctrl-C: SIGINT to the script's whole process group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def done(self, limit: float = 30.0) -> Run:
+        """Waits for the script's end, then checks that nothing of it is left within 2 s."""
+        try:
+            ended(self.process.pid, time.monotonic() + limit) or self._give_up(f"no end within {limit} s")
+            self.status = self.process.wait()
+            self.seconds = time.monotonic() - self.started
+            deadline = time.monotonic() + 2.0
+            try:
+                while self._read(deadline):  # until nobody holds the pipe, the guard included
+                    pass
+            except TimeoutError:
+                self._give_up("somebody still holds its stdout")
+            while left := marked(self.mark):
+                if not all(ended(pid, deadline) for pid in left):
+                    self._give_up("left behind " + ", ".join(map(describe, left)))
+            files = sorted(str(path.relative_to(self.tmp)) for path in self.tmp.rglob("*"))
+            assert files == []
+            assert [name for name in os.listdir("/dev/shm") if name not in self._shm_before] == []
+            self.err = self._stderr()
+        finally:
+            self.process.stdin.close()
+            os.close(self._pipe)
+            self._err.close()
+            self._folder.cleanup()
+        return self
+
+    def ok(self, limit: float = 30.0) -> Run:
+        """As done(), for a script that must end well and say nothing on stderr."""
+        self.done(limit)
+        assert (self.status, self.err) == (0, ""), self.out
+        return self
+
+    def _stderr(self) -> str:
+        self._err.seek(0)
+        return self._err.read()
+
+    def _give_up(self, why: str) -> None:
+        left = [describe(pid) for pid in marked(self.mark)]
+        for pid in marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        raise AssertionError(f"{why}; alive: {left}; out {self.out!r}, err {self._stderr()!r}")

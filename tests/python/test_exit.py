@@ -1,0 +1,308 @@
+"""However a script ends, nothing of it is left: no process, no file, no traceback that is not the user's."""
+
+import os
+import random
+import select
+import signal
+
+import pytest
+from script_run import PROLOGUE, WAYS, Run
+
+ways = pytest.mark.parametrize("way", WAYS)
+
+WORKERS = """
+class Worker(Actor):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def say(self, text):
+        print(text)
+    @endpoint
+    def spin(self):
+        print("spinning")
+        while True:
+            pass
+    @endpoint
+    def block(self):
+        import ctypes
+        print("blocking")
+        ctypes.PyDLL(None).sleep(1000)  # keeps the GIL
+    @endpoint
+    def wait(self):
+        print("waiting")
+        threading.Event().wait()
+    @endpoint
+    async def await_forever(self):
+        print("awaiting")
+        await asyncio.Event().wait()
+    @endpoint
+    def start_sleeps(self):
+        subprocess.Popen(["sleep", "1000"])
+        if os.fork() == 0:
+            if os.fork() == 0:
+                os.execvp("sleep", ["sleep", "1000"])
+            os._exit(0)
+        return os.getpid()
+procs = this_host().spawn_procs(per_host={"gpus": 2})
+workers = procs.spawn("worker", Worker)
+workers.pid.call().get()
+"""
+
+ENDINGS = {
+    "end": ("", 0, ""),
+    "sys.exit(3)": ("sys.exit(3)", 3, ""),
+    "exit with text": ("sys.exit('so long')", 1, "so long\n"),
+    "os._exit(4)": ("os._exit(4)", 4, ""),
+    "stopped": ("procs.stop().get()", 0, ""),
+}
+
+
+@ways
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_ending(way, ending):
+    code, status, err = ENDINGS[ending]
+    run = Run(WORKERS + code, way=way).done()
+    assert (run.status, run.err) == (status, err)
+
+
+@ways
+def test_an_exception_of_the_script_is_all_that_it_prints(way):
+    run = Run(WORKERS + "raise KeyError('mine')", way=way).done()
+    assert run.status == 1
+    lines = run.err.splitlines()
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "KeyError: 'mine'")
+    assert "monarch/" not in run.err and run.err.count("Traceback") == 1
+
+
+@ways
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('there', flush=True)\nthreading.Event().wait()",
+        "f = workers.wait.call()\nprint('there', flush=True)\nf.get()",
+        "async def main():\n    f = workers.wait.call()\n    print('there', flush=True)\n    await f\nasyncio.run(main())",
+    ],
+    ids=["outside", "in get()", "in await"],
+)
+def test_ctrl_c(way, code):
+    run = Run(WORKERS + code, way=way)
+    run.line("there")
+    run.interrupt()
+    run.done(limit=3)
+    assert run.status == -signal.SIGINT
+    assert run.err.rstrip().endswith("KeyboardInterrupt")
+    assert run.err.count("Traceback (most") == (2 if "await" in code else 1)  # asyncio shows where it was cancelled
+
+
+def test_ctrl_c_can_be_caught_and_the_mesh_used_on():
+    run = Run(WORKERS + """
+f = workers.wait.call()
+try:
+    print("there", flush=True)
+    f.get()
+except KeyboardInterrupt:
+    others = this_host().spawn_procs(per_host={"gpus": 2}).spawn("others", Worker)
+    print("answers", len(others.pid.call().get()))
+""")  # fmt: skip
+    run.line("waiting")
+    run.interrupt()
+    assert run.line("answers") == "2"
+    run.ok()
+
+
+def test_ctrl_c_twice_during_the_exit():
+    run = Run(WORKERS + "import atexit\natexit.register(print, 'leaving')\nworkers.spin.call()\n")
+    run.line("leaving")
+    run.interrupt()
+    run.interrupt()
+    run.done(limit=3)
+    assert "monarch/" not in run.err
+
+
+@ways
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+def test_a_signal_ends_the_script_and_all_that_its_workers_started(way, number):
+    run = Run(WORKERS + "workers.start_sleeps.call().get()\nprint('there', flush=True)\nworkers.spin.call().get()", way=way)
+    run.line("there")
+    run.kill(number)
+    run.done(limit=2)
+    assert (run.status, run.err) == (-number, "")
+
+
+@ways
+@pytest.mark.parametrize("ending", ["", "procs.stop().get()\nprint('stopped', flush=True)", "os._exit(0)"])
+def test_what_workers_started_ends_with_them(way, ending):
+    run = Run(WORKERS + "workers.start_sleeps.call().get()\n" + ending, way=way).ok()
+    assert run.out == ("stopped\n" if "stop()" in ending else "")
+
+
+def test_a_worker_that_dies_takes_with_it_what_it_started():
+    run = Run(WORKERS + """
+class Mortal(Actor):
+    @endpoint
+    def start(self):
+        return subprocess.Popen(["sleep", "1000"]).pid
+    @endpoint
+    def die(self):
+        os._exit(1)
+mortal = this_host().spawn_procs().spawn("mortal", Mortal)
+pidfd = os.pidfd_open(mortal.start.call_one().get())
+try:
+    mortal.die.call_one().get()
+except SupervisionError:
+    import select
+    print("ended", bool(select.select([pidfd], [], [], 2)[0]))
+""").ok()  # fmt: skip
+    assert run.out == "ended True\n"
+
+
+@ways
+@pytest.mark.parametrize(("busy", "line"), [("spin", "spinning"), ("block", "blocking"), ("wait", "waiting"),
+                                            ("await_forever", "awaiting")])  # fmt: skip
+def test_a_busy_worker_does_not_hold_up_the_end(way, busy, line):
+    run = Run(WORKERS + f"f = workers.{busy}.call()\nsys.stdin.readline()\n", way=way)
+    run.line(line)
+    run.tell("\n")
+    run.ok(limit=3)
+
+
+PHASES = PROLOGUE.replace("\n", "\nprint('a', flush=True)\n", 1) + """
+print("b", flush=True)
+host = this_host()
+print("c", flush=True)
+procs = host.spawn_procs(per_host={"gpus": 2})
+print("d", flush=True)
+class A(Actor):
+    def __init__(self):
+        subprocess.Popen(["sleep", "1000"])
+        print("e", flush=True)
+    @endpoint
+    def f(self):
+        print("f", flush=True)
+actors = procs.spawn("a", A)
+actors.f.call().get()
+print("g", flush=True)
+stopping = procs.stop()
+print("h", flush=True)
+stopping.get()
+print("i", flush=True)
+print("j", flush=True)
+"""
+
+
+@ways
+@pytest.mark.parametrize("phase", "abcdefghij")
+def test_killed_as_soon_as_it_gets_to(way, phase):
+    run = Run(PHASES, prologue="", way=way)
+    run.line(phase)
+    run.kill()
+    run.done(limit=1)
+    assert "Traceback" not in run.err
+
+
+@ways
+def test_killed_at_a_random_moment(way):
+    seed = random.SystemRandom().randrange(2**32)
+    rng = random.Random(seed)
+    longest = Run(PHASES, prologue="", way=way).ok().seconds
+    for _ in range(10):
+        moment = rng.uniform(0, longest)
+        run = Run(PHASES, prologue="", way=way)
+        pidfd = os.pidfd_open(run.process.pid)
+        select.select([pidfd], [], [], moment)
+        os.close(pidfd)
+        run.kill()
+        run.done(limit=1)
+        assert "Traceback" not in run.err, f"killed after {moment:.3f} s, seed {seed}"
+
+
+@ways
+def test_an_end_right_after_a_spawn(way):
+    run = Run("procs = this_host().spawn_procs(per_host={'gpus': 4})\n", way=way).ok(limit=10)
+    assert run.out == ""
+
+
+def test_threads_of_the_script_that_wait_do_not_disturb_its_end():
+    run = Run(WORKERS + """
+for _ in range(4):
+    threading.Thread(target=lambda: workers.wait.call().get(), daemon=True).start()
+local = this_proc().spawn("local", Worker)
+local.pid.call_one().get()
+""").ok(limit=5)  # fmt: skip
+    assert run.out.count("waiting") <= 8
+
+
+@pytest.mark.parametrize(("busy", "line"), [("spin", "spinning"), ("wait", "waiting"), ("await_forever", "awaiting")])
+def test_a_busy_actor_in_the_script_itself_does_not_disturb_its_end(busy, line):
+    for _ in range(3):
+        run = Run(WORKERS + f"""
+this_proc().spawn("local", Worker).{busy}.broadcast()
+this_proc().spawn("other", Worker).pid.call_one().get()
+sys.stdin.readline()
+sys.exit(5)
+""")  # fmt: skip
+        run.line(line)
+        run.tell("\n")
+        run.done(limit=5)
+        assert (run.status, run.err) == (5, "")
+
+
+def test_monarch_after_its_end_says_so():
+    run = Run("""
+import atexit
+def late():
+    for use in (lambda: actor.f.call_one().get(), lambda: this_host().spawn_procs(), lambda: future.get(), procs.stop):
+        try:
+            use()
+            print("no error")
+        except RuntimeError as error:
+            print("ended" in str(error) or error)
+atexit.register(late)
+class A(Actor):
+    @endpoint
+    def f(self):
+        return 1
+    @endpoint
+    def forever(self):
+        threading.Event().wait()
+procs = this_host().spawn_procs()
+actor = procs.spawn("a", A)
+actor.f.call_one().get()
+future = actor.forever.call_one()
+""").ok()  # fmt: skip
+    assert run.out == "True\n" * 4
+
+
+def test_output_of_workers_is_whole_and_in_order():
+    run = Run("""
+class Printer(Actor):
+    @endpoint
+    def lines(self):
+        for i in range(1000):
+            print("line", i)
+    @endpoint
+    def half(self):
+        print("half", end="")
+        sys.stderr.write("")
+printer = this_host().spawn_procs().spawn("p", Printer)
+printer.lines.call_one().get()
+printer.half.call_one().get()
+""").ok()  # fmt: skip
+    assert run.out == "".join(f"line {i}\n" for i in range(1000)) + "half"
+
+
+def test_output_is_not_doubled_by_a_fork_in_an_actor():
+    run = Run("""
+class Forker(Actor):
+    @endpoint
+    def fork(self):
+        print("once", end="")
+        pid = os.fork()
+        if pid == 0:
+            sys.stdout.flush()
+            os._exit(0)
+        return os.waitpid(pid, 0)[1]
+assert this_host().spawn_procs().spawn("p", Forker).fork.call_one().get() == 0
+""").ok()  # fmt: skip
+    assert run.out == "once"
