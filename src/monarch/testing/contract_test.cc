@@ -26,6 +26,7 @@ struct Payload {
 class Scenario {
  public:
   explicit Scenario(uint64_t seed) : world_(seed) { build(); }
+  ~Scenario() { world_.end(); }
 
   void run() {
     const uint64_t steps = 100 + world_.random(300);

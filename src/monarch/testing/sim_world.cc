@@ -59,11 +59,12 @@ SimWorld::SimWorld(uint64_t seed, Faults faults)
     : faults_(faults), state_(seed), bell_(OwnBell::make().value()),
       driver_(std::make_unique<Driver>(reactor_, bell_.bell(), bell_.event_fd.get())) {}
 
-SimWorld::~SimWorld() {
-  queue_.clear();
-  // Links end quietly: nothing happens any more.
+SimWorld::~SimWorld() { end(); }
+
+void SimWorld::end() {
   for (auto& end : ends_) end->told_ = true;
-  nodes_.clear();
+  for (auto& [id, entry] : nodes_) entry.node->close_links();
+  queue_.clear();
 }
 
 uint64_t SimWorld::random(uint64_t below) {  // splitmix64

@@ -104,6 +104,10 @@ class SimWorld final : public Clock {
   Driver& driver() { return *driver_; }
   uint64_t events() const { return events_; }
 
+  // Nothing happens any more: the queue is dropped and every node closes (what waits in it fails now). Whatever cells and
+  // calls refer to must still be there. Idempotent; the destructor calls it.
+  void end();
+
  private:
   friend class SimLink;
   struct SimNode {

@@ -1,0 +1,155 @@
+#include "monarch/host/process.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "monarch/host/guard.h"
+
+namespace monarch {
+namespace {
+
+Result<Process> run_shell(const std::string& script, ProcessSpec spec = {}) {
+  spec.argv = {"/bin/sh", "-c", script};
+  return start_process(spec);
+}
+
+bool ends(const Process& process, int limit_ms = 5000) {
+  pollfd fd{process.pidfd.get(), POLLIN, 0};
+  return poll(&fd, 1, limit_ms) == 1;
+}
+
+std::string read_to_end(int fd) {
+  std::string text;
+  char buffer[256];
+  ssize_t count;
+  while ((count = read(fd, buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<size_t>(count));
+  return text;
+}
+
+TEST(Process, TellsExitCodeAndSignal) {
+  auto process = run_shell("exit 3");
+  ASSERT_TRUE(process.ok());
+  ASSERT_TRUE(ends(*process));
+  EXPECT_EQ(describe(reap(*process)), "exited with code 3");
+  process = run_shell("kill -SEGV $$");
+  ASSERT_TRUE(process.ok());
+  ASSERT_TRUE(ends(*process));
+  const ExitStatus status = reap(*process);
+  EXPECT_TRUE(status.known);
+  EXPECT_EQ(status.signal, SIGSEGV);
+}
+
+TEST(Process, SaysWhyAProgramCannotBeRun) {
+  ProcessSpec spec;
+  spec.argv = {"/no/such/program"};
+  auto process = start_process(spec);
+  ASSERT_FALSE(process.ok());
+  EXPECT_EQ(process.error().message, "cannot run /no/such/program: No such file or directory");
+  process = run_shell("exit 0", {.argv = {}, .env = {}, .keep_fds = {}, .cwd = "/no/such/folder"});
+  EXPECT_FALSE(process.ok());
+}
+
+TEST(Process, GivesEnvironmentFolderAndTheWantedDescriptorsOnly) {
+  int kept[2], other[2];
+  ASSERT_EQ(pipe2(kept, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe2(other, O_CLOEXEC), 0);
+  ProcessSpec spec;
+  spec.env = {"COLOUR=green"};
+  spec.cwd = "/usr";
+  spec.keep_fds = {kept[1]};
+  const std::string fd = std::to_string(kept[1]);
+  auto process = run_shell("echo \"$COLOUR $HOME $PWD $(cd /proc/$$/fd && echo *)\" >&" + fd, std::move(spec));
+  ::close(kept[1]);
+  ASSERT_TRUE(process.ok());
+  const std::string text = read_to_end(kept[0]);
+  EXPECT_EQ(text.rfind("green  /usr ", 0), 0u) << text;
+  EXPECT_EQ((" " + text).find(" " + std::to_string(other[0]) + " "), std::string::npos) << text;
+  ASSERT_TRUE(ends(*process));
+  reap(*process);
+  ::close(kept[0]);
+  ::close(other[0]);
+  ::close(other[1]);
+}
+
+TEST(Process, LeadsASessionWithNothingBlockedOrIgnored) {
+  signal(SIGUSR2, SIG_IGN);
+  sigset_t block, before;
+  sigemptyset(&block);
+  sigaddset(&block, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &block, &before);
+  int out[2];
+  ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
+  ProcessSpec spec;
+  spec.keep_fds = {out[1]};
+  auto process = run_shell("grep -E '^Sig(Blk|Ign)|^NSsid' /proc/$$/status >&" + std::to_string(out[1]) + "; exit 0",
+                           std::move(spec));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  signal(SIGUSR2, SIG_DFL);
+  ::close(out[1]);
+  ASSERT_TRUE(process.ok());
+  const std::string text = read_to_end(out[0]);
+  ::close(out[0]);
+  EXPECT_NE(text.find("SigBlk:\t0000000000000000"), std::string::npos) << text;
+  EXPECT_NE(text.find("SigIgn:\t0000000000000000"), std::string::npos) << text;
+  EXPECT_NE(text.find("NSsid:\t" + std::to_string(process->pid)), std::string::npos) << text;
+  ASSERT_TRUE(ends(*process));
+  reap(*process);
+}
+
+TEST(Process, DiesWithTheThreadThatStartedIt) {
+  Process process;
+  std::thread([&] { process = std::move(*run_shell("exec sleep 60")); }).join();
+  ASSERT_TRUE(ends(process));
+  EXPECT_EQ(reap(process).signal, SIGKILL);
+}
+
+TEST(Process, ReapEndsWhatItLeftInItsGroup) {
+  int out[2];
+  ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
+  ProcessSpec spec;
+  spec.keep_fds = {out[1]};
+  auto process = run_shell("sleep 60 & exit 0", std::move(spec));  // the sleeper holds the pipe
+  ::close(out[1]);
+  ASSERT_TRUE(process.ok());
+  ASSERT_TRUE(ends(*process));
+  reap(*process);
+  pollfd fd{out[0], POLLIN, 0};
+  EXPECT_EQ(poll(&fd, 1, 5000), 1) << "the grandchild lives";
+  ::close(out[0]);
+}
+
+TEST(Guard, KillsRegisteredGroupsWhenEveryWriterIsGoneButNotTheForgotten) {
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  int ends_of_pipe[2];
+  ASSERT_EQ(pipe2(ends_of_pipe, O_CLOEXEC), 0);
+  ProcessSpec spec;
+  spec.argv = {folder / "monarch-guard", std::to_string(ends_of_pipe[0])};
+  spec.keep_fds = {ends_of_pipe[0]};
+  auto guard = start_process(spec);
+  ::close(ends_of_pipe[0]);
+  ASSERT_TRUE(guard.ok()) << guard.error().message;
+  auto registered = run_shell("sleep 60 & wait"), forgotten = run_shell("exec sleep 60");
+  ASSERT_TRUE(registered.ok() && forgotten.ok());
+  const int second_writer = fcntl(ends_of_pipe[1], F_DUPFD_CLOEXEC, 3);
+  guard_register(ends_of_pipe[1], registered->pid);
+  guard_register(second_writer, forgotten->pid);
+  guard_forget(ends_of_pipe[1], forgotten->pid);
+  ::close(ends_of_pipe[1]);
+  EXPECT_FALSE(ends(*registered, 20));  // one writer is left
+  ::close(second_writer);
+  ASSERT_TRUE(ends(*registered));
+  ASSERT_TRUE(ends(*guard));
+  EXPECT_EQ(reap(*guard).code, 0);
+  EXPECT_EQ(reap(*registered).signal, SIGKILL);
+  EXPECT_FALSE(ends(*forgotten, 0));
+  kill(forgotten->pid, SIGKILL);
+  reap(*forgotten);
+}
+
+}  // namespace
+}  // namespace monarch
