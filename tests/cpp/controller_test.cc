@@ -206,8 +206,8 @@ TEST(Controller, AnInnerRuntimeReplacesTheOuterOne) {
 
 int main(int argc, char** argv) {
   if (argc >= 3 && std::string_view(argv[argc - 2]) == "--monarch-worker") Runtime worker(argc, argv);
+  testing::InitGoogleTest(&argc, argv);
   g_argc = argc;
   g_argv = argv;
-  testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -46,9 +46,9 @@ void ActorPool::schedule(std::shared_ptr<Runnable> runnable) {
     return;
   }
   self->sends = 0;
-  Runnable* before = self->slot.exchange(raw, std::memory_order_acq_rel);
+  Runnable* before = self->slot.exchange(raw, std::memory_order_seq_cst);
   if (before != nullptr) push_shared(before);
-  if (!tick_armed_.load(std::memory_order_relaxed)) arm_tick();
+  if (!tick_armed_.load(std::memory_order_seq_cst)) arm_tick();
 }
 
 void ActorPool::sent_to_ready() {
@@ -155,7 +155,8 @@ void ActorPool::run(Worker& self) {
         self.waiter,
         [](const void* context) {
           const Worker& worker = *static_cast<const Worker*>(context);
-          return worker.slot.load(std::memory_order_relaxed) != nullptr ||
+          // Not idle: it was woken. Even if somebody else took the work first it must come out, and be idle anew.
+          return !worker.idle.load(std::memory_order_seq_cst) || worker.slot.load(std::memory_order_relaxed) != nullptr ||
                  worker.pool->ready_count_.load(std::memory_order_seq_cst) != 0 || worker.pool->stopping();
         },
         &self, kNoDeadline);
@@ -200,8 +201,9 @@ void ActorPool::on_tick() {
   }
   if (ready_count_.load(std::memory_order_seq_cst) != 0) wake_one();
   tick_armed_.store(false, std::memory_order_seq_cst);
-  // A slot that is filled from here on arms the tick itself; one that was filled before this store did not, so look.
-  for (uint32_t i = 0; i < count && !active; ++i) {
+  // A slot that is filled from here on arms the tick itself; one that was filled before this store did not, so look, at
+  // the threads that have come meanwhile too.
+  for (uint32_t i = 0; i < worker_count_.load(std::memory_order_seq_cst) && !active; ++i) {
     active = workers_[i].load(std::memory_order_acquire)->slot.load(std::memory_order_seq_cst) != nullptr;
   }
   if (active) arm_tick();

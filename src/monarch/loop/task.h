@@ -1,7 +1,11 @@
-// Task<T>: a lazy coroutine. It begins when it is awaited (or started by its owner), hands control to its awaiter by
-// symmetric transfer, and carries a value or an exception of user code to it. The Task object owns the frame: destroying
-// it destroys whatever is suspended inside, so nothing is detached and nothing leaks. Not thread-safe: a task moves
-// between threads only while it is suspended.
+// Task<T>: a lazy coroutine. It begins when it is awaited (or started by its owner) and carries a value or an exception
+// of user code to its awaiter. The Task object owns the frame: destroying it destroys whatever is suspended inside, so
+// nothing is detached and nothing leaks. Not thread-safe: a task moves between threads only while it is suspended, and
+// whoever resumes it waits until the call that ran it before has returned (as a cell does).
+//
+// A task that suspends hands control to its awaiter by symmetric transfer when it ends. One that ends without suspending
+// just returns into its awaiter: a transfer would need a tail call, which compilers only make when they optimise and
+// never under sanitizers, and a loop over such tasks would eat the stack.
 //
 //   Task<int> twice(int x) { co_return 2 * co_await once(x); }
 //
@@ -112,9 +116,11 @@ class [[nodiscard]] Task {
     struct Awaiter {
       std::coroutine_handle<promise_type> frame;
       bool await_ready() noexcept { return false; }
-      std::coroutine_handle<> await_suspend(std::coroutine_handle<> awaiting) noexcept {
+      bool await_suspend(std::coroutine_handle<> awaiting) noexcept {
+        frame.resume();
+        if (frame.done()) return false;
         frame.promise().set_continuation(awaiting);
-        return frame;
+        return true;
       }
       T await_resume() { return frame.promise().take(); }
     };
