@@ -35,6 +35,13 @@ class _Mesh(MeshTrait):
 
     _view: Shape
     _name: str
+    _NOT_YET: frozenset[str] = frozenset()  # names of later versions: they say so
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self).__name__
+        if name in self._NOT_YET:
+            raise NotImplementedError(f"{kind}.{name} is not there yet; README.md lists what is.")
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
     @property
     def _shape(self) -> Shape:
@@ -65,6 +72,10 @@ def _deprecated_wait(mesh: Any) -> None:
 
 class HostMesh(_Mesh):
     """Machines that processes can be spawned on; here, this one: :func:`this_host`."""
+
+    _NOT_YET = frozenset(
+        {"is_fake_in_process", "shutdown", "stop", "stream_logs", "sync_workspace", "with_python_executable"}
+    )
 
     def __init__(self) -> None:
         self._view = _whole([], [])
@@ -154,6 +165,10 @@ def _spawn_procs(
 
 class ProcMesh(_Mesh):
     """Processes, as a mesh. Made by ``this_host().spawn_procs(...)``; actors are spawned on it."""
+
+    _NOT_YET = frozenset(
+        {"activate", "from_host_mesh", "logging_option", "rank_tensor", "rank_tensors", "sync_workspace", "to_table"}
+    )
 
     def __init__(self, nodes: list[int], shape: Shape, name: str, owned: bool = False) -> None:
         self._nodes = nodes  # by base rank

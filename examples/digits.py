@@ -1,0 +1,196 @@
+"""Data-parallel training on the handwritten digits of scikit-learn: one script, a mesh of worker processes.
+
+Each step the script sends the parameters and the rows of one batch to every worker. Each worker answers with the
+gradient over its share of the rows; the script adds the answers up and takes the step. At the end the same training
+runs as an ordinary program without workers, and the losses of both must agree. (A network as small as this one needs
+no workers. The table shows what they cost; with more to compute per step, that stays the same and the gain grows.)
+
+    python examples/digits.py [--workers N] [--steps N]
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+# One BLAS thread per process: the parallelism here is the mesh, and N workers with a thread pool of the size of the
+# machine each would fight for its cores. Workers inherit the environment; it must be set before NumPy is imported.
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+
+from monarch.actor import Actor, current_rank, current_size, endpoint, this_host
+
+HIDDEN, BATCH, STEPS, RATE, MOMENTUM, SEED = 256, 479, 300, 0.05, 0.9, 7
+SHAPES = [(64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,)]  # weights and biases of a network with one hidden layer
+
+
+# ---- The model: plain NumPy, used by workers and by the program without workers alike ----
+
+
+def views(flat: np.ndarray) -> list[np.ndarray]:
+    """The parameters (or gradients) that lie one after the other in `flat`."""
+    ends = np.cumsum([np.prod(shape) for shape in SHAPES])
+    return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), SHAPES, strict=True)]
+
+
+def initial_parameters() -> np.ndarray:
+    random = np.random.default_rng(SEED)
+    layers = [random.normal(0, shape[0] ** -0.5, shape) if len(shape) == 2 else np.zeros(shape) for shape in SHAPES]
+    return np.concatenate([layer.ravel() for layer in layers])
+
+
+def forward(flat: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Activations of the hidden layer, and for each image the probabilities of the ten digits."""
+    weights, bias, out_weights, out_bias = views(flat)
+    hidden = np.maximum(images @ weights + bias, 0)
+    scores = hidden @ out_weights + out_bias
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return hidden, powers / powers.sum(axis=1, keepdims=True)
+
+
+def loss_and_gradient(flat: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    """Cross entropy and its gradient, both summed (not averaged) over the images, so that shares just add up."""
+    hidden, probabilities = forward(flat, images)
+    everyone = np.arange(len(labels))
+    loss = -np.log(probabilities[everyone, labels]).sum()
+    error = probabilities
+    error[everyone, labels] -= 1
+    gradient = np.empty_like(flat)
+    d_weights, d_bias, d_out_weights, d_out_bias = views(gradient)
+    d_out_weights[:], d_out_bias[:] = hidden.T @ error, error.sum(axis=0)
+    back = (error @ views(flat)[2].T) * (hidden > 0)
+    d_weights[:], d_bias[:] = images.T @ back, back.sum(axis=0)
+    return float(loss), gradient
+
+
+def batches(count: int, steps: int) -> Iterator[np.ndarray]:
+    """The rows of one batch after the other: every row once per epoch, in an order that the seed decides."""
+    random = np.random.default_rng(SEED)
+    order = np.empty(0, dtype=np.intp)
+    for _ in range(steps):
+        if len(order) < BATCH:
+            order = random.permutation(count)
+        yield order[:BATCH]
+        order = order[BATCH:]
+
+
+class Training(NamedTuple):
+    parameters: np.ndarray
+    losses: list[float]
+    seconds: float
+
+
+def train(gradient_of: Callable, count: int, steps: int, progress: Callable[[int, float], None]) -> Training:
+    """Gradient descent with momentum. `gradient_of(parameters, rows)` is all that differs with and without workers."""
+    flat = initial_parameters()
+    velocity = np.zeros_like(flat)
+    losses = []
+    start = time.perf_counter()
+    for step, rows in enumerate(batches(count, steps)):
+        loss, gradient = gradient_of(flat, rows)
+        velocity = MOMENTUM * velocity - RATE / len(rows) * gradient
+        flat = flat + velocity
+        losses.append(loss / len(rows))
+        progress(step + 1, losses[-1])
+    return Training(flat, losses, time.perf_counter() - start)
+
+
+# ---- The workers ----
+
+
+class Worker(Actor):
+    """Holds the training data and computes gradients of its share of each batch."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray):
+        self.images, self.labels = images, labels
+        self.rank, self.size = current_rank()["workers"], current_size()["workers"]
+        self.samples, self.computing = 0, 0.0
+        self.first, self.last = None, 0.0  # when the first gradient was begun, and the latest finished
+
+    @endpoint
+    def gradient(self, flat: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
+        begin = time.perf_counter()
+        mine = rows[self.rank :: self.size]
+        answer = loss_and_gradient(flat, self.images[mine], self.labels[mine])
+        self.last = time.perf_counter()
+        self.first = self.first or begin
+        self.samples += len(mine)
+        self.computing += self.last - begin
+        return answer
+
+    @endpoint
+    def report(self) -> tuple[int, int, float, float]:
+        """(pid, samples, seconds computing, seconds waiting for the next batch)"""
+        waiting = self.last - (self.first or self.last) - self.computing
+        return os.getpid(), self.samples, self.computing, waiting
+
+
+# ---- The script ----
+
+
+def load() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_digits  # in here: the workers get arrays, and never import scikit-learn
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    return train_test_split(images / 16.0, labels, test_size=0.2, random_state=SEED, stratify=labels)
+
+
+def progress_bar(steps: int) -> Callable[[int, float], None]:
+    """One line that fills up on a terminal; a few plain lines anywhere else."""
+
+    def show(step: int, loss: float) -> None:
+        if sys.stdout.isatty():
+            if step % 10 == 0 or step == steps:
+                bar = "#" * (40 * step // steps)
+                end = "\n" if step == steps else ""
+                print(f"\r[{bar:40}] step {step}/{steps}, loss {loss:.4f}", end=end, flush=True)
+        elif step in {steps * quarter // 4 for quarter in (1, 2, 3, 4)}:
+            print(f"step {step}/{steps}, loss {loss:.4f}")
+
+    return show
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=4, help="number of worker processes (4)")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"number of training steps ({STEPS})")
+    options = parser.parse_args()
+
+    procs = this_host().spawn_procs(per_host={"workers": options.workers})  # they start while we load the data
+    images, test_images, labels, test_labels = load()
+    print(f"{len(images)} digits to train on, {len(test_images)} to test with, {options.workers} worker processes")
+    workers = procs.spawn("workers", Worker, images, labels)
+    workers.report.call().get()  # everybody is up: start-up is not part of the time per step
+
+    def on_the_mesh(flat: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
+        answers = workers.gradient.call(flat, rows).get().values()
+        return sum(loss for loss, _ in answers), sum(gradient for _, gradient in answers)
+
+    def alone(flat: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
+        return loss_and_gradient(flat, images[rows], labels[rows])
+
+    mesh = train(on_the_mesh, len(images), options.steps, progress_bar(options.steps))
+    reports = workers.report.call().get()
+    procs.stop().get()
+    single = train(alone, len(images), options.steps, lambda step, loss: None)
+
+    accuracy = (forward(mesh.parameters, test_images)[1].argmax(axis=1) == test_labels).mean()
+    difference = max(abs(a - b) for a, b in zip(mesh.losses, single.losses, strict=True))
+    print(f"test accuracy {accuracy:.4f}\n")
+    print("rank      pid  samples  computing  waiting")
+    for point, (pid, samples, computing, waiting) in reports.items():
+        print(f"{point.rank:4} {pid:8} {samples:8} {computing:8.3f} s {waiting:6.3f} s")
+    print()
+    for name, training in [(f"{options.workers} workers", mesh), ("one process", single)]:
+        step_ms = 1000 * training.seconds / options.steps
+        print(f"{name:12} {step_ms:6.2f} ms per step, last loss {training.losses[-1]:.6f}")
+    print(f"largest difference of a loss: {difference:.1e}")
+    assert difference < 1e-9, "the same seed must give the same losses, with workers and without"
+
+
+if __name__ == "__main__":
+    main()
