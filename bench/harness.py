@@ -92,9 +92,7 @@ def run_rows(arguments, system, measures):
         except Exception as error:  # One broken row must not hide the others of this program.
             text = " ".join(str(error).split())[:200]
             print(
-                json.dumps(
-                    {"row": row, "system": arguments.system, "error": f"{type(error).__name__}: {text}"}
-                ),
+                json.dumps({"row": row, "system": arguments.system, "error": f"{type(error).__name__}: {text}"}),
                 flush=True,
             )
 

@@ -31,9 +31,7 @@ class Program:
     systems: tuple = ("ours", "torchmonarch", "ray", "mpi4py", "pyzmq")
     procs: int = 1  # worker processes; what a launcher of ranks has to start
     placed: bool = True  # whether placement applies (False: always free)
-    rounds_max: dict = field(
-        default_factory=dict
-    )  # system -> fewer rounds, where one takes half a minute or more
+    rounds_max: dict = field(default_factory=dict)  # system -> fewer rounds, where one takes half a minute or more
 
 
 PROGRAMS = (
@@ -110,11 +108,7 @@ PROGRAMS = (
         procs=2,
         systems=("ours", "torchmonarch", "ray"),
         rounds_max={"ray": 2},
-        rows=(
-            Row(
-                "W7", "100 actors spawned one by one, answered", "/s", "high", gate=10e3, aim=20e3, quick=True
-            ),
-        ),
+        rows=(Row("W7", "100 actors spawned one by one, answered", "/s", "high", gate=10e3, aim=20e3, quick=True),),
     ),
     Program(
         "W8",

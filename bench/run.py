@@ -64,9 +64,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, help="measured time per row and round")
     parser.add_argument("--placement", choices=sorted(PLACEMENTS), default="two")
-    parser.add_argument(
-        "--json", metavar="FILE", help="where to write the run (default: bench/results/<time>.json)"
-    )
+    parser.add_argument("--json", metavar="FILE", help="where to write the run (default: bench/results/<time>.json)")
     parser.add_argument("--python", default=OURS_PYTHON, help="interpreter that has ours")
     return parser.parse_args()
 
@@ -107,9 +105,7 @@ class Launcher:
         if system == LIMIT and program.limit == "copy":
             cpus = {"two": ("0", "1"), "one": ("0", "0"), "free": ("-1", "-1")}[placement]
             sizes = [
-                f"{name}={size}"
-                for name, size in ARRAY_SIZES.items()
-                if any(one.endswith("_" + name) for one in names)
+                f"{name}={size}" for name, size in ARRAY_SIZES.items() if any(one.endswith("_" + name) for one in names)
             ]
             return [setup.native_limit("copy"), str(self.seconds / 2), *cpus, *sizes]
         peer, extra = VARIANTS.get(system, (system, []))
@@ -279,9 +275,7 @@ def best_limit(row, record):
     if not variants:
         return None
     pick = min if row.better == "low" else max
-    return record.values(
-        row.name, pick(variants, key=lambda one: statistics.median(record.values(row.name, one)))
-    )
+    return record.values(row.name, pick(variants, key=lambda one: statistics.median(record.values(row.name, one))))
 
 
 def limit_movement(row, record):
@@ -289,9 +283,7 @@ def limit_movement(row, record):
     rounds = {}
     for line in record.readings.get(row, {}).get(LIMIT, []):
         rounds.setdefault(line["round"], []).append(line["value"])
-    moves = [
-        abs(pair[0] - pair[1]) / min(pair) for pair in rounds.values() if len(pair) == 2 and min(pair) > 0
-    ]
+    moves = [abs(pair[0] - pair[1]) / min(pair) for pair in rounds.values() if len(pair) == 2 and min(pair) > 0]
     return statistics.median(moves) if moves else None
 
 
@@ -368,9 +360,7 @@ def summarise(rows, systems, record):
             if limit:
                 cell["to_limit"] = ratio_interval(values, limit)
             if ours and system != "ours":
-                cell["ours_ahead"] = ratio_interval(
-                    *((values, ours) if row.better == "low" else (ours, values))
-                )
+                cell["ours_ahead"] = ratio_interval(*((values, ours) if row.better == "low" else (ours, values)))
             entry["systems"][system] = cell
         entry["verdict"], entry["remark"] = judge(row, record)
         table.append(entry)
@@ -398,11 +388,7 @@ def print_table(table, systems):
                 text += f" ({cell['ours_ahead'][0]:.3g}x)"
             cells.append(text)
         limit = short(entry["limit"][0]) if entry["limit"] else "-"
-        gate = (
-            ""
-            if entry["verdict"] is None
-            else f"{short(entry['gate'])}: {entry['verdict']} {entry['remark']}"[:70]
-        )
+        gate = "" if entry["verdict"] is None else f"{short(entry['gate'])}: {entry['verdict']} {entry['remark']}"[:70]
         print(
             f"{entry['row']:8} {entry['title']:40} {entry['unit']:5} {limit:>8} "
             + " ".join(f"{cell:>{width}}" for cell in cells)
@@ -490,9 +476,7 @@ def main():
     if arguments.judge:
         return 0 if judge_runs(arguments.judge) else 1
     quick = not arguments.gates and not arguments.rows
-    systems = (
-        arguments.systems.split(",") if arguments.systems else ["ours"] if quick else list(KNOWN_SYSTEMS)
-    )
+    systems = arguments.systems.split(",") if arguments.systems else ["ours"] if quick else list(KNOWN_SYSTEMS)
     if set(systems) - {*KNOWN_SYSTEMS, *VARIANTS}:
         sys.exit(f"unknown systems; known: {' '.join((*KNOWN_SYSTEMS, *VARIANTS))}")
     rounds = arguments.rounds or (3 if quick else 7)
@@ -520,9 +504,7 @@ def main():
         print(f"{rounds} rounds: a look, not a verdict (gates are judged over at least {GATE_ROUNDS_MIN})")
     names = ["monarch-cpp", "torchmonarch", "ray", "mpi4py", "pyzmq", "numpy", "cloudpickle", "torch"]
     pythons = {"ours": launcher.ours, **launcher.pythons}
-    path = arguments.json or os.path.join(
-        RESULTS_DIR, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started)) + ".json"
-    )
+    path = arguments.json or os.path.join(RESULTS_DIR, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started)) + ".json")
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path, "w") as file:
         json.dump(

@@ -72,9 +72,7 @@ def peer_venv(peer):
 
 
 def newer(target, sources):
-    return os.path.exists(target) and all(
-        os.path.getmtime(target) > os.path.getmtime(source) for source in sources
-    )
+    return os.path.exists(target) and all(os.path.getmtime(target) > os.path.getmtime(source) for source in sources)
 
 
 def compile_once(target, source, command):
@@ -84,9 +82,7 @@ def compile_once(target, source, command):
     if not newer(path, [code, os.path.join(BENCH_DIR, "limits", "limit.h")]):
         if shutil.which(command[0]) is None:
             raise Unavailable(f"no {command[0]}")
-        run_quietly(
-            [arg.replace("SOURCE", code).replace("TARGET", path) for arg in command], f"compiling {source}"
-        )
+        run_quietly([arg.replace("SOURCE", code).replace("TARGET", path) for arg in command], f"compiling {source}")
     return path
 
 
@@ -101,9 +97,7 @@ def native_limit(name):
 def ring_extension(python):
     """The ring for `python`; its file name carries the interpreter's tag, so several can live side by side."""
     code = "import sysconfig as s; print(s.get_paths()['include']); print(s.get_config_var('EXT_SUFFIX'))"
-    include, suffix = subprocess.run(
-        [python, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    include, suffix = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     return compile_once(
         f"_ring{suffix}",
         "limits/ring.c",

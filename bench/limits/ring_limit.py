@@ -212,9 +212,7 @@ class System(BaseSystem):
             self.server, theirs = socket.socketpair()
             program = os.path.join(BENCH_DIR, "limits", "fork_server.py")
             os.set_inheritable(theirs.fileno(), True)
-            os.posix_spawn(
-                sys.executable, [sys.executable, "-I", "-S", program, str(theirs.fileno())], os.environ
-            )
+            os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", program, str(theirs.fileno())], os.environ)
             theirs.close()
         links = []
         for rank in range(procs):

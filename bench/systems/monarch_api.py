@@ -2,9 +2,8 @@
 
 import os
 
-from monarch.actor import Actor, current_rank, endpoint, this_host
-
 from harness import pin_process
+from monarch.actor import Actor, current_rank, endpoint, this_host
 from systems.base import ERROR_TEXT, PAYLOAD, BaseSystem, look
 
 
@@ -126,9 +125,7 @@ class System(BaseSystem):
             return await future
 
         async def call():
-            return await asyncio.gather(
-                *[wait(first.take.call_one(index, PAYLOAD)) for index in range(count)]
-            )
+            return await asyncio.gather(*[wait(first.take.call_one(index, PAYLOAD)) for index in range(count)])
 
         return call
 

@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from harness import SYSTEM_MODULES, BENCH_DIR, NotOffered, median, parse_arguments, run_rows  # noqa: E402
+from harness import BENCH_DIR, SYSTEM_MODULES, NotOffered, median, parse_arguments, run_rows  # noqa: E402
 
 IMPORTS = {
     "limit": "import pickle",
@@ -59,9 +59,7 @@ def main():
         if arguments.system == "mpi4py":
             raise NotOffered("spawn of processes")
         program = os.path.join(BENCH_DIR, "workloads", "w9_first.py")
-        done = subprocess.run(
-            [sys.executable, program, arguments.system], capture_output=True, text=True, timeout=120
-        )
+        done = subprocess.run([sys.executable, program, arguments.system], capture_output=True, text=True, timeout=120)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode or not lines:
             raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer")

@@ -369,7 +369,8 @@ void PyCell::set_context(const Message& message) {
     }
   }
   if (!extent) PyErr_Clear();
-  context_ = Ref::steal(box<ContextState>(context_type, ContextState{identity_, extent ? extent : extent_, view_rank, Ref()}));
+  context_ = Ref::steal(
+      box<ContextState>(context_type, ContextState{identity_, extent ? extent : extent_, view_rank, Ref()}));
   context_rank_ = rank;
   context_flags_ = flags;
   context_view_.assign(view.begin(), view.end());

@@ -18,7 +18,7 @@ __all__ = ["Actor"]
 
 
 class Actor(MeshTrait):
-    """Base class of actors. Instances exist only through ``procs.spawn(name, Class, ...)``: one per process of the mesh.
+    """Base class of actors. Instances exist only through ``procs.spawn(name, Class, ...)``: one per process.
 
     ``__init__`` runs in the target process, on the actor's own thread, as all its endpoints do. Optional hooks:
     ``__cleanup__(self, exc)`` when it ends (``exc`` is None on a normal stop), and
@@ -133,7 +133,9 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     instance = cls.__new__(cls)
     functions = table.functions
     if not table.is_async:
-        functions = [(_no_loop(f, cls), _endpoint.SYNC) if kind & 3 != _endpoint.SYNC else (f, kind) for f, kind in functions]
+        functions = [
+            (_no_loop(f, cls), _endpoint.SYNC) if kind & 3 != _endpoint.SYNC else (f, kind) for f, kind in functions
+        ]
     cell.set_up(instance, identity, extent, functions)
     _identities.instance = instance
     instance.__init__(*args, **kwargs)

@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "context", "current_actor_name", "current_rank", "current_size"]
 
-Context = _core.Context
+if TYPE_CHECKING:
+
+    class Context:
+        """What is running, and what it handles: ``context()``."""
+
+        actor_instance: ActorInstance
+        message_rank: Point
+
+else:
+    Context = _core.Context
+
 current: ContextVar[Any] = ContextVar("monarch_context")
 _client: Any = None
 
@@ -121,7 +131,7 @@ def _client_context() -> Any:
     if _client is None:
         nothing = Extent([], [])
         root = ActorInstance("root", None, Point(0, nothing), (_core.node_id(), 0), None, None)
-        _client = Context(root, nothing, 0)
+        _client = _core.Context(root, nothing, 0)
     return _client
 
 

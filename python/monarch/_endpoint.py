@@ -30,7 +30,9 @@ def is_async(function: Any) -> bool:
 class EndpointProperty:
     """What a decorated method is on its class. On a spawned mesh the same name is an :class:`Endpoint`."""
 
-    def __init__(self, method: Any, *, concurrent: bool, explicit_response_port: bool, instrument: bool, propagate: Any):
+    def __init__(
+        self, method: Any, *, concurrent: bool, explicit_response_port: bool, instrument: bool, propagate: Any
+    ):
         self.__dict__.update(getattr(method, "__dict__", {}))  # attributes of decorators below survive
         self._method = method
         self._concurrent = concurrent
@@ -76,9 +78,7 @@ def _declare(method: Any, concurrent: bool, propagate: Any, explicit_response_po
     if method is None:
         return lambda function: _declare(function, concurrent, propagate, explicit_response_port, instrument)
     if concurrent and isinstance(method, EndpointProperty):
-        raise ValueError(
-            "concurrent_endpoint does not wrap @endpoint; pass endpoint options to @concurrent_endpoint"
-        )
+        raise ValueError("concurrent_endpoint does not wrap @endpoint; pass endpoint options to @concurrent_endpoint")
     if concurrent and not is_async(method):
         raise ValueError("concurrent_endpoint can only wrap async endpoints")
     if propagate in ("cached", "mocked"):
@@ -252,7 +252,7 @@ def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: b
             "as_endpoint(explicit_response_port=True) is not there yet: put @endpoint(explicit_response_port=True) on "
             "the method."
         )
-    return method._mesh._endpoint(method._name)
+    return method._mesh._make_endpoint(method._name)
 
 
 if TYPE_CHECKING:

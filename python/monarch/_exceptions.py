@@ -76,7 +76,9 @@ def format_exception(error: BaseException) -> str:
                 lines.append(f"    {source}\n")
         entry = entry.tb_next
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
     try:
         text = str(error)
     except Exception:

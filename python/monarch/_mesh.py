@@ -178,7 +178,9 @@ class ProcMesh(_Mesh):
         self._stopped: list[str] = []  # shared with views: the reason, once stopped
 
     @classmethod
-    def _received(cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str):
+    def _received(
+        cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str
+    ):
         return cls(nodes, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
 
     def _parts(self) -> tuple[Any, ...]:
@@ -319,7 +321,9 @@ class ActorMesh(_Mesh):
         self.__name__ = cls.__name__
 
     @classmethod
-    def _received(cls, ids: Any, labels: Any, offset: int, sizes: Any, strides: Any, base_sizes: Any, *rest: Any) -> Any:
+    def _received(
+        cls, ids: Any, labels: Any, offset: int, sizes: Any, strides: Any, base_sizes: Any, *rest: Any
+    ) -> Any:
         mesh = cls(ids, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), *rest)
         mesh._base_sizes = base_sizes
         return mesh
@@ -354,7 +358,7 @@ class ActorMesh(_Mesh):
         table = _endpoint.table_of(self._class)
         return _endpoint.Endpoint(ref, table.numbers[name], 1, 0, table.native, self, name)
 
-    def _endpoint(self, name: str) -> _endpoint.Endpoint:
+    def _make_endpoint(self, name: str) -> _endpoint.Endpoint:
         table = _endpoint.table_of(self._class)
         number = table.numbers[name]
         least, most = table.ranges[number]
@@ -366,7 +370,7 @@ class ActorMesh(_Mesh):
             raise AttributeError(name)
         table = _endpoint.table_of(self._class)
         if name in table.endpoints:
-            found: Any = self._endpoint(name)
+            found: Any = self._make_endpoint(name)
         elif name in table.numbers:
             found = _endpoint.PlainMethod(self, name)
         elif name == "get":
@@ -438,7 +442,11 @@ def _deprecated_spelling(old: str) -> None:
 
 
 def proc_mesh(
-    *, gpus: int | None = None, hosts: int = 1, env: dict[str, str] | None = None, setup: Callable[[], None] | None = None
+    *,
+    gpus: int | None = None,
+    hosts: int = 1,
+    env: dict[str, str] | None = None,
+    setup: Callable[[], None] | None = None,
 ) -> ProcMesh:
     """Old spelling of ``this_host().spawn_procs(per_host={"hosts": hosts, "gpus": gpus}, bootstrap=setup)``."""
     _deprecated_spelling("proc_mesh")
@@ -450,4 +458,3 @@ def local_proc_mesh(*, gpus: int | None = None, hosts: int = 1) -> ProcMesh:
     """Old spelling of ``this_host().spawn_procs(...)``."""
     _deprecated_spelling("local_proc_mesh")
     return _spawn_procs(this_host(), {"hosts": hosts, "gpus": _gpu_count() if gpus is None else gpus}, None, None, {})
-

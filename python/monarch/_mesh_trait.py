@@ -56,9 +56,7 @@ class MeshTrait:
             elif hasattr(value, "__index__"):
                 sizes[label] = operator.index(value)
             else:
-                raise ValueError(
-                    f"{label!r} is not an existing dim. Expected an integer size constraint on a new dim."
-                )
+                raise ValueError(f"{label!r} is not an existing dim. Expected an integer size constraint on a new dim.")
         return self._new_with_shape(shape._split(splits, sizes))
 
     def flatten(self, name: str) -> Self:

@@ -45,8 +45,8 @@ def _run(fds: list[int]) -> int:
 
 def _take_up(payload: dict[str, object]) -> None:
     """Makes this process look like the script: search path, working directory, environment, umask, arguments."""
-    sys.path[:] = payload["path"]  # type: ignore[assignment]
-    sys.argv[:] = payload["argv"]  # type: ignore[assignment]
+    sys.path[:] = payload["path"]  # type: ignore[call-overload]
+    sys.argv[:] = payload["argv"]  # type: ignore[call-overload]
     env: dict[str, str] = payload["env"]  # type: ignore[assignment]
     if dict(os.environ) != env:
         for name in [name for name in os.environ if name not in env]:

@@ -4,8 +4,8 @@
     mesh = procs.spawn("counters", counters.Counter, 0)
     mesh.add.call(1).get()
 
-Endpoints and constructors of C++ actors take positional arguments that are None, bool, int (64 bits), float, str, bytes,
-or tuples, lists and dicts of them. An exception in one arrives as ``ActorError``.
+Endpoints and constructors of C++ actors take positional arguments that are None, bool, int (64 bits), float, str,
+bytes, or tuples, lists and dicts of them. An exception in one arrives as ``ActorError``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _loaded: dict[str, Library] = {}
 
 
 def load(path: str) -> Library:
-    """Loads a shared library here, and in each process that its actors are spawned on. ``RuntimeError`` if it cannot be."""
+    """Loads a shared library here and in each process that its actors are spawned on, else ``RuntimeError``."""
     import os
 
     full = os.path.abspath(path)

@@ -94,7 +94,23 @@ def test_keywords_defaults_and_varargs_reach_the_method(procs):
 
 @pytest.mark.parametrize(
     "value",
-    [None, True, 0, -5, 2**62, 2**80, 1.5, "text", "\udc80", b"bytes", (), (1, ("a", None)), [1, [2]], {"k": (1,)}, {3}],
+    [
+        None,
+        True,
+        0,
+        -5,
+        2**62,
+        2**80,
+        1.5,
+        "text",
+        "\udc80",
+        b"bytes",
+        (),
+        (1, ("a", None)),
+        [1, [2]],
+        {"k": (1,)},
+        {3},
+    ],
 )
 def test_values_arrive_as_they_were(procs, value):
     counter = procs.slice(gpus=0).spawn("counter", Counter)

@@ -182,7 +182,7 @@ bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
     node_->node_down(node, *notice);
     return true;
   }
-  reactor_.after(kNoticeLimitNs, [this, node, why] { 
+  reactor_.after(kNoticeLimitNs, [this, node, why] {
     node_->node_down(node, "the process this actor was running on was lost: " + why.message);
   });
   return true;

@@ -41,8 +41,8 @@ enum FrameFlags : uint8_t {
   kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec
   kFlagScalarView = 2,  // sent to a single actor without dimensions: message_rank is {}
   kFlagView = 4,        // the last part describes the extent of the mesh that the message was sent to
-  kFlagArrays = 8,      // native codec: ((index, dtype, shape), ...), (values with None at these indices); the arrays' bytes
-                        // are the parts, in that order
+  kFlagArrays = 8,      // native codec: ((index, dtype, shape), ...), (values with None at these indices); the bytes of
+                        // the arrays are the parts, in that order
   kFlagBodyPart = 16,   // the body is empty, and the first part takes its place (a large pickle, through the arena)
 };
 
