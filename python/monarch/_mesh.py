@@ -234,7 +234,7 @@ class ProcMesh(_Mesh):
     def initialized(self) -> Future[bool]:
         """Done when all processes are up and their bootstrap function has run; raises what that raised."""
         self._check_alive()
-        return self.spawn("setup", _Setup).setup.call()  # type: ignore[attr-defined]
+        return self.spawn("setup", _Setup).setup.call()
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
         """Stops the actors of these processes, then ends the processes. Starts at once; twice is fine."""
