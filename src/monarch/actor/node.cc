@@ -332,7 +332,10 @@ void Node::on_spawn(MessagePtr message) {
   if (cell) deliver_early(index, cell);
 }
 
-void Node::on_frame(Link&, MessagePtr message) { dispatch(std::move(message)); }
+void Node::on_frame(Link& link, MessagePtr message) {
+  if (message->header.kind == FrameKind::kStopNode) return on_control(link, std::move(message));
+  dispatch(std::move(message));
+}
 
 void Node::deliver(MessagePtr message) {
   for (;;) {
