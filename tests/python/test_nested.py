@@ -50,7 +50,7 @@ class Boss(Actor):
     def die(self):
         os._exit(3)
     @endpoint
-    def stop(self):
+    def end(self):
         self.procs.stop("by the boss").get()
 procs = this_host().spawn_procs(per_host={"gpus": 2})
 boss = procs.slice(gpus=slice(0, 1)).spawn("boss", Boss)
@@ -149,7 +149,7 @@ def test_a_nested_mesh_is_stopped_by_its_owner_and_with_it(way):
     run = Run(NESTED + """
 nested = boss.handles.call_one().get()
 nested.pid.call().get()
-boss.stop.call_one().get()
+boss.end.call_one().get()
 fails(lambda: nested.pid.call().get(), "stopped: by the boss")
 more = boss.more.call_one().get()
 more.pid.call_one().get()
@@ -165,4 +165,4 @@ fails(lambda: more.pid.call_one().get())
 @pytest.mark.parametrize("ending", ["", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_nothing_nested_is_left(way, ending):
     run = Run(NESTED + f"boss.pids.call_one().get()\n{ending}", way=way).done()
-    assert run.status == (-9 if "SIGKILL" in ending else 0)
+    assert (run.status, run.err) == (-9 if "SIGKILL" in ending else 0, "")

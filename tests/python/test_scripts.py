@@ -143,21 +143,18 @@ class A(Actor):
     def fork(self, use_monarch):
         pid = os.fork()
         if pid == 0:
-            child(use_monarch, self)
+            child(use_monarch, [])
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-def child(use_monarch, actor=None):
+def child(use_monarch, uses):
     if not use_monarch:
         os._exit(7)
-    uses = [lambda: this_host().spawn_procs(), lambda: this_proc().spawn("a", A)]
-    if actor is None:
-        uses += [lambda: actors.f.call(), lambda: actors.f.call().get(), lambda: procs.stop(), lambda: pending.get(),
-                 lambda: actors.f.broadcast(), lambda: procs.spawn("a", A)]
-    for use in uses:
+    for use in [*uses, lambda: this_host().spawn_procs(), lambda: this_proc().spawn("a", A)]:
         try:
             use()
             os._exit(1)
         except RuntimeError as error:
             if "os.fork()" not in str(error):
+                print(error, flush=True)
                 os._exit(2)
     os._exit(7)
 class Waiting(Actor):
@@ -178,7 +175,8 @@ def test_fork_in_the_script(way, use_monarch):
 for _ in range(3):
     pid = os.fork()
     if pid == 0:
-        child({use_monarch})
+        child({use_monarch}, [lambda: actors.f.call(), lambda: actors.f.call().get(), lambda: procs.spawn("a", A),
+                              lambda: pending.get(), lambda: actors.f.broadcast(), lambda: procs.stop()])
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert len(actors.f.call().get()) == 2
     assert len(procs.spawn("b", A).f.call().get()) == 2
@@ -242,4 +240,18 @@ for _ in range(20):
     assert subprocess.run(["true"]).returncode == 0
     assert subprocess.run(["sh", "-c", "exit 3"]).returncode == 3
 assert len(actors.f.call().get()) == 2
+""").ok()  # fmt: skip
+
+
+def test_what_an_actor_starts_can_be_terminated(where):
+    Run("""
+class A(Actor):
+    def __init__(self):
+        self.sleep = subprocess.Popen(["sleep", "1000"])
+    @endpoint
+    def f(self):
+        for child in (self.sleep, subprocess.Popen(["sleep", "1000"])):
+            child.terminate()
+            assert child.wait(timeout=5) == -signal.SIGTERM
+this_host().spawn_procs().spawn("a", A).f.call_one().get()
 """).ok()  # fmt: skip
