@@ -514,7 +514,7 @@ std::shared_ptr<Cell> PyCellFactory::make(Node& node, ActorIndex index, MessageP
     changed_.notify_one();
     return cell;
   }
-  // The thread inherits the mask: signals stay with the main thread.
+  // It may be the reactor that runs this, whose mask would be inherited: the thread sets its own (park_loop).
   sigset_t all, previous;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &previous);
@@ -525,6 +525,9 @@ std::shared_ptr<Cell> PyCellFactory::make(Node& node, ActorIndex index, MessageP
 
 void PyCellFactory::park_loop(std::shared_ptr<PyCell> cell) {
   pthread_setname_np(pthread_self(), "monarch-actor");
+  // Not blocked as in our other threads: what actors start inherits the mask, and must end on SIGTERM. The kernel gives
+  // a process's signals to its main thread first.
+  pthread_sigmask(SIG_SETMASK, &state().users_signal_mask, nullptr);
   GilThread python;
   for (;;) {
     cell->run();

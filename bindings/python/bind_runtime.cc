@@ -37,6 +37,7 @@ ProcessRuntime& runtime() {
 
 void configure(nb::dict hooks) {
   State& s = state();
+  pthread_sigmask(SIG_SETMASK, nullptr, &s.users_signal_mask);
   auto take = [&hooks](const char* name, Ref& into) { into = Ref::borrow(nb::object(hooks[name]).ptr()); };
   take("dumps", s.dumps);
   take("loads", s.loads);

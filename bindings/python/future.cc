@@ -47,14 +47,11 @@ thread_local int64_t awaiting_since_ns = 0;  // this thread's loop sleeps for a 
 
 FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
 
-// Somebody is told that this call failed: the deaths that it met need no line of their own.
+// Somebody is told that this call failed: deaths among its members need no line of their own.
 void note_observed(const PendingCall& call) {
   if (state().finalizing) return;
-  for (uint32_t rank = 0; rank < call.size(); ++rank) {
-    const Message* reply = call.reply(rank);
-    if (reply == nullptr || reply->header.kind != FrameKind::kReplyFailed) continue;
-    state().runtime->host().note_observed(call.members().ids[rank].node);
-  }
+  Host& host = state().runtime->host();
+  for (const ActorId& id : call.members().ids) host.note_observed(id.node);
 }
 
 // The exception object for an answer that is not a value.

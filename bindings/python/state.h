@@ -1,6 +1,8 @@
 // What the extension has one of per process: the runtime, and the Python functions that it calls.
 #pragma once
 
+#include <signal.h>
+
 #include <atomic>
 #include <memory>
 
@@ -22,6 +24,8 @@ struct State {
   bool worker = false;
   std::atomic<bool> forked{false};    // this is a fork()ed child of a process with a runtime: it may not use it
   std::atomic<bool> finalizing{false};
+
+  sigset_t users_signal_mask{};  // of the thread that started the runtime
 
   // Set by configure(); python/monarch/_runtime.py holds them.
   Ref dumps;              // (object) -> (bytes-like, [buffers])

@@ -48,7 +48,12 @@ def _make_code_pickler() -> Any:
     global _code_pickler
     import io
 
+    import sys
+
     import cloudpickle
+
+    if "__mp_main__" in sys.modules:  # the script itself, in a child that multiprocessing has spawned
+        cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
 
     class Pickler(cloudpickle.Pickler):
         def __init__(self) -> None:

@@ -61,4 +61,4 @@ def _take_up(payload: dict[str, object]) -> None:
     os.dup2(null, 0)
     os.close(null)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]

@@ -72,7 +72,7 @@ class Run:
             argv = [str(folder / "script.py")]
         self.mark = uuid.uuid4().hex
         self._shm_before = set(os.listdir("/dev/shm"))
-        self._err = open(folder / "err", "w+")
+        self._err = open(folder / "err", "w")
         self.out = ""
         self.status: int | None = None
         self.started = time.monotonic()
@@ -107,6 +107,17 @@ class Run:
                     return line[len(start) :].strip()
             if not self._read(deadline):
                 raise EOFError(f"no line {start!r} in {self.out!r}, stderr {self._stderr()!r}")
+
+    def err_line(self, limit: float) -> str:
+        """Waits until something stands on stderr. (A file, so that nobody holds up its end: looked at now and then.)"""
+        pidfd = os.pidfd_open(self.process.pid)
+        try:
+            deadline = time.monotonic() + limit
+            while not self._stderr() and time.monotonic() < deadline:
+                select.select([pidfd], [], [], 0.02)
+            return self._stderr()
+        finally:
+            os.close(pidfd)
 
     def tell(self, text: str) -> None:
         """Writes to its stdin, which is a pipe."""
@@ -149,12 +160,12 @@ class Run:
     def ok(self, limit: float = 30.0) -> Run:
         """As done(), for a script that must end well and say nothing on stderr."""
         self.done(limit)
-        assert (self.status, self.err) == (0, ""), self.out
+        assert (self.status, self.err) == (0, ""), f"status {self.status}, out {self.out!r}, err:\n{self.err}"
         return self
 
     def _stderr(self) -> str:
-        self._err.seek(0)
-        return self._err.read()
+        with open(self._err.name) as file:
+            return file.read()
 
     def _give_up(self, why: str) -> None:
         left = [describe(pid) for pid in marked(self.mark)]

@@ -336,6 +336,7 @@ void Node::on_spawn(MessagePtr message) {
 void Node::on_frame(Link& link, MessagePtr message) {
   // Dead is dead: what a second link to the node still holds comes after its messages and spawns have been given up.
   if (any_down_.load(std::memory_order_relaxed) && is_down(link.peer(), nullptr)) return;
+  if (message->header.kind == FrameKind::kStopNode) return on_control(link, std::move(message));
   dispatch(std::move(message));
 }
 

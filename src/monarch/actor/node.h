@@ -22,7 +22,8 @@ class Node final : public LinkSink {
   struct Hooks {
     // Any thread. Makes a link to a node that there is none to; null: it cannot be reached. Must not block.
     std::function<std::shared_ptr<Link>(NodeId)> dial;
-    // Reactor. A control frame that is not the node's own business.
+    // Reactor; the driving thread for kStopNode, which also comes behind data. A control frame that is not the node's own
+    // business.
     std::function<void(Link&, MessagePtr)> on_control;
     // The driving thread. A link ended. Returns true if the node will be declared down later, with a better reason
     // (Node::node_down), by somebody who can know it; false: the end of the link is all that will be known.

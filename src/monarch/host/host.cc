@@ -7,9 +7,9 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cstring>
 
+#include "monarch/base/clock.h"
 #include "monarch/base/log.h"
 #include "monarch/host/guard.h"
 
@@ -350,6 +350,7 @@ void Host::on_not_started(NodeId node, const std::string& why) {
                   ? "the process this actor was to run on could not be started (" + label + "): " + why
                   : "stopped: " + child.stopping;
     if (child.stopping.empty()) child.epitaph = epitaph;
+    child.declared_ns = monotonic_ns();
   }
   node_.node_down(node, epitaph);
   tell_others(node, epitaph);
@@ -392,6 +393,7 @@ void Host::settle(NodeId node) {
     if (child.cut_off) why += "; it had closed its connection and did not end";
     // Who was asked to end ends with 0, or is killed. Anything else is news.
     const bool as_asked = child.status.code == 0 && (child.status.signal == 0 || child.status.signal == SIGKILL);
+    child.declared_ns = monotonic_ns();
     if (child.stopping.empty() || !as_asked) child.epitaph = cause_of(child.label, child.pid, child.status);
     link = child.link;
   }
@@ -412,13 +414,15 @@ void Host::tell_others(NodeId node, const std::string& why) {
 
 void Host::note_observed(NodeId node) {
   std::lock_guard lock(mutex_);
-  if (auto found = children_.find(node); found != children_.end()) found->second.observed = true;
+  if (auto found = children_.find(node); found != children_.end()) {
+    found->second.observed_ns = monotonic_ns();
+  }
 }
 
 void Host::note_observed(const std::string& why) {
   std::lock_guard lock(mutex_);
   for (auto& [node, child] : children_) {
-    if (child.epitaph == why) child.observed = true;
+    if (child.epitaph == why) child.observed_ns = monotonic_ns();
   }
 }
 
@@ -427,7 +431,8 @@ void Host::report_unobserved(NodeId node) {
   {
     std::lock_guard lock(mutex_);
     Child& child = children_[node];
-    if (child.epitaph.empty() || std::exchange(child.observed, true)) return;
+    if (child.epitaph.empty() || std::exchange(child.reported, true)) return;
+    if (child.observed_ns != 0 && child.observed_ns + kUnobservedNs > child.declared_ns) return;
     epitaph = child.epitaph;
   }
   log_line(epitaph);
@@ -472,20 +477,13 @@ void Host::stop(const std::vector<NodeId>& nodes, const std::string& reason, int
       }
       any = true;
       link->send_control(request);
+      // Behind all that was sent before: the process ends when it has seen that, or soon in any case.
+      link->send(request);
     }
     waiting_.push_back({nodes, std::move(done)});
-    // Who has not been forked need not be.
-    std::deque<ForkRequest> wanted;
-    std::vector<NodeId> unborn;
-    for (ForkRequest& waiting : std::exchange(fork_queue_, {})) {
-      if (std::find(nodes.begin(), nodes.end(), waiting.node) == nodes.end()) {
-        wanted.push_back(std::move(waiting));
-      } else {
-        unborn.push_back(waiting.node);
-      }
+    if (ending_) {  // who has not been forked need not be
+      for (ForkRequest& unborn : std::exchange(fork_queue_, {})) on_not_started(unborn.node, "stopped");
     }
-    fork_queue_ = std::move(wanted);
-    for (NodeId node : unborn) on_not_started(node, "stopped");
     if (any) {
       reactor_.after(grace_ns, [this, nodes] {
         for (NodeId node : nodes) kill_child(node);

@@ -53,8 +53,9 @@ class Host {
   pid_t pid_of(NodeId node) const;
   bool is_child(NodeId node) const;
 
-  // Any thread. Somebody was told how `node` ended, or what `why` says. A death that nobody is told of within a second,
-  // or before the end of this host, is one line on stderr. Nodes that are not ours: nothing happens.
+  // Any thread. Somebody was told that a call which `node` had a part in has failed, or was told `why`. A death of which
+  // nobody is told within a second, or before the end of this host, is one line on stderr; who is told that a mesh has
+  // lost one process need not be told of the others that it loses at the same time. Not our node: nothing happens.
   void note_observed(NodeId node);
   void note_observed(const std::string& why);
   // Reactor, or after it has ended.
@@ -78,7 +79,9 @@ class Host {
     bool kill_when_known = false;
     bool cut_off = false;  // it lived on without its link, and was killed for it
     std::string epitaph;   // declared, though nobody had asked it to stop
-    bool observed = false;
+    int64_t declared_ns = 0;
+    int64_t observed_ns = 0;  // when somebody was last told that a call which needs it has failed; 0: never
+    bool reported = false;
   };
   struct Waiting {
     std::vector<NodeId> nodes;

@@ -13,6 +13,8 @@ namespace {
 
 // How long a node that is not ours waits for the host that started it to say how it ended.
 constexpr int64_t kNoticeLimitNs = 300'000'000;
+// How long a process that was asked to end waits for what was sent to it before.
+constexpr int64_t kStopDrainNs = 1'000'000'000;
 
 uint64_t default_arena_bytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 4;
@@ -113,8 +115,15 @@ std::optional<std::string> ProcessRuntime::wait_for_stop(int64_t limit_ns) {
   return stop_reason_;
 }
 
-void ProcessRuntime::request_stop(const std::string& reason) {
+// The first request, on the control lane, is granted when the second has come behind all that was sent before it, and
+// after `limit_ns` in any case.
+void ProcessRuntime::request_stop(const std::string& reason, int64_t limit_ns) {
   std::lock_guard lock(stop_mutex_);
+  if (!asked_to_stop_ && limit_ns != 0) {
+    asked_to_stop_ = true;
+    reactor_.after(limit_ns, [this, reason] { request_stop(reason, 0); });
+    return;
+  }
   if (!stop_reason_) stop_reason_ = reason;
   stop_condition_.notify_all();
 }
@@ -122,7 +131,7 @@ void ProcessRuntime::request_stop(const std::string& reason) {
 void ProcessRuntime::on_control(Link& link, MessagePtr message) {
   switch (message->header.kind) {
     case FrameKind::kStopNode:
-      if (link.peer() == parent_) request_stop(std::string(message->text()));
+      if (link.peer() == parent_) request_stop(std::string(message->text()), kStopDrainNs);
       return;
     case FrameKind::kNodeDown:
       on_notice(link, message->header.dest, std::string(message->text()));
@@ -168,7 +177,7 @@ bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
   if (node == parent_) {
     // The owner is gone, and with it the reason for this process. PDEATHSIG kills a forked worker first.
     node_->node_down(node, "the script that owned this process has ended");
-    request_stop("the script that owned this process has ended");
+    request_stop("the script that owned this process has ended", 0);
     reactor_.after(1'000'000'000, [] { _exit(1); });
     return true;
   }

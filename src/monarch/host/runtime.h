@@ -57,7 +57,7 @@ class ProcessRuntime {
   void build(const Identity& identity, OwnBell bell, Options options);
   void on_control(Link& link, MessagePtr message);
   bool on_link_lost(NodeId node, const Error& why);
-  void request_stop(const std::string& reason);
+  void request_stop(const std::string& reason, int64_t limit_ns);
   void on_notice(Link& from, NodeId node, const std::string& why);
 
   Reactor reactor_;
@@ -76,6 +76,7 @@ class ProcessRuntime {
 
   std::mutex stop_mutex_;
   std::condition_variable stop_condition_;
+  bool asked_to_stop_ = false;
   std::optional<std::string> stop_reason_;
 };
 

@@ -30,7 +30,7 @@ enum class FrameKind : uint8_t {
   kUndeliverable = 8,  // data: a one-way message of actor `dest` found no receiver; body is text
   kReleased = 9,   // data, link internal: slabs that the receiver has done with
   kSegment = 10,   // control, link internal: a segment of the sender's arena; its fd travels beside it
-  kStopNode = 11,  // control: the process ends; body is the reason
+  kStopNode = 11,  // control, and again behind the data: the process ends; body is the reason
   kNodeDown = 12,  // control: `dest` is a node that died; body says how
   kPing = 13,      // control: answered with kPong by the reactor
   kPong = 14,

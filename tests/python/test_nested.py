@@ -1,0 +1,168 @@
+"""Actors that start processes and actors, and calls between workers of different owners."""
+
+import pytest
+from script_run import WAYS, Run
+
+ways = pytest.mark.parametrize("way", WAYS)
+
+NESTED = """
+class Leaf(Actor):
+    def __init__(self, tag="leaf"):
+        self.tag = tag
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def ask(self, other):
+        return other.pid.call_one().get()
+    @endpoint
+    async def ask_async(self, other):
+        return await other.pid.call_one()
+    @endpoint
+    def relay(self, first, second):
+        return first.ask.call_one(second).get()
+    @endpoint
+    def die(self):
+        os._exit(3)
+    def __cleanup__(self, error):
+        print("cleaned up", self.tag, flush=True)
+class Boss(Actor):
+    def __init__(self, count=2):
+        self.procs = this_host().spawn_procs(per_host={"gpus": count})
+        self.leaves = self.procs.spawn("leaf", Leaf, "nested")
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def handles(self):
+        return self.leaves
+    @endpoint
+    def pids(self):
+        return list(self.leaves.pid.call().get().values())
+    @endpoint
+    def more(self):
+        return this_host().spawn_procs().spawn("more", Leaf, "more")
+    @endpoint
+    def local(self):
+        leaf = this_proc().spawn("local", Leaf, "local")
+        return leaf, leaf.pid.call_one().get()
+    @endpoint
+    def die(self):
+        os._exit(3)
+    @endpoint
+    def end(self):
+        self.procs.stop("by the boss").get()
+procs = this_host().spawn_procs(per_host={"gpus": 2})
+boss = procs.slice(gpus=slice(0, 1)).spawn("boss", Boss)
+leaves = procs.spawn("leaf", Leaf, "top")
+def fails(call, *texts, limit=0.9):
+    start = time.monotonic()
+    try:
+        call()
+    except (SupervisionError, ActorError) as error:
+        assert time.monotonic() - start < limit, time.monotonic() - start
+        for text in texts:
+            assert text in str(error), (text, str(error))
+        return
+    raise AssertionError("no error")
+"""
+
+
+@ways
+def test_actors_that_spawn_processes_and_actors(way):
+    run = Run(NESTED + """
+nested = boss.handles.call_one().get()
+pids = boss.pids.call_one().get()
+assert len(set(pids)) == 2 and os.getpid() not in pids
+assert list(nested.pid.call().get().values()) == pids
+more = boss.more.call_one().get()
+assert more.pid.call_one().get() not in pids
+local, pid = boss.local.call_one().get()
+assert pid == boss.pid.call_one().get() == local.pid.call_one().get()
+assert this_proc().spawn("mine", Leaf, "mine").pid.call_one().get() == os.getpid()
+""", way=way).ok()  # fmt: skip
+    expected = {"top": 2, "nested": 2, "more": 1, "local": 1, "mine": 1}
+    assert {tag: run.out.count(f"cleaned up {tag}\n") for tag in expected} == expected
+
+
+@ways
+def test_calls_between_workers(way):
+    Run(NESTED + """
+nested = boss.handles.call_one().get()
+zero, one = leaves.slice(gpus=0), leaves.slice(gpus=1)
+far = nested.slice(gpus=1)
+far_pid, one_pid = far.pid.call_one().get(), one.pid.call_one().get()
+for _ in range(5):
+    assert zero.ask.call_one(one).get() == one_pid
+    assert zero.ask.call_one(far).get() == far_pid
+    assert far.ask_async.call_one(one).get() == one_pid
+    assert zero.relay.call_one(one, far).get() == far_pid
+    assert far.relay.call_one(zero, one).get() == one_pid
+""", way=way).ok()  # fmt: skip
+
+
+@ways
+def test_a_handle_to_a_process_that_is_still_starting_can_be_called_by_others(way):
+    Run(NESTED + """
+leaves.pid.call().get()
+late = this_host().spawn_procs().spawn("late", Leaf)
+assert leaves.slice(gpus=0).ask.call_one(late).get() == late.pid.call_one().get()
+""", way=way).ok()  # fmt: skip
+
+
+@ways
+def test_a_nested_death_is_seen_by_all_that_call(way):
+    Run(NESTED + """
+nested = boss.handles.call_one().get()
+zero, one, far = leaves.slice(gpus=0), leaves.slice(gpus=1), nested.slice(gpus=1)
+pid = far.pid.call_one().get()
+assert zero.ask.call_one(far).get() == pid
+why = ("non-zero code 3", "1/2", f"pid {pid}")
+fails(lambda: far.die.call_one().get(), *why)
+fails(lambda: far.pid.call_one().get(), *why)
+fails(lambda: zero.ask.call_one(far).get(), *why)  # had a link
+fails(lambda: one.ask.call_one(far).get(), *why)  # has none
+fails(lambda: boss.pids.call_one().get(), *why)
+assert nested.slice(gpus=0).pid.call_one().get() != pid
+""", way=way).ok()  # fmt: skip
+
+
+@ways
+def test_when_a_worker_dies_its_nested_processes_die(way):
+    Run(NESTED + """
+import select
+nested = boss.handles.call_one().get()
+pidfds = [os.pidfd_open(pid) for pid in boss.pids.call_one().get()]
+nested.pid.call().get()
+unseen = boss.more.call_one().get()
+fails(lambda: boss.die.call_one().get(), "non-zero code 3", "0/2")
+fails(lambda: nested.pid.call().get())
+fails(lambda: unseen.pid.call_one().get())
+for pidfd in pidfds:
+    assert select.select([pidfd], [], [], 1)[0]
+assert leaves.slice(gpus=1).pid.call_one().get()
+""", way=way).ok()  # fmt: skip
+
+
+@ways
+def test_a_nested_mesh_is_stopped_by_its_owner_and_with_it(way):
+    run = Run(NESTED + """
+nested = boss.handles.call_one().get()
+nested.pid.call().get()
+boss.end.call_one().get()
+fails(lambda: nested.pid.call().get(), "stopped: by the boss")
+more = boss.more.call_one().get()
+more.pid.call_one().get()
+procs.stop().get()
+print("stopped", flush=True)
+fails(lambda: more.pid.call_one().get())
+""", way=way).ok()  # fmt: skip
+    before_stop = run.out[: run.out.index("stopped\n")]
+    assert before_stop.count("cleaned up nested") == 2 and before_stop.count("cleaned up more") == 1
+
+
+@ways
+@pytest.mark.parametrize("ending", ["", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_nothing_nested_is_left(way, ending):
+    run = Run(NESTED + f"boss.pids.call_one().get()\n{ending}", way=way).done()
+    assert (run.status, run.err) == (-9 if "SIGKILL" in ending else 0, "")

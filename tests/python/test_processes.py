@@ -1,0 +1,489 @@
+"""Workers that die, constructors and bootstrap functions that fail, and what a worker inherits from its script."""
+
+import re
+
+import pytest
+from script_run import WAYS, Run
+
+ways = pytest.mark.parametrize("way", WAYS)
+
+MORTALS = """
+import ctypes
+def segfault():
+    import faulthandler
+    faulthandler.disable()
+    ctypes.string_at(0)
+HOW = {
+    "os._exit": lambda: os._exit(3),
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGSEGV": segfault,
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "exit 0": lambda: os._exit(0),
+}
+class Mortal(Actor):
+    def __init__(self):
+        self.my_rank = current_rank()["gpus"]
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def rank(self):
+        return self.my_rank
+    @endpoint
+    def die(self, how, rank=1):
+        if self.my_rank == rank:
+            HOW[how]()
+    @endpoint
+    def wait(self):
+        print("waiting")
+        threading.Event().wait()
+class Stillborn(Actor):
+    def __init__(self, how, rank=1):
+        self.my_rank = current_rank()["gpus"]
+        if self.my_rank == rank:
+            HOW[how]()
+    @endpoint
+    def rank(self):
+        return self.my_rank
+def fails(call, *texts):
+    start = time.monotonic()
+    try:
+        call()
+    except SupervisionError as error:
+        assert time.monotonic() - start < 0.5, time.monotonic() - start
+        for text in texts:
+            assert text in str(error), (text, str(error))
+        return
+    raise AssertionError("no error")
+procs = this_host().spawn_procs(per_host={"gpus": 3}, name="trainers")
+mortals = procs.spawn("mortal", Mortal)
+pids = [pid for _, pid in mortals.pid.call().get().items()]
+"""
+CAUSES = {
+    "os._exit": "exited with non-zero code 3",
+    "SIGKILL": "(sig=9)",
+    "SIGSEGV": "(sig=11)",
+    "SIGTERM": "(sig=15)",
+    "exit 0": "exited with code 0 without being asked to",
+}
+
+
+@ways
+@pytest.mark.parametrize("how", CAUSES)
+def test_a_death_during_a_call(way, how):
+    Run(MORTALS + f"""
+pending = mortals.slice(gpus=1).wait.call_one()
+why = ({CAUSES[how]!r}, "1/3", "trainers", f"pid {{pids[1]}}")
+other = procs.spawn("other", Mortal)
+fails(lambda: other.die.call({how!r}).get(), *why)
+fails(lambda: pending.get(), *why)
+fails(lambda: mortals.rank.call().get(), *why)
+fails(lambda: mortals.slice(gpus=1).rank.call_one().get(), *why)
+fails(lambda: procs.spawn("late", Mortal).rank.call().get(), *why)
+assert list(mortals.slice(gpus=slice(0, 3, 2)).pid.call().get().values()) == [pids[0], pids[2]]
+assert len(procs.slice(gpus=slice(0, 1)).spawn("late", Mortal).pid.call().get()) == 1
+again = this_host().spawn_procs(per_host={{"gpus": 2}}).spawn("again", Mortal)
+assert list(again.rank.call().get().values()) == [0, 1]
+""", way=way).ok()  # fmt: skip
+
+
+@ways
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV"])
+def test_a_death_between_calls(way, number):
+    Run(MORTALS + f"""
+os.kill(pids[1], signal.{number})
+fails(lambda: mortals.wait.call().get(), "1/3", f"pid {{pids[1]}}", f"sig={{int(signal.{number})}}")
+fails(lambda: mortals.rank.call().get(), "1/3", f"pid {{pids[1]}}", f"sig={{int(signal.{number})}}")
+""", way=way).ok()  # fmt: skip
+
+
+@ways
+@pytest.mark.parametrize("how", ["os._exit", "SIGKILL"])
+def test_a_death_in_a_constructor(way, how):
+    Run(MORTALS + f"""
+stillborn = procs.spawn("stillborn", Stillborn, {how!r})
+fails(lambda: stillborn.rank.call().get(), {CAUSES[how]!r}, "1/3", f"pid {{pids[1]}}")
+assert stillborn.slice(gpus=2).rank.call_one().get() == 2
+""", way=way).ok()  # fmt: skip
+
+
+@ways
+def test_a_death_before_the_worker_is_up(way):
+    Run(MORTALS + """
+def bootstrap():
+    os._exit(9)
+dead = this_host().spawn_procs(per_host={"gpus": 2}, bootstrap=bootstrap)
+fails(lambda: dead.initialized.get(), "non-zero code 9", "/2")
+fails(lambda: dead.spawn("m", Mortal).rank.call().get(), "non-zero code 9", "/2")
+""", way=way).ok()  # fmt: skip
+
+
+def test_a_death_in_await_stream_and_broadcast():
+    run = Run(MORTALS + """
+async def main():
+    pending = procs.spawn("waiting", Mortal).wait.call()
+    procs.spawn("other", Mortal).die.broadcast("SIGKILL")
+    try:
+        await pending
+    except SupervisionError as error:
+        assert "sig=9" in str(error)
+        print("awaited")
+asyncio.run(main())
+outcomes = [future.exception() for future in mortals.rank.stream()]
+assert sorted(type(outcome).__name__ for outcome in outcomes) == ["NoneType", "NoneType", "SupervisionError"]
+for _ in range(100):
+    mortals.rank.broadcast()
+""").done()  # fmt: skip
+    assert run.status == 0 and "awaited" in run.out
+    assert re.fullmatch(r"[^\n]*could not be delivered[^\n]*sig=9[^\n]*pid \d+\)\n", run.err), run.err
+
+
+@ways
+def test_a_death_that_nobody_sees_is_one_line(way):
+    run = Run(MORTALS + """
+os.kill(pids[1], signal.SIGKILL)
+sys.stdin.readline()
+""", way=way)  # fmt: skip
+    assert run.err_line(limit=5)
+    run.tell("\n")
+    run.done()
+    assert run.status == 0
+    assert re.fullmatch(r"[^\n]*sig=9\) \(rank {'gpus': 1/3} of 'trainers', pid \d+\)\n", run.err), run.err
+
+
+def test_a_death_just_before_the_end_is_one_line_too():
+    run = Run(MORTALS + """
+pidfd = os.pidfd_open(pids[1])
+mortals.die.broadcast("os._exit")
+import select
+select.select([pidfd], [], [])
+""").done()  # fmt: skip
+    assert run.status == 0
+    assert re.fullmatch(r"[^\n]*non-zero code 3[^\n]*\n", run.err), run.err
+
+
+FAILING = """
+class Failing(Actor):
+    def __init__(self, how="no"):
+        if how == "raise":
+            raise ValueError("at birth")
+        if how == "exit":
+            sys.exit(7)
+        if how == "hang":
+            print("hanging", flush=True)
+            threading.Event().wait()
+    @endpoint
+    def work(self):
+        return 1
+    @endpoint
+    def fail(self):
+        raise KeyError("in passing")
+    @endpoint
+    def leave(self):
+        raise SystemExit(5)
+    @endpoint
+    async def async_leave(self):
+        raise KeyboardInterrupt()
+procs = this_host().spawn_procs(per_host={"gpus": 2})
+def fails(call, *texts):
+    try:
+        call()
+    except SupervisionError as error:
+        for text in texts:
+            assert text in str(error), (text, str(error))
+        return
+    raise AssertionError("no error")
+"""
+
+
+@ways
+@pytest.mark.parametrize(("how", "text"), [("raise", "ValueError: at birth"), ("exit", "SystemExit: 7")])
+def test_a_constructor_that_fails(way, how, text):
+    Run(FAILING + f"""
+failing = procs.spawn("failing", Failing, {how!r})
+fails(lambda: failing.work.call().get(), {text!r}, "/2", "pid")
+fails(lambda: failing.work.call().get(), {text!r})
+assert len(procs.spawn("fine", Failing).work.call().get()) == 2
+""", way=way).ok()  # fmt: skip
+
+
+def test_a_constructor_that_fails_unseen_is_a_report_for_each_rank():
+    run = Run(FAILING + "failing = procs.spawn('failing', Failing, 'raise')\nprocs.stop().get()").done()
+    assert run.status == 0
+    assert run.err.count("failed: ValueError: at birth") == 2
+
+
+@ways
+def test_a_constructor_that_never_returns_can_be_stopped(way):
+    run = Run(FAILING + """
+failing = procs.spawn("failing", Failing, "hang")
+pending = failing.work.call()
+sys.stdin.readline()
+procs.stop().get()
+fails(lambda: pending.get(), "stopped")
+print("stopped")
+""", way=way)  # fmt: skip
+    run.line("hanging")
+    run.tell("\n")
+    run.ok()
+    assert "stopped\n" in run.out
+
+
+@pytest.mark.parametrize("leave", ["leave", "async_leave"])
+def test_a_base_exception_ends_the_actor_not_the_process(leave):
+    Run(FAILING + f"""
+failing = procs.spawn("failing", Failing)
+fails(lambda: failing.{leave}.call().get(), "SystemExit" if {leave!r} == "leave" else "KeyboardInterrupt")
+fails(lambda: failing.work.call().get())
+assert len(procs.spawn("fine", Failing).work.call().get()) == 2
+""").ok()  # fmt: skip
+
+
+def test_a_broadcast_that_raises_ends_the_actor_and_later_calls_say_why():
+    Run(FAILING + """
+failing = procs.spawn("failing", Failing)
+failing.fail.broadcast()
+fails(lambda: failing.work.call().get(), "KeyError: 'in passing'")
+""").ok()  # fmt: skip
+
+
+def test_a_broadcast_that_raises_unseen_is_reported():
+    run = Run(FAILING + """
+one = this_host().spawn_procs().spawn("failing", Failing)
+one.work.call_one().get()
+one.fail.broadcast()
+sys.stdin.readline()
+""")  # fmt: skip
+    assert "KeyError" in run.err_line(limit=5)
+    run.tell("\n")
+    run.done()
+    assert run.err.count("failed: KeyError") == 1
+
+
+@ways
+def test_a_failed_bootstrap_shows_in_every_use(way):
+    run = Run("""
+class A(Actor):
+    @endpoint
+    def f(self):
+        return 1
+def bootstrap():
+    raise ValueError("no GPU")
+procs = this_host().spawn_procs(per_host={"gpus": 2}, bootstrap=bootstrap)
+for use in (lambda: procs.initialized.get(), lambda: procs.spawn("a", A).f.call().get()):
+    try:
+        use()
+    except ActorError as error:
+        print("ValueError: no GPU" in str(error))
+""", way=way).ok()  # fmt: skip
+    assert run.out == "True\nTrue\n"
+
+
+@ways
+def test_bootstrap_runs_once_before_any_actor(way):
+    Run("""
+class A(Actor):
+    def __init__(self):
+        self.seen = sys.bootstrapped
+    @endpoint
+    def f(self):
+        return self.seen
+def bootstrap():
+    sys.bootstrapped = getattr(sys, "bootstrapped", 0) + 1
+async def async_bootstrap():
+    await asyncio.sleep(0)
+    bootstrap()
+for function in (bootstrap, async_bootstrap):
+    procs = this_host().spawn_procs(per_host={"gpus": 2}, bootstrap=function)
+    assert list(procs.spawn("a", A).f.call().get().values()) == [1, 1]
+    assert list(procs.spawn("b", A).f.call().get().values()) == [1, 1]
+    procs.initialized.get()
+""", way=way).ok()  # fmt: skip
+
+
+LOOKING = """
+class Looking(Actor):
+    @endpoint
+    def look(self):
+        umask = os.umask(0)
+        os.umask(umask)
+        with open(f"/proc/{os.getpid()}/environ") as file:
+            born_with = dict(e.partition("=")[::2] for e in file.read().split(chr(0)) if e)
+        return {"env": dict(os.environ), "path": sys.path, "argv": sys.argv, "cwd": os.getcwd(), "umask": umask,
+                "born with": born_with, "session": os.getsid(0) == os.getpid(), "stdin": sys.stdin.read()}
+def look():
+    return this_host().spawn_procs().spawn("looking", Looking).look.call_one().get()
+"""
+
+
+@ways
+def test_a_worker_looks_like_its_script(way, tmp_path):
+    Run(LOOKING + f"""
+look()
+os.environ["ADDED"] = "yes"
+del os.environ["MONARCH_TEST_GONE"]
+sys.path.insert(0, "/somewhere/else")
+os.chdir({str(tmp_path)!r})
+os.umask(0o027)
+sys.argv.append("more")
+seen = look()
+assert seen["env"] == dict(os.environ)
+assert seen["path"] == sys.path and seen["argv"] == sys.argv
+assert (seen["cwd"], seen["umask"], seen["session"], seen["stdin"]) == ({str(tmp_path)!r}, 0o027, True, "")
+""", way=way, env={"MONARCH_TEST_GONE": "1"}).ok()  # fmt: skip
+
+
+def test_what_matters_before_main_is_there_before_main():
+    Run(LOOKING + """
+assert "OMP_NUM_THREADS" not in look()["born with"]
+os.environ["OMP_NUM_THREADS"] = "3"
+assert look()["born with"]["OMP_NUM_THREADS"] == "3"
+del os.environ["OMP_NUM_THREADS"]
+assert "OMP_NUM_THREADS" not in look()["born with"]
+""").ok()  # fmt: skip
+
+
+def test_the_fork_server_is_started_again_when_it_died():
+    run = Run("""
+class A(Actor):
+    @endpoint
+    def ppid(self):
+        return os.getppid()
+actor = this_host().spawn_procs().spawn("a", A)
+server = actor.ppid.call_one().get()
+os.kill(server, signal.SIGKILL)
+try:
+    while True:
+        actor.ppid.call_one().get()
+except SupervisionError as error:
+    print("lost", flush=True)
+again = this_host().spawn_procs().spawn("a", A).ppid.call_one().get()
+assert again not in (server, os.getpid())
+""").done()  # fmt: skip
+    assert (run.status, run.out) == (0, "lost\n")
+    assert re.fullmatch(r"[^\n]*fork server was killed by signal 9[^\n]*\n", run.err), run.err
+
+
+STOPPING = """
+class A(Actor):
+    def __init__(self):
+        self.calls = 0
+    @endpoint
+    def count(self):
+        self.calls += 1
+        return self.calls
+    def __cleanup__(self, error):
+        print("cleaned up after", self.calls, error)
+procs = this_host().spawn_procs(per_host={"gpus": 2})
+a = procs.spawn("a", A)
+def stopped(call, reason):
+    try:
+        call()
+    except SupervisionError as error:
+        assert f"stopped: {reason}" in str(error), error
+        return
+    raise AssertionError("no error")
+def refused(call):
+    try:
+        call()
+    except RuntimeError as error:
+        assert "`ProcMesh` has already been stopped" in str(error)
+        return
+    raise AssertionError("no error")
+"""
+
+
+@ways
+def test_stop_of_an_actor_mesh(way):
+    run = Run(STOPPING + """
+for _ in range(100):
+    a.count.broadcast()
+a.stop("enough").get()
+stopped(lambda: a.count.call().get(), "enough")
+a.stop("again").get()
+stopped(lambda: a.count.call().get(), "enough")
+assert len(procs.spawn("b", A).count.call().get()) == 2
+""", way=way).ok()  # fmt: skip
+    assert run.out.count("cleaned up after 100 None") == 2
+    assert run.out.count("cleaned up after 1 None") == 2
+
+
+@ways
+def test_stop_of_a_proc_mesh(way):
+    run = Run(STOPPING + """
+a.count.call().get()
+first, second = procs.stop("done"), procs.stop()
+first.get(), second.get()
+procs.stop().get()
+stopped(lambda: a.count.call().get(), "done")
+refused(lambda: procs.spawn("b", A))
+refused(lambda: procs.initialized)
+refused(lambda: procs.slice(gpus=0).spawn("b", A))
+""", way=way).ok()  # fmt: skip
+    assert run.out.count("cleaned up after 1 None") == 2
+
+
+def test_stop_handles_what_was_sent_before():
+    run = Run(STOPPING + """
+a.count.call().get()
+for _ in range(1000):
+    a.count.broadcast()
+last = a.count.call()
+procs.stop().get()
+assert list(last.get().values()) == [1002, 1002]
+""").ok()  # fmt: skip
+    assert run.out.count("cleaned up after 1002 None") == 2
+
+
+def test_context_managers():
+    Run(STOPPING + """
+with procs as entered:
+    assert entered is procs
+    a.count.call().get()
+refused(procs.__enter__)
+async def main():
+    async with this_host().spawn_procs(per_host={"gpus": 2}) as others:
+        assert len(await others.spawn("a", A).count.call()) == 2
+    try:
+        async with others:
+            pass
+    except RuntimeError as error:
+        print(error)
+asyncio.run(main())
+""").ok()  # fmt: skip
+
+
+@ways
+def test_stop_right_after_spawn(way):
+    Run(STOPPING + """
+new = this_host().spawn_procs(per_host={"gpus": 4})
+call = new.spawn("a", A).count.call()
+new.stop("never mind").get()
+try:
+    assert len(call.get()) == 4
+except SupervisionError as error:
+    assert "stopped: never mind" in str(error)
+a.stop()
+procs.stop()
+""", way=way).ok()  # fmt: skip
+
+
+def test_sizes_that_make_no_mesh():
+    Run("""
+for size in (0, -1):
+    try:
+        this_host().spawn_procs(per_host={"gpus": size})
+        print("no error")
+    except ValueError as error:
+        assert f"per_host['gpus'] is {size}" in str(error)
+""").ok()  # fmt: skip
+
+
+@ways
+def test_32_processes_start_answer_and_stop(way):
+    run = Run(STOPPING + """
+many = this_host().spawn_procs(per_host={"hosts": 4, "gpus": 8})
+assert len(many.spawn("a", A).count.call().get()) == 32
+many.stop().get()
+""", way=way).ok(limit=60)  # fmt: skip
+    assert run.out.count("cleaned up") == 34
