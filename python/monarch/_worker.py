@@ -60,5 +60,7 @@ def _take_up(payload: dict[str, object]) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    # A line is one write, so that lines of several workers do not mix, also under PYTHONUNBUFFERED, where Python would
+    # write each argument of print() and the newline for themselves.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]

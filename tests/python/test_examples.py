@@ -65,7 +65,7 @@ def test_the_old_quickstart_prints_each_identity_once_and_says_what_is_old():
 def test_the_identities_come_from_four_processes(tmp_path, name):
     (tmp_path / "sitecustomize.py").write_text(PRINT_WITH_PID)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = run(name, PYTHONPATH=path)
+    done = run(name, PYTHONPATH=path, PYTHONUNBUFFERED="1")
     lines = [line.split(" ", 1) for line in done.stdout.splitlines()]
     assert {text for _, text in lines} == IDENTITIES
     assert len({pid for pid, _ in lines}) == len(lines) == 4
