@@ -215,7 +215,9 @@ void PyCell::run() {
   Ref self = Ref::steal(box<std::shared_ptr<PyCell>>(cell_type, shared_from_this()));
   rank_ = spawn_->header.rank;
   const Ticket spawn_ticket{spawn_->header, spawn_->from, false};
-  Ref value = Ref::steal(decode_value(*spawn_));
+  // Not before this process looks like the script: what is decoded may be imported by it.
+  Ref open = Ref::steal(PyObject_CallNoArgs(state().wait_for_gate.get()));
+  Ref value = Ref::steal(open ? decode_value(*spawn_) : nullptr);
   spawn_.reset();
   Ref rank = Ref::steal(PyLong_FromUnsignedLong(rank_));
   bool is_async = false;

@@ -48,6 +48,7 @@ void configure(nb::dict hooks) {
   take("supervision_error", s.supervision_error);
   take("bind_arguments", s.bind_arguments);
   take("warn_running_loop", s.warn_running_loop);
+  take("wait_for_gate", s.wait_for_gate);
   take("construct", s.construct);
   take("run_async", s.run_async);
   take("end_actor", s.end_actor);
@@ -212,7 +213,7 @@ void forget_hooks() {
   State& s = state();
   if (!s.finalizing || python_factory().has_actors()) return;
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.value_mesh, &s.lazy, &s.actor_error, &s.supervision_error,
-                    &s.bind_arguments, &s.warn_running_loop, &s.construct, &s.run_async, &s.end_actor,
+                    &s.bind_arguments, &s.warn_running_loop, &s.wait_for_gate, &s.construct, &s.run_async, &s.end_actor,
                     &s.undeliverable, &s.pack_error, &s.format_failure, &s.context_var, &s.make_point,
                     &s.make_extent}) {
     *hook = Ref();

@@ -106,11 +106,14 @@ def _raise_setup_error(*_: Any, **__: Any) -> Any:
 _identities = __import__("_thread")._local()  # .current: the identity of the actor on this thread
 
 
-def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
-    """Makes the instance. Returns whether the actor needs an event loop."""
+def wait_for_gate() -> None:
     if not _gate_open:
         with _gate:
             pass
+
+
+def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
+    """Makes the instance. Returns whether the actor needs an event loop."""
     cls, args, kwargs, (name, labels, sizes, creator, procs, index) = value
     extent = Extent(labels, sizes)
     identity = ActorInstance(

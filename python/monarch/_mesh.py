@@ -61,7 +61,7 @@ def _deprecated_wait(mesh: Any) -> None:
     import warnings
 
     warnings.warn(
-        f"a {type(mesh).__name__} need not be awaited: spawning returns it at once, and calls wait for it",
+        f"no need to await or get() this {type(mesh).__name__}: spawning returns it at once, and calls wait for it",
         DeprecationWarning,
         stacklevel=3,
     )
@@ -74,12 +74,14 @@ class HostMesh(_Mesh):
     """Machines that processes can be spawned on; here, this one: :func:`this_host`."""
 
     _NOT_YET = frozenset(
-        {"is_fake_in_process", "shutdown", "stop", "stream_logs", "sync_workspace", "with_python_executable"}
+        {"is_fake_in_process", "stream_logs", "sync_workspace", "with_python_executable"}
     )
 
     def __init__(self) -> None:
         self._view = _whole([], [])
         self._name = "host"
+        self._spawned: list[int] = []
+        self._ended = False
 
     def spawn_procs(
         self,
@@ -97,6 +99,33 @@ class HostMesh(_Mesh):
         if proc_bind is not None or bootstrap_command is not None:
             raise NotImplementedError("proc_bind and bootstrap_command are not there yet; README.md lists what is.")
         return _spawn_procs(self, per_host or {}, bootstrap, name, {})
+
+    def stop(self) -> Future[None]:
+        """Stops the processes that were spawned through this object, which is spent afterwards. Starts at once."""
+        self._ended = True
+        return _core.stop_procs(self._spawned, STOPPED_BY_CLIENT, 10.0)
+
+    def shutdown(self) -> Future[None]:
+        """As :meth:`stop`: on the script's own host there is no worker program to end."""
+        return self.stop()
+
+    def _check_alive(self) -> None:
+        if self._ended:
+            raise RuntimeError("HostMesh has already been shut down")
+
+    async def __aenter__(self) -> HostMesh:
+        self._check_alive()
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.shutdown()
+
+    def __enter__(self) -> HostMesh:
+        self._check_alive()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.shutdown().get()
 
     @property
     def initialized(self) -> Future[bool]:
@@ -117,8 +146,8 @@ class HostMesh(_Mesh):
         return f"HostMesh({self._describe()})"
 
     def _new_with_shape(self, shape: Shape) -> HostMesh:
-        view = HostMesh.__new__(HostMesh)
-        view._view, view._name = shape, self._name
+        view = HostMesh()
+        view._view, view._name, view._spawned = shape, self._name, self._spawned
         return view
 
 
@@ -132,6 +161,7 @@ def _spawn_procs(
     host: HostMesh, per_host: dict[str, int], bootstrap: Any, name: str | None, env: dict[str, str]
 ) -> ProcMesh:
     _runtime.ensure()
+    host._check_alive()
     overlap = [label for label in per_host if label in host._view.labels]
     if overlap:
         raise ValueError(f"per_host labels {overlap} overlap with host labels {tuple(host._view.labels)}")
@@ -157,6 +187,7 @@ def _spawn_procs(
         where = f"rank {Point(rank, extent)!r} of {mesh_name!r}" if labels else repr(mesh_name)
         launches.append(_runtime.launch(where, setup, env, (labels, sizes, mesh_name)))
     nodes = _core.spawn_procs(launches)
+    host._spawned += nodes
     return ProcMesh(nodes, shape, mesh_name, owned=True)
 
 

@@ -3,6 +3,8 @@
 #include <new>
 #include <string>
 
+#include "monarch/net/message_blocks.h"
+
 namespace monarch {
 
 namespace {
@@ -27,8 +29,10 @@ Message::Ptr Message::allocate(uint64_t record_size) {
   // A large size may come from a peer: no memory for it ends that peer's link, not this process.
   auto* block = large ? static_cast<std::byte*>(::operator new(record_size, std::nothrow)) : nullptr;
   if (large && block == nullptr) return nullptr;
-  void* memory = ::operator new(sizeof(Message) + (large ? 0 : record_size));
-  auto* message = new (memory) Message;
+  const size_t size = sizeof(Message) + (large ? 0 : record_size);
+  const bool small = size <= internal::kMessageBlockBytes;
+  auto* message = new (small ? internal::take_message_block() : ::operator new(size)) Message;
+  message->is_block_ = small;
   message->record_size_ = record_size;
   if (large) {
     message->large_ = std::shared_ptr<std::byte>(block, [](std::byte* bytes) { ::operator delete(bytes); });
@@ -40,8 +44,9 @@ Message::Ptr Message::allocate(uint64_t record_size) {
 }
 
 void Message::destroy(Message* message) {
+  const bool is_block = message->is_block_;
   message->~Message();
-  ::operator delete(message);
+  is_block ? internal::return_message_block(message) : ::operator delete(message);
 }
 
 bool Message::decode(std::string* why) {
@@ -73,17 +78,17 @@ bool Message::decode(std::string* why) {
 }
 
 Message::Ptr Message::copy_of(const Outgoing& outgoing, NodeId from) {
-  const uint64_t size = record_size_of(outgoing, {});
-  Ptr message = allocate(size);
+  MONARCH_CHECK(outgoing.parts.size() <= kPartsMax && outgoing.body.size() <= UINT32_MAX);
+  Ptr message = allocate(align8(outgoing.body.size()));
   MONARCH_CHECK(message != nullptr);
-  std::byte* out = message->record_;
-  encode_record(outgoing, {}, size, [&out](const void* data, size_t count) {
-    std::memcpy(out, data, count);
-    out += count;
-  });
-  std::string why;
-  MONARCH_CHECK(message->decode(&why));
   message->from = from;
+  message->header = outgoing.header;
+  message->header.body_size = static_cast<uint32_t>(outgoing.body.size());
+  message->header.part_count = static_cast<uint16_t>(outgoing.parts.size());
+  if (!outgoing.body.empty()) std::memcpy(message->record_, outgoing.body.data(), outgoing.body.size());
+  message->body = ByteSpan(message->record_, outgoing.body.size());
+  message->parts.reserve(outgoing.parts.size());
+  for (const ByteSpan& part : outgoing.parts) message->parts.push_back(heap_part(part.data(), part.size()));
   return message;
 }
 

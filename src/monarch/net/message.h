@@ -20,7 +20,8 @@ class Message {
 
   // Room for a record of `record_size` bytes, to be filled through record() and then decoded. Null: no memory.
   static Ptr allocate(uint64_t record_size);
-  // A message made here (a failure, a local delivery), as if it had been received from `from`.
+  // A message made here (a failure, a local delivery), as if it had been received from `from`. There is no record of it:
+  // only header, body and parts.
   static Ptr copy_of(const Outgoing& outgoing, NodeId from);
   // As copy_of, for a body that is text or a few bytes.
   static Ptr make(FrameHeader header, std::string_view body, NodeId from = 0);
@@ -38,11 +39,13 @@ class Message {
   };
   const std::vector<ArenaRef>& arena_refs() const { return arena_refs_; }
 
+  // One cache line: all that queueing and dispatch look at.
   FrameHeader header;
   NodeId from = 0;
+  Message* next = nullptr;  // for the queue that holds it
+
   ByteSpan body;
   std::vector<Part> parts;
-  Message* next = nullptr;  // for the queue that holds it
 
   std::string_view text() const { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
   uint64_t total_bytes() const;
@@ -54,6 +57,7 @@ class Message {
   std::vector<ArenaRef> arena_refs_;
   uint64_t record_size_ = 0;
   std::byte* record_ = nullptr;  // trailing storage, or large_'s
+  bool is_block_ = false;        // its memory is a message block
   std::shared_ptr<std::byte> large_;  // shared: parts of a large record alias it
 };
 

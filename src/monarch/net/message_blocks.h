@@ -1,0 +1,16 @@
+// Memory of small messages: blocks of one size, kept by the thread that freed them for the next message that it makes.
+// Where one thread makes messages and another frees them, full chains of blocks go back by way of a shared depot, so that
+// neither of them calls the allocator.
+#pragma once
+
+#include <cstddef>
+
+namespace monarch::internal {
+
+inline constexpr size_t kMessageBlockBytes = 320;  // a Message and a record of about 100 bytes
+
+// Any thread. Memory for kMessageBlockBytes, aligned to a cache line; contents unspecified.
+void* take_message_block();
+void return_message_block(void* block);
+
+}  // namespace monarch::internal
