@@ -1,5 +1,5 @@
-// What a new worker process is given: eight file descriptors and, in the first of them, this record. Nothing secret goes
-// by argument or environment.
+// What a new worker process is given: eight file descriptors and, in the first of them, this record. Nothing secret
+// goes by argument or environment.
 #pragma once
 
 #include <array>

@@ -19,7 +19,9 @@ Result<FrameView> decode_frame(ByteSpan record) {
   if (header.part_count > kPartsMax) return malformed("too many parts");
   const uint64_t table_size = uint64_t{header.part_count} * sizeof(PartRef);
   uint64_t offset = kRecordPrologue + table_size;
-  if (offset > record.size() || header.body_size > record.size() - offset) return malformed("body reaches beyond the frame");
+  if (offset > record.size() || header.body_size > record.size() - offset) {
+    return malformed("body reaches beyond the frame");
+  }
   view.part_table = record.data() + kRecordPrologue;
   view.body = record.subspan(offset, header.body_size);
   offset = align8(offset + header.body_size);
@@ -28,7 +30,9 @@ Result<FrameView> decode_frame(ByteSpan record) {
     const PartRef ref = view.part(i);
     if (ref.size > kRecordSizeMax) return malformed("part too large");
     if (ref.location != 0) continue;
-    if (offset > record.size() || ref.size > record.size() - offset) return malformed("part reaches beyond the frame");
+    if (offset > record.size() || ref.size > record.size() - offset) {
+      return malformed("part reaches beyond the frame");
+    }
     offset = align8(offset + ref.size);
   }
   if (offset != record.size()) return malformed("bytes after the last part");
