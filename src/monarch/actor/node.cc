@@ -5,7 +5,8 @@
 namespace monarch {
 
 namespace {
-// How long a message waits for an actor of which nothing is known: its spawn may still lie in the queue of a third node.
+// How long a message waits for an actor of which nothing is known: its spawn may still lie in the queue of a third
+// node.
 constexpr int64_t kEarlyLimitNs = 30'000'000'000;
 constexpr char kNoSuchActor[] = "there is no such actor in this process";
 constexpr char kEnding[] = "this process is ending";
@@ -22,8 +23,8 @@ MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why) {
   return Message::make(header, why);
 }
 
-// Actor indices are unique within the node that hosts the actor, and any node may create actors anywhere: the upper half
-// is taken from the creator's own (random) id.
+// Actor indices are unique within the node that hosts the actor, and any node may create actors anywhere: the upper
+// half is taken from the creator's own (random) id.
 Node::Node(NodeId id, Driver& driver, Hooks hooks)
     : id_(id), driver_(driver), hooks_(std::move(hooks)), next_index_((id << 32) | 16) {}
 

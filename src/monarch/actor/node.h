@@ -58,7 +58,8 @@ class Node final : public LinkSink {
   // To a link or, for this node itself, to the cell. False: `*why` says that the node is down.
   bool send(NodeId node, const Outgoing& outgoing, std::string* why);
   // Sends `outgoing` to every member, with header.dest and header.rank filled in. If `call` is given, its token goes
-  // along and ranks that cannot be reached are filled with that failure; else they go to on_undeliverable of the sender.
+  // along and ranks that cannot be reached are filled with that failure; else they go to on_undeliverable of the
+  // sender.
   void cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call);
 
   // ---- Actors ----
@@ -93,7 +94,8 @@ class Node final : public LinkSink {
   uint64_t open_slot(std::shared_ptr<PendingCall> call);
   void fill(uint64_t token, uint32_t rank, MessagePtr reply);
   void fail_owed(const std::function<bool(NodeId)>& owed_by, const std::string& why);
-  // Takes a message whose actor does not exist (yet): keeps it if the actor's spawn may still come, or else says why not.
+  // Takes a message whose actor does not exist (yet): keeps it if the actor's spawn may still come, or else says why
+  // not.
   bool keep_early(MessagePtr& message, std::string* epitaph);
   void deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell);
   void refuse_early(const std::function<bool(ActorIndex)>& of, const std::string& why);
@@ -114,7 +116,8 @@ class Node final : public LinkSink {
   mutable std::mutex cells_mutex_;
   std::unordered_map<ActorIndex, std::shared_ptr<Cell>> cells_;
   std::unordered_map<ActorIndex, std::string> epitaphs_;
-  std::unordered_map<ActorIndex, std::vector<MessagePtr>> early_;  // came before their actor's spawn, from other senders
+  // Came before their actor's spawn, from other senders.
+  std::unordered_map<ActorIndex, std::vector<MessagePtr>> early_;
   std::atomic<uint64_t> next_index_;
 
   std::mutex slots_mutex_;

@@ -1,5 +1,5 @@
-// The caller's side of a call: a slot for each rank that was asked. Every request ends (contract clause 3): each slot is
-// filled by an answer, an error, or the failure of the process or actor that owed it.
+// The caller's side of a call: a slot for each rank that was asked. Every request ends (contract clause 3): each
+// slot is filled by an answer, an error, or the failure of the process or actor that owed it.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,8 @@
 
 namespace monarch {
 
-// The actors that a mesh view is made of, by rank. Immutable; shared by the view and the calls that are under way on it.
+// The actors that a mesh view is made of, by rank. Immutable; shared by the view and the calls that are under way on
+// it.
 struct Members {
   std::vector<ActorId> ids;
 };

@@ -8,10 +8,11 @@
 
 namespace monarch {
 
-// One write of this (atomic on a pipe): group > 0 registers a process group, < 0 takes it back.
+// One message of this on a SOCK_SEQPACKET socket: group > 0 registers a process group, < 0 takes it back. Where there is
+// no guard, /dev/null takes its place.
 using GuardEntry = int64_t;
 
-// Registers the calling process's own group; for a worker, first thing. `pipe_fd` is the guard's pipe.
+// Registers the calling process's own group; for a worker, first thing. `pipe_fd` is the guard's socket.
 void guard_register(int pipe_fd, pid_t group);
 void guard_forget(int pipe_fd, pid_t group);
 

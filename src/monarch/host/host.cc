@@ -83,22 +83,22 @@ Host::~Host() {
 // what users' actors started themselves when the script is killed.
 void Host::start_guard() {
   if (std::exchange(guard_started_, true)) return;
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return;
-  UniqueFd read_end(ends[0]);
-  guard_pipe_.reset(ends[1]);
   const std::string program = guard_program();
-  if (program.empty()) {
+  int ends[2];
+  if (program.empty() || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     log_line("monarch-guard is missing: processes that actors start may outlive a killed script");
     return;
   }
+  UniqueFd read_end(ends[0]), write_end(ends[1]);
   ProcessSpec spec;
   spec.argv = {program, std::to_string(read_end.get())};
   spec.keep_fds = {read_end.get()};
   spec.cwd = "/";
   spec.death_signal = false;
   auto started = start_process(spec);
-  if (started) guard_ = std::move(*started);
+  if (!started) return log_line(started.error().message);
+  guard_ = std::move(*started);
+  guard_pipe_ = std::move(write_end);
 }
 
 void Host::start_fork_server(std::vector<std::string> argv, std::vector<std::string> env, std::string cwd) {

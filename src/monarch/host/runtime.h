@@ -1,5 +1,5 @@
-// One per process: the reactor, the bell and the driver, the node with its links, the host object. `main`, or the module
-// initialisation, makes it and wires it; nothing in the library looks for it.
+// One per process: the reactor, the bell and the driver, the node with its links, the host object. `main`, or the
+// module initialisation, makes it and wires it; nothing in the library looks for it.
 #pragma once
 
 #include <condition_variable>
@@ -38,8 +38,8 @@ class ProcessRuntime {
   NodeId parent() const { return parent_; }
   const JobId& job() const { return identity_.job; }
 
-  // Worker: waits until the owner asks this process to end, or is gone. Returns the reason. At most `limit_ns` at a time;
-  // nullopt: not yet (the caller looks at its signals).
+  // Worker: waits until the owner asks this process to end, or is gone. Returns the reason. At most `limit_ns` at a
+  // time; nullopt: not yet (the caller looks at its signals).
   std::optional<std::string> wait_for_stop(int64_t limit_ns);
 
   // Stops all processes of this host object, and waits for their end. Not from the reactor.

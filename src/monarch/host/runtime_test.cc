@@ -351,6 +351,7 @@ TEST_P(Runtime, TheForkServersDeathTakesItsWorkersAndFailsTheirCalls) {
   ASSERT_TRUE(wait(call(members, kEcho)));
   std::string stat = "/proc/" + std::to_string(root_->host().pid_of(members->ids[0].node)) + "/stat";
   FILE* file = fopen(stat.c_str(), "r");
+  ASSERT_NE(file, nullptr);
   int pid = 0, parent = 0;
   char name[64], state;
   ASSERT_EQ(fscanf(file, "%d %63s %c %d", &pid, name, &state, &parent), 4);

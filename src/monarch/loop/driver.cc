@@ -17,8 +17,9 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kTickNs = 1'000'000;
-// How long a wait spins before it sleeps, when recent waits of this thread were short, and when they were not. A wake-up
-// across cores costs 15-25 us (TARGETS.md section 2), so a spin of about two of them is never far from the best choice.
+// How long a wait spins before it sleeps, when recent waits of this thread were short, and when they were not. A
+// wake-up across cores costs 15-25 us (TARGETS.md section 2), so a spin of about two of them is never far from the
+// best choice.
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kShortSpinNs = 3'000;
 constexpr int64_t kShortWaitNs = 150'000;
@@ -281,8 +282,8 @@ void Driver::prepare_sleep() {
   polling_.store(0, std::memory_order_release);
 }
 
-// Any thread. Empties the rings, at most `rounds_max` times, and leaves the bell at kEpoll, with the reactor answering it
-// from epoll. If a thread leads, it attends already, and takes care of the bell when it leaves.
+// Any thread. Empties the rings, at most `rounds_max` times, and leaves the bell at kEpoll, with the reactor
+// answering it from epoll. If a thread leads, it attends already, and takes care of the bell when it leaves.
 void Driver::hand_to_reactor(int rounds_max) {
   int rounds = 0;
   for (;;) {

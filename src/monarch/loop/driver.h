@@ -2,12 +2,12 @@
 //
 // Rings are polled by one thread of the process at a time, the leader. A thread that waits for something becomes the
 // leader if there is none, polls, and takes what is its own without any other thread being woken. When it has what it
-// wanted it just lets go of the lead: no system call. If other threads wait (followers), it leaves the bell at kEpoll, so
-// that the reactor answers for them at once. Else the bell stays kAwake for a short grace, so a loop of calls keeps the
-// lead; a tick of the reactor (1 ms, armed only while nobody attends) then moves the lead to the reactor, which waits
-// for the bell in epoll. Invariant DRV-1: at any moment (a) a thread holds the lead, or (b) the bell says kEpoll, or
-// (c) the tick is armed, or (d) the eventfd has been, or is about to be, written. Each of them ends with somebody
-// looking at the rings.
+// wanted it just lets go of the lead: no system call. If other threads wait (followers), it leaves the bell at
+// kEpoll, so that the reactor answers for them at once. Else the bell stays kAwake for a short grace, so a loop of
+// calls keeps the lead; a tick of the reactor (1 ms, armed only while nobody attends) then moves the lead to the
+// reactor, which waits for the bell in epoll. Invariant DRV-1: at any moment (a) a thread holds the lead, or (b) the
+// bell says kEpoll, or (c) the tick is armed, or (d) the eventfd has been, or is about to be, written. Each of them
+// ends with somebody looking at the rings.
 #pragma once
 
 #include <atomic>

@@ -47,8 +47,8 @@ class Link {
   virtual bool send(const Outgoing& outgoing) = 0;
   // Any thread. As send(), on the control lane; frames of at most kControlSizeMax bytes.
   virtual bool send_control(const Outgoing& outgoing) = 0;
-  // Any thread. The peer's process is known to be dead, though its socket may be held open by a child it forked: deliver
-  // what it left, then on_closed.
+  // Any thread. The peer's process is known to be dead, though its socket may be held open by a child it forked:
+  // deliver what it left, then on_closed.
   virtual void peer_died(const Error& why) = 0;
   // Any thread, but not from a callback of the sink. Ends the link; the sink hears nothing more. What the peer has not
   // taken may be lost.

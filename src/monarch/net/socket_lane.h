@@ -1,5 +1,5 @@
-// Records over one stream socket, non-blocking, driven by the reactor. The sending thread writes inline while the socket
-// takes it; the rest is queued and sent when the reactor sees room. File descriptors may travel beside a record.
+// Records over one stream socket, non-blocking, driven by the reactor. The sending thread writes inline while the
+// socket takes it; the rest is queued and sent when the reactor sees room. File descriptors may travel beside a record.
 #pragma once
 
 #include <deque>

@@ -96,8 +96,8 @@ class Scenario {
       cells_[{id, kClient}] = client;
       world_.node(id).add_cell(kClient, client);
     }
-    // Actors are made by any node anywhere, and may be used by all from the moment that their spawn is sent: long before
-    // they exist.
+    // Actors are made by any node anywhere, and may be used by all from the moment that their spawn is sent: long
+    // before they exist.
     const uint64_t actors = 1 + world_.random(8);
     for (uint64_t i = 0; i < actors; ++i) {
       const NodeId creator = any_node(), where = any_node();

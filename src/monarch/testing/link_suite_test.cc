@@ -6,6 +6,10 @@
 #include "monarch/net/unix/unix_link.h"
 #include "monarch/testing/sim_world.h"
 
+// A size that there is no memory for has to come back as null under the sanitizers too.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
+
 namespace monarch::testing {
 namespace {
 
@@ -169,6 +173,8 @@ TEST_P(LinkSuite, CloseDeliversWhatWasPublishedThenSaysSoOnce) {
 
 TEST_P(LinkSuite, PeerDiedDeliversWhatWasPublishedThenEnds) {
   for (uint64_t i = 0; i < 1000; ++i) ASSERT_TRUE(send(a(), i, pattern(50, 1)));
+  // Published is what has left the sender's own queue.
+  ASSERT_TRUE(wait_until([&] { return a().backlog() == 0; }));
   if (a().transport() == "sim") wait_until([&] { return at_b().frames() == 1000; });
   b().peer_died(Error{ErrorCode::kClosed, "killed"});
   b().peer_died(Error{ErrorCode::kClosed, "again"});

@@ -1,8 +1,8 @@
-// SimWorld: a virtual clock, a network and nodes, all from one seed, on one thread. The same seed gives the same run, so
-// a failure is one line to reproduce: MONARCH_SIM_SEED=<n>.
+// SimWorld: a virtual clock, a network and nodes, all from one seed, on one thread. The same seed gives the same
+// run, so a failure is one line to reproduce: MONARCH_SIM_SEED=<n>.
 //
-// The nodes are real (actor/node.h); what is simulated is time and the links. A link is FIFO per lane and reliable until
-// it dies; then of what was under way each direction still delivers a prefix, and loses the rest. Both ends hear
+// The nodes are real (actor/node.h); what is simulated is time and the links. A link is FIFO per lane and reliable
+// until it dies; then of what was under way each direction still delivers a prefix, and loses the rest. Both ends hear
 // on_closed once, after the last frame of that prefix. Nothing in here sleeps or makes a thread.
 //
 // A node wants a Driver, because a thread that waits for a call has to be woken through one. Here nobody waits on a
@@ -88,8 +88,8 @@ class SimWorld final : public Clock {
   NodeId add_node();
   Node& node(NodeId id);
   bool alive(NodeId id) const;
-  // The process dies: its links end, each having delivered a random prefix of what was under way. Its Node object stays,
-  // cut off from the world, until the world ends.
+  // The process dies: its links end, each having delivered a random prefix of what was under way. Its Node object
+  // stays, cut off from the world, until the world ends.
   void kill(NodeId id, const std::string& reason);
   // The link between two nodes dies, both live on; each takes the other for dead. False: there is none.
   bool cut(NodeId a, NodeId b);
@@ -104,8 +104,8 @@ class SimWorld final : public Clock {
   Driver& driver() { return *driver_; }
   uint64_t events() const { return events_; }
 
-  // Nothing happens any more: the queue is dropped and every node closes (what waits in it fails now). Whatever cells and
-  // calls refer to must still be there. Idempotent; the destructor calls it.
+  // Nothing happens any more: the queue is dropped and every node closes (what waits in it fails now). Whatever
+  // cells and calls refer to must still be there. Idempotent; the destructor calls it.
   void end();
 
  private:

@@ -30,7 +30,9 @@ Result<FrameView> decode_frame(ByteSpan record) {
     const PartRef ref = view.part(i);
     if (ref.size > kRecordSizeMax) return malformed("part too large");
     if (ref.location != 0) continue;
-    if (offset > record.size() || ref.size > record.size() - offset) return malformed("part reaches beyond the frame");
+    if (offset > record.size() || ref.size > record.size() - offset) {
+      return malformed("part reaches beyond the frame");
+    }
     offset = align8(offset + ref.size);
   }
   if (offset != record.size()) return malformed("bytes after the last part");

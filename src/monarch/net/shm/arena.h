@@ -1,6 +1,6 @@
-// The sender's arena: large parts are copied once into a slab of shared memory and handed over as a descriptor. Segments
-// are mapped for the life of the process and slabs are used again, because a fresh mapping costs 20 times a warm one
-// (page faults; TARGETS.md section 2.2).
+// The sender's arena: large parts are copied once into a slab of shared memory and handed over as a descriptor.
+// Segments are mapped for the life of the process and slabs are used again, because a fresh mapping costs 20 times a
+// warm one (page faults; TARGETS.md section 2.2).
 #pragma once
 
 #include <atomic>

@@ -22,7 +22,7 @@ struct RingPage {
   alignas(64) std::atomic<uint64_t> head;        // bytes ever written; the producer's
   alignas(64) std::atomic<uint64_t> tail;        // bytes ever taken; the consumer's
   alignas(64) std::atomic<uint32_t> starved;     // the producer waits for room
-  std::atomic<uint32_t> bell_index_plus_1;       // which bit of the consumer's bell says "this ring"; 0: not attached yet
+  std::atomic<uint32_t> bell_index_plus_1;       // the bit of the consumer's bell for this ring; 0: not attached yet
   alignas(64) std::byte bytes[kRingBytes];
 };
 

@@ -37,7 +37,9 @@ ShmLink::~ShmLink() { close(); }
 void ShmLink::start(Setup setup) {
   MONARCH_CHECK(setup.peer == peer() && setup.rings.size() >= sizeof(RingPair));
   SocketLane::Events events;
-  events.on_message = [this](MessagePtr message, UniqueFd fd) { on_control_message(std::move(message), std::move(fd)); };
+  events.on_message = [this](MessagePtr message, UniqueFd fd) {
+    on_control_message(std::move(message), std::move(fd));
+  };
   events.on_closed = [this](const Error& why) { peer_died(why); };
   std::unique_lock life(life_mutex_);
   {

@@ -1,5 +1,5 @@
-// The link between two processes of one host: a ring each way for data (net/shm/ring.h), the arena for large parts, and a
-// unix socket for control frames, arena segments and the end of the peer (EOF).
+// The link between two processes of one host: a ring each way for data (net/shm/ring.h), the arena for large parts,
+// and a unix socket for control frames, arena segments and the end of the peer (EOF).
 #pragma once
 
 #include <deque>
