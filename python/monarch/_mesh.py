@@ -73,9 +73,7 @@ def _deprecated_wait(mesh: Any) -> None:
 class HostMesh(_Mesh):
     """Machines that processes can be spawned on; here, this one: :func:`this_host`."""
 
-    _NOT_YET = frozenset(
-        {"is_fake_in_process", "stream_logs", "sync_workspace", "with_python_executable"}
-    )
+    _NOT_YET = frozenset({"is_fake_in_process", "stream_logs", "sync_workspace", "with_python_executable"})
 
     def __init__(self) -> None:
         self._view = _whole([], [])
