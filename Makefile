@@ -21,6 +21,7 @@ build:  ## the core and the extension, into build/release and python/monarch
 	@tools/bootstrap build
 	@$(CONFIGURE) -B build/release -DPython_EXECUTABLE=$(CURDIR)/$(VENV_PYTHON) $(CMAKE_FLAGS) >/dev/null
 	@$(COMPILE) build/release -j $(JOBS)
+	@$(VENV_PYTHON) -m compileall -q python/monarch  # workers start without compiling, also where bytecode is not written
 
 demo:  ## the main job: one script trains a model on four worker processes
 	@tools/bootstrap build demo

@@ -47,7 +47,6 @@ def _make_fast_pickler() -> Any:
 def _make_code_pickler() -> Any:
     global _code_pickler
     import io
-
     import sys
 
     import cloudpickle

@@ -1,7 +1,5 @@
 """Every way to run a script, forks of the script and of actors, and actors that start processes and actors."""
 
-import sys
-
 import pytest
 from script_run import PROLOGUE, WAYS, Run
 
