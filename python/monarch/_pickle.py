@@ -13,7 +13,6 @@ _pickler: Any = None
 def _make_pickler() -> Any:
     global _pickler
     import io
-
     import sys
 
     import cloudpickle

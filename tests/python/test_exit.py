@@ -81,7 +81,7 @@ def test_an_exception_of_the_script_is_all_that_it_prints(way):
     [
         "print('there', flush=True)\nthreading.Event().wait()",
         "f = workers.wait.call()\nprint('there', flush=True)\nf.get()",
-        "async def main():\n    f = workers.wait.call()\n    print('there', flush=True)\n    await f\nasyncio.run(main())",
+        "async def main():\n    f = workers.wait.call()\n    print('there')\n    await f\nasyncio.run(main())",
     ],
     ids=["outside", "in get()", "in await"],
 )
@@ -123,7 +123,9 @@ def test_ctrl_c_twice_during_the_exit():
 @ways
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
 def test_a_signal_ends_the_script_and_all_that_its_workers_started(way, number):
-    run = Run(WORKERS + "workers.start_sleeps.call().get()\nprint('there', flush=True)\nworkers.spin.call().get()", way=way)
+    run = Run(
+        WORKERS + "workers.start_sleeps.call().get()\nprint('there', flush=True)\nworkers.spin.call().get()", way=way
+    )
     run.line("there")
     run.kill(number)
     run.done(limit=2)
@@ -167,7 +169,9 @@ def test_a_busy_worker_does_not_hold_up_the_end(way, busy, line):
     run.ok(limit=3)
 
 
-PHASES = PROLOGUE.replace("\n", "\nprint('a', flush=True)\n", 1) + """
+PHASES = (
+    PROLOGUE.replace("\n", "\nprint('a', flush=True)\n", 1)
+    + """
 print("b", flush=True)
 host = this_host()
 print("c", flush=True)
@@ -189,6 +193,7 @@ stopping.get()
 print("i", flush=True)
 print("j", flush=True)
 """
+)
 
 
 @ways

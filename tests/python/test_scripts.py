@@ -1,13 +1,13 @@
 """Every way to run a script, forks of the script and of actors, and actors that start processes and actors."""
 
-import sys
-
 import pytest
 from script_run import PROLOGUE, WAYS, Run
 
 ways = pytest.mark.parametrize("way", WAYS)
 
-WHOLE = PROLOGUE + """
+WHOLE = (
+    PROLOGUE
+    + """
 class A(Actor):
     @endpoint
     def f(self, x):
@@ -16,6 +16,7 @@ actors = this_host().spawn_procs(per_host={"gpus": 2}).spawn("a", A)
 assert list(actors.f.call(1).get().values()) == [2, 2]
 print("fine", flush=True)
 """
+)
 
 
 @ways
@@ -50,7 +51,9 @@ def test_a_folder_full_of_names_of_the_standard_library(way, tmp_path):
 
 @ways
 def test_actors_of_a_module_beside_the_script(way, tmp_path):
-    (tmp_path / "my_actors.py").write_text(PROLOGUE + "class A(Actor):\n    @endpoint\n    def f(self):\n        return 7\n")
+    (tmp_path / "my_actors.py").write_text(
+        PROLOGUE + "class A(Actor):\n    @endpoint\n    def f(self):\n        return 7\n"
+    )
     (tmp_path / "script.py").write_text(
         PROLOGUE + "import my_actors\nprint(this_host().spawn_procs().spawn('a', my_actors.A).f.call_one().get())\n"
     )
@@ -61,7 +64,9 @@ def test_inside_pytest(tmp_path):
     body = WHOLE.replace("\nclass", "\ndef test_it(capfd):\n  class").replace("\n    ", "\n      ")
     body = body.replace("\nactors", "\n  actors").replace("\nassert", "\n  assert").replace("\nprint", "\n  print")
     (tmp_path / "test_it.py").write_text(body)
-    run = Run(argv=["-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_it.py")], cwd=str(tmp_path)).ok()
+    run = Run(
+        argv=["-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_it.py")], cwd=str(tmp_path)
+    ).ok()
     assert "1 passed" in run.out
 
 
@@ -243,7 +248,7 @@ assert len(actors.f.call().get()) == 2
 """).ok()  # fmt: skip
 
 
-def test_what_an_actor_starts_can_be_terminated(where):
+def test_what_an_actor_starts_can_be_terminated():
     Run("""
 class A(Actor):
     def __init__(self):
