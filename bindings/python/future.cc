@@ -47,19 +47,12 @@ thread_local int64_t awaiting_since_ns = 0;  // this thread's loop sleeps for a 
 
 FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
 
-// Somebody is told that this call failed: deaths among its members need no line of their own.
-void note_observed(const PendingCall& call) {
-  if (state().finalizing) return;
-  Host& host = state().runtime->host();
-  for (const ActorId& id : call.members().ids) host.note_observed(id.node);
-}
-
 // The exception object for an answer that is not a value.
 PyObject* exception_of(const FutureState& future, uint32_t rank, const Message& reply) {
   Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
   if (!number) return nullptr;
   const bool user_error = reply.header.kind == FrameKind::kReplyError;
-  if (!user_error) note_observed(*future.call);
+  if (!user_error && !state().finalizing) state().runtime->note_observed(future.call->members());
   Ref what = Ref::steal(user_error ? decode_value(reply) : py_string(reply.text()));
   if (!what) return nullptr;
   PyObject* args[] = {future.endpoint.get(), number.get(), what.get()};

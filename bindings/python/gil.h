@@ -7,9 +7,9 @@
 
 namespace monarch {
 
-// CPython up to 3.13 ends a thread that asks for the GIL of an interpreter that goes down by pthread_exit(), which unwinds
-// through our frames: they would touch Python objects without the GIL, or terminate the process. One of these around a
-// call that may ask for the GIL holds such a thread still instead, until the process has ended.
+// CPython up to 3.13 ends a thread that asks for the GIL of an interpreter that goes down by pthread_exit(), which
+// unwinds through our frames: they would touch Python objects without the GIL, or terminate the process. One of these
+// around a call that may ask for the GIL holds such a thread still instead, until the process has ended.
 class HoldIfUnwound {
  public:
   HoldIfUnwound() = default;

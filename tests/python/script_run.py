@@ -147,8 +147,11 @@ class Run:
                 if not all(ended(pid, deadline) for pid in left):
                     self._give_up("left behind " + ", ".join(map(describe, left)))
             files = sorted(str(path.relative_to(self.tmp)) for path in self.tmp.rglob("*"))
-            assert files == []
-            assert [name for name in os.listdir("/dev/shm") if name not in self._shm_before] == []
+            assert files == [], f"left in the temporary folder: {files}"
+            # Others on this machine may use /dev/shm too, for a moment.
+            while left := [name for name in os.listdir("/dev/shm") if name not in self._shm_before]:
+                assert time.monotonic() < deadline, f"left in /dev/shm: {left}"
+                select.select([], [], [], 0.02)
             self.err = self._stderr()
         finally:
             self.process.stdin.close()

@@ -166,3 +166,16 @@ fails(lambda: more.pid.call_one().get())
 def test_nothing_nested_is_left(way, ending):
     run = Run(NESTED + f"boss.pids.call_one().get()\n{ending}", way=way).done()
     assert (run.status, run.err) == (-9 if "SIGKILL" in ending else 0, "")
+
+
+def test_what_a_worker_was_told_of_is_no_news_to_its_owner():
+    Run(NESTED + """
+class Catcher(Actor):
+    @endpoint
+    def kill(self, other):
+        try:
+            other.die.call_one().get()
+        except SupervisionError as error:
+            return "non-zero code 3" in str(error)
+assert procs.slice(gpus=slice(0, 1)).spawn("catcher", Catcher).kill.call_one(leaves.slice(gpus=1)).get()
+""").ok()  # fmt: skip

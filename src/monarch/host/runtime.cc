@@ -134,6 +134,7 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
       if (link.peer() == parent_) request_stop(std::string(message->text()), kStopDrainNs);
       return;
     case FrameKind::kNodeDown:
+      if (message->body.empty()) return on_observed(link.peer(), message->header.dest);
       on_notice(link, message->header.dest, std::string(message->text()));
       return;
     case FrameKind::kPing: {
@@ -157,13 +158,7 @@ void ProcessRuntime::on_notice(Link& from, NodeId node, const std::string& why) 
     std::lock_guard lock(notice_mutex_);
     if (!notices_.emplace(node, why).second) return;
   }
-  Outgoing notice{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
-  notice.header.kind = FrameKind::kNodeDown;
-  notice.header.dest = node;
-  for (const auto& link : node_->links()) {
-    const NodeId peer = link->peer();
-    if (peer != from.peer() && peer != node && (peer == parent_ || host_->is_child(peer))) link->send_control(notice);
-  }
+  spread_notice(from.peer(), node, why);
   bool linked = false;
   for (const auto& link : node_->links()) {
     if (link->peer() != node || link->closed()) continue;
@@ -171,6 +166,32 @@ void ProcessRuntime::on_notice(Link& from, NodeId node, const std::string& why) 
     link->peer_died(Error{ErrorCode::kClosed, why});
   }
   if (!linked) node_->node_down(node, why);
+}
+
+void ProcessRuntime::spread_notice(NodeId from, NodeId node, const std::string& why) {
+  Outgoing notice{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
+  notice.header.kind = FrameKind::kNodeDown;
+  notice.header.dest = node;
+  for (const auto& link : node_->links()) {
+    const NodeId peer = link->peer();
+    if (peer != from && peer != node && (peer == parent_ || host_->is_child(peer))) link->send_control(notice);
+  }
+}
+
+void ProcessRuntime::note_observed(const Members& members) {
+  for (const ActorId& id : members.ids) {
+    host_->note_observed(id.node);
+    if (!host_->is_child(id.node) && node_->is_down(id.node, nullptr)) on_observed(node_->id(), id.node);
+  }
+}
+
+void ProcessRuntime::on_observed(NodeId from, NodeId node) {
+  {
+    std::lock_guard lock(notice_mutex_);
+    if (!observed_.insert(node).second) return;
+  }
+  host_->note_observed(node);
+  if (!host_->is_child(node)) spread_notice(from, node, "");
 }
 
 bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {

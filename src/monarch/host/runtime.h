@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "monarch/actor/node.h"
 #include "monarch/host/connector.h"
@@ -42,6 +44,10 @@ class ProcessRuntime {
   // time; nullopt: not yet (the caller looks at its signals).
   std::optional<std::string> wait_for_stop(int64_t limit_ns);
 
+  // Any thread. Somebody here was told that a call has failed which these had a part in (Host::note_observed): tells it
+  // to the hosts of those that are dead, wherever they are.
+  void note_observed(const Members& members);
+
   // Stops all processes of this host object, and waits for their end. Not from the reactor.
   void stop_children(const std::string& reason, int64_t grace_ns);
   // Around fork(): the child may not use the runtime, and keeps nothing of it open.
@@ -59,6 +65,8 @@ class ProcessRuntime {
   bool on_link_lost(NodeId node, const Error& why);
   void request_stop(const std::string& reason, int64_t limit_ns);
   void on_notice(Link& from, NodeId node, const std::string& why);
+  void on_observed(NodeId from, NodeId node);
+  void spread_notice(NodeId from, NodeId node, const std::string& why);
 
   Reactor reactor_;
   Identity identity_;
@@ -73,6 +81,7 @@ class ProcessRuntime {
 
   std::mutex notice_mutex_;
   std::unordered_map<NodeId, std::string> notices_;  // what hosts said of nodes that ended
+  std::unordered_set<NodeId> observed_;              // whose end somebody was told of
 
   std::mutex stop_mutex_;
   std::condition_variable stop_condition_;

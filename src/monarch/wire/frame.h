@@ -31,7 +31,7 @@ enum class FrameKind : uint8_t {
   kReleased = 9,   // data, link internal: slabs that the receiver has done with
   kSegment = 10,   // control, link internal: a segment of the sender's arena; its fd travels beside it
   kStopNode = 11,  // control, and again behind the data: the process ends; body is the reason
-  kNodeDown = 12,  // control: `dest` is a node that died; body says how
+  kNodeDown = 12,  // control: `dest` is a node that died; body says how; empty: somebody was told of it
   kPing = 13,      // control: answered with kPong by the reactor
   kPong = 14,
 };
