@@ -313,6 +313,9 @@ TEST_P(Runtime, APeersDeathReachesAWorkerThatCallsItWithItsCause) {
 
 TEST_P(Runtime, AProgramThatCannotBeRunIsANodeThatGoesDown) {
   if (GetParam().fork_server) GTEST_SKIP() << "exec only";
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer makes a fork of a vfork, whose error nobody sees";
+#endif
   Host::Launch launch;
   launch.use_fork_server = false;
   launch.argv = {"/no/such/program"};
@@ -524,6 +527,24 @@ TEST_F(Hostile, DescriptorsBeforeTheProofAreRefusedAndClosed) {
   ::close(pipe_ends[0]);
   EXPECT_EQ(lines(::testing::internal::GetCapturedStderr()), 1);
   expect_that_it_lives();
+}
+
+TEST_F(Hostile, AnotherUserIsRefusedWithOneLine) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  ::testing::internal::CaptureStderr();
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setuid(65534) != 0) _exit(3);
+    const int fd = dial_raw();
+    _exit(closes(fd) ? 0 : 4);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  expect_that_it_lives();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(lines(log), 1) << log;
+  EXPECT_NE(log.find("it comes from another user"), std::string::npos) << log;
 }
 
 TEST_F(Hostile, SilenceIsEndedAfterItsLimitAndABreakInTheMiddleAtOnce) {

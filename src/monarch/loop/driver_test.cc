@@ -371,9 +371,9 @@ TEST(Driver, LeavesTheBellToTheReactorAtOnceWhenOthersWait) {
     EXPECT_EQ(theirs.wait(waiter, 1), WaitResult::kReady);
     ready = true;
   });
-  // The follower sleeps when its thread is blocked; there is no event for that but its state in /proc, so give it
-  // rounds.
-  for (int i = 0; i < 2000; ++i) sched_yield();
+  // No event says that the follower sleeps: give it longer than it spins.
+  const int64_t until = monotonic_ns() + 2'000'000;
+  while (monotonic_ns() < until) sched_yield();
   mine.publish(1);
   leader.join();
   theirs.publish(1);
