@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/socket.h>
 
-#include <filesystem>
 #include <thread>
 
 #include "monarch/host/guard.h"
@@ -105,7 +104,10 @@ TEST(Process, LeadsASessionWithNothingBlockedOrIgnored) {
   const std::string text = read_to_end(out[0]);
   ::close(out[0]);
   EXPECT_NE(text.find("SigBlk:\t0000000000000000"), std::string::npos) << text;
-  EXPECT_NE(text.find("SigIgn:\t0000000000000000"), std::string::npos) << text;
+  // Signals 32 and 33 are glibc's own: sigaction() refuses them, so what was inherited for them stays.
+  const size_t ignored = text.find("SigIgn:\t");
+  ASSERT_NE(ignored, std::string::npos) << text;
+  EXPECT_EQ(std::stoull(text.substr(ignored + 8), nullptr, 16) & ~uint64_t{0x180000000}, 0u) << text;
   EXPECT_NE(text.find("NSsid:\t" + std::to_string(process->pid)), std::string::npos) << text;
   ASSERT_TRUE(ends(*process));
   reap(*process);
@@ -135,11 +137,10 @@ TEST(Process, ReapEndsWhatItLeftInItsGroup) {
 }
 
 TEST(Guard, KillsRegisteredGroupsWhenEveryWriterIsGoneButNotTheForgotten) {
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   int ends_of_pipe[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends_of_pipe), 0);
   ProcessSpec spec;
-  spec.argv = {folder / "monarch-guard", std::to_string(ends_of_pipe[0])};
+  spec.argv = {MONARCH_GUARD_PROGRAM, std::to_string(ends_of_pipe[0])};
   spec.keep_fds = {ends_of_pipe[0]};
   auto guard = start_process(spec);
   ::close(ends_of_pipe[0]);
