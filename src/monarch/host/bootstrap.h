@@ -26,7 +26,17 @@ struct Bootstrap {
 };
 
 // The descriptors, in this order.
-enum BootstrapFd { kFdRecord, kFdSocket, kFdData, kFdBell, kFdEvent, kFdParentBell, kFdParentEvent, kFdGuard, kFdCount };
+enum BootstrapFd {
+  kFdRecord,
+  kFdSocket,
+  kFdData,
+  kFdBell,
+  kFdEvent,
+  kFdParentBell,
+  kFdParentEvent,
+  kFdGuard,
+  kFdCount,
+};
 
 using BootstrapFds = std::array<UniqueFd, kFdCount>;
 
