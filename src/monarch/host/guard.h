@@ -8,8 +8,8 @@
 
 namespace monarch {
 
-// One message of this on a SOCK_SEQPACKET socket: group > 0 registers a process group, < 0 takes it back. Where there is
-// no guard, /dev/null takes its place.
+// One message of this on a SOCK_SEQPACKET socket: group > 0 registers a process group, < 0 takes it back. Where
+// there is no guard, /dev/null takes its place.
 using GuardEntry = int64_t;
 
 // Registers the calling process's own group; for a worker, first thing. `pipe_fd` is the guard's socket.

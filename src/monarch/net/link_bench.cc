@@ -1,4 +1,5 @@
-// The shared-memory link between two processes by itself: round trip, rate, bandwidth. Pin with MONARCH_BENCH_CORES=0,1.
+// The shared-memory link between two processes by itself: round trip, rate, bandwidth. Pin with
+// MONARCH_BENCH_CORES=0,1.
 #include <benchmark/benchmark.h>
 #include <sched.h>
 #include <signal.h>
