@@ -305,7 +305,7 @@ def test_an_actor_that_waits_for_itself_gets_an_error_at_once(procs):
     class Selfish(Actor):
         @endpoint
         def meet(self, me):
-            return me.meet.call_one(me).get()
+            return me.ok.call_one().get()
 
         @endpoint
         def ok(self):
