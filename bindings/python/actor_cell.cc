@@ -161,7 +161,20 @@ void PyCell::deliver(MessagePtr message) {
     wake();
     return;
   }
-  if (message->header.token != 0) observed_ = true;
+  refuse(std::move(message));
+}
+
+// A stop is answered when the actor is over, its clean-up included; anything else at once.
+void PyCell::refuse(MessagePtr message) {
+  if (message->header.kind == FrameKind::kStopActor) {
+    std::lock_guard lock(epitaph_mutex_);
+    if (!over_) {
+      late_stops_.push(std::move(message));
+      return;
+    }
+  } else if (message->header.token != 0) {
+    observed_ = true;
+  }
   node_.refuse(*message, epitaph());
 }
 
@@ -180,11 +193,7 @@ std::string PyCell::epitaph() {
 // The actor takes nothing more: what waits, and what comes, is answered with the epitaph.
 void PyCell::refuse_rest() {
   mailbox_.close(batch_);
-  const std::string why = epitaph();
-  while (MessagePtr message = batch_.pop()) {
-    if (message->header.token != 0) observed_ = true;
-    node_.refuse(*message, why);
-  }
+  while (MessagePtr message = batch_.pop()) refuse(std::move(message));
 }
 
 void PyCell::end(std::string reason, bool failure) {
@@ -270,6 +279,13 @@ void PyCell::run() {
     done.body = nothing.body();
     node_.reply(stop_request_, stop_from_, FrameKind::kReply, done);
   }
+  MessageQueue stops;
+  {
+    std::lock_guard lock(epitaph_mutex_);
+    over_ = true;
+    stops.take(late_stops_);
+  }
+  while (MessagePtr stop = stops.pop()) node_.refuse(*stop, "");
   if (end_is_failure_) {
     std::weak_ptr<PyCell> weak = weak_from_this();
     state().runtime->reactor().after(kUnobservedNs, [weak] {

@@ -68,6 +68,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
  private:
   void run_sync();
   void wake();
+  void refuse(MessagePtr message);
   void refuse_rest();
   void fail_with_current_exception(const char* while_doing);
   void set_context(const Message& message);
@@ -104,8 +105,10 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   bool ending_ = false;
   bool end_is_failure_ = false;
   std::string end_reason_;
-  std::mutex epitaph_mutex_;
+  std::mutex epitaph_mutex_;  // guards the three below
   std::string epitaph_;
+  bool over_ = false;
+  MessageQueue late_stops_;
   std::atomic<bool> observed_{false};
   std::atomic<bool> failed_{false};
 };
