@@ -371,7 +371,7 @@ TEST(Contract, ACallToANodeThatIsKnownDeadFailsThoughItsLinkIsOpen) {
   ASSERT_TRUE((two.call(), two.world.run()));
   two.world.node(two.a).node_down(two.b, "it was killed");
   auto pending = two.call();
-  EXPECT_TRUE(pending->complete());
+  ASSERT_TRUE(pending->complete());
   EXPECT_EQ(pending->reply(0)->text(), "it was killed");
 }
 
