@@ -87,10 +87,12 @@ struct Counter : Pollable {
       const auto* w = static_cast<const Wanted*>(context);
       return w->counter->taken.load(std::memory_order_seq_cst) >= w->value;
     };
-    const WaitResult result = home.driver->wait(who, ready, &wanted, monotonic_ns() + limit_ns);
+    const int64_t deadline_ns = monotonic_ns() + limit_ns;
+    const WaitResult result = home.driver->wait(who, ready, &wanted, deadline_ns);
     std::lock_guard lock(waiter_mutex);
     waiter = nullptr;  // a Waiter lives only as long as its wait
-    return result;
+    // Woken by its deadline alone, a wait finds what it was not told of, and is kReady: too late is lost.
+    return monotonic_ns() >= deadline_ns ? WaitResult::kTimeout : result;
   }
   Home& home;
   std::atomic<uint64_t>* published;
@@ -220,6 +222,44 @@ TEST(Bell, IsAnsweredByTheReactorWhenNobodyWaits) {
       sched_yield();
     }
   }
+}
+
+// Published at the worst moment: after the last look at the rings, before the bell says that somebody sleeps.
+// before_sleep() is exactly there.
+struct LastMoment : Pollable {
+  bool poll() override { return false; }
+  void before_sleep() override {
+    if (armed.exchange(false)) counter->publish(counter->published->load() + 1);
+  }
+  Counter* counter = nullptr;
+  std::atomic<bool> armed{false};
+};
+
+TEST(Bell, IsNotLostWhenItIsRungJustBeforeTheSleep) {
+  Home home;
+  Counter counter(home);
+  LastMoment last;
+  last.counter = &counter;
+  const uint32_t index = home.driver->add(last);
+  // The reactor goes to sleep. First let its tick run out, which would save it.
+  for (const int64_t until = monotonic_ns() + 10'000'000; monotonic_ns() < until;) sched_yield();
+  uint64_t round = 1;
+  for (; round <= 100; ++round) {
+    last.armed = true;
+    home.driver->attend();
+    const int64_t deadline = monotonic_ns() + kStuckNs;
+    while (counter.taken.load() < round) {
+      ASSERT_LT(monotonic_ns(), deadline) << "round " << round;
+      sched_yield();
+    }
+  }
+  // A thread goes to sleep as the leader.
+  for (; round <= 200; ++round) {
+    last.armed = true;
+    Waiter waiter;
+    ASSERT_EQ(counter.wait(waiter, round), WaitResult::kReady) << "round " << round;
+  }
+  home.driver->remove(index);
 }
 
 TEST(Bell, ComesFromAnotherProcess) {
