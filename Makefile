@@ -55,7 +55,8 @@ tsan:  ## the C++ tests under ThreadSanitizer
 	@tools/bootstrap build test
 	@$(CONFIGURE) -B build/tsan -DMONARCH_SANITIZE=thread -DMONARCH_TESTS=ON -DMONARCH_PYTHON=OFF >/dev/null
 	@$(COMPILE) build/tsan -j $(JOBS)
-	@$(FIXED_ADDRESSES) env $(CTEST) build/tsan
+	@# Not the host layer: TSan turns vfork into fork, under which starting a process means something else.
+	@$(FIXED_ADDRESSES) env $(CTEST) build/tsan -E '^host$$'
 
 fuzz:  ## every decoder's fuzzer, SECONDS_EACH=60 (needs clang)
 	@tools/bootstrap build lint
