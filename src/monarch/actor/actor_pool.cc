@@ -162,7 +162,8 @@ void ActorPool::run(Worker& self) {
           const Worker& worker = *static_cast<const Worker*>(context);
           // Not idle: it was woken. Even if somebody else took the work first it must come out, and be idle anew.
           return !worker.idle.load(std::memory_order_seq_cst) ||
-                 worker.slot.load(std::memory_order_relaxed) != nullptr || worker.pool->ready_count_.load(std::memory_order_seq_cst) != 0 || worker.pool->stopping();
+                 worker.slot.load(std::memory_order_relaxed) != nullptr ||
+                 worker.pool->ready_count_.load(std::memory_order_seq_cst) != 0 || worker.pool->stopping();
         },
         &self, kNoDeadline);
     self.idle.store(false, std::memory_order_seq_cst);
