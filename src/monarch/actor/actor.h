@@ -68,7 +68,8 @@ class Actor {
   // Ends this actor after the message that it is handling. Later callers are told "stopped: <reason>".
   void stop(std::string reason);
 
-  // A one-way message of this actor found its receiver dead or stopped. True: that is all right. False: this actor fails.
+  // A one-way message of this actor found its receiver dead or stopped. True: that is all right. False: this actor
+  // fails.
   virtual bool on_undeliverable(std::string_view why);
 
  private:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include "monarch/base/check.h"
 #include "monarch/base/log.h"
@@ -51,11 +52,15 @@ void ActorPool::schedule(std::shared_ptr<Runnable> runnable) {
   if (!tick_armed_.load(std::memory_order_seq_cst)) arm_tick();
 }
 
-void ActorPool::sent_to_ready() {
+bool ActorPool::sent_to_ready(const Runnable* receiver, bool first) {
   Worker* self = worker_here();
-  if (self == nullptr || ++self->sends < kSlotSends) return;
-  self->sends = 0;
-  publish_slot(*self);
+  if (self == nullptr) return false;
+  if (++self->sends >= kSlotSends) {
+    self->sends = 0;
+    publish_slot(*self);
+  }
+  self->flood_depth = first || std::exchange(self->flooded, receiver) != receiver ? 0 : self->flood_depth + 1;
+  return self->flood_depth >= kFloodDepth && self->flood_depth % kFloodStep == 0;
 }
 
 bool ActorPool::publish_slot(Worker& worker) {
@@ -156,7 +161,8 @@ void ActorPool::run(Worker& self) {
         [](const void* context) {
           const Worker& worker = *static_cast<const Worker*>(context);
           // Not idle: it was woken. Even if somebody else took the work first it must come out, and be idle anew.
-          return !worker.idle.load(std::memory_order_seq_cst) || worker.slot.load(std::memory_order_relaxed) != nullptr ||
+          return !worker.idle.load(std::memory_order_seq_cst) ||
+                 worker.slot.load(std::memory_order_relaxed) != nullptr ||
                  worker.pool->ready_count_.load(std::memory_order_seq_cst) != 0 || worker.pool->stopping();
         },
         &self, kNoDeadline);

@@ -1,11 +1,11 @@
-// The threads that C++ actors share. A pool has few of them, made when there is work that nobody takes; a thread without
-// work waits in the driver (whoever waits, drives), so a message that it receives there is run by itself and no other
-// thread is woken.
+// The threads that C++ actors share. A pool has few of them, made when there is work that nobody takes; a thread
+// without work waits in the driver (whoever waits, drives), so a message that it receives there is run by itself and no
+// other thread is woken.
 //
-// A cell that a pool thread makes ready goes into that thread's own slot, to be run next and on a warm cache; what was in
-// the slot moves to the queue that all threads share. A slot must not wait for a thread that stays busy, so
-// (invariant POOL-1) a ready cell is taken by another thread after kSlotSends further sends of its owner, when the owner
-// blocks, or at the latest after two ticks of the reactor.
+// A cell that a pool thread makes ready goes into that thread's own slot, to be run next and on a warm cache; what was
+// in the slot moves to the queue that all threads share. A slot must not wait for a thread that stays busy, so
+// (invariant POOL-1) a ready cell is taken by another thread after kSlotSends further sends of its owner, when the
+// owner blocks, or at the latest after two ticks of the reactor.
 #pragma once
 
 #include <array>
@@ -43,8 +43,9 @@ class ActorPool : public std::enable_shared_from_this<ActorPool> {
 
   // Any thread. It becomes ready: run_turn() will be called once, soon. After stop() it is dropped.
   void schedule(std::shared_ptr<Runnable> runnable);
-  // A pool thread has sent to something that is ready already.
-  void sent_to_ready();
+  // Something has been sent to `receiver`, which was ready already. `first`: nothing else waits there. True, now and
+  // then, if this thread has sent it kFloodDepth messages that it has not begun to take: the sender may slow down.
+  bool sent_to_ready(const Runnable* receiver, bool first);
 
   // Around a wait that blocks a pool thread (the calling one); the wait uses this waiter, so that stop() ends it.
   Waiter& begin_blocking();
@@ -57,6 +58,7 @@ class ActorPool : public std::enable_shared_from_this<ActorPool> {
 
  private:
   static constexpr int kSlotSends = 16;
+  static constexpr uint32_t kFloodDepth = 1024, kFloodStep = 64;
   static constexpr uint32_t kSlotStreakMax = 64;  // turns out of the slot before the queue is looked at
 
   struct alignas(64) Worker {
@@ -67,6 +69,8 @@ class ActorPool : public std::enable_shared_from_this<ActorPool> {
     bool blocked = false;     // own thread
     int sends = 0;            // own thread: since the slot was filled
     uint32_t streak = 0;      // own thread
+    const Runnable* flooded = nullptr;  // own thread: who was sent to last
+    uint32_t flood_depth = 0;           // own thread: how much of that was not taken
     uint32_t turns_seen = 0;  // reactor
     Waiter waiter;
     std::thread thread;

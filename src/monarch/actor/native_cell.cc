@@ -1,6 +1,10 @@
 #include "monarch/actor/native_cell.h"
 
+#include <sched.h>
+
 #include <tuple>
+
+#include "monarch/base/clock.h"
 
 namespace monarch {
 
@@ -53,8 +57,26 @@ void NativeCell::deliver(MessagePtr message) {
   } while (!inbox_.compare_exchange_weak(head, raw, std::memory_order_acq_rel, std::memory_order_relaxed));
   if (head == idle_mark()) {
     pool_->schedule(shared_from_this());
-  } else {
-    pool_->sent_to_ready();
+  } else if (pool_->sent_to_ready(this, head == nullptr) && Turn::current() != nullptr) {
+    slow_down_sender();
+  }
+}
+
+// An actor that floods another one waits a little for it, so that what is under way stays in the caches and memory
+// grows slowly. Bounded, since the receiver may be waiting for the sender; and only while it runs, on another thread.
+void NativeCell::slow_down_sender() const {
+  constexpr int64_t kLimitNs = 200'000;
+  int64_t until_ns = 0;
+  for (int rounds = 1;; ++rounds) {
+    if (!running_turn_.load(std::memory_order_relaxed)) return;
+    Message* head = inbox_.load(std::memory_order_relaxed);
+    if (head == nullptr || head == idle_mark()) return;
+    __builtin_ia32_pause();
+    if (rounds % 64 != 0) continue;
+    sched_yield();
+    const int64_t now_ns = monotonic_ns();
+    if (until_ns == 0) until_ns = now_ns + kLimitNs;
+    if (now_ns >= until_ns) return;
   }
 }
 
@@ -84,6 +106,7 @@ void NativeCell::run_turn() {
     Turn* before;
     ~Restore() { exchange_current(before); }
   } restore{before};
+  running_turn_.store(true, std::memory_order_relaxed);
   if (running_) {
     if (!drive(false)) return;
     finish();
@@ -92,10 +115,13 @@ void NativeCell::run_turn() {
   for (int count = 0; count < kMessagesPerTurn; ++count) {
     while (queue_.empty() && !refill()) {
       Message* empty = nullptr;
+      running_turn_.store(false, std::memory_order_relaxed);
       if (inbox_.compare_exchange_strong(empty, idle_mark(), std::memory_order_acq_rel)) return;
+      running_turn_.store(true, std::memory_order_relaxed);
     }
     if (!handle(queue_.pop())) return;  // suspended: somebody else may have the turn already
   }
+  running_turn_.store(false, std::memory_order_relaxed);
   pool_->schedule(shared_from_this());
 }
 
@@ -321,6 +347,7 @@ bool NativeCell::drive(bool start) {
 void NativeCell::resume_after(PendingCall& call, std::coroutine_handle<> frame) {
   resume_ = frame;
   awaiting_.store(2, std::memory_order_relaxed);
+  running_turn_.store(false, std::memory_order_relaxed);
   // weak: the call may be held by the very coroutine that this cell holds.
   call.observe(0, [weak = weak_from_this()] {
     if (auto cell = weak.lock()) cell->awaited();

@@ -37,6 +37,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
 
   // A call of an endpoint that returns a Task, from its begin to its reply.
   struct Running {
+    Running() {}  // not defaulted: clang would want the members' initialisers before the class is complete
     MessagePtr request;
     const ActorMethod* method = nullptr;
     ValueWriter result;
@@ -44,6 +45,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   };
 
   bool refill();
+  void slow_down_sender() const;
   void construct(const Message& message);
   void stop_actor(const Message& request);
   void undeliverable(const Message& message);
@@ -70,6 +72,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   const std::shared_ptr<ActorPool> pool_;
 
   std::atomic<Message*> inbox_;
+  std::atomic<bool> running_turn_{false};
 
   // Of whoever has the turn.
   MessageQueue queue_;

@@ -36,8 +36,8 @@ struct ActorClass {
 class ActorRegistry {
  public:
   // The one of this process. A function-local static, against the rule that nothing is global: registration happens in
-  // static initialisers, of the program and of every library that dlopen brings in, before anybody could pass a registry
-  // along, and a name has to mean the same class for all of them.
+  // static initialisers, of the program and of every library that dlopen brings in, before anybody could pass a
+  // registry along, and a name has to mean the same class for all of them.
   static ActorRegistry& instance();
 
   // Any thread. The same class twice (a header in two libraries) is fine; see ActorClass::ambiguous.
@@ -112,8 +112,8 @@ std::string class_name() {
 }  // namespace internal
 }  // namespace monarch
 
-// MONARCH_ACTOR(Class, endpoint, endpoint, ...): in the namespace of the class, after it. Endpoints are numbered in this
-// order; programs that talk to each other are built with the same one.
+// MONARCH_ACTOR(Class, endpoint, endpoint, ...): in the namespace of the class, after it. Endpoints are numbered in
+// this order; programs that talk to each other are built with the same one.
 #define MONARCH_ACTOR(Class, ...)                                                                                     \
   [[maybe_unused]] inline const char* monarch_actor_name(const Class*) { return #Class; }                             \
   [[maybe_unused]] inline auto monarch_actor_methods(const Class*) {                                                  \

@@ -23,8 +23,8 @@ class Turn {
   ActorSelf& self() { return self_; }
   const ActorSelf& self() const { return self_; }
 
-  // The running coroutine has suspended until `call` is decided: resume `frame` then. At most one at a time, as the last
-  // thing before the coroutine gives the thread back.
+  // The running coroutine has suspended until `call` is decided: resume `frame` then. At most one at a time, as the
+  // last thing before the coroutine gives the thread back.
   virtual void resume_after(PendingCall& call, std::coroutine_handle<> frame) = 0;
 
   // Around a wait that blocks this thread: others of the pool take over what it had. `stopping()` turns true when the

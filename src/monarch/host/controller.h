@@ -71,8 +71,8 @@ class Runtime final : public ProcOwner {
   Runtime* outer_ = nullptr;
 };
 
-// runtime.this_host() of the innermost Runtime that lives: main() made it, and a test that makes its own replaces it for
-// as long as that lives. Throws std::logic_error without one.
+// runtime.this_host() of the innermost Runtime that lives: main() made it, and a test that makes its own replaces it
+// for as long as that lives. Throws std::logic_error without one.
 HostMesh this_host();
 
 }  // namespace monarch

@@ -3,9 +3,9 @@
 // nothing is detached and nothing leaks. Not thread-safe: a task moves between threads only while it is suspended, and
 // whoever resumes it waits until the call that ran it before has returned (as a cell does).
 //
-// A task that suspends hands control to its awaiter by symmetric transfer when it ends. One that ends without suspending
-// just returns into its awaiter: a transfer would need a tail call, which compilers only make when they optimise and
-// never under sanitizers, and a loop over such tasks would eat the stack.
+// A task that suspends hands control to its awaiter by symmetric transfer when it ends. One that ends without
+// suspending just returns into its awaiter: a transfer would need a tail call, which compilers only make when they
+// optimise and never under sanitizers, and a loop over such tasks would eat the stack.
 //
 //   Task<int> twice(int x) { co_return 2 * co_await once(x); }
 //

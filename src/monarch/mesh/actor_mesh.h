@@ -1,5 +1,6 @@
-// ActorMesh<A>: a handle to many actors of one class, or to a part of them, with named dimensions. A value: copy it, send
-// it as an argument, keep it. It does not keep the actors alive, and lives no longer than the runtime of its process.
+// ActorMesh<A>: a handle to many actors of one class, or to a part of them, with named dimensions. A value: copy it,
+// send it as an argument, keep it. It does not keep the actors alive, and lives no longer than the runtime of its
+// process.
 #pragma once
 
 #include <stdexcept>

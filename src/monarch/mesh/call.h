@@ -42,7 +42,8 @@ class MeshCall {
   std::optional<CallError> failure() const;
   CallError not_decodable(uint32_t rank, const Error& why) const;
 
-  // Resumes `frame` when decided, in the turn that is running; outside of actors it waits here and returns false (go on).
+  // Resumes `frame` when decided, in the turn that is running; outside of actors it waits here and returns false (go
+  // on).
   bool suspend(std::coroutine_handle<> frame) const;
 
  private:

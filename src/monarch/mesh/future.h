@@ -1,6 +1,6 @@
 // Future<T>: the outcome of a call that has been sent. get() waits for it and drives the process meanwhile; an actor's
-// endpoint that returns Task may co_await it instead, which gives the thread back. A future may be dropped; the call goes
-// on. Copies are cheap and refer to the same call.
+// endpoint that returns Task may co_await it instead, which gives the thread back. A future may be dropped; the call
+// goes on. Copies are cheap and refer to the same call.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // Memory of small messages: blocks of one size, kept by the thread that freed them for the next message that it makes.
-// Where one thread makes messages and another frees them, full chains of blocks go back by way of a shared depot, so that
-// neither of them calls the allocator.
+// Where one thread makes messages and another frees them, full chains of blocks go back by way of a shared depot, so
+// that neither of them calls the allocator.
 #pragma once
 
 #include <cstddef>
