@@ -278,7 +278,6 @@ void bind_runtime(nb::module_& m) {
     return nb::bytes(reinterpret_cast<const char*>(job.data()), job.size());
   });
   m.def("new_actor_index", [] { return runtime().node().new_actor_index(); });
-  m.def("pid_of", [](NodeId node) { return runtime().host().pid_of(node); });
   m.def("down_reason", [](NodeId node) -> std::optional<std::string> {
     std::string why;
     if (!runtime().node().is_down(node, &why)) return std::nullopt;

@@ -108,10 +108,6 @@ ProcMesh Runtime::this_proc() {
   return ProcMesh(process_->node(), nullptr, "this_proc", {process_->node().id()}, Extent());
 }
 
-pid_t Runtime::pid_of(const ProcMesh& procs, int64_t rank) const {
-  return process_->host().pid_of(procs.nodes().at(static_cast<size_t>(rank)));
-}
-
 void Runtime::stop(const std::vector<NodeId>& nodes, const std::string& reason) {
   std::mutex mutex;
   std::condition_variable condition;

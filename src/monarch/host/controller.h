@@ -55,7 +55,6 @@ class Runtime final : public ProcOwner {
   ProcMesh this_proc();
 
   ProcessRuntime& process() { return *process_; }
-  pid_t pid_of(const ProcMesh& procs, int64_t rank) const;  // -1 while it is not known
 
   // The Runtime that was made last and lives; null: none. For this_host() alone.
   static Runtime* current();
