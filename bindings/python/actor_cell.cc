@@ -529,7 +529,7 @@ std::shared_ptr<Cell> PyCellFactory::make(Node& node, ActorIndex index, MessageP
   live_.push_back(cell);
   if (parked_ > static_cast<int>(handed_.size())) {
     handed_.push_back(cell);
-    changed_.notify_one();
+    work_.notify_one();
     return cell;
   }
   // It may be the reactor that runs this, whose mask would be inherited: the thread sets its own (park_loop).
@@ -554,7 +554,7 @@ void PyCellFactory::park_loop(std::shared_ptr<PyCell> cell) {
     cell.reset();
     std::unique_lock lock(mutex_);
     ++parked_;
-    changed_.wait(lock, [this] { return !handed_.empty(); });
+    work_.wait(lock, [this] { return !handed_.empty(); });
     --parked_;
     cell = std::move(handed_.back());
     handed_.pop_back();
@@ -567,7 +567,7 @@ void PyCellFactory::forget(PyCell* cell) {
   if (found == live_.end()) return;
   if (cell->end_is_failure()) failed_.push_back(*found);
   live_.erase(found);
-  changed_.notify_all();
+  if (live_.empty()) all_ended_.notify_all();
 }
 
 bool PyCellFactory::has_actors() {
@@ -585,7 +585,7 @@ void PyCellFactory::stop_all(int64_t limit_ns, const std::string& reason) {
   header.kind = FrameKind::kStopActor;
   for (auto& cell : cells) cell->deliver(Message::make(header, reason));
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return live_.empty(); });
+  all_ended_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return live_.empty(); });
 }
 
 void PyCellFactory::report_unobserved() {

@@ -129,7 +129,8 @@ class PyCellFactory final : public CellFactory {
   void park_loop(std::shared_ptr<PyCell> first);
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable work_;       // for parked threads
+  std::condition_variable all_ended_;
   std::vector<std::shared_ptr<PyCell>> live_;
   std::vector<std::shared_ptr<PyCell>> failed_;
   std::vector<std::shared_ptr<PyCell>> handed_;  // to parked threads

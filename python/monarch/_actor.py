@@ -128,7 +128,7 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     _identities.current = identity
     from monarch import _endpoint
 
-    _name_thread("monarch-actor-driver")
+    name_thread("monarch-actor-driver")
     table = _endpoint.table_of(cls)
     if _setup_error is not None:
         cell.set_up(object(), identity, extent, [(_raise_setup_error, _endpoint.SYNC)] * max(1, len(table.functions)))
@@ -145,10 +145,28 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     return table.is_async
 
 
-def _name_thread(name: str) -> None:
+def name_thread(name: str) -> None:
+    """Sets ``threading.current_thread().name``.
+
+    ``threading`` makes an object for a thread that it did not start when it is first asked for. To make it here, only to
+    give it its name, would be a third of the cost of an actor: it takes the name when it is made.
+    """
     import threading
 
-    threading.current_thread().name = name
+    _identities.thread_name = name
+    if not issubclass(threading._DummyThread, _NamedThread):  # type: ignore[attr-defined]
+        threading._DummyThread = type("ActorThread", (_NamedThread, threading._DummyThread), {})  # type: ignore[attr-defined]
+    known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    if known is not None:
+        known.name = name
+
+
+class _NamedThread:
+    def __init__(self) -> None:
+        super().__init__()
+        name = getattr(_identities, "thread_name", None)
+        if name is not None:
+            self.name = name
 
 
 def _no_loop(function: Any, cls: type) -> Any:

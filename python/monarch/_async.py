@@ -13,7 +13,7 @@ _TURN_EVERY = 64
 
 def run(cell: Any) -> None:
     """Runs until the actor ends. On the actor's own thread."""
-    _actor._name_thread("monarch-actor-event-loop")
+    _actor.name_thread("monarch-actor-event-loop")
     with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
         runner.run(_main(cell))
 
