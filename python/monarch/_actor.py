@@ -80,7 +80,7 @@ def release_constructors(payload: dict[str, Any]) -> None:
     global _gate_open, _setup_error
     setup = payload["setup"]
     if setup is not None:
-        import pickle
+        import _pickle as pickle
 
         try:
             outcome = pickle.loads(setup)()

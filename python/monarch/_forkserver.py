@@ -1,46 +1,62 @@
 """The fork server. One thread; imports what workers need, then forks them."""
 
+import _signal as signal
 import gc
 import os
-import signal
 
 
-def _preload() -> None:
+def _preload(code_by_value: bool) -> None:
     """What nearly every worker needs. Cheap enough to stand between a script's start and its first worker."""
-    import pickle  # noqa: F401
+    import _pickle  # noqa: F401
     import threading  # noqa: F401
 
-    import cloudpickle  # noqa: F401
+    if code_by_value:
+        import cloudpickle  # noqa: F401
 
     from monarch import _actor, _mesh, _runtime, _value_mesh, _worker, actor  # noqa: F401
 
 
-def _preload_more() -> None:
-    """What many workers need, for the ones that come later."""
-    import asyncio  # noqa: F401
-    import linecache  # noqa: F401
+# What many workers need, for the ones that come later: imported in the gaps, in pieces of a few milliseconds.
+_LATER = (
+    "pickle",
+    "signal",
+    "typing",
+    "inspect",
+    "cloudpickle",
+    "linecache",
+    "socket",
+    "ssl",
+    "concurrent.futures",
+    "asyncio",
+    "monarch._async",
+    "monarch._exceptions",
+)
+_GAP_MS = 10  # nothing asked for in this time: a gap
 
-    from monarch import _async, _exceptions  # noqa: F401
 
-
-def main(fds: list[int]) -> None:
+def main(fds: list[int], code_by_value: bool) -> None:
+    """``code_by_value``: the script has actor classes that workers cannot import."""
     socket = fds[0]
     # Dies with the thread that started it (the script's reactor), and on EOF; Ctrl-C is the script's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from monarch import _core, _worker
 
-    _preload()
+    _preload(code_by_value)
     server = _core.ForkServer(socket)
     gc.collect()
     gc.freeze()  # what is here is shared by all workers: do not touch it in a collection
     server.ready()
-    more = False
+    later = list(_LATER)
     while True:
-        if not more and not server.has_request():
-            _preload_more()
-            gc.collect()
-            gc.freeze()
-            more = True
+        if later and not server.has_request(_GAP_MS):
+            try:
+                __import__(later.pop(0))
+            except ImportError:
+                pass  # a Python without ssl
+            if not later:
+                gc.collect()
+                gc.freeze()
+            continue
         request = server.next()
         if request is None:
             os._exit(0)

@@ -91,7 +91,7 @@ def _shutdown() -> None:
 
 def configure() -> None:
     """Tells the core which Python functions to call."""
-    import pickle
+    import _pickle as pickle
 
     from monarch import _actor, _context, _endpoint, _exceptions, _future, _pickle, _value_mesh
     from monarch._geometry import Extent, Point
@@ -169,10 +169,24 @@ def start_fork_server() -> None:
     if os.environ.get("MONARCH_SPAWN") == "exec":
         return
     _base_env = dict(os.environ)
-    _core.start_fork_server(_interpreter("_forkserver"), _env_list(_base_env), os.getcwd())
+    command = _interpreter("_forkserver", f", {_has_actors_of_main()}")
+    _core.start_fork_server(command, _env_list(_base_env), os.getcwd())
 
 
-def _interpreter(module: str) -> list[str]:
+def _has_actors_of_main() -> bool:
+    """Has the script, or the notebook, defined actor classes? Workers get them by value."""
+    from monarch._actor import Actor
+
+    classes = Actor.__subclasses__()
+    while classes:
+        cls = classes.pop()
+        if cls.__module__ in ("__main__", "__mp_main__"):
+            return True
+        classes += cls.__subclasses__()
+    return False
+
+
+def _interpreter(module: str, arguments: str = "") -> list[str]:
     """The command that runs ``main`` of a module of this package, wherever the script found the package.
 
     Not with ``-m``: that looks into the working directory first, where a ``pickle.py`` of the user's may lie.
@@ -183,7 +197,7 @@ def _interpreter(module: str) -> list[str]:
         "if sys.path[:1] == ['']: del sys.path[0]\n"
         f"if {root!r} not in sys.path: sys.path.append({root!r})\n"
         f"from monarch import {module}\n"
-        f"{module}.main([int(sys.argv[-1])])"
+        f"{module}.main([int(sys.argv[-1])]{arguments})"
     )
     return [sys.executable, *_interpreter_flags(), "-c", code]
 
@@ -215,7 +229,7 @@ def _must_exec(env: dict[str, str]) -> bool:
 
 def launch(label: str, setup: Any, env: dict[str, str], mesh: Any) -> dict[str, Any]:
     """What the core needs to start one process."""
-    import pickle
+    import _pickle as pickle
 
     full_env = {**os.environ, **env}
     by_exec = _must_exec(full_env)

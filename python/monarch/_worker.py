@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _signal as signal
 import os
-import signal
 import sys
 
 # How long actors may take for their clean-up when their process is asked to end, in seconds.
@@ -27,7 +27,7 @@ def main(fds: list[int]) -> None:
 
 
 def _run(fds: list[int]) -> int:
-    import pickle
+    import _pickle as pickle
 
     from monarch import _actor, _core, _runtime
 

@@ -36,9 +36,10 @@ bool send_fork_request(int socket, NodeId node, const std::array<int, kFdCount>&
 }
 
 void ForkServer::report(const ForkReport& report) { send(socket_, &report, sizeof report, MSG_NOSIGNAL); }
-bool ForkServer::has_request() const {
+
+bool ForkServer::has_request(int wait_ms) const {
   pollfd fd{socket_, POLLIN, 0};
-  return poll(&fd, 1, 0) > 0;
+  return poll(&fd, 1, wait_ms) > 0;
 }
 
 void ForkServer::report_ready() { report({.kind = ForkReport::kReady}); }

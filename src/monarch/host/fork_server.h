@@ -33,8 +33,8 @@ class ForkServer {
   };
   // Blocks until a worker is wanted; reaps and reports workers meanwhile. nullopt: the host is gone.
   std::optional<Request> next();
-  // Is a worker wanted now?
-  bool has_request() const;
+  // Is a worker wanted now, or within `wait_ms`?
+  bool has_request(int wait_ms) const;
   void report_ready();
   void report_spawned(NodeId node, pid_t pid);
   void report_failed(NodeId node, int error);
