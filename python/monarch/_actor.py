@@ -148,15 +148,16 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
 def name_thread(name: str) -> None:
     """Sets ``threading.current_thread().name``.
 
-    ``threading`` makes an object for a thread that it did not start when it is first asked for. To make it here, only to
-    give it its name, would be a third of the cost of an actor: it takes the name when it is made.
+    ``threading`` makes an object for a thread that it did not start when it is first asked for. To make it here, only
+    to give it its name, would be a third of the cost of an actor: it takes the name when it is made.
     """
     import threading
 
+    known_threads: Any = threading
     _identities.thread_name = name
-    if not issubclass(threading._DummyThread, _NamedThread):  # type: ignore[attr-defined]
-        threading._DummyThread = type("ActorThread", (_NamedThread, threading._DummyThread), {})  # type: ignore[attr-defined]
-    known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    if not issubclass(known_threads._DummyThread, _NamedThread):
+        known_threads._DummyThread = type("ActorThread", (_NamedThread, known_threads._DummyThread), {})
+    known = known_threads._active.get(threading.get_ident())
     if known is not None:
         known.name = name
 

@@ -1,7 +1,7 @@
 """Pickling for messages: protocol 5, out-of-band buffers, code of ``__main__`` by value (cloudpickle).
 
-Here and on the way to a worker's first answer it is the C module ``_pickle`` that is imported: ``pickle`` around it brings
-``re`` and ``enum``, and with ``signal`` and cloudpickle would be a third of that way.
+Here and on the way to a worker's first answer it is the C module ``_pickle`` that is imported: ``pickle`` around it
+brings ``re`` and ``enum``, and with ``signal`` and cloudpickle would be a third of that way.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class _HasCode(Exception):
 def _make_fast_pickler() -> Any:
     """The C pickler, which stops at code that the receiver cannot import. Most messages have none."""
     global _fast_pickler
-    import io
     import _pickle as pickle
+    import io
     import sys
     from types import FunctionType
 
