@@ -270,7 +270,7 @@ void PyCell::run() {
     }
   }
   methods_.clear();
-  instance_ = identity_ = extent_ = scalar_extent_ = context_ = view_extent_ = Ref();
+  instance_ = identity_ = extent_ = scalar_extent_ = context_ = Ref();
   self = Ref();
   if (stop_request_.token != 0) {
     Outgoing done{FrameHeader{}, {}, {}};

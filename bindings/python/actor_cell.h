@@ -98,7 +98,6 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   uint32_t context_rank_ = 0;
   uint8_t context_flags_ = 0;
   std::vector<std::byte> context_view_;
-  Ref view_extent_;
   FrameHeader stop_request_;
   NodeId stop_from_ = 0;
 
@@ -125,7 +124,6 @@ class PyCellFactory final : public CellFactory {
   bool has_actors();
 
  private:
-  struct Parked;
   void park_loop(std::shared_ptr<PyCell> first);
 
   std::mutex mutex_;

@@ -209,7 +209,9 @@ class Endpoint(_core.EndpointBase):
         return iter(self._stream(*args, **kwargs))
 
     def rref(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("Endpoint.rref needs the tensor engine, which is not there yet.")
+        raise NotImplementedError(
+            "Endpoint.rref is not there yet: it needs the tensor engine; README.md lists what is."
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(

@@ -1,6 +1,8 @@
 """Workers that die, constructors and bootstrap functions that fail, and what a worker inherits from its script."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 from script_run import WAYS, Run
@@ -487,3 +489,12 @@ assert len(many.spawn("a", A).count.call().get()) == 32
 many.stop().get()
 """, way=way).ok(limit=60)  # fmt: skip
     assert run.out.count("cleaned up") == 34
+
+
+def test_the_fork_server_imports_little_before_its_first_fork():
+    code = (
+        "import sys; from monarch import _forkserver; _forkserver._preload(False); "
+        "print([name for name in ('asyncio', 'cloudpickle', 'inspect', 'logging') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -74,6 +74,9 @@ def test_a_missing_name_says_so():
     with pytest.raises(NotImplementedError, match="proc_bind and bootstrap_command are not there yet"):
         host.spawn_procs(bootstrap_command=lambda point: None)
     plain = this_proc().spawn("plain", Plain).method
+    assert "- endpoints: `rref`" in README.read_text()
+    with pytest.raises(NotImplementedError, match="rref is not there yet"):
+        as_endpoint(plain).rref()
     with pytest.raises(NotImplementedError, match="explicit_response_port.* is not there yet"):
         as_endpoint(plain, explicit_response_port=True)
 
