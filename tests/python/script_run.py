@@ -19,9 +19,11 @@ WAYS = {
     "exec": {"MONARCH_SPAWN": "exec"},
     "unix": {"MONARCH_TRANSPORT": "unix"},
 }
+# A printed line is one write: unbuffered (-u, so that no output waits), the line of another process could come into it.
 PROLOGUE = """
 import asyncio, os, signal, subprocess, sys, threading, time
 from monarch.actor import *
+sys.stdout.reconfigure(line_buffering=True, write_through=False)
 """
 
 
