@@ -181,6 +181,7 @@ void PyCell::refuse(MessagePtr message) {
 void PyCell::wake() {
   node_.driver().notify(waiter_);
   if (armed_.load(std::memory_order_seq_cst) && armed_.exchange(false, std::memory_order_seq_cst)) {
+    node_.driver().end_attend();
     eventfd_write(event_.get(), 1);
   }
 }
@@ -335,17 +336,15 @@ int PyCell::event_fd() {
 }
 
 bool PyCell::arm() {
-  armed_.store(true, std::memory_order_seq_cst);
-  if (!mailbox_.empty()) {
-    armed_.store(false, std::memory_order_seq_cst);
-    return false;
-  }
   node_.driver().attend();
-  return true;
+  armed_.store(true, std::memory_order_seq_cst);
+  if (mailbox_.empty()) return true;
+  if (armed_.exchange(false, std::memory_order_seq_cst)) node_.driver().end_attend();
+  return false;
 }
 
 void PyCell::disarm() {
-  armed_.store(false, std::memory_order_seq_cst);
+  if (armed_.exchange(false, std::memory_order_seq_cst)) node_.driver().end_attend();
   eventfd_t ignored;
   eventfd_read(event_.get(), &ignored);
 }

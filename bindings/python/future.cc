@@ -329,8 +329,12 @@ PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) 
   if (!future.call) {
     bridge->complete(ticket);
   } else {
-    future.call->observe(future.arrivals_wanted(), [bridge, ticket] { bridge->complete(ticket); });
-    runtime->driver().attend();
+    Driver& driver = runtime->driver();
+    driver.attend();
+    future.call->observe(future.arrivals_wanted(), [bridge, ticket, &driver] {
+      driver.end_attend();
+      bridge->complete(ticket);
+    });
   }
   Py_RETURN_NONE;
 }

@@ -151,6 +151,7 @@ void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_pt
       undeliverable(outgoing.header.sender, id_, why);
     }
   }
+  if (call) driver_.poll_after_send();
 }
 
 // ---- Calls ----

@@ -166,13 +166,9 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
     }
     const bool look_at_clock = rounds % 16 == 0;
     if (found && !look_at_clock) continue;
-    if (!found) {
-      if (rounds % kPausesPerYield == 0) {
-        sched_yield();
-      } else {
-        pause_cpu();
-      }
-      if (!look_at_clock && start_ns != 0) continue;
+    if (!found && !look_at_clock && start_ns != 0) {
+      pause_cpu();
+      continue;
     }
     const int64_t now_ns = monotonic_ns();
     if (start_ns == 0) {
@@ -186,6 +182,11 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
       if (now_ns < std::min(deadline_ns, interrupt_ns)) continue;
       if (now_ns < deadline_ns) error = EINTR;
     } else if (now_ns < std::min(deadline_ns, spin_until_ns)) {
+      if (rounds % kPausesPerYield == 0) {
+        sched_yield();
+      } else {
+        pause_cpu();
+      }
       continue;
     } else if (now_ns < deadline_ns) {
       const int64_t left_ns = deadline_ns == kNoDeadline ? INT64_MAX : deadline_ns - now_ns;
@@ -260,7 +261,17 @@ void Driver::poll_once() {
   leave();
 }
 
-void Driver::attend() { hand_to_reactor(kLeaverRounds); }
+void Driver::attend() {
+  attended_.fetch_add(1, std::memory_order_seq_cst);
+  hand_to_reactor(kLeaverRounds);
+}
+
+void Driver::end_attend() { attended_.fetch_sub(1, std::memory_order_seq_cst); }
+
+void Driver::poll_after_send() {
+  if (followers_.load(std::memory_order_relaxed) != 0 || attended_.load(std::memory_order_seq_cst) != 0) return;
+  poll_once();
+}
 
 // Reactor: somebody rang while the bell said kEpoll.
 void Driver::on_event() {

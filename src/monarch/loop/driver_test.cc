@@ -424,6 +424,38 @@ TEST(Driver, LeavesTheBellToTheReactorAtOnceWhenOthersWait) {
 }
 
 // remove() returns only when poll() is over: whoever is freed afterwards is not touched (AddressSanitizer watches).
+// The states are looked at right after the call: the reactor's tick is a millisecond away, and may come between now and
+// then.
+TEST(Driver, ALookAfterASendKeepsTheBellAwakeUnlessALoopReliesOnTheReactor) {
+  constexpr uint64_t kLooks = 200;
+  Home home;
+  Counter counter(home);
+  auto count_awake = [&] {
+    uint64_t awake = 0;
+    for (uint64_t value = 1; value <= kLooks; ++value) {
+      counter.publish(value);
+      home.driver->poll_after_send();
+      if (home.page->state.load() == kAwake) ++awake;
+    }
+    return awake;
+  };
+  EXPECT_GT(count_awake(), kLooks * 3 / 4);
+  home.driver->attend();
+  home.driver->attend();
+  home.driver->end_attend();
+  while (home.page->state.load() != kEpoll) sched_yield();
+  auto count_epoll = [&] {
+    uint64_t epoll = 0;
+    for (uint64_t look = 0; look < kLooks; ++look) {
+      home.driver->poll_after_send();
+      if (home.page->state.load() == kEpoll) ++epoll;
+    }
+    return epoll;
+  };
+  EXPECT_GT(count_epoll(), kLooks * 3 / 4);
+  home.driver->end_attend();
+}
+
 TEST(Driver, RemoveWaitsForARunningPoll) {
   Home home;
   std::atomic<bool> stop{false};
