@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from source_files import source_files
+
 SUFFIXES = {".h", ".cc", ".inc"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
@@ -126,10 +128,8 @@ def check_file(path: str, text: str, layers: list[str]) -> Iterator[Violation]:
 def check_tree(root: Path) -> list[Violation]:
     layers = read_layers(root)
     violations = []
-    for folder in ("src", "bindings", "tests", "bench", "examples"):
-        for file in sorted((root / folder).rglob("*")):
-            if file.suffix in SUFFIXES:
-                violations += check_file(file.relative_to(root).as_posix(), file.read_text(), layers)
+    for path, text in source_files(root, SUFFIXES):
+        violations += check_file(path, text, layers)
     return violations
 
 

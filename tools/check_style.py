@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from source_files import source_files
+
 LINE_LENGTH_MAX = 124
 
 
@@ -28,10 +30,8 @@ def check_text(path: str, text: str) -> Iterator[str]:
 def main() -> int:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent)
     violations = []
-    for folder in ("src", "bindings", "tests", "bench", "examples"):
-        for file in sorted((root / folder).rglob("*")):
-            if file.suffix in {".h", ".cc"}:
-                violations += check_text(file.relative_to(root).as_posix(), file.read_text())
+    for path, text in source_files(root, {".h", ".cc"}):
+        violations += check_text(path, text)
     for violation in violations:
         print(violation)
     print(f"check_style: {len(violations)} violations" if violations else "check_style: clean")

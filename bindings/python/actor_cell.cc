@@ -157,6 +157,7 @@ std::string describe_exception(PyObject* exception) {
 // ---- PyCell: messages in ----
 
 void PyCell::deliver(MessagePtr message) {
+  inflow_->arrived(*message);
   if (mailbox_.push(message)) {
     wake();
     return;
@@ -194,6 +195,7 @@ std::string PyCell::epitaph() {
 // The actor takes nothing more: what waits, and what comes, is answered with the epitaph.
 void PyCell::refuse_rest() {
   mailbox_.close(batch_);
+  inflow_->begin_blocking();  // for good: nobody is held back by an actor that has ended
   while (MessagePtr message = batch_.pop()) refuse(std::move(message));
 }
 
@@ -221,7 +223,7 @@ void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, st
 }
 
 void PyCell::run() {
-  current_actor.id = {node_.id(), index_};
+  current_actor = {{node_.id(), index_}, inflow_};
   Ref self = Ref::steal(box<std::shared_ptr<PyCell>>(cell_type, shared_from_this()));
   rank_ = spawn_->header.rank;
   const Ticket spawn_ticket{spawn_->header, spawn_->from, false};
@@ -429,6 +431,7 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     if (idle_since_ns_ != 0) Driver::note_wait(monotonic_ns() - std::exchange(idle_since_ns_, 0));
   }
   MessagePtr message = batch_.pop();
+  inflow_->taken(Inflow::cost_of(*message));
   const FrameHeader& header = message->header;
   if (header.kind == FrameKind::kStopActor) {
     stop_request_ = header;
@@ -511,8 +514,10 @@ void PyCell::fail_with_current_exception(const char* while_doing) {
 void PyCell::handle_undeliverable(const Message& message) {
   Ref self = Ref::steal(box<std::shared_ptr<PyCell>>(cell_type, shared_from_this()));
   Ref text = Ref::steal(py_string(message.text()));
-  PyObject* args[] = {self.get(), text.get()};
-  Ref dealt_with = Ref::steal(PyObject_Vectorcall(state().undeliverable.get(), args, 2, nullptr));
+  const ActorId dest = undeliverable_dest(message);
+  Ref address = Ref::steal(Py_BuildValue("(KK)", dest.node, dest.index));
+  PyObject* args[] = {self.get(), text.get(), address.get()};
+  Ref dealt_with = Ref::steal(PyObject_Vectorcall(state().undeliverable.get(), args, 3, nullptr));
   if (!dealt_with) {
     fail_with_current_exception("_handle_undeliverable_message");
   } else if (PyObject_IsTrue(dealt_with.get()) != 1) {

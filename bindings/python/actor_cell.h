@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "monarch/actor/cell.h"
+#include "monarch/actor/inflow.h"
 #include "monarch/actor/mailbox.h"
 #include "monarch/actor/node.h"
 #include "support.h"
@@ -23,7 +24,8 @@ inline constexpr int kExplicitPort = 4;  // added to it: the method answers thro
 
 class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
  public:
-  PyCell(Node& node, ActorIndex index, MessagePtr spawn) : node_(node), index_(index), spawn_(std::move(spawn)) {}
+  PyCell(Node& node, ActorIndex index, MessagePtr spawn)
+      : node_(node), index_(index), spawn_(std::move(spawn)), inflow_(std::make_shared<Inflow>(node, index)) {}
 
   // Any thread, no GIL.
   void deliver(MessagePtr message) override;
@@ -82,6 +84,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   MessagePtr spawn_;
   uint32_t rank_ = 0;
   Mailbox mailbox_;
+  const std::shared_ptr<Inflow> inflow_;  // shared: see CurrentActor
   Waiter waiter_;
   std::atomic<bool> armed_{false};
   UniqueFd event_;

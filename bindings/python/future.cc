@@ -331,7 +331,10 @@ PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) 
   } else {
     Driver& driver = runtime->driver();
     driver.attend();
-    future.call->observe(future.arrivals_wanted(), [bridge, ticket, &driver] {
+    std::shared_ptr<Inflow> inflow = current_actor.inflow;
+    if (inflow) inflow->begin_blocking();
+    future.call->observe(future.arrivals_wanted(), [bridge, ticket, inflow, &driver] {
+      if (inflow) inflow->end_blocking();
       driver.end_attend();
       bridge->complete(ticket);
     });
@@ -345,6 +348,7 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
   thread_local Waiter waiter;
   Driver& driver = state().runtime->driver();
   thread_local const bool main_thread = gettid() == getpid();  // the one that looks at signals
+  const InflowBlocked blocked(current_actor.inflow.get());
   if (call != nullptr) call->add_waiter(waiter);
   int outcome;
   for (;;) {

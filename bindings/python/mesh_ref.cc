@@ -1,8 +1,11 @@
 #include "mesh_ref.h"
 
+#include <algorithm>
+
 #include "codec.h"
 #include "future.h"
 #include "gil.h"
+#include "monarch/base/log.h"
 #include "state.h"
 
 namespace monarch {
@@ -11,8 +14,6 @@ namespace {
 
 // Above this a copy is made without the GIL.
 constexpr uint64_t kGilCopyMax = 256 * 1024;
-// A sender whose peer has this much waiting stops until half of it has gone.
-constexpr uint64_t kBacklogMax = uint64_t{64} << 20;
 
 PyTypeObject* mesh_ref_type = nullptr;
 
@@ -74,28 +75,33 @@ bool send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader 
   return true;
 }
 
-// Waits while a peer of the mesh has too much to take. Replies are not held up by this, only new messages.
-bool wait_for_room(ProcessRuntime& runtime, const MeshRefState& mesh, uint64_t limit) {
+// Waits while the mesh, or a link to it, has too much to take. Replies are not held up by this, only new messages.
+bool wait_for_room(ProcessRuntime& runtime, const MeshRefState& mesh, PyObject* endpoint) {
   struct Room {
     Node& node;
     const Members& members;
-    uint64_t limit;
+    uint64_t backlog_max;
     static bool there(const void* self) {
       const auto* room = static_cast<const Room*>(self);
-      for (const ActorId& id : room->members.ids) {
-        if (id.node == room->node.id()) continue;
-        Link* link = room->node.route(id.node);
-        if (link != nullptr && !link->closed() && link->backlog() > room->limit) return false;
-      }
-      return true;
+      return room->node.has_room(room->members, room->backlog_max);
     }
   };
-  Room room{runtime.node(), *mesh.members, limit};
+  Room room{runtime.node(), *mesh.members, Node::kBacklogMax};
   if (Room::there(&room)) return true;
-  room.limit = limit / 2;
-  for (;;) {
-    const int outcome = wait_for(&Room::there, &room, monotonic_ns() + 1'000'000, nullptr);
+  room.backlog_max /= 2;
+  const int64_t start_ns = monotonic_ns();
+  int64_t look_ns = Node::kRoomLookNs;
+  for (bool told = false;;) {
+    const int outcome = wait_for(&Room::there, &room, monotonic_ns() + look_ns, nullptr);
     if (outcome != 0) return outcome == 1;
+    look_ns = std::min(2 * look_ns, Node::kRoomLookMaxNs);
+    if (told || monotonic_ns() - start_ns < Node::kSlowReceiverNs) continue;
+    told = true;
+    Ref text = Ref::steal(PyObject_Str(endpoint));
+    const char* name = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    if (name == nullptr) PyErr_Clear();
+    log_line("a message to " + std::string(name == nullptr ? "an actor" : name) +
+             " has waited for 5 s: what was sent before it has not been taken yet");
   }
 }
 
@@ -188,7 +194,7 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   Encoded encoded;
   if (!encode_arguments(self, args, count, names, encoded)) return false;
   const bool may_flood = !call || encoded.total_bytes() > kGilCopyMax;
-  if (may_flood && !wait_for_room(*runtime, mesh, kBacklogMax)) return false;
+  if (may_flood && !wait_for_room(*runtime, mesh, self)) return false;
   FrameHeader header;
   header.kind = call ? FrameKind::kRequest : FrameKind::kOneway;
   header.method = endpoint.method;

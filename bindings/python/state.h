@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 
+#include "monarch/actor/inflow.h"
 #include "monarch/host/controller.h"
 #include "monarch/host/runtime.h"
 #include "support.h"
@@ -15,6 +16,7 @@ namespace monarch {
 // Who runs on this thread: set on actors' own threads.
 struct CurrentActor {
   ActorId id;
+  std::shared_ptr<Inflow> inflow;  // shared: with waits of its event loop that end after the actor has
 };
 extern thread_local CurrentActor current_actor;
 
@@ -41,7 +43,7 @@ struct State {
   Ref construct;          // (cell, spawn value, rank) -> bool: is it async? Fills the cell; raises what __init__ raised
   Ref run_async;          // (cell) -> None: runs the actor's event loop until it ends
   Ref end_actor;          // (cell, exception or None) -> None: the __cleanup__ hook
-  Ref undeliverable;      // (cell, text) -> bool: the _handle_undeliverable_message hook
+  Ref undeliverable;      // (cell, text, (node, index)) -> bool: the _handle_undeliverable_message hook
   Ref pack_error;         // (exception) -> what is pickled for the caller
   Ref format_failure;     // (exception) -> text
   Ref context_var;        // ContextVar of the current message

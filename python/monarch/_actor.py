@@ -212,24 +212,26 @@ def end_actor(cell: Any, failure: BaseException | None) -> None:
 class UndeliverableMessage:
     """Argument of ``_handle_undeliverable_message``."""
 
-    def __init__(self, sender: str, text: str) -> None:
+    def __init__(self, sender: str, dest: str, text: str) -> None:
         self._sender = sender
+        self._dest = dest
         self._text = text
 
     def sender(self) -> str:
         return self._sender
 
     def dest(self) -> str:
-        return ""
+        """The actor that it was for, as the end of its ``actor_id``: ``<index>@node``."""
+        return self._dest
 
     def error_msg(self) -> str:
         return self._text
 
 
-def undeliverable(cell: Any, text: str) -> bool:
+def undeliverable(cell: Any, text: str, dest: tuple[int, int]) -> bool:
     instance = getattr(_identities, "instance", None)
     hook = getattr(instance, "_handle_undeliverable_message", None)
     if hook is None:
         return False
     identity = getattr(_identities, "current", None)
-    return bool(hook(UndeliverableMessage(str(identity), text)))
+    return bool(hook(UndeliverableMessage(str(identity), f"<{dest[1]:x}>@{dest[0]:016x}", text)))

@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 
 MARK = "MONARCH_TEST_MARK"
+unfinished: list[Run] = []  # begun, and not done: conftest.py ends them with their test
 WAYS = {
     "fork": {},
     "exec": {"MONARCH_SPAWN": "exec"},
@@ -73,6 +74,7 @@ class Run:
             (folder / "script.py").write_text(prologue + (source or ""))
             argv = [str(folder / "script.py")]
         self.mark = uuid.uuid4().hex
+        unfinished.append(self)
         self._shm_before = set(os.listdir("/dev/shm"))
         self._err = open(folder / "err", "w")
         self.out = ""
@@ -135,6 +137,7 @@ class Run:
 
     def done(self, limit: float = 30.0) -> Run:
         """Waits for the script's end, then checks that nothing of it is left within 2 s."""
+        unfinished.remove(self)
         try:
             ended(self.process.pid, time.monotonic() + limit) or self._give_up(f"no end within {limit} s")
             self.status = self.process.wait()
@@ -172,9 +175,12 @@ class Run:
         with open(self._err.name) as file:
             return file.read()
 
-    def _give_up(self, why: str) -> None:
-        left = [describe(pid) for pid in marked(self.mark)]
+    def end_all(self) -> None:
         for pid in marked(self.mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def _give_up(self, why: str) -> None:
+        left = [describe(pid) for pid in marked(self.mark)]
+        self.end_all()
         raise AssertionError(f"{why}; alive: {left}; out {self.out!r}, err {self._stderr()!r}")

@@ -2,12 +2,16 @@
 
 import pytest
 
-from monarch.actor import Actor, SupervisionError, endpoint
+from monarch.actor import Actor, SupervisionError, context, endpoint
 
 LIMIT = 30
 
 
 class Sink(Actor):
+    @endpoint
+    def address(self):
+        return context().actor_instance.actor_id
+
     @endpoint
     def take(self, x):
         return x
@@ -28,7 +32,7 @@ class Sender(Actor):
         return self.told
 
     def _handle_undeliverable_message(self, message):
-        self.told.append(message.error_msg())
+        self.told.append((message.error_msg(), message.sender(), message.dest()))
         return self.forgiving
 
     def __cleanup__(self, exc):
@@ -45,10 +49,14 @@ def wait_until_told(sender):
 
 def test_a_sender_that_deals_with_undeliverable_messages_lives(procs):
     sink = procs.slice(gpus=0).spawn("sink", Sink)
+    address = sink.address.call_one().get(timeout=LIMIT)
     sink.stop().get(timeout=LIMIT)
     sender = procs.slice(gpus=1).spawn("sender", Sender, True)
     sender.send.call_one(sink).get(timeout=LIMIT)
-    assert "stopped: stopped by client" in wait_until_told(sender)[0]
+    ((text, who, dest),) = wait_until_told(sender)
+    assert "stopped: stopped by client" in text
+    assert "Sender sender" in who
+    assert address == "sink" + dest
 
 
 def test_a_sender_that_does_not_fails(procs):

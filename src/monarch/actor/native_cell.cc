@@ -36,7 +36,7 @@ std::shared_ptr<Cell> NativeFactory::make(Node& node, ActorIndex index, MessageP
 }
 
 NativeCell::NativeCell(Node& node, ActorIndex index, std::shared_ptr<ActorPool> pool)
-    : node_(node), index_(index), pool_(std::move(pool)), inbox_(idle_mark()) {
+    : node_(node), index_(index), pool_(std::move(pool)), inflow_(node, index), inbox_(idle_mark()) {
   self_.node = &node;
   self_.id = {node.id(), index};
 }
@@ -50,6 +50,7 @@ NativeCell::~NativeCell() {
 // ---- Inbox and turns ----
 
 void NativeCell::deliver(MessagePtr message) {
+  if (message->from != node_.id()) inflow_.arrived(*message);
   Message* raw = message.release();
   Message* head = inbox_.load(std::memory_order_relaxed);
   do {
@@ -119,7 +120,9 @@ void NativeCell::run_turn() {
       if (inbox_.compare_exchange_strong(empty, idle_mark(), std::memory_order_acq_rel)) return;
       running_turn_.store(true, std::memory_order_relaxed);
     }
-    if (!handle(queue_.pop())) return;  // suspended: somebody else may have the turn already
+    MessagePtr message = queue_.pop();
+    if (message->from != node_.id()) inflow_.taken(Inflow::cost_of(*message));
+    if (!handle(std::move(message))) return;  // suspended: somebody else may have the turn already
   }
   running_turn_.store(false, std::memory_order_relaxed);
   pool_->schedule(shared_from_this());
@@ -335,6 +338,7 @@ bool NativeCell::drive(bool start) {
       running_->task.start();
     } else {
       self_.message_rank = running_->request->header.rank;
+      inflow_.end_blocking();
       std::exchange(resume_, nullptr).resume();
     }
     start = false;
@@ -346,6 +350,7 @@ bool NativeCell::drive(bool start) {
 
 void NativeCell::resume_after(PendingCall& call, std::coroutine_handle<> frame) {
   resume_ = frame;
+  inflow_.begin_blocking();
   awaiting_.store(2, std::memory_order_relaxed);
   running_turn_.store(false, std::memory_order_relaxed);
   // weak: the call may be held by the very coroutine that this cell holds.

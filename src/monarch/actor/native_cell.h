@@ -8,6 +8,7 @@
 
 #include "monarch/actor/actor_pool.h"
 #include "monarch/actor/cell.h"
+#include "monarch/actor/inflow.h"
 #include "monarch/actor/node.h"
 #include "monarch/actor/registry.h"
 #include "monarch/actor/turn.h"
@@ -28,8 +29,14 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
 
   // internal::Turn
   void resume_after(PendingCall& call, std::coroutine_handle<> frame) override;
-  Waiter& begin_blocking() override { return pool_->begin_blocking(); }
-  void end_blocking() override { pool_->end_blocking(); }
+  Waiter& begin_blocking() override {
+    inflow_.begin_blocking();
+    return pool_->begin_blocking();
+  }
+  void end_blocking() override {
+    pool_->end_blocking();
+    inflow_.end_blocking();
+  }
   bool stopping() const override { return pool_->stopping(); }
 
  private:
@@ -70,6 +77,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   Node& node_;
   const ActorIndex index_;
   const std::shared_ptr<ActorPool> pool_;
+  Inflow inflow_;  // of messages of other nodes: here, a sender that floods is slowed down another way
 
   std::atomic<Message*> inbox_;
   std::atomic<bool> running_turn_{false};

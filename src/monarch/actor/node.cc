@@ -1,5 +1,7 @@
 #include "monarch/actor/node.h"
 
+#include <cstring>
+
 #include "monarch/base/log.h"
 
 namespace monarch {
@@ -14,6 +16,14 @@ constexpr char kEnding[] = "this process is ending";
 // Part of an actor's index: who made it (Node::new_actor_index).
 uint64_t creator_of(ActorIndex index) { return index >> 32; }
 }  // namespace
+
+ActorId undeliverable_dest(const Message& message) {
+  ActorId dest;
+  if (message.parts.size() == 1 && message.parts[0].size == sizeof dest) {
+    std::memcpy(&dest, message.parts[0].data, sizeof dest);
+  }
+  return dest;
+}
 
 MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why) {
   FrameHeader header;
@@ -85,6 +95,11 @@ void Node::node_down(NodeId node, const std::string& reason) {
     if (!down_.emplace(node, reason).second) return;
     any_down_.store(true, std::memory_order_relaxed);
   }
+  {
+    std::lock_guard lock(held_mutex_);
+    std::erase_if(held_, [node](const ActorId& id) { return id.node == node; });
+    any_held_.store(!held_.empty(), std::memory_order_relaxed);
+  }
   // Dead first, then the slots: a call that opens its slot later sees the death when it sends (cast()).
   fail_owed([node](NodeId owing) { return owing == node; }, reason);
   refuse_early([node](ActorIndex index) { return creator_of(index) == (node & 0xffffffff); },
@@ -118,6 +133,10 @@ void Node::on_closed(Link& link, const Error& why) {
 }
 
 void Node::on_control(Link& link, MessagePtr message) {
+  const FrameHeader& header = message->header;
+  if (header.kind == FrameKind::kHold || header.kind == FrameKind::kResume) {
+    return on_room({link.peer(), header.dest}, header.kind == FrameKind::kResume);
+  }
   if (hooks_.on_control) hooks_.on_control(link, std::move(message));
 }
 
@@ -148,10 +167,45 @@ void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_pt
       // A link that just broke, whose reason is not known yet: node_down() will fill the slot with it.
       if (is_down(id.node, nullptr) || route(id.node) == nullptr) fill(token, rank, make_failure(token, rank, why));
     } else {
-      undeliverable(outgoing.header.sender, id_, why);
+      undeliverable(outgoing.header.sender, id_, id, why);
     }
   }
   if (call) driver_.poll_after_send();
+}
+
+// ---- Back-pressure ----
+
+bool Node::has_room(const Members& members, uint64_t backlog_max) {
+  const bool any_held = any_held_.load(std::memory_order_relaxed);
+  for (const ActorId& id : members.ids) {
+    if (id.node != id_) {
+      Link* link = route(id.node);
+      if (link == nullptr || link->closed()) continue;
+      if (link->backlog() > backlog_max) return false;
+    }
+    if (!any_held) continue;
+    std::lock_guard lock(held_mutex_);
+    if (held_.contains(id)) return false;
+  }
+  return true;
+}
+
+void Node::tell_sender(NodeId node, FrameKind kind, ActorIndex actor) {
+  if (node == id_) return on_room({id_, actor}, kind == FrameKind::kResume);
+  Outgoing notice{FrameHeader{}, {}, {}};
+  notice.header.kind = kind;
+  notice.header.dest = actor;
+  if (Link* link = route(node)) link->send_control(notice);
+}
+
+void Node::on_room(const ActorId& actor, bool has_room) {
+  std::lock_guard lock(held_mutex_);
+  if (has_room) {
+    held_.erase(actor);
+  } else {
+    held_.insert(actor);
+  }
+  any_held_.store(!held_.empty(), std::memory_order_relaxed);
 }
 
 // ---- Calls ----
@@ -212,12 +266,13 @@ void Node::refuse(const Message& message, std::string_view why) {
     Outgoing failure{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
     reply(header, message.from, FrameKind::kReplyFailed, failure);
   } else if (header.kind == FrameKind::kOneway) {
-    undeliverable(header.sender, message.from, why);
+    undeliverable(header.sender, message.from, {id_, header.dest}, why);
   }
 }
 
-void Node::undeliverable(ActorIndex sender, NodeId from, std::string_view why) {
-  Outgoing bounce{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
+void Node::undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, std::string_view why) {
+  const ByteSpan part = as_byte_span(&dest, sizeof dest);
+  Outgoing bounce{FrameHeader{}, as_byte_span(why.data(), why.size()), {&part, 1}};
   bounce.header.kind = FrameKind::kUndeliverable;
   bounce.header.dest = sender;
   std::string ignored;

@@ -62,6 +62,21 @@ class Node final : public LinkSink {
   // sender.
   void cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call);
 
+  // ---- Back-pressure ----
+  // What a sender may leave waiting in a link to a node before it should wait itself.
+  static constexpr uint64_t kBacklogMax = uint64_t{16} << 20;
+  // How soon a sender that waits for room looks again (twice as long each time, up to the second), and when it says
+  // whom it waits for. At half of kBytesMax there is work left for longer than that.
+  static constexpr int64_t kRoomLookNs = 500'000;
+  static constexpr int64_t kRoomLookMaxNs = 16'000'000;
+  static constexpr int64_t kSlowReceiverNs = 5'000'000'000;
+  // Any thread. Whether a one-way message to these should be sent now: no actor among them has asked to hold back
+  // (Inflow), and no link to them has more than `backlog_max` bytes waiting. True for those that are dead. Nothing is
+  // refused otherwise: who sends, waits first, or makes memory grow.
+  bool has_room(const Members& members, uint64_t backlog_max);
+  // Any thread, from a cell: kHold or kResume for its actor, to a node that sends to it (this one too).
+  void tell_sender(NodeId node, FrameKind kind, ActorIndex actor);
+
   // ---- Actors ----
   void set_factory(CellKind kind, CellFactory& factory);
   void add_cell(ActorIndex index, std::shared_ptr<Cell> cell);
@@ -90,7 +105,7 @@ class Node final : public LinkSink {
   void deliver(MessagePtr message);
   void on_reply(MessagePtr message);
   void on_spawn(MessagePtr message);
-  void undeliverable(ActorIndex sender, NodeId from, std::string_view why);
+  void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, std::string_view why);
   uint64_t open_slot(std::shared_ptr<PendingCall> call);
   void fill(uint64_t token, uint32_t rank, MessagePtr reply);
   void fail_owed(const std::function<bool(NodeId)>& owed_by, const std::string& why);
@@ -100,6 +115,7 @@ class Node final : public LinkSink {
   void deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell);
   void refuse_early(const std::function<bool(ActorIndex)>& of, const std::string& why);
   std::shared_ptr<Cell> find_cell(ActorIndex index) const;
+  void on_room(const ActorId& actor, bool has_room);
 
   const NodeId id_;
   Driver& driver_;
@@ -120,10 +136,17 @@ class Node final : public LinkSink {
   std::unordered_map<ActorIndex, std::vector<MessagePtr>> early_;
   std::atomic<uint64_t> next_index_;
 
+  std::mutex held_mutex_;
+  std::unordered_set<ActorId> held_;  // actors of any node that asked us to hold back
+  std::atomic<bool> any_held_{false};
+
   std::mutex slots_mutex_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
 };
+
+// Of a kUndeliverable frame: whom the message was for; none if the frame does not say.
+ActorId undeliverable_dest(const Message& message);
 
 // The failure that a rank gets when its process is gone.
 MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why);

@@ -68,9 +68,10 @@ struct MeshView {
   MeshView pick_one(int64_t rank) const;  // without dimensions
 
   MeshCall request(FrameKind kind, ByteSpan body, uint32_t method) const;
-  void send(ByteSpan body, uint32_t method) const;  // one way
+  void send(ByteSpan body, uint32_t method) const;  // one way; waits first while the members have no room
 
  private:
+  void wait_for_room() const;
   void cast(Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) const;
 };
 

@@ -97,7 +97,7 @@ Message::Ptr Message::make(FrameHeader header, std::string_view body, NodeId fro
 }
 
 uint64_t Message::total_bytes() const {
-  uint64_t total = record_size_;
+  uint64_t total = body.size();
   for (const Part& part : parts) total += part.size;
   return total;
 }

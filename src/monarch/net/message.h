@@ -48,7 +48,7 @@ class Message {
   std::vector<Part> parts;
 
   std::string_view text() const { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
-  uint64_t total_bytes() const;
+  uint64_t total_bytes() const;  // body and parts, wherever they lie
 
  private:
   Message() = default;

@@ -34,8 +34,10 @@ enum class FrameKind : uint8_t {
   kNodeDown = 12,  // control: `dest` is a node that died; body says how; empty: somebody was told of it
   kPing = 13,      // control: answered with kPong by the reactor
   kPong = 14,
+  kHold = 15,          // control: actor `dest` of the sender of this has too much waiting: send it nothing one-way
+  kResume = 16,        // control: it has room again
 };
-inline constexpr uint8_t kFrameKindMax = 14;
+inline constexpr uint8_t kFrameKindMax = 16;
 
 enum FrameFlags : uint8_t {
   kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec

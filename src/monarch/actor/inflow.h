@@ -1,0 +1,81 @@
+// How much waits for one actor, and who is asked to hold back: back-pressure (DESIGN section 4).
+//
+// The receiving node counts the bytes that wait in an actor's mailbox. Above kBytesMax, each node that sends one more
+// one-way message is told to hold (FrameKind::kHold); when half of it is gone, they are told to go on (kResume). Whoever
+// sends one-way there waits meanwhile (Node::has_room). What was under way already still comes, so a mailbox grows to
+// kBytesMax and what the links of its senders had taken.
+//
+// Never a deadlock (invariant FLOW-1): an actor that itself waits for others, for a call's answer or for room, holds
+// nobody back, or two actors that flood or ask each other could wait for ever. Liveness goes before the bound.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "monarch/base/ids.h"
+#include "monarch/net/message.h"
+
+namespace monarch {
+
+class Node;
+
+class Inflow {
+ public:
+  static constexpr uint64_t kBytesMax = uint64_t{64} << 20;
+
+  Inflow(Node& node, ActorIndex index) : node_(node), index_(index) {}
+
+  // What a waiting message counts for: its bytes and what it costs besides, or empty ones would be free.
+  static uint64_t cost_of(const Message& message) { return message.total_bytes() + kMessageCost; }
+
+  // Any thread, before the message can be taken.
+  void arrived(const Message& message) {
+    const uint64_t cost = cost_of(message);
+    if (waiting_.fetch_add(cost, std::memory_order_seq_cst) + cost > kBytesMax) hold(message);
+  }
+  // Any thread: a message that had arrived waits no more.
+  void taken(uint64_t cost) {
+    const uint64_t left = waiting_.fetch_sub(cost, std::memory_order_seq_cst) - cost;
+    if (left < kBytesMax / 2 && holding_.load(std::memory_order_seq_cst)) release();
+  }
+
+  // Any thread; they nest. The actor waits for others: until end_blocking() nobody is held.
+  void begin_blocking() {
+    blocked_.fetch_add(1, std::memory_order_seq_cst);
+    if (holding_.load(std::memory_order_seq_cst)) release();
+  }
+  void end_blocking() { blocked_.fetch_sub(1, std::memory_order_seq_cst); }
+
+ private:
+  static constexpr uint64_t kMessageCost = 256;
+
+  void hold(const Message& message);
+  void release();
+
+  Node& node_;
+  const ActorIndex index_;
+  std::atomic<uint64_t> waiting_{0};
+  std::atomic<int> blocked_{0};
+  std::atomic<bool> holding_{false};  // held_ is not empty
+  std::mutex mutex_;
+  std::vector<NodeId> held_;
+};
+
+// Around a wait of the actor whose inflow it is; null: not an actor.
+class InflowBlocked {
+ public:
+  explicit InflowBlocked(Inflow* inflow) : inflow_(inflow) {
+    if (inflow_ != nullptr) inflow_->begin_blocking();
+  }
+  ~InflowBlocked() {
+    if (inflow_ != nullptr) inflow_->end_blocking();
+  }
+  InflowBlocked(const InflowBlocked&) = delete;
+  InflowBlocked& operator=(const InflowBlocked&) = delete;
+
+ private:
+  Inflow* const inflow_;
+};
+
+}  // namespace monarch

@@ -1,0 +1,176 @@
+"""Back-pressure: who sends one-way to a slow actor waits, memory stays bounded, and nobody waits for ever."""
+
+import pytest
+from script_run import WAYS, Run
+
+ways = pytest.mark.parametrize("way", list(WAYS))
+transports = pytest.mark.parametrize("way", ["fork", "unix"])  # each of these waits five seconds for a line
+
+# A slow actor: `block` runs until its FIFO is closed by the writer.
+SLOW = """
+import numpy
+PIECE = numpy.zeros(1 << 20, "u1")
+class Slow(Actor):
+    def __init__(self):
+        self.count = 0
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def block(self, path):
+        with open(path) as gate:
+            gate.read()
+    @endpoint
+    def take(self, piece):
+        self.count += 1
+    @endpoint
+    def taken(self):
+        return self.count
+slow = this_host().spawn_procs().spawn("slow", Slow)
+pid = slow.pid.call_one().get()
+path = os.environ["TMPDIR"] + "/gate"
+os.mkfifo(path)
+sent = 0
+def flood(count, piece):
+    global sent
+    for _ in range(count):
+        slow.take.broadcast(piece)
+        sent += 1
+def blocked():
+    blocking = slow.block.call_one(path)
+    gate = open(path, "w")  # comes back when the actor has opened it too
+    os.unlink(path)
+    return blocking, gate
+"""
+
+
+def expect_bounded(piece: str, count: int, most: int, way: str) -> None:
+    run = Run(SLOW + f"""
+blocking, gate = blocked()
+sender = threading.Thread(target=flood, args=({count}, {piece}))
+sender.start()
+sys.stdin.readline()  # the sender has said that it waits
+assert sender.is_alive() and sent < {most}, sent
+with open(f"/proc/{{pid}}/statm") as statm:
+    resident = int(statm.read().split()[1]) * 4096
+assert resident < 400 << 20, resident
+gate.close()
+sender.join()
+assert slow.taken.call_one().get() == {count}
+print("all taken")
+""", way=way)  # fmt: skip
+    assert "message to slow.take has waited for 5 s" in run.err_line(limit=60)
+    run.tell("go on\n")
+    assert run.line("all taken", limit=60) == ""
+    run.done()
+    assert (run.status, run.err.count("\n")) == (0, 1), run.err
+
+
+@transports
+def test_a_flood_of_large_messages_waits_for_a_slow_actor(way):
+    expect_bounded("PIECE", 500, 300, way)
+
+
+@transports
+def test_a_flood_of_small_messages_waits_for_a_slow_actor(way):
+    expect_bounded("1", 2_000_000, 1_500_000, way)
+
+
+def test_whoever_waits_for_room_can_be_interrupted():
+    run = Run(SLOW + """
+blocking, gate = blocked()
+def say():
+    while sent < 64:
+        time.sleep(0.01)
+    print("flooding")
+threading.Thread(target=say).start()
+flood(2000, PIECE)
+""")  # fmt: skip
+    run.line("flooding")
+    run.interrupt()
+    run.done(limit=3)
+    assert run.err.rstrip().endswith("KeyboardInterrupt")
+
+
+@ways
+@pytest.mark.parametrize(
+    "end", ["os.kill(pid, signal.SIGKILL)", "stopping = slow.stop(); gate.close(); stopping.get()"]
+)
+def test_the_end_of_a_slow_actor_frees_who_waits_for_room(end, way):
+    run = Run(SLOW + f"""
+blocking, gate = blocked()
+refused = []
+def flood_all():
+    try:
+        flood(2000, PIECE)
+    except SupervisionError as error:
+        refused.append(error)
+sender = threading.Thread(target=flood_all)
+sender.start()
+while sent < 64:
+    time.sleep(0.01)
+{end}
+sender.join(10)
+print("free", not sender.is_alive())
+os._exit(0)
+""", way=way)  # fmt: skip
+    assert run.line("free") == "True"
+    run.done()
+
+
+TWO = """
+import numpy
+PIECE = numpy.zeros(1 << 20, "u1")
+class Peer(Actor):
+    def __init__(self):
+        self.count = 0
+    @endpoint
+    def flood(self, other, count):
+        for _ in range(count):
+            other.take.broadcast(PIECE)
+    @endpoint
+    def take(self, piece):
+        self.count += 1
+    @endpoint
+    def taken(self):
+        return self.count
+    @endpoint
+    def ask(self, other):
+        return other.taken.call_one().get()
+class AsyncPeer(Actor):
+    @endpoint
+    async def take(self, piece):
+        pass
+    @endpoint
+    async def ask(self, other):
+        return await other.taken.call_one()
+    @endpoint
+    async def ready(self):
+        return True
+procs = this_host().spawn_procs(per_host={"gpus": 2})
+a, b = (procs.slice(gpus=i).spawn("peer", Peer) for i in range(2))
+"""
+
+
+@ways
+def test_two_actors_that_flood_each_other_both_come_through(way):
+    run = Run(TWO + """
+floods = [a.flood.call_one(b, 400), b.flood.call_one(a, 400)]
+[flood.get() for flood in floods]
+while not a.taken.call_one().get() == b.taken.call_one().get() == 400:
+    pass  # the flooders have sent all; it arrives when it does
+""", way=way).ok(limit=60)  # fmt: skip
+    assert run.out == ""
+
+
+@ways
+@pytest.mark.parametrize("kind", ["Peer", "AsyncPeer"])
+def test_an_actor_that_waits_for_its_flooder_holds_it_back_no_more(way, kind):
+    run = Run(TWO + f"""
+c = procs.slice(gpus=1).spawn("asking", {kind})
+flood = a.flood.call_one(c, 400)
+asked = c.ask.call_one(a)  # answered only when the flood is over
+flood.get()
+print(asked.get())
+""", way=way).ok(limit=60)  # fmt: skip
+    assert run.out == "0\n"
