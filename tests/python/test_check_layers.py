@@ -63,7 +63,7 @@ def test_what_the_rules_allow_passes(tmp_path):
             "src/monarch/base/clock.cc": "clock_gettime(CLOCK_MONOTONIC, &t);\n",
             "src/monarch/base/ids.h": '// never steady_clock::now(), nor #include "monarch/net/link.h"\n',
             "bindings/python/gil.cc": "PyGILState_Ensure();\n",
-            "bench/.venvs/peer/lib/not_ours.cc": '#include "../theirs.h"\n',
+            "bench/.venvs/peer/lib/not_ours.cc": '#include "monarch/net/internal/x.h"\n',
             "bindings/python/module.cc": '#include "gil.h"\n#include <Python.h>\n#include "monarch/host/host.h"\n',
         },
     )
