@@ -138,7 +138,16 @@ class PyCellFactory final : public CellFactory {
   int parked_ = 0;
 };
 
-bool add_actor_types(PyObject* module);
 PyCellFactory& python_factory();
+
+// Answers a request, as the actor `sender`. Any thread, GIL held; dropped for a large answer.
+void send_answer(const PyCell::Ticket& ticket, ActorIndex sender, FrameKind kind, const class Encoded& encoded);
+
+// ---- actor_types.cc: new references, null with an exception set ----
+
+bool add_actor_types(PyObject* module);
+PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank);
+PyObject* new_reply_port(const PyCell::Ticket& ticket, ActorIndex sender);
+PyObject* new_cell_object(std::shared_ptr<PyCell> cell);
 
 }  // namespace monarch

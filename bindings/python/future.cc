@@ -381,8 +381,8 @@ PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_
 
 bool add_future_types(PyObject* module) {
   static PyMethodDef future_methods[] = {
-      {"get", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(future_get)), METH_FASTCALL | METH_KEYWORDS, nullptr},
-      {"result", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(future_get)), METH_FASTCALL | METH_KEYWORDS,
+      {"get", fast(future_get), METH_FASTCALL | METH_KEYWORDS, nullptr},
+      {"result", fast(future_get), METH_FASTCALL | METH_KEYWORDS,
        nullptr},
       {"_poll", future_poll, METH_NOARGS, nullptr},
       {"_ready", future_ready, METH_NOARGS, nullptr},
@@ -403,7 +403,7 @@ bool add_future_types(PyObject* module) {
   static PyMethodDef bridge_methods[] = {
       {"fileno", bridge_fileno, METH_NOARGS, nullptr},
       {"drain", bridge_drain, METH_NOARGS, nullptr},
-      {"watch", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(bridge_watch)), METH_FASTCALL, nullptr},
+      {"watch", fast(bridge_watch), METH_FASTCALL, nullptr},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyType_Slot bridge_slots[] = {

@@ -246,10 +246,6 @@ int endpoint_traverse(PyObject* self, visitproc visit, void* arg) {
 
 int endpoint_clear(PyObject*) { return 0; }  // a MeshRef refers to nothing
 
-PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
-}
-
 }  // namespace
 
 bool add_mesh_types(PyObject* module) {

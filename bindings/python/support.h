@@ -69,6 +69,12 @@ inline PyObject* py_string(std::string_view text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
+// A function of one of the fast calling conventions, as method tables want it.
+template <typename Function>
+PyCFunction fast(Function* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+}
+
 // "module.Name" of the class, for registering in the module under Name. Null with an exception set on failure.
 inline PyTypeObject* add_type(PyObject* module, PyType_Spec& spec) {
   PyObject* type = PyType_FromSpec(&spec);

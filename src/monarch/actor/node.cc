@@ -294,11 +294,19 @@ void Node::remove_cell(ActorIndex index, std::string epitaph) {
   std::shared_ptr<Cell> cell;  // destroyed outside the lock
   std::lock_guard lock(cells_mutex_);
   // Even if it has no cell yet: an actor may end before its spawn has been handled to the end (deliver_early()).
-  epitaphs_[index] = epitaph.empty() ? kNoSuchActor : std::move(epitaph);
+  write_epitaph(index, epitaph.empty() ? kNoSuchActor : std::move(epitaph));
   auto found = cells_.find(index);
   if (found == cells_.end()) return;
   cell = std::move(found->second);
   cells_.erase(found);
+}
+
+void Node::write_epitaph(ActorIndex index, std::string text) {
+  if (!epitaphs_.insert_or_assign(index, std::move(text)).second) return;
+  epitaph_order_.push_back(index);
+  if (epitaph_order_.size() <= kEpitaphsMax) return;
+  epitaphs_.erase(epitaph_order_.front());
+  epitaph_order_.pop_front();
 }
 
 std::shared_ptr<Cell> Node::find_cell(ActorIndex index) const {
@@ -380,7 +388,7 @@ void Node::on_spawn(MessagePtr message) {
     constexpr char kWhy[] = "this process cannot run that kind of actor";
     {
       std::lock_guard lock(cells_mutex_);
-      epitaphs_[index] = kWhy;
+      write_epitaph(index, kWhy);
     }
     refuse(*message, kWhy);
     refuse_early([index](ActorIndex other) { return other == index; }, kWhy);

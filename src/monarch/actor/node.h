@@ -2,6 +2,7 @@
 // tests). It has no thread of its own: whoever drives a link calls in, any thread may send.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -80,7 +81,9 @@ class Node final : public LinkSink {
   // ---- Actors ----
   void set_factory(CellKind kind, CellFactory& factory);
   void add_cell(ActorIndex index, std::shared_ptr<Cell> cell);
-  // The actor has ended; `epitaph` is what later callers are told.
+  // The actor has ended; `epitaph` is what later callers are told. Of ever so many actors, the last kEpitaphsMax have one;
+  // to call an older one ends as a call to an actor that never was.
+  static constexpr size_t kEpitaphsMax = 100'000;
   void remove_cell(ActorIndex index, std::string epitaph);
   // A new index for an actor that this node creates (here or elsewhere).
   ActorIndex new_actor_index();
@@ -115,6 +118,7 @@ class Node final : public LinkSink {
   void deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell);
   void refuse_early(const std::function<bool(ActorIndex)>& of, const std::string& why);
   std::shared_ptr<Cell> find_cell(ActorIndex index) const;
+  void write_epitaph(ActorIndex index, std::string text);  // cells_mutex_ held
   void on_room(const ActorId& actor, bool has_room);
 
   const NodeId id_;
@@ -132,6 +136,7 @@ class Node final : public LinkSink {
   mutable std::mutex cells_mutex_;
   std::unordered_map<ActorIndex, std::shared_ptr<Cell>> cells_;
   std::unordered_map<ActorIndex, std::string> epitaphs_;
+  std::deque<ActorIndex> epitaph_order_;  // oldest first: the last kEpitaphsMax are kept
   // Came before their actor's spawn, from other senders.
   std::unordered_map<ActorIndex, std::vector<MessagePtr>> early_;
   std::atomic<uint64_t> next_index_;

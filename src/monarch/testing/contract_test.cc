@@ -408,6 +408,23 @@ TEST(Contract, AnAnswerThatComesTooLateIsDropped) {
   EXPECT_EQ(pending->received(), 1u);
 }
 
+TEST(Contract, OnlyTheLastEpitaphsAreKept) {
+  TwoNodes two;
+  const ActorIndex first = 1000, last = first + Node::kEpitaphsMax;
+  for (ActorIndex index = first; index <= last; ++index) two.world.node(two.b).remove_cell(index, "it has ended");
+  auto answer_of = [&](ActorIndex index) {
+    auto to = std::make_shared<Members>();
+    to->ids = {{two.b, index}};
+    two.members = to;
+    auto pending = two.call();
+    two.world.run();
+    return std::string(pending->complete() ? pending->reply(0)->text() : "none");
+  };
+  EXPECT_EQ(answer_of(last), "it has ended");
+  EXPECT_EQ(answer_of(first + 1), "it has ended");
+  EXPECT_EQ(answer_of(first), "there is no such actor in this process");
+}
+
 TEST(Contract, AOneWayMessageThatFindsNobodyComesBack) {
   TwoNodes two;
   two.world.node(two.b).remove_cell(100, "the actor has ended");

@@ -1,0 +1,259 @@
+// What Python sees of an actor: its context, the port that an explicit_response_port method answers through, and the
+// cell and its tickets, which python/monarch/_async.py drives.
+#include <utility>
+
+#include "actor_cell.h"
+#include "codec.h"
+#include "state.h"
+
+namespace monarch {
+
+namespace {
+
+PyTypeObject* context_type = nullptr;
+PyTypeObject* cell_type = nullptr;
+PyTypeObject* ticket_type = nullptr;
+
+PyTypeObject* port_type = nullptr;
+
+// ---- Context: what context() returns inside an endpoint ----
+
+struct ContextState {
+  Ref identity;
+  Ref extent;
+  uint32_t rank;
+  Ref point;
+};
+
+PyObject* context_actor(PyObject* self, void*) { return Py_NewRef(unbox<ContextState>(self).identity.get()); }
+
+PyObject* context_rank(PyObject* self, void*) {
+  ContextState& context = unbox<ContextState>(self);
+  if (!context.point) {
+    Ref rank = Ref::steal(PyLong_FromUnsignedLong(context.rank));
+    PyObject* args[] = {rank.get(), context.extent.get()};
+    context.point = Ref::steal(rank ? PyObject_Vectorcall(state().make_point.get(), args, 2, nullptr) : nullptr);
+    if (!context.point) return nullptr;
+  }
+  return Py_NewRef(context.point.get());
+}
+
+// Context(actor_instance, extent, rank)
+PyObject* context_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *identity, *extent;
+  unsigned int rank;
+  if (!PyArg_ParseTuple(args, "OOI", &identity, &extent, &rank)) return nullptr;
+  return box<ContextState>(type, ContextState{Ref::borrow(identity), Ref::borrow(extent), rank, Ref()});
+}
+
+// ---- ReplyPort: how a method with explicit_response_port answers ----
+
+// Answers once, from any thread. One that nobody kept and that never answered tells its caller so.
+class ReplyPort {
+ public:
+  ReplyPort(const PyCell::Ticket& ticket, ActorIndex sender) : ticket_(ticket), sender_(sender) {}
+  ReplyPort(ReplyPort&& other) noexcept
+      : ticket_(other.ticket_), sender_(other.sender_), answered_(std::exchange(other.answered_, true)) {}
+  ReplyPort& operator=(ReplyPort&&) = delete;
+  ~ReplyPort() {
+    if (answered_ || ticket_.header.token == 0 || state().runtime == nullptr || state().finalizing) return;
+    ValueWriter gone;
+    gone.begin_tuple(2);
+    gone.str("__eof__");
+    gone.str("the response port was dropped without an answer");
+    Outgoing reply{FrameHeader{}, gone.written(), {}};
+    state().runtime->node().reply(ticket_.header, ticket_.from, FrameKind::kReplyError, reply);
+  }
+
+  PyObject* answer(FrameKind kind, PyObject* value) {
+    if (require_runtime() == nullptr) return nullptr;
+    Encoded encoded;
+    if (!encoded.encode_value(value)) return nullptr;
+    answered_ = true;
+    if (ticket_.header.token != 0) send_answer(ticket_, sender_, kind, encoded);
+    Py_RETURN_NONE;
+  }
+
+ private:
+  const PyCell::Ticket ticket_;
+  const ActorIndex sender_;
+  bool answered_ = false;
+};
+
+PyObject* port_send(PyObject* self, PyObject* value) {
+  return unbox<ReplyPort>(self).answer(FrameKind::kReply, value);
+}
+
+PyObject* port_exception(PyObject* self, PyObject* exception) {
+  if (!PyExceptionInstance_Check(exception)) {
+    return PyErr_Format(PyExc_TypeError, "exception() takes an exception, not %R", exception);
+  }
+  Ref plain = Ref::steal(Py_BuildValue("(sO)", "__plain__", exception));
+  return plain ? unbox<ReplyPort>(self).answer(FrameKind::kReplyError, plain.get()) : nullptr;
+}
+
+// ---- Cell and Ticket ----
+
+PyCell& cell_of(PyObject* self) { return *unbox<std::shared_ptr<PyCell>>(self); }
+
+// set_up(instance, identity, extent, [(function, kind), ...])
+PyObject* cell_set_up(PyObject* self, PyObject* args) {
+  PyObject *instance, *identity, *extent, *list;
+  if (!PyArg_ParseTuple(args, "OOOO!", &instance, &identity, &extent, &PyList_Type, &list)) return nullptr;
+  std::vector<PyCell::Method> methods;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    PyObject* function;
+    int kind;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi", &function, &kind)) return nullptr;
+    methods.push_back({Ref::borrow(function), static_cast<MethodKind>(kind & 3), (kind & kExplicitPort) != 0});
+  }
+  cell_of(self).set_up(instance, identity, extent, std::move(methods));
+  Py_RETURN_NONE;
+}
+
+// step() -> None (idle) | True (handled) | False (the actor ends) | (coroutine, ticket)
+PyObject* cell_step(PyObject* self, PyObject*) {
+  Ref coroutine;
+  PyCell::Ticket ticket;
+  switch (cell_of(self).step(&coroutine, &ticket)) {
+    case PyCell::Step::kIdle:
+      Py_RETURN_NONE;
+    case PyCell::Step::kDone:
+      Py_RETURN_TRUE;
+    case PyCell::Step::kEnd:
+      Py_RETURN_FALSE;
+    case PyCell::Step::kCoroutine: {
+      Ref boxed = Ref::steal(box<PyCell::Ticket>(ticket_type, ticket));
+      return boxed ? PyTuple_Pack(2, coroutine.get(), boxed.get()) : nullptr;
+    }
+    default:
+      return nullptr;
+  }
+}
+
+PyObject* cell_finish(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 || Py_TYPE(args[0]) != ticket_type) {
+    PyErr_SetString(PyExc_TypeError, "finish(ticket, result)");
+    return nullptr;
+  }
+  return PyBool_FromLong(cell_of(self).finish(unbox<PyCell::Ticket>(args[0]), args[1]));
+}
+
+PyObject* cell_finish_error(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 || Py_TYPE(args[0]) != ticket_type || !PyExceptionInstance_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "finish_error(ticket, exception)");
+    return nullptr;
+  }
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(args[1])), args[1]);
+  return PyBool_FromLong(cell_of(self).finish_error(unbox<PyCell::Ticket>(args[0])));
+}
+
+PyObject* cell_poll(PyObject* self, PyObject*) { return PyBool_FromLong(cell_of(self).poll_briefly()); }
+PyObject* cell_arm(PyObject* self, PyObject*) { return PyBool_FromLong(cell_of(self).arm()); }
+PyObject* cell_disarm(PyObject* self, PyObject*) {
+  cell_of(self).disarm();
+  Py_RETURN_NONE;
+}
+PyObject* cell_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(cell_of(self).event_fd()); }
+
+// end(reason, failure)
+PyObject* cell_end(PyObject* self, PyObject* args) {
+  const char* reason;
+  int failure;
+  if (!PyArg_ParseTuple(args, "sp", &reason, &failure)) return nullptr;
+  cell_of(self).end(reason, failure != 0);
+  Py_RETURN_NONE;
+}
+
+PyObject* cell_end_reason(PyObject* self, void*) { return py_string(cell_of(self).end_reason()); }
+PyObject* cell_failed(PyObject* self, void*) { return PyBool_FromLong(cell_of(self).end_is_failure()); }
+
+PyObject* ticket_concurrent(PyObject* self, void*) {
+  return PyBool_FromLong(unbox<PyCell::Ticket>(self).concurrent);
+}
+
+}  // namespace
+
+PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank) {
+  return box<ContextState>(context_type, ContextState{identity, extent, rank, Ref()});
+}
+
+PyObject* new_reply_port(const PyCell::Ticket& ticket, ActorIndex sender) {
+  return box<ReplyPort>(port_type, ReplyPort(ticket, sender));
+}
+
+PyObject* new_cell_object(std::shared_ptr<PyCell> cell) {
+  return box<std::shared_ptr<PyCell>>(cell_type, std::move(cell));
+}
+
+bool add_actor_types(PyObject* module) {
+  static PyGetSetDef context_fields[] = {
+      {"actor_instance", context_actor, nullptr, "Who is running: name, rank, proc, creator.", nullptr},
+      {"message_rank", context_rank, nullptr, "Point: the rank in the mesh that the current message was sent to.",
+       nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  };
+  static PyType_Slot context_slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(context_new)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<ContextState>)},
+      {Py_tp_getset, context_fields},
+      {0, nullptr},
+  };
+  static PyType_Spec context_spec = {"monarch._core.Context", sizeof(Boxed<ContextState>), 0, Py_TPFLAGS_DEFAULT,
+                                     context_slots};
+  static PyMethodDef cell_methods[] = {
+      {"set_up", cell_set_up, METH_VARARGS, nullptr},
+      {"step", cell_step, METH_NOARGS, nullptr},
+      {"finish", fast(cell_finish), METH_FASTCALL, nullptr},
+      {"finish_error", fast(cell_finish_error), METH_FASTCALL, nullptr},
+      {"poll", cell_poll, METH_NOARGS, nullptr},
+      {"arm", cell_arm, METH_NOARGS, nullptr},
+      {"disarm", cell_disarm, METH_NOARGS, nullptr},
+      {"fileno", cell_fileno, METH_NOARGS, nullptr},
+      {"end", cell_end, METH_VARARGS, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyGetSetDef cell_fields[] = {
+      {"end_reason", cell_end_reason, nullptr, nullptr, nullptr},
+      {"failed", cell_failed, nullptr, nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  };
+  static PyType_Slot cell_slots[] = {
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<std::shared_ptr<PyCell>>)},
+      {Py_tp_methods, cell_methods},
+      {Py_tp_getset, cell_fields},
+      {0, nullptr},
+  };
+  static PyType_Spec cell_spec = {"monarch._core.Cell", sizeof(Boxed<std::shared_ptr<PyCell>>), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, cell_slots};
+  static PyGetSetDef ticket_fields[] = {
+      {"concurrent", ticket_concurrent, nullptr, nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  };
+  static PyType_Slot ticket_slots[] = {
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<PyCell::Ticket>)},
+      {Py_tp_getset, ticket_fields},
+      {0, nullptr},
+  };
+  static PyType_Spec ticket_spec = {"monarch._core.Ticket", sizeof(Boxed<PyCell::Ticket>), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, ticket_slots};
+  static PyMethodDef port_methods[] = {
+      {"send", port_send, METH_O, "Answers the call with a value. Any thread."},
+      {"exception", port_exception, METH_O, "Answers the call with an exception, which its caller sees as it is."},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyType_Slot port_slots[] = {
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<ReplyPort>)},
+      {Py_tp_methods, port_methods},
+      {0, nullptr},
+  };
+  static PyType_Spec port_spec = {"monarch._core.ReplyPort", sizeof(Boxed<ReplyPort>), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, port_slots};
+  port_type = add_type(module, port_spec);
+  context_type = add_type(module, context_spec);
+  cell_type = add_type(module, cell_spec);
+  ticket_type = add_type(module, ticket_spec);
+  return port_type != nullptr && context_type != nullptr && cell_type != nullptr && ticket_type != nullptr;
+}
+
+}  // namespace monarch
