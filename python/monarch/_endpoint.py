@@ -184,6 +184,10 @@ class Endpoint(_core.EndpointBase):
     ``call`` asks every rank and gives a ``Future[ValueMesh]``; ``call_one`` needs a mesh of one and gives its result;
     ``choose`` asks one rank at random; ``broadcast`` wants no answer; ``stream`` gives a future per rank, in order of
     arrival.
+
+    ``broadcast`` (any adverb, with more than 256 KiB of arguments) waits while one of its actors has 64 MiB of messages
+    waiting, until half of them are gone: GIL released, Ctrl-C ends it, and after 5 s a line on stderr says who is slow.
+    On an event loop it blocks that loop meanwhile. An actor that waits for others itself keeps nobody waiting.
     """
 
     def __init__(self, ref: Any, number: int, least: int, most: int, native: bool, mesh: ActorMesh, name: str) -> None:

@@ -89,7 +89,7 @@ class ActorMesh {
     const int64_t rank = view_.info->next_choice.fetch_add(1, std::memory_order_relaxed) % size();
     return Future<internal::EndpointResult<kMethod>>(request<kMethod>(view_.pick_one(rank), args...));
   }
-  // To every actor, without an answer.
+  // To every actor, without an answer. Waits while one of them has more than Inflow::kBytesMax waiting.
   template <auto kMethod, typename... Args>
   void broadcast(const Args&... args) const {
     ValueWriter writer;
