@@ -13,7 +13,6 @@ namespace {
 PyTypeObject* context_type = nullptr;
 PyTypeObject* cell_type = nullptr;
 PyTypeObject* ticket_type = nullptr;
-
 PyTypeObject* port_type = nullptr;
 
 // ---- Context: what context() returns inside an endpoint ----

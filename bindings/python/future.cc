@@ -382,8 +382,7 @@ PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_
 bool add_future_types(PyObject* module) {
   static PyMethodDef future_methods[] = {
       {"get", fast(future_get), METH_FASTCALL | METH_KEYWORDS, nullptr},
-      {"result", fast(future_get), METH_FASTCALL | METH_KEYWORDS,
-       nullptr},
+      {"result", fast(future_get), METH_FASTCALL | METH_KEYWORDS, nullptr},
       {"_poll", future_poll, METH_NOARGS, nullptr},
       {"_ready", future_ready, METH_NOARGS, nullptr},
       {"_outcome", future_outcome, METH_NOARGS, nullptr},

@@ -1,11 +1,8 @@
 #include "mesh_ref.h"
 
-#include <algorithm>
-
 #include "codec.h"
 #include "future.h"
 #include "gil.h"
-#include "monarch/base/log.h"
 #include "state.h"
 
 namespace monarch {
@@ -77,31 +74,17 @@ bool send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader 
 
 // Waits while the mesh, or a link to it, has too much to take. Replies are not held up by this, only new messages.
 bool wait_for_room(ProcessRuntime& runtime, const MeshRefState& mesh, PyObject* endpoint) {
-  struct Room {
-    Node& node;
-    const Members& members;
-    uint64_t backlog_max;
-    static bool there(const void* self) {
-      const auto* room = static_cast<const Room*>(self);
-      return room->node.has_room(room->members, room->backlog_max);
-    }
-  };
-  Room room{runtime.node(), *mesh.members, Node::kBacklogMax};
-  if (Room::there(&room)) return true;
-  room.backlog_max /= 2;
-  const int64_t start_ns = monotonic_ns();
-  int64_t look_ns = Node::kRoomLookNs;
-  for (bool told = false;;) {
-    const int outcome = wait_for(&Room::there, &room, monotonic_ns() + look_ns, nullptr);
+  RoomWait room(runtime.node(), *mesh.members);
+  if (room.over()) return true;
+  auto over = [](const void* self) { return static_cast<const RoomWait*>(self)->over(); };
+  for (;;) {
+    const int outcome = wait_for(over, &room, room.next_look_ns(), nullptr);
     if (outcome != 0) return outcome == 1;
-    look_ns = std::min(2 * look_ns, Node::kRoomLookMaxNs);
-    if (told || monotonic_ns() - start_ns < Node::kSlowReceiverNs) continue;
-    told = true;
+    if (!room.is_slow()) continue;
     Ref text = Ref::steal(PyObject_Str(endpoint));
     const char* name = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
     if (name == nullptr) PyErr_Clear();
-    log_line("a message to " + std::string(name == nullptr ? "an actor" : name) +
-             " has waited for 5 s: what was sent before it has not been taken yet");
+    RoomWait::say_slow(name == nullptr ? "an actor" : name);
   }
 }
 

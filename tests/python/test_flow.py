@@ -6,13 +6,22 @@ from script_run import WAYS, Run
 ways = pytest.mark.parametrize("way", list(WAYS))
 transports = pytest.mark.parametrize("way", ["fork", "unix"])  # each of these waits five seconds for a line
 
-# A slow actor: `block` runs until its FIFO is closed by the writer.
-SLOW = """
-import numpy
+TAKER = """
+import contextlib, numpy
 PIECE = numpy.zeros(1 << 20, "u1")
-class Slow(Actor):
+class Taker(Actor):
     def __init__(self):
         self.count = 0
+    @endpoint
+    def take(self, piece):
+        self.count += 1
+    @endpoint
+    def taken(self):
+        return self.count
+"""
+# A slow actor: `block` runs until its FIFO is closed by the writer. 64 pieces are what it lets wait.
+SLOW = TAKER + """
+class Slow(Taker):
     @endpoint
     def pid(self):
         return os.getpid()
@@ -20,28 +29,24 @@ class Slow(Actor):
     def block(self, path):
         with open(path) as gate:
             gate.read()
-    @endpoint
-    def take(self, piece):
-        self.count += 1
-    @endpoint
-    def taken(self):
-        return self.count
 slow = this_host().spawn_procs().spawn("slow", Slow)
 pid = slow.pid.call_one().get()
 path = os.environ["TMPDIR"] + "/gate"
 os.mkfifo(path)
-sent = 0
+sent, full = 0, threading.Event()
 def flood(count, piece):
     global sent
     for _ in range(count):
         slow.take.broadcast(piece)
         sent += 1
+        if sent == 64:
+            full.set()
 def blocked():
     blocking = slow.block.call_one(path)
     gate = open(path, "w")  # comes back when the actor has opened it too
     os.unlink(path)
     return blocking, gate
-"""
+"""  # fmt: skip
 
 
 def expect_bounded(piece: str, count: int, most: int, way: str) -> None:
@@ -80,8 +85,7 @@ def test_whoever_waits_for_room_can_be_interrupted():
     run = Run(SLOW + """
 blocking, gate = blocked()
 def say():
-    while sent < 64:
-        time.sleep(0.01)
+    full.wait()
     print("flooding")
 threading.Thread(target=say).start()
 flood(2000, PIECE)
@@ -99,16 +103,12 @@ flood(2000, PIECE)
 def test_the_end_of_a_slow_actor_frees_who_waits_for_room(end, way):
     run = Run(SLOW + f"""
 blocking, gate = blocked()
-refused = []
 def flood_all():
-    try:
+    with contextlib.suppress(SupervisionError):
         flood(2000, PIECE)
-    except SupervisionError as error:
-        refused.append(error)
 sender = threading.Thread(target=flood_all)
 sender.start()
-while sent < 64:
-    time.sleep(0.01)
+full.wait()
 {end}
 sender.join(10)
 print("free", not sender.is_alive())
@@ -118,22 +118,12 @@ os._exit(0)
     run.done()
 
 
-TWO = """
-import numpy
-PIECE = numpy.zeros(1 << 20, "u1")
-class Peer(Actor):
-    def __init__(self):
-        self.count = 0
+TWO = TAKER + """
+class Peer(Taker):
     @endpoint
     def flood(self, other, count):
         for _ in range(count):
             other.take.broadcast(PIECE)
-    @endpoint
-    def take(self, piece):
-        self.count += 1
-    @endpoint
-    def taken(self):
-        return self.count
     @endpoint
     def ask(self, other):
         return other.taken.call_one().get()
@@ -144,12 +134,9 @@ class AsyncPeer(Actor):
     @endpoint
     async def ask(self, other):
         return await other.taken.call_one()
-    @endpoint
-    async def ready(self):
-        return True
 procs = this_host().spawn_procs(per_host={"gpus": 2})
 a, b = (procs.slice(gpus=i).spawn("peer", Peer) for i in range(2))
-"""
+"""  # fmt: skip
 
 
 @ways

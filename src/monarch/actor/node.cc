@@ -1,7 +1,9 @@
 #include "monarch/actor/node.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "monarch/base/clock.h"
 #include "monarch/base/log.h"
 
 namespace monarch {
@@ -188,6 +190,26 @@ bool Node::has_room(const Members& members, uint64_t backlog_max) {
     if (held_.contains(id)) return false;
   }
   return true;
+}
+
+int64_t RoomWait::next_look_ns() {
+  const int64_t now_ns = monotonic_ns();
+  if (start_ns_ == 0) {
+    start_ns_ = now_ns;
+    backlog_max_ /= 2;
+  } else {
+    look_ns_ = std::min(2 * look_ns_, kLookMaxNs);
+  }
+  return now_ns + look_ns_;
+}
+
+bool RoomWait::is_slow() {
+  if (told_ || monotonic_ns() - start_ns_ < kSlowNs) return false;
+  return told_ = true;
+}
+
+void RoomWait::say_slow(const std::string& receiver) {
+  log_line("a message to " + receiver + " has waited for 5 s: what was sent before it has not been taken yet");
 }
 
 void Node::tell_sender(NodeId node, FrameKind kind, ActorIndex actor) {

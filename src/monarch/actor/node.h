@@ -66,11 +66,6 @@ class Node final : public LinkSink {
   // ---- Back-pressure ----
   // What a sender may leave waiting in a link to a node before it should wait itself.
   static constexpr uint64_t kBacklogMax = uint64_t{16} << 20;
-  // How soon a sender that waits for room looks again (twice as long each time, up to the second), and when it says
-  // whom it waits for. At half of kBytesMax there is work left for longer than that.
-  static constexpr int64_t kRoomLookNs = 500'000;
-  static constexpr int64_t kRoomLookMaxNs = 16'000'000;
-  static constexpr int64_t kSlowReceiverNs = 5'000'000'000;
   // Any thread. Whether a one-way message to these should be sent now: no actor among them has asked to hold back
   // (Inflow), and no link to them has more than `backlog_max` bytes waiting. True for those that are dead. Nothing is
   // refused otherwise: who sends, waits first, or makes memory grow.
@@ -148,6 +143,31 @@ class Node final : public LinkSink {
   std::mutex slots_mutex_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
+};
+
+// One sender's wait until members have room. It gives way only to half of what made it wait.
+class RoomWait {
+ public:
+  RoomWait(Node& node, const Members& members) : node_(node), members_(members) {}
+
+  bool over() const { return node_.has_room(members_, backlog_max_); }
+  // There is none: until when to sleep before over() is asked again, on the monotonic clock.
+  int64_t next_look_ns();
+  // True once, when it has taken kSlowNs: time to say for whom.
+  bool is_slow();
+  static void say_slow(const std::string& receiver);
+
+ private:
+  // Looks become rarer from the first of these to the second. At half of Inflow::kBytesMax a receiver has work for longer.
+  static constexpr int64_t kLookNs = 500'000, kLookMaxNs = 16'000'000;
+  static constexpr int64_t kSlowNs = 5'000'000'000;
+
+  Node& node_;
+  const Members& members_;
+  uint64_t backlog_max_ = Node::kBacklogMax;
+  int64_t start_ns_ = 0;
+  int64_t look_ns_ = kLookNs;
+  bool told_ = false;
 };
 
 // Of a kUndeliverable frame: whom the message was for; none if the frame does not say.

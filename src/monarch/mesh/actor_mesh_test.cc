@@ -321,6 +321,28 @@ TEST_F(ActorMeshTest, AnActorMayStopItself) {
   EXPECT_HAS(text_of<SupervisionError>([&] { counter.call_one<&Counter::add>(1).get(); }), "stopped: done here");
 }
 
+TEST_F(ActorMeshTest, ABroadcastWaitsWhileItsReceiverAsksToHold) {
+  const ActorIndex index = node_.new_actor_index() + 1;
+  auto counter = proc().spawn<Counter>("counter", 0);
+  ASSERT_EQ(counter.call_one<&Counter::add>(1).get(), 1);
+  node_.tell_sender(node_.id(), FrameKind::kHold, index);
+  std::atomic<bool> begun{false}, sent{false};
+  std::thread sender([&] {
+    begun = true;
+    counter.broadcast<&Counter::add>(10);
+    sent = true;
+  });
+  while (!begun) sched_yield();
+  // Calls are not held; these give the sender, if it did not wait, time to be seen.
+  int64_t total = 0;
+  for (int i = 2; i <= 1000; ++i) total = counter.call_one<&Counter::add>(1).get();
+  EXPECT_EQ(total, 1000);
+  EXPECT_FALSE(sent);
+  node_.tell_sender(node_.id(), FrameKind::kResume, index);
+  sender.join();
+  EXPECT_EQ(counter.call_one<&Counter::add>(0).get(), 1010);
+}
+
 TEST_F(ActorMeshTest, AnUndeliverableMessageFailsItsSenderUnlessItForgives) {
   auto counter = proc().spawn<Counter>("counter", 0);
   counter.stop("gone").get();

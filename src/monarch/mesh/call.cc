@@ -1,12 +1,9 @@
 #include "monarch/mesh/call.h"
 
-#include <algorithm>
 #include <stdexcept>
 
 #include "monarch/actor/registry.h"
 #include "monarch/actor/turn.h"
-#include "monarch/base/clock.h"
-#include "monarch/base/log.h"
 #include "monarch/wire/value_codec.h"
 
 namespace monarch::internal {
@@ -183,31 +180,21 @@ MeshCall MeshView::request(FrameKind kind, ByteSpan body, uint32_t method) const
 
 // Waits until the members have room for a one-way message, or the process ends.
 void MeshView::wait_for_room() const {
-  struct Room {
-    Node& node;
-    const Members& members;
+  struct Wait {
+    RoomWait room;
     const Turn* turn;
-    uint64_t backlog_max = Node::kBacklogMax;
-    static bool there(const void* self) {
-      const Room& room = *static_cast<const Room*>(self);
-      return room.node.has_room(room.members, room.backlog_max) || (room.turn != nullptr && room.turn->stopping());
+    static bool over(const void* self) {
+      const Wait& wait = *static_cast<const Wait*>(self);
+      return wait.room.over() || (wait.turn != nullptr && wait.turn->stopping());
     }
   };
   Turn* turn = Turn::current();
-  Room room{*info->node, *members, turn};
-  if (Room::there(&room)) return;
-  room.backlog_max /= 2;
+  Wait wait{RoomWait(*info->node, *members), turn};
+  if (Wait::over(&wait)) return;
   Waiter own;
   Waiter& waiter = turn != nullptr ? turn->begin_blocking() : own;
-  const int64_t told_at_ns = monotonic_ns() + Node::kSlowReceiverNs;
-  bool told = false;
-  int64_t look_ns = Node::kRoomLookNs;
-  while (info->node->driver().wait(waiter, &Room::there, &room, monotonic_ns() + look_ns) != WaitResult::kReady) {
-    look_ns = std::min(2 * look_ns, Node::kRoomLookMaxNs);
-    if (told || monotonic_ns() < told_at_ns) continue;
-    told = true;
-    log_line("a message to " + info->class_name + " '" + info->name +
-             "' has waited for 5 s: what was sent before it has not been taken yet");
+  while (info->node->driver().wait(waiter, &Wait::over, &wait, wait.room.next_look_ns()) != WaitResult::kReady) {
+    if (wait.room.is_slow()) RoomWait::say_slow(info->class_name + " '" + info->name + "'");
   }
   if (turn != nullptr) turn->end_blocking();
 }
