@@ -11,6 +11,7 @@
 #include "future.h"
 #include "gil.h"
 #include "monarch/base/log.h"
+#include "port.h"
 #include "state.h"
 
 namespace monarch {
@@ -110,6 +111,13 @@ std::string PyCell::epitaph() {
   return epitaph_;
 }
 
+PyCell::Ended PyCell::ended(std::string* why) {
+  std::lock_guard lock(epitaph_mutex_);
+  if (epitaph_.empty()) return Ended::kNo;
+  *why = epitaph_;
+  return failed_ ? Ended::kFailed : Ended::kStopped;
+}
+
 // The actor takes nothing more: what waits, and what comes, is answered with the epitaph.
 void PyCell::refuse_rest() {
   mailbox_.close(batch_);
@@ -178,8 +186,8 @@ void PyCell::run() {
   {
     std::lock_guard lock(epitaph_mutex_);
     epitaph_ = end_reason_;
+    failed_ = end_is_failure_;
   }
-  if (end_is_failure_) failed_ = true;
   refuse_rest();
   // Hooks run after the mailbox is closed, so that nobody waits for this actor meanwhile.
   if (instance_) {
@@ -318,6 +326,9 @@ PyObject* PyCell::invoke(const Method& method, const Message& message, PyObject*
   CallArguments call;
   if (!decode_call(message, &call)) return nullptr;
   const Py_ssize_t count = PyTuple_GET_SIZE(call.args.get());
+  if ((message.header.flags & kFlagGivenPort) != 0 && count > 0) {
+    set_port_rank(PyTuple_GET_ITEM(call.args.get(), 0), message.header.rank);
+  }
   const Py_ssize_t extra = port == nullptr ? 1 : 2;  // self, and the response port
   if (count <= kStackArgs && !call.kwargs) {
     PyObject* stack[kStackArgs + 3];
@@ -368,12 +379,12 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
   const Method& method = methods_[header.method];
   set_context(*message);
   Ref port;  // kept until an error has been answered: dropped, it would answer itself
-  if (method.explicit_port) {
-    // The method answers through the port; what it returns or leaves unsaid is not an answer.
-    ticket->explicit_port = true;
-    port = Ref::steal(new_reply_port(*ticket, index_));
-  }
-  Ref result = Ref::steal(method.explicit_port && !port ? nullptr : invoke(method, *message, port.get()));
+  const bool given_port = (header.flags & kFlagGivenPort) != 0;
+  // The method answers through the port; what it returns or leaves unsaid is not an answer.
+  ticket->explicit_port = given_port || method.explicit_port || (header.flags & kFlagPort) != 0;
+  const bool needs_port = ticket->explicit_port && !given_port;
+  if (needs_port) port = Ref::steal(new_reply_port(*ticket, index_));
+  Ref result = Ref::steal(needs_port && !port ? nullptr : invoke(method, *message, port.get()));
   message.reset();  // arguments that the user kept live on by themselves
   if (!result) {
     finish_error(*ticket);

@@ -59,6 +59,10 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   void disarm();
   int event_fd();
 
+  // Any thread. Has the actor ended, and if so, has it failed? `*why` is what its callers are told.
+  enum class Ended { kNo, kStopped, kFailed };
+  Ended ended(std::string* why);
+
   bool ending() const { return ending_; }
   const std::string& end_reason() const { return end_reason_; }
   bool end_is_failure() const { return end_is_failure_; }
@@ -147,7 +151,6 @@ void send_answer(const PyCell::Ticket& ticket, ActorIndex sender, FrameKind kind
 
 bool add_actor_types(PyObject* module);
 PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank);
-PyObject* new_reply_port(const PyCell::Ticket& ticket, ActorIndex sender);
 PyObject* new_cell_object(std::shared_ptr<PyCell> cell);
 
 }  // namespace monarch

@@ -13,7 +13,6 @@ namespace {
 PyTypeObject* context_type = nullptr;
 PyTypeObject* cell_type = nullptr;
 PyTypeObject* ticket_type = nullptr;
-PyTypeObject* port_type = nullptr;
 
 // ---- Context: what context() returns inside an endpoint ----
 
@@ -43,52 +42,6 @@ PyObject* context_new(PyTypeObject* type, PyObject* args, PyObject*) {
   unsigned int rank;
   if (!PyArg_ParseTuple(args, "OOI", &identity, &extent, &rank)) return nullptr;
   return box<ContextState>(type, ContextState{Ref::borrow(identity), Ref::borrow(extent), rank, Ref()});
-}
-
-// ---- ReplyPort: how a method with explicit_response_port answers ----
-
-// Answers once, from any thread. One that nobody kept and that never answered tells its caller so.
-class ReplyPort {
- public:
-  ReplyPort(const PyCell::Ticket& ticket, ActorIndex sender) : ticket_(ticket), sender_(sender) {}
-  ReplyPort(ReplyPort&& other) noexcept
-      : ticket_(other.ticket_), sender_(other.sender_), answered_(std::exchange(other.answered_, true)) {}
-  ReplyPort& operator=(ReplyPort&&) = delete;
-  ~ReplyPort() {
-    if (answered_ || ticket_.header.token == 0 || state().runtime == nullptr || state().finalizing) return;
-    ValueWriter gone;
-    gone.begin_tuple(2);
-    gone.str("__eof__");
-    gone.str("the response port was dropped without an answer");
-    Outgoing reply{FrameHeader{}, gone.written(), {}};
-    state().runtime->node().reply(ticket_.header, ticket_.from, FrameKind::kReplyError, reply);
-  }
-
-  PyObject* answer(FrameKind kind, PyObject* value) {
-    if (require_runtime() == nullptr) return nullptr;
-    Encoded encoded;
-    if (!encoded.encode_value(value)) return nullptr;
-    answered_ = true;
-    if (ticket_.header.token != 0) send_answer(ticket_, sender_, kind, encoded);
-    Py_RETURN_NONE;
-  }
-
- private:
-  const PyCell::Ticket ticket_;
-  const ActorIndex sender_;
-  bool answered_ = false;
-};
-
-PyObject* port_send(PyObject* self, PyObject* value) {
-  return unbox<ReplyPort>(self).answer(FrameKind::kReply, value);
-}
-
-PyObject* port_exception(PyObject* self, PyObject* exception) {
-  if (!PyExceptionInstance_Check(exception)) {
-    return PyErr_Format(PyExc_TypeError, "exception() takes an exception, not %R", exception);
-  }
-  Ref plain = Ref::steal(Py_BuildValue("(sO)", "__plain__", exception));
-  return plain ? unbox<ReplyPort>(self).answer(FrameKind::kReplyError, plain.get()) : nullptr;
 }
 
 // ---- Cell and Ticket ----
@@ -177,10 +130,6 @@ PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank) {
   return box<ContextState>(context_type, ContextState{identity, extent, rank, Ref()});
 }
 
-PyObject* new_reply_port(const PyCell::Ticket& ticket, ActorIndex sender) {
-  return box<ReplyPort>(port_type, ReplyPort(ticket, sender));
-}
-
 PyObject* new_cell_object(std::shared_ptr<PyCell> cell) {
   return box<std::shared_ptr<PyCell>>(cell_type, std::move(cell));
 }
@@ -236,23 +185,10 @@ bool add_actor_types(PyObject* module) {
   };
   static PyType_Spec ticket_spec = {"monarch._core.Ticket", sizeof(Boxed<PyCell::Ticket>), 0,
                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, ticket_slots};
-  static PyMethodDef port_methods[] = {
-      {"send", port_send, METH_O, "Answers the call with a value. Any thread."},
-      {"exception", port_exception, METH_O, "Answers the call with an exception, which its caller sees as it is."},
-      {nullptr, nullptr, 0, nullptr},
-  };
-  static PyType_Slot port_slots[] = {
-      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<ReplyPort>)},
-      {Py_tp_methods, port_methods},
-      {0, nullptr},
-  };
-  static PyType_Spec port_spec = {"monarch._core.ReplyPort", sizeof(Boxed<ReplyPort>), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, port_slots};
-  port_type = add_type(module, port_spec);
   context_type = add_type(module, context_spec);
   cell_type = add_type(module, cell_spec);
   ticket_type = add_type(module, ticket_spec);
-  return port_type != nullptr && context_type != nullptr && cell_type != nullptr && ticket_type != nullptr;
+  return context_type != nullptr && cell_type != nullptr && ticket_type != nullptr;
 }
 
 }  // namespace monarch

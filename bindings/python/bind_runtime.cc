@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "mesh_ref.h"
 #include "monarch/base/log.h"
 #include "monarch/host/guard.h"
+#include "port.h"
 #include "state.h"
 
 namespace nb = nanobind;
@@ -46,6 +48,7 @@ void configure(nb::dict hooks) {
   take("dumps", s.dumps);
   take("loads", s.loads);
   take("future_type", s.future_type);
+  take("port_type", s.port_type);
   take("value_mesh", s.value_mesh);
   take("lazy", s.lazy);
   take("actor_error", s.actor_error);
@@ -93,6 +96,7 @@ void start_root(const std::string& transport, uint64_t arena_bytes_max) {
   auto made = ProcessRuntime::make_root(options_for(transport, arena_bytes_max));
   if (!made) raise(made.error());
   s.runtime = std::move(*made);
+  s.client_inflow = std::make_shared<Inflow>(s.runtime->node(), 0);
   s.runtime->node().set_factory(CellKind::kPython, python_factory());
   s.native_actors = install_native_actors(*s.runtime);
   s.runtime->reactor().post([] { gil_mark_reactor_thread(); });
@@ -206,15 +210,19 @@ nb::object finished_future(const std::string& failure) {
   return nb::steal(future);
 }
 
-// The end of a script: its own actors, then its processes, each get `grace_seconds`.
-void shutdown(double grace_seconds) {
+// The end of a script (`at_exit`), or of the client before it: its own actors, then its processes, each get
+// `grace_seconds`.
+void shutdown(double grace_seconds, bool at_exit) {
   State& s = state();
-  if (!s.runtime || s.forked || s.worker || s.finalizing) return;
+  if (!s.runtime || s.forked || s.worker) return;
   const auto grace_ns = static_cast<int64_t>(grace_seconds * 1e9);
+  constexpr std::chrono::seconds kOtherMax(1);  // a shutdown of the client that the script has not waited for
+  static std::timed_mutex one_at_a_time;
   GilRelease release;
-  python_factory().stop_all(grace_ns, "the script ended");
-  s.finalizing = true;
-  gil_keep_for_this_thread();
+  std::unique_lock lock(one_at_a_time, kOtherMax);
+  if (!s.finalizing) python_factory().stop_all(grace_ns, "the script ended");
+  if (at_exit) gil_keep_for_this_thread();
+  if (s.finalizing.exchange(true)) return;
   s.native_actors.reset();
   s.runtime->shutdown(grace_ns);
   python_factory().report_unobserved();
@@ -224,7 +232,7 @@ void shutdown(double grace_seconds) {
 void forget_hooks() {
   State& s = state();
   if (!s.finalizing || python_factory().has_actors()) return;
-  for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.value_mesh, &s.lazy, &s.actor_error, &s.supervision_error,
+  for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error, &s.supervision_error,
                     &s.bind_arguments, &s.warn_running_loop, &s.wait_for_gate, &s.construct, &s.run_async, &s.end_actor,
                     &s.undeliverable, &s.pack_error, &s.format_failure, &s.context_var, &s.make_point,
                     &s.make_extent}) {
@@ -255,7 +263,7 @@ void ignore_interrupts() {
 
 void bind_runtime(nb::module_& m) {
   if (!add_codec_types(m.ptr()) || !add_future_types(m.ptr()) || !add_mesh_types(m.ptr()) ||
-      !add_actor_types(m.ptr())) {
+      !add_actor_types(m.ptr()) || !add_port_types(m.ptr())) {
     throw nb::python_error();
   }
   m.def("configure", &configure);
@@ -294,6 +302,14 @@ void bind_runtime(nb::module_& m) {
     std::string why;
     if (!runtime().node().is_down(node, &why)) return std::nullopt;
     return why;
+  });
+  // None: it lives, or is not known; (failed, text): it has ended so
+  m.def("actor_end", [](ActorIndex index) -> nb::object {
+    auto cell = std::dynamic_pointer_cast<PyCell>(runtime().node().find_cell(index));
+    std::string why;
+    const auto ended = cell ? cell->ended(&why) : PyCell::Ended::kNo;
+    if (ended == PyCell::Ended::kNo) return nb::none();
+    return nb::make_tuple(ended == PyCell::Ended::kFailed, why);
   });
   m.def("encode_native", [](nb::object value) {
     Encoded encoded;

@@ -11,6 +11,7 @@
 
 #include "codec.h"
 #include "gil.h"
+#include "monarch/actor/port.h"
 #include "state.h"
 
 namespace monarch {
@@ -38,7 +39,16 @@ struct FutureState {
   Ref outcome;  // once somebody has looked
   bool failed = false;
 
-  bool is_ready() const { return outcome || Awaited{call, arrivals_wanted()}.there(); }
+  FutureState(std::shared_ptr<PendingCall> of, FutureMode how, uint32_t which, Ref by)
+      : call(std::move(of)), mode(how), arrival(which), endpoint(std::move(by)) {}
+  FutureState(FutureState&&) = default;
+  FutureState& operator=(FutureState&&) = delete;
+  ~FutureState() {
+    if (call && is_of_port() && state().forked) new std::shared_ptr(std::move(call));  // may not touch the runtime
+  }
+
+  bool is_of_port() const { return mode == FutureMode::kPort || mode == FutureMode::kPortRanked; }
+  bool is_ready() const { return outcome || (call && Awaited{call, arrivals_wanted()}.there()); }
   uint32_t arrivals_wanted() const { return mode == FutureMode::kArrival ? arrival + 1 : 0; }
 };
 
@@ -81,6 +91,18 @@ PyObject* gather_values(const FutureState& future, const PendingCall& call) {
   return PyObject_Vectorcall(state().value_mesh.get(), args, 2, nullptr);
 }
 
+// What came to a port.
+PyObject* received(const FutureState& future, const Message& message) {
+  Ref value = Ref::steal(decode_value(message));
+  if (!value || future.mode == FutureMode::kPort) return value.release();
+  if ((message.header.method & kPortRanked) == 0) {
+    return PyErr_Format(PyExc_ValueError,
+                        "RankedPort receiver got a message without a rank: it was not sent through the port of a call "
+                        "(monarch.actor.send); use PortReceiver.recv()");
+  }
+  return Py_BuildValue("(IN)", message.header.rank, value.release());
+}
+
 // Looks at the answers, which are there. False: something went wrong while looking, with the exception set.
 bool settle(FutureState& future) {
   if (future.outcome) return true;
@@ -95,12 +117,15 @@ bool settle(FutureState& future) {
     bad_rank = call.lowest_error();
   }
   PyObject* outcome;
+  if (future.is_of_port()) static_cast<PortWait&>(call).mark_seen();
   if (bad_rank >= 0) {
     outcome = exception_of(future, static_cast<uint32_t>(bad_rank), *call.reply(static_cast<uint32_t>(bad_rank)));
   } else if (future.mode == FutureMode::kNothing) {
     outcome = Py_NewRef(Py_None);
   } else if (future.mode == FutureMode::kAll) {
     outcome = gather_values(future, call);
+  } else if (future.is_of_port()) {
+    outcome = received(future, *call.reply(0));
   } else {
     outcome = decode_value(*call.reply(future.mode == FutureMode::kOne ? 0 : call.arrival(future.arrival)));
   }
@@ -224,6 +249,21 @@ PyObject* future_get(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
   }
 }
 
+// _wait(timeout): until the outcome is there, without looking at it.
+PyObject* future_wait(PyObject* self, PyObject* timeout) {
+  int64_t deadline_ns;
+  if (!deadline_of(timeout, &deadline_ns)) return nullptr;
+  switch (wait_until_ready(future_of(self), deadline_ns)) {
+    case 1:
+      Py_RETURN_NONE;
+    case 0:
+      PyErr_SetNone(PyExc_TimeoutError);
+      return nullptr;
+    default:
+      return nullptr;
+  }
+}
+
 // _poll() -> bool: is the outcome there? Polls briefly, if that pays, before it says no.
 PyObject* future_poll(PyObject* self, PyObject*) {
   FutureState& future = future_of(self);
@@ -331,7 +371,7 @@ PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) 
   } else {
     Driver& driver = runtime->driver();
     driver.attend();
-    std::shared_ptr<Inflow> inflow = current_actor.inflow;
+    std::shared_ptr<Inflow> inflow = current_inflow();
     if (inflow) inflow->begin_blocking();
     future.call->observe(future.arrivals_wanted(), [bridge, ticket, inflow, &driver] {
       if (inflow) inflow->end_blocking();
@@ -348,7 +388,7 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
   thread_local Waiter waiter;
   Driver& driver = state().runtime->driver();
   thread_local const bool main_thread = gettid() == getpid();  // the one that looks at signals
-  const InflowBlocked blocked(current_actor.inflow.get());
+  const InflowBlocked blocked(current_inflow().get());
   if (call != nullptr) call->add_waiter(waiter);
   int outcome;
   for (;;) {
@@ -376,13 +416,24 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
 
 PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint) {
   auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
-  return box<FutureState>(type, FutureState{std::move(call), mode, arrival, Ref::borrow(endpoint), Ref(), false});
+  return box<FutureState>(type, FutureState(std::move(call), mode, arrival, Ref::borrow(endpoint)));
 }
+
+namespace {
+// bare_future(type): an instance of a subclass that does everything itself.
+PyObject* bare_future(PyObject*, PyObject* type) {
+  if (!PyType_Check(type) || !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type), future_base_type)) {
+    return PyErr_Format(PyExc_TypeError, "expected a subclass of FutureBase");
+  }
+  return box<FutureState>(reinterpret_cast<PyTypeObject*>(type), FutureState(nullptr, FutureMode::kNothing, 0, Ref()));
+}
+}  // namespace
 
 bool add_future_types(PyObject* module) {
   static PyMethodDef future_methods[] = {
       {"get", fast(future_get), METH_FASTCALL | METH_KEYWORDS, nullptr},
       {"result", fast(future_get), METH_FASTCALL | METH_KEYWORDS, nullptr},
+      {"_wait", future_wait, METH_O, nullptr},
       {"_poll", future_poll, METH_NOARGS, nullptr},
       {"_ready", future_ready, METH_NOARGS, nullptr},
       {"_outcome", future_outcome, METH_NOARGS, nullptr},
@@ -414,7 +465,9 @@ bool add_future_types(PyObject* module) {
   static PyType_Spec bridge_spec = {"monarch._core.LoopBridge", sizeof(Boxed<BridgeRef>), 0, Py_TPFLAGS_DEFAULT,
                                     bridge_slots};
   future_base_type = add_type(module, future_spec);
-  return future_base_type != nullptr && add_type(module, bridge_spec) != nullptr;
+  static PyMethodDef functions[] = {{"bare_future", bare_future, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
+  return future_base_type != nullptr && add_type(module, bridge_spec) != nullptr &&
+         PyModule_AddFunctions(module, functions) == 0;
 }
 
 }  // namespace monarch

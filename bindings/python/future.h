@@ -11,6 +11,8 @@ enum class FutureMode {
   kAll,      // a ValueMesh of all answers
   kArrival,  // the i-th answer to arrive
   kNothing,  // None when every rank has answered
+  kPort,     // what came to a port (the call is a PortWait)
+  kPortRanked,  // (rank, what came)
 };
 
 // A new future (of the Python class that was configured), or null with an exception. `endpoint`: whose call it is, for

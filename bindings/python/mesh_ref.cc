@@ -3,6 +3,8 @@
 #include "codec.h"
 #include "future.h"
 #include "gil.h"
+#include "monarch/actor/port.h"
+#include "port.h"
 #include "state.h"
 
 namespace monarch {
@@ -20,6 +22,7 @@ struct EndpointState {
   Py_ssize_t args_min = 0;  // positional arguments that are surely right; anything else is checked in Python
   Py_ssize_t args_max = 0;
   bool native = false;  // a C++ actor: positional arguments by the native codec only
+  uint8_t flags = 0;    // of every frame: kFlagPort
 };
 
 EndpointState& endpoint_of(PyObject* self) { return unbox<EndpointState>(self); }
@@ -56,9 +59,9 @@ PyObject* mesh_ref_new(PyTypeObject* type, PyObject* args, PyObject*) {
 }
 
 // Sends `encoded` to all members of the mesh. `call` may be null.
-bool send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader header, Encoded& encoded,
+void send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader header, Encoded& encoded,
                  const std::shared_ptr<PendingCall>& call) {
-  header.flags = static_cast<uint8_t>(encoded.flags() | mesh.flags);
+  header.flags |= static_cast<uint8_t>(encoded.flags() | mesh.flags);
   header.sender = current_actor.id.index;
   if ((mesh.flags & kFlagView) != 0) encoded.add_part(mesh.view);
   Outgoing outgoing{header, encoded.body(), encoded.parts()};
@@ -68,23 +71,6 @@ bool send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader 
     node.cast(*mesh.members, outgoing, call);
   } else {
     node.cast(*mesh.members, outgoing, call);
-  }
-  return true;
-}
-
-// Waits while the mesh, or a link to it, has too much to take. Replies are not held up by this, only new messages.
-bool wait_for_room(ProcessRuntime& runtime, const MeshRefState& mesh, PyObject* endpoint) {
-  RoomWait room(runtime.node(), *mesh.members);
-  if (room.over()) return true;
-  auto over = [](const void* self) { return static_cast<const RoomWait*>(self)->over(); };
-  for (;;) {
-    const int outcome = wait_for(over, &room, room.next_look_ns(), nullptr);
-    if (outcome != 0) return outcome == 1;
-    if (!room.is_slow()) continue;
-    Ref text = Ref::steal(PyObject_Str(endpoint));
-    const char* name = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-    if (name == nullptr) PyErr_Clear();
-    RoomWait::say_slow(name == nullptr ? "an actor" : name);
   }
 }
 
@@ -110,6 +96,20 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   return new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
 }
 
+// spawn_lazy(value): the only member, an actor of this process, is made when the first message for it comes.
+PyObject* mesh_ref_spawn_lazy(PyObject* self, PyObject* value) {
+  ProcessRuntime* runtime = require_runtime();
+  Encoded encoded;
+  if (runtime == nullptr || !encoded.encode_pickled(value)) return nullptr;
+  Outgoing spawn{FrameHeader{}, encoded.body(), encoded.parts()};
+  spawn.header.kind = FrameKind::kSpawn;
+  spawn.header.method = static_cast<uint32_t>(CellKind::kPython);
+  spawn.header.flags = encoded.flags() | mesh_of(self).flags;
+  spawn.header.dest = mesh_of(self).members->ids[0].index;
+  runtime->node().add_lazy_actor(spawn.header.dest, Message::copy_of(spawn, runtime->node().id()));
+  Py_RETURN_NONE;
+}
+
 // stop(reason) -> Future
 PyObject* mesh_ref_stop(PyObject* self, PyObject* reason) {
   ProcessRuntime* runtime = require_runtime();
@@ -126,17 +126,19 @@ PyObject* mesh_ref_stop(PyObject* self, PyObject* reason) {
 
 // ---- EndpointBase ----
 
-// EndpointBase(mesh_ref, method, args_min, args_max, native); subclasses take what they want beside it.
+// EndpointBase(mesh_ref, method, args_min, args_max, native, flags); subclasses take what they want beside it.
 PyObject* endpoint_new(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject* mesh;
   unsigned int method;
   Py_ssize_t args_min, args_max;
   int native;
-  Ref head = Ref::steal(PyTuple_GetSlice(args, 0, 5));
-  if (!head || !PyArg_ParseTuple(head.get(), "O!Innp", mesh_ref_type, &mesh, &method, &args_min, &args_max, &native)) {
+  unsigned char flags;
+  Ref head = Ref::steal(PyTuple_GetSlice(args, 0, 6));
+  if (!head || !PyArg_ParseTuple(head.get(), "O!Innpb", mesh_ref_type, &mesh, &method, &args_min, &args_max, &native,
+                                 &flags)) {
     return nullptr;
   }
-  return box<EndpointState>(type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0});
+  return box<EndpointState>(type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags});
 }
 
 // Checks the arguments and encodes them. Nothing is sent if they are wrong.
@@ -177,11 +179,13 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   Encoded encoded;
   if (!encode_arguments(self, args, count, names, encoded)) return false;
   const bool may_flood = !call || encoded.total_bytes() > kGilCopyMax;
-  if (may_flood && !wait_for_room(*runtime, mesh, self)) return false;
+  if (may_flood && !wait_for_room(*runtime, *mesh.members, self)) return false;
   FrameHeader header;
   header.kind = call ? FrameKind::kRequest : FrameKind::kOneway;
   header.method = endpoint.method;
-  return send_to_all(*runtime, mesh, header, encoded, call);
+  header.flags = endpoint.flags;
+  send_to_all(*runtime, mesh, header, encoded, call);
+  return true;
 }
 
 std::shared_ptr<PendingCall> new_call(PyObject* self) {
@@ -221,6 +225,32 @@ PyObject* endpoint_stream(PyObject* self, PyObject* const* args, Py_ssize_t coun
   return list.release();
 }
 
+// _send(port, ...): the answers go to a port, those of a method that answers through a port from there
+PyObject* endpoint_send(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  ActorId port;
+  if (count < 1 || !port_address(args[0], &port)) return nullptr;
+  auto call = new_call(self);
+  if (!start_call(self, args + 1, count - 1, names, call)) return nullptr;
+  relay_answers(state().runtime->node(), call, port);
+  Py_RETURN_NONE;
+}
+
+// _send_with_port((port, *args), kwargs), to a method that answers through a port: through this one
+PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
+  ProcessRuntime* runtime = require_runtime();
+  if (runtime == nullptr) return nullptr;
+  const EndpointState& endpoint = endpoint_of(self);
+  const MeshRefState& mesh = mesh_of(endpoint.mesh.get());
+  Encoded encoded;
+  if (!encoded.encode_pickled(pair) || !wait_for_room(*runtime, *mesh.members, self)) return nullptr;
+  FrameHeader header;
+  header.kind = FrameKind::kOneway;
+  header.method = endpoint.method;
+  header.flags = kFlagGivenPort;
+  send_to_all(*runtime, mesh, header, encoded, nullptr);
+  Py_RETURN_NONE;
+}
+
 int endpoint_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(endpoint_of(self).mesh.get());
@@ -231,9 +261,25 @@ int endpoint_clear(PyObject*) { return 0; }  // a MeshRef refers to nothing
 
 }  // namespace
 
+bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver) {
+  RoomWait room(runtime.node(), members);
+  if (room.over()) return true;
+  auto over = [](const void* self) { return static_cast<const RoomWait*>(self)->over(); };
+  for (;;) {
+    const int outcome = wait_for(over, &room, room.next_look_ns(), nullptr);
+    if (outcome != 0) return outcome == 1;
+    if (!room.is_slow()) continue;
+    Ref text = Ref::steal(PyObject_Str(receiver));
+    const char* name = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    if (name == nullptr) PyErr_Clear();
+    RoomWait::say_slow(name == nullptr ? "an actor" : name);
+  }
+}
+
 bool add_mesh_types(PyObject* module) {
   static PyMethodDef mesh_methods[] = {
       {"spawn", mesh_ref_spawn, METH_VARARGS, nullptr},
+      {"spawn_lazy", mesh_ref_spawn_lazy, METH_O, nullptr},
       {"stop", mesh_ref_stop, METH_O, nullptr},
       {nullptr, nullptr, 0, nullptr},
   };
@@ -251,6 +297,8 @@ bool add_mesh_types(PyObject* module) {
       {"call_one", fast(endpoint_call_one), kFast, nullptr},
       {"broadcast", fast(endpoint_broadcast), kFast, nullptr},
       {"_stream", fast(endpoint_stream), kFast, nullptr},
+      {"_send", fast(endpoint_send), kFast, nullptr},
+      {"_send_with_port", endpoint_send_with_port, METH_VARARGS, nullptr},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyType_Slot endpoint_slots[] = {

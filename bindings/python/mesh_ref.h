@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "monarch/actor/pending_call.h"
+#include "state.h"
 #include "support.h"
 
 namespace monarch {
@@ -14,6 +15,10 @@ struct MeshRefState {
   uint8_t flags = 0;            // kFlagScalarView, kFlagView
   std::vector<std::byte> view;  // with kFlagView: the part that describes the view
 };
+
+// Waits while an actor among them, or a link to one, has too much to take (replies are not held up by this). `receiver`
+// is named, by str(), when it takes long. False: an exception is set.
+bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver);
 
 bool add_mesh_types(PyObject* module);
 

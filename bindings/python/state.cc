@@ -4,6 +4,10 @@ namespace monarch {
 
 thread_local CurrentActor current_actor;
 
+const std::shared_ptr<Inflow>& current_inflow() {
+  return current_actor.inflow ? current_actor.inflow : state().client_inflow;
+}
+
 State& state() {
   // Never destroyed: threads of ours may look at it while the interpreter goes down.
   static State* instance = new State;

@@ -19,10 +19,13 @@ struct CurrentActor {
   std::shared_ptr<Inflow> inflow;  // shared: with waits of its event loop that end after the actor has
 };
 extern thread_local CurrentActor current_actor;
+// Of the actor that runs on this thread, of the client outside of actors; null on other threads of a worker.
+const std::shared_ptr<Inflow>& current_inflow();
 
 struct State {
   std::unique_ptr<ProcessRuntime> runtime;
   std::unique_ptr<NativeFactory> native_actors;
+  std::shared_ptr<Inflow> client_inflow;  // shared: as those of actors
   bool worker = false;
   std::atomic<bool> forked{false};    // this is a fork()ed child of a process with a runtime: it may not use it
   std::atomic<bool> finalizing{false};
@@ -33,6 +36,7 @@ struct State {
   Ref dumps;              // (object) -> (bytes-like, [buffers])
   Ref loads;              // pickle.loads
   Ref future_type;        // subclass of FutureBase
+  Ref port_type;          // subclass of PortBase
   Ref value_mesh;         // (endpoint, [values or Raw]) -> ValueMesh
   Ref lazy;               // (bytes) -> entry of a ValueMesh that is decoded when it is looked at
   Ref actor_error;        // (endpoint, rank, error as decoded) -> exception

@@ -11,9 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from monarch._future import Future
     from monarch._mesh import ProcMesh
 
-__all__ = ["Context", "context", "current_actor_name", "current_rank", "current_size"]
+__all__ = ["Context", "context", "current_actor_name", "current_rank", "current_size", "shutdown_context"]
 
 if TYPE_CHECKING:
 
@@ -124,15 +125,37 @@ def context() -> Context:
 
 
 def _client_context() -> Any:
-    global _client
     from monarch import _runtime
 
     _runtime.ensure()
+    return client_context()
+
+
+def client_context() -> Any:
+    """The client's own, where the runtime has been started."""
+    global _client
     if _client is None:
         nothing = Extent([], [])
         root = ActorInstance("root", None, Point(0, nothing), (_core.node_id(), 0), None, None)
         _client = _core.Context(root, nothing, 0)
     return _client
+
+
+def shutdown_context(host_timeout: float | None = None) -> Future[None]:
+    """Ends the client of this process: its actors, and the processes that it has spawned. Starts at once.
+
+    ``host_timeout`` (seconds, default 10) is how long they may take before they are killed. Afterwards no call and no new
+    client is possible in this process. Without a client (in a worker too), and from the second call on, the future is
+    finished and nothing happens. Runs by itself when the script ends, with 0.3 s.
+
+    Raises ``ValueError`` for a ``host_timeout`` that is negative, not finite or 2**64 and more.
+    """
+    from monarch import _runtime, _task_future
+
+    grace = _runtime.begin_shutdown(host_timeout)
+    if grace is None:
+        return _task_future.finished()
+    return _task_future.on_thread(lambda: _runtime.shut_down(grace), "monarch-shutdown")
 
 
 def current_rank() -> Point:

@@ -7,15 +7,17 @@ from monarch import _core
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import Any, Literal
 
     from monarch._future import Future
     from monarch._mesh import ActorMesh
+    from monarch._port import Port
 
-__all__ = ["Endpoint", "EndpointProperty", "as_endpoint", "concurrent_endpoint", "endpoint"]
+__all__ = ["Endpoint", "EndpointProperty", "as_endpoint", "concurrent_endpoint", "endpoint", "send"]
 
 SYNC, ASYNC, CONCURRENT = 0, 1, 2  # bindings/python/actor_cell.h, MethodKind
 EXPLICIT_PORT = 4  # added to these
+PORT_FLAG = 128  # wire/frame.h, kFlagPort
 _CO_VARARGS, _CO_VARKEYWORDS, _CO_COROUTINE = 0x04, 0x08, 0x80  # inspect's flags, without importing it
 _ANY_COUNT = 1 << 30
 
@@ -190,10 +192,13 @@ class Endpoint(_core.EndpointBase):
     On an event loop it blocks that loop meanwhile. An actor that waits for others itself keeps nobody waiting.
     """
 
-    def __init__(self, ref: Any, number: int, least: int, most: int, native: bool, mesh: ActorMesh, name: str) -> None:
+    def __init__(
+        self, ref: Any, number: int, least: int, most: int, native: bool, flags: int, mesh: ActorMesh, name: str
+    ) -> None:
         self._mesh = mesh
         self._number = number
         self._name = name
+        self._flags = flags
 
     if TYPE_CHECKING:
 
@@ -203,10 +208,17 @@ class Endpoint(_core.EndpointBase):
 
     def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """One rank, uniformly at random for each call; load is not considered."""
+        return self._chosen().call_one(*args, **kwargs)
+
+    def _chosen(self) -> Endpoint:
         import random
 
-        rank = random.randrange(len(self._mesh))
-        return self._mesh._choice(rank, self._name).call_one(*args, **kwargs)
+        return self._mesh._choice(random.randrange(len(self._mesh)), self)
+
+    @property
+    def _answers_by_port(self) -> bool:
+        _, kind = table_of(self._mesh._class).functions[self._number]
+        return bool(kind & EXPLICIT_PORT or self._flags & PORT_FLAG)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
         """One call to all ranks; the i-th future is the i-th answer to arrive."""
@@ -250,15 +262,38 @@ class PlainMethod:
 
 
 def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Endpoint:
-    """Makes an undecorated method of a spawned actor callable: ``as_endpoint(mesh.method).call(...)``."""
+    """Makes an undecorated method of a spawned actor callable: ``as_endpoint(mesh.method).call(...)``.
+
+    ``explicit_response_port``: as for :func:`endpoint`. ``ValueError`` for anything but a method of a mesh.
+    """
     if not isinstance(method, PlainMethod):
         raise ValueError("expected an method of a spawned actor")
-    if explicit_response_port:
-        raise NotImplementedError(
-            "as_endpoint(explicit_response_port=True) is not there yet: put @endpoint(explicit_response_port=True) on "
-            "the method."
-        )
-    return method._mesh._make_endpoint(method._name)
+    return method._mesh._make_endpoint(method._name, PORT_FLAG if explicit_response_port else 0)
+
+
+def send(
+    endpoint: Endpoint,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    port: Port[Any] | None = None,
+    selection: Literal["all", "choose"] = "all",
+) -> None:
+    """Sends one message to all actors of the endpoint's mesh, or to one at random (``selection="choose"``).
+
+    The answers go to ``port``, each with the rank of its actor, failures as exceptions; without a port nobody answers, as
+    for ``broadcast``. An endpoint with an explicit response port is given ``port`` itself, and may send through it as
+    often as it likes. ``ValueError`` for another selection.
+    """
+    if selection not in ("all", "choose"):
+        raise ValueError(f"Invalid selection: {selection}")
+    target = endpoint._chosen() if selection == "choose" else endpoint
+    if port is None:
+        target.broadcast(*args, **kwargs)
+    elif target._answers_by_port:
+        bind_arguments(target, args, kwargs)
+        target._send_with_port((port, *args), kwargs)
+    else:
+        target._send(port, *args, **kwargs)
 
 
 if TYPE_CHECKING:

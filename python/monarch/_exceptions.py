@@ -3,7 +3,8 @@
 Exception
  |- ActorError                   user code of an endpoint raised
  `- RuntimeError
-     `- SupervisionError         the target died or was stopped
+     |- SupervisionError         the target died or was stopped
+     `- WouldBlockRuntime        a wait that could never end
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["ActorError", "SupervisionError"]
+__all__ = ["ActorError", "SupervisionError", "WouldBlockRuntime"]
 
 
 class ActorError(Exception):
@@ -49,6 +50,10 @@ class SupervisionError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.endpoint)
+
+
+class WouldBlockRuntime(RuntimeError):
+    """A blocking wait on a thread that itself makes what is waited for. Nothing has been consumed."""
 
 
 _OWN_FILES = ("/monarch/_endpoint.py", "/monarch/_async.py", "/monarch/_actor.py", "/monarch/_worker.py")

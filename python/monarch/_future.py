@@ -42,6 +42,11 @@ class Future(_core.FutureBase, Generic[R]):
             yield from _observe(self, loop)
         return self._outcome()
 
+    async def _wait_async(self) -> None:
+        """Until the outcome is there, without looking at it."""
+        if not self._ready():
+            await _observe(self, _running_loop())
+
     def as_asyncio(self) -> asyncio.Future[R]:
         """A new ``asyncio.Future`` of the running loop with the same outcome."""
         loop = _running_loop()

@@ -227,16 +227,7 @@ class ProcMesh(_Mesh):
         self._check_alive()
         if hasattr(Class, "_native_table"):
             return self._spawn_native(name, Class, args, kwargs)
-        if not (isinstance(Class, type) and issubclass(Class, Actor)):
-            raise ValueError(f"{Class} must subclass monarch.service.Actor to spawn it.")
-        table = _endpoint.table_of(Class)
-        taken = sorted(label for label in table.endpoints if hasattr(ActorMesh, label) and label != "get")
-        if taken:
-            names = ", ".join(f"attribute={label}" for label in taken)
-            raise ValueError(f"ActorMesh has an attribute that collides with an endpoint name: {names}")
-        least, most = _endpoint._arity(Class.__init__)
-        if kwargs or not least <= len(args) <= most:
-            _endpoint.check_arguments(Class.__init__, args, kwargs)
+        check_spawn(Class, args, kwargs)
         ids, labels, sizes = self._new_actors()
         instance = _context.context().actor_instance
         info = spawn_info(name, labels, sizes, instance, self._parts(), ids[0][1])
@@ -317,6 +308,20 @@ class ProcMesh(_Mesh):
         return view
 
 
+def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises what spawning it with these constructor arguments would raise."""
+    if not (isinstance(Class, type) and issubclass(Class, Actor)):
+        raise ValueError(f"{Class} must subclass monarch.service.Actor to spawn it.")
+    table = _endpoint.table_of(Class)
+    taken = sorted(label for label in table.endpoints if hasattr(ActorMesh, label) and label != "get")
+    if taken:
+        names = ", ".join(f"attribute={label}" for label in taken)
+        raise ValueError(f"ActorMesh has an attribute that collides with an endpoint name: {names}")
+    least, most = _endpoint._arity(Class.__init__)
+    if kwargs or not least <= len(args) <= most:
+        _endpoint.check_arguments(Class.__init__, args, kwargs)
+
+
 class _Setup(Actor):
     @_endpoint.endpoint
     def setup(self) -> bool:
@@ -379,19 +384,20 @@ class ActorMesh(_Mesh):
     def _result_shape(self) -> Shape:
         return _whole(list(self._view.labels), list(self._view.ndslice.sizes))
 
-    def _choice(self, rank: int, name: str) -> _endpoint.Endpoint:
+    def _choice(self, rank: int, ep: _endpoint.Endpoint) -> _endpoint.Endpoint:
         """The endpoint of one rank, addressed as a member of this whole view."""
         chosen = self._ids[self._view.ndslice[rank]] if self._view.labels else self._ids[self._view.ranks()[0]]
         described = (tuple(self._view.labels), tuple(self._view.ndslice.sizes), rank)
         ref = _core.MeshRef([chosen], _core.encode_native(described), False)
-        table = _endpoint.table_of(self._class)
-        return _endpoint.Endpoint(ref, table.numbers[name], 1, 0, table.native, self, name)
+        native = _endpoint.table_of(self._class).native
+        return _endpoint.Endpoint(ref, ep._number, 1, 0, native, ep._flags, self, ep._name)
 
-    def _make_endpoint(self, name: str) -> _endpoint.Endpoint:
+    def _make_endpoint(self, name: str, flags: int = 0) -> _endpoint.Endpoint:
         table = _endpoint.table_of(self._class)
         number = table.numbers[name]
-        least, most = table.ranges[number]
-        return _endpoint.Endpoint(self._ref(), number, least, most, table.native, self, name)
+        # With a port that the method is not declared with, the numbers of the table are wrong: (1, 0) looks closely.
+        least, most = (1, 0) if flags else table.ranges[number]
+        return _endpoint.Endpoint(self._ref(), number, least, most, table.native, flags, self, name)
 
     def __getattr__(self, name: str) -> Any:
         # Only what is not found otherwise comes here, once: endpoints are kept on the mesh.
@@ -414,8 +420,8 @@ class ActorMesh(_Mesh):
         return self
 
     def _check_arguments(self, ep: _endpoint.Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        function, kind = _endpoint.table_of(self._class).functions[ep._number]
-        _endpoint.check_arguments(function, args, kwargs, 2 if kind & _endpoint.EXPLICIT_PORT else 1)
+        function, _ = _endpoint.table_of(self._class).functions[ep._number]
+        _endpoint.check_arguments(function, args, kwargs, 2 if ep._answers_by_port else 1)
 
     def _describe_rank(self, rank: int) -> str:
         extent = self._view.extent

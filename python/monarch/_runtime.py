@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _lock = allocate_lock()
 _started = False
+_ended = False  # the client was shut down before its script's end
+_root: int = 0  # the node of the script; 0: this is it
 _base_env: dict[str, str] = {}  # the environment that the fork server was started with
 
 # What only a new interpreter can take up: a difference here means exec instead of fork (DESIGN.md section 8).
@@ -21,6 +23,7 @@ _BEFORE_MAIN = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_
 
 # How long a script's end waits for its processes before it kills them, in seconds.
 EXIT_GRACE = 0.3
+SHUTDOWN_GRACE = 10.0  # the same for shutdown_context()
 
 
 def arena_bytes() -> int:
@@ -40,14 +43,28 @@ def ensure() -> None:
             _started = True
             _at_exit()
             start_fork_server()
+            from monarch import _controllers
+
+            _controllers.offer()
 
 
-def mark_started() -> None:
-    """The worker's main program has started the runtime."""
-    global _started
+def mark_started(root: int) -> None:
+    """The worker's main program has started the runtime; ``root`` is the script's node."""
+    global _started, _root
     _started = True
+    _root = root
     os.register_at_fork(before=flush)
     _at_fork()
+
+
+def root() -> int:
+    """The node of the script that everything here belongs to."""
+    return _root or _core.node_id()
+
+
+def is_root() -> bool:
+    """Has this process a client, which has started its runtime?"""
+    return _started and _root == 0
 
 
 def _at_exit() -> None:
@@ -81,19 +98,44 @@ def flush() -> None:
 
 
 def _shutdown() -> None:
+    """The end of the script."""
     flush()
-    _core.shutdown(EXIT_GRACE)
+    _core.shutdown(EXIT_GRACE, True)
+    _forget_client()
+    _core.forget_hooks()
+
+
+def begin_shutdown(host_timeout: float | None) -> float | None:
+    """How long shut_down() may take, in seconds; None: there is no client to shut down (any more)."""
+    global _ended
+    with _lock:
+        if not is_root() or _ended:
+            return None
+        grace = SHUTDOWN_GRACE if host_timeout is None else host_timeout
+        if not 0 <= grace < 2.0**64:
+            raise ValueError("host_timeout must be finite, non-negative and less than 2**64 seconds")
+        _ended = True
+    return grace
+
+
+def shut_down(grace: float) -> None:
+    """Ends the client before its script does."""
+    flush()
+    _core.shutdown(min(grace, 1e9), False)
+    _forget_client()
+
+
+def _forget_client() -> None:
     from monarch import _context
 
     _context._client = None
-    _core.forget_hooks()
 
 
 def configure() -> None:
     """Tells the core which Python functions to call."""
     import _pickle as pickle
 
-    from monarch import _actor, _context, _endpoint, _exceptions, _future, _pickle, _value_mesh
+    from monarch import _actor, _context, _endpoint, _exceptions, _future, _pickle, _port, _value_mesh
     from monarch._geometry import Extent, Point
 
     loads = pickle.loads
@@ -111,6 +153,7 @@ def configure() -> None:
             "dumps": _pickle.dumps,
             "loads": loads,
             "future_type": _future.Future,
+            "port_type": _port.Port,
             "value_mesh": value_mesh,
             "lazy": lambda raw: _value_mesh.Lazy(raw, loads),
             "actor_error": _actor_error,
@@ -243,6 +286,7 @@ def launch(label: str, setup: Any, env: dict[str, str], mesh: Any) -> dict[str, 
         "argv": sys.argv,
         "setup": setup,
         "mesh": mesh,
+        "root": root(),
     }
     return {
         "fork": not by_exec,

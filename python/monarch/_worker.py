@@ -36,7 +36,7 @@ def _run(fds: list[int]) -> int:
     _actor.hold_constructors()
     payload = pickle.loads(_core.start_worker(fds, _runtime.arena_bytes()))
     _take_up(payload)
-    _runtime.mark_started()
+    _runtime.mark_started(payload["root"])
     _actor.release_constructors(payload)
     reason = _core.wait_for_stop()
     _core.stop_worker(CLEANUP_LIMIT, reason)

@@ -1,24 +1,42 @@
 """Actors, meshes and calls: the public names."""
 
 from monarch._actor import Actor
-from monarch._context import Context, context, current_actor_name, current_rank, current_size
-from monarch._endpoint import Endpoint, as_endpoint, concurrent_endpoint, endpoint
+from monarch._context import (
+    Context,
+    context,
+    current_actor_name,
+    current_rank,
+    current_size,
+    shutdown_context,
+)
+from monarch._controllers import get_or_spawn_controller
+from monarch._endpoint import Endpoint, as_endpoint, concurrent_endpoint, endpoint, send
 from monarch._exceptions import ActorError, SupervisionError
 from monarch._future import Future
 from monarch._geometry import Extent, Point
 from monarch._mesh import ActorMesh, HostMesh, ProcMesh, local_proc_mesh, proc_mesh, this_host, this_proc
+from monarch._port import Channel, Port, PortReceiver
 from monarch._value_mesh import ValueMesh
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._accumulator import Accumulator
+    from monarch._task_future import returns_future
+
 __all__ = [
+    "Accumulator",
     "Actor",
     "ActorError",
     "ActorMesh",
+    "Channel",
     "Context",
     "Endpoint",
     "Extent",
     "Future",
     "HostMesh",
     "Point",
+    "Port",
+    "PortReceiver",
     "ProcMesh",
     "SupervisionError",
     "ValueMesh",
@@ -29,22 +47,31 @@ __all__ = [
     "current_rank",
     "current_size",
     "endpoint",
+    "get_or_spawn_controller",
     "local_proc_mesh",
     "proc_mesh",
+    "returns_future",
+    "send",
+    "shutdown_context",
     "this_host",
     "this_proc",
 ]
 
+_LAZY = {"Accumulator": "_accumulator", "returns_future": "_task_future"}  # they import asyncio, or more
+
 _NOT_YET = {
-    "Accumulator", "attach", "attach_to_workers", "Channel", "ChannelTransport", "config", "debug_controller",
-    "default_bootstrap_cmd", "enable_transport", "get_meter", "get_or_spawn_controller", "hosts_from_config",
-    "MeshFailure", "Port", "PortReceiver", "ProcId", "returns_future", "run_worker_loop_forever",
-    "run_worker_loop_until_shutdown", "send", "shutdown_context", "span", "start_worker_loop_forever", "traced", "Uid",
-    "unhandled_fault_hook",
+    "attach", "attach_to_workers", "ChannelTransport", "config", "debug_controller", "default_bootstrap_cmd",
+    "enable_transport", "get_meter", "hosts_from_config", "MeshFailure", "ProcId", "run_worker_loop_forever",
+    "run_worker_loop_until_shutdown", "span", "start_worker_loop_forever", "traced", "Uid", "unhandled_fault_hook",
 }  # fmt: skip
 
 
 def __getattr__(name: str):
+    if name in _LAZY:
+        import importlib
+
+        found = globals()[name] = getattr(importlib.import_module(f"monarch.{_LAZY[name]}"), name)
+        return found
     if name in _NOT_YET:
         raise NotImplementedError(f"monarch.actor.{name} is not there yet; README.md lists what is.")
     raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")

@@ -6,16 +6,31 @@
 
 namespace monarch {
 
+Inflow::Inflow(Node& node, ActorIndex index, std::shared_ptr<Inflow> owner)
+    : node_(node), index_(index), owner_(std::move(owner)) {
+  if (!owner_) return;
+  std::lock_guard lock(owner_->ports_mutex_);
+  owner_->ports_.push_back(this);
+  owner_->has_ports_.store(true, std::memory_order_seq_cst);
+}
+
+Inflow::~Inflow() {
+  if (!owner_) return;
+  std::lock_guard lock(owner_->ports_mutex_);
+  std::erase(owner_->ports_, this);
+  owner_->has_ports_.store(!owner_->ports_.empty(), std::memory_order_seq_cst);
+}
+
 void Inflow::hold(const Message& message) {
   if (message.header.kind != FrameKind::kOneway && message.header.kind != FrameKind::kRequest) return;
   std::lock_guard lock(mutex_);
-  if (blocked_.load(std::memory_order_seq_cst) > 0) return;
+  if (is_blocked()) return;
   if (std::find(held_.begin(), held_.end(), message.from) != held_.end()) return;
   held_.push_back(message.from);
   holding_.store(true, std::memory_order_seq_cst);
   // An actor that began to wait before it could see holding_ has not released anybody. (Whoever makes room sees it: this
   // message is yet to be taken.)
-  if (blocked_.load(std::memory_order_seq_cst) > 0) {
+  if (is_blocked()) {
     held_.pop_back();
     return;  // holding_ may be too much now: release() will look
   }
@@ -27,6 +42,13 @@ void Inflow::release() {
   holding_.store(false, std::memory_order_seq_cst);
   for (const NodeId node : held_) node_.tell_sender(node, FrameKind::kResume, index_);
   held_.clear();
+}
+
+void Inflow::release_ports() {
+  std::lock_guard lock(ports_mutex_);
+  for (Inflow* port : ports_) {
+    if (port->holding_.load(std::memory_order_seq_cst)) port->release();
+  }
 }
 
 }  // namespace monarch

@@ -6,10 +6,12 @@
 // kBytesMax and what the links of its senders had taken.
 //
 // Never a deadlock (invariant FLOW-1): an actor that itself waits for others, for a call's answer or for room, holds
-// nobody back, or two actors that flood or ask each other could wait for ever. Liveness goes before the bound.
+// nobody back, or two actors that flood or ask each other could wait for ever; nor do the ports that it has opened.
+// Liveness goes before the bound.
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -24,7 +26,9 @@ class Inflow {
  public:
   static constexpr uint64_t kBytesMax = uint64_t{64} << 20;
 
-  Inflow(Node& node, ActorIndex index) : node_(node), index_(index) {}
+  // `owner`: of a port, the inflow of the actor that has opened it. shared: either may be gone first.
+  Inflow(Node& node, ActorIndex index, std::shared_ptr<Inflow> owner = nullptr);
+  ~Inflow();
 
   // What a waiting message counts for: its bytes and what it costs besides, or empty ones would be free.
   static uint64_t cost_of(const Message& message) { return message.total_bytes() + kMessageCost; }
@@ -44,6 +48,7 @@ class Inflow {
   void begin_blocking() {
     blocked_.fetch_add(1, std::memory_order_seq_cst);
     if (holding_.load(std::memory_order_seq_cst)) release();
+    if (has_ports_.load(std::memory_order_seq_cst)) release_ports();
   }
   void end_blocking() { blocked_.fetch_sub(1, std::memory_order_seq_cst); }
 
@@ -52,14 +57,23 @@ class Inflow {
 
   void hold(const Message& message);
   void release();
+  void release_ports();
+  bool is_blocked() const {
+    return blocked_.load(std::memory_order_seq_cst) > 0 ||
+           (owner_ && owner_->blocked_.load(std::memory_order_seq_cst) > 0);
+  }
 
   Node& node_;
   const ActorIndex index_;
+  const std::shared_ptr<Inflow> owner_;
   std::atomic<uint64_t> waiting_{0};
   std::atomic<int> blocked_{0};
   std::atomic<bool> holding_{false};  // held_ is not empty
   std::mutex mutex_;
   std::vector<NodeId> held_;
+  std::atomic<bool> has_ports_{false};  // ports_ is not empty
+  std::mutex ports_mutex_;              // taken before the mutex_ of a port
+  std::vector<Inflow*> ports_;
 };
 
 // Around a wait of the actor whose inflow it is; null: not an actor.

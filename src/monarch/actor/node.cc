@@ -175,6 +175,15 @@ void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_pt
   if (call) driver_.poll_after_send();
 }
 
+void Node::post(const ActorId& to, Outgoing& outgoing) {
+  outgoing.header.kind = FrameKind::kOneway;
+  outgoing.header.dest = to.index;
+  outgoing.header.token = 0;
+  std::string why;
+  if (send(to.node, outgoing, &why) || (outgoing.header.flags & kFlagQuiet) != 0) return;
+  undeliverable(outgoing.header.sender, id_, to, why);
+}
+
 // ---- Back-pressure ----
 
 bool Node::has_room(const Members& members, uint64_t backlog_max) {
@@ -287,7 +296,7 @@ void Node::refuse(const Message& message, std::string_view why) {
   } else if (header.token != 0) {
     Outgoing failure{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
     reply(header, message.from, FrameKind::kReplyFailed, failure);
-  } else if (header.kind == FrameKind::kOneway) {
+  } else if (header.kind == FrameKind::kOneway && (header.flags & kFlagQuiet) == 0) {
     undeliverable(header.sender, message.from, {id_, header.dest}, why);
   }
 }
@@ -310,6 +319,24 @@ ActorIndex Node::new_actor_index() { return next_index_.fetch_add(1, std::memory
 void Node::add_cell(ActorIndex index, std::shared_ptr<Cell> cell) {
   std::lock_guard lock(cells_mutex_);
   cells_.emplace(index, std::move(cell));
+}
+
+void Node::add_lazy_actor(ActorIndex index, MessagePtr spawn) {
+  std::lock_guard lock(cells_mutex_);
+  lazy_.emplace(index, std::move(spawn));
+}
+
+// True: it has been made; look for it again.
+bool Node::spawn_lazy(ActorIndex index) {
+  MessagePtr spawn;
+  {
+    std::lock_guard lock(cells_mutex_);
+    auto found = lazy_.find(index);
+    if (found == lazy_.end() || !found->second) return false;
+    spawn = std::move(found->second);
+  }
+  on_spawn(std::move(spawn));
+  return true;
 }
 
 void Node::remove_cell(ActorIndex index, std::string epitaph) {
@@ -349,7 +376,8 @@ bool Node::keep_early(MessagePtr& message, std::string* epitaph) {
       return false;
     }
     *epitaph = kNoSuchActor;
-    if (closing_ || !hooks_.after || creator_of(index) == (id_ & 0xffffffff)) return false;
+    const bool being_made = lazy_.contains(index);
+    if (closing_ || !hooks_.after || (creator_of(index) == (id_ & 0xffffffff) && !being_made)) return false;
     for (const auto& [node, reason] : down_) {
       if (creator_of(index) == (node & 0xffffffff)) return false;
     }
@@ -378,6 +406,7 @@ void Node::deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell) {
       auto found = early_.find(index);
       if (found == early_.end() || found->second.empty()) {
         if (found != early_.end()) early_.erase(found);
+        lazy_.erase(index);
         if (!epitaphs_.contains(index)) cells_.emplace(index, cell);
         return;
       }
@@ -434,6 +463,7 @@ void Node::deliver(MessagePtr message) {
       if (hooks_.on_undeliverable) hooks_.on_undeliverable(std::string(message->text()));
       return;
     }
+    if (spawn_lazy(message->header.dest)) continue;
     std::string epitaph;
     if (keep_early(message, &epitaph)) return;
     if (!epitaph.empty()) return refuse(*message, epitaph);

@@ -62,6 +62,8 @@ class Node final : public LinkSink {
   // along and ranks that cannot be reached are filled with that failure; else they go to on_undeliverable of the
   // sender.
   void cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call);
+  // One one-way message, with the header's rank as it is. If it finds nobody, its sender is told (kFlagQuiet: nobody is).
+  void post(const ActorId& to, Outgoing& outgoing);
 
   // ---- Back-pressure ----
   // What a sender may leave waiting in a link to a node before it should wait itself.
@@ -76,6 +78,11 @@ class Node final : public LinkSink {
   // ---- Actors ----
   void set_factory(CellKind kind, CellFactory& factory);
   void add_cell(ActorIndex index, std::shared_ptr<Cell> cell);
+  // An actor that is made when the first message for it comes: `spawn` is the kSpawn frame for it. Before any message to
+  // `index`, which is made by this node.
+  void add_lazy_actor(ActorIndex index, MessagePtr spawn);
+  // Any thread; null: there is none (any more).
+  std::shared_ptr<Cell> find_cell(ActorIndex index) const;
   // The actor has ended; `epitaph` is what later callers are told. Of ever so many actors, the last kEpitaphsMax have one;
   // to call an older one ends as a call to an actor that never was.
   static constexpr size_t kEpitaphsMax = 100'000;
@@ -112,7 +119,7 @@ class Node final : public LinkSink {
   bool keep_early(MessagePtr& message, std::string* epitaph);
   void deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell);
   void refuse_early(const std::function<bool(ActorIndex)>& of, const std::string& why);
-  std::shared_ptr<Cell> find_cell(ActorIndex index) const;
+  bool spawn_lazy(ActorIndex index);
   void write_epitaph(ActorIndex index, std::string text);  // cells_mutex_ held
   void on_room(const ActorId& actor, bool has_room);
 
@@ -134,6 +141,7 @@ class Node final : public LinkSink {
   std::deque<ActorIndex> epitaph_order_;  // oldest first: the last kEpitaphsMax are kept
   // Came before their actor's spawn, from other senders.
   std::unordered_map<ActorIndex, std::vector<MessagePtr>> early_;
+  std::unordered_map<ActorIndex, MessagePtr> lazy_;  // their spawns; null while it is being made
   std::atomic<uint64_t> next_index_;
 
   std::mutex held_mutex_;

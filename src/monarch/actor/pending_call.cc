@@ -17,6 +17,11 @@ Message* PendingCall::reply(uint32_t rank) const {
   return size_ == 1 ? single_.get() : replies_[rank].get();
 }
 
+MessagePtr PendingCall::take(uint32_t rank) {
+  std::lock_guard lock(mutex_);
+  return std::move(size_ == 1 ? single_ : replies_[rank]);
+}
+
 uint32_t PendingCall::arrival(uint32_t i) const {
   std::lock_guard lock(mutex_);
   return size_ == 1 ? 0 : order_[i];

@@ -52,6 +52,10 @@ class PendingCall {
   // is so already. On whatever thread fills the slot: it must not block nor take the GIL.
   void observe(uint32_t arrivals, std::function<void()> observer);
 
+ protected:
+  // The answer itself, or null; nobody else may be looking at it.
+  MessagePtr take(uint32_t rank);
+
  private:
   struct Observer {
     uint32_t arrivals;

@@ -46,6 +46,9 @@ enum FrameFlags : uint8_t {
   kFlagArrays = 8,      // native codec: ((index, dtype, shape), ...), (values with None at these indices); the bytes of
                         // the arrays are the parts, in that order
   kFlagBodyPart = 16,   // the body is empty, and the first part takes its place (a large pickle, through the arena)
+  kFlagQuiet = 32,      // one-way: if it finds no receiver, nobody is told
+  kFlagGivenPort = 64,  // to an endpoint that answers through a port: its first argument is that port
+  kFlagPort = 128,      // the method answers through a port, though it is not declared so
 };
 
 struct FrameHeader {

@@ -1,0 +1,245 @@
+#include "port.h"
+
+#include <optional>
+#include <utility>
+
+#include "codec.h"
+#include "future.h"
+#include "mesh_ref.h"
+#include "monarch/actor/port.h"
+#include "state.h"
+
+namespace monarch {
+
+namespace {
+
+PyTypeObject* port_base_type = nullptr;
+
+// Answers a call, from any thread. One that nobody kept and that never answered tells its caller so; after it has
+// travelled, that is the business of its copies, of which there may be many, so nobody's.
+class ReplyPort {
+ public:
+  ReplyPort(const PyCell::Ticket& ticket, ActorIndex sender, bool travelled)
+      : ticket_(ticket), sender_(sender), settled_(travelled) {}
+  ReplyPort(ReplyPort&& other) noexcept
+      : ticket_(other.ticket_), sender_(other.sender_), settled_(std::exchange(other.settled_, true)) {}
+  ReplyPort& operator=(ReplyPort&&) = delete;
+  ~ReplyPort() {
+    if (settled_ || ticket_.header.token == 0 || state().runtime == nullptr || state().finalizing) return;
+    ValueWriter gone;
+    gone.begin_tuple(2);
+    gone.str("__eof__");
+    gone.str("the response port was dropped without an answer");
+    Outgoing reply{FrameHeader{}, gone.written(), {}};
+    state().runtime->node().reply(ticket_.header, ticket_.from, FrameKind::kReplyError, reply);
+  }
+
+  void answer(FrameKind kind, const Encoded& encoded) {
+    settled_ = true;
+    if (ticket_.header.token != 0) send_answer(ticket_, sender_, kind, encoded);
+  }
+  // (from, token, rank): what a copy elsewhere is made of.
+  PyObject* travel() {
+    settled_ = true;
+    return Py_BuildValue("(KKI)", ticket_.from, ticket_.header.token, ticket_.header.rank);
+  }
+
+ private:
+  const PyCell::Ticket ticket_;
+  const ActorIndex sender_;
+  bool settled_ = false;
+};
+
+struct PortState {
+  ActorId address;                 // of the port
+  std::optional<ReplyPort> reply;  // instead: it answers a call
+  bool once = false;
+  bool used = false;
+  bool quiet = false;
+  int64_t rank = -1;  // -1: messages say nothing about who sent them
+};
+
+PortState& port_of(PyObject* self) { return unbox<PortState>(self); }
+
+// PortBase(node, index, once, rank): rank -1 for none
+PyObject* port_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  unsigned long long node, index;
+  int once;
+  long long rank;
+  if (!PyArg_ParseTuple(args, "KKpL", &node, &index, &once, &rank)) return nullptr;
+  PortState port;
+  port.address = {node, index};
+  port.once = once != 0;
+  port.rank = rank;
+  return box<PortState>(type, std::move(port));
+}
+
+// _answering(from, token, rank): the port of a call that came here in a message
+PyObject* port_answering(PyObject* type, PyObject* args) {
+  unsigned long long from, token;
+  unsigned int rank;
+  if (!PyArg_ParseTuple(args, "KKI", &from, &token, &rank)) return nullptr;
+  PyCell::Ticket ticket;
+  ticket.from = from;
+  ticket.header.token = token;
+  ticket.header.rank = rank;
+  PortState port;
+  port.reply.emplace(ticket, current_actor.id.index, /*travelled=*/true);
+  return box<PortState>(reinterpret_cast<PyTypeObject*>(type), std::move(port));
+}
+
+// _parts() -> (node, index, once, rank), or (from, token, rank) of a port that answers a call
+PyObject* port_parts(PyObject* self, PyObject*) {
+  PortState& port = port_of(self);
+  if (port.reply) return port.reply->travel();
+  return Py_BuildValue("(KKOL)", port.address.node, port.address.index, port.once ? Py_True : Py_False,
+                       static_cast<long long>(port.rank));
+}
+
+bool post(PyObject* self, uint32_t method, Encoded& encoded) {
+  ProcessRuntime* runtime = require_runtime();
+  if (runtime == nullptr) return false;
+  PortState& port = port_of(self);
+  if (port.once && std::exchange(port.used, true)) {
+    PyErr_SetString(PyExc_RuntimeError, "OncePortRef already used");
+    return false;
+  }
+  const Members members{{port.address}};
+  if (!wait_for_room(*runtime, members, self)) return false;
+  Outgoing outgoing{FrameHeader{}, encoded.body(), encoded.parts()};
+  outgoing.header.flags = static_cast<uint8_t>(encoded.flags() | (port.quiet ? kFlagQuiet : 0));
+  outgoing.header.sender = current_actor.id.index;
+  outgoing.header.method = method;
+  if (port.rank >= 0) {
+    outgoing.header.method |= kPortRanked;
+    outgoing.header.rank = static_cast<uint32_t>(port.rank);
+  }
+  runtime->node().post(port.address, outgoing);
+  return true;
+}
+
+PyObject* send(PyObject* self, FrameKind kind, PyObject* value) {
+  if (require_runtime() == nullptr) return nullptr;
+  Encoded encoded;
+  if (!encoded.encode_value(value)) return nullptr;
+  PortState& port = port_of(self);
+  if (port.reply) {
+    port.reply->answer(kind, encoded);
+  } else if (!post(self, kind == FrameKind::kReply ? kPortValue : kPortError, encoded)) {
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* port_send(PyObject* self, PyObject* value) { return send(self, FrameKind::kReply, value); }
+
+PyObject* port_exception(PyObject* self, PyObject* exception) {
+  if (!PyExceptionInstance_Check(exception)) {
+    return PyErr_Format(PyExc_TypeError, "exception() takes an exception, not %R", exception);
+  }
+  Ref plain = Ref::steal(Py_BuildValue("(sO)", "__plain__", exception));
+  return plain ? send(self, FrameKind::kReplyError, plain.get()) : nullptr;
+}
+
+PyObject* port_returns(PyObject* self, void*) { return PyBool_FromLong(!port_of(self).quiet); }
+int port_set_returns(PyObject* self, PyObject* value, void*) {
+  const int wanted = value == nullptr ? -1 : PyObject_IsTrue(value);
+  if (wanted < 0) {
+    if (value == nullptr) PyErr_SetString(PyExc_AttributeError, "return_undeliverable cannot be deleted");
+    return -1;
+  }
+  port_of(self).quiet = wanted == 0;
+  return 0;
+}
+
+// ---- PortReceiverBase ----
+
+using ReceiverRef = std::shared_ptr<PortReceiver>;
+
+// PortReceiverBase(): opens a port of the current actor
+PyObject* receiver_new(PyTypeObject* type, PyObject*, PyObject*) {
+  ProcessRuntime* runtime = require_runtime();
+  if (runtime == nullptr) return nullptr;
+  return box<ReceiverRef>(type, PortReceiver::open(runtime->node(), current_inflow()));
+}
+
+void receiver_dealloc(PyObject* self) {
+  if (state().forked) new ReceiverRef(unbox<ReceiverRef>(self));  // a fork()ed child may not touch the runtime
+  dealloc_boxed<ReceiverRef>(self);
+}
+
+// _address() -> (node, index)
+PyObject* receiver_address(PyObject* self, PyObject*) {
+  const ActorId address = unbox<ReceiverRef>(self)->address();
+  return Py_BuildValue("(KK)", address.node, address.index);
+}
+
+// _receive(ranked) -> Future
+PyObject* receiver_receive(PyObject* self, PyObject* ranked) {
+  if (require_runtime() == nullptr) return nullptr;
+  const FutureMode mode = ranked == Py_True ? FutureMode::kPortRanked : FutureMode::kPort;
+  return new_future(unbox<ReceiverRef>(self)->receive(), mode, 0, Py_None);
+}
+
+}  // namespace
+
+PyObject* new_reply_port(const PyCell::Ticket& ticket, ActorIndex sender) {
+  PortState port;
+  port.reply.emplace(ticket, sender, /*travelled=*/false);
+  return box<PortState>(reinterpret_cast<PyTypeObject*>(state().port_type.get()), std::move(port));
+}
+
+void set_port_rank(PyObject* object, uint32_t rank) {
+  if (!PyObject_TypeCheck(object, port_base_type)) return;
+  PortState& port = port_of(object);
+  if (port.rank < 0) port.rank = rank;
+}
+
+bool port_address(PyObject* object, ActorId* address) {
+  if (!PyObject_TypeCheck(object, port_base_type) || port_of(object).reply) {
+    PyErr_Format(PyExc_TypeError, "expected a Port of Channel.open(), not %R", object);
+    return false;
+  }
+  *address = port_of(object).address;
+  return true;
+}
+
+bool add_port_types(PyObject* module) {
+  static PyMethodDef port_methods[] = {
+      {"send", port_send, METH_O, nullptr},
+      {"exception", port_exception, METH_O, nullptr},
+      {"_parts", port_parts, METH_NOARGS, nullptr},
+      {"_answering", port_answering, METH_VARARGS | METH_CLASS, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyGetSetDef port_fields[] = {
+      {"return_undeliverable", port_returns, port_set_returns, nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  };
+  static PyType_Slot port_slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(port_new)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<PortState>)},
+      {Py_tp_methods, port_methods},
+      {Py_tp_getset, port_fields},
+      {0, nullptr},
+  };
+  static PyType_Spec port_spec = {"monarch._core.PortBase", sizeof(Boxed<PortState>), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, port_slots};
+  static PyMethodDef receiver_methods[] = {
+      {"_address", receiver_address, METH_NOARGS, nullptr},
+      {"_receive", receiver_receive, METH_O, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  static PyType_Slot receiver_slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(receiver_new)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(receiver_dealloc)},
+      {Py_tp_methods, receiver_methods},
+      {0, nullptr},
+  };
+  static PyType_Spec receiver_spec = {"monarch._core.PortReceiverBase", sizeof(Boxed<ReceiverRef>), 0,
+                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, receiver_slots};
+  port_base_type = add_type(module, port_spec);
+  return port_base_type != nullptr && add_type(module, receiver_spec) != nullptr;
+}
+
+}  // namespace monarch

@@ -1,0 +1,67 @@
+"""Controllers: actors of the script's own process that are known by name, one for each name."""
+
+from __future__ import annotations
+
+from monarch import _context, _core, _endpoint, _mesh, _runtime
+from monarch._actor import Actor, spawn_info
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    from monarch._future import Future
+
+    T = TypeVar("T")
+
+__all__ = ["get_or_spawn_controller"]
+
+_INDEX = 1  # of the registry, among the actors that the script's node makes; Node::new_actor_index() begins later
+
+
+class Controllers(Actor):
+    """Who knows the controllers: an actor of the script's process, made when the first message for it comes."""
+
+    def __init__(self) -> None:
+        self.meshes: dict[str, Any] = {}
+
+    @_endpoint.endpoint
+    def get(self, name: str, Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        mesh = self.meshes.get(name)
+        end = None if mesh is None else _core.actor_end(mesh._ids[0][1])
+        if end is not None and end[0]:
+            raise ValueError(f"Failure on {name}: {end[1]}")
+        if mesh is None or end is not None:
+            token = _context.current.set(_context.client_context())  # the script owns it
+            try:
+                mesh = self.meshes[name] = _mesh.this_proc().spawn(name, Class, *args, **kwargs)
+            finally:
+                _context.current.reset(token)
+        return mesh
+
+
+def offer() -> None:
+    """In the script: from now on its processes may ask for controllers."""
+    client = _context.client_context().actor_instance
+    ids = [_registry_id()]
+    info = spawn_info("controllers", [], [], client, (), ids[0][1])
+    _core.MeshRef(ids, None, True).spawn_lazy((Controllers, (), {}, info))
+
+
+def _registry_id() -> tuple[int, int]:
+    root = _runtime.root()
+    return root, (root & 0xFFFFFFFF) << 32 | _INDEX
+
+
+def get_or_spawn_controller(name: str, Class: type[T], *args: Any, **kwargs: Any) -> Future[T]:
+    """The actor of that name in the script's process; the first who asks makes it, of ``Class`` with these arguments.
+
+    May be called anywhere, in actors too. Requests that come together are merged; later arguments are ignored. An actor
+    that was stopped is made anew. The future raises ``ActorError`` around ``ValueError: Failure on <name>: ...`` once it
+    has failed; an exception in its constructor shows at the first call.
+
+    Raises ``ValueError`` if ``Class`` is not an actor class, ``TypeError`` for wrong constructor arguments.
+    """
+    _runtime.ensure()
+    _mesh.check_spawn(Class, args, kwargs)
+    registry = _mesh.ActorMesh([_registry_id()], _mesh._whole([], []), Controllers, "controllers", "<root>")
+    return registry.get.call_one(name, Class, args, kwargs)  # type: ignore[no-any-return]

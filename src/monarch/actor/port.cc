@@ -1,0 +1,160 @@
+#include "monarch/actor/port.h"
+
+#include <utility>
+
+namespace monarch {
+
+namespace {
+constexpr char kClosed[] = "the port is closed: its receiver is gone";
+
+FrameKind kind_of(uint32_t method) {
+  switch (method & ~uint32_t{kPortRanked}) {
+    case kPortError:
+      return FrameKind::kReplyError;
+    case kPortFailure:
+      return FrameKind::kReplyFailed;
+    default:
+      return FrameKind::kReply;
+  }
+}
+}  // namespace
+
+class PortCell final : public Cell {
+ public:
+  PortCell(Node& node, ActorIndex index, std::shared_ptr<Inflow> owner)
+      : node_(node), inflow_(node, index, std::move(owner)) {}
+
+  void deliver(MessagePtr message) override {
+    if (message->header.kind != FrameKind::kOneway) return node_.refuse(*message, "a port takes one-way messages only");
+    inflow_.arrived(*message);
+    std::shared_ptr<PortWait> wait;
+    {
+      std::lock_guard lock(mutex_);
+      if (!closed_) {
+        message->header.kind = kind_of(message->header.method);
+        wait = next_wait();
+        if (!wait) queue_.push_back(std::move(message));
+      }
+    }
+    if (wait) return hand_over(*wait, std::move(message));
+    if (message) node_.refuse(*message, kClosed);
+  }
+
+  void add(const std::shared_ptr<PortWait>& wait) {
+    MessagePtr message;
+    {
+      std::lock_guard lock(mutex_);
+      if (queue_.empty()) {
+        waits_.push_back(wait);
+        return;
+      }
+      message = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    hand_over(*wait, std::move(message));
+  }
+
+  void put_back(MessagePtr message) {
+    std::shared_ptr<PortWait> wait;
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) return;
+      wait = next_wait();
+      if (!wait) {
+        inflow_.arrived(*message);
+        queue_.push_front(std::move(message));
+        return;
+      }
+    }
+    wait->fill(0, std::move(message), node_.driver());
+  }
+
+  void close() {
+    std::deque<MessagePtr> rest;
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+      rest.swap(queue_);
+    }
+    inflow_.begin_blocking();  // for good: nobody is held back by a port that is gone
+    for (MessagePtr& message : rest) {
+      message->header.kind = FrameKind::kOneway;
+      node_.refuse(*message, kClosed);
+    }
+  }
+
+ private:
+  // The first wait that has not been given up. mutex_ held.
+  std::shared_ptr<PortWait> next_wait() {
+    while (!waits_.empty()) {
+      std::shared_ptr<PortWait> wait = waits_.front().lock();
+      waits_.pop_front();
+      if (wait) return wait;
+    }
+    return nullptr;
+  }
+
+  void hand_over(PortWait& wait, MessagePtr message) {
+    inflow_.taken(Inflow::cost_of(*message));
+    wait.fill(0, std::move(message), node_.driver());
+  }
+
+  Node& node_;
+  Inflow inflow_;
+  std::mutex mutex_;
+  std::deque<MessagePtr> queue_;
+  std::deque<std::weak_ptr<PortWait>> waits_;
+  bool closed_ = false;
+};
+
+PortWait::PortWait(std::shared_ptr<const Members> members, std::shared_ptr<PortReceiver> port)
+    : PendingCall(std::move(members)), port_(std::move(port)) {}
+
+PortWait::~PortWait() {
+  if (seen_) return;
+  if (MessagePtr message = take(0)) port_->cell_->put_back(std::move(message));
+}
+
+PortReceiver::PortReceiver(Node& node, ActorId address, std::shared_ptr<Inflow> owner)
+    : node_(node),
+      members_(std::make_shared<Members>(Members{{address}})),
+      cell_(std::make_shared<PortCell>(node, address.index, std::move(owner))) {}
+
+std::shared_ptr<PortReceiver> PortReceiver::open(Node& node, std::shared_ptr<Inflow> owner) {
+  const ActorId address{node.id(), node.new_actor_index()};
+  std::shared_ptr<PortReceiver> port(new PortReceiver(node, address, std::move(owner)));
+  node.add_cell(address.index, port->cell_);
+  return port;
+}
+
+PortReceiver::~PortReceiver() {
+  node_.remove_cell(address().index, kClosed);
+  cell_->close();
+}
+
+std::shared_ptr<PortWait> PortReceiver::receive() {
+  auto wait = std::make_shared<PortWait>(members_, shared_from_this());
+  cell_->add(wait);
+  return wait;
+}
+
+void relay_answers(Node& node, const std::shared_ptr<PendingCall>& call, const ActorId& port) {
+  for (uint32_t i = 0; i < call->size(); ++i) {
+    call->observe(i + 1, [&node, call, port, i] {
+      const Message& answer = *call->reply(call->arrival(i));
+      std::vector<ByteSpan> parts;
+      for (const Part& part : answer.parts) parts.push_back({part.data, part.size});
+      Outgoing outgoing{FrameHeader{}, answer.body, parts};
+      outgoing.header.flags = answer.header.flags;
+      outgoing.header.sender = answer.header.sender;
+      outgoing.header.rank = answer.header.rank;
+      const FrameKind kind = answer.header.kind;
+      outgoing.header.method = kPortRanked | (kind == FrameKind::kReply        ? kPortValue
+                                              : kind == FrameKind::kReplyError ? kPortError
+                                                                               : kPortFailure);
+      node.post(port, outgoing);
+    });
+  }
+}
+
+}  // namespace monarch
