@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "codec.h"
+#include "deadline.h"
 #include "future.h"
 #include "gil.h"
 #include "monarch/base/log.h"
@@ -377,6 +378,10 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     return Step::kDone;
   }
   const Method& method = methods_[header.method];
+  if (header.deadline_ns != deadline_ns_) set_message_deadline(deadline_ns_ = header.deadline_ns);
+  if (header.deadline_ns != 0 && static_cast<uint64_t>(monotonic_ns()) >= header.deadline_ns) {
+    return Step::kDone;  // its caller has given up
+  }
   set_context(*message);
   Ref port;  // kept until an error has been answered: dropped, it would answer itself
   const bool given_port = (header.flags & kFlagGivenPort) != 0;

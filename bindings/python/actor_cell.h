@@ -105,6 +105,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   uint32_t context_rank_ = 0;
   uint8_t context_flags_ = 0;
   std::vector<std::byte> context_view_;
+  uint64_t deadline_ns_ = 0;  // of the message that set it last
   FrameHeader stop_request_;
   NodeId stop_from_ = 0;
 

@@ -124,6 +124,13 @@ PyObject* ticket_concurrent(PyObject* self, void*) {
   return PyBool_FromLong(unbox<PyCell::Ticket>(self).concurrent);
 }
 
+// None, or how long its caller still waits
+PyObject* ticket_seconds_left(PyObject* self, void*) {
+  const uint64_t deadline_ns = unbox<PyCell::Ticket>(self).header.deadline_ns;
+  if (deadline_ns == 0) Py_RETURN_NONE;
+  return PyFloat_FromDouble(static_cast<double>(static_cast<int64_t>(deadline_ns) - monotonic_ns()) / 1e9);
+}
+
 }  // namespace
 
 PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank) {
@@ -176,6 +183,7 @@ bool add_actor_types(PyObject* module) {
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, cell_slots};
   static PyGetSetDef ticket_fields[] = {
       {"concurrent", ticket_concurrent, nullptr, nullptr, nullptr},
+      {"seconds_left", ticket_seconds_left, nullptr, nullptr, nullptr},
       {nullptr, nullptr, nullptr, nullptr, nullptr},
   };
   static PyType_Slot ticket_slots[] = {

@@ -19,6 +19,7 @@
 
 #include "actor_cell.h"
 #include "codec.h"
+#include "deadline.h"
 #include "future.h"
 #include "gil.h"
 #include "mesh_ref.h"
@@ -63,6 +64,8 @@ void configure(nb::dict hooks) {
   take("pack_error", s.pack_error);
   take("format_failure", s.format_failure);
   take("context_var", s.context_var);
+  take("deadline_var", s.deadline_var);
+  take("deadline_exceeded", s.deadline_exceeded);
   take("make_point", s.make_point);
   take("make_extent", s.make_extent);
 }
@@ -234,7 +237,7 @@ void forget_hooks() {
   if (!s.finalizing || python_factory().has_actors()) return;
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error, &s.supervision_error,
                     &s.bind_arguments, &s.warn_running_loop, &s.wait_for_gate, &s.construct, &s.run_async, &s.end_actor,
-                    &s.undeliverable, &s.pack_error, &s.format_failure, &s.context_var, &s.make_point,
+                    &s.undeliverable, &s.pack_error, &s.format_failure, &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point,
                     &s.make_extent}) {
     *hook = Ref();
   }
@@ -288,6 +291,7 @@ void bind_runtime(nb::module_& m) {
     for (const ActorMethod& method : found->methods) names.push_back(method.name);
     return names;
   });
+  m.def("use_deadlines", &use_deadlines);
   m.def("forget_hooks", &forget_hooks);
   m.def("stop_worker", &stop_worker);
   m.def("ignore_interrupts", &ignore_interrupts);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "codec.h"
+#include "deadline.h"
 #include "gil.h"
 #include "monarch/actor/port.h"
 #include "state.h"
@@ -49,7 +50,10 @@ struct FutureState {
 
   bool is_of_port() const { return mode == FutureMode::kPort || mode == FutureMode::kPortRanked; }
   bool is_ready() const { return outcome || (call && Awaited{call, arrivals_wanted()}.there()); }
-  uint32_t arrivals_wanted() const { return mode == FutureMode::kArrival ? arrival + 1 : 0; }
+  uint32_t arrivals_wanted() const {
+    if (mode == FutureMode::kPartial) return call->size();
+    return mode == FutureMode::kArrival ? arrival + 1 : 0;
+  }
 };
 
 PyTypeObject* future_base_type = nullptr;
@@ -83,7 +87,9 @@ PyObject* gather_values(const FutureState& future, const PendingCall& call) {
   Ref list = Ref::steal(PyList_New(size));
   if (!list) return nullptr;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    PyObject* value = entry_of(*call.reply(rank));
+    const Message& reply = *call.reply(rank);
+    const bool failed = reply.header.kind != FrameKind::kReply;
+    PyObject* value = failed ? exception_of(future, rank, reply) : entry_of(reply);
     if (value == nullptr) return nullptr;
     PyList_SET_ITEM(list.get(), rank, value);
   }
@@ -113,7 +119,7 @@ bool settle(FutureState& future) {
   if (future.mode == FutureMode::kArrival) {
     const uint32_t rank = call.arrival(future.arrival);
     if (call.reply(rank)->header.kind != FrameKind::kReply) bad_rank = rank;
-  } else {
+  } else if (future.mode != FutureMode::kPartial) {
     bad_rank = call.lowest_error();
   }
   PyObject* outcome;
@@ -122,7 +128,7 @@ bool settle(FutureState& future) {
     outcome = exception_of(future, static_cast<uint32_t>(bad_rank), *call.reply(static_cast<uint32_t>(bad_rank)));
   } else if (future.mode == FutureMode::kNothing) {
     outcome = Py_NewRef(Py_None);
-  } else if (future.mode == FutureMode::kAll) {
+  } else if (future.mode == FutureMode::kAll || future.mode == FutureMode::kPartial) {
     outcome = gather_values(future, call);
   } else if (future.is_of_port()) {
     outcome = received(future, *call.reply(0));
@@ -213,9 +219,16 @@ int wait_until_ready(FutureState& future, int64_t deadline_ns) {
     Ref warned = Ref::steal(PyObject_CallNoArgs(state().warn_running_loop.get()));
     if (!warned) return -1;
   }
+  if (!future.call) return 1;  // the warning ran Python code, and another thread was first
+  int64_t code_deadline_ns;
+  if (!find_deadline(0, &code_deadline_ns)) return -1;
   const Awaited awaited{future.call, future.arrivals_wanted()};
-  if (!awaited.call) return 1;  // the warning ran Python code, and another thread was first
-  return wait_for(&Awaited::ready, &awaited, deadline_ns, awaited.call.get());
+  const bool first = code_deadline_ns != 0 && code_deadline_ns < deadline_ns;
+  const int outcome =
+      wait_for(&Awaited::ready, &awaited, first ? code_deadline_ns : deadline_ns, awaited.call.get());
+  if (outcome != 0 || !first) return outcome;
+  raise_deadline_exceeded("the deadline has passed while this was waited for");
+  return -1;
 }
 
 bool parse_timeout(PyObject* const* args, Py_ssize_t count, PyObject* names, PyObject** timeout) {

@@ -9,6 +9,7 @@ namespace monarch {
 enum class FutureMode {
   kOne,      // the answer of the only rank
   kAll,      // a ValueMesh of all answers
+  kPartial,  // the same, with exceptions in the place of answers that are failures
   kArrival,  // the i-th answer to arrive
   kNothing,  // None when every rank has answered
   kPort,     // what came to a port (the call is a PortWait)

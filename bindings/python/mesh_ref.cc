@@ -1,6 +1,7 @@
 #include "mesh_ref.h"
 
 #include "codec.h"
+#include "deadline.h"
 #include "future.h"
 #include "gil.h"
 #include "monarch/actor/port.h"
@@ -23,6 +24,8 @@ struct EndpointState {
   Py_ssize_t args_max = 0;
   bool native = false;  // a C++ actor: positional arguments by the native codec only
   uint8_t flags = 0;    // of every frame: kFlagPort
+  double deadline_s = 0;  // 0: none but that of the code that calls
+  bool partial = false;   // call() gives failures beside values
 };
 
 EndpointState& endpoint_of(PyObject* self) { return unbox<EndpointState>(self); }
@@ -138,7 +141,7 @@ PyObject* endpoint_new(PyTypeObject* type, PyObject* args, PyObject*) {
                                  &flags)) {
     return nullptr;
   }
-  return box<EndpointState>(type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags});
+  return box<EndpointState>(type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags, 0, false});
 }
 
 // Checks the arguments and encodes them. Nothing is sent if they are wrong.
@@ -176,11 +179,14 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   if (runtime == nullptr) return false;
   const EndpointState& endpoint = endpoint_of(self);
   const MeshRefState& mesh = mesh_of(endpoint.mesh.get());
+  int64_t deadline_ns;
+  if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return false;
   Encoded encoded;
   if (!encode_arguments(self, args, count, names, encoded)) return false;
   const bool may_flood = !call || encoded.total_bytes() > kGilCopyMax;
-  if (may_flood && !wait_for_room(*runtime, *mesh.members, self)) return false;
+  if (may_flood && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
   FrameHeader header;
+  if (call) header.deadline_ns = static_cast<uint64_t>(deadline_ns);
   header.kind = call ? FrameKind::kRequest : FrameKind::kOneway;
   header.method = endpoint.method;
   header.flags = endpoint.flags;
@@ -204,7 +210,8 @@ PyObject* endpoint_call_one(PyObject* self, PyObject* const* args, Py_ssize_t co
 PyObject* endpoint_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   auto call = new_call(self);
   if (!start_call(self, args, count, names, call)) return nullptr;
-  return new_future(std::move(call), FutureMode::kAll, 0, self);
+  const FutureMode mode = endpoint_of(self).partial ? FutureMode::kPartial : FutureMode::kAll;
+  return new_future(std::move(call), mode, 0, self);
 }
 
 PyObject* endpoint_broadcast(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
@@ -241,13 +248,25 @@ PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
   if (runtime == nullptr) return nullptr;
   const EndpointState& endpoint = endpoint_of(self);
   const MeshRefState& mesh = mesh_of(endpoint.mesh.get());
+  int64_t deadline_ns;
+  if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return nullptr;
   Encoded encoded;
-  if (!encoded.encode_pickled(pair) || !wait_for_room(*runtime, *mesh.members, self)) return nullptr;
+  if (!encoded.encode_pickled(pair) || !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return nullptr;
   FrameHeader header;
   header.kind = FrameKind::kOneway;
   header.method = endpoint.method;
   header.flags = kFlagGivenPort;
   send_to_all(*runtime, mesh, header, encoded, nullptr);
+  Py_RETURN_NONE;
+}
+
+// _set_options(deadline_seconds or 0, partial)
+PyObject* endpoint_set_options(PyObject* self, PyObject* args) {
+  double deadline_s;
+  int partial;
+  if (!PyArg_ParseTuple(args, "dp", &deadline_s, &partial)) return nullptr;
+  endpoint_of(self).deadline_s = deadline_s;
+  endpoint_of(self).partial = partial != 0;
   Py_RETURN_NONE;
 }
 
@@ -261,11 +280,15 @@ int endpoint_clear(PyObject*) { return 0; }  // a MeshRef refers to nothing
 
 }  // namespace
 
-bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver) {
+bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns) {
   RoomWait room(runtime.node(), members);
   if (room.over()) return true;
   auto over = [](const void* self) { return static_cast<const RoomWait*>(self)->over(); };
   for (;;) {
+    if (deadline_ns != 0 && monotonic_ns() >= deadline_ns) {
+      raise_deadline_exceeded("the deadline has passed while the receiver had no room: nothing was sent");
+      return false;
+    }
     const int outcome = wait_for(over, &room, room.next_look_ns(), nullptr);
     if (outcome != 0) return outcome == 1;
     if (!room.is_slow()) continue;
@@ -297,6 +320,7 @@ bool add_mesh_types(PyObject* module) {
       {"call_one", fast(endpoint_call_one), kFast, nullptr},
       {"broadcast", fast(endpoint_broadcast), kFast, nullptr},
       {"_stream", fast(endpoint_stream), kFast, nullptr},
+      {"_set_options", endpoint_set_options, METH_VARARGS, nullptr},
       {"_send", fast(endpoint_send), kFast, nullptr},
       {"_send_with_port", endpoint_send_with_port, METH_VARARGS, nullptr},
       {nullptr, nullptr, 0, nullptr},

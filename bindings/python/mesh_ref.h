@@ -17,8 +17,8 @@ struct MeshRefState {
 };
 
 // Waits while an actor among them, or a link to one, has too much to take (replies are not held up by this). `receiver`
-// is named, by str(), when it takes long. False: an exception is set.
-bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver);
+// is named, by str(), when it takes long. Not beyond `deadline_ns` (0: there is none). False: an exception is set.
+bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns);
 
 bool add_mesh_types(PyObject* module);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "codec.h"
+#include "deadline.h"
 #include "future.h"
 #include "mesh_ref.h"
 #include "monarch/actor/port.h"
@@ -99,13 +100,15 @@ PyObject* port_parts(PyObject* self, PyObject*) {
 bool post(PyObject* self, uint32_t method, Encoded& encoded) {
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return false;
+  int64_t deadline_ns;
+  if (!find_deadline(0, &deadline_ns)) return false;
   PortState& port = port_of(self);
   if (port.once && std::exchange(port.used, true)) {
     PyErr_SetString(PyExc_RuntimeError, "OncePortRef already used");
     return false;
   }
   const Members members{{port.address}};
-  if (!wait_for_room(*runtime, members, self)) return false;
+  if (!wait_for_room(*runtime, members, self, deadline_ns)) return false;
   Outgoing outgoing{FrameHeader{}, encoded.body(), encoded.parts()};
   outgoing.header.flags = static_cast<uint8_t>(encoded.flags() | (port.quiet ? kFlagQuiet : 0));
   outgoing.header.sender = current_actor.id.index;

@@ -51,6 +51,8 @@ struct State {
   Ref pack_error;         // (exception) -> what is pickled for the caller
   Ref format_failure;     // (exception) -> text
   Ref context_var;        // ContextVar of the current message
+  Ref deadline_var;       // ContextVar: ns on the monotonic clock, or None
+  Ref deadline_exceeded;  // exception class
   Ref make_point;         // (rank, extent) -> Point
   Ref make_extent;        // (labels, sizes) -> Extent
 };

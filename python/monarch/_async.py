@@ -83,8 +83,9 @@ async def _main(cell: Any) -> None:
 
 
 async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
+    left = ticket.seconds_left
     try:
-        result = await coroutine
+        result = await (coroutine if left is None else asyncio.wait_for(coroutine, left))
     except BaseException as error:
         cell.finish_error(ticket, error)
         if isinstance(error, asyncio.CancelledError) and not cell.failed:

@@ -199,12 +199,32 @@ class Endpoint(_core.EndpointBase):
         self._number = number
         self._name = name
         self._flags = flags
+        self._options = (0.0, False)
 
     if TYPE_CHECKING:
 
         def call(self, *args: Any, **kwargs: Any) -> Future[Any]: ...
         def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]: ...
         def broadcast(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def options(self, *, deadline: float | None = None, partial: bool = False) -> Endpoint:
+        """The same endpoint with options for its calls.
+
+        Args:
+            deadline: seconds until a call is given up, as in ``with monarch.actor.deadline(seconds)``.
+            partial: ``call`` waits for every rank and gives values and, in the place of those that failed, exceptions.
+        """
+        seconds = 0.0
+        if deadline is not None:
+            from monarch._deadline import check_seconds
+
+            seconds = check_seconds(deadline)
+        return self._mesh._make_endpoint(self._name, self._flags)._with_options((seconds, partial))
+
+    def _with_options(self, options: tuple[float, bool]) -> Endpoint:
+        self._options = options
+        self._set_options(*options)
+        return self
 
     def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """One rank, uniformly at random for each call; load is not considered."""
@@ -213,7 +233,7 @@ class Endpoint(_core.EndpointBase):
     def _chosen(self) -> Endpoint:
         import random
 
-        return self._mesh._choice(random.randrange(len(self._mesh)), self)
+        return self._mesh._choice(random.randrange(len(self._mesh)), self)._with_options(self._options)
 
     @property
     def _answers_by_port(self) -> bool:

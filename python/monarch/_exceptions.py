@@ -5,6 +5,8 @@ Exception
  `- RuntimeError
      |- SupervisionError         the target died or was stopped
      `- WouldBlockRuntime        a wait that could never end
+TimeoutError
+ `- DeadlineExceeded             the deadline of a call, or of what it was made for, has passed
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["ActorError", "SupervisionError", "WouldBlockRuntime"]
+__all__ = ["ActorError", "DeadlineExceeded", "SupervisionError", "WouldBlockRuntime"]
 
 
 class ActorError(Exception):
@@ -54,6 +56,13 @@ class SupervisionError(RuntimeError):
 
 class WouldBlockRuntime(RuntimeError):
     """A blocking wait on a thread that itself makes what is waited for. Nothing has been consumed."""
+
+
+class DeadlineExceeded(TimeoutError):
+    """A deadline has passed (``with deadline(...)``, ``endpoint.options(deadline=...)``): the work was given up.
+
+    Unlike the plain ``TimeoutError`` of ``get(timeout)``, after which the call goes on and may be waited for again.
+    """
 
 
 _OWN_FILES = ("/monarch/_endpoint.py", "/monarch/_async.py", "/monarch/_actor.py", "/monarch/_worker.py")

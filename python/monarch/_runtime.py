@@ -135,7 +135,7 @@ def configure() -> None:
     """Tells the core which Python functions to call."""
     import _pickle as pickle
 
-    from monarch import _actor, _context, _endpoint, _exceptions, _future, _pickle, _port, _value_mesh
+    from monarch import _actor, _context, _deadline, _endpoint, _exceptions, _future, _pickle, _port, _value_mesh
     from monarch._geometry import Extent, Point
 
     loads = pickle.loads
@@ -168,6 +168,8 @@ def configure() -> None:
             "pack_error": _exceptions.pack_error,
             "format_failure": _actor.format_failure,
             "context_var": _context.current,
+            "deadline_var": _deadline.current,
+            "deadline_exceeded": _exceptions.DeadlineExceeded,
             "make_point": Point,
             "make_extent": lambda labels, sizes: Extent(list(labels), list(sizes)),
         }
@@ -184,6 +186,10 @@ def _actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
             return text
         if kind == "__eof__":
             return EOFError(text)
+        if kind == "__deadline__":
+            from monarch._exceptions import DeadlineExceeded
+
+            return DeadlineExceeded(text if ep is None else f"{ep}: {text}")
         # A C++ actor: type and text of the exception.
         return ActorError(RuntimeError(f"{kind}: {text}"), message, f"{kind}: {text}\n")
     error, formatted = packed

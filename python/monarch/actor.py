@@ -10,8 +10,9 @@ from monarch._context import (
     shutdown_context,
 )
 from monarch._controllers import get_or_spawn_controller
+from monarch._deadline import deadline
 from monarch._endpoint import Endpoint, as_endpoint, concurrent_endpoint, endpoint, send
-from monarch._exceptions import ActorError, SupervisionError
+from monarch._exceptions import ActorError, DeadlineExceeded, SupervisionError
 from monarch._future import Future
 from monarch._geometry import Extent, Point
 from monarch._mesh import ActorMesh, HostMesh, ProcMesh, local_proc_mesh, proc_mesh, this_host, this_proc
@@ -30,6 +31,7 @@ __all__ = [
     "ActorMesh",
     "Channel",
     "Context",
+    "DeadlineExceeded",
     "Endpoint",
     "Extent",
     "Future",
@@ -46,6 +48,7 @@ __all__ = [
     "current_actor_name",
     "current_rank",
     "current_size",
+    "deadline",
     "endpoint",
     "get_or_spawn_controller",
     "local_proc_mesh",

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "monarch/base/clock.h"
 #include "monarch/base/log.h"
+#include "monarch/wire/value.h"
 
 namespace monarch {
 
@@ -27,6 +29,19 @@ ActorId undeliverable_dest(const Message& message) {
   return dest;
 }
 
+MessagePtr make_expired(uint64_t token, uint32_t rank, std::string_view text) {
+  ValueWriter error;
+  error.begin_tuple(2);
+  error.str("__deadline__");
+  error.str(text);
+  FrameHeader header;
+  header.kind = FrameKind::kReplyError;
+  header.dest = token;
+  header.rank = rank;
+  const ByteSpan body = error.written();
+  return Message::make(header, {reinterpret_cast<const char*>(body.data()), body.size()});
+}
+
 MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why) {
   FrameHeader header;
   header.kind = FrameKind::kReplyFailed;
@@ -38,7 +53,7 @@ MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why) {
 // Actor indices are unique within the node that hosts the actor, and any node may create actors anywhere: the upper
 // half is taken from the creator's own (random) id.
 Node::Node(NodeId id, Driver& driver, Hooks hooks)
-    : id_(id), driver_(driver), hooks_(std::move(hooks)), next_index_((id << 32) | 16) {}
+    : id_(id), driver_(driver), hooks_(std::move(hooks)), next_index_((id << 32) | 16), deadlines_(hooks_.after, [this](uint64_t token) { expire(token); }) {}
 
 Node::~Node() { close_links(); }
 
@@ -157,7 +172,7 @@ bool Node::send(NodeId node, const Outgoing& outgoing, std::string* why) {
 
 void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) {
   if (members.ids.empty()) return;
-  const uint64_t token = call ? open_slot(call) : 0;
+  const uint64_t token = call ? open_slot(call, static_cast<int64_t>(outgoing.header.deadline_ns)) : 0;
   outgoing.header.token = token;
   std::string why;
   for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
@@ -241,8 +256,8 @@ void Node::on_room(const ActorId& actor, bool has_room) {
 
 // ---- Calls ----
 
-uint64_t Node::open_slot(std::shared_ptr<PendingCall> call) {
-  std::lock_guard lock(slots_mutex_);
+uint64_t Node::open_slot(std::shared_ptr<PendingCall> call, int64_t deadline_ns) {
+  std::unique_lock lock(slots_mutex_);
   uint32_t index;
   if (free_slots_.empty()) {
     index = static_cast<uint32_t>(slots_.size());
@@ -252,7 +267,35 @@ uint64_t Node::open_slot(std::shared_ptr<PendingCall> call) {
     free_slots_.pop_back();
   }
   slots_[index].call = std::move(call);
-  return uint64_t{slots_[index].generation} << 32 | index;
+  slots_[index].deadline_ns = deadline_ns;
+  const uint64_t token = uint64_t{slots_[index].generation} << 32 | index;
+  lock.unlock();
+  if (deadline_ns != 0) deadlines_.add(deadline_ns, token);
+  return token;
+}
+
+void Node::expire(uint64_t token) {
+  const uint32_t index = static_cast<uint32_t>(token);
+  std::shared_ptr<PendingCall> call;
+  {
+    std::lock_guard lock(slots_mutex_);
+    if (index < slots_.size() && slots_[index].generation == token >> 32) call = slots_[index].call;
+  }
+  if (!call) return;
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < call->size(); ++rank) {
+    if (call->reply(rank) == nullptr) missing.push_back(rank);
+  }
+  constexpr size_t kNamedMax = 16;
+  std::string text = "the deadline of this call has passed";
+  if (call->size() > 1) {
+    text += "; of " + std::to_string(call->size()) + " ranks these had not answered: ";
+    for (size_t i = 0; i < std::min(missing.size(), kNamedMax); ++i) {
+      text += (i == 0 ? "" : ", ") + std::to_string(missing[i]);
+    }
+    if (missing.size() > kNamedMax) text += " and " + std::to_string(missing.size() - kNamedMax) + " more";
+  }
+  for (const uint32_t rank : missing) fill(token, rank, make_expired(token, rank, text));
 }
 
 void Node::fill(uint64_t token, uint32_t rank, MessagePtr reply) {
@@ -268,6 +311,7 @@ void Node::fill(uint64_t token, uint32_t rank, MessagePtr reply) {
   std::lock_guard lock(slots_mutex_);
   Slot& slot = slots_[index];
   if (slot.generation != generation) return;
+  if (slot.deadline_ns != 0) deadlines_.remove(std::exchange(slot.deadline_ns, 0), token);
   slot.call.reset();
   if (++slot.generation == 0) slot.generation = 1;
   free_slots_.push_back(index);

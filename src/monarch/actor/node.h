@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "monarch/actor/cell.h"
+#include "monarch/actor/deadlines.h"
 #include "monarch/actor/pending_call.h"
 #include "monarch/loop/driver.h"
 #include "monarch/net/link.h"
@@ -60,7 +61,8 @@ class Node final : public LinkSink {
   bool send(NodeId node, const Outgoing& outgoing, std::string* why);
   // Sends `outgoing` to every member, with header.dest and header.rank filled in. If `call` is given, its token goes
   // along and ranks that cannot be reached are filled with that failure; else they go to on_undeliverable of the
-  // sender.
+  // sender. With header.deadline_ns (a call only), ranks that have not answered by then are filled with kReplyError,
+  // ("__deadline__", text) in the native codec.
   void cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call);
   // One one-way message, with the header's rank as it is. If it finds nobody, its sender is told (kFlagQuiet: nobody is).
   void post(const ActorId& to, Outgoing& outgoing);
@@ -104,6 +106,7 @@ class Node final : public LinkSink {
  private:
   struct Slot {
     uint32_t generation = 1;
+    int64_t deadline_ns = 0;  // 0: none
     std::shared_ptr<PendingCall> call;
   };
   void dispatch(MessagePtr message);
@@ -111,7 +114,8 @@ class Node final : public LinkSink {
   void on_reply(MessagePtr message);
   void on_spawn(MessagePtr message);
   void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, std::string_view why);
-  uint64_t open_slot(std::shared_ptr<PendingCall> call);
+  uint64_t open_slot(std::shared_ptr<PendingCall> call, int64_t deadline_ns);
+  void expire(uint64_t token);
   void fill(uint64_t token, uint32_t rank, MessagePtr reply);
   void fail_owed(const std::function<bool(NodeId)>& owed_by, const std::string& why);
   // Takes a message whose actor does not exist (yet): keeps it if the actor's spawn may still come, or else says why
@@ -151,6 +155,7 @@ class Node final : public LinkSink {
   std::mutex slots_mutex_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
+  Deadlines deadlines_;
 };
 
 // One sender's wait until members have room. It gives way only to half of what made it wait.
@@ -180,6 +185,9 @@ class RoomWait {
 
 // Of a kUndeliverable frame: whom the message was for; none if the frame does not say.
 ActorId undeliverable_dest(const Message& message);
+
+// What a call past its deadline is answered with (see Node::cast).
+MessagePtr make_expired(uint64_t token, uint32_t rank, std::string_view text);
 
 // The failure that a rank gets when its process is gone.
 MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why);

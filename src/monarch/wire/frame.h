@@ -62,7 +62,7 @@ struct FrameHeader {
   uint64_t token = 0;   // where the answer goes; 0: none
   uint32_t method = 0;  // number of the endpoint in its class
   uint32_t rank = 0;    // of requests: rank in the mesh it was sent to; of replies: the same, back
-  uint64_t deadline_ns = 0;  // reserved for deadlines: 0
+  uint64_t deadline_ns = 0;  // of requests, on the machine's monotonic clock: when their caller gives up; 0: never
 };
 static_assert(sizeof(FrameHeader) == 56);  // with its size word one cache line
 
