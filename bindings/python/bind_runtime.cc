@@ -235,10 +235,10 @@ void shutdown(double grace_seconds, bool at_exit) {
 void forget_hooks() {
   State& s = state();
   if (!s.finalizing || python_factory().has_actors()) return;
-  for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error, &s.supervision_error,
-                    &s.bind_arguments, &s.warn_running_loop, &s.wait_for_gate, &s.construct, &s.run_async, &s.end_actor,
-                    &s.undeliverable, &s.pack_error, &s.format_failure, &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point,
-                    &s.make_extent}) {
+  for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
+                    &s.supervision_error, &s.bind_arguments, &s.warn_running_loop, &s.wait_for_gate, &s.construct,
+                    &s.run_async, &s.end_actor, &s.undeliverable, &s.pack_error, &s.format_failure, &s.context_var,
+                    &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent}) {
     *hook = Ref();
   }
 }

@@ -141,7 +141,8 @@ PyObject* endpoint_new(PyTypeObject* type, PyObject* args, PyObject*) {
                                  &flags)) {
     return nullptr;
   }
-  return box<EndpointState>(type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags, 0, false});
+  return box<EndpointState>(
+      type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags, 0, false});
 }
 
 // Checks the arguments and encodes them. Nothing is sent if they are wrong.

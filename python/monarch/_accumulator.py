@@ -32,8 +32,8 @@ class Accumulator(Generic[A, R]):
     def accumulate(self, *args: Any, **kwargs: Any) -> Future[A]:
         """Asks every actor now (what cannot be sent raises here); the future is the folded value.
 
-        It raises what an actor raised (``ActorError``), how one died (``SupervisionError``), or what ``combine`` raised;
-        later answers are dropped then. A ``get(timeout)`` that expires loses nothing.
+        It raises what an actor raised (``ActorError``), how one died (``SupervisionError``), or what ``combine``
+        raised; later answers are dropped then. A ``get(timeout)`` that expires loses nothing.
         """
         answers = list(self._endpoint.stream(*args, **kwargs))
         return FoldFuture._make(answers, self._identity, self._combine)

@@ -55,13 +55,13 @@ def _registry_id() -> tuple[int, int]:
 def get_or_spawn_controller(name: str, Class: type[T], *args: Any, **kwargs: Any) -> Future[T]:
     """The actor of that name in the script's process; the first who asks makes it, of ``Class`` with these arguments.
 
-    May be called anywhere, in actors too. Requests that come together are merged; later arguments are ignored. An actor
-    that was stopped is made anew. The future raises ``ActorError`` around ``ValueError: Failure on <name>: ...`` once it
-    has failed; an exception in its constructor shows at the first call.
+    May be called anywhere, in actors too. Requests that come together are merged; later arguments are ignored. An
+    actor that was stopped is made anew. The future raises ``ActorError`` around ``ValueError: Failure on <name>: ...``
+    once it has failed; an exception in its constructor shows at the first call.
 
     Raises ``ValueError`` if ``Class`` is not an actor class, ``TypeError`` for wrong constructor arguments.
     """
     _runtime.ensure()
     _mesh.check_spawn(Class, args, kwargs)
     registry = _mesh.ActorMesh([_registry_id()], _mesh._whole([], []), Controllers, "controllers", "<root>")
-    return registry.get.call_one(name, Class, args, kwargs)  # type: ignore[no-any-return]
+    return registry.get.call_one(name, Class, args, kwargs)

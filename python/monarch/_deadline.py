@@ -16,10 +16,11 @@ class deadline:
     """``with deadline(5):`` gives what is called inside 5 s, all in all.
 
     Calls that have not been answered by then raise ``DeadlineExceeded``; so do later calls in the block, at once, and
-    ``get()`` there. The deadline goes along with nested calls: an async endpoint is cancelled when it has passed, a sync
-    one is not interrupted, but its further calls raise at once and its answer is dropped; a message whose deadline has
-    passed in the mailbox is not handled. One-way messages have none, but do not wait for room longer. Blocks nest; the
-    earliest deadline holds. In asyncio code it belongs to the task. One call alone: ``endpoint.options(deadline=5)``.
+    ``get()`` there. The deadline goes along with nested calls: an async endpoint is cancelled when it has passed, a
+    sync one is not interrupted, but its further calls raise at once and its answer is dropped; a message whose
+    deadline has passed in the mailbox is not handled. One-way messages have none, but do not wait for room longer.
+    Blocks nest; the earliest deadline holds. In asyncio code it belongs to the task. One call alone:
+    ``endpoint.options(deadline=5)``.
 
     Args:
         seconds: how long, as a positive finite number. ``ValueError`` for others.

@@ -300,9 +300,9 @@ def send(
 ) -> None:
     """Sends one message to all actors of the endpoint's mesh, or to one at random (``selection="choose"``).
 
-    The answers go to ``port``, each with the rank of its actor, failures as exceptions; without a port nobody answers, as
-    for ``broadcast``. An endpoint with an explicit response port is given ``port`` itself, and may send through it as
-    often as it likes. ``ValueError`` for another selection.
+    The answers go to ``port``, each with the rank of its actor, failures as exceptions; without a port nobody answers,
+    as for ``broadcast``. An endpoint with an explicit response port is given ``port`` itself, and may send through it
+    as often as it likes. ``ValueError`` for another selection.
     """
     if selection not in ("all", "choose"):
         raise ValueError(f"Invalid selection: {selection}")

@@ -17,18 +17,16 @@ __all__ = ["Channel", "Port", "PortReceiver", "RankedPortReceiver"]
 class Port(_core.PortBase, Generic[R]):
     """The sending end. It may travel in arguments and results; a copy sends as the actor that has it.
 
-    Made by ``Channel.open()``, or given to an endpoint that is declared with ``explicit_response_port=True``. Messages of
-    one sender arrive in order. Any thread may send.
+    Made by ``Channel.open()``, or given to an endpoint that is declared with ``explicit_response_port=True``. Messages
+    of one sender arrive in order. Any thread may send.
 
-    ``return_undeliverable`` (default True): a message that finds the receiver gone comes back to its sender, as a one-way
-    message to a dead actor does, and fails it unless its ``_handle_undeliverable_message`` deals with it; if False it is
-    dropped. The setting belongs to this object and its later copies.
+    ``return_undeliverable`` (default True): a message that finds the receiver gone comes back to its sender, as a
+    one-way message to a dead actor does, and fails it unless its ``_handle_undeliverable_message`` deals with it; if
+    False it is dropped. The setting belongs to this object and its later copies.
 
-    ``send`` waits while 64 MiB wait at the receiver, as ``broadcast`` does. What cannot be pickled raises, and nothing is
-    sent.
+    ``send`` waits while 64 MiB wait at the receiver, as ``broadcast`` does. What cannot be pickled raises, and nothing
+    is sent.
     """
-
-    __slots__ = ()
 
     if TYPE_CHECKING:
         return_undeliverable: bool
@@ -69,8 +67,8 @@ class PortReceiver(_core.PortReceiverBase, Generic[R]):
     def recv(self) -> Future[R]:
         """The next message, one per future, in order of arrival.
 
-        A future whose ``get(timeout)`` expires and that is dropped loses nothing: the next ``recv()`` takes its message.
-        ``ValueError`` on the second call for a port of ``open(once=True)``.
+        A future whose ``get(timeout)`` expires and that is dropped loses nothing: the next ``recv()`` takes its
+        message. ``ValueError`` on the second call for a port of ``open(once=True)``.
         """
         return self._next(False)
 
@@ -124,5 +122,7 @@ class Channel(Generic[R]):
     @staticmethod
     def open_ranked(once: bool = False) -> tuple[Port[R], RankedPortReceiver[R]]:
         """As :meth:`open`, with a receiver that tells the ranks."""
+        port: Port[R]
+        receiver: PortReceiver[R]
         port, receiver = Channel.open(once)
-        return port, receiver.ranked()  # type: ignore[return-value]
+        return port, receiver.ranked()

@@ -153,7 +153,8 @@ class BodyFuture(DoneFuture[R]):
             self._run(body, timeout)
 
     def _run(self, body: Callable[[], Awaitable[R]], timeout: float | None) -> None:
-        """Runs the body to its end in a loop of its own, as ``asyncio.run`` does. What ends it early ends it for good."""
+        """Runs the body to its end in a loop of its own, as ``asyncio.run`` does. What ends it early ends it for
+        good."""
 
         async def bounded() -> R:
             work = asyncio.ensure_future(body())
@@ -195,9 +196,9 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
     """Turns an ``async def`` into a function that sync code can ``.get()`` and async code can ``await``.
 
     The call copies the context variables and starts nothing: the body runs when its future is first looked at, at most
-    once, and never if nobody looks. The first ``await`` runs it as a task of that loop, which no observer's cancellation
-    ends. The first ``get`` runs it on the calling thread, as ``asyncio.run`` does; if that ``get`` times out or is
-    interrupted the body is cancelled for good, and every later look raises the same ``TimeoutError`` (or
+    once, and never if nobody looks. The first ``await`` runs it as a task of that loop, which no observer's
+    cancellation ends. The first ``get`` runs it on the calling thread, as ``asyncio.run`` does; if that ``get`` times
+    out or is interrupted the body is cancelled for good, and every later look raises the same ``TimeoutError`` (or
     ``CancelledError``). ``get`` in running asyncio code runs the body on a thread and warns; in a body that a ``get``
     runs it raises ``WouldBlockRuntime``. ``TypeError`` for anything but an ``async def``.
     """

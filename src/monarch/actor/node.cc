@@ -53,7 +53,11 @@ MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why) {
 // Actor indices are unique within the node that hosts the actor, and any node may create actors anywhere: the upper
 // half is taken from the creator's own (random) id.
 Node::Node(NodeId id, Driver& driver, Hooks hooks)
-    : id_(id), driver_(driver), hooks_(std::move(hooks)), next_index_((id << 32) | 16), deadlines_(hooks_.after, [this](uint64_t token) { expire(token); }) {}
+    : id_(id),
+      driver_(driver),
+      hooks_(std::move(hooks)),
+      next_index_((id << 32) | 16),
+      deadlines_(hooks_.after, [this](uint64_t token) { expire(token); }) {}
 
 Node::~Node() { close_links(); }
 
