@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "monarch/base/log.h"
 #include "port.h"
 #include "state.h"
+#include "swarm.h"
 
 namespace monarch {
 
@@ -53,12 +53,6 @@ std::string text_of(PyObject* object) {
   return text == nullptr ? "an exception that cannot be shown" : text;
 }
 
-std::string describe_exception(PyObject* exception) {
-  Ref text = Ref::steal(PyObject_CallOneArg(state().format_failure.get(), exception));
-  if (!text) PyErr_Clear();
-  return text_of(text.get());
-}
-
 }  // namespace
 
 void send_answer(const PyCell::Ticket& ticket, ActorIndex sender, FrameKind kind, const Encoded& encoded) {
@@ -72,6 +66,17 @@ void send_answer(const PyCell::Ticket& ticket, ActorIndex sender, FrameKind kind
   } else {
     node.reply(ticket.header, ticket.from, kind, reply);
   }
+}
+
+void answer_spawn(const PyCell::Ticket& ticket, const std::string& failure) {
+  if (!failure.empty()) {
+    Outgoing why{FrameHeader{}, as_byte_span(failure.data(), failure.size()), {}};
+    state().runtime->node().reply(ticket.header, ticket.from, FrameKind::kReplyFailed, why);
+    return;
+  }
+  Encoded nothing;
+  nothing.encode_value(Py_None);
+  send_answer(ticket, 0, FrameKind::kReply, nothing);
 }
 
 // ---- PyCell: messages in ----
@@ -100,11 +105,9 @@ void PyCell::refuse(MessagePtr message) {
 }
 
 void PyCell::wake() {
+  if (swarm_) return swarm_->ready(shared_from_this());
   node_.driver().notify(waiter_);
-  if (armed_.load(std::memory_order_seq_cst) && armed_.exchange(false, std::memory_order_seq_cst)) {
-    node_.driver().end_attend();
-    eventfd_write(event_.get(), 1);
-  }
+  loop_wake_.wake();
 }
 
 std::string PyCell::epitaph() {
@@ -149,8 +152,38 @@ void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, st
   set_context(*message);
 }
 
+PyCell::PyCell(Node& node, ActorIndex index, uint32_t rank, std::shared_ptr<Swarm> swarm)
+    : node_(node),
+      index_(index),
+      rank_(rank),
+      swarm_(std::move(swarm)),
+      inflow_(std::make_shared<Inflow>(node, index)),
+      loop_wake_(node.driver()) {}
+
+std::string PyCell::describe_exception(PyObject* exception) const {
+  PyObject* args[] = {exception, identity()};
+  Ref text = Ref::steal(PyObject_Vectorcall(state().format_failure.get(), args, 2, nullptr));
+  if (!text) PyErr_Clear();
+  return text_of(text.get());
+}
+
+void PyCell::enter() { current_actor = {{node_.id(), index_}, inflow_, swarm_.get()}; }
+
+bool PyCell::construct(PyObject* self, PyObject* value, bool* is_async, Ref* failure) {
+  Ref rank = Ref::steal(PyLong_FromUnsignedLong(rank_));
+  if (value != nullptr && rank) {
+    PyObject* args[] = {self, value, rank.get()};
+    Ref outcome = Ref::steal(call_python(state().construct.get(), args, 3));
+    *is_async = outcome.get() == Py_True;
+  }
+  if (!PyErr_Occurred()) return true;
+  *failure = take_exception();
+  end(describe_exception(failure->get()), /*failure=*/true);
+  return false;
+}
+
 void PyCell::run() {
-  current_actor = {{node_.id(), index_}, inflow_};
+  enter();
   Ref self = Ref::steal(new_cell_object(shared_from_this()));
   rank_ = spawn_->header.rank;
   const Ticket spawn_ticket{spawn_->header, spawn_->from, false};
@@ -158,32 +191,23 @@ void PyCell::run() {
   Ref open = Ref::steal(PyObject_CallNoArgs(state().wait_for_gate.get()));
   Ref value = Ref::steal(open ? decode_value(*spawn_) : nullptr);
   spawn_.reset();
-  Ref rank = Ref::steal(PyLong_FromUnsignedLong(rank_));
   bool is_async = false;
-  if (value && rank) {
-    PyObject* args[] = {self.get(), value.get(), rank.get()};
-    Ref outcome = Ref::steal(call_python(state().construct.get(), args, 3));
-    if (outcome) is_async = outcome.get() == Py_True;
-  }
-  value = Ref();
   Ref failure;
-  if (PyErr_Occurred()) {
-    failure = take_exception();
-    end(describe_exception(failure.get()), /*failure=*/true);
-    Outgoing why{FrameHeader{}, as_byte_span(end_reason_.data(), end_reason_.size()), {}};
-    node_.reply(spawn_ticket.header, spawn_ticket.from, FrameKind::kReplyFailed, why);
-  } else {
-    Encoded nothing;
-    nothing.encode_value(Py_None);
-    send_reply(spawn_ticket, FrameKind::kReply, nothing);
-    if (is_async) {
-      PyObject* args[] = {self.get()};
-      Ref ran = Ref::steal(call_python(state().run_async.get(), args, 1));
-      if (!ran) fail_with_current_exception("its event loop ended");
-    } else {
-      run_sync();
-    }
+  const bool constructed = construct(self.get(), value.get(), &is_async, &failure);
+  value = Ref();
+  answer_spawn(spawn_ticket, constructed ? "" : end_reason_);
+  if (constructed && is_async) {
+    PyObject* args[] = {self.get()};
+    Ref ran = Ref::steal(call_python(state().run_async.get(), args, 1));
+    if (!ran) fail_with_current_exception("its event loop ended");
+  } else if (constructed) {
+    run_sync();
   }
+  end_life(self.get(), failure.get());
+  current_actor = {};
+}
+
+void PyCell::end_life(PyObject* self, PyObject* failure) {
   {
     std::lock_guard lock(epitaph_mutex_);
     epitaph_ = end_reason_;
@@ -192,7 +216,7 @@ void PyCell::run() {
   refuse_rest();
   // Hooks run after the mailbox is closed, so that nobody waits for this actor meanwhile.
   if (instance_) {
-    PyObject* args[] = {self.get(), failure ? failure.get() : Py_None};
+    PyObject* args[] = {self, failure == nullptr ? Py_None : failure};
     Ref ended = Ref::steal(call_python(state().end_actor.get(), args, 2));
     if (!ended) {
       Ref problem = take_exception();
@@ -201,7 +225,6 @@ void PyCell::run() {
   }
   methods_.clear();
   instance_ = identity_ = extent_ = scalar_extent_ = context_ = Ref();
-  self = Ref();
   if (stop_request_.token != 0) {
     Outgoing done{FrameHeader{}, {}, {}};
     Encoded nothing;
@@ -222,7 +245,6 @@ void PyCell::run() {
       if (auto cell = weak.lock()) cell->report_unobserved();
     });
   }
-  current_actor = {};
 }
 
 void PyCell::run_sync() {
@@ -259,25 +281,6 @@ bool PyCell::poll_briefly() {
   return found;
 }
 
-int PyCell::event_fd() {
-  if (!event_) event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  return event_.get();
-}
-
-bool PyCell::arm() {
-  node_.driver().attend();
-  armed_.store(true, std::memory_order_seq_cst);
-  if (mailbox_.empty()) return true;
-  if (armed_.exchange(false, std::memory_order_seq_cst)) node_.driver().end_attend();
-  return false;
-}
-
-void PyCell::disarm() {
-  if (armed_.exchange(false, std::memory_order_seq_cst)) node_.driver().end_attend();
-  eventfd_t ignored;
-  eventfd_read(event_.get(), &ignored);
-}
-
 // ---- PyCell: one message ----
 
 void PyCell::set_context(const Message& message) {
@@ -290,7 +293,10 @@ void PyCell::set_context(const Message& message) {
   const uint32_t rank = (flags & kFlagScalarView) != 0 ? 0 : message.header.rank;
   const bool same = context_ && rank == context_rank_ && flags == context_flags_ &&
                     std::equal(view.begin(), view.end(), context_view_.begin(), context_view_.end());
-  if (same) return;
+  if (same) {
+    if (swarm_) make_context_current();  // others of the swarm run on this thread too
+    return;
+  }
   Ref extent = extent_;
   uint32_t view_rank = rank;
   if ((flags & kFlagScalarView) != 0) {
@@ -315,10 +321,14 @@ void PyCell::set_context(const Message& message) {
     }
   }
   if (!extent) PyErr_Clear();
-  context_ = Ref::steal(new_context(identity_, extent ? extent : extent_, view_rank));
+  context_ = Ref::steal(new_context(identity_, extent ? extent : extent_, view_rank, index_));
   context_rank_ = rank;
   context_flags_ = flags;
   context_view_.assign(view.begin(), view.end());
+  make_context_current();
+}
+
+void PyCell::make_context_current() {
   Ref token = Ref::steal(PyContextVar_Set(state().context_var.get(), context_.get()));
   if (!token) PyErr_Clear();
 }
@@ -376,10 +386,9 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
   if (header.method >= methods_.size()) {
     node_.refuse(*message, "the actor has no such endpoint");
     return Step::kDone;
-  }
-  const Method& method = methods_[header.method];
-  if (header.deadline_ns != deadline_ns_) set_message_deadline(deadline_ns_ = header.deadline_ns);
-  if (header.deadline_ns != 0 && static_cast<uint64_t>(monotonic_ns()) >= header.deadline_ns) {
+  } const Method& method = methods_[header.method]; if (header.deadline_ns != deadline_ns_ || (swarm_ && deadline_ns_
+  != 0)) set_message_deadline(deadline_ns_ = header.deadline_ns); if (header.deadline_ns != 0 &&
+  static_cast<uint64_t>(monotonic_ns()) >= header.deadline_ns) {
     return Step::kDone;  // its caller has given up
   }
   set_context(*message);
@@ -461,48 +470,68 @@ void PyCell::handle_undeliverable(const Message& message) {
 // ---- PyCellFactory ----
 
 std::shared_ptr<Cell> PyCellFactory::make(Node& node, ActorIndex index, MessagePtr spawn) {
+  if (const uint32_t count = spawn->header.method >> kSwarmShift; count != 0) {
+    auto swarm = std::make_shared<Swarm>(node, index, count, std::move(spawn));
+    swarm->add_cells();
+    start([swarm] { swarm->run(); });
+    return nullptr;
+  }
   auto cell = std::make_shared<PyCell>(node, index, std::move(spawn));
-  std::lock_guard lock(mutex_);
-  live_.push_back(cell);
-  if (parked_ > static_cast<int>(handed_.size())) {
-    handed_.push_back(cell);
-    work_.notify_one();
-    return cell;
+  add_live(cell);
+  start([this, cell] {
+    cell->run();
+    forget(cell.get());
+  });
+  return cell;
+}
+
+void PyCellFactory::start(Work work) {
+  {
+    std::lock_guard lock(mutex_);
+    if (parked_ > static_cast<int>(handed_.size())) {
+      handed_.push_back(std::move(work));
+      work_.notify_one();
+      return;
+    }
   }
   // It may be the reactor that runs this, whose mask would be inherited: the thread sets its own (park_loop).
   sigset_t all, previous;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &previous);
-  std::thread([this, cell] { park_loop(cell); }).detach();  // ends with the process; the interpreter cannot join it
+  // It ends with the process; the interpreter cannot join it.
+  std::thread([this, work = std::move(work)]() mutable { park_loop(std::move(work)); }).detach();
   pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  return cell;
 }
 
-void PyCellFactory::park_loop(std::shared_ptr<PyCell> cell) {
+void PyCellFactory::park_loop(Work work) {
   pthread_setname_np(pthread_self(), "monarch-actor");
   // Not blocked as in our other threads: what actors start inherits the mask, and must end on SIGTERM. The kernel gives
   // a process's signals to its main thread first.
   pthread_sigmask(SIG_SETMASK, &state().users_signal_mask, nullptr);
   GilThread python;
   for (;;) {
-    cell->run();
+    work();
     GilRelease release;
-    forget(cell.get());
-    cell.reset();
+    work = nullptr;
     std::unique_lock lock(mutex_);
     ++parked_;
     work_.wait(lock, [this] { return !handed_.empty(); });
     --parked_;
-    cell = std::move(handed_.back());
+    work = std::move(handed_.back());
     handed_.pop_back();
   }
 }
 
+void PyCellFactory::add_live(std::shared_ptr<PyCell> cell) {
+  std::lock_guard lock(mutex_);
+  live_.emplace(cell.get(), std::move(cell));
+}
+
 void PyCellFactory::forget(PyCell* cell) {
   std::lock_guard lock(mutex_);
-  auto found = std::find_if(live_.begin(), live_.end(), [cell](const auto& entry) { return entry.get() == cell; });
+  auto found = live_.find(cell);
   if (found == live_.end()) return;
-  if (cell->end_is_failure()) failed_.push_back(*found);
+  if (cell->end_is_failure()) failed_.push_back(found->second);
   live_.erase(found);
   if (live_.empty()) all_ended_.notify_all();
 }
@@ -516,7 +545,7 @@ void PyCellFactory::stop_all(int64_t limit_ns, const std::string& reason) {
   std::vector<std::shared_ptr<PyCell>> cells;
   {
     std::lock_guard lock(mutex_);
-    cells = live_;
+    for (const auto& [raw, cell] : live_) cells.push_back(cell);
   }
   FrameHeader header;
   header.kind = FrameKind::kStopActor;

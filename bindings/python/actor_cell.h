@@ -4,12 +4,15 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
+#include "loop_wake.h"
 #include "monarch/actor/cell.h"
 #include "monarch/actor/inflow.h"
 #include "monarch/actor/mailbox.h"
@@ -22,16 +25,31 @@ namespace monarch {
 enum class MethodKind : int { kSync = 0, kAsync = 1, kConcurrent = 2 };
 inline constexpr int kExplicitPort = 4;  // added to it: the method answers through a port
 
+class Swarm;
+
 class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
  public:
   PyCell(Node& node, ActorIndex index, MessagePtr spawn)
-      : node_(node), index_(index), spawn_(std::move(spawn)), inflow_(std::make_shared<Inflow>(node, index)) {}
+      : node_(node),
+        index_(index),
+        spawn_(std::move(spawn)),
+        inflow_(std::make_shared<Inflow>(node, index)),
+        loop_wake_(node.driver()) {}
+  // One of a swarm, whose thread it shares.
+  PyCell(Node& node, ActorIndex index, uint32_t rank, std::shared_ptr<Swarm> swarm);
 
   // Any thread, no GIL.
   void deliver(MessagePtr message) override;
 
   // The actor's thread, GIL held: the whole life of the actor.
   void run();
+  // Its parts, for a swarm. This thread's code runs as this actor from here on.
+  void enter();
+  // Makes the instance of `value` (class, args, kwargs, info). False: the constructor has failed, and `failure` says
+  // so.
+  bool construct(PyObject* self, PyObject* value, bool* is_async, Ref* failure);
+  // The end, after kEnd: refuses what waits, runs the hook. `failure`: what the constructor raised, or null.
+  void end_life(PyObject* self, PyObject* failure);
 
   // ---- For the Python side of the actor (all on its thread, GIL held) ----
   struct Method {
@@ -54,15 +72,17 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   // Takes the exception that is set. False: it ends the actor.
   bool finish_error(const Ticket& ticket);
   bool poll_briefly();
-  // The loop is about to sleep: the next message writes the eventfd. False: a message is there already.
-  bool arm();
-  void disarm();
-  int event_fd();
+  LoopWake& loop_wake() { return loop_wake_; }
+  bool has_message() const { return !mailbox_.empty(); }
 
   // Any thread. Has the actor ended, and if so, has it failed? `*why` is what its callers are told.
   enum class Ended { kNo, kStopped, kFailed };
   Ended ended(std::string* why);
 
+  ActorIndex index() const { return index_; }
+  Swarm* swarm() const { return swarm_.get(); }
+  PyObject* instance() const { return instance_ ? instance_.get() : Py_None; }  // borrowed
+  PyObject* identity() const { return identity_ ? identity_.get() : Py_None; }
   bool ending() const { return ending_; }
   const std::string& end_reason() const { return end_reason_; }
   bool end_is_failure() const { return end_is_failure_; }
@@ -78,20 +98,26 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   void refuse_rest();
   void fail_with_current_exception(const char* while_doing);
   void set_context(const Message& message);
+  void make_context_current();
   PyObject* invoke(const Method& method, const Message& message, PyObject* port);
   void handle_undeliverable(const Message& message);
   void send_reply(const Ticket& ticket, FrameKind kind, class Encoded& encoded);
   std::string epitaph();
 
+  std::string describe_exception(PyObject* exception) const;
+
+  friend class Swarm;
   Node& node_;
   const ActorIndex index_;
   MessagePtr spawn_;
   uint32_t rank_ = 0;
+  const std::shared_ptr<Swarm> swarm_;  // shared: with its other cells; null: a thread of its own
+  std::atomic<bool> scheduled_{false};  // the swarm has it among its ready ones
+  bool busy_ = false;                   // in a swarm: a coroutine of it runs, which others wait for
   Mailbox mailbox_;
   const std::shared_ptr<Inflow> inflow_;  // shared: see CurrentActor
   Waiter waiter_;
-  std::atomic<bool> armed_{false};
-  UniqueFd event_;
+  LoopWake loop_wake_;
   int64_t idle_since_ns_ = 0;  // 0: not known to be idle
 
   // The actor's thread.
@@ -124,6 +150,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
 class PyCellFactory final : public CellFactory {
  public:
   std::shared_ptr<Cell> make(Node& node, ActorIndex index, MessagePtr spawn) override;
+  void add_live(std::shared_ptr<PyCell> cell);
   // The worker ends: asks every actor to stop, waits at most `limit_ns` for them. GIL not held.
   void stop_all(int64_t limit_ns, const std::string& reason);
   // Says what nobody has seen. Any thread.
@@ -132,14 +159,16 @@ class PyCellFactory final : public CellFactory {
   bool has_actors();
 
  private:
-  void park_loop(std::shared_ptr<PyCell> first);
+  using Work = std::function<void()>;  // an actor's whole life, GIL held
+  void start(Work work);
+  void park_loop(Work first);
 
   std::mutex mutex_;
   std::condition_variable work_;       // for parked threads
   std::condition_variable all_ended_;
-  std::vector<std::shared_ptr<PyCell>> live_;
+  std::unordered_map<PyCell*, std::shared_ptr<PyCell>> live_;
   std::vector<std::shared_ptr<PyCell>> failed_;
-  std::vector<std::shared_ptr<PyCell>> handed_;  // to parked threads
+  std::vector<Work> handed_;  // to parked threads
   int parked_ = 0;
 };
 
@@ -148,10 +177,15 @@ PyCellFactory& python_factory();
 // Answers a request, as the actor `sender`. Any thread, GIL held; dropped for a large answer.
 void send_answer(const PyCell::Ticket& ticket, ActorIndex sender, FrameKind kind, const class Encoded& encoded);
 
+// Answers a spawn: the constructor is done, or has failed as `failure` says.
+void answer_spawn(const PyCell::Ticket& ticket, const std::string& failure);
+
 // ---- actor_types.cc: new references, null with an exception set ----
 
 bool add_actor_types(PyObject* module);
-PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank);
+PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank, ActorIndex actor);
+// Of the Context that is current on this thread; 0: there is none.
+ActorIndex actor_of_context();
 PyObject* new_cell_object(std::shared_ptr<PyCell> cell);
 
 }  // namespace monarch

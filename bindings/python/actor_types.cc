@@ -5,6 +5,7 @@
 #include "actor_cell.h"
 #include "codec.h"
 #include "state.h"
+#include "swarm.h"
 
 namespace monarch {
 
@@ -13,6 +14,7 @@ namespace {
 PyTypeObject* context_type = nullptr;
 PyTypeObject* cell_type = nullptr;
 PyTypeObject* ticket_type = nullptr;
+PyTypeObject* swarm_type = nullptr;
 
 // ---- Context: what context() returns inside an endpoint ----
 
@@ -21,6 +23,7 @@ struct ContextState {
   Ref extent;
   uint32_t rank;
   Ref point;
+  ActorIndex actor = 0;
 };
 
 PyObject* context_actor(PyObject* self, void*) { return Py_NewRef(unbox<ContextState>(self).identity.get()); }
@@ -41,7 +44,7 @@ PyObject* context_new(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *identity, *extent;
   unsigned int rank;
   if (!PyArg_ParseTuple(args, "OOI", &identity, &extent, &rank)) return nullptr;
-  return box<ContextState>(type, ContextState{Ref::borrow(identity), Ref::borrow(extent), rank, Ref()});
+  return box<ContextState>(type, ContextState{Ref::borrow(identity), Ref::borrow(extent), rank, Ref(), 0});
 }
 
 // ---- Cell and Ticket ----
@@ -101,12 +104,15 @@ PyObject* cell_finish_error(PyObject* self, PyObject* const* args, Py_ssize_t co
 }
 
 PyObject* cell_poll(PyObject* self, PyObject*) { return PyBool_FromLong(cell_of(self).poll_briefly()); }
-PyObject* cell_arm(PyObject* self, PyObject*) { return PyBool_FromLong(cell_of(self).arm()); }
+PyObject* cell_arm(PyObject* self, PyObject*) {
+  PyCell& cell = cell_of(self);
+  return PyBool_FromLong(cell.loop_wake().arm([&cell] { return cell.has_message(); }));
+}
 PyObject* cell_disarm(PyObject* self, PyObject*) {
-  cell_of(self).disarm();
+  cell_of(self).loop_wake().disarm();
   Py_RETURN_NONE;
 }
-PyObject* cell_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(cell_of(self).event_fd()); }
+PyObject* cell_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(cell_of(self).loop_wake().fd()); }
 
 // end(reason, failure)
 PyObject* cell_end(PyObject* self, PyObject* args) {
@@ -117,6 +123,9 @@ PyObject* cell_end(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* cell_index(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(cell_of(self).index()); }
+PyObject* cell_instance(PyObject* self, void*) { return Py_NewRef(cell_of(self).instance()); }
+PyObject* cell_identity(PyObject* self, void*) { return Py_NewRef(cell_of(self).identity()); }
 PyObject* cell_end_reason(PyObject* self, void*) { return py_string(cell_of(self).end_reason()); }
 PyObject* cell_failed(PyObject* self, void*) { return PyBool_FromLong(cell_of(self).end_is_failure()); }
 
@@ -131,10 +140,70 @@ PyObject* ticket_seconds_left(PyObject* self, void*) {
   return PyFloat_FromDouble(static_cast<double>(static_cast<int64_t>(deadline_ns) - monotonic_ns()) / 1e9);
 }
 
+// ---- Swarm ----
+
+Swarm& swarm_of(PyObject* self) { return *unbox<std::shared_ptr<Swarm>>(self); }
+
+// step() -> None (nothing is ready) | True (others may run) | False (all have ended) | (cell, coroutine, ticket), with
+// None for the last two of an actor that ends
+PyObject* swarm_step(PyObject* self, PyObject*) {
+  std::shared_ptr<PyCell> cell;
+  Ref coroutine;
+  PyCell::Ticket ticket;
+  switch (swarm_of(self).step(&cell, &coroutine, &ticket)) {
+    case PyCell::Step::kIdle:
+      Py_RETURN_NONE;
+    case PyCell::Step::kDone:
+      Py_RETURN_TRUE;
+    case PyCell::Step::kEnd:
+      Py_RETURN_FALSE;
+    default: {
+      Ref boxed_cell = Ref::steal(new_cell_object(std::move(cell)));
+      if (!coroutine) return boxed_cell ? PyTuple_Pack(3, boxed_cell.get(), Py_None, Py_None) : nullptr;
+      Ref boxed = Ref::steal(box<PyCell::Ticket>(ticket_type, ticket));
+      return boxed && boxed_cell ? PyTuple_Pack(3, boxed_cell.get(), coroutine.get(), boxed.get()) : nullptr;
+    }
+  }
+}
+
+// resume(cell) -> bool: does it end now?
+PyObject* swarm_resume(PyObject* self, PyObject* cell) {
+  return PyBool_FromLong(swarm_of(self).resume(unbox<std::shared_ptr<PyCell>>(cell)));
+}
+// end(cell)
+PyObject* swarm_end(PyObject* self, PyObject* cell) {
+  swarm_of(self).end(unbox<std::shared_ptr<PyCell>>(cell));
+  Py_RETURN_NONE;
+}
+PyObject* swarm_poll(PyObject* self, PyObject*) { return PyBool_FromLong(swarm_of(self).poll_briefly()); }
+PyObject* swarm_arm(PyObject* self, PyObject*) {
+  Swarm& swarm = swarm_of(self);
+  return PyBool_FromLong(swarm.loop_wake().arm([&swarm] { return swarm.has_message(); }));
+}
+PyObject* swarm_disarm(PyObject* self, PyObject*) {
+  swarm_of(self).loop_wake().disarm();
+  Py_RETURN_NONE;
+}
+PyObject* swarm_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(swarm_of(self).loop_wake().fd()); }
+
 }  // namespace
 
-PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank) {
-  return box<ContextState>(context_type, ContextState{identity, extent, rank, Ref()});
+PyObject* new_swarm_object(std::shared_ptr<Swarm> swarm) {
+  return box<std::shared_ptr<Swarm>>(swarm_type, std::move(swarm));
+}
+
+PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank, ActorIndex actor) {
+  return box<ContextState>(context_type, ContextState{identity, extent, rank, Ref(), actor});
+}
+
+ActorIndex actor_of_context() {
+  PyObject* found;
+  if (PyContextVar_Get(state().context_var.get(), Py_None, &found) != 0) {
+    PyErr_Clear();
+    return 0;
+  }
+  const Ref held = Ref::steal(found);
+  return Py_TYPE(found) == context_type ? unbox<ContextState>(found).actor : 0;
 }
 
 PyObject* new_cell_object(std::shared_ptr<PyCell> cell) {
@@ -169,6 +238,9 @@ bool add_actor_types(PyObject* module) {
       {nullptr, nullptr, 0, nullptr},
   };
   static PyGetSetDef cell_fields[] = {
+      {"index", cell_index, nullptr, nullptr, nullptr},
+      {"instance", cell_instance, nullptr, nullptr, nullptr},
+      {"identity", cell_identity, nullptr, nullptr, nullptr},
       {"end_reason", cell_end_reason, nullptr, nullptr, nullptr},
       {"failed", cell_failed, nullptr, nullptr, nullptr},
       {nullptr, nullptr, nullptr, nullptr, nullptr},
@@ -193,10 +265,24 @@ bool add_actor_types(PyObject* module) {
   };
   static PyType_Spec ticket_spec = {"monarch._core.Ticket", sizeof(Boxed<PyCell::Ticket>), 0,
                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, ticket_slots};
+  static PyMethodDef swarm_methods[] = {
+      {"step", swarm_step, METH_NOARGS, nullptr},     {"resume", swarm_resume, METH_O, nullptr},
+      {"end", swarm_end, METH_O, nullptr},            {"poll", swarm_poll, METH_NOARGS, nullptr},
+      {"arm", swarm_arm, METH_NOARGS, nullptr},       {"disarm", swarm_disarm, METH_NOARGS, nullptr},
+      {"fileno", swarm_fileno, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr},
+  };
+  static PyType_Slot swarm_slots[] = {
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<std::shared_ptr<Swarm>>)},
+      {Py_tp_methods, swarm_methods},
+      {0, nullptr},
+  };
+  static PyType_Spec swarm_spec = {"monarch._core.Swarm", sizeof(Boxed<std::shared_ptr<Swarm>>), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, swarm_slots};
   context_type = add_type(module, context_spec);
+  swarm_type = add_type(module, swarm_spec);
   cell_type = add_type(module, cell_spec);
   ticket_type = add_type(module, ticket_spec);
-  return context_type != nullptr && cell_type != nullptr && ticket_type != nullptr;
+  return context_type != nullptr && swarm_type != nullptr && cell_type != nullptr && ticket_type != nullptr;
 }
 
 }  // namespace monarch

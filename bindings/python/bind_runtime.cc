@@ -59,6 +59,7 @@ void configure(nb::dict hooks) {
   take("wait_for_gate", s.wait_for_gate);
   take("construct", s.construct);
   take("run_async", s.run_async);
+  take("run_swarm", s.run_swarm);
   take("end_actor", s.end_actor);
   take("undeliverable", s.undeliverable);
   take("pack_error", s.pack_error);
@@ -231,14 +232,15 @@ void shutdown(double grace_seconds, bool at_exit) {
   python_factory().report_unobserved();
 }
 
-// Drops the Python objects that configure() took, at the end of a script; not while actors of this process may need them.
+// Drops the Python objects that configure() took, at the end of a script; not while actors of this process may need
+// them.
 void forget_hooks() {
   State& s = state();
   if (!s.finalizing || python_factory().has_actors()) return;
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
                     &s.supervision_error, &s.bind_arguments, &s.warn_running_loop, &s.wait_for_gate, &s.construct,
-                    &s.run_async, &s.end_actor, &s.undeliverable, &s.pack_error, &s.format_failure, &s.context_var,
-                    &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent}) {
+                    &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.pack_error, &s.format_failure,
+                    &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent}) {
     *hook = Ref();
   }
 }
@@ -301,7 +303,7 @@ void bind_runtime(nb::module_& m) {
     const JobId job = runtime().job();
     return nb::bytes(reinterpret_cast<const char*>(job.data()), job.size());
   });
-  m.def("new_actor_index", [] { return runtime().node().new_actor_index(); });
+  m.def("new_actor_index", [](uint32_t count) { return runtime().node().new_actor_index(count); });
   m.def("down_reason", [](NodeId node) -> std::optional<std::string> {
     std::string why;
     if (!runtime().node().is_down(node, &why)) return std::nullopt;

@@ -1,5 +1,5 @@
-// Python values to message bodies and back. Fast path: None, bool, int, float, str, bytes and tuples of them by the native
-// codec (wire/value.h), and plain NumPy arrays beside them; anything else by pickle 5 with out-of-band buffers.
+// Python values to message bodies and back. Fast path: None, bool, int, float, str, bytes and tuples of them by the
+// native codec (wire/value.h), and plain NumPy arrays beside them; anything else by pickle 5 with out-of-band buffers.
 #pragma once
 
 #include <vector>

@@ -14,6 +14,7 @@
 #include "gil.h"
 #include "monarch/actor/port.h"
 #include "state.h"
+#include "swarm.h"
 
 namespace monarch {
 
@@ -174,6 +175,12 @@ bool check_self_call(const FutureState& future) {
       PyErr_SetString(PyExc_RuntimeError,
                       "this actor waits for a call to itself: it cannot answer while it waits. Call the method "
                       "directly (self.method(...)), or make the endpoint async and await the call in a task.");
+      return false;
+    }
+    if (current_actor.swarm != nullptr && current_actor.swarm->has(id)) {
+      PyErr_SetString(PyExc_RuntimeError,
+                      "this actor waits for one of its own swarm in this process: they share a thread, so it cannot "
+                      "answer while this one waits. Make the endpoint async and await the call.");
       return false;
     }
   }
@@ -354,7 +361,8 @@ class Bridge {
 
 using BridgeRef = std::shared_ptr<Bridge>;  // shared: a completion may come after the loop is gone
 
-PyObject* bridge_new(PyTypeObject* type, PyObject*, PyObject*) { return box<BridgeRef>(type, std::make_shared<Bridge>()); }
+PyObject* bridge_new(PyTypeObject* type, PyObject*, PyObject*) { return box<BridgeRef>(type,
+std::make_shared<Bridge>()); }
 
 PyObject* bridge_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(unbox<BridgeRef>(self)->fd()); }
 

@@ -65,7 +65,7 @@ PyObject* mesh_ref_new(PyTypeObject* type, PyObject* args, PyObject*) {
 void send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader header, Encoded& encoded,
                  const std::shared_ptr<PendingCall>& call) {
   header.flags |= static_cast<uint8_t>(encoded.flags() | mesh.flags);
-  header.sender = current_actor.id.index;
+  header.sender = current_sender();
   if ((mesh.flags & kFlagView) != 0) encoded.add_part(mesh.view);
   Outgoing outgoing{header, encoded.body(), encoded.parts()};
   Node& node = runtime.node();
@@ -77,11 +77,12 @@ void send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader 
   }
 }
 
-// spawn(kind, value) -> Future: makes the actors; the future is there when their constructors are done.
+// spawn(kind, swarm, value) -> Future: makes the actors; the future is there when their constructors are done. With
+// `swarm` not 0 each member is the first of so many in its process.
 PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
-  unsigned int kind;
+  unsigned int kind, swarm;
   PyObject* value;
-  if (!PyArg_ParseTuple(args, "IO", &kind, &value)) return nullptr;
+  if (!PyArg_ParseTuple(args, "IIO", &kind, &swarm, &value)) return nullptr;
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   Encoded encoded;
@@ -93,7 +94,7 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   }
   FrameHeader header;
   header.kind = FrameKind::kSpawn;
-  header.method = kind;
+  header.method = kind | swarm << kSwarmShift;
   auto call = std::make_shared<PendingCall>(mesh_of(self).members);
   send_to_all(*runtime, mesh_of(self), header, encoded, call);
   return new_future(std::move(call), FutureMode::kNothing, 0, Py_None);

@@ -85,7 +85,7 @@ PyObject* port_answering(PyObject* type, PyObject* args) {
   ticket.header.token = token;
   ticket.header.rank = rank;
   PortState port;
-  port.reply.emplace(ticket, current_actor.id.index, /*travelled=*/true);
+  port.reply.emplace(ticket, current_sender(), /*travelled=*/true);
   return box<PortState>(reinterpret_cast<PyTypeObject*>(type), std::move(port));
 }
 
@@ -111,7 +111,7 @@ bool post(PyObject* self, uint32_t method, Encoded& encoded) {
   if (!wait_for_room(*runtime, members, self, deadline_ns)) return false;
   Outgoing outgoing{FrameHeader{}, encoded.body(), encoded.parts()};
   outgoing.header.flags = static_cast<uint8_t>(encoded.flags() | (port.quiet ? kFlagQuiet : 0));
-  outgoing.header.sender = current_actor.id.index;
+  outgoing.header.sender = current_sender();
   outgoing.header.method = method;
   if (port.rank >= 0) {
     outgoing.header.method |= kPortRanked;

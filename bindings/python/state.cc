@@ -1,11 +1,17 @@
 #include "state.h"
 
+#include "actor_cell.h"
+
 namespace monarch {
 
 thread_local CurrentActor current_actor;
 
 const std::shared_ptr<Inflow>& current_inflow() {
   return current_actor.inflow ? current_actor.inflow : state().client_inflow;
+}
+
+ActorIndex current_sender() {
+  return current_actor.swarm == nullptr ? current_actor.id.index : actor_of_context();
 }
 
 State& state() {

@@ -13,14 +13,19 @@
 
 namespace monarch {
 
-// Who runs on this thread: set on actors' own threads.
+class Swarm;
+
+// Who runs on this thread: set on the threads of actors.
 struct CurrentActor {
   ActorId id;
   std::shared_ptr<Inflow> inflow;  // shared: with waits of its event loop that end after the actor has
+  Swarm* swarm = nullptr;          // its thread is shared: in a coroutine, the Context tells who runs
 };
 extern thread_local CurrentActor current_actor;
 // Of the actor that runs on this thread, of the client outside of actors; null on other threads of a worker.
 const std::shared_ptr<Inflow>& current_inflow();
+// GIL held. The index of the actor that runs; 0: none, as in the client.
+ActorIndex current_sender();
 
 struct State {
   std::unique_ptr<ProcessRuntime> runtime;
@@ -46,10 +51,11 @@ struct State {
   Ref wait_for_gate;      // () -> None: until this process looks like the script
   Ref construct;          // (cell, spawn value, rank) -> bool: is it async? Fills the cell; raises what __init__ raised
   Ref run_async;          // (cell) -> None: runs the actor's event loop until it ends
+  Ref run_swarm;          // (swarm) -> None: the same for the actors of a swarm
   Ref end_actor;          // (cell, exception or None) -> None: the __cleanup__ hook
   Ref undeliverable;      // (cell, text, (node, index)) -> bool: the _handle_undeliverable_message hook
   Ref pack_error;         // (exception) -> what is pickled for the caller
-  Ref format_failure;     // (exception) -> text
+  Ref format_failure;     // (exception, identity) -> text
   Ref context_var;        // ContextVar of the current message
   Ref deadline_var;       // ContextVar: ns on the monotonic clock, or None
   Ref deadline_exceeded;  // exception class

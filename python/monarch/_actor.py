@@ -53,12 +53,12 @@ class Actor(MeshTrait):
         )
 
 
-def spawn_info(name: str, labels: list[str], sizes: list[int], creator: ActorInstance, procs: Any, index: int) -> Any:
+def spawn_info(name: str, labels: list[str], sizes: list[int], creator: ActorInstance, procs: Any) -> Any:
     """What a new actor is told about itself: builtin types only, since each spawn pickles one."""
     rank = creator.rank
     extent = rank.extent
     who = (creator.name, rank.rank, extent.labels, extent.sizes, str(creator))
-    return name, labels, sizes, who, procs, index
+    return name, labels, sizes, who, procs
 
 
 # ---- The worker's side ----
@@ -103,7 +103,7 @@ def _raise_setup_error(*_: Any, **__: Any) -> Any:
     raise _setup_error
 
 
-_identities = __import__("_thread")._local()  # .current: the identity of the actor on this thread
+_threads = __import__("_thread")._local()  # .name: of this thread, which runs an actor
 
 
 def wait_for_gate() -> None:
@@ -114,18 +114,17 @@ def wait_for_gate() -> None:
 
 def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     """Makes the instance. Returns whether the actor needs an event loop."""
-    cls, args, kwargs, (name, labels, sizes, creator, procs, index) = value
+    cls, args, kwargs, (name, labels, sizes, creator, procs) = value
     extent = Extent(labels, sizes)
     identity = ActorInstance(
         name,
         f"{cls.__module__}.{cls.__qualname__}",
         Point(rank, extent),
-        (_core.node_id(), index),
+        (_core.node_id(), cell.index),
         Creator(creator[0], Point(creator[1], Extent(creator[2], creator[3])), creator[4]),
         procs,
         cell,
     )
-    _identities.current = identity
     from monarch import _endpoint
 
     name_thread("monarch-actor-driver")
@@ -140,7 +139,6 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
             (_no_loop(f, cls), _endpoint.SYNC) if kind & 3 != _endpoint.SYNC else (f, kind) for f, kind in functions
         ]
     cell.set_up(instance, identity, extent, functions)
-    _identities.instance = instance
     instance.__init__(*args, **kwargs)
     return table.is_async
 
@@ -154,7 +152,7 @@ def name_thread(name: str) -> None:
     import threading
 
     known_threads: Any = threading
-    _identities.thread_name = name
+    _threads.name = name
     if not issubclass(known_threads._DummyThread, _NamedThread):
         known_threads._DummyThread = type("ActorThread", (_NamedThread, known_threads._DummyThread), {})
     known = known_threads._active.get(threading.get_ident())
@@ -165,7 +163,7 @@ def name_thread(name: str) -> None:
 class _NamedThread:
     def __init__(self) -> None:
         super().__init__()
-        name = getattr(_identities, "thread_name", None)
+        name = getattr(_threads, "name", None)
         if name is not None:
             self.name = name
 
@@ -180,13 +178,12 @@ def _no_loop(function: Any, cls: type) -> Any:
     return refuse
 
 
-def format_failure(error: BaseException) -> str:
-    """Why this actor has failed: who, where, then the traceback."""
+def format_failure(error: BaseException, identity: ActorInstance | None) -> str:
+    """Why an actor has failed: who, where, then the traceback."""
     import os
 
     from monarch._exceptions import format_exception
 
-    identity = getattr(_identities, "current", None)
     if identity is None:
         return format_exception(error).rstrip()
     rank = identity.rank
@@ -197,10 +194,7 @@ def format_failure(error: BaseException) -> str:
 
 def end_actor(cell: Any, failure: BaseException | None) -> None:
     """The last thing on the actor's thread: its __cleanup__ hook. Async actors have run theirs on their loop."""
-    instance = getattr(_identities, "instance", None)
-    _identities.current = None
-    _identities.instance = None
-    hook = getattr(instance, "__cleanup__", None)
+    hook = getattr(cell.instance, "__cleanup__", None)
     if hook is None or failure is not None:
         return
     from monarch import _endpoint
@@ -229,9 +223,7 @@ class UndeliverableMessage:
 
 
 def undeliverable(cell: Any, text: str, dest: tuple[int, int]) -> bool:
-    instance = getattr(_identities, "instance", None)
-    hook = getattr(instance, "_handle_undeliverable_message", None)
+    hook = getattr(cell.instance, "_handle_undeliverable_message", None)
     if hook is None:
         return False
-    identity = getattr(_identities, "current", None)
-    return bool(hook(UndeliverableMessage(str(identity), f"<{dest[1]:x}>@{dest[0]:016x}", text)))
+    return bool(hook(UndeliverableMessage(str(cell.identity), f"<{dest[1]:x}>@{dest[0]:016x}", text)))

@@ -94,8 +94,74 @@ async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
         cell.finish(ticket, result)
 
 
+def run_swarm(swarm: Any) -> None:
+    """As :func:`run`, for all actors of a swarm in this process."""
+    _actor.name_thread("monarch-swarm")
+    with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
+        runner.run(_swarm_main(swarm))
+
+
+async def _swarm_main(swarm: Any) -> None:
+    loop = asyncio.get_running_loop()
+    ready = getattr(loop, "_ready", None)
+    hide = asyncio._set_running_loop
+    tasks: dict[int, set[Any]] = {}  # of each actor, by index
+    waiter: list[Any] = [None]
+
+    def wake() -> None:
+        swarm.disarm()
+        if waiter[0] is not None and not waiter[0].done():
+            waiter[0].set_result(None)
+
+    async def serve(cell: Any, coroutine: Any, ticket: Any) -> None:
+        await _serve(cell, coroutine, ticket)
+        if not ticket.concurrent and swarm.resume(cell):
+            await end(cell)
+
+    async def end(cell: Any) -> None:
+        others = [task for task in tasks.pop(cell.index, ()) if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.gather(*others, return_exceptions=True)
+        try:
+            await _clean_up(cell)
+        finally:
+            swarm.end(cell)
+            if waiter[0] is not None and not waiter[0].done():
+                waiter[0].set_result(None)
+
+    loop.add_reader(swarm.fileno(), wake)
+    try:
+        while True:
+            hide(None)  # sync endpoints of a mixed class run here, and must not see the loop
+            try:
+                outcome = swarm.step()
+            finally:
+                hide(loop)
+            if outcome is False:
+                break
+            if outcome is True:
+                await asyncio.sleep(0)
+            elif outcome is None:
+                if not ready and swarm.poll():
+                    continue
+                if swarm.arm():
+                    waiter[0] = loop.create_future()
+                    await waiter[0]
+            else:
+                cell, coroutine, ticket = outcome
+                work = end(cell) if coroutine is None else serve(cell, coroutine, ticket)
+                task = loop.create_task(work)
+                own = tasks.setdefault(cell.index, set())
+                own.add(task)
+                task.add_done_callback(own.discard)
+    finally:
+        loop.remove_reader(swarm.fileno())
+
+
 async def _clean_up(cell: Any) -> None:
-    hook = getattr(getattr(_actor._identities, "instance", None), "__cleanup__", None)
+    hook = getattr(cell.instance, "__cleanup__", None)
     if hook is None or not asyncio.iscoroutinefunction(hook):
         return
     from monarch._worker import CLEANUP_LIMIT

@@ -43,7 +43,7 @@ def offer() -> None:
     """In the script: from now on its processes may ask for controllers."""
     client = _context.client_context().actor_instance
     ids = [_registry_id()]
-    info = spawn_info("controllers", [], [], client, (), ids[0][1])
+    info = spawn_info("controllers", [], [], client, ())
     _core.MeshRef(ids, None, True).spawn_lazy((Controllers, (), {}, info))
 
 

@@ -163,13 +163,7 @@ def _spawn_procs(
     overlap = [label for label in per_host if label in host._view.labels]
     if overlap:
         raise ValueError(f"per_host labels {overlap} overlap with host labels {tuple(host._view.labels)}")
-    for label, size in per_host.items():
-        if not isinstance(label, str):
-            raise TypeError(f"per_host must map names to sizes, but has the name {label!r}")
-        if not hasattr(size, "__index__"):
-            raise TypeError(f"per_host must map names to sizes, but {label!r} has the size {size!r}")
-        if size <= 0:
-            raise ValueError(f"per_host[{label!r}] is {size}: a mesh needs at least one process along each dimension")
+    check_sizes("per_host", per_host, "process")
     labels = [*host._view.labels, *per_host]
     sizes = [*host._view.ndslice.sizes, *(int(size) for size in per_host.values())]
     shape = _whole(labels, sizes)
@@ -189,6 +183,17 @@ def _spawn_procs(
     return ProcMesh(nodes, shape, mesh_name, owned=True)
 
 
+def check_sizes(what: str, sizes: dict[str, int], member: str) -> None:
+    """Raises unless ``sizes`` (the argument ``what``) maps names to positive sizes."""
+    for label, size in sizes.items():
+        if not isinstance(label, str):
+            raise TypeError(f"{what} must map names to sizes, but has the name {label!r}")
+        if not hasattr(size, "__index__"):
+            raise TypeError(f"{what} must map names to sizes, but {label!r} has the size {size!r}")
+        if size <= 0:
+            raise ValueError(f"{what}[{label!r}] is {size}: a mesh needs at least one {member} along each dimension")
+
+
 # ---- Processes ----
 
 
@@ -205,6 +210,7 @@ class ProcMesh(_Mesh):
         self._name = name
         self._owned = owned
         self._stopped: list[str] = []  # shared with views: the reason, once stopped
+        self._per_proc: dict[str, int] = {}  # options(): of swarms
 
     @classmethod
     def _received(
@@ -230,24 +236,57 @@ class ProcMesh(_Mesh):
         check_spawn(Class, args, kwargs)
         ids, labels, sizes = self._new_actors()
         instance = _context.context().actor_instance
-        info = spawn_info(name, labels, sizes, instance, self._parts(), ids[0][1])
+        info = spawn_info(name, labels, sizes, instance, self._parts())
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(instance), owned=True)
-        mesh._constructed = mesh._ref().spawn(1, (Class, args, kwargs, info))
+        firsts, swarm = (ids[:: self._per_proc_count], self._per_proc_count) if self._per_proc else (ids, 0)
+        mesh._constructed = _core.MeshRef(firsts, None, False).spawn(1, swarm, (Class, args, kwargs, info))
         return mesh  # type: ignore[return-value]
 
+    def options(self, *, per_proc: dict[str, int] | None = None) -> ProcMesh:
+        """The same processes with options for what is spawned through the result.
+
+        Args:
+            per_proc: makes *swarms*: ``{"actors": 256}`` are 256 actors in each process, along one more dimension. They
+                share one thread of their process: cheap, and messages to all of them are too, but they give up thread
+                affinity, and must not block one another: ``get()`` of a call to the same swarm's actors in the same
+                process raises, async endpoints may await it. ``ValueError`` for labels that are taken or sizes below 1.
+        """
+        sizes = dict(per_proc or {})
+        check_sizes("per_proc", sizes, "actor")
+        overlap = [label for label in sizes if label in self._view.labels]
+        if overlap:
+            raise ValueError(f"per_proc labels {overlap} overlap with those of the processes: {self._view.labels}")
+        view = self._new_with_shape(self._view)
+        view._per_proc = sizes
+        return view
+
+    @property
+    def _per_proc_count(self) -> int:
+        count = 1
+        for size in self._per_proc.values():
+            count *= size
+        return count
+
     def _new_actors(self) -> tuple[list[tuple[int, int]], list[str], list[int]]:
-        """Identities for one new actor in each process, and the shape of their mesh."""
-        index = _core.new_actor_index()
-        ids = [(self._nodes[rank], index) for rank in self._view.ranks()]
-        return ids, list(self._view.labels), list(self._view.ndslice.sizes)
+        """Identities for one new actor (or swarm) in each process, and the shape of their mesh."""
+        count = self._per_proc_count
+        index = _core.new_actor_index(count)
+        ids = [(self._nodes[rank], index + i) for rank in self._view.ranks() for i in range(count)]
+        return (
+            ids,
+            [*self._view.labels, *self._per_proc],
+            [*self._view.ndslice.sizes, *(int(size) for size in self._per_proc.values())],
+        )
 
     def _spawn_native(self, name: str, Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs:
             raise TypeError("C++ actors take positional arguments only")
+        if self._per_proc:
+            raise NotImplementedError("per_proc is for Python actors: C++ actors share threads anyway")
         ids, labels, sizes = self._new_actors()
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(_context.context().actor_instance), owned=True)
         value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
-        mesh._constructed = mesh._ref().spawn(0, value)
+        mesh._constructed = mesh._ref().spawn(0, 0, value)
         return mesh
 
     @property

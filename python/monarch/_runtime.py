@@ -148,6 +148,11 @@ def configure() -> None:
 
         _async.run(cell)
 
+    def run_swarm(swarm: Any) -> None:
+        from monarch import _async
+
+        _async.run_swarm(swarm)
+
     _core.configure(
         {
             "dumps": _pickle.dumps,
@@ -163,6 +168,7 @@ def configure() -> None:
             "wait_for_gate": _actor.wait_for_gate,
             "construct": _actor.construct,
             "run_async": run_async,
+            "run_swarm": run_swarm,
             "end_actor": _actor.end_actor,
             "undeliverable": _actor.undeliverable,
             "pack_error": _exceptions.pack_error,

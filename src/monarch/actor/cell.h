@@ -29,8 +29,10 @@ class CellFactory {
   virtual std::shared_ptr<Cell> make(Node& node, ActorIndex index, MessagePtr spawn) = 0;
 };
 
-// Which factory a kSpawn frame is for (FrameHeader::method).
+// Which factory a kSpawn frame is for: the low byte of FrameHeader::method. The rest is, for a swarm, how many actors it
+// makes, with consecutive indices.
 enum class CellKind : uint32_t { kNative = 0, kPython = 1 };
 inline constexpr uint32_t kCellKinds = 2;
+inline constexpr uint32_t kSwarmShift = 8, kSwarmMax = (1u << 24) - 1;
 
 }  // namespace monarch

@@ -362,7 +362,7 @@ void Node::undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, st
 
 void Node::set_factory(CellKind kind, CellFactory& factory) { factories_[static_cast<uint32_t>(kind)] = &factory; }
 
-ActorIndex Node::new_actor_index() { return next_index_.fetch_add(1, std::memory_order_relaxed); }
+ActorIndex Node::new_actor_index(uint32_t count) { return next_index_.fetch_add(count, std::memory_order_relaxed); }
 
 void Node::add_cell(ActorIndex index, std::shared_ptr<Cell> cell) {
   std::lock_guard lock(cells_mutex_);
@@ -482,7 +482,7 @@ void Node::refuse_early(const std::function<bool(ActorIndex)>& of, const std::st
 
 void Node::on_spawn(MessagePtr message) {
   const ActorIndex index = message->header.dest;
-  const uint32_t kind = message->header.method;
+  const uint32_t kind = message->header.method & ((1u << kSwarmShift) - 1);
   if (kind >= kCellKinds || factories_[kind] == nullptr) {
     constexpr char kWhy[] = "this process cannot run that kind of actor";
     {

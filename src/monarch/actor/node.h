@@ -80,6 +80,8 @@ class Node final : public LinkSink {
   // ---- Actors ----
   void set_factory(CellKind kind, CellFactory& factory);
   void add_cell(ActorIndex index, std::shared_ptr<Cell> cell);
+  // For a factory that makes several cells out of one spawn: what came early for this one is delivered first.
+  void deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell);
   // An actor that is made when the first message for it comes: `spawn` is the kSpawn frame for it. Before any message to
   // `index`, which is made by this node.
   void add_lazy_actor(ActorIndex index, MessagePtr spawn);
@@ -89,8 +91,8 @@ class Node final : public LinkSink {
   // to call an older one ends as a call to an actor that never was.
   static constexpr size_t kEpitaphsMax = 100'000;
   void remove_cell(ActorIndex index, std::string epitaph);
-  // A new index for an actor that this node creates (here or elsewhere).
-  ActorIndex new_actor_index();
+  // A new index for an actor that this node creates (here or elsewhere); the first of `count`.
+  ActorIndex new_actor_index(uint32_t count = 1);
 
   // ---- Answering ----
   // kReply or kReplyError to the sender of `request`; nothing if it wants none.
@@ -121,7 +123,6 @@ class Node final : public LinkSink {
   // Takes a message whose actor does not exist (yet): keeps it if the actor's spawn may still come, or else says why
   // not.
   bool keep_early(MessagePtr& message, std::string* epitaph);
-  void deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell);
   void refuse_early(const std::function<bool(ActorIndex)>& of, const std::string& why);
   bool spawn_lazy(ActorIndex index);
   void write_epitaph(ActorIndex index, std::string text);  // cells_mutex_ held

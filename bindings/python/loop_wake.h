@@ -1,0 +1,54 @@
+// How messages wake an asyncio loop that sleeps: an eventfd that the loop reads, written once for each sleep.
+#pragma once
+
+#include <sys/eventfd.h>
+
+#include <atomic>
+
+#include "monarch/base/unique_fd.h"
+#include "monarch/loop/driver.h"
+
+namespace monarch {
+
+class LoopWake {
+ public:
+  explicit LoopWake(Driver& driver) : driver_(driver) {}
+
+  // The loop's thread: the descriptor, made at the first call.
+  int fd() {
+    if (!event_) event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    return event_.get();
+  }
+  // The loop's thread: it is about to sleep, wake() will write. False: `has_work` is true already; do not sleep.
+  template <typename HasWork>
+  bool arm(HasWork&& has_work) {
+    driver_.attend();
+    armed_.store(true, std::memory_order_seq_cst);
+    if (!has_work()) return true;
+    take();
+    return false;
+  }
+  // The loop's thread: it is awake.
+  void disarm() {
+    take();
+    eventfd_t ignored;
+    eventfd_read(event_.get(), &ignored);
+  }
+  // Any thread: there is work.
+  void wake() {
+    if (armed_.load(std::memory_order_seq_cst) && take()) eventfd_write(event_.get(), 1);
+  }
+
+ private:
+  bool take() {
+    if (!armed_.exchange(false, std::memory_order_seq_cst)) return false;
+    driver_.end_attend();
+    return true;
+  }
+
+  Driver& driver_;
+  std::atomic<bool> armed_{false};
+  UniqueFd event_;
+};
+
+}  // namespace monarch
