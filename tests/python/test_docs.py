@@ -112,7 +112,7 @@ def test_a_script_runs_and_prints_what_the_page_says(tmp_path, script):
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert (done.returncode, done.stderr) == (0, ""), f"stderr:\n{done.stderr}\nstdout:\n{done.stdout}"
     for printed, (_, told) in zip(done.stdout.split(END_OF_BLOCK + "\n"), script.parts):
         if told is not None:
             expect_output(printed, told)
