@@ -1,6 +1,6 @@
 # Each target does all the set-up that it needs (tools/bootstrap), from a fresh clone on.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint bench bench-gates hello-1000 asan tsan fuzz wheel docs clean
+.PHONY: help demo test build lint bench bench-gates hello-1000 asan tsan fuzz wheel docs parity clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -35,10 +35,11 @@ test:  ## every test that needs no GPU and no cluster, and a short run under ASa
 	@$(VENV_PYTHON) -m pytest tests/python
 	@$(MAKE) --no-print-directory asan SHORT=1
 
-lint:  ## layers, style, types; a short run under TSan and of each fuzzer
+lint:  ## layers, style, types, the parity table; a short run under TSan and of each fuzzer
 	@tools/bootstrap build test lint
 	@$(VENV_PYTHON) tools/check_layers.py
 	@$(VENV_PYTHON) tools/check_style.py
+	@$(VENV_PYTHON) tools/parity.py --check
 	@$(VENV_PYTHON) -m ruff check $(PEOPLE)
 	@$(VENV_PYTHON) -m ruff format --check $(PEOPLE)
 	@$(VENV_PYTHON) -m mypy
@@ -81,8 +82,17 @@ wheel:  ## dist/monarch_cpp-*.whl
 	@tools/bootstrap build wheel
 	@PATH=$(CURDIR)/.venv/bin:$$PATH $(VENV_PYTHON) -m pip wheel . --no-deps --no-build-isolation -q -w dist && ls dist
 
-docs:  ## where the documentation is
-	@echo "The documentation is Markdown, read as it stands: README.md, CONTRIBUTING.md and $(or $(wildcard docs/*.md),docs/)"
+docs:  ## the documentation as a site, build/site/index.html
+	@tools/bootstrap docs
+	@# The variable: mkdocs-material announces its successor (Zensical, 2027) at each start.
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+parity:  ## docs/parity.md, from a run of the Python tests
+	@tools/bootstrap build test
+	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
+	@$(VENV_PYTHON) -m pytest tests/python --parity-out build/parity.json || [ $$? -eq 1 ]  # failures are in the table
+	@$(VENV_PYTHON) tools/parity.py build/parity.json
 
 clean:  ## removes what was built; .venv stays
 	rm -rf build dist python/monarch/_core*.so python/monarch/libmonarch.so* python/monarch/bin

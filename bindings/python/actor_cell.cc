@@ -386,9 +386,13 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
   if (header.method >= methods_.size()) {
     node_.refuse(*message, "the actor has no such endpoint");
     return Step::kDone;
-  } const Method& method = methods_[header.method]; if (header.deadline_ns != deadline_ns_ || (swarm_ && deadline_ns_
-  != 0)) set_message_deadline(deadline_ns_ = header.deadline_ns); if (header.deadline_ns != 0 &&
-  static_cast<uint64_t>(monotonic_ns()) >= header.deadline_ns) {
+  }
+  const Method& method = methods_[header.method];
+  // On a shared thread another actor may have set it meanwhile.
+  if (header.deadline_ns != deadline_ns_ || (swarm_ && deadlines_in_use())) {
+    set_message_deadline(deadline_ns_ = header.deadline_ns);
+  }
+  if (header.deadline_ns != 0 && static_cast<uint64_t>(monotonic_ns()) >= header.deadline_ns) {
     return Step::kDone;  // its caller has given up
   }
   set_context(*message);

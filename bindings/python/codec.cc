@@ -346,8 +346,9 @@ bool Encoded::encode_native_call(PyObject* const* args, Py_ssize_t count) {
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (write_native(writer_, args[i], 1, /*for_cpp=*/true)) continue;
     PyErr_Format(PyExc_TypeError,
-                 "argument %zd is a %s: C++ actors take None, bool, int (64 bits), float, str, bytes, and tuples, lists
-                 " "and dicts of them", i, Py_TYPE(args[i])->tp_name);
+                 "argument %zd is a %s: C++ actors take None, bool, int (64 bits), float, str, bytes, and tuples, "
+                 "lists and dicts of them",
+                 i, Py_TYPE(args[i])->tp_name);
     return false;
   }
   if (writer_.failure() == nullptr) return true;

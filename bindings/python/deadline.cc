@@ -12,6 +12,7 @@ std::atomic<bool> in_use{false};
 }
 
 void use_deadlines() { in_use.store(true, std::memory_order_relaxed); }
+bool deadlines_in_use() { return in_use.load(std::memory_order_relaxed); }
 
 void raise_deadline_exceeded(const char* text) {
   PyErr_SetString(state().deadline_exceeded.get(), text);
@@ -20,7 +21,7 @@ void raise_deadline_exceeded(const char* text) {
 bool find_deadline(double option_seconds, int64_t* deadline_ns) {
   *deadline_ns = 0;
   if (option_seconds > 0) *deadline_ns = monotonic_ns() + static_cast<int64_t>(option_seconds * 1e9);
-  if (!in_use.load(std::memory_order_relaxed)) return true;
+  if (!deadlines_in_use()) return true;
   PyObject* found;
   if (PyContextVar_Get(state().deadline_var.get(), Py_None, &found) != 0) return false;
   const Ref held = Ref::steal(found);

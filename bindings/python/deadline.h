@@ -19,5 +19,6 @@ void raise_deadline_exceeded(const char* text);
 
 // From now on find_deadline() looks; until then it costs nothing.
 void use_deadlines();
+bool deadlines_in_use();
 
 }  // namespace monarch

@@ -361,8 +361,9 @@ class Bridge {
 
 using BridgeRef = std::shared_ptr<Bridge>;  // shared: a completion may come after the loop is gone
 
-PyObject* bridge_new(PyTypeObject* type, PyObject*, PyObject*) { return box<BridgeRef>(type,
-std::make_shared<Bridge>()); }
+PyObject* bridge_new(PyTypeObject* type, PyObject*, PyObject*) {
+  return box<BridgeRef>(type, std::make_shared<Bridge>());
+}
 
 PyObject* bridge_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(unbox<BridgeRef>(self)->fd()); }
 

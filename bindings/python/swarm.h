@@ -25,10 +25,10 @@ class Swarm : public std::enable_shared_from_this<Swarm> {
   void ready(std::shared_ptr<PyCell> cell);
   bool has(const ActorId& id) const { return id.node == node_.id() && id.index - first_ < count_; }
 
-  // ---- For the event loop of an async swarm (its thread, GIL held) ---- Gives turns until nothing is ready (kIdle),
-  // all have ended (kEnd), others should have the GIL (kDone), or (kCoroutine, with its cell) a coroutine is to be
-  // awaited, or, with none, the actor to be ended. A cell whose coroutine is not concurrent has its next turn after
-  // resume().
+  // ---- For the event loop of an async swarm (its thread, GIL held) ----
+  // Gives turns until nothing is ready (kIdle), all have ended (kEnd), others should have the GIL (kDone), or
+  // (kCoroutine, with its cell) a coroutine is to be awaited or, with none, the actor to be ended. A cell whose
+  // coroutine is not concurrent has its next turn after resume().
   PyCell::Step step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::Ticket* ticket);
   // True: the actor is to be ended.
   bool resume(const std::shared_ptr<PyCell>& cell);

@@ -20,16 +20,21 @@ __all__ = ["Actor"]
 class Actor(MeshTrait):
     """Base class of actors. Instances exist only through ``procs.spawn(name, Class, ...)``: one per process.
 
-    ``__init__`` runs in the target process, on the actor's own thread, as all its endpoints do. Optional hooks:
-    ``__cleanup__(self, exc)`` when it ends (``exc`` is None on a normal stop), and
-    ``_handle_undeliverable_message(self, message) -> bool`` for one-way messages of this actor that found nobody.
+    Constructor, endpoints and hooks run in the target process, all on the actor's own thread, one after the other
+    (``concurrent_endpoint`` is the exception). Optional hooks:
 
-    The mesh methods that it inherits are for type checkers, to which a spawned mesh is an instance of the class.
+    - ``__cleanup__(self, exc)``, ``def`` or ``async def``, when it ends: ``exc`` is None after a stop, else the cause.
+      It has 3 s when its process is stopped, 0.3 s when the script ends, and is not called after a crash.
+    - ``_handle_undeliverable_message(self, message) -> bool`` for one-way messages of this actor that found nobody;
+      unless it returns true, this actor fails.
+
+    The mesh methods that it inherits are for type checkers, to which a spawned mesh is an instance of the class; on an
+    instance they raise ``NotImplementedError``.
     """
 
     @property
     def logger(self) -> logging.Logger:
-        """A logger named after the class, level DEBUG."""
+        """A ``logging.Logger`` named after the class, level DEBUG; the same one at each look."""
         import logging
 
         found = self.__dict__.get("_logger")
@@ -44,9 +49,11 @@ class Actor(MeshTrait):
 
     @property
     def initialized(self) -> Any:
+        """Of meshes only; on an actor ``NotImplementedError``."""
         raise NotImplementedError("an actor is not a mesh: `initialized` belongs to what spawn() returns")
 
     def stop(self, reason: str = "stopped by client") -> Any:
+        """Of meshes only; on an actor ``NotImplementedError``."""
         raise NotImplementedError(
             "an actor is not a mesh: stop() belongs to what spawn() returns; an actor ends itself with "
             "context().actor_instance.stop()"
@@ -204,7 +211,7 @@ def end_actor(cell: Any, failure: BaseException | None) -> None:
 
 
 class UndeliverableMessage:
-    """Argument of ``_handle_undeliverable_message``."""
+    """A one-way message that found nobody: the argument of ``_handle_undeliverable_message``."""
 
     def __init__(self, sender: str, dest: str, text: str) -> None:
         self._sender = sender
@@ -212,6 +219,7 @@ class UndeliverableMessage:
         self._text = text
 
     def sender(self) -> str:
+        """The actor that sent it, as the chain of who made whom."""
         return self._sender
 
     def dest(self) -> str:
@@ -219,6 +227,7 @@ class UndeliverableMessage:
         return self._dest
 
     def error_msg(self) -> str:
+        """Why it could not be delivered."""
         return self._text
 
 

@@ -19,10 +19,12 @@ __all__ = ["Context", "context", "current_actor_name", "current_rank", "current_
 if TYPE_CHECKING:
 
     class Context:
-        """What is running, and what it handles: ``context()``."""
+        """What is running, and what it handles: what ``context()`` returns."""
 
         actor_instance: ActorInstance
+        """The actor whose code this is; outside of actors the client."""
         message_rank: Point
+        """As ``current_rank()``."""
 
 else:
     Context = _core.Context
@@ -32,7 +34,12 @@ _client: Any = None
 
 
 class ActorInstance:
-    """The running actor (or the client): ``context().actor_instance``."""
+    """The running actor, or outside of actors the client: ``context().actor_instance``.
+
+    ``name`` is that of the spawn, ``class_name`` is ``module.Qualname`` (None for the client), ``rank`` the ``Point``
+    in the mesh that it was spawned in, whatever slice a message came through. ``creator`` has ``name`` and ``rank`` of
+    who spawned it (None for the client). ``str()`` is the chain of who made whom.
+    """
 
     def __init__(
         self,
@@ -54,11 +61,13 @@ class ActorInstance:
 
     @property
     def actor_id(self) -> str:
+        """Name, number and process of this incarnation; unique."""
         node, index = self._address
         return f"{self.name}<{index:x}>@{node:016x}"
 
     @property
     def proc_id(self) -> str:
+        """The process; unique for each incarnation."""
         return f"{self._address[0]:016x}"
 
     @property
@@ -76,15 +85,18 @@ class ActorInstance:
         return _mesh.this_proc()
 
     def stop(self, reason: str | None = None) -> None:
-        """Stops this actor cleanly after the current message; later calls see ``stopped: <reason>``."""
+        """Stops this actor cleanly after the current message; later calls see ``stopped: <reason>``.
+
+        The client cannot: ``RuntimeError``. So for ``abort`` and ``kill``.
+        """
         self._end(f"stopped: {reason}" if reason else "stopped: stopped by itself", False)
 
     def abort(self, reason: str | None = None) -> None:
-        """Fails this actor after the current message."""
+        """Fails this actor after the current message; later calls see the reason, as a failure."""
         self._end(f"actor explicitly aborted due to: {reason}", True)
 
     def kill(self, reason: str | None = None) -> None:
-        """As :meth:`abort`."""
+        """As ``abort``."""
         self.abort(reason)
 
     def _end(self, reason: str, failure: bool) -> None:
@@ -117,7 +129,11 @@ class Creator:
 
 
 def context() -> Context:
-    """The current actor and message; outside of actors the client, whose runtime this starts."""
+    """The current actor and message; outside of actors the client, whose runtime this starts.
+
+    Right in every kind of endpoint, after any number of awaits, in tasks made there, and in a thread that runs in
+    ``contextvars.copy_context()``.
+    """
     found = current.get(None)
     if found is not None:
         return found
@@ -159,16 +175,19 @@ def shutdown_context(host_timeout: float | None = None) -> Future[None]:
 
 
 def current_rank() -> Point:
-    """Coordinates in the mesh that the current message was sent to (a single actor of a slice sees ``{}``)."""
+    """Rank and coordinates in the mesh that the current message was sent to; in a constructor, the spawned mesh.
+
+    A slice counts anew: a single actor, picked by ints, sees ``{}`` and rank 0. So does the client.
+    """
     return context().message_rank
 
 
 def current_size() -> dict[str, int]:
-    """Sizes of the mesh that the current message was sent to."""
+    """The sizes of the mesh that the current message was sent to, by label; ``{}`` for the client."""
     extent = context().message_rank.extent
     return {label: extent[label] for label in extent}
 
 
 def current_actor_name() -> str:
-    """The identity of the current actor, as text."""
+    """The ``actor_id`` of the current actor: unique for each incarnation."""
     return str(context().actor_instance.actor_id)

@@ -30,7 +30,7 @@ def is_async(function: Any) -> bool:
 
 
 class EndpointProperty:
-    """What a decorated method is on its class. On a spawned mesh the same name is an :class:`Endpoint`."""
+    """What a decorated method is on its class. On a spawned mesh the same name is an ``Endpoint``."""
 
     def __init__(
         self, method: Any, *, concurrent: bool, explicit_response_port: bool, instrument: bool, propagate: Any
@@ -65,14 +65,25 @@ class EndpointProperty:
 def endpoint(
     method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True
 ) -> Any:
-    """Makes a method (``def`` or ``async def``) callable on the meshes of its actor."""
+    """Makes a method (``def`` or ``async def``) callable on the meshes of its actor: ``@endpoint``, ``@endpoint(...)``.
+
+    With ``explicit_response_port`` the method's first parameter after ``self`` is a port, which callers do not see: it
+    answers with ``port.send(value)`` or ``port.exception(error)``, now or later, from any thread; its return value is
+    ignored. ``instrument`` and ``propagate`` are taken and have no effect yet; ``propagate="cached"`` and ``"mocked"``
+    are a ``ValueError``.
+
+    The method runs on its actor's thread, one message at a time; an ``async def`` is awaited there before the next.
+    """
     return _declare(method, False, propagate, explicit_response_port, instrument)
 
 
 def concurrent_endpoint(
     method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True
 ) -> Any:
-    """As :func:`endpoint`, for ``async def`` only: each call is a task of its own, so calls overlap."""
+    """As ``endpoint``, for ``async def`` only, else ``ValueError``: each call is a task of its own, so calls overlap.
+
+    Bodies start in the order of the messages. Tasks that still run when the actor ends are cancelled.
+    """
     return _declare(method, True, propagate, explicit_response_port, instrument)
 
 
@@ -136,7 +147,7 @@ _tables: Any = None  # WeakKeyDictionary: class -> ClassTable
 
 
 def table_of(cls: Any) -> Any:
-    """The methods of an actor class: a Python one, or one from :func:`monarch.cpp.load`."""
+    """The methods of an actor class: a Python one, or one from ``monarch.cpp.load``."""
     global _tables
     native = cls.__dict__.get("_native_table")
     if native is not None:
@@ -181,11 +192,12 @@ def _takes_nothing(self: Any) -> None: ...
 
 
 class Endpoint(_core.EndpointBase):
-    """One endpoint of a mesh. Each call pickles and sends at once; only collecting the results waits.
+    """One endpoint of a mesh. Each adverb pickles and sends at once; only collecting the results waits.
 
-    ``call`` asks every rank and gives a ``Future[ValueMesh]``; ``call_one`` needs a mesh of one and gives its result;
-    ``choose`` asks one rank at random; ``broadcast`` wants no answer; ``stream`` gives a future per rank, in order of
-    arrival.
+    All take the arguments of the method, and raise here, with nothing sent, what is wrong with them: ``TypeError`` for
+    count and keywords, what pickle says otherwise. Futures raise ``ActorError`` if the endpoint raised,
+    ``SupervisionError`` if a rank cannot answer. Messages to one actor arrive in the order of the calls. Any thread may
+    call.
 
     ``broadcast`` (any adverb, with more than 256 KiB of arguments) waits while one of its actors has 64 MiB of messages
     waiting, until half of them are gone: GIL released, Ctrl-C ends it, and after 5 s a line on stderr says who is slow.
@@ -203,9 +215,17 @@ class Endpoint(_core.EndpointBase):
 
     if TYPE_CHECKING:
 
-        def call(self, *args: Any, **kwargs: Any) -> Future[Any]: ...
-        def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]: ...
-        def broadcast(self, *args: Any, **kwargs: Any) -> None: ...
+        def call(self, *args: Any, **kwargs: Any) -> Future[Any]:
+            """Asks every rank; the future gives a ``ValueMesh`` of the answers, of the shape of this mesh.
+
+            If ranks raise, the future raises the first error that arrives.
+            """
+
+        def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
+            """Asks the only member of a mesh of one, else ``ValueError``; the future gives its answer."""
+
+        def broadcast(self, *args: Any, **kwargs: Any) -> None:
+            """Sends to every rank and wants no answer. An exception there ends that actor."""
 
     def options(self, *, deadline: float | None = None, partial: bool = False) -> Endpoint:
         """The same endpoint with options for its calls.
@@ -227,7 +247,7 @@ class Endpoint(_core.EndpointBase):
         return self
 
     def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """One rank, uniformly at random for each call; load is not considered."""
+        """Asks one rank, uniformly at random for each call (load is not considered); the future gives its answer."""
         return self._chosen().call_one(*args, **kwargs)
 
     def _chosen(self) -> Endpoint:
@@ -241,10 +261,11 @@ class Endpoint(_core.EndpointBase):
         return bool(kind & EXPLICIT_PORT or self._flags & PORT_FLAG)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
-        """One call to all ranks; the i-th future is the i-th answer to arrive."""
+        """Asks every rank with one call; gives a future per rank, the i-th of which is the i-th answer to arrive."""
         return iter(self._stream(*args, **kwargs))
 
     def rref(self, *args: Any, **kwargs: Any) -> Any:
+        """Not there yet: ``NotImplementedError``."""
         raise NotImplementedError(
             "Endpoint.rref is not there yet: it needs the tensor engine; README.md lists what is."
         )
@@ -282,9 +303,10 @@ class PlainMethod:
 
 
 def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Endpoint:
-    """Makes an undecorated method of a spawned actor callable: ``as_endpoint(mesh.method).call(...)``.
+    """Makes a method without decorator of a spawned actor callable: ``as_endpoint(mesh.method).call(...)``.
 
-    ``explicit_response_port``: as for :func:`endpoint`. ``ValueError`` for anything but a method of a mesh.
+    Anything else is a ``ValueError``. An ``async def`` method of an actor whose endpoints are all ``def`` has no event
+    loop to run on: ``ActorError`` around ``TypeError``. ``explicit_response_port``: as for :func:`endpoint`.
     """
     if not isinstance(method, PlainMethod):
         raise ValueError("expected an method of a spawned actor")

@@ -19,7 +19,11 @@ __all__ = ["ActorError", "DeadlineExceeded", "SupervisionError", "WouldBlockRunt
 
 
 class ActorError(Exception):
-    """An endpoint raised. ``exception`` is the original, ``exception_formatted`` its remote traceback as text."""
+    """An endpoint raised, or its arguments or result did not pickle. The actor lives on.
+
+    ``exception`` is the original (a ``RuntimeError`` with its type and text if it does not pickle), ``message`` names
+    the call, ``exception_formatted`` is the remote traceback as text. ``str()`` has all of it.
+    """
 
     def __init__(
         self,
@@ -44,7 +48,10 @@ class ActorError(Exception):
 
 
 class SupervisionError(RuntimeError):
-    """A rank that a call needed died, failed or was stopped. ``endpoint`` names the call, if it was one."""
+    """A rank that a call needed died, failed or was stopped. ``endpoint`` is the call (``mesh.method``) or None.
+
+    The text says which rank, and how it ended: exit code, signal or traceback, and pid.
+    """
 
     def __init__(self, message: str, endpoint: str | None = None) -> None:
         super().__init__(message)

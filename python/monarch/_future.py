@@ -18,17 +18,24 @@ __all__ = ["Future"]
 
 
 class Future(_core.FutureBase, Generic[R]):
-    """The outcome of an operation that has started already.
+    """The outcome of an operation that has started already. Programs get futures, they do not make them.
 
-    ``get(timeout=None)`` blocks and raises ``TimeoutError`` when ``timeout`` seconds are over; nothing is cancelled or
-    lost by that. ``await`` works in any running loop, again and again, from several tasks and loops. Looking again
-    gives the same value, or raises the same exception object.
+    ``get()`` and ``await`` may be used again and again, in any mix, from several threads, tasks and loops: all see the
+    same value, or the same exception object. Cancelling a task that awaits cancels nothing else.
     """
 
     if TYPE_CHECKING:
 
-        def get(self, timeout: float | None = None) -> R: ...
-        def result(self, timeout: float | None = None) -> R: ...
+        def get(self, timeout: float | None = None) -> R:
+            """Blocks until the outcome is there, without the GIL; the value, or the exception raised.
+
+            ``timeout`` in seconds: then ``TimeoutError``, and nothing is cancelled or lost; negative, infinite, NaN:
+            ``ValueError``. Ctrl-C interrupts the main thread's wait. Inside a running event loop it works, blocks that
+            loop, and warns (``UserWarning``).
+            """
+
+        def result(self, timeout: float | None = None) -> R:
+            """As ``get``."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Future[R]:
         raise TypeError("Future objects are returned by Monarch operations and cannot be constructed directly.")
@@ -48,7 +55,7 @@ class Future(_core.FutureBase, Generic[R]):
             await _observe(self, _running_loop())
 
     def as_asyncio(self) -> asyncio.Future[R]:
-        """A new ``asyncio.Future`` of the running loop with the same outcome."""
+        """A new ``asyncio.Future`` of the running loop with the same outcome; without a loop ``RuntimeError``."""
         loop = _running_loop()
         if loop is None:
             raise RuntimeError("as_asyncio() requires a running asyncio event loop.")
@@ -69,7 +76,7 @@ class Future(_core.FutureBase, Generic[R]):
         return copy
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """The exception that ``get(timeout)`` would raise, or None."""
+        """The exception that ``get(timeout)`` would raise, a ``TimeoutError`` too, or None. Waits as that does."""
         try:
             self.get(timeout)
         except Exception as error:

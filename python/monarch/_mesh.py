@@ -71,7 +71,11 @@ def _deprecated_wait(mesh: Any) -> None:
 
 
 class HostMesh(_Mesh):
-    """Machines that processes can be spawned on; here, this one: :func:`this_host`."""
+    """Machines that processes can be spawned on; here, this one: ``this_host()``.
+
+    As a context manager, ``with`` or ``async with``, it shuts down at the end. Equal are the same hosts in the same
+    shape. In a message it is the receiver's own host.
+    """
 
     _NOT_YET = frozenset({"is_fake_in_process", "stream_logs", "sync_workspace", "with_python_executable"})
 
@@ -89,22 +93,25 @@ class HostMesh(_Mesh):
         proc_bind: list[dict[str, str]] | None = None,
         bootstrap_command: Any = None,
     ) -> ProcMesh:
-        """New processes, ``per_host`` says how many along which dimensions (``{"gpus": 8}``); none: one process.
+        """Starts processes: ``per_host`` says how many along which dimensions (``{"gpus": 8}``); none: one process.
 
-        Returns at once. ``bootstrap`` runs once in every process before any actor is made there; if it raises, every
-        use of the mesh raises ``ActorError``. Sizes must be positive: ``ValueError``.
+        Returns at once, before they are up. ``bootstrap``, ``def`` or ``async def``, runs once in every process before
+        any actor is made there; if it raises, every use of the mesh raises ``ActorError``. ``name`` is for reports. The
+        processes have the script's environment, working directory and ``sys.path`` as they are now. Sizes must be
+        positive: ``ValueError``. After ``stop`` or ``shutdown``: ``RuntimeError``. ``proc_bind`` and
+        ``bootstrap_command`` are not there yet.
         """
         if proc_bind is not None or bootstrap_command is not None:
             raise NotImplementedError("proc_bind and bootstrap_command are not there yet; README.md lists what is.")
         return _spawn_procs(self, per_host or {}, bootstrap, name, {})
 
     def stop(self) -> Future[None]:
-        """Stops the processes that were spawned through this object, which is spent afterwards. Starts at once."""
+        """Stops the processes that were spawned through this object, as ``ProcMesh.stop``; it is spent afterwards."""
         self._ended = True
         return _core.stop_procs(self._spawned, STOPPED_BY_CLIENT, 10.0)
 
     def shutdown(self) -> Future[None]:
-        """As :meth:`stop`: on the script's own host there is no worker program to end."""
+        """As ``stop``: on the script's own host there is no worker program to end."""
         return self.stop()
 
     def _check_alive(self) -> None:
@@ -150,7 +157,7 @@ class HostMesh(_Mesh):
 
 
 def this_host() -> HostMesh:
-    """The host of the current actor, or of the script. Starts the runtime."""
+    """The host of the current actor, or of the script, as a mesh without dimensions. Starts the runtime."""
     _runtime.ensure()
     return HostMesh()
 
@@ -198,7 +205,11 @@ def check_sizes(what: str, sizes: dict[str, int], member: str) -> None:
 
 
 class ProcMesh(_Mesh):
-    """Processes, as a mesh. Made by ``this_host().spawn_procs(...)``; actors are spawned on it."""
+    """Processes, as a mesh. Made by ``this_host().spawn_procs(...)``; actors are spawned on it.
+
+    As a context manager, ``with`` or ``async with``, it stops at the end. Only what ``spawn_procs`` returned owns its
+    processes; slices and what arrives in a message are references. Losing the last one stops nothing.
+    """
 
     _NOT_YET = frozenset(
         {"activate", "from_host_mesh", "logging_option", "rank_tensor", "rank_tensors", "sync_workspace", "to_table"}
@@ -226,9 +237,12 @@ class ProcMesh(_Mesh):
         return ProcMesh._received, self._parts()
 
     def spawn(self, name: str, Class: type[T], *args: Any, **kwargs: Any) -> T:
-        """One actor of ``Class`` in every process of the mesh; the arguments go to their constructors.
+        """Makes one actor of ``Class`` in every process of the mesh; the arguments, pickled, go to each constructor.
 
-        Returns at once. An exception in a constructor shows in the calls to that rank, as ``SupervisionError``.
+        Returns an ``ActorMesh`` of this shape, at once; calls wait in line until it is up. ``name`` is for reports and
+        need not be unique. ``Class`` is an ``Actor``, else ``ValueError``, or comes from ``monarch.cpp.load``. Wrong
+        arguments raise ``TypeError`` here, an endpoint with the name of a mesh attribute ``ValueError``, a stopped mesh
+        ``RuntimeError``. An exception in a constructor shows in the calls to that rank, as ``SupervisionError``.
         """
         self._check_alive()
         if hasattr(Class, "_native_table"):
@@ -291,12 +305,19 @@ class ProcMesh(_Mesh):
 
     @property
     def initialized(self) -> Future[bool]:
-        """Done when all processes are up and their bootstrap function has run; raises what that raised."""
+        """Done when all processes are up and their bootstrap function has run.
+
+        Its future raises what that raised (``ActorError``), or ``SupervisionError`` if a process has ended.
+        """
         self._check_alive()
         return self.spawn("setup", _Setup).setup.call()
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
-        """Stops the actors of these processes, then ends the processes. Starts at once; twice is fine."""
+        """Stops the actors of these processes, then ends the processes. Starts at once; twice is fine.
+
+        Actors handle what was sent before and have 3 s for ``__cleanup__``; what has not ended after 10 s is killed.
+        Later calls raise ``SupervisionError``: ``stopped: <reason>``. Only for owners, else ``ValueError``.
+        """
         if not self._owned:
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
         if not self._stopped:
@@ -309,6 +330,7 @@ class ProcMesh(_Mesh):
 
     @property
     def host_mesh(self) -> HostMesh:
+        """The host of a mesh of one; else ``NotImplementedError``."""
         if len(self._view) != 1:
             raise NotImplementedError("`ProcMesh.host_mesh` is not yet supported for non-singleton proc meshes.")
         return this_host()
@@ -377,7 +399,11 @@ def this_proc() -> ProcMesh:
 
 
 class ActorMesh(_Mesh):
-    """Actors of one class, as a mesh: one attribute per endpoint. What ``procs.spawn(...)`` returns."""
+    """Actors of one class, as a mesh, with an ``Endpoint`` per endpoint. What ``procs.spawn(...)`` returns.
+
+    It may be sent in messages, and called, sliced and passed on there; what arrives is a reference. Other attributes of
+    the class raise what to do instead. Equal are views of the same actors in the same shape.
+    """
 
     def __init__(
         self, ids: list[tuple[int, int]], shape: Shape, cls: type, name: str, creator: str, owned: bool = False
@@ -470,11 +496,15 @@ class ActorMesh(_Mesh):
 
     @property
     def initialized(self) -> Future[None]:
-        """Done when the mesh exists; says nothing about constructors."""
+        """Done when the mesh exists, which is at once; says nothing about constructors."""
         return _core.finished_future("")
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
-        """Stops the actors after the messages sent before; later calls raise ``SupervisionError``. Starts at once."""
+        """Stops the actors after the messages sent before. Starts at once; twice is fine.
+
+        Later calls raise ``SupervisionError``: ``stopped: <reason>``. Only for what ``spawn`` returned: slices and
+        received references raise ``NotImplementedError``.
+        """
         if not self._owned:
             raise NotImplementedError("Cannot call stop on an ActorMeshRef, requires an owned ActorMesh")
         return self._ref().stop(reason)
@@ -522,13 +552,17 @@ def proc_mesh(
     env: dict[str, str] | None = None,
     setup: Callable[[], None] | None = None,
 ) -> ProcMesh:
-    """Old spelling of ``this_host().spawn_procs(per_host={"hosts": hosts, "gpus": gpus}, bootstrap=setup)``."""
+    """Old spelling of ``this_host().spawn_procs(per_host={"hosts": hosts, "gpus": gpus}, bootstrap=setup)``.
+
+    ``gpus=None`` is the number of entries in ``CUDA_VISIBLE_DEVICES``, else of ``/dev/nvidia*``. ``env`` is added to
+    the environment of the processes. Warns (``DeprecationWarning``).
+    """
     _deprecated_spelling("proc_mesh")
     sizes = {"hosts": hosts, "gpus": _gpu_count() if gpus is None else gpus}
     return _spawn_procs(this_host(), sizes, setup, None, env or {})
 
 
 def local_proc_mesh(*, gpus: int | None = None, hosts: int = 1) -> ProcMesh:
-    """Old spelling of ``this_host().spawn_procs(...)``."""
+    """Old spelling of ``this_host().spawn_procs(...)``, as ``proc_mesh``. Warns (``DeprecationWarning``)."""
     _deprecated_spelling("local_proc_mesh")
     return _spawn_procs(this_host(), {"hosts": hosts, "gpus": _gpu_count() if gpus is None else gpus}, None, None, {})

@@ -21,7 +21,11 @@ __all__ = ["MeshTrait"]
 
 
 class MeshTrait:
-    """Mix-in over two hooks: the property ``_shape`` and the method ``_new_with_shape``."""
+    """What hosts, processes, actors and values have in common: an array with named dimensions, the first outermost.
+
+    Ranks are row-major. All methods return at once; views name the same members. (A mix-in over two hooks: the property
+    ``_shape`` and the method ``_new_with_shape``.)
+    """
 
     __slots__ = ()
 
@@ -37,14 +41,16 @@ class MeshTrait:
     def slice(self, /, **dims: int | builtins.slice) -> Self:
         """A view: an int picks one index and drops the dimension, a slice keeps it.
 
-        Slices follow Python (``slice(-2, None)`` are the last two); their steps must be positive.
+        Slices follow Python (``slice(-2, None)`` are the last two); their steps must be positive. An unknown dimension
+        is a ``TypeError``, an int out of range (or negative) an ``IndexError``, an empty range a ``ValueError``.
         """
         return self._new_with_shape(self._shape._slice(dims))
 
     def split(self, /, **dims: Sequence[str] | int) -> Self:
         """Turns one dimension into several, the first outermost: ``mesh.split(rank=("host", "gpu"), gpu=8)``.
 
-        Integers give sizes of new dimensions; one per split may be left out and is inferred.
+        Integers give sizes of new dimensions; one per split may be left out and is inferred. What does not divide, or
+        leaves two sizes open, is a ``ValueError``.
         """
         shape = self._shape
         old = shape.labels
@@ -60,15 +66,18 @@ class MeshTrait:
         return self._new_with_shape(shape._split(splits, sizes))
 
     def flatten(self, name: str) -> Self:
-        """One dimension over all members, in rank order. Only for meshes without gaps."""
+        """One dimension over all members, in rank order. A view with gaps cannot: ``ValueError``."""
         return self._new_with_shape(self._shape._flatten(name))
 
     def rename(self, /, **dims: str) -> Self:
-        """Gives dimensions new names: ``mesh.rename(old="new")``."""
+        """Gives dimensions new names: ``mesh.rename(old="new")``. A name that is taken is a ``ValueError``."""
         return self.split(**{label: (name,) for label, name in dims.items()})
 
     def size(self, dim: None | str | Sequence[str] = None) -> int:
-        """The number of members along a dimension, or the product over several; of all by default."""
+        """The number of members along a dimension, or the product over several; of all by default.
+
+        An unknown dimension is a ``KeyError``.
+        """
         if dim is None:
             return len(self)
         sizes = self.sizes
@@ -86,6 +95,7 @@ class MeshTrait:
 
     @property
     def extent(self) -> Extent:
+        """Labels and sizes, as a value."""
         return self._shape.extent
 
     def __len__(self) -> int:

@@ -60,7 +60,12 @@ class Lazy:
 
 
 class ValueMesh(MeshTrait, Generic[R]):
-    """Values arranged as a mesh. Views share them; ``==`` is identity; there is no ``vm[...]``."""
+    """Values arranged as a mesh, one for each rank of ``shape``, else ``ValueError``: what ``call`` gives.
+
+    Iteration gives (point, value) in rank order; there is no ``vm[...]``. Views share the values; ``==`` is identity;
+    it pickles. Answers that are pickles are decoded at the first look, which raises what that raises. Any thread may
+    look.
+    """
 
     # _values[i] belongs to the i-th base rank of _stored; _view names the ranks that this view shows.
     __slots__ = ("_stored", "_values", "_view", "__weakref__")
@@ -77,7 +82,10 @@ class ValueMesh(MeshTrait, Generic[R]):
 
     @classmethod
     def from_indexed(cls, shape: Shape, indexed: Iterable[tuple[int, R]]) -> ValueMesh[R]:
-        """From (rank in the mesh, value) pairs in any order; of several for one rank the last counts."""
+        """From (rank in the mesh, value) pairs in any order; of several for one rank the last counts.
+
+        A rank that is missing, or that the shape does not have, is a ``ValueError``.
+        """
         by_rank = dict(indexed)
         expected = len(shape)
         if len(by_rank) != expected:
@@ -88,7 +96,10 @@ class ValueMesh(MeshTrait, Generic[R]):
         return cls(shape, [by_rank[rank] for rank in range(expected)])
 
     def item(self, /, **coords: int) -> R:
-        """The value at one place; every dimension must be given."""
+        """The value at one place: ``vm.item(replicas=0, gpus=3)``.
+
+        A dimension that is missing or unknown is a ``KeyError``, an index out of range an ``IndexError``.
+        """
         sizes = self.sizes
         place = [coords.pop(label) for label in sizes]  # a missing one raises KeyError
         if coords:
@@ -99,7 +110,7 @@ class ValueMesh(MeshTrait, Generic[R]):
         return self._at_base_rank(self._view.ndslice.nditem(place))
 
     def get(self, rank: int) -> R:
-        """The value of a linear rank of this mesh."""
+        """The value of a linear rank of this mesh; out of range is a ``ValueError``."""
         if not 0 <= rank < len(self):
             raise ValueError(f"index {rank} out of range (len={len(self)})")
         if self._view is self._stored:

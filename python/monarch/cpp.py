@@ -48,7 +48,7 @@ class _NativeClass:
 
 
 class Library:
-    """The actor classes of one shared library, as attributes."""
+    """The actor classes of one shared library, as attributes; an unknown one is an ``AttributeError``."""
 
     def __init__(self, path: str, names: list[str]) -> None:
         self._path = path
@@ -66,7 +66,10 @@ _loaded: dict[str, Library] = {}
 
 
 def load(path: str) -> Library:
-    """Loads a shared library here and in each process that its actors are spawned on, else ``RuntimeError``."""
+    """Loads a shared library here, and at the same ``path`` in each process that its actors are spawned on.
+
+    One that cannot be loaded is a ``RuntimeError``. Loading again gives the same object.
+    """
     import os
 
     full = os.path.abspath(path)

@@ -5,6 +5,8 @@ import script_run
 
 from monarch.actor import this_host
 
+pytest_plugins = ["parity_plugin"]
+
 
 @pytest.fixture(scope="session")
 def procs():

@@ -52,6 +52,7 @@ def test_quickstart_prints_each_identity_once():
     assert sorted(done.stdout.splitlines()) == sorted(IDENTITIES)
 
 
+@pytest.mark.feature(120)
 def test_the_old_quickstart_prints_each_identity_once_and_says_what_is_old():
     done = run("quickstart_async.py")
     assert done.returncode == 0
@@ -61,6 +62,7 @@ def test_the_old_quickstart_prints_each_identity_once_and_says_what_is_old():
     assert all(": DeprecationWarning: " in line for line in warnings), done.stderr
 
 
+@pytest.mark.feature(1)
 @pytest.mark.parametrize("name", ["quickstart.py", "quickstart_async.py"])
 def test_the_identities_come_from_four_processes(tmp_path, name):
     (tmp_path / "sitecustomize.py").write_text(PRINT_WITH_PID)

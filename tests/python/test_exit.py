@@ -58,6 +58,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.feature(38, 60)
 @ways
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_ending(way, ending):
@@ -75,6 +76,7 @@ def test_an_exception_of_the_script_is_all_that_it_prints(way):
     assert "monarch/" not in run.err and run.err.count("Traceback") == 1
 
 
+@pytest.mark.feature(38, 60)
 @ways
 @pytest.mark.parametrize(
     "code",
@@ -96,6 +98,7 @@ def test_ctrl_c(way, code):
     assert run.err.count("Traceback (most") == (2 if "await" in code else 1)  # asyncio shows where it was cancelled
 
 
+@pytest.mark.feature(24)
 def test_ctrl_c_can_be_caught_and_the_mesh_used_on():
     run = Run(WORKERS + """
 f = workers.wait.call()
@@ -121,6 +124,7 @@ def test_ctrl_c_twice_during_the_exit():
     assert "monarch/" not in run.err
 
 
+@pytest.mark.feature(38, 60)
 @ways
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
 def test_a_signal_ends_the_script_and_all_that_its_workers_started(way, number):
@@ -133,6 +137,7 @@ def test_a_signal_ends_the_script_and_all_that_its_workers_started(way, number):
     assert (run.status, run.err) == (-number, "")
 
 
+@pytest.mark.feature(38, 60)
 @ways
 @pytest.mark.parametrize("ending", ["", "procs.stop().get()\nprint('stopped', flush=True)", "os._exit(0)"])
 def test_what_workers_started_ends_with_them(way, ending):
@@ -140,6 +145,7 @@ def test_what_workers_started_ends_with_them(way, ending):
     assert run.out == ("stopped\n" if "stop()" in ending else "")
 
 
+@pytest.mark.feature(60)
 def test_a_worker_that_dies_takes_with_it_what_it_started():
     run = Run(WORKERS + """
 class Mortal(Actor):
@@ -160,6 +166,7 @@ except SupervisionError:
     assert run.out == "ended True\n"
 
 
+@pytest.mark.feature(38)
 @ways
 @pytest.mark.parametrize(("busy", "line"), [("spin", "spinning"), ("block", "blocking"), ("wait", "waiting"),
                                             ("await_forever", "awaiting")])  # fmt: skip
@@ -197,6 +204,7 @@ print("j", flush=True)
 )
 
 
+@pytest.mark.feature(38, 60)
 @ways
 @pytest.mark.parametrize("phase", "abcdefghij")
 def test_killed_as_soon_as_it_gets_to(way, phase):
@@ -207,6 +215,7 @@ def test_killed_as_soon_as_it_gets_to(way, phase):
     assert "Traceback" not in run.err
 
 
+@pytest.mark.feature(38, 60)
 @ways
 def test_killed_at_a_random_moment(way):
     seed = random.SystemRandom().randrange(2**32)
@@ -223,6 +232,7 @@ def test_killed_at_a_random_moment(way):
         assert "Traceback" not in run.err, f"killed after {moment:.3f} s, seed {seed}"
 
 
+@pytest.mark.feature(38, 60)
 @ways
 def test_an_end_right_after_a_spawn(way):
     run = Run("procs = this_host().spawn_procs(per_host={'gpus': 4})\n", way=way).ok(limit=10)
@@ -280,6 +290,7 @@ future = actor.forever.call_one()
     assert run.out == "True\n" * 4
 
 
+@pytest.mark.feature(82)
 def test_output_of_workers_is_whole_and_in_order():
     run = Run("""
 class Printer(Actor):

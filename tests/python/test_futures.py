@@ -50,12 +50,14 @@ def pending(procs):
     return never.block.call_one()
 
 
+@pytest.mark.feature(22)
 def test_a_future_cannot_be_constructed():
     with pytest.raises(TypeError, match="cannot be constructed directly"):
         Future(None)
     assert Future[int] is not None
 
 
+@pytest.mark.feature(22)
 def test_looking_again_gives_the_same_object(gate):
     future = gate.value.call_one([1])
     assert future.get(timeout=LIMIT) is future.result(LIMIT)
@@ -69,6 +71,7 @@ def test_looking_again_gives_the_same_object(gate):
     assert future.exception() is None
 
 
+@pytest.mark.feature(22)
 def test_a_time_out_consumes_nothing(pending):
     for _ in range(2):
         with pytest.raises(TimeoutError) as raised:
@@ -77,6 +80,7 @@ def test_a_time_out_consumes_nothing(pending):
     assert isinstance(pending.exception(timeout=0), TimeoutError)
 
 
+@pytest.mark.feature(22)
 @pytest.mark.parametrize("timeout", [-1, math.nan, math.inf, -0.5])
 def test_invalid_time_outs_are_refused(gate, timeout):
     future = gate.value.call_one(1)
@@ -85,6 +89,7 @@ def test_invalid_time_outs_are_refused(gate, timeout):
     assert future.get(LIMIT) == 1
 
 
+@pytest.mark.feature(23)
 def test_await_needs_a_loop(gate):
     future = gate.value.call_one(1)
     with pytest.raises(ValueError, match="no active event loop"):
@@ -94,6 +99,7 @@ def test_await_needs_a_loop(gate):
     assert future.get(LIMIT) == 1
 
 
+@pytest.mark.feature(23)
 def test_await_again_by_several_tasks_and_loops(gate):
     future = gate.value.call_one("x")
 
@@ -115,6 +121,7 @@ def test_await_again_by_several_tasks_and_loops(gate):
     assert future.get() == "x"
 
 
+@pytest.mark.feature(23)
 def test_cancelling_one_observer_leaves_the_others_alone(gate, pending):
     async def run():
         async def look(future):
@@ -134,6 +141,7 @@ def test_cancelling_one_observer_leaves_the_others_alone(gate, pending):
     asyncio.run(run())
 
 
+@pytest.mark.feature(23)
 def test_gather_of_many_and_errors_through_await(gate):
     async def run():
         values = await asyncio.gather(*[gate.value.call_one(i) for i in range(300)])
@@ -150,6 +158,7 @@ def test_gather_of_many_and_errors_through_await(gate):
     asyncio.run(run())
 
 
+@pytest.mark.feature(24)
 def test_get_inside_a_running_loop_warns_once_and_works(gate):
     async def run():
         with warnings.catch_warnings(record=True) as caught:
@@ -162,6 +171,7 @@ def test_get_inside_a_running_loop_warns_once_and_works(gate):
     asyncio.run(run())
 
 
+@pytest.mark.feature(2, 4, 24)
 def test_get_in_an_endpoint_is_silent_in_sync_and_works_in_async_actors(procs, gate):
     class Sync(Actor):
         @endpoint
@@ -185,6 +195,7 @@ def test_get_in_an_endpoint_is_silent_in_sync_and_works_in_async_actors(procs, g
     assert mixed.ask_blocking.call_one(gate).get(timeout=LIMIT) == 3
 
 
+@pytest.mark.feature(24)
 def test_ctrl_c_interrupts_a_blocked_get(pending):
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -193,12 +204,14 @@ def test_ctrl_c_interrupts_a_blocked_get(pending):
     timer.join()
 
 
+@pytest.mark.feature(22)
 def test_attributes_can_be_set_on_a_future(gate):
     future = gate.value.call_one(1)
     future.note = "mine"
     assert future.note == "mine" and future.get(LIMIT) == 1
 
 
+@pytest.mark.feature(23)
 def test_several_threads_wait_for_one_future(gate):
     future = gate.value.call_one(5)
     results = []

@@ -41,6 +41,7 @@ def raises(kind, text):
 # Extent
 
 
+@pytest.mark.feature(42)
 def test_an_extent_has_labels_sizes_and_a_count(extent):
     assert extent.labels == ["hosts", "gpus"]
     assert extent.sizes == [2, 4]
@@ -51,25 +52,30 @@ def test_an_extent_has_labels_sizes_and_a_count(extent):
     assert "hosts" in extent and "x" not in extent and 3 not in extent
 
 
+@pytest.mark.feature(42)
 def test_an_extent_is_made_by_keyword_and_from_any_sequence(extent):
     assert Extent(labels=("hosts", "gpus"), sizes=(2, 4)) == extent
 
 
+@pytest.mark.feature(42)
 def test_an_extent_prints_as_sizes_by_label(extent):
     assert repr(extent) == str(extent) == "{hosts: 2, gpus: 4}"
     assert repr(Extent([], [])) == "{}"
 
 
+@pytest.mark.feature(42)
 def test_an_extent_without_dimensions_has_one_element():
     assert Extent([], []).nelements == 1
     assert len(Extent([], [])) == 0
 
 
+@pytest.mark.feature(42)
 def test_an_unknown_dimension_of_an_extent_is_a_value_error(extent):
     with raises(ValueError, "Dimension 'x' not found"):
         extent["x"]
 
 
+@pytest.mark.feature(42)
 @pytest.mark.parametrize(
     "labels, sizes, text",
     [
@@ -86,6 +92,7 @@ def test_a_wrong_extent_says_what_is_wrong(labels, sizes, text):
         Extent(labels, sizes)
 
 
+@pytest.mark.feature(42)
 def test_labels_of_a_wrong_type_are_named():
     with raises(TypeError, "labels must be a sequence of str, but got 'ab'"):
         Extent("ab", [1, 2])
@@ -95,10 +102,12 @@ def test_labels_of_a_wrong_type_are_named():
         Extent(["a"], ["x"])
 
 
+@pytest.mark.feature(42)
 def test_an_extent_has_the_region_of_all_its_ranks(extent):
     assert extent.region == Region(["hosts", "gpus"], Slice.new_row_major([2, 4]))
 
 
+@pytest.mark.feature(42)
 def test_an_extent_has_no_get_or_items(extent):
     assert not hasattr(extent, "get") and not hasattr(extent, "items")
 
@@ -106,6 +115,7 @@ def test_an_extent_has_no_get_or_items(extent):
 # Point
 
 
+@pytest.mark.feature(42)
 def test_a_point_is_a_mapping_of_label_to_index(extent):
     point = Point(5, extent)
     assert isinstance(point, Mapping)
@@ -121,17 +131,20 @@ def test_a_point_is_a_mapping_of_label_to_index(extent):
     assert point.size("gpus") == 4
 
 
+@pytest.mark.feature(42)
 def test_a_point_can_be_matched(extent):
     namespace = {"point": Point(6, extent)}
     exec("match point:\n    case {'hosts': h, 'gpus': g}: found = (h, g)", namespace)
     assert namespace["found"] == (1, 2)
 
 
+@pytest.mark.feature(42)
 def test_a_point_prints_index_and_size(extent):
     assert repr(Point(5, extent)) == str(Point(5, extent)) == "{'hosts': 1/2, 'gpus': 1/4}"
     assert repr(Point(0, Extent([], []))) == "{}"
 
 
+@pytest.mark.feature(42)
 @pytest.mark.parametrize(
     "ask",
     [
@@ -147,6 +160,7 @@ def test_an_unknown_label_of_a_point_is_a_value_error(extent, ask):
         ask(Point(0, extent))
 
 
+@pytest.mark.feature(42)
 @pytest.mark.parametrize("rank", [8, -1])
 def test_a_point_outside_its_extent_is_refused(extent, rank):
     with raises(ValueError, f"out of range: total ranks 8; does not contain rank {rank}"):
@@ -156,10 +170,12 @@ def test_a_point_outside_its_extent_is_refused(extent, rank):
 # Slice
 
 
+@pytest.mark.feature(42)
 def test_nd_slice_is_slice():
     assert NDSlice is Slice
 
 
+@pytest.mark.feature(42)
 def test_a_slice_has_its_fields():
     ndslice = Slice(offset=1, sizes=[2, 2], strides=[4, 2])
     assert (ndslice.ndim, ndslice.offset, ndslice.sizes, ndslice.strides) == (2, 1, [2, 2], [4, 2])
@@ -168,11 +184,13 @@ def test_a_slice_has_its_fields():
     assert 5 in ndslice and 2 not in ndslice and "x" not in ndslice
 
 
+@pytest.mark.feature(42)
 def test_a_slice_prints_its_fields():
     text = "Slice { offset: 0, sizes: [2, 4], strides: [4, 1] }"
     assert str(Slice.new_row_major([2, 4])) == repr(Slice.new_row_major([2, 4])) == text
 
 
+@pytest.mark.feature(42)
 def test_a_slice_goes_between_values_and_places():
     ndslice = Slice.new_row_major([2, 4])
     assert ndslice.index(5) == 5
@@ -185,6 +203,7 @@ def test_a_slice_goes_between_values_and_places():
     assert ndslice[3:1] == ()
 
 
+@pytest.mark.feature(42)
 @pytest.mark.parametrize(
     "ask, kind, text",
     [
@@ -204,6 +223,7 @@ def test_a_wrong_question_to_a_slice_says_what_is_wrong(ask, kind, text):
         ask(Slice.new_row_major([2, 4]))
 
 
+@pytest.mark.feature(42)
 @pytest.mark.parametrize(
     "fields, text",
     [
@@ -225,6 +245,7 @@ def test_a_wrong_slice_says_what_is_wrong(fields, text):
         Slice(**fields)
 
 
+@pytest.mark.feature(42)
 def test_a_list_of_ranks_becomes_slices():
     assert Slice.from_list([]) == []
     assert Slice.from_list([0, 1, 4, 5]) == [
@@ -233,6 +254,7 @@ def test_a_list_of_ranks_becomes_slices():
     ]
 
 
+@pytest.mark.feature(42)
 def test_an_iterator_of_a_slice_keeps_the_slice_alive():
     iterator = iter(Slice.new_row_major([3]))
     assert list(iterator) == [0, 1, 2]
@@ -241,6 +263,7 @@ def test_an_iterator_of_a_slice_keeps_the_slice_alive():
 # Shape and Region
 
 
+@pytest.mark.feature(42)
 def test_a_shape_has_labels_slice_extent_and_region(shape):
     assert shape.labels == ["a", "b"]
     assert shape.ndslice == Slice.new_row_major([2, 4])
@@ -252,6 +275,7 @@ def test_a_shape_has_labels_slice_extent_and_region(shape):
     assert shape.coordinates(5) == {"a": 1, "b": 1}
 
 
+@pytest.mark.feature(42)
 def test_a_shape_prints(shape):
     assert str(shape) == "{a=2,b=4}"
     text = 'Shape { labels: ["a", "b"], slice: Slice { offset: 0, sizes: [2, 4], strides: [4, 1] } }'
@@ -259,6 +283,7 @@ def test_a_shape_prints(shape):
     assert repr(shape.region) == text.replace("Shape", "Region", 1)
 
 
+@pytest.mark.feature(42, 43)
 def test_at_drops_a_dimension_and_select_keeps_it(shape):
     assert repr(shape.at("a", 1)) == 'Shape { labels: ["b"], slice: Slice { offset: 4, sizes: [4], strides: [1] } }'
     assert shape.select("b", slice(1, None, 2)).ranks() == [1, 3, 5, 7]
@@ -268,6 +293,7 @@ def test_at_drops_a_dimension_and_select_keeps_it(shape):
     assert shape.index() == shape
 
 
+@pytest.mark.feature(42)
 @pytest.mark.parametrize(
     "ask, kind, text",
     [
@@ -292,12 +318,14 @@ def test_a_wrong_question_to_a_shape_says_what_is_wrong(shape, ask, kind, text):
         ask(shape)
 
 
+@pytest.mark.feature(42)
 def test_unity_is_one_rank_without_dimensions():
     assert len(Shape.unity()) == 1
     assert Shape.unity().ranks() == [0]
     assert Shape.unity() == Shape([], Slice(offset=0, sizes=[], strides=[]))
 
 
+@pytest.mark.feature(42)
 def test_a_region_finds_the_point_of_a_base_rank(shape):
     region = shape.at("a", 1).region
     assert region.labels == ["b"]
@@ -315,6 +343,7 @@ def values(extent, shape):
     return [extent, Point(5, extent), Slice(offset=1, sizes=[2], strides=[3]), view, view.region, Shape.unity()]
 
 
+@pytest.mark.feature(42)
 def test_every_value_survives_pickle_and_copy(extent, shape):
     for value in values(extent, shape):
         for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
@@ -322,6 +351,7 @@ def test_every_value_survives_pickle_and_copy(extent, shape):
         assert copy.deepcopy(value) == value
 
 
+@pytest.mark.feature(42)
 def test_equal_values_hash_equal_and_differ_from_others(extent, shape):
     first, second = values(extent, shape), values(Extent(["hosts", "gpus"], [2, 4]), copy.copy(shape))
     assert first == second
@@ -332,6 +362,7 @@ def test_equal_values_hash_equal_and_differ_from_others(extent, shape):
     assert Point(5, extent) != dict(Point(5, extent))
 
 
+@pytest.mark.feature(42)
 def test_numpy_integers_are_integers():
     numpy = pytest.importorskip("numpy")
     assert Extent(["a"], numpy.array([3])) == Extent(["a"], [3])

@@ -47,6 +47,7 @@ def wait_until_told(sender):
     return texts
 
 
+@pytest.mark.feature(32)
 def test_a_sender_that_deals_with_undeliverable_messages_lives(procs):
     sink = procs.slice(gpus=0).spawn("sink", Sink)
     address = sink.address.call_one().get(timeout=LIMIT)
@@ -59,6 +60,7 @@ def test_a_sender_that_deals_with_undeliverable_messages_lives(procs):
     assert address == "sink" + dest
 
 
+@pytest.mark.feature(32)
 def test_a_sender_that_does_not_fails(procs):
     sink = procs.slice(gpus=0).spawn("sink", Sink)
     sink.stop().get(timeout=LIMIT)
@@ -68,6 +70,7 @@ def test_a_sender_that_does_not_fails(procs):
         wait_until_told(sender)
 
 
+@pytest.mark.feature(20)
 def test_clean_up_runs_on_a_stop_and_on_a_failure(procs, tmp_path):
     stopped = procs.slice(gpus=0).spawn("stopped", Sender, True, str(tmp_path / "stopped"))
     stopped.texts.call_one().get(timeout=LIMIT)
@@ -86,6 +89,7 @@ def test_clean_up_runs_on_a_stop_and_on_a_failure(procs, tmp_path):
     assert "enough" in (tmp_path / "failed").read_text()
 
 
+@pytest.mark.feature(20)
 def test_async_clean_up_runs_on_the_actors_loop(procs, tmp_path):
     path = str(tmp_path / "async")
 

@@ -16,6 +16,7 @@ class Pid(Actor):
         return 1
 
 
+@pytest.mark.feature(51, 53)
 def test_a_host_stops_what_was_spawned_through_it():
     with this_host() as host:
         procs = host.spawn_procs(per_host={"gpus": 2})
@@ -31,6 +32,7 @@ def test_a_host_stops_what_was_spawned_through_it():
             pass
 
 
+@pytest.mark.feature(53)
 def test_a_host_is_an_async_context_manager():
     async def run():
         async with this_host() as host:
@@ -40,10 +42,12 @@ def test_a_host_is_an_async_context_manager():
     asyncio.run(run())
 
 
+@pytest.mark.feature(46)
 def test_hosts_are_equal_and_hashable():
     assert this_host() == this_host() and len({this_host(), this_host()}) == 1
 
 
+@pytest.mark.feature(48)
 def test_the_bootstrap_function_has_run_before_an_actor_class_is_looked_for(tmp_path, monkeypatch):
     (tmp_path / "late_module.py").write_text(
         "from monarch.actor import Actor, endpoint\n"

@@ -68,6 +68,7 @@ def fails(call, *texts, limit=0.9):
 """
 
 
+@pytest.mark.feature(46, 55)
 @ways
 def test_actors_that_spawn_processes_and_actors(way):
     run = Run(NESTED + """
@@ -85,6 +86,7 @@ assert this_proc().spawn("mine", Leaf, "mine").pid.call_one().get() == os.getpid
     assert {tag: run.out.count(f"cleaned up {tag}\n") for tag in expected} == expected
 
 
+@pytest.mark.feature(21)
 @ways
 def test_calls_between_workers(way):
     Run(NESTED + """
@@ -101,6 +103,7 @@ for _ in range(5):
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(21, 51, 61)
 @ways
 def test_a_handle_to_a_process_that_is_still_starting_can_be_called_by_others(way):
     Run(NESTED + """
@@ -110,6 +113,7 @@ assert leaves.slice(gpus=0).ask.call_one(late).get() == late.pid.call_one().get(
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(55, 64)
 @ways
 def test_a_nested_death_is_seen_by_all_that_call(way):
     Run(NESTED + """
@@ -127,6 +131,7 @@ assert nested.slice(gpus=0).pid.call_one().get() != pid
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(55, 69)
 @ways
 def test_when_a_worker_dies_its_nested_processes_die(way):
     Run(NESTED + """
@@ -147,6 +152,7 @@ assert leaves.slice(gpus=1).pid.call_one().get()
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(55)
 @ways
 def test_a_nested_mesh_is_stopped_by_its_owner_and_with_it(way):
     run = Run(NESTED + """
@@ -164,6 +170,7 @@ fails(lambda: more.pid.call_one().get())
     assert before_stop.count("cleaned up nested") == 2 and before_stop.count("cleaned up more") == 1
 
 
+@pytest.mark.feature(55, 60)
 @ways
 @pytest.mark.parametrize("ending", ["", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_nothing_nested_is_left(way, ending):

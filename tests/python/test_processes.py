@@ -70,6 +70,7 @@ CAUSES = {
 }
 
 
+@pytest.mark.feature(64, 68)
 @ways
 @pytest.mark.parametrize("how", CAUSES)
 def test_a_death_during_a_call(way, how):
@@ -89,6 +90,7 @@ assert list(again.rank.call().get().values()) == [0, 1]
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(64)
 @ways
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV"])
 def test_a_death_between_calls(way, number):
@@ -99,6 +101,7 @@ fails(lambda: mortals.rank.call().get(), "1/3", f"pid {{pids[1]}}", f"sig={{int(
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(64, 68)
 @ways
 @pytest.mark.parametrize("how", ["os._exit", "SIGKILL"])
 def test_a_death_in_a_constructor(way, how):
@@ -109,6 +112,7 @@ assert stillborn.slice(gpus=2).rank.call_one().get() == 2
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(48, 64)
 @ways
 def test_a_death_before_the_worker_is_up(way):
     Run(MORTALS + """
@@ -120,6 +124,7 @@ fails(lambda: dead.spawn("m", Mortal).rank.call().get(), "non-zero code 9", "/2"
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(64)
 def test_a_death_in_await_stream_and_broadcast():
     run = Run(MORTALS + """
 async def main():
@@ -198,6 +203,7 @@ def fails(call, *texts):
 """
 
 
+@pytest.mark.feature(68, 70)
 @ways
 @pytest.mark.parametrize(("how", "text"), [("raise", "ValueError: at birth"), ("exit", "SystemExit: 7")])
 def test_a_constructor_that_fails(way, how, text):
@@ -209,12 +215,14 @@ assert len(procs.spawn("fine", Failing).work.call().get()) == 2
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(70)
 def test_a_constructor_that_fails_unseen_is_a_report_for_each_rank():
     run = Run(FAILING + "failing = procs.spawn('failing', Failing, 'raise')\nprocs.stop().get()").done()
     assert run.status == 0
     assert run.err.count("failed: ValueError: at birth") == 2
 
 
+@pytest.mark.feature(52)
 @ways
 def test_a_constructor_that_never_returns_can_be_stopped(way):
     run = Run(FAILING + """
@@ -231,6 +239,7 @@ print("stopped")
     assert "stopped\n" in run.out
 
 
+@pytest.mark.feature(68)
 @pytest.mark.parametrize("leave", ["leave", "async_leave"])
 def test_a_base_exception_ends_the_actor_not_the_process(leave):
     Run(FAILING + f"""
@@ -241,6 +250,7 @@ assert len(procs.spawn("fine", Failing).work.call().get()) == 2
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(63)
 def test_a_broadcast_that_raises_ends_the_actor_and_later_calls_say_why():
     Run(FAILING + """
 failing = procs.spawn("failing", Failing)
@@ -249,6 +259,7 @@ fails(lambda: failing.work.call().get(), "KeyError: 'in passing'")
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(63)
 def test_a_broadcast_that_raises_unseen_is_reported():
     run = Run(FAILING + """
 one = this_host().spawn_procs().spawn("failing", Failing)
@@ -262,6 +273,7 @@ sys.stdin.readline()
     assert run.err.count("failed: KeyError") == 1
 
 
+@pytest.mark.feature(48)
 @ways
 def test_a_failed_bootstrap_shows_in_every_use(way):
     run = Run("""
@@ -281,6 +293,7 @@ for use in (lambda: procs.initialized.get(), lambda: procs.spawn("a", A).f.call(
     assert run.out == "True\nTrue\n"
 
 
+@pytest.mark.feature(48)
 @ways
 def test_bootstrap_runs_once_before_any_actor(way):
     Run("""
@@ -395,6 +408,7 @@ def refused(call):
 """
 
 
+@pytest.mark.feature(52, 72)
 @ways
 def test_stop_of_an_actor_mesh(way):
     run = Run(STOPPING + """
@@ -410,6 +424,7 @@ assert len(procs.spawn("b", A).count.call().get()) == 2
     assert run.out.count("cleaned up after 1 None") == 2
 
 
+@pytest.mark.feature(52, 72)
 @ways
 def test_stop_of_a_proc_mesh(way):
     run = Run(STOPPING + """
@@ -425,6 +440,7 @@ refused(lambda: procs.slice(gpus=0).spawn("b", A))
     assert run.out.count("cleaned up after 1 None") == 2
 
 
+@pytest.mark.feature(52)
 def test_stop_handles_what_was_sent_before():
     run = Run(STOPPING + """
 a.count.call().get()
@@ -437,6 +453,7 @@ assert list(last.get().values()) == [1002, 1002]
     assert run.out.count("cleaned up after 1002 None") == 2
 
 
+@pytest.mark.feature(52)
 def test_context_managers():
     Run(STOPPING + """
 with procs as entered:
@@ -455,6 +472,7 @@ asyncio.run(main())
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(51, 52)
 @ways
 def test_stop_right_after_spawn(way):
     Run(STOPPING + """
@@ -470,6 +488,7 @@ procs.stop()
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(47)
 def test_sizes_that_make_no_mesh():
     Run("""
 for size in (0, -1):
@@ -481,6 +500,7 @@ for size in (0, -1):
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(47)
 @ways
 def test_32_processes_start_answer_and_stop(way):
     run = Run(STOPPING + """

@@ -19,16 +19,19 @@ print("fine", flush=True)
 )
 
 
+@pytest.mark.feature(74)
 @ways
 def test_a_file_without_a_main_guard(way):
     assert Run(WHOLE, prologue="", way=way).ok().out == "fine\n"
 
 
+@pytest.mark.feature(74)
 @ways
 def test_standard_input(way):
     assert Run(argv=["-"], stdin=WHOLE, way=way).ok().out == "fine\n"
 
 
+@pytest.mark.feature(74)
 @ways
 def test_command_line(way):
     assert Run(argv=["-c", WHOLE], way=way).ok().out == "fine\n"
@@ -70,6 +73,7 @@ def test_inside_pytest(tmp_path):
     assert "1 passed" in run.out
 
 
+@pytest.mark.feature(24, 35)
 @ways
 def test_first_use_in_another_thread_and_ctrl_c_in_the_main_one(way):
     run = Run("""
@@ -211,6 +215,7 @@ print("parent", flush=True)
     assert run.out == "child\nparent\n"
 
 
+@pytest.mark.feature(64)
 @ways
 def test_the_death_of_a_worker_whose_forked_child_lives_is_seen(way):
     Run(FORKING + """

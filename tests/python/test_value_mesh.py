@@ -29,6 +29,7 @@ def error(kind, ask):
 # Values
 
 
+@pytest.mark.feature(26)
 def test_values_come_in_rank_order_by_every_way_of_asking(mesh):
     extent = Extent(["a", "b"], [2, 4])
     pairs = [(Point(rank, extent), rank) for rank in range(8)]
@@ -40,6 +41,7 @@ def test_values_come_in_rank_order_by_every_way_of_asking(mesh):
     assert next(mesh.items()) == pairs[0]
 
 
+@pytest.mark.feature(26)
 def test_a_mesh_without_dimensions_has_one_value():
     mesh = ValueMesh(Shape.unity(), ["only"])
     assert len(mesh) == 1 and mesh.size() == 1 and mesh.sizes == {}
@@ -47,6 +49,7 @@ def test_a_mesh_without_dimensions_has_one_value():
     assert mesh.flatten("x").item(x=0) == "only"
 
 
+@pytest.mark.feature(26)
 def test_item_needs_exactly_the_dimensions(mesh):
     assert mesh.item(a=1, b=2) == 6
     assert error(KeyError, lambda: mesh.item(a=1)) == "b"
@@ -55,12 +58,14 @@ def test_item_needs_exactly_the_dimensions(mesh):
     assert error(IndexError, lambda: mesh.item(a=-1, b=0)) == "index -1 out of range for dimension 'a' of size 2"
 
 
+@pytest.mark.feature(26)
 def test_get_refuses_ranks_outside(mesh):
     assert error(ValueError, lambda: mesh.get(9)) == "index 9 out of range (len=8)"
     assert error(ValueError, lambda: mesh.get(-1)) == "index -1 out of range (len=8)"
     assert error(ValueError, lambda: mesh.slice(a=1).get(4)) == "index 4 out of range (len=4)"
 
 
+@pytest.mark.feature(26)
 def test_a_wrong_number_of_values_is_refused():
     shape = row_major(a=2, b=4)
     text = "invalid value mesh: expected 8 ranks, but contains 1 ranks"
@@ -68,6 +73,7 @@ def test_a_wrong_number_of_values_is_refused():
     assert error(ValueError, lambda: ValueMesh.from_indexed(shape, [(0, 1)])) == text
 
 
+@pytest.mark.feature(26)
 def test_from_indexed_takes_any_order_and_the_last_write_wins():
     shape = row_major(a=3)
     assert ValueMesh.from_indexed(shape, [(2, "c"), (0, "x"), (1, "b"), (0, "a")]).values() == ["a", "b", "c"]
@@ -76,10 +82,12 @@ def test_from_indexed_takes_any_order_and_the_last_write_wins():
     assert error(ValueError, lambda: ValueMesh.from_indexed(shape, wrong)) == text
 
 
+@pytest.mark.feature(26)
 def test_the_shape_must_be_a_shape():
     assert error(TypeError, lambda: ValueMesh(3, [1])) == "the shape of a ValueMesh must be a Shape, but got 3"
 
 
+@pytest.mark.feature(26)
 def test_there_is_no_indexing_and_equality_is_identity(mesh):
     with pytest.raises(TypeError):
         mesh[0]
@@ -88,6 +96,7 @@ def test_there_is_no_indexing_and_equality_is_identity(mesh):
     assert hash(mesh) == hash(mesh)
 
 
+@pytest.mark.feature(26)
 def test_the_class_can_be_subscripted_in_annotations():
     assert ValueMesh[int](row_major(a=1), [1]).values() == [1]
     assert ValueMesh[int] == ValueMesh[int]
@@ -95,6 +104,7 @@ def test_the_class_can_be_subscripted_in_annotations():
     def annotated() -> "ValueMesh[int]": ...
 
 
+@pytest.mark.feature(26)
 def test_repr_shows_a_point_and_a_value_per_line(mesh):
     assert repr(mesh.slice(b=slice(1, 4, 2))) == (
         "ValueMesh({a: 2, b: 2}):\n"
@@ -106,6 +116,7 @@ def test_repr_shows_a_point_and_a_value_per_line(mesh):
     assert repr(ValueMesh(Shape.unity(), [6])) == "ValueMesh({}):\n  (({}, 6),)"
 
 
+@pytest.mark.feature(26)
 def test_a_value_mesh_and_its_views_pickle(mesh):
     for original in (mesh, mesh.slice(a=1), mesh.slice(b=slice(0, 4, 2)), mesh.slice(a=1, b=1)):
         copy = pickle.loads(pickle.dumps(original))
@@ -113,6 +124,7 @@ def test_a_value_mesh_and_its_views_pickle(mesh):
         assert copy.extent == original.extent and copy.values() == original.values()
 
 
+@pytest.mark.feature(26)
 def test_a_pickled_view_carries_only_its_own_values():
     mesh = ValueMesh(row_major(a=2), [b"small", bytes(100_000)])
     assert len(pickle.dumps(mesh.slice(a=0))) < 1000
@@ -132,6 +144,7 @@ def lazy_mesh():
     return ValueMesh(row_major(a=4), [Lazy(bytes([1, 2]), decode_list) for _ in range(4)])
 
 
+@pytest.mark.feature(27)
 def test_a_reply_is_decoded_at_first_look_and_kept(lazy_mesh):
     assert decode_list.calls == 0
     first = lazy_mesh.get(2)
@@ -141,11 +154,13 @@ def test_a_reply_is_decoded_at_first_look_and_kept(lazy_mesh):
     assert decode_list.calls == 4
 
 
+@pytest.mark.feature(27)
 def test_items_decode_one_after_the_other(lazy_mesh):
     next(lazy_mesh.items())
     assert decode_list.calls == 1
 
 
+@pytest.mark.feature(27)
 def test_views_share_what_is_decoded(lazy_mesh):
     view = lazy_mesh.slice(a=slice(1, 3))
     assert view.get(0) is lazy_mesh.get(1)
@@ -153,6 +168,7 @@ def test_views_share_what_is_decoded(lazy_mesh):
     assert decode_list.calls == 1
 
 
+@pytest.mark.feature(27)
 def test_equal_neighbouring_replies_are_stored_once_but_never_alias():
     raws = [b"same " * (n - n + 2) for n in range(10_000)] + [b"other"]
     assert len({id(raw) for raw in raws}) > 2
@@ -164,11 +180,13 @@ def test_equal_neighbouring_replies_are_stored_once_but_never_alias():
     assert values[0] == values[9_999] == list(b"same same ")
 
 
+@pytest.mark.feature(27)
 def test_replies_that_decode_differently_share_nothing():
     entries = [Lazy(b"1", int), Lazy(b"1", bytes)]
     assert ValueMesh(row_major(a=2), entries).values() == [1, b"1"]
 
 
+@pytest.mark.feature(27)
 def test_a_failed_decode_raises_and_may_be_tried_again():
     attempts = []
 
@@ -184,6 +202,7 @@ def test_a_failed_decode_raises_and_may_be_tried_again():
     assert attempts == [b"x", b"x"]
 
 
+@pytest.mark.feature(27)
 def test_two_threads_that_look_first_get_the_same_value():
     both = threading.Barrier(2, timeout=10)
 
@@ -201,6 +220,7 @@ def test_two_threads_that_look_first_get_the_same_value():
     assert found[0] is found[1] is lazy.get()
 
 
+@pytest.mark.feature(27)
 def test_a_lazy_mesh_pickles_its_values(lazy_mesh):
     assert pickle.loads(pickle.dumps(lazy_mesh)).values() == [[1, 2]] * 4
 
@@ -208,6 +228,7 @@ def test_a_lazy_mesh_pickles_its_values(lazy_mesh):
 # Mesh methods
 
 
+@pytest.mark.feature(26, 43)
 def test_slice_drops_a_dimension_for_an_int_and_keeps_it_for_a_slice(mesh):
     assert mesh.slice(a=1).sizes == {"b": 4}
     assert mesh.slice(a=1).values() == [4, 5, 6, 7]
@@ -219,16 +240,19 @@ def test_slice_drops_a_dimension_for_an_int_and_keeps_it_for_a_slice(mesh):
     assert mesh.slice(b=slice(1, 4)).slice(b=slice(1, 3)).slice(a=1).values() == [6, 7]
 
 
+@pytest.mark.feature(43)
 def test_slicing_by_a_point_gives_its_value(mesh):
     for point, value in mesh:
         assert mesh.slice(**point).item() == value
 
 
+@pytest.mark.feature(26, 43)
 def test_points_of_a_view_are_ranked_inside_the_view(mesh):
     assert [point.rank for point, _ in mesh.slice(b=2)] == [0, 1]
     assert next(mesh.slice(b=2).items())[0].extent == Extent(["a"], [2])
 
 
+@pytest.mark.feature(43)
 @pytest.mark.parametrize(
     "dims, kind, text",
     [
@@ -247,6 +271,7 @@ def test_a_wrong_slice_says_what_is_wrong(mesh, dims, kind, text):
     assert error(kind, lambda: mesh.slice(**dims)) == text
 
 
+@pytest.mark.feature(26, 44)
 def test_split_makes_several_dimensions_of_one(mesh):
     split = mesh.split(b=("c", "d"), d=2)
     assert split.sizes == {"a": 2, "c": 2, "d": 2}
@@ -257,6 +282,7 @@ def test_split_makes_several_dimensions_of_one(mesh):
     assert mesh.split().sizes == mesh.sizes
 
 
+@pytest.mark.feature(44)
 @pytest.mark.parametrize(
     "dims, text",
     [
@@ -288,6 +314,7 @@ def test_a_wrong_split_says_what_is_wrong(mesh, dims, text):
     assert error(ValueError, lambda: mesh.split(**dims)) == text
 
 
+@pytest.mark.feature(26, 44)
 def test_flatten_makes_one_dimension_of_a_mesh_without_gaps(mesh):
     assert mesh.flatten("rank").sizes == {"rank": 8}
     assert mesh.flatten("rank").slice(rank=5).item() == 5
@@ -297,6 +324,7 @@ def test_flatten_makes_one_dimension_of_a_mesh_without_gaps(mesh):
     assert error(ValueError, lambda: mesh.slice(b=1).flatten("x")) == text
 
 
+@pytest.mark.feature(26, 44)
 def test_rename_changes_labels_only(mesh):
     assert mesh.rename(a="x").slice(x=1).values() == [4, 5, 6, 7]
     assert mesh.rename(a="b", b="a").sizes == {"b": 2, "a": 4}
@@ -305,6 +333,7 @@ def test_rename_changes_labels_only(mesh):
     assert error(ValueError, lambda: mesh.rename(zz="x")) == text
 
 
+@pytest.mark.feature(44)
 def test_size_is_a_product_over_dimensions(mesh):
     assert mesh.size() == len(mesh) == 8
     assert mesh.size("b") == 4

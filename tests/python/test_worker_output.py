@@ -19,6 +19,7 @@ this_host().spawn_procs(per_host={"gpus": 3}).spawn("talkers", Talker).talk.call
 """
 
 
+@pytest.mark.feature(82)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("spawn", ["fork", "exec"])
 def test_lines_of_several_workers_do_not_mix(unbuffered, spawn):

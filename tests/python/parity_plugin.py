@@ -1,0 +1,48 @@
+"""``--parity-out FILE``: the rows of the feature table that each test is marked with, and how it ended, as JSON.
+
+tools/parity.py makes docs/parity.md of it.
+``@pytest.mark.feature(12, 25)`` says which rows of tools/feature_rows.py a test proves.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--parity-out", metavar="FILE", help="write rows and outcome of each marked test as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "feature(row, ...): the rows of tools/feature_rows.py that the test proves")
+    path = config.getoption("--parity-out")
+    if path:
+        config.pluginmanager.register(_Recorder(Path(path)))
+
+
+class _Recorder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tests: dict[str, dict] = {}  # by node id
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            rows = {row for mark in item.iter_markers("feature") for row in mark.args}
+            if rows:
+                self._tests[item.nodeid] = {"rows": sorted(rows), "outcome": "not run"}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = self._tests.get(report.nodeid)
+        if test is None:
+            return
+        if report.failed:
+            test["outcome"] = "failed"
+        elif test["outcome"] == "not run" and (report.skipped or report.when == "call"):
+            test["outcome"] = report.outcome
+
+    def pytest_sessionfinish(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self._tests, indent=1) + "\n")

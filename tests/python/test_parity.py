@@ -1,0 +1,111 @@
+"""tools/parity.py and the plugin beside it: the table follows from the markers and a run, and --check sees each lie."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTS = """
+import pytest
+
+@pytest.mark.feature(1, 2)
+@pytest.mark.parametrize("x", [1, 2])
+def test_both(x):
+    pass
+
+class TestGroup:
+    @pytest.mark.feature(2, 3)
+    def test_skipped(self):
+        pytest.skip("no GPU")
+
+@pytest.mark.feature(4)
+def test_differs():
+    pass
+
+@pytest.mark.feature(10)
+def test_fails():
+    assert False
+
+def test_unmarked():
+    pass
+"""
+
+
+def run_tests(root: Path, tests: str = TESTS, *options: str) -> None:
+    folder = root / "tests" / "python"
+    folder.mkdir(parents=True, exist_ok=True)
+    (root / "docs").mkdir(exist_ok=True)
+    (folder / "test_it.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "parity_plugin", "-p", "no:cacheprovider", "--rootdir", "."]
+    subprocess.run(
+        [*command, "--parity-out", "out/run.json", *options, "tests/python"],
+        cwd=root, env={"PYTHONPATH": str(Path(__file__).parent)}, capture_output=True, timeout=60,
+    )  # fmt: skip
+
+
+def parity(root: Path, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, str(ROOT / "tools" / "parity.py"), "--root", str(root), *arguments]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+@pytest.fixture
+def tree(tmp_path):
+    run_tests(tmp_path)
+    status, output = parity(tmp_path, "out/run.json")
+    assert (status, output) == (0, "parity: Of 120 features 2 work, 1 differ on purpose, 117 are not there yet.\n")
+    return tmp_path
+
+
+def row(tree: Path, number: int) -> list[str]:
+    lines = (tree / "docs" / "parity.md").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"| {number} |")]
+    return line.strip("| ").split(" | ")
+
+
+def test_the_table_says_what_the_run_has_shown(tree):
+    assert row(tree, 1)[3:] == ["works", "`test_it.py::test_both`"]
+    # What is not there yet of a row stands in feature_rows.py; a test that was skipped proves nothing.
+    assert row(tree, 2)[3:] == ["works", "`test_it.py::test_both`; skipped: `test_it.py::TestGroup::test_skipped`"]
+    assert row(tree, 3)[3:] == ["not yet", "skipped: `test_it.py::TestGroup::test_skipped`"]
+    assert row(tree, 4)[3].startswith("differs on purpose: they may be mixed")
+    assert row(tree, 10)[3:] == ["not yet: a test fails", "failed: `test_it.py::test_fails`"]
+    assert row(tree, 90)[3] == "not yet, needs an outside scheduler"
+    assert parity(tree, "--check") == (0, "parity: clean\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("feature(1, 2)", "feature(1, 2, 5)", "docs/parity.md is not what the tests"),
+        ("feature(4)", "feature(400)", "test_it.py::test_differs is marked with row 400, which there is not"),
+        ("def test_differs", "def test_renamed", "`test_it.py::test_renamed`"),
+        ("@pytest.mark.feature(4)\n", "", "| 4 | Sync and async endpoints in one class | actors | not yet |  |"),
+    ],
+)
+def test_the_check_sees_markers_that_the_table_does_not_follow(tree, old, new, expected):
+    file = tree / "tests" / "python" / "test_it.py"
+    file.write_text(file.read_text().replace(old, new))
+    status, output = parity(tree, "--check")
+    assert status == 1 and expected in output
+
+
+def test_the_check_sees_a_table_changed_by_hand(tree):
+    page = tree / "docs" / "parity.md"
+    text = page.read_text()
+    for old, new in [("not yet: a test fails", "works"), ("test_both", "test_all"), ("`; skipped:", "`; failed:")]:
+        assert text.count(old)
+        page.write_text(text.replace(old, new, 1))
+        assert parity(tree, "--check")[0] == 1
+    page.unlink()
+    assert "no docs/parity.md" in parity(tree, "--check")[1]
+
+
+def test_a_run_of_some_tests_makes_no_table(tree):
+    run_tests(tree, TESTS, "-k", "not differs")
+    status, output = parity(tree, "out/run.json")
+    assert status == 1
+    assert "the run left out 1 marked tests, test_it.py::test_differs among them: run all" in output
