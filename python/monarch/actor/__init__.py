@@ -9,25 +9,36 @@ from monarch._geometry import Extent, Point
 from monarch._mesh import ActorMesh, HostMesh, ProcMesh, local_proc_mesh, proc_mesh, this_host, this_proc
 from monarch._value_mesh import ValueMesh
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._identity import ProcId, Uid
+    from monarch._transport import ChannelTransport, enable_transport
+    from monarch.actor import config
+
 __all__ = [
     "Actor",
     "ActorError",
     "ActorMesh",
+    "ChannelTransport",
     "Context",
     "Endpoint",
     "Extent",
     "Future",
     "HostMesh",
     "Point",
+    "ProcId",
     "ProcMesh",
     "SupervisionError",
+    "Uid",
     "ValueMesh",
     "as_endpoint",
     "concurrent_endpoint",
+    "config",
     "context",
     "current_actor_name",
     "current_rank",
     "current_size",
+    "enable_transport",
     "endpoint",
     "local_proc_mesh",
     "proc_mesh",
@@ -35,16 +46,31 @@ __all__ = [
     "this_proc",
 ]
 
+# What most programs do not use, loaded when it is asked for: name -> module.
+_MODULE_OF = {
+    "ChannelTransport": "monarch._transport",
+    "ProcId": "monarch._identity",
+    "Uid": "monarch._identity",
+    "enable_transport": "monarch._transport",
+}
+
 _NOT_YET = {
-    "Accumulator", "attach", "attach_to_workers", "Channel", "ChannelTransport", "config", "debug_controller",
-    "default_bootstrap_cmd", "enable_transport", "get_meter", "get_or_spawn_controller", "hosts_from_config",
-    "MeshFailure", "Port", "PortReceiver", "ProcId", "returns_future", "run_worker_loop_forever",
-    "run_worker_loop_until_shutdown", "send", "shutdown_context", "span", "start_worker_loop_forever", "traced", "Uid",
-    "unhandled_fault_hook",
+    "Accumulator", "attach", "attach_to_workers", "Channel", "debug_controller", "default_bootstrap_cmd", "get_meter",
+    "get_or_spawn_controller", "hosts_from_config", "MeshFailure", "Port", "PortReceiver", "returns_future",
+    "run_worker_loop_forever", "run_worker_loop_until_shutdown", "send", "shutdown_context", "span",
+    "start_worker_loop_forever", "traced", "unhandled_fault_hook",
 }  # fmt: skip
 
 
 def __getattr__(name: str):
+    if name in _MODULE_OF:
+        from importlib import import_module
+
+        return getattr(import_module(_MODULE_OF[name]), name)
+    if name == "config":
+        from importlib import import_module
+
+        return import_module("monarch.actor.config")
     if name in _NOT_YET:
         raise NotImplementedError(f"monarch.actor.{name} is not there yet; README.md lists what is.")
     raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
