@@ -13,11 +13,11 @@ _NOT_YET = {
     "remote", "call_on_shard_and_fetch", "fetch_shard", "inspect", "show", "coalescing", "grad_function",
     "grad_generator", "OpaqueRef", "RemoteProcessGroup", "function_resolvers", "world_mesh", "Simulator", "set_meta",
 }  # fmt: skip
-_MODULE_OF = {
-    **dict.fromkeys(("Extent", "NDSlice", "Shape"), "monarch._geometry"),
-    "Selection": "monarch._selection",
+_LAZY = {
+    **dict.fromkeys(("Extent", "NDSlice", "Shape"), "_geometry"),
+    "Selection": "_selection",
     **dict.fromkeys(
-        ("clear_runtime_config", "configure", "configured", "get_global_config", "get_runtime_config"), "monarch.config"
+        ("clear_runtime_config", "configure", "configured", "get_global_config", "get_runtime_config"), "config"
     ),
 }
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str):
-    if name in _MODULE_OF:
-        from importlib import import_module
+    if name in _LAZY:
+        import importlib
 
-        return getattr(import_module(_MODULE_OF[name]), name)
+        return getattr(importlib.import_module(f"monarch.{_LAZY[name]}"), name)
     if name in _NOT_YET:
         raise NotImplementedError(f"monarch.{name} is not there yet; README.md lists what is.")
     raise AttributeError(f"module 'monarch' has no attribute {name!r}")

@@ -533,3 +533,12 @@ def test_the_functions_are_attributes_of_the_package_too():
                                      "parametrize_config_pointwise"])  # fmt: skip
     with pytest.raises(AttributeError, match="module 'monarch.config' has no attribute 'nope'"):
         config.nope
+
+
+def test_the_settings_of_monarch_actor_are_a_module():
+    code = (
+        "import monarch.actor; assert monarch.actor.config.prefix_python_logs_with_actor is True\n"
+        "from monarch.actor import config; config.prefix_python_logs_with_actor = False\n"
+        "import monarch.actor.config; assert monarch.actor.config.prefix_python_logs_with_actor is False\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -46,12 +46,12 @@ __all__ = [
     "this_proc",
 ]
 
-# What most programs do not use, loaded when it is asked for: name -> module.
-_MODULE_OF = {
-    "ChannelTransport": "monarch._transport",
-    "ProcId": "monarch._identity",
-    "Uid": "monarch._identity",
-    "enable_transport": "monarch._transport",
+# What most programs do not use, loaded when it is asked for.
+_LAZY = {
+    "ChannelTransport": "_transport",
+    "ProcId": "_identity",
+    "Uid": "_identity",
+    "enable_transport": "_transport",
 }
 
 _NOT_YET = {
@@ -63,14 +63,15 @@ _NOT_YET = {
 
 
 def __getattr__(name: str):
-    if name in _MODULE_OF:
-        from importlib import import_module
+    if name in _LAZY:
+        import importlib
 
-        return getattr(import_module(_MODULE_OF[name]), name)
+        found = globals()[name] = getattr(importlib.import_module(f"monarch.{_LAZY[name]}"), name)
+        return found
     if name == "config":
-        from importlib import import_module
+        import importlib
 
-        return import_module("monarch.actor.config")
+        return importlib.import_module("monarch.actor.config")
     if name in _NOT_YET:
         raise NotImplementedError(f"monarch.actor.{name} is not there yet; README.md lists what is.")
     raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
