@@ -11,19 +11,40 @@ __version__ = "0.1.0"
 _NOT_YET = {
     "Tensor", "Stream", "get_active_stream", "get_active_mesh", "no_mesh", "to_mesh", "slice_mesh", "reduce", "reduce_",
     "remote", "call_on_shard_and_fetch", "fetch_shard", "inspect", "show", "coalescing", "grad_function",
-    "grad_generator", "OpaqueRef", "RemoteProcessGroup", "function_resolvers", "world_mesh", "Selection", "Simulator",
-    "set_meta", "configure", "configured", "get_global_config", "get_runtime_config", "clear_runtime_config",
+    "grad_generator", "OpaqueRef", "RemoteProcessGroup", "function_resolvers", "world_mesh", "Simulator", "set_meta",
 }  # fmt: skip
-_GEOMETRY = ("Extent", "Shape", "NDSlice")
+_LAZY = {
+    **dict.fromkeys(("Extent", "NDSlice", "Shape"), "_geometry"),
+    "Selection": "_selection",
+    **dict.fromkeys(
+        ("clear_runtime_config", "configure", "configured", "get_global_config", "get_runtime_config"), "config"
+    ),
+}
 
-__all__ = ["Extent", "NDSlice", "Shape"]
+__all__ = [
+    "Extent",
+    "NDSlice",
+    "Selection",
+    "Shape",
+    "clear_runtime_config",
+    "configure",
+    "configured",
+    "get_global_config",
+    "get_runtime_config",
+]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._geometry import Extent, NDSlice, Shape
+    from monarch._selection import Selection
+    from monarch.config import clear_runtime_config, configure, configured, get_global_config, get_runtime_config
 
 
 def __getattr__(name: str):
-    if name in _GEOMETRY:
-        from monarch import _geometry
+    if name in _LAZY:
+        import importlib
 
-        return getattr(_geometry, name)
+        return getattr(importlib.import_module(f"monarch.{_LAZY[name]}"), name)
     if name in _NOT_YET:
         raise NotImplementedError(f"monarch.{name} is not there yet; README.md lists what is.")
     raise AttributeError(f"module 'monarch' has no attribute {name!r}")

@@ -164,6 +164,7 @@ async def _clean_up(cell: Any) -> None:
     hook = getattr(cell.instance, "__cleanup__", None)
     if hook is None or not asyncio.iscoroutinefunction(hook):
         return
-    from monarch._worker import CLEANUP_LIMIT
+    from monarch import _runtime
 
-    await asyncio.wait_for(hook(RuntimeError(cell.end_reason) if cell.failed else None), CLEANUP_LIMIT)
+    limit = _runtime.limit("cleanup_timeout")
+    await asyncio.wait_for(hook(RuntimeError(cell.end_reason) if cell.failed else None), limit)

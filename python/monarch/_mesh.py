@@ -108,7 +108,7 @@ class HostMesh(_Mesh):
     def stop(self) -> Future[None]:
         """Stops the processes that were spawned through this object, as ``ProcMesh.stop``; it is spent afterwards."""
         self._ended = True
-        return _core.stop_procs(self._spawned, STOPPED_BY_CLIENT, 10.0)
+        return _core.stop_procs(self._spawned, STOPPED_BY_CLIENT, _runtime.limit("process_exit_timeout"))
 
     def shutdown(self) -> Future[None]:
         """As ``stop``: on the script's own host there is no worker program to end."""
@@ -322,7 +322,7 @@ class ProcMesh(_Mesh):
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
         if not self._stopped:
             self._stopped.append(reason)
-        return _core.stop_procs(self._nodes, reason, 10.0)
+        return _core.stop_procs(self._nodes, reason, _runtime.limit("process_exit_timeout"))
 
     def _check_alive(self) -> None:
         if self._stopped:

@@ -25,10 +25,22 @@ _BEFORE_MAIN = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_
 EXIT_GRACE = 0.3
 SHUTDOWN_GRACE = 10.0  # the same for shutdown_context()
 
+# Time limits of the configuration, in seconds, as they are unless somebody configures them.
+DEFAULT_LIMITS = {"cleanup_timeout": 3.0, "process_exit_timeout": 10.0}
+
 
 def arena_bytes() -> int:
     """MONARCH_ARENA_BYTES: the most shared memory that this process lends to others; 0: a quarter of the machine's."""
     return int(os.environ.get("MONARCH_ARENA_BYTES", "0"))
+
+
+def limit(key: str) -> float:
+    """A time limit in seconds. The configuration is not loaded for it as long as nothing is configured."""
+    if "monarch._config" in sys.modules or f"HYPERACTOR_{key.upper()}" in os.environ:
+        from monarch import _config
+
+        return _config.seconds(key)
+    return DEFAULT_LIMITS[key]
 
 
 def ensure() -> None:
@@ -46,6 +58,10 @@ def ensure() -> None:
             from monarch import _controllers
 
             _controllers.offer()
+
+
+def is_started() -> bool:
+    return _started
 
 
 def mark_started(root: int) -> None:
@@ -300,6 +316,9 @@ def launch(label: str, setup: Any, env: dict[str, str], mesh: Any) -> dict[str, 
         "mesh": mesh,
         "root": root(),
     }
+    configuration = sys.modules.get("monarch._config")
+    if configuration is not None and (layer := configuration.for_children()):
+        payload["config"] = layer
     return {
         "fork": not by_exec,
         "argv": _interpreter("_worker") if by_exec else [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from _thread import allocate_lock
 
 from monarch._geometry import Point, Shape
@@ -105,13 +106,13 @@ class ValueMesh(MeshTrait, Generic[R]):
         if coords:
             raise KeyError(f"item has extra dimensions: {list(coords)}")
         for index, (label, size) in zip(place, sizes.items()):
-            if not 0 <= index < size:
+            if not 0 <= operator.index(index) < size:
                 raise IndexError(f"index {index} out of range for dimension {label!r} of size {size}")
         return self._at_base_rank(self._view.ndslice.nditem(place))
 
     def get(self, rank: int) -> R:
         """The value of a linear rank of this mesh; out of range is a ``ValueError``."""
-        if not 0 <= rank < len(self):
+        if not 0 <= operator.index(rank) < len(self):
             raise ValueError(f"index {rank} out of range (len={len(self)})")
         if self._view is self._stored:
             return _value_of(self._values[rank])

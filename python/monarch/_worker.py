@@ -6,9 +6,6 @@ import _signal as signal
 import os
 import sys
 
-# How long actors may take for their clean-up when their process is asked to end, in seconds.
-CLEANUP_LIMIT = 3.0
-
 
 def main(fds: list[int]) -> None:
     """Runs the worker until its owner ends it. Does not return."""
@@ -39,12 +36,12 @@ def _run(fds: list[int]) -> int:
     _runtime.mark_started(payload["root"])
     _actor.release_constructors(payload)
     reason = _core.wait_for_stop()
-    _core.stop_worker(CLEANUP_LIMIT, reason)
+    _core.stop_worker(_runtime.limit("cleanup_timeout"), reason)
     return 0
 
 
 def _take_up(payload: dict[str, object]) -> None:
-    """Makes this process look like the script: search path, working directory, environment, umask, arguments."""
+    """Makes this process look like the script: search path, directory, environment, umask, arguments, configuration."""
     sys.path[:] = payload["path"]  # type: ignore[call-overload]
     sys.argv[:] = payload["argv"]  # type: ignore[call-overload]
     env: dict[str, str] = payload["env"]  # type: ignore[assignment]
@@ -52,6 +49,10 @@ def _take_up(payload: dict[str, object]) -> None:
         for name in [name for name in os.environ if name not in env]:
             del os.environ[name]
         os.environ.update(env)
+    if "config" in payload:
+        from monarch import _config
+
+        _config.take_up(payload["config"])  # type: ignore[arg-type]
     os.umask(payload["umask"])  # type: ignore[arg-type]
     try:
         os.chdir(payload["cwd"])  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import pytest
 from monarch._geometry import Extent, Point, Shape, Slice
 from monarch._mesh_trait import MeshTrait
 from monarch._value_mesh import Lazy, ValueMesh
+from monarch.actor import Actor, current_rank, endpoint
 
 
 def row_major(**sizes):
@@ -63,6 +64,13 @@ def test_get_refuses_ranks_outside(mesh):
     assert error(ValueError, lambda: mesh.get(9)) == "index 9 out of range (len=8)"
     assert error(ValueError, lambda: mesh.get(-1)) == "index -1 out of range (len=8)"
     assert error(ValueError, lambda: mesh.slice(a=1).get(4)) == "index 4 out of range (len=4)"
+
+
+@pytest.mark.parametrize("wrong", ["1", 1.0, None])
+def test_ranks_and_indices_are_integers(mesh, wrong):
+    text = f"'{type(wrong).__name__}' object cannot be interpreted as an integer"
+    assert error(TypeError, lambda: mesh.get(wrong)) == text
+    assert error(TypeError, lambda: mesh.item(a=0, b=wrong)) == text
 
 
 @pytest.mark.feature(26)
@@ -223,6 +231,45 @@ def test_two_threads_that_look_first_get_the_same_value():
 @pytest.mark.feature(27)
 def test_a_lazy_mesh_pickles_its_values(lazy_mesh):
     assert pickle.loads(pickle.dumps(lazy_mesh)).values() == [[1, 2]] * 4
+
+
+# What a call gives
+
+
+class Replier(Actor):
+    @endpoint
+    def rank(self):
+        return [current_rank().rank]  # a list: pickled
+
+    @endpoint
+    def same(self):
+        return ["the same of all"]
+
+
+@pytest.fixture
+def repliers(procs):
+    return procs.spawn("repliers", Replier)
+
+
+def test_equal_replies_of_processes_are_stored_once_and_decoded_when_looked_at(repliers):
+    replies = repliers.same.call().get(timeout=30)
+    first, second = replies._values
+    assert type(first) is type(second) is Lazy
+    assert first._decode is not None and first._payload is second._payload
+    value = replies.get(0)
+    assert value == ["the same of all"] and first._decode is None and second._decode is not None
+    assert replies.item(gpus=0) is value is replies.values()[0]
+    assert replies.get(1) == value and replies.get(1) is not value
+
+
+def test_the_replies_of_a_call_are_a_mesh_like_the_one_that_was_called(repliers):
+    replies = repliers.rank.call().get(timeout=30)
+    assert replies.extent == repliers.extent and list(replies) == [(Point(i, repliers.extent), [i]) for i in (0, 1)]
+    assert repr(replies) == "ValueMesh({gpus: 2}):\n  (({'gpus': 0/2}, [0]), ({'gpus': 1/2}, [1]))"
+    assert replies.rename(gpus="x").slice(x=1).item() == [1]
+    assert replies.split(gpus=("a", "b"), b=1).flatten("c").item(c=1) == [1]
+    copied = pickle.loads(pickle.dumps(replies.slice(gpus=1)))
+    assert (copied.extent, copied.values()) == (Extent([], []), [[1]])
 
 
 # Mesh methods

@@ -23,6 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._accumulator import Accumulator
     from monarch._task_future import returns_future
+    from monarch._identity import ProcId, Uid
+    from monarch._transport import ChannelTransport, enable_transport
+    from monarch.actor import config
 
 __all__ = [
     "Accumulator",
@@ -30,6 +33,7 @@ __all__ = [
     "ActorError",
     "ActorMesh",
     "Channel",
+    "ChannelTransport",
     "Context",
     "DeadlineExceeded",
     "Endpoint",
@@ -39,16 +43,20 @@ __all__ = [
     "Point",
     "Port",
     "PortReceiver",
+    "ProcId",
     "ProcMesh",
     "SupervisionError",
+    "Uid",
     "ValueMesh",
     "as_endpoint",
     "concurrent_endpoint",
+    "config",
     "context",
     "current_actor_name",
     "current_rank",
     "current_size",
     "deadline",
+    "enable_transport",
     "endpoint",
     "get_or_spawn_controller",
     "local_proc_mesh",
@@ -60,12 +68,20 @@ __all__ = [
     "this_proc",
 ]
 
-_LAZY = {"Accumulator": "_accumulator", "returns_future": "_task_future"}  # they import asyncio, or more
+# What most programs do not use, or what imports asyncio and more: loaded when it is asked for.
+_LAZY = {
+    "Accumulator": "_accumulator",
+    "ChannelTransport": "_transport",
+    "ProcId": "_identity",
+    "Uid": "_identity",
+    "enable_transport": "_transport",
+    "returns_future": "_task_future",
+}
 
 _NOT_YET = {
-    "attach", "attach_to_workers", "ChannelTransport", "config", "debug_controller", "default_bootstrap_cmd",
-    "enable_transport", "get_meter", "hosts_from_config", "MeshFailure", "ProcId", "run_worker_loop_forever",
-    "run_worker_loop_until_shutdown", "span", "start_worker_loop_forever", "traced", "Uid", "unhandled_fault_hook",
+    "attach", "attach_to_workers", "debug_controller", "default_bootstrap_cmd", "get_meter", "hosts_from_config",
+    "MeshFailure", "run_worker_loop_forever", "run_worker_loop_until_shutdown", "span", "start_worker_loop_forever",
+    "traced", "unhandled_fault_hook",
 }  # fmt: skip
 
 
@@ -75,6 +91,10 @@ def __getattr__(name: str):
 
         found = globals()[name] = getattr(importlib.import_module(f"monarch.{_LAZY[name]}"), name)
         return found
+    if name == "config":
+        import importlib
+
+        return importlib.import_module("monarch.actor.config")
     if name in _NOT_YET:
         raise NotImplementedError(f"monarch.actor.{name} is not there yet; README.md lists what is.")
     raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
