@@ -22,8 +22,8 @@ from monarch._value_mesh import ValueMesh
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._accumulator import Accumulator
-    from monarch._task_future import returns_future
     from monarch._identity import ProcId, Uid
+    from monarch._task_future import returns_future
     from monarch._transport import ChannelTransport, enable_transport
     from monarch.actor import config
 
