@@ -12,8 +12,13 @@ __all__ = ["BindSpec", "ChannelTransport", "Encoding", "enable_transport"]
 class _Named:
     """One of a few named values, each there once. (Not an ``enum.Enum``: its import would cost every worker 3 ms.)"""
 
-    __slots__ = ("name",)
-    name: str
+    __slots__ = ("_name",)
+    _name: str
+
+    @property
+    def name(self) -> str:
+        """The member's name, without that of its type."""
+        return self._name
 
     def __init__(self, *_: Any) -> None:
         raise TypeError(f"cannot create '{type(self).__name__}' instances")
@@ -22,7 +27,7 @@ class _Named:
     def _add(cls, *names: str) -> None:
         for name in names:
             member = object.__new__(cls)
-            member.name = name
+            member._name = name
             setattr(cls, name, member)
 
     def __repr__(self) -> str:

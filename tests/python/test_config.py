@@ -506,12 +506,6 @@ def test_the_page_lists_every_variable_of_the_package():
     assert names == {name.strip("`") for name, _ in rows(PAGE, 2) if name.startswith("`MONARCH_")}
 
 
-def test_the_program_of_the_page_prints_what_it_says():
-    program, output = re.search(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL).groups()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == (output, "")
-
-
 def test_the_limits_that_are_known_without_the_configuration_are_its_defaults():
     assert {key: _config.seconds(key) for key in _runtime.DEFAULT_LIMITS} == _runtime.DEFAULT_LIMITS
     assert all(KEYS[key][2] == f"HYPERACTOR_{key.upper()}" for key in _runtime.DEFAULT_LIMITS)
