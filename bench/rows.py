@@ -65,6 +65,17 @@ PROGRAMS = (
         ),
     ),
     Program(
+        "W3",
+        script="w3.py",
+        procs=2,
+        limit="none",
+        systems=("ours", "torchmonarch"),
+        rows=(
+            Row("W3_64", "call on 64 actors in 2 processes", "ms"),
+            Row("W3_1k", "call on 1,024 actors in 2 processes", "ms", gate=5, aim=1, quick=True),
+        ),
+    ),
+    Program(
         "W4_2",
         script="w4.py",
         limit="star",
@@ -88,6 +99,19 @@ PROGRAMS = (
         placed=False,
         rounds_max={"ray": 3},
         rows=(Row("W4_32", "call on a mesh of 32 processes", "ms", gate=0.9, aim=0.3),),
+    ),
+    Program(
+        "W5",
+        script="w5.py",
+        procs=9,
+        limit="none",
+        systems=("ours", "torchmonarch", "ray"),
+        placed=False,
+        rounds_max={"ray": 3},
+        rows=(
+            Row("W5_8", "8 processes send one-way 64 B to one actor", "/s", "high", gate=150e3, aim=700e3, quick=True),
+            Row("W5f_8", "the same: last of them done / first done", "x", quick=True),
+        ),
     ),
     Program(
         "W6",

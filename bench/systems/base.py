@@ -10,6 +10,7 @@ from harness import PLACEMENTS, NotOffered, pin_process
 
 PAYLOAD = b"m" * 64
 ERROR_TEXT = "boom 4711"
+SEND_CHUNK = 100  # one-way messages between two looks at the clock
 
 
 class BaseSystem:
@@ -73,6 +74,15 @@ class BaseSystem:
     def all_caller(self):
         """-> function(x): x + rank from every actor, as a list in rank order."""
         self.missing("call of a mesh")
+
+    def swarm_caller(self, per_proc):
+        """Makes `per_proc` actors in each running process; -> function(x): x + rank from every actor, in rank order."""
+        self.missing("many actors of one mesh in a process")
+
+    def fan_in(self):
+        """-> (send, barrier). send(seconds): all actors but the first send PAYLOAD one way to the first for so long; a
+        list of (how many, when the last was handled, on the monotonic clock). barrier(): how many have arrived in
+        all.""" self.missing("fan-in")
 
     def array_sender(self, everything):
         """-> function(array): a[0] + 256 * a[-1], or with `everything` the sum of the array's 64-bit words."""

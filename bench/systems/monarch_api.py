@@ -1,10 +1,11 @@
 """Monarch's public Python API: this project and the reference system (PyTorch Monarch) run these same lines."""
 
 import os
+import time
 
 from harness import pin_process
 from monarch.actor import Actor, current_rank, endpoint, this_host
-from systems.base import ERROR_TEXT, PAYLOAD, BaseSystem, look
+from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, look
 
 
 class Worker(Actor):
@@ -39,6 +40,17 @@ class Worker(Actor):
     @endpoint
     def count_received(self) -> int:
         return self.received
+
+    @endpoint
+    def send_for(self, seconds, sink):
+        """One way to `sink` for so long; how many, and when the last was handled."""
+        send, count, until = sink.receive.broadcast, 0, time.monotonic() + seconds
+        while time.monotonic() < until:
+            for _ in range(SEND_CHUNK):
+                send(PAYLOAD)
+            count += SEND_CHUNK
+        sink.count_received.call_one().get()
+        return count, time.monotonic()
 
     @endpoint
     def add_rank(self, x):
@@ -136,6 +148,17 @@ class System(BaseSystem):
     def all_caller(self):
         actors = self.actors
         return lambda x: list(actors.add_rank.call(x).get().values())
+
+    def swarm_caller(self, per_proc):
+        if not hasattr(self.procs, "options"):
+            self.missing("many actors of one mesh in a process")
+        actors = self.procs.options(per_proc={"actors": per_proc}).spawn(f"swarm_{per_proc}", Worker)
+        return lambda x: list(actors.add_rank.call(x).get().values())
+
+    def fan_in(self):
+        sink, senders = self.first, self.actors.slice(procs=slice(1, None))
+        send = lambda seconds: list(senders.send_for.call(seconds, sink).get().values())  # noqa: E731
+        return send, lambda: sink.count_received.call_one().get()
 
     def array_sender(self, everything):
         first = self.first

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -9,7 +10,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 import ray  # noqa: E402
 
 from harness import pin_process  # noqa: E402
-from systems.base import ERROR_TEXT, PAYLOAD, BaseSystem, look  # noqa: E402
+from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, look  # noqa: E402
 
 
 @ray.remote
@@ -38,6 +39,15 @@ class Worker:
 
     def count_received(self):
         return self.received
+
+    def send_for(self, seconds, sink):
+        send, count, until = sink.receive.remote, 0, time.monotonic() + seconds
+        while time.monotonic() < until:
+            for _ in range(SEND_CHUNK):
+                send(PAYLOAD)
+            count += SEND_CHUNK
+        ray.get(sink.count_received.remote())
+        return count, time.monotonic()
 
     def add_rank(self, x):
         return x + self.rank
@@ -129,6 +139,11 @@ class System(BaseSystem):
     def all_caller(self):
         actors, get = self.actors, ray.get
         return lambda x: get([actor.add_rank.remote(x) for actor in actors])
+
+    def fan_in(self):
+        sink, senders = self.first, self.actors[1:]
+        send = lambda seconds: ray.get([sender.send_for.remote(seconds, sink) for sender in senders])  # noqa: E731
+        return send, lambda: ray.get(sink.count_received.remote())
 
     def array_sender(self, everything):
         look_remote, get = self.first.look, ray.get
