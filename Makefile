@@ -1,6 +1,6 @@
 # Each target does all the set-up that it needs (tools/bootstrap), from a fresh clone on.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint bench bench-gates hello-1000 asan tsan fuzz wheel docs parity clean
+.PHONY: help demo test test-torch build lint bench bench-gates hello-1000 asan tsan fuzz wheel docs parity clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -34,6 +34,11 @@ test:  ## every test that needs no GPU and no cluster, and a short run under ASa
 	@$(CTEST) build/release
 	@$(VENV_PYTHON) -m pytest tests/python
 	@$(MAKE) --no-print-directory asan SHORT=1
+
+test-torch:  ## the tests that need torch, which this installs (about 1 GB; a CPU build will do)
+	@tools/bootstrap build test torch
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) -m pytest tests/python/test_torch.py
 
 lint:  ## layers, style, types, the parity table; a short run under TSan and of each fuzzer
 	@tools/bootstrap build test lint

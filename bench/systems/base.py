@@ -82,7 +82,8 @@ class BaseSystem:
     def fan_in(self):
         """-> (send, barrier). send(seconds): all actors but the first send PAYLOAD one way to the first for so long; a
         list of (how many, when the last was handled, on the monotonic clock). barrier(): how many have arrived in
-        all.""" self.missing("fan-in")
+        all."""
+        self.missing("fan-in")
 
     def array_sender(self, everything):
         """-> function(array): a[0] + 256 * a[-1], or with `everything` the sum of the array's 64-bit words."""

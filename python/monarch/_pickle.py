@@ -6,6 +6,8 @@ brings ``re`` and ``enum``, and with ``signal`` and cloudpickle would be a third
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -23,7 +25,6 @@ def _make_fast_pickler() -> Any:
     global _fast_pickler
     import _pickle as pickle
     import io
-    import sys
     from types import FunctionType
 
     by_value = ("__main__", "__mp_main__", None)
@@ -32,6 +33,7 @@ def _make_fast_pickler() -> Any:
         def __init__(self) -> None:
             self.file = io.BytesIO()
             self.buffers: list[Any] = []
+            self.storages: dict[int, Any] = {}  # of tensors: each once, so that what is shared stays shared
             super().__init__(self.file, protocol=5, buffer_callback=self.buffers.append)
 
         def reducer_override(self, value: Any) -> Any:
@@ -42,7 +44,8 @@ def _make_fast_pickler() -> Any:
                 registered = sys.modules.get("cloudpickle.cloudpickle")
                 if registered is not None and registered._PICKLE_BY_VALUE_MODULES:
                     raise _HasCode
-            return NotImplemented
+                return NotImplemented
+            return _reduce_memory(value, self.storages)
 
     _fast_pickler = Pickler
     return Pickler
@@ -51,7 +54,6 @@ def _make_fast_pickler() -> Any:
 def _make_code_pickler() -> Any:
     global _code_pickler
     import io
-    import sys
 
     import cloudpickle
 
@@ -62,10 +64,38 @@ def _make_code_pickler() -> Any:
         def __init__(self) -> None:
             self.file = io.BytesIO()
             self.buffers: list[Any] = []
+            self.storages: dict[int, Any] = {}
             super().__init__(self.file, protocol=5, buffer_callback=self.buffers.append)
+
+        def reducer_override(self, value: Any) -> Any:
+            reduced = _reduce_memory(value, self.storages)
+            return super().reducer_override(value) if reduced is NotImplemented else reduced
 
     _code_pickler = Pickler
     return Pickler
+
+
+def _reduce_memory(value: Any, storages: dict[int, Any]) -> Any:
+    """How values that are a piece of memory travel beside the pickle; NotImplemented for others."""
+    if type(value) is memoryview:
+        import _pickle as pickle
+
+        return (
+            (_memoryview, (pickle.PickleBuffer(value), value.format, value.shape))
+            if value.contiguous
+            else (_memoryview, (value.tobytes(), value.format, value.shape))
+        )
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+        from monarch import _tensors
+
+        return _tensors.reduce(torch, value, storages)
+    return NotImplemented
+
+
+def _memoryview(buffer: Any, format: str, shape: tuple[int, ...]) -> memoryview:
+    flat = memoryview(buffer).cast("B")
+    return flat if format == "B" and len(shape) == 1 else flat.cast(format, shape)  # type: ignore[call-overload]
 
 
 def dumps(value: Any) -> tuple[Any, list[Any]]:
