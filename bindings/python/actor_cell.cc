@@ -379,7 +379,10 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     return Step::kEnd;
   }
   if (header.kind == FrameKind::kUndeliverable) {
-    handle_undeliverable(*message);
+    *ticket = Ticket{header, message->from};
+    ticket->header.token = 0;
+    handle_undeliverable(*message, coroutine);
+    if (*coroutine) return Step::kCoroutine;
     return ending_ ? Step::kEnd : Step::kDone;
   }
   *ticket = Ticket{header, message->from, false};
@@ -456,18 +459,19 @@ void PyCell::fail_with_current_exception(const char* while_doing) {
   end(std::move(text), /*failure=*/true);
 }
 
-// A one-way message of ours found nobody: the hook decides whether that ends us (contract clause 5).
-void PyCell::handle_undeliverable(const Message& message) {
+// A one-way message of ours found nobody: the hook decides whether that ends us (contract clause 5). An async hook is a
+// coroutine to be awaited, which ends us itself.
+void PyCell::handle_undeliverable(const Message& message, Ref* coroutine) {
   Ref self = Ref::steal(new_cell_object(shared_from_this()));
   Ref text = Ref::steal(py_string(message.text()));
   const ActorId dest = undeliverable_dest(message);
   Ref address = Ref::steal(Py_BuildValue("(KK)", dest.node, dest.index));
   PyObject* args[] = {self.get(), text.get(), address.get()};
-  Ref dealt_with = Ref::steal(PyObject_Vectorcall(state().undeliverable.get(), args, 3, nullptr));
-  if (!dealt_with) {
+  Ref outcome = Ref::steal(PyObject_Vectorcall(state().undeliverable.get(), args, 3, nullptr));
+  if (!outcome) {
     fail_with_current_exception("_handle_undeliverable_message");
-  } else if (PyObject_IsTrue(dealt_with.get()) != 1) {
-    end("undeliverable message: " + std::string(message.text()), /*failure=*/true);
+  } else if (PyCoro_CheckExact(outcome.get())) {
+    *coroutine = std::move(outcome);
   }
 }
 

@@ -100,7 +100,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   void set_context(const Message& message);
   void make_context_current();
   PyObject* invoke(const Method& method, const Message& message, PyObject* port);
-  void handle_undeliverable(const Message& message);
+  void handle_undeliverable(const Message& message, Ref* coroutine);
   void send_reply(const Ticket& ticket, FrameKind kind, class Encoded& encoded);
   std::string epitaph();
 

@@ -231,8 +231,22 @@ class UndeliverableMessage:
         return self._text
 
 
-def undeliverable(cell: Any, text: str, dest: tuple[int, int]) -> bool:
+def undeliverable(cell: Any, text: str, dest: tuple[int, int]) -> Any:
+    """Asks the actor's hook about a message that found nobody, and ends it unless that says True.
+
+    None, or a coroutine that does so.
+    """
     hook = getattr(cell.instance, "_handle_undeliverable_message", None)
-    if hook is None:
-        return False
-    return bool(hook(UndeliverableMessage(str(cell.identity), f"<{dest[1]:x}>@{dest[0]:016x}", text)))
+    dealt_with = False
+    if hook is not None:
+        dealt_with = hook(UndeliverableMessage(str(cell.identity), f"<{dest[1]:x}>@{dest[0]:016x}", text))
+        if hasattr(dealt_with, "__await__"):
+            return _end_unless(dealt_with, cell, text)
+    if not dealt_with:
+        cell.end(f"undeliverable message: {text}", True)
+    return None
+
+
+async def _end_unless(dealt_with: Any, cell: Any, text: str) -> None:
+    if not await dealt_with:
+        cell.end(f"undeliverable message: {text}", True)

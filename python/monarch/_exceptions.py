@@ -114,6 +114,31 @@ def _format_fully(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
+def fill_in_source(text: str) -> str:
+    """Adds to a traceback the lines of code that its process could not read, as far as this one can.
+
+    Code of a notebook's cell, of an interactive session or of ``exec`` travels by value, and its source stays behind.
+    """
+    if ' File "' not in text:
+        return text
+    lines = text.split("\n")
+    filled = []
+    for line, following in zip(lines, [*lines[1:], ""]):
+        filled.append(line)
+        start = line.find('File "')
+        if start < 1 or line[:start].strip() or following.startswith(" " * (start + 1)):
+            continue
+        name, _, rest = line[start + 6 :].partition('", line ')
+        number = rest.partition(",")[0]
+        if number.isdecimal():
+            import linecache
+
+            source = linecache.getline(name, int(number)).strip()
+            if source:
+                filled.append(" " * (start + 2) + source)
+    return "\n".join(filled)
+
+
 def pack_error(error: BaseException) -> tuple[BaseException, str]:
     """What the caller is sent. An exception that does not survive pickling is replaced by one that says so."""
     formatted = format_exception(error)

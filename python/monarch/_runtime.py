@@ -199,7 +199,7 @@ def configure() -> None:
 
 
 def _actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
-    from monarch._exceptions import ActorError
+    from monarch._exceptions import ActorError, fill_in_source
 
     message = f"Actor call {ep} failed." if ep is not None else "A remote actor call has failed."
     if isinstance(packed[0], str):
@@ -215,12 +215,13 @@ def _actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
         # A C++ actor: type and text of the exception.
         return ActorError(RuntimeError(f"{kind}: {text}"), message, f"{kind}: {text}\n")
     error, formatted = packed
-    return ActorError(error, message, formatted)
+    return ActorError(error, message, fill_in_source(formatted))
 
 
 def _supervision_error(ep: Any, rank: int, text: str) -> BaseException:
-    from monarch._exceptions import SupervisionError
+    from monarch._exceptions import SupervisionError, fill_in_source
 
+    text = fill_in_source(text)
     if ep is None:
         return SupervisionError(text)
     actor = ep._mesh._describe_rank(rank)

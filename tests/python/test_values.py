@@ -1,0 +1,124 @@
+"""Values in messages: memory, code by value, and what goes wrong on the way (api.md 7)."""
+
+import pytest
+from script_run import Run
+
+from monarch.actor import Actor, ActorError, endpoint
+
+LIMIT = 30
+
+
+class Echo(Actor):
+    @endpoint
+    def echo(self, value):
+        return value
+
+    @endpoint
+    def kind(self, value):
+        return type(value).__name__
+
+    @endpoint
+    async def call(self, function, *args):
+        return function(*args)
+
+
+class Sync(Actor):
+    @endpoint
+    def echo(self, value):
+        return value
+
+
+class ArrivesBroken:
+    """Pickles, and does not unpickle."""
+
+    def __reduce__(self):
+        return explode, ("on arrival",)
+
+
+def explode(why):
+    raise LookupError(why)
+
+
+@pytest.fixture(scope="module")
+def echo(procs):
+    return procs.slice(gpus=0).spawn("echo", Echo)
+
+
+@pytest.mark.feature(76)
+@pytest.mark.parametrize("size", [0, 10, 100_000, 3_000_000])
+def test_memory_arrives_as_it_was_sent(echo, size):
+    data = bytes(range(256)) * (size // 256)
+    for value in (data, bytearray(data), memoryview(data), memoryview(bytearray(data)), [data, memoryview(data)]):
+        back = echo.echo.call_one(value).get(timeout=LIMIT)
+        assert type(back) is type(value) and back == value
+
+
+@pytest.mark.feature(76)
+def test_a_memoryview_keeps_format_and_shape(echo):
+    import array
+
+    sent = memoryview(array.array("d", range(12))).cast("B").cast("d", (3, 4))
+    back = echo.echo.call_one(sent).get(timeout=LIMIT)
+    assert (back.format, back.shape, back.tolist()) == ("d", (3, 4), sent.tolist())
+    every_other = memoryview(b"abcdef")[::2]
+    assert echo.echo.call_one(every_other).get(timeout=LIMIT).tobytes() == b"ace"
+
+
+@pytest.mark.feature(71)
+@pytest.mark.parametrize("cls", [Echo, Sync])
+def test_an_argument_that_does_not_unpickle_is_an_error_of_the_call_and_the_actor_lives(procs, cls):
+    actor = procs.slice(gpus=1).spawn("receiver", cls)
+    for adverb in ("call_one", "call", "choose"):
+        with pytest.raises(ActorError, match="on arrival") as caught:
+            getattr(actor.echo, adverb)(ArrivesBroken()).get(timeout=LIMIT)
+        assert isinstance(caught.value.exception, LookupError)
+    assert actor.echo.call_one(3).get(timeout=LIMIT) == 3
+
+
+@pytest.mark.feature(71)
+def test_a_result_that_does_not_unpickle_raises_at_the_caller_each_time(echo):
+    future = echo.call.call_one(ArrivesBroken.__new__, ArrivesBroken)
+    for _ in range(2):
+        with pytest.raises(LookupError, match="on arrival"):
+            future.get(timeout=LIMIT)
+    assert echo.echo.call_one(1).get(timeout=LIMIT) == 1
+
+
+CODE_BY_VALUE = """
+from monarch.actor import Actor, ActorError, SupervisionError, endpoint, this_host
+import linecache
+
+def make(scale):
+    class Made(Actor):
+        @endpoint
+        def run(self, function, x):
+            return scale * function(x)
+        @endpoint
+        def fail(self):
+            raise ValueError("no")
+    return Made
+
+mesh = this_host().spawn_procs(per_host={"gpus": 2}).spawn("made", make(10))
+offset = 3
+print(mesh.run.call(lambda x: x + offset, 1).get().values())
+
+# what an interactive session does with what is typed in
+cell = "def typed(x):\\n    y = 1 / x\\n    return y\\n\\nclass Typed(Actor):\\n    def __init__(self):\\n        self.nothing.here\\n"
+linecache.cache["<cell 7>"] = (len(cell), None, cell.splitlines(True), "<cell 7>")
+exec(compile(cell, "<cell 7>", "exec"))
+try:
+    mesh.run.call(typed, 0).get()
+except ActorError as error:
+    print("y = 1 / x" in str(error), "ZeroDivisionError" in str(error))
+Typed.ep = endpoint(lambda self: None)
+try:
+    this_host().spawn_procs().spawn("typed", Typed).ep.call_one().get()
+except SupervisionError as error:
+    print("self.nothing.here" in str(error))
+"""  # fmt: skip
+
+
+@pytest.mark.feature(74)
+def test_code_of_main_travels_by_value_and_tracebacks_show_its_source():
+    done = Run(CODE_BY_VALUE).ok()
+    assert (done.out, done.err) == ("[40, 40]\nTrue True\nTrue\n", "")
