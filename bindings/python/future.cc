@@ -379,6 +379,12 @@ PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_
   return box<FutureState>(type, FutureState{std::move(call), mode, arrival, Ref::borrow(endpoint), Ref(), false});
 }
 
+PyObject* new_completed_future(PyObject* outcome, bool failed) {
+  auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
+  return box<FutureState>(
+      type, FutureState{nullptr, FutureMode::kNothing, 0, Ref::borrow(Py_None), Ref::borrow(outcome), failed});
+}
+
 bool add_future_types(PyObject* module) {
   static PyMethodDef future_methods[] = {
       {"get", fast(future_get), METH_FASTCALL | METH_KEYWORDS, nullptr},

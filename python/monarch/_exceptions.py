@@ -51,6 +51,14 @@ class SupervisionError(RuntimeError):
         return type(self), (str(self), self.endpoint)
 
 
+class SetupFailed(Exception):
+    """In a worker: its bootstrap function has raised ``cause``, which is what callers get."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 _OWN_FILES = ("/monarch/_endpoint.py", "/monarch/_async.py", "/monarch/_actor.py", "/monarch/_worker.py")
 
 
@@ -93,8 +101,10 @@ def _format_fully(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
-def pack_error(error: BaseException) -> tuple[BaseException, str]:
+def pack_error(error: BaseException) -> tuple[Any, Any]:
     """What the caller is sent. An exception that does not survive pickling is replaced by one that says so."""
+    if isinstance(error, SetupFailed):
+        return "__setup__", pack_error(error.cause)
     formatted = format_exception(error)
     if isinstance(error, ActorError):
         return error, formatted

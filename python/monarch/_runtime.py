@@ -12,9 +12,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from monarch._bootstrap import BootstrapCommand
+
 _lock = allocate_lock()
 _started = False
 _base_env: dict[str, str] = {}  # the environment that the fork server was started with
+# What runs the processes that this one starts; None: the interpreter that runs this one.
+default_python: str | None = None
 
 # What only a new interpreter can take up: a difference here means exec instead of fork (DESIGN.md section 8).
 _BEFORE_MAIN = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_TUNABLES")
@@ -99,7 +103,7 @@ def configure() -> None:
     loads = pickle.loads
 
     def value_mesh(ep: Any, entries: list[Any]) -> Any:
-        return _value_mesh.ValueMesh(ep._mesh._result_shape(), entries)
+        return ep._mesh._gather(entries)
 
     def run_async(cell: Any) -> None:
         from monarch import _async
@@ -141,6 +145,9 @@ def _actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
             return text
         if kind == "__eof__":
             return EOFError(text)
+        if kind == "__setup__":  # whatever was called: the process is of no use
+            error, formatted = text
+            return ActorError(error, "Actor call setup.setup failed.", formatted)
         # A C++ actor: type and text of the exception.
         return ActorError(RuntimeError(f"{kind}: {text}"), message, f"{kind}: {text}\n")
     error, formatted = packed
@@ -169,7 +176,7 @@ def start_fork_server() -> None:
     if os.environ.get("MONARCH_SPAWN") == "exec":
         return
     _base_env = dict(os.environ)
-    command = _interpreter("_forkserver", f", {_has_actors_of_main()}")
+    command = [sys.executable, *interpreter_args("_forkserver", f", {_has_actors_of_main()}")]
     _core.start_fork_server(command, _env_list(_base_env), os.getcwd())
 
 
@@ -186,8 +193,8 @@ def _has_actors_of_main() -> bool:
     return False
 
 
-def _interpreter(module: str, arguments: str = "") -> list[str]:
-    """The command that runs ``main`` of a module of this package, wherever the script found the package.
+def interpreter_args(module: str, arguments: str = "") -> list[str]:
+    """What an interpreter is told to run ``main`` of a module of this package, wherever the script found the package.
 
     Not with ``-m``: that looks into the working directory first, where a ``pickle.py`` of the user's may lie.
     """
@@ -199,7 +206,7 @@ def _interpreter(module: str, arguments: str = "") -> list[str]:
         f"from monarch import {module}\n"
         f"{module}.main([int(sys.argv[-1])]{arguments})"
     )
-    return [sys.executable, *_interpreter_flags(), "-c", code]
+    return [*_interpreter_flags(), "-c", code]
 
 
 def _interpreter_flags() -> list[str]:
@@ -227,28 +234,69 @@ def _must_exec(env: dict[str, str]) -> bool:
     return any(env.get(name) != _base_env.get(name) for name in names)
 
 
-def launch(label: str, setup: Any, env: dict[str, str], mesh: Any) -> dict[str, Any]:
-    """What the core needs to start one process."""
+def launch(
+    label: str,
+    setup: Any,
+    mesh: Any,
+    python: str | None = None,
+    command: BootstrapCommand | None = None,
+    prefix: list[str] | None = None,
+) -> dict[str, Any]:
+    """What the core needs to start one process.
+
+    ``python``: the interpreter that is the default from there on, None: this one. ``command``: how to start it, None:
+    the default. ``prefix``: a program, with arguments, that starts it in turn.
+    """
     import _pickle as pickle
 
-    full_env = {**os.environ, **env}
-    by_exec = _must_exec(full_env)
+    full_env = dict(os.environ) if command is None or command.inherit_env else {}
+    for name, value in command.env.items() if command is not None else ():
+        if value is not None:
+            full_env[name] = value
+        else:
+            full_env.pop(name, None)
+    program = command.program if command is not None else python or sys.executable
+    args = None if command is None else list(command.args)
+    arg0 = None if command is None else command.arg0
+    # Anything else may do what it likes with the environment before an interpreter of ours is up, and finds packages
+    # of its own.
+    ours = (
+        not prefix
+        and program == sys.executable
+        and python is None
+        and default_python is None
+        and (args is None or args == interpreter_args("_worker"))
+        and arg0 in (None, program)
+    )
+    by_exec = not ours or _must_exec(full_env)
+    argv = [*(prefix or []), program, *(interpreter_args("_worker") if args is None else args)] if by_exec else []
     umask = os.umask(0o77)
     os.umask(umask)
     payload = {
         "path": sys.path,
+        "prefixes": (sys.prefix, sys.base_prefix),
         "cwd": os.getcwd(),
-        "env": full_env,
+        "env": full_env if ours else None,
         "umask": umask,
         "argv": sys.argv,
+        "python": python,
+        "cloudpickle": None if ours else _folder_of_cloudpickle(),
         "setup": setup,
         "mesh": mesh,
     }
     return {
         "fork": not by_exec,
-        "argv": _interpreter("_worker") if by_exec else [],
+        "program": argv[0] if by_exec else "",
+        "argv": [arg0, *argv[1:]] if by_exec and arg0 is not None and not prefix else argv,
         "env": _env_list(full_env) if by_exec else [],
         "cwd": "",
         "payload": pickle.dumps(payload, protocol=4),
         "label": label,
     }
+
+
+def _folder_of_cloudpickle() -> str:
+    """Only the version that has pickled something by value can read it for sure: other environments are given ours."""
+    import cloudpickle
+
+    return os.path.dirname(os.path.dirname(cloudpickle.__file__))

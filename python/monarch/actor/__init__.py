@@ -6,8 +6,13 @@ from monarch._endpoint import Endpoint, as_endpoint, concurrent_endpoint, endpoi
 from monarch._exceptions import ActorError, SupervisionError
 from monarch._future import Future
 from monarch._geometry import Extent, Point
-from monarch._mesh import ActorMesh, HostMesh, ProcMesh, local_proc_mesh, proc_mesh, this_host, this_proc
+from monarch._mesh import ActorMesh, HostMesh, ProcMesh, this_host, this_proc
 from monarch._value_mesh import ValueMesh
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._bootstrap import default_bootstrap_cmd
+    from monarch._old_spellings import local_proc_mesh, proc_mesh
 
 __all__ = [
     "Actor",
@@ -28,6 +33,7 @@ __all__ = [
     "current_actor_name",
     "current_rank",
     "current_size",
+    "default_bootstrap_cmd",
     "endpoint",
     "local_proc_mesh",
     "proc_mesh",
@@ -35,9 +41,15 @@ __all__ = [
     "this_proc",
 ]
 
+# Imported when somebody asks for them.
+_LAZY = {
+    "default_bootstrap_cmd": "monarch._bootstrap",
+    "local_proc_mesh": "monarch._old_spellings",
+    "proc_mesh": "monarch._old_spellings",
+}
 _NOT_YET = {
     "Accumulator", "attach", "attach_to_workers", "Channel", "ChannelTransport", "config", "debug_controller",
-    "default_bootstrap_cmd", "enable_transport", "get_meter", "get_or_spawn_controller", "hosts_from_config",
+    "enable_transport", "get_meter", "get_or_spawn_controller", "hosts_from_config",
     "MeshFailure", "Port", "PortReceiver", "ProcId", "returns_future", "run_worker_loop_forever",
     "run_worker_loop_until_shutdown", "send", "shutdown_context", "span", "start_worker_loop_forever", "traced", "Uid",
     "unhandled_fault_hook",
@@ -45,6 +57,11 @@ _NOT_YET = {
 
 
 def __getattr__(name: str):
+    if name in _LAZY:
+        import sys
+
+        __import__(_LAZY[name])
+        return getattr(sys.modules[_LAZY[name]], name)
     if name in _NOT_YET:
         raise NotImplementedError(f"monarch.actor.{name} is not there yet; README.md lists what is.")
     raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
