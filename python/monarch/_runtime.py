@@ -249,34 +249,16 @@ def launch(
     """
     import _pickle as pickle
 
-    full_env = dict(os.environ) if command is None or command.inherit_env else {}
-    for name, value in command.env.items() if command is not None else ():
-        if value is not None:
-            full_env[name] = value
-        else:
-            full_env.pop(name, None)
-    program = command.program if command is not None else python or sys.executable
-    args = None if command is None else list(command.args)
-    arg0 = None if command is None else command.arg0
-    # Anything else may do what it likes with the environment before an interpreter of ours is up, and finds packages
-    # of its own.
-    ours = (
-        not prefix
-        and program == sys.executable
-        and python is None
-        and default_python is None
-        and (args is None or args == interpreter_args("_worker"))
-        and arg0 in (None, program)
-    )
-    by_exec = not ours or _must_exec(full_env)
-    argv = [*(prefix or []), program, *(interpreter_args("_worker") if args is None else args)] if by_exec else []
+    env = dict(os.environ) if command is None else _environment(command)
+    program, argv, ours = _command_line(python, command, prefix or [])
+    by_exec = not ours or _must_exec(env)
     umask = os.umask(0o77)
     os.umask(umask)
     payload = {
         "path": sys.path,
         "prefixes": (sys.prefix, sys.base_prefix),
         "cwd": os.getcwd(),
-        "env": full_env if ours else None,
+        "env": env if ours else None,
         "umask": umask,
         "argv": sys.argv,
         "python": python,
@@ -286,13 +268,40 @@ def launch(
     }
     return {
         "fork": not by_exec,
-        "program": argv[0] if by_exec else "",
-        "argv": [arg0, *argv[1:]] if by_exec and arg0 is not None and not prefix else argv,
-        "env": _env_list(full_env) if by_exec else [],
+        "program": program,
+        "argv": argv if by_exec else [],
+        "env": _env_list(env) if by_exec else [],
         "cwd": "",
         "payload": pickle.dumps(payload, protocol=4),
         "label": label,
     }
+
+
+def _environment(command: BootstrapCommand) -> dict[str, str]:
+    env = dict(os.environ) if command.inherit_env else {}
+    for name, value in command.env.items():
+        if value is not None:
+            env[name] = value
+        else:
+            env.pop(name, None)
+    return env
+
+
+def _command_line(
+    python: str | None, command: BootstrapCommand | None, prefix: list[str]
+) -> tuple[str, list[str], bool]:
+    """Program, argv, and whether that is our own interpreter with our own arguments, which is what a fork would give.
+
+    Anything else may do what it likes with the environment before a worker is up, and may find packages of its own.
+    """
+    own_args = interpreter_args("_worker")
+    program, arg0, args = python or sys.executable, None, own_args
+    if command is not None:
+        program, arg0, args = command.program, command.arg0, list(command.args)
+    ours = program == sys.executable and default_python is None and args == own_args and arg0 in (None, program)
+    if prefix:
+        return prefix[0], [*prefix, program, *args], False
+    return program, [arg0 or program, *args], ours
 
 
 def _folder_of_cloudpickle() -> str:

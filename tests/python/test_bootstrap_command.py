@@ -27,8 +27,8 @@ class Look(Actor):
     def parent(self):
         return os.getppid()
     @endpoint
-    def prefix(self):
-        return sys.prefix
+    def options(self):
+        return sys._xoptions
     @endpoint
     def start_sleeper(self):
         return subprocess.Popen(["sleep", "1000"]).pid
@@ -131,7 +131,7 @@ command = default_bootstrap_cmd().with_env({"ONLY": "this", "NOT": None})
 command.inherit_env = False
 env = this_host().spawn_procs(bootstrap_command=command).spawn("look", Look).whole_env.call_one().get()
 assert env == {"ONLY": "this"}, env
-""", way=way).done()  # fmt: skip
+""", way=way).ok()  # fmt: skip
 
 
 def test_an_environment_alone_takes_no_new_interpreter():
@@ -194,7 +194,7 @@ def test_arguments_that_lead_to_a_worker_in_another_way():
 command = default_bootstrap_cmd()
 command.args = ["-X", "mine", "-m", "monarch._src.actor.bootstrap_main"]
 look = this_host().spawn_procs(bootstrap_command=command).spawn("look", Look)
-assert look.env.call_one("HOME").get() == [os.environ.get("HOME")]
+assert look.options.call_one().get() == {"mine": True}
 """).ok()  # fmt: skip
 
 
@@ -282,7 +282,7 @@ command = default_bootstrap_cmd()
 command.program = {str(venv / "bin/python")!r}
 by_command = this_host().spawn_procs(bootstrap_command=command).spawn("where", Where)
 assert by_command.where.call_one().get(timeout=60) == expected
-for look, of in ((where, None), (where, host), (here, host), (by_command, None)):
+for look, of in ((where, None), (where, host), (where, this_host()), (here, host), (by_command, None)):
     got = look.flatten("rank").slice(rank=0).nested.call_one(of).get(timeout=60)
     assert got == expected, (got, expected)
 assert here.slice(gpus=0).nested.call_one(this_host()).exception(timeout=60) is not None  # no only_there

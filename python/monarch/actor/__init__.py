@@ -41,8 +41,8 @@ __all__ = [
     "this_proc",
 ]
 
-# Imported when somebody asks for them.
-_LAZY = {
+# What most programs do not use, loaded when it is asked for: name -> module.
+_MODULE_OF = {
     "default_bootstrap_cmd": "monarch._bootstrap",
     "local_proc_mesh": "monarch._old_spellings",
     "proc_mesh": "monarch._old_spellings",
@@ -57,11 +57,10 @@ _NOT_YET = {
 
 
 def __getattr__(name: str):
-    if name in _LAZY:
-        import sys
+    if name in _MODULE_OF:
+        from importlib import import_module
 
-        __import__(_LAZY[name])
-        return getattr(sys.modules[_LAZY[name]], name)
+        return getattr(import_module(_MODULE_OF[name]), name)
     if name in _NOT_YET:
         raise NotImplementedError(f"monarch.actor.{name} is not there yet; README.md lists what is.")
     raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
