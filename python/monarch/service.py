@@ -2,10 +2,8 @@
 
 from monarch._old_spellings import deprecated_module
 from monarch.actor import *  # noqa: F403
-from monarch.actor import ActorError as ServiceCallFailedException
-from monarch.actor import ActorMesh as ActorMeshRef
-from monarch.actor import ActorMesh as Service
-
-__all__ = ["ActorMeshRef", "Service", "ServiceCallFailedException"]
+from monarch.actor import ActorError as ServiceCallFailedException  # noqa: F401
+from monarch.actor import ActorMesh as ActorMeshRef  # noqa: F401
+from monarch.actor import ActorMesh as Service  # noqa: F401
 
 deprecated_module(__name__)
