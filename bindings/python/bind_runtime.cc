@@ -129,10 +129,12 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   }
   // The chain of death: this process dies with the one that started it, whoever kills that.
   if (!by_exec) setsid();
-  guard_register(fds[kFdGuard].get(), getpid());
+  guard_register(fds[kFdGuard].get(), getpgrp());
   fds[kFdGuard].reset();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != bootstrap->parent_pid) _exit(1);
+  // A program that was put before the interpreter may run it as a child of its own. That one leads the session.
+  const pid_t parent = getppid();
+  if (parent != bootstrap->parent_pid && !(by_exec && parent == getsid(0))) _exit(1);
   limit_malloc_arenas();
   State& s = state();
   s.worker = true;
@@ -166,6 +168,7 @@ nb::list spawn_procs(nb::list launches) {
     nb::dict launch = nb::cast<nb::dict>(entry);
     Host::Launch l;
     l.use_fork_server = nb::cast<bool>(launch["fork"]);
+    l.program = nb::cast<std::string>(launch["program"]);
     l.argv = nb::cast<std::vector<std::string>>(launch["argv"]);
     l.env = nb::cast<std::vector<std::string>>(launch["env"]);
     l.cwd = nb::cast<std::string>(launch["cwd"]);
@@ -201,15 +204,9 @@ nb::object stop_procs(const std::vector<NodeId>& nodes, const std::string& reaso
   return nb::steal(future);
 }
 
-// A future that is ready with None, or fails with SupervisionError of `failure`.
-nb::object finished_future(const std::string& failure) {
-  auto members = std::make_shared<Members>();
-  members->ids.push_back({runtime().node().id(), 0});
-  auto call = std::make_shared<PendingCall>(std::move(members));
-  FrameHeader header;
-  header.kind = failure.empty() ? FrameKind::kReply : FrameKind::kReplyFailed;
-  call->fill(0, Message::make(header, failure), runtime().driver());
-  PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
+nb::object completed_future(nb::object outcome, bool failed) {
+  runtime();  // futures are there once it is
+  PyObject* future = new_completed_future(outcome.ptr(), failed);
   if (future == nullptr) throw nb::python_error();
   return nb::steal(future);
 }
@@ -279,7 +276,7 @@ void bind_runtime(nb::module_& m) {
                                 const std::string& cwd) { runtime().host().start_fork_server(argv, env, cwd); });
   m.def("spawn_procs", &spawn_procs);
   m.def("stop_procs", &stop_procs);
-  m.def("finished_future", &finished_future);
+  m.def("completed_future", &completed_future, nb::arg("outcome").none(), nb::arg("failed") = false);
   m.def("shutdown", &shutdown);
   m.def("load_actor_library", [](const std::string& path) {
     auto loaded = ActorRegistry::instance().load_library(path);

@@ -441,6 +441,14 @@ PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_
   return box<FutureState>(type, FutureState(std::move(call), mode, arrival, Ref::borrow(endpoint)));
 }
 
+PyObject* new_completed_future(PyObject* outcome, bool failed) {
+  auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
+  FutureState future(nullptr, FutureMode::kNothing, 0, Ref::borrow(Py_None));
+  future.outcome = Ref::borrow(outcome);
+  future.failed = failed;
+  return box<FutureState>(type, std::move(future));
+}
+
 namespace {
 // bare_future(type): an instance of a subclass that does everything itself.
 PyObject* bare_future(PyObject*, PyObject* type) {

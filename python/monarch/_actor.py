@@ -106,8 +106,10 @@ async def _wait(awaitable: Any) -> None:
 
 
 def _raise_setup_error(*_: Any, **__: Any) -> Any:
+    from monarch._exceptions import SetupFailed
+
     assert _setup_error is not None
-    raise _setup_error
+    raise SetupFailed(_setup_error)
 
 
 _threads = __import__("_thread")._local()  # .name: of this thread, which runs an actor

@@ -6,7 +6,7 @@ from monarch import _core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from typing import Any, Literal
 
     from monarch._future import Future
@@ -262,7 +262,7 @@ class Endpoint(_core.EndpointBase):
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
         """Asks every rank with one call; gives a future per rank, the i-th of which is the i-th answer to arrive."""
-        return iter(self._stream(*args, **kwargs))
+        return _Stream(self._stream(*args, **kwargs))
 
     def rref(self, *args: Any, **kwargs: Any) -> Any:
         """Not there yet: ``NotImplementedError``."""
@@ -281,6 +281,29 @@ class Endpoint(_core.EndpointBase):
 
     def __repr__(self) -> str:
         return f"<endpoint {self} of {self._mesh!r}>"
+
+
+class _Stream:
+    """What :meth:`Endpoint.stream` gives. Programs from the time when that gave values say ``async for``."""
+
+    def __init__(self, futures: list[Future[Any]]) -> None:
+        self._futures = iter(futures)
+
+    def __iter__(self) -> _Stream:
+        return self
+
+    def __next__(self) -> Future[Any]:
+        return next(self._futures)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        from monarch._old_spellings import deprecated
+
+        deprecated("stream() gives futures: say `for future in mesh.endpoint.stream(...): await future`")
+        return self._values()
+
+    async def _values(self) -> AsyncIterator[Any]:
+        for future in self._futures:
+            yield await future
 
 
 def bind_arguments(ep: Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -72,6 +72,14 @@ class DeadlineExceeded(TimeoutError):
     """
 
 
+class SetupFailed(Exception):
+    """In a worker: its bootstrap function has raised ``cause``, which is what callers get."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 _OWN_FILES = ("/monarch/_endpoint.py", "/monarch/_async.py", "/monarch/_actor.py", "/monarch/_worker.py")
 
 
@@ -139,8 +147,10 @@ def fill_in_source(text: str) -> str:
     return "\n".join(filled)
 
 
-def pack_error(error: BaseException) -> tuple[BaseException, str]:
+def pack_error(error: BaseException) -> tuple[Any, Any]:
     """What the caller is sent. An exception that does not survive pickling is replaced by one that says so."""
+    if isinstance(error, SetupFailed):
+        return "__setup__", pack_error(error.cause)
     formatted = format_exception(error)
     if isinstance(error, ActorError):
         return error, formatted

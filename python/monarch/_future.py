@@ -75,6 +75,12 @@ class Future(_core.FutureBase, Generic[R]):
             _observe(self, loop).add_done_callback(finish)
         return copy
 
+    def _take_inner(self) -> Any:
+        """For programs that reach below the public API: ``_old_spellings.Inner``."""
+        from monarch._old_spellings import Inner
+
+        return Inner(self)
+
     def exception(self, timeout: float | None = None) -> Exception | None:
         """The exception that ``get(timeout)`` would raise, a ``TimeoutError`` too, or None. Waits as that does."""
         try:

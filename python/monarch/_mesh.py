@@ -5,23 +5,25 @@ A mesh is a handle: it may be sliced, sent in messages and called at once, befor
 
 from __future__ import annotations
 
-from monarch import _context, _core, _endpoint, _runtime
+from monarch import _active_meshes, _context, _core, _endpoint, _runtime, _value_mesh
 from monarch._actor import Actor, spawn_info
 from monarch._geometry import Point, Shape, Slice
 from monarch._mesh_trait import MeshTrait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from typing import Any, TypeVar
 
     from typing_extensions import Self
 
+    from monarch._bootstrap import BootstrapCommand
     from monarch._future import Future
+    from monarch._geometry import Region
 
     T = TypeVar("T")
 
-__all__ = ["ActorMesh", "HostMesh", "ProcMesh", "local_proc_mesh", "proc_mesh", "this_host", "this_proc"]
+__all__ = ["ActorMesh", "HostMesh", "ProcMesh", "this_host", "this_proc"]
 
 STOPPED_BY_CLIENT = "stopped by client"
 
@@ -47,6 +49,22 @@ class _Mesh(MeshTrait):
     def _shape(self) -> Shape:
         return self._view
 
+    def _members(self) -> Sequence[Any]:
+        """What the base ranks stand for."""
+        raise NotImplementedError
+
+    def _key(self) -> tuple[Any, ...]:
+        """What two handles have in common if they reach the same members in the same arrangement."""
+        members = self._members()
+        view = self._view
+        return tuple(members[rank] for rank in view.ranks()), tuple(view.labels), tuple(view.ndslice.sizes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
     def __await__(self) -> Generator[Any, None, Self]:
         _deprecated_wait(self)
         return self
@@ -58,16 +76,23 @@ class _Mesh(MeshTrait):
 
 
 def _deprecated_wait(mesh: Any) -> None:
-    import warnings
+    from monarch._old_spellings import deprecated
 
-    warnings.warn(
-        f"no need to await or get() this {type(mesh).__name__}: spawning returns it at once, and calls wait for it",
-        DeprecationWarning,
-        stacklevel=3,
-    )
+    kind = type(mesh).__name__
+    deprecated(f"no need to await or get() this {kind}: spawning returns it at once, and calls wait for it", 4)
 
 
 # ---- Hosts ----
+
+
+class _Spawned:
+    """What an owner of hosts and its views have in common."""
+
+    __slots__ = ("ended", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: list[int] = []
+        self.ended = False
 
 
 class HostMesh(_Mesh):
@@ -77,13 +102,27 @@ class HostMesh(_Mesh):
     shape. In a message it is the receiver's own host.
     """
 
-    _NOT_YET = frozenset({"is_fake_in_process", "stream_logs", "sync_workspace", "with_python_executable"})
+    _NOT_YET = frozenset({"sync_workspace"})
 
-    def __init__(self) -> None:
-        self._view = _whole([], [])
+    is_fake_in_process = False
+    stream_logs = True  # what processes print reaches the script
+
+    def __init__(self, view: Shape, spawned: _Spawned, owned: bool, python: str | None) -> None:
+        self._view = view
         self._name = "host"
-        self._spawned: list[int] = []
-        self._ended = False
+        self._spawned = spawned
+        self._owned = owned
+        self._python = python  # None: the interpreter of whoever spawns
+
+    @classmethod
+    def _received(
+        cls, labels: list[str], offset: int, sizes: list[int], strides: list[int], python: str | None
+    ) -> HostMesh:
+        return cls(Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), _Spawned(), False, python)
+
+    def __reduce__(self) -> Any:
+        n = self._view.ndslice
+        return HostMesh._received, (self._view.labels, n.offset, n.sizes, n.strides, self._python)
 
     def spawn_procs(
         self,
@@ -91,31 +130,62 @@ class HostMesh(_Mesh):
         bootstrap: Callable[[], Any] | None = None,
         name: str | None = None,
         proc_bind: list[dict[str, str]] | None = None,
-        bootstrap_command: Any = None,
+        bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None = None,
     ) -> ProcMesh:
         """Starts processes: ``per_host`` says how many along which dimensions (``{"gpus": 8}``); none: one process.
 
-        Returns at once, before they are up. ``bootstrap``, ``def`` or ``async def``, runs once in every process before
-        any actor is made there; if it raises, every use of the mesh raises ``ActorError``. ``name`` is for reports. The
-        processes have the script's environment, working directory and ``sys.path`` as they are now. Sizes must be
-        positive: ``ValueError``. After ``stop`` or ``shutdown``: ``RuntimeError``. ``proc_bind`` and
-        ``bootstrap_command`` are not there yet.
+        Returns at once, before they are up. ``bootstrap`` (``def`` or ``async def``, no arguments) runs once in every
+        process before any actor is made there; if it raises, ``initialized`` and every use of the mesh raise
+        ``ActorError``. ``name`` is for reports. The processes have the script's environment, working directory and
+        ``sys.path`` as they are now.
+
+        ``bootstrap_command``: how to start them, or a function that is given each one's point in the mesh and returns
+        how (:func:`~monarch.actor.default_bootstrap_cmd`). A program that cannot be run shows at the use of the mesh,
+        as ``SupervisionError``.
+
+        ``proc_bind``: for each process of a host a dict of the CPUs and memory that it may use: ``cpunodebind``,
+        ``membind``, ``physcpubind`` as the options of numactl, which must be installed, ``cpus`` as taskset's list.
+
+        Sizes that are not positive, a ``proc_bind`` of another length, an unknown key in it: ``ValueError``. After
+        ``stop`` or ``shutdown``: ``RuntimeError``.
         """
-        if proc_bind is not None or bootstrap_command is not None:
-            raise NotImplementedError("proc_bind and bootstrap_command are not there yet; README.md lists what is.")
-        return _spawn_procs(self, per_host or {}, bootstrap, name, {})
+        return _spawn_procs(self, per_host or {}, bootstrap, name, proc_bind, bootstrap_command)
+
+    def with_python_executable(self, path: str) -> HostMesh:
+        """The same hosts, where processes run the interpreter ``path``, and those that they spawn in turn.
+
+        A path without a slash is looked up in ``PATH``. The interpreter keeps its own packages; what it does not have
+        is looked for where the script finds it, this package included. A script may stand in its place that runs an
+        interpreter with the arguments that it was given.
+        """
+        import os
+
+        path = os.fspath(path)
+        if not path:
+            raise ValueError("with_python_executable needs the path of an interpreter")
+        return HostMesh(self._view, self._spawned, self._owned, os.path.abspath(path) if os.sep in path else path)
 
     def stop(self) -> Future[None]:
-        """Stops the processes that were spawned through this object, as ``ProcMesh.stop``; it is spent afterwards."""
-        self._ended = True
-        return _core.stop_procs(self._spawned, STOPPED_BY_CLIENT, _runtime.limit("process_exit_timeout"))
+        """Stops the processes that were spawned through this object, which is spent afterwards. Starts at once.
+
+        Only the owner may: the future of a slice, or of a mesh that came in a message, raises ``RuntimeError``.
+        """
+        return self._end("stop")
 
     def shutdown(self) -> Future[None]:
-        """As ``stop``: on the script's own host there is no worker program to end."""
-        return self.stop()
+        """As :meth:`stop`: on the script's own host there is no worker program to end."""
+        return self._end("shut down")
+
+    def _end(self, what: str) -> Future[None]:
+        _runtime.ensure()
+        if not self._owned:
+            text = f"cannot {what} `HostMesh` that is a reference instead of owned"
+            return _core.completed_future(RuntimeError(text), failed=True)
+        self._spawned.ended = True
+        return _core.stop_procs(self._spawned.nodes, STOPPED_BY_CLIENT, _runtime.limit("process_exit_timeout"))
 
     def _check_alive(self) -> None:
-        if self._ended:
+        if self._spawned.ended:
             raise RuntimeError("HostMesh has already been shut down")
 
     async def __aenter__(self) -> HostMesh:
@@ -134,60 +204,76 @@ class HostMesh(_Mesh):
 
     @property
     def initialized(self) -> Future[bool]:
-        """Done when the host is there."""
+        """True when the hosts are there."""
         _runtime.ensure()
-        return _core.finished_future("")
+        return _core.completed_future(True)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, HostMesh) and self._view == other._view
+    @property
+    def region(self) -> Region:
+        """Labels and base ranks of these hosts."""
+        return self._view.region
 
-    def __hash__(self) -> int:
-        return hash(("HostMesh", self._view))
-
-    def __reduce__(self) -> Any:
-        return this_host, ()
+    def _members(self) -> Sequence[Any]:
+        return ("this host",)
 
     def __repr__(self) -> str:
         return f"HostMesh({self._describe()})"
 
     def _new_with_shape(self, shape: Shape) -> HostMesh:
-        view = HostMesh()
-        view._view, view._name, view._spawned = shape, self._name, self._spawned
-        return view
+        return HostMesh(shape, self._spawned, False, self._python)
 
 
 def this_host() -> HostMesh:
     """The host of the current actor, or of the script, as a mesh without dimensions. Starts the runtime."""
     _runtime.ensure()
-    return HostMesh()
+    return HostMesh(_whole([], []), _Spawned(), True, _runtime.default_python)
 
 
 def _spawn_procs(
-    host: HostMesh, per_host: dict[str, int], bootstrap: Any, name: str | None, env: dict[str, str]
+    host: HostMesh,
+    per_host: dict[str, int],
+    bootstrap: Any,
+    name: str | None,
+    proc_bind: list[dict[str, str]] | None,
+    bootstrap_command: Any,
 ) -> ProcMesh:
     _runtime.ensure()
     host._check_alive()
-    overlap = [label for label in per_host if label in host._view.labels]
-    if overlap:
-        raise ValueError(f"per_host labels {overlap} overlap with host labels {tuple(host._view.labels)}")
-    check_sizes("per_host", per_host, "process")
-    labels = [*host._view.labels, *per_host]
-    sizes = [*host._view.ndslice.sizes, *(int(size) for size in per_host.values())]
-    shape = _whole(labels, sizes)
+    shape = _shape_of_procs(host, per_host)
+    extent = shape.extent
+    labels, sizes = list(extent.labels), list(extent.sizes)
+    points = [Point(rank, extent) for rank in range(len(shape))]
+    starts: list[Any] = [(None, None)] * len(points)
+    if proc_bind is not None or bootstrap_command is not None:
+        from monarch import _bootstrap
+
+        starts = _bootstrap.starts(points, len(points) // len(host), bootstrap_command, proc_bind)
     mesh_name = name or "procs"
     setup = None
     if bootstrap is not None:
         import cloudpickle
 
         setup = cloudpickle.dumps(bootstrap)
-    extent = shape.extent
     launches = []
-    for rank in range(len(shape)):
-        where = f"rank {Point(rank, extent)!r} of {mesh_name!r}" if labels else repr(mesh_name)
-        launches.append(_runtime.launch(where, setup, env, (labels, sizes, mesh_name)))
+    for point, (command, prefix) in zip(points, starts):
+        where = f"rank {point!r} of {mesh_name!r}" if labels else repr(mesh_name)
+        mesh_parts = (labels, sizes, mesh_name)
+        launches.append(_runtime.launch(where, setup, mesh_parts, host._python, command, prefix))
     nodes = _core.spawn_procs(launches)
-    host._spawned += nodes
-    return ProcMesh(nodes, shape, mesh_name, owned=True)
+    host._spawned.nodes += nodes
+    procs = ProcMesh(nodes, shape, mesh_name, owned=True)
+    _active_meshes.note_spawned(procs)
+    return procs
+
+
+def _shape_of_procs(host: HostMesh, per_host: dict[str, int]) -> Shape:
+    """The dimensions of the hosts, then those of the processes on each."""
+    overlap = [label for label in per_host if label in host._view.labels]
+    if overlap:
+        raise ValueError(f"per_host labels {overlap} overlap with host labels {tuple(host._view.labels)}")
+    check_sizes("per_host", per_host, "process")
+    labels = [*host._view.labels, *per_host]
+    return _whole(labels, [*host._view.ndslice.sizes, *(int(size) for size in per_host.values())])
 
 
 def check_sizes(what: str, sizes: dict[str, int], member: str) -> None:
@@ -211,9 +297,7 @@ class ProcMesh(_Mesh):
     processes; slices and what arrives in a message are references. Losing the last one stops nothing.
     """
 
-    _NOT_YET = frozenset(
-        {"activate", "from_host_mesh", "logging_option", "rank_tensor", "rank_tensors", "sync_workspace", "to_table"}
-    )
+    _NOT_YET = frozenset({"logging_option"})
 
     def __init__(self, nodes: list[int], shape: Shape, name: str, owned: bool = False) -> None:
         self._nodes = nodes  # by base rank
@@ -247,6 +331,10 @@ class ProcMesh(_Mesh):
         self._check_alive()
         if hasattr(Class, "_native_table"):
             return self._spawn_native(name, Class, args, kwargs)
+        if "id_func" in kwargs:
+            from monarch._old_spellings import constructor_arguments
+
+            kwargs = constructor_arguments(Class, kwargs)
         check_spawn(Class, args, kwargs)
         ids, labels, sizes = self._new_actors()
         instance = _context.context().actor_instance
@@ -305,12 +393,14 @@ class ProcMesh(_Mesh):
 
     @property
     def initialized(self) -> Future[bool]:
-        """Done when all processes are up and their bootstrap function has run.
+        """True when all processes are up and their bootstrap function has run.
 
         Its future raises what that raised (``ActorError``), or ``SupervisionError`` if a process has ended.
         """
         self._check_alive()
-        return self.spawn("setup", _Setup).setup.call()
+        setup: Any = self.spawn("setup", _Setup)
+        setup._gather = lambda entries: True
+        return setup.setup.call()
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
         """Stops the actors of these processes, then ends the processes. Starts at once; twice is fine.
@@ -354,11 +444,35 @@ class ProcMesh(_Mesh):
         _deprecated_wait(self)
         return self
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProcMesh) and self._nodes == other._nodes and self._view == other._view
+    @property
+    def region(self) -> Region:
+        """Labels and base ranks of these processes."""
+        return self._view.region
 
-    def __hash__(self) -> int:
-        return hash((tuple(self._nodes), self._view))
+    def activate(self) -> Any:
+        raise _no_tensor_engine()
+
+    def rank_tensor(self, dim: str | Sequence[str]) -> Any:
+        raise _no_tensor_engine()
+
+    def rank_tensors(self) -> Any:
+        raise _no_tensor_engine()
+
+    def to_table(self) -> str:
+        raise _no_tensor_engine()
+
+    async def sync_workspace(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            "sync_workspace is not implemented for ProcMesh. Use HostMesh.sync_workspace instead."
+        )
+
+    @classmethod
+    def from_host_mesh(cls, *_: Any, **__: Any) -> ProcMesh:
+        """Not for users."""
+        raise NotImplementedError("ProcMesh.from_host_mesh is not for users: say host_mesh.spawn_procs(...)")
+
+    def _members(self) -> Sequence[Any]:
+        return self._nodes
 
     def __repr__(self) -> str:
         return f"ProcMesh({self._name!r}, {self._describe()})"
@@ -367,6 +481,10 @@ class ProcMesh(_Mesh):
         view = ProcMesh(self._nodes, shape, self._name)
         view._stopped = self._stopped
         return view
+
+
+def _no_tensor_engine() -> RuntimeError:
+    return RuntimeError("DeviceMesh is not available because tensor_engine was not compiled (USE_TENSOR_ENGINE=0)")
 
 
 def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -385,8 +503,8 @@ def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 
 class _Setup(Actor):
     @_endpoint.endpoint
-    def setup(self) -> bool:
-        return True
+    def setup(self) -> None:
+        pass
 
 
 def this_proc() -> ProcMesh:
@@ -446,8 +564,10 @@ class ActorMesh(_Mesh):
                 self._native_ref = _core.MeshRef(ids, None, False)
         return self._native_ref
 
-    def _result_shape(self) -> Shape:
-        return _whole(list(self._view.labels), list(self._view.ndslice.sizes))
+    def _gather(self, entries: list[Any]) -> Any:
+        """What a call gives, from the answers of all ranks in order."""
+        shape = _whole(list(self._view.labels), list(self._view.ndslice.sizes))
+        return _value_mesh.ValueMesh(shape, entries)
 
     def _choice(self, rank: int, ep: _endpoint.Endpoint) -> _endpoint.Endpoint:
         """The endpoint of one rank, addressed as a member of this whole view."""
@@ -497,7 +617,7 @@ class ActorMesh(_Mesh):
     @property
     def initialized(self) -> Future[None]:
         """Done when the mesh exists, which is at once; says nothing about constructors."""
-        return _core.finished_future("")
+        return _core.completed_future(None)
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
         """Stops the actors after the messages sent before. Starts at once; twice is fine.
@@ -509,11 +629,8 @@ class ActorMesh(_Mesh):
             raise NotImplementedError("Cannot call stop on an ActorMeshRef, requires an owned ActorMesh")
         return self._ref().stop(reason)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ActorMesh) and self._ids == other._ids and self._view == other._view
-
-    def __hash__(self) -> int:
-        return hash((tuple(self._ids), self._view))
+    def _members(self) -> Sequence[Any]:
+        return self._ids
 
     def __repr__(self) -> str:
         return f"ActorMesh(class={self._class}, shape={self._describe()}), inner={self._name!r})"
@@ -522,47 +639,3 @@ class ActorMesh(_Mesh):
         view = ActorMesh(self._ids, shape, self._class, self._name, self._creator)
         view._base_sizes = self._base_sizes
         return view
-
-
-# ---- Old spellings ----
-
-
-def _gpu_count() -> int:
-    import glob
-    import os
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([entry for entry in visible.split(",") if entry])
-    return len(glob.glob("/dev/nvidia[0-9]*"))
-
-
-def _deprecated_spelling(old: str) -> None:
-    import warnings
-
-    warnings.warn(
-        f"{old}() is an old spelling of this_host().spawn_procs(per_host={{...}})", DeprecationWarning, stacklevel=3
-    )
-
-
-def proc_mesh(
-    *,
-    gpus: int | None = None,
-    hosts: int = 1,
-    env: dict[str, str] | None = None,
-    setup: Callable[[], None] | None = None,
-) -> ProcMesh:
-    """Old spelling of ``this_host().spawn_procs(per_host={"hosts": hosts, "gpus": gpus}, bootstrap=setup)``.
-
-    ``gpus=None`` is the number of entries in ``CUDA_VISIBLE_DEVICES``, else of ``/dev/nvidia*``. ``env`` is added to
-    the environment of the processes. Warns (``DeprecationWarning``).
-    """
-    _deprecated_spelling("proc_mesh")
-    sizes = {"hosts": hosts, "gpus": _gpu_count() if gpus is None else gpus}
-    return _spawn_procs(this_host(), sizes, setup, None, env or {})
-
-
-def local_proc_mesh(*, gpus: int | None = None, hosts: int = 1) -> ProcMesh:
-    """Old spelling of ``this_host().spawn_procs(...)``, as ``proc_mesh``. Warns (``DeprecationWarning``)."""
-    _deprecated_spelling("local_proc_mesh")
-    return _spawn_procs(this_host(), {"hosts": hosts, "gpus": _gpu_count() if gpus is None else gpus}, None, None, {})

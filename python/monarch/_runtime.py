@@ -12,11 +12,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from monarch._bootstrap import BootstrapCommand
+
 _lock = allocate_lock()
 _started = False
 _ended = False  # the client was shut down before its script's end
 _root: int = 0  # the node of the script; 0: this is it
 _base_env: dict[str, str] = {}  # the environment that the fork server was started with
+# What runs the processes that this one starts; None: the interpreter that runs this one.
+default_python: str | None = None
 
 # What only a new interpreter can take up: a difference here means exec instead of fork (DESIGN.md section 8).
 _BEFORE_MAIN = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_TUNABLES")
@@ -157,7 +161,7 @@ def configure() -> None:
     loads = pickle.loads
 
     def value_mesh(ep: Any, entries: list[Any]) -> Any:
-        return _value_mesh.ValueMesh(ep._mesh._result_shape(), entries)
+        return ep._mesh._gather(entries)
 
     def run_async(cell: Any) -> None:
         from monarch import _async
@@ -212,6 +216,9 @@ def _actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
             from monarch._exceptions import DeadlineExceeded
 
             return DeadlineExceeded(text if ep is None else f"{ep}: {text}")
+        if kind == "__setup__":  # whatever was called: the process is of no use
+            error, formatted = text
+            return ActorError(error, "Actor call setup.setup failed.", formatted)
         # A C++ actor: type and text of the exception.
         return ActorError(RuntimeError(f"{kind}: {text}"), message, f"{kind}: {text}\n")
     error, formatted = packed
@@ -241,7 +248,7 @@ def start_fork_server() -> None:
     if os.environ.get("MONARCH_SPAWN") == "exec":
         return
     _base_env = dict(os.environ)
-    command = _interpreter("_forkserver", f", {_has_actors_of_main()}")
+    command = [sys.executable, *interpreter_args("_forkserver", f", {_has_actors_of_main()}")]
     _core.start_fork_server(command, _env_list(_base_env), os.getcwd())
 
 
@@ -258,8 +265,8 @@ def _has_actors_of_main() -> bool:
     return False
 
 
-def _interpreter(module: str, arguments: str = "") -> list[str]:
-    """The command that runs ``main`` of a module of this package, wherever the script found the package.
+def interpreter_args(module: str, arguments: str = "") -> list[str]:
+    """What an interpreter is told to run ``main`` of a module of this package, wherever the script found the package.
 
     Not with ``-m``: that looks into the working directory first, where a ``pickle.py`` of the user's may lie.
     """
@@ -271,7 +278,7 @@ def _interpreter(module: str, arguments: str = "") -> list[str]:
         f"from monarch import {module}\n"
         f"{module}.main([int(sys.argv[-1])]{arguments})"
     )
-    return [sys.executable, *_interpreter_flags(), "-c", code]
+    return [*_interpreter_flags(), "-c", code]
 
 
 def _interpreter_flags() -> list[str]:
@@ -299,20 +306,35 @@ def _must_exec(env: dict[str, str]) -> bool:
     return any(env.get(name) != _base_env.get(name) for name in names)
 
 
-def launch(label: str, setup: Any, env: dict[str, str], mesh: Any) -> dict[str, Any]:
-    """What the core needs to start one process."""
+def launch(
+    label: str,
+    setup: Any,
+    mesh: Any,
+    python: str | None = None,
+    command: BootstrapCommand | None = None,
+    prefix: list[str] | None = None,
+) -> dict[str, Any]:
+    """What the core needs to start one process.
+
+    ``python``: the interpreter that is the default from there on, None: this one. ``command``: how to start it, None:
+    the default. ``prefix``: a program, with arguments, that starts it in turn.
+    """
     import _pickle as pickle
 
-    full_env = {**os.environ, **env}
-    by_exec = _must_exec(full_env)
+    env = dict(os.environ) if command is None else _environment(command)
+    program, argv, ours = _command_line(python, command, prefix or [])
+    by_exec = not ours or _must_exec(env)
     umask = os.umask(0o77)
     os.umask(umask)
     payload = {
         "path": sys.path,
+        "prefixes": (sys.prefix, sys.base_prefix),
         "cwd": os.getcwd(),
-        "env": full_env,
+        "env": env if ours else None,
         "umask": umask,
         "argv": sys.argv,
+        "python": python,
+        "cloudpickle": None if ours else _folder_of_cloudpickle(),
         "setup": setup,
         "mesh": mesh,
         "root": root(),
@@ -322,9 +344,44 @@ def launch(label: str, setup: Any, env: dict[str, str], mesh: Any) -> dict[str, 
         payload["config"] = layer
     return {
         "fork": not by_exec,
-        "argv": _interpreter("_worker") if by_exec else [],
-        "env": _env_list(full_env) if by_exec else [],
+        "program": program,
+        "argv": argv if by_exec else [],
+        "env": _env_list(env) if by_exec else [],
         "cwd": "",
         "payload": pickle.dumps(payload, protocol=4),
         "label": label,
     }
+
+
+def _environment(command: BootstrapCommand) -> dict[str, str]:
+    env = dict(os.environ) if command.inherit_env else {}
+    for name, value in command.env.items():
+        if value is not None:
+            env[name] = value
+        else:
+            env.pop(name, None)
+    return env
+
+
+def _command_line(
+    python: str | None, command: BootstrapCommand | None, prefix: list[str]
+) -> tuple[str, list[str], bool]:
+    """Program, argv, and whether that is our own interpreter with our own arguments, which is what a fork would give.
+
+    Anything else may do what it likes with the environment before a worker is up, and may find packages of its own.
+    """
+    own_args = interpreter_args("_worker")
+    program, arg0, args = python or sys.executable, None, own_args
+    if command is not None:
+        program, arg0, args = command.program, command.arg0, list(command.args)
+    ours = program == sys.executable and default_python is None and args == own_args and arg0 in (None, program)
+    if prefix:
+        return prefix[0], [*prefix, program, *args], False
+    return program, [arg0 or program, *args], ours
+
+
+def _folder_of_cloudpickle() -> str:
+    """Only the version that has pickled something by value can read it for sure: other environments are given ours."""
+    import cloudpickle
+
+    return os.path.dirname(os.path.dirname(cloudpickle.__file__))

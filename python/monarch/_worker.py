@@ -6,6 +6,10 @@ import _signal as signal
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def main(fds: list[int]) -> None:
     """Runs the worker until its owner ends it. Does not return."""
@@ -40,22 +44,34 @@ def _run(fds: list[int]) -> int:
     return 0
 
 
-def _take_up(payload: dict[str, object]) -> None:
+def _take_up(payload: dict[str, Any]) -> None:
     """Makes this process look like the script: search path, directory, environment, umask, arguments, configuration."""
-    sys.path[:] = payload["path"]  # type: ignore[call-overload]
-    sys.argv[:] = payload["argv"]  # type: ignore[call-overload]
-    env: dict[str, str] = payload["env"]  # type: ignore[assignment]
-    if dict(os.environ) != env:
+    from monarch import _runtime
+
+    if payload["cloudpickle"] is not None:
+        sys.path.insert(0, payload["cloudpickle"])
+        import cloudpickle  # noqa: F401
+
+        del sys.path[0]
+    _runtime.default_python = payload["python"]
+    if payload["prefixes"][0] == sys.prefix:
+        sys.path[:] = payload["path"]
+    else:
+        sys.path[:] = _search_path(payload["path"], payload["prefixes"])
+        _runtime.default_python = payload["python"] or sys.executable
+    sys.argv[:] = payload["argv"]
+    env = payload["env"]
+    if env is not None and dict(os.environ) != env:
         for name in [name for name in os.environ if name not in env]:
             del os.environ[name]
         os.environ.update(env)
     if "config" in payload:
         from monarch import _config
 
-        _config.take_up(payload["config"])  # type: ignore[arg-type]
-    os.umask(payload["umask"])  # type: ignore[arg-type]
+        _config.take_up(payload["config"])
+    os.umask(payload["umask"])
     try:
-        os.chdir(payload["cwd"])  # type: ignore[arg-type]
+        os.chdir(payload["cwd"])
     except OSError:
         pass
     null = os.open(os.devnull, os.O_RDONLY)
@@ -65,3 +81,13 @@ def _take_up(payload: dict[str, object]) -> None:
     # write each argument of print() and the newline for themselves.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+
+
+def _search_path(theirs: list[str], prefixes: tuple[str, str]) -> list[str]:
+    """For an environment that is not the script's: its own packages come before the script's.
+
+    What is no part of the script's environment (its folder, ``PYTHONPATH``) comes before both, as it does there.
+    """
+    roots = tuple(os.path.join(prefix, "") for prefix in prefixes)
+    folders = [entry for entry in theirs if not entry.startswith(roots)]
+    return list(dict.fromkeys([*folders, *sys.path, *theirs]))

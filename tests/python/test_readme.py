@@ -35,10 +35,6 @@ def test_a_missing_name_says_so():
         for name in names:
             with pytest.raises(NotImplementedError, match=f"{name} is not there yet"):
                 getattr(owners[owner], name)
-    with pytest.raises(NotImplementedError, match="proc_bind and bootstrap_command are not there yet"):
-        host.spawn_procs(proc_bind=[{}])
-    with pytest.raises(NotImplementedError, match="proc_bind and bootstrap_command are not there yet"):
-        host.spawn_procs(bootstrap_command=lambda point: None)
     plain = this_proc().spawn("plain", Plain).method
     assert "- endpoints: `rref`" in README.read_text()
     with pytest.raises(NotImplementedError, match="rref is not there yet"):

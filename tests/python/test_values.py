@@ -103,7 +103,8 @@ offset = 3
 print(mesh.run.call(lambda x: x + offset, 1).get().values())
 
 # what an interactive session does with what is typed in
-cell = "def typed(x):\\n    y = 1 / x\\n    return y\\n\\nclass Typed(Actor):\\n    def __init__(self):\\n        self.nothing.here\\n"
+cell = "def typed(x):\\n    y = 1 / x\\n    return y\\n\\n"
+cell += "class Typed(Actor):\\n    def __init__(self):\\n        self.nothing.here\\n"
 linecache.cache["<cell 7>"] = (len(cell), None, cell.splitlines(True), "<cell 7>")
 exec(compile(cell, "<cell 7>", "exec"))
 try:

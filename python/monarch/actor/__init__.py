@@ -15,14 +15,16 @@ from monarch._endpoint import Endpoint, as_endpoint, concurrent_endpoint, endpoi
 from monarch._exceptions import ActorError, DeadlineExceeded, SupervisionError
 from monarch._future import Future
 from monarch._geometry import Extent, Point
-from monarch._mesh import ActorMesh, HostMesh, ProcMesh, local_proc_mesh, proc_mesh, this_host, this_proc
+from monarch._mesh import ActorMesh, HostMesh, ProcMesh, this_host, this_proc
 from monarch._port import Channel, Port, PortReceiver
 from monarch._value_mesh import ValueMesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._accumulator import Accumulator
+    from monarch._bootstrap import default_bootstrap_cmd
     from monarch._identity import ProcId, Uid
+    from monarch._old_spellings import local_proc_mesh, proc_mesh
     from monarch._task_future import returns_future
     from monarch._transport import ChannelTransport, enable_transport
     from monarch.actor import config
@@ -56,6 +58,7 @@ __all__ = [
     "current_rank",
     "current_size",
     "deadline",
+    "default_bootstrap_cmd",
     "enable_transport",
     "endpoint",
     "get_or_spawn_controller",
@@ -74,14 +77,17 @@ _LAZY = {
     "ChannelTransport": "_transport",
     "ProcId": "_identity",
     "Uid": "_identity",
+    "default_bootstrap_cmd": "_bootstrap",
     "enable_transport": "_transport",
+    "local_proc_mesh": "_old_spellings",
+    "proc_mesh": "_old_spellings",
     "returns_future": "_task_future",
 }
 
 _NOT_YET = {
-    "attach", "attach_to_workers", "debug_controller", "default_bootstrap_cmd", "get_meter", "hosts_from_config",
-    "MeshFailure", "run_worker_loop_forever", "run_worker_loop_until_shutdown", "span", "start_worker_loop_forever",
-    "traced", "unhandled_fault_hook",
+    "attach", "attach_to_workers", "debug_controller", "get_meter", "hosts_from_config", "MeshFailure",
+    "run_worker_loop_forever", "run_worker_loop_until_shutdown", "span", "start_worker_loop_forever", "traced",
+    "unhandled_fault_hook",
 }  # fmt: skip
 
 

@@ -210,6 +210,7 @@ void Host::launch_exec(NodeId node, const Launch& launch, Bootstrap bootstrap, B
   auto record = write_bootstrap(bootstrap, numbers);
   if (!record) return on_not_started(node, record.error().message);
   spec.keep_fds.push_back(record->get());
+  spec.program = launch.program;
   spec.argv = launch.argv;
   spec.argv.push_back(std::to_string(record->get()));
   spec.env = launch.env;

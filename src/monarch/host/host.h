@@ -30,6 +30,7 @@ class Host {
 
   struct Launch {
     bool use_fork_server = true;
+    std::string program;            // exec only; empty: argv[0]
     std::vector<std::string> argv;  // exec only; gets the number of the bootstrap descriptor appended
     std::vector<std::string> env;   // exec only
     std::string cwd;                // exec only; empty: as here

@@ -22,7 +22,10 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return result;
 }
 
+const std::string& program_of(const ProcessSpec& spec) { return spec.program.empty() ? spec.argv[0] : spec.program; }
+
 struct ChildPlan {
+  const char* program;
   char** argv;
   char** env;
   const int* fds;
@@ -53,7 +56,7 @@ struct ChildPlan {
     plan->error = errno;
     _exit(127);
   }
-  execvpe(plan->argv[0], plan->argv, plan->env);
+  execvpe(plan->program, plan->argv, plan->env);
   plan->error = errno;
   _exit(127);
 }
@@ -63,8 +66,15 @@ struct ChildPlan {
 Result<Process> start_process(const ProcessSpec& spec) {
   std::vector<char*> argv = pointers(spec.argv);
   std::vector<char*> env = pointers(spec.env);
-  ChildPlan plan{argv.data(), env.data(), spec.keep_fds.data(), spec.keep_fds.size(),
-                 spec.cwd.empty() ? nullptr : spec.cwd.c_str(), spec.death_signal, getpid(), 0};
+  ChildPlan plan{program_of(spec).c_str(),
+                 argv.data(),
+                 env.data(),
+                 spec.keep_fds.data(),
+                 spec.keep_fds.size(),
+                 spec.cwd.empty() ? nullptr : spec.cwd.c_str(),
+                 spec.death_signal,
+                 getpid(),
+                 0};
   // The child shares our memory until exec: no handler of ours may run in it.
   sigset_t all, previous;
   sigfillset(&all);
@@ -76,7 +86,7 @@ Result<Process> start_process(const ProcessSpec& spec) {
   if (pid < 0) return Error{ErrorCode::kUnavailable, std::string("cannot start a process: ") + strerror(fork_error)};
   if (plan.error != 0) {
     waitpid(pid, nullptr, 0);
-    return Error{ErrorCode::kUnsupported, "cannot run " + spec.argv[0] + ": " + strerror(plan.error)};
+    return Error{ErrorCode::kUnsupported, "cannot run " + program_of(spec) + ": " + strerror(plan.error)};
   }
   Process process{pid, UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))};
   if (!process.pidfd) {

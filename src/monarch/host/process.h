@@ -12,7 +12,8 @@
 namespace monarch {
 
 struct ProcessSpec {
-  std::vector<std::string> argv;  // argv[0] is looked up as execvp does
+  std::string program;            // looked up as execvp does; empty: argv[0]
+  std::vector<std::string> argv;
   std::vector<std::string> env;   // "NAME=value", the whole environment
   std::vector<int> keep_fds;      // stay open in the child under the same numbers; all others are close-on-exec
   std::string cwd;                // empty: as here

@@ -58,8 +58,24 @@ TEST(Process, SaysWhyAProgramCannotBeRun) {
   auto process = start_process(spec);
   ASSERT_FALSE(process.ok());
   EXPECT_EQ(process.error().message, "cannot run /no/such/program: No such file or directory");
-  process = run_shell("exit 0", {.argv = {}, .env = {}, .keep_fds = {}, .cwd = "/no/such/folder"});
+  process = run_shell("exit 0", {.program = {}, .argv = {}, .env = {}, .keep_fds = {}, .cwd = "/no/such/folder"});
   EXPECT_FALSE(process.ok());
+}
+
+TEST(Process, IsToldTheNameThatItsFirstArgumentSays) {
+  int out[2];
+  ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
+  ProcessSpec spec;
+  spec.program = "/bin/sh";
+  spec.argv = {"a-shell-of-another-name", "-c", "echo $0 >&" + std::to_string(out[1])};
+  spec.keep_fds = {out[1]};
+  auto process = start_process(spec);
+  ::close(out[1]);
+  ASSERT_TRUE(process.ok());
+  EXPECT_EQ(read_to_end(out[0]), "a-shell-of-another-name\n");
+  ::close(out[0]);
+  ASSERT_TRUE(ends(*process));
+  reap(*process);
 }
 
 TEST(Process, GivesEnvironmentFolderAndTheWantedDescriptorsOnly) {

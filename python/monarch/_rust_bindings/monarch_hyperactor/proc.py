@@ -1,0 +1,9 @@
+"""See ``monarch._src``."""
+
+from monarch._src import later
+
+_LATER = ("ActorAddr", "ProcId", "Uid")
+
+
+def __getattr__(name: str):
+    return later(__name__, name, _LATER)

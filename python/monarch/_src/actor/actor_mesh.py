@@ -1,0 +1,32 @@
+"""See ``monarch._src``."""
+
+from monarch._actor import Actor
+from monarch._context import Context, context, current_actor_name, current_rank, current_size
+from monarch._context import current as _context  # noqa: F401  # a ContextVar; programs read it
+from monarch._endpoint import as_endpoint
+from monarch._exceptions import ActorError
+from monarch._geometry import Extent, Point
+from monarch._mesh import ActorMesh
+from monarch._src import later
+from monarch._value_mesh import ValueMesh
+
+__all__ = [
+    "Actor",
+    "ActorError",
+    "ActorMesh",
+    "Context",
+    "Extent",
+    "Point",
+    "ValueMesh",
+    "as_endpoint",
+    "context",
+    "current_actor_name",
+    "current_rank",
+    "current_size",
+]
+
+_LATER = ("Accumulator", "Channel", "Port", "PortReceiver", "RankedPortReceiver", "send")
+
+
+def __getattr__(name: str):
+    return later(__name__, name, _LATER)

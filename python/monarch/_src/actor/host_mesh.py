@@ -1,0 +1,13 @@
+"""See ``monarch._src``."""
+
+from monarch._bootstrap import BootstrapCommand, default_bootstrap_cmd
+from monarch._mesh import HostMesh, this_host, this_proc
+from monarch._src import later
+
+__all__ = ["BootstrapCommand", "HostMesh", "default_bootstrap_cmd", "this_host", "this_proc"]
+
+_LATER = ("shutdown_context", "hosts_from_config")
+
+
+def __getattr__(name: str):
+    return later(__name__, name, _LATER)

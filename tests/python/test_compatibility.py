@@ -1,0 +1,287 @@
+"""Old spellings and private paths that published programs use (api.md 1.1, 21.1, 21.2; around-the-core.md 12)."""
+
+import asyncio
+import importlib
+import subprocess
+import sys
+import warnings
+
+import pytest
+from script_run import Run
+
+import monarch.actor
+from monarch.actor import Actor, ActorMesh, endpoint, this_host
+
+LIMIT = 30
+
+A = "monarch._src.actor."
+R = "monarch._rust_bindings.monarch_hyperactor."
+PATHS = {
+    A + "actor_mesh": "Actor ActorMesh Channel Port PortReceiver RankedPortReceiver context current_rank current_size",
+    A + "host_mesh": "this_host this_proc HostMesh",
+    A + "proc_mesh": "ProcMesh get_or_spawn_controller register_proc_mesh_spawn_callback "
+    "unregister_proc_mesh_spawn_callback get_active_proc_meshes",
+    A + "endpoint": "endpoint",
+    A + "future": "Future",
+    A + "bootstrap": "attach_to_workers run_worker_loop_forever",
+    A + "pickle": "flatten unflatten torch_dump torch_loads",
+    A + "mock": "patch_actor patch_tensor_engine",
+    A + "supervision": "unhandled_fault_hook UnhandledFaultHookException",
+    R + "supervision": "SupervisionError MeshFailure",
+    R + "shape": "Extent Point Region Shape Slice",
+    R + "channel": "BindSpec ChannelAddr ChannelTransport",
+    R + "host_mesh": "BootstrapCommand",
+    R + "handle": "Handle WouldBlockRuntime",
+    R + "proc": "ActorAddr ProcId Uid",
+}
+
+
+@pytest.mark.parametrize(("module", "name"), [(m, n) for m, names in PATHS.items() for n in names.split()])
+def test_private_paths_lead_to_the_same_objects(module, name):
+    found = importlib.import_module(module)
+    try:
+        there = getattr(monarch.actor, name)
+    except AttributeError:  # no public name
+        there = None
+    except NotImplementedError:  # a later version's
+        with pytest.raises(NotImplementedError, match=f"{name} is not there yet"):
+            getattr(found, name)
+        return
+    if there is None:
+        try:
+            there = getattr(found, name)
+        except NotImplementedError as error:
+            assert f"{name} is not there yet" in str(error)  # noqa: PT017
+            return
+        assert there.__module__.startswith("monarch.")
+    assert getattr(found, name) is there
+    with pytest.raises(AttributeError):
+        found.no_such_name  # noqa: B018
+
+
+def test_a_name_that_arrives_in_the_public_module_is_there_at_the_private_path(monkeypatch):
+    arrived = object()
+    monkeypatch.setattr(monarch.actor, "patch_tensor_engine", arrived, raising=False)
+    from monarch._src.actor.mock import patch_tensor_engine
+
+    assert patch_tensor_engine is arrived
+
+
+def test_concurrent_endpoint_has_a_module_of_its_own():
+    from monarch.actor.concurrent import concurrent_endpoint
+
+    assert concurrent_endpoint is monarch.actor.concurrent_endpoint
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("monarch.proc_mesh", "proc_mesh ProcMesh local_proc_mesh"),
+        ("monarch.actor_mesh", "Actor ActorMesh endpoint current_rank current_size ActorError"),
+        ("monarch.service", "Actor endpoint"),
+    ],
+)
+def test_old_modules_warn_and_lead_to_the_new(module, names):
+    sys.modules.pop(module, None)
+    with pytest.warns(DeprecationWarning) as caught:
+        found = importlib.import_module(module)
+    assert str(caught[0].message) == f"{module} is deprecated, please import from monarch.actor instead."
+    for name in names.split():
+        assert getattr(found, name) is getattr(monarch.actor, name)
+    if module == "monarch.service":
+        assert found.ServiceCallFailedException is monarch.actor.ActorError
+        assert found.Service is found.ActorMeshRef is ActorMesh
+
+
+def test_the_warning_names_the_line_that_imports(tmp_path):
+    script = tmp_path / "old.py"
+    script.write_text("import os\nfrom monarch.proc_mesh import proc_mesh\nimport monarch.bootstrap_main\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert f"{script}:2: DeprecationWarning: monarch.proc_mesh is deprecated" in done.stderr
+    assert f"{script}:3: DeprecationWarning: monarch.bootstrap_main is deprecated" in done.stderr
+
+
+def test_new_programs_are_not_warned_and_load_nothing_old():
+    code = (
+        "import sys; from monarch.actor import this_host; this_host().spawn_procs().initialized.get(); "
+        "print([name for name in sys.modules if name in ('monarch._old_spellings', 'monarch._src')])"
+    )
+    done = subprocess.run([sys.executable, "-Werror", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_oldest_program_runs():
+    run = Run("""
+import asyncio
+from monarch.actor import Actor, current_rank, endpoint, proc_mesh
+
+class ToyActor(Actor):
+    def __init__(self):
+        self.rank = current_rank().rank
+    @endpoint
+    async def hello_world(self, msg):
+        print(f"Identity: {self.rank}, {msg=}")
+
+async def main():
+    mesh = await proc_mesh(gpus=4)
+    toy = await mesh.spawn("toy_actor", ToyActor)
+    await toy.hello_world.call("hey there, from script!!")
+
+asyncio.run(main())
+""").done()  # fmt: skip
+    assert run.status == 0
+    assert sorted(run.out.splitlines()) == [f"Identity: {n}, msg='hey there, from script!!'" for n in range(4)]
+    assert run.err.count("DeprecationWarning") == 3, run.err
+
+
+def test_old_ways_to_make_a_mesh():
+    Run("""
+import warnings
+warnings.simplefilter("ignore")
+from monarch.proc_mesh import local_proc_mesh, proc_mesh
+from monarch.service import Actor, ServiceCallFailedException, endpoint
+class Old(Actor):
+    @endpoint
+    def env(self, name):
+        return os.environ.get(name), getattr(sys, "was_set_up", None)
+    @endpoint
+    def fail(self):
+        raise ValueError("old")
+def setup():
+    sys.was_set_up = True
+procs = proc_mesh(gpus=2, env={"OLD": "value"}, setup=setup).get()
+assert procs.sizes == {"hosts": 1, "gpus": 2}
+old = procs.spawn("old", Old).get()
+assert old.env.call("OLD").get().values() == [("value", True)] * 2
+try:
+    old.slice(hosts=0, gpus=0).fail.call_one().get()
+except ServiceCallFailedException as error:
+    assert "old" in str(error)
+else:
+    raise AssertionError("no error")
+os.environ["CUDA_VISIBLE_DEVICES"] = "3,5,6"
+assert proc_mesh().sizes == {"hosts": 1, "gpus": 3}
+assert local_proc_mesh(gpus=1, hosts=2).sizes == {"hosts": 2, "gpus": 1}
+""").ok()  # fmt: skip
+
+
+def test_old_ways_to_make_a_mesh_warn_their_caller():
+    run = Run("""
+import warnings
+def warned(use):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        use()
+    print(len(caught), caught[0].category.__name__, caught[0].filename == __file__)
+class A(Actor):
+    pass
+procs = this_host().spawn_procs()
+warned(lambda: proc_mesh(gpus=1))
+warned(lambda: local_proc_mesh(gpus=1))
+warned(lambda: procs.get())
+warned(lambda: procs.spawn("a", A).get())
+async def main():
+    await procs
+warned(lambda: asyncio.run(main()))
+""").ok()  # fmt: skip
+    assert run.out == "1 DeprecationWarning True\n" * 5
+
+
+class Numbers(Actor):
+    @endpoint
+    def number(self):
+        return 7
+
+    @endpoint
+    async def get(self):
+        return "an endpoint"
+
+
+def test_stream_may_be_iterated_as_it_once_was(procs):
+    numbers = procs.spawn("numbers", Numbers)
+
+    async def collect():
+        with pytest.warns(DeprecationWarning, match="stream\\(\\) gives futures"):
+            return [value async for value in numbers.number.stream()]
+
+    assert asyncio.run(collect()) == [7, 7]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        futures = numbers.number.stream()
+        assert [future.get(timeout=LIMIT) for future in futures] == [7, 7] and iter(futures) is futures
+
+
+def test_an_endpoint_named_get_wins(procs):
+    assert procs.slice(gpus=0).spawn("numbers", Numbers).get.call_one().get(timeout=LIMIT) == "an endpoint"
+
+
+# ---- What consumers reach for below the public API ----
+
+
+def register(mode):
+    def mark(function):
+        function.mode = mode
+        return function
+
+    return mark
+
+
+class Base:
+    def __init__(self, base=0):
+        self.base = base
+
+
+class Stacked(Base, Actor):
+    def __init__(self, base, id_func=None):
+        super().__init__(base)
+        self.id_func = id_func
+
+    @endpoint
+    @register("all to one")
+    def value(self):
+        return self.base, self.id_func and self.id_func()
+
+    def undecorated(self):
+        return 1
+
+
+def answer():
+    return 42
+
+
+def test_endpoints_are_found_on_the_class_with_what_is_under_them(procs):
+    from monarch._src.actor.endpoint import EndpointProperty
+
+    found = [name for name in dir(Stacked) if isinstance(getattr(Stacked, name), EndpointProperty)]
+    assert found == ["value"]
+    assert Stacked.value._method.mode == "all to one" and Stacked.value._method.__name__ == "value"
+    actors = procs.spawn("stacked", Stacked, 5)
+    assert isinstance(actors, ActorMesh) and actors._class is Stacked and actors.slice(gpus=0)._class is Stacked
+
+
+def test_id_func_is_an_argument_for_those_who_take_it(procs):
+    actor = procs.slice(gpus=0).spawn("stacked", Stacked, 5, id_func=answer)
+    assert actor.value.call_one().get(timeout=LIMIT) == (5, 42)
+    with pytest.warns(DeprecationWarning, match="id_func"):
+        other = procs.slice(gpus=0).spawn("numbers", Numbers, id_func=answer)
+    assert other.number.call_one().get(timeout=LIMIT) == 7
+    with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
+        procs.spawn("numbers", Numbers, other=1)
+
+
+def test_futures_take_attributes_and_can_be_started_by_hand(procs):
+    future = procs.slice(gpus=0).spawn("numbers", Numbers).number.call_one()
+    future.note = "mine"
+    assert future.note == "mine"
+    handle = future._take_inner().spawn_handle()
+
+    async def awaited():
+        return await handle
+
+    assert asyncio.run(awaited()) == handle.get(timeout=LIMIT) == future.get(timeout=LIMIT) == 7
+
+
+def test_the_context_variable_is_readable_where_it_was():
+    from monarch._src.actor.actor_mesh import _context
+
+    assert this_host() is not None and _context.get(None) is None  # no message is being handled here
