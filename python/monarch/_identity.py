@@ -68,14 +68,17 @@ class Uid:
 
     @property
     def label(self) -> str | None:
+        """The name for people, or None."""
         return self._label
 
     @property
     def is_instance(self) -> bool:
+        """Is it one of many of its label, told apart by a number?"""
         return self._value is not None
 
     @property
     def is_singleton(self) -> bool:
+        """Is it the only one of its label?"""
         return self._value is None
 
     @property
@@ -120,10 +123,12 @@ class ProcId:
 
     @property
     def uid(self) -> Uid:
+        """What tells the process from others."""
         return self._uid
 
     @property
     def label(self) -> str | None:
+        """The name for people, or None."""
         return self._uid.label
 
     def __str__(self) -> str:

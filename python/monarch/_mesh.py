@@ -450,18 +450,23 @@ class ProcMesh(_Mesh):
         return self._view.region
 
     def activate(self) -> Any:
+        """Of the tensor engine: ``RuntimeError``, since there is none."""
         raise _no_tensor_engine()
 
     def rank_tensor(self, dim: str | Sequence[str]) -> Any:
+        """Of the tensor engine: ``RuntimeError``, since there is none."""
         raise _no_tensor_engine()
 
     def rank_tensors(self) -> Any:
+        """Of the tensor engine: ``RuntimeError``, since there is none."""
         raise _no_tensor_engine()
 
     def to_table(self) -> str:
+        """Of the tensor engine: ``RuntimeError``, since there is none."""
         raise _no_tensor_engine()
 
     async def sync_workspace(self, *_: Any, **__: Any) -> None:
+        """``NotImplementedError``: workspaces are synchronised by host."""
         raise NotImplementedError(
             "sync_workspace is not implemented for ProcMesh. Use HostMesh.sync_workspace instead."
         )
@@ -479,7 +484,7 @@ class ProcMesh(_Mesh):
 
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
         view = ProcMesh(self._nodes, shape, self._name)
-        view._stopped = self._stopped
+        view._stopped, view._per_proc = self._stopped, self._per_proc
         return view
 
 

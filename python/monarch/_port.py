@@ -29,7 +29,13 @@ class Port(_core.PortBase, Generic[R]):
     """
 
     if TYPE_CHECKING:
-        return_undeliverable: bool
+
+        @property
+        def return_undeliverable(self) -> bool:
+            """Does a message that finds the receiver gone come back to its sender?"""
+
+        @return_undeliverable.setter
+        def return_undeliverable(self, value: bool) -> None: ...
 
         def send(self, obj: R) -> None:
             """Sends a value. ``RuntimeError`` on the second one through a port of ``open(once=True)``."""

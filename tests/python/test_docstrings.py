@@ -13,7 +13,11 @@ import monarch
 from monarch import _core
 
 FOLDER = Path(monarch.__file__).parent
-PUBLIC = ["monarch", *(f"monarch.{file.stem}" for file in sorted(FOLDER.glob("[!_]*.py")))]
+OLD = {"actor_mesh", "bootstrap_main", "proc_mesh", "service"}  # they re-export, and warn
+NAMES = {file.stem for file in FOLDER.glob("[!_]*.py")} | {
+    file.parent.name for file in FOLDER.glob("[!_]*/__init__.py")
+}
+PUBLIC = ["monarch", *(f"monarch.{name}" for name in sorted(NAMES - OLD))]
 # Classes of the extension have theirs in the stub.
 STUB = ast.parse((FOLDER / "_core.pyi").read_text())
 STUB_CLASSES = {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef)}
