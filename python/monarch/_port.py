@@ -35,7 +35,8 @@ class Port(_core.PortBase, Generic[R]):
             """Does a message that finds the receiver gone come back to its sender?"""
 
         @return_undeliverable.setter
-        def return_undeliverable(self, value: bool) -> None: ...
+        def return_undeliverable(self, value: bool) -> None:
+            """For what this object sends from now on."""
 
         def send(self, obj: R) -> None:
             """Sends a value. ``RuntimeError`` on the second one through a port of ``open(once=True)``."""
