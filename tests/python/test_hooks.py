@@ -1,8 +1,11 @@
 """Hooks of an actor: clean-up, and one-way messages that found nobody (api.md 2.1, contract clause 5)."""
 
+import asyncio
+
 import pytest
 
-from monarch.actor import Actor, SupervisionError, context, endpoint
+from monarch.actor import Actor, SupervisionError, context, endpoint, this_host
+from monarch.config import configured
 
 LIMIT = 30
 
@@ -110,3 +113,68 @@ def test_async_clean_up_runs_on_the_actors_loop(procs, tmp_path):
     actor.stop().get(timeout=LIMIT)
     with open(path) as file:
         assert file.read() == "None"
+
+
+class SlowToEnd(Actor):
+    def __init__(self, path):
+        self.path = path
+
+    @endpoint
+    async def ready(self):
+        pass
+
+    async def __cleanup__(self, exc):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            with open(self.path, "w") as file:
+                file.write("cancelled")
+            raise
+
+
+@pytest.mark.feature(20)
+def test_a_clean_up_that_takes_too_long_is_cancelled_and_counts_as_a_failure(tmp_path, capfd):
+    with configured(cleanup_timeout="200ms"):
+        procs = this_host().spawn_procs()
+    actor = procs.spawn("slow", SlowToEnd, str(tmp_path / "log"))
+    actor.ready.call_one().get(timeout=LIMIT)
+    actor.stop().get(timeout=LIMIT)
+    assert (tmp_path / "log").read_text() == "cancelled"
+    with pytest.raises(SupervisionError, match="stopped|__cleanup__"):
+        actor.ready.call_one().get(timeout=LIMIT)
+    procs.stop().get(timeout=LIMIT)
+
+
+class AsyncHook(Actor):
+    def __init__(self, forgiving):
+        self.forgiving = forgiving
+        self.told = 0
+
+    @endpoint
+    async def send(self, sink):
+        sink.take.broadcast(1)
+
+    @endpoint
+    async def count(self):
+        return self.told
+
+    async def _handle_undeliverable_message(self, message):
+        await asyncio.sleep(0)
+        self.told += 1
+        return self.forgiving
+
+
+@pytest.mark.feature(32)
+def test_an_async_hook_is_awaited_and_decides(procs):
+    sink = procs.slice(gpus=0).spawn("sink", Sink)
+    sink.take.call_one(1).get(timeout=LIMIT)
+    sink.stop().get(timeout=LIMIT)
+    forgiving, strict = (procs.slice(gpus=1).spawn("hook", AsyncHook, says) for says in (True, False))
+    for actor in (forgiving, strict):
+        actor.send.call_one(sink).get(timeout=LIMIT)
+    while not forgiving.count.call_one().get(timeout=LIMIT):
+        pass
+    with pytest.raises(SupervisionError, match="undeliverable message"):
+        while True:
+            strict.count.call_one().get(timeout=LIMIT)
+    assert forgiving.count.call_one().get(timeout=LIMIT) == 1
