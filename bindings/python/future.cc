@@ -52,7 +52,7 @@ struct FutureState {
   bool is_of_port() const { return mode == FutureMode::kPort || mode == FutureMode::kPortRanked; }
   bool is_ready() const { return outcome || (call && Awaited{call, arrivals_wanted()}.there()); }
   uint32_t arrivals_wanted() const {
-    if (mode == FutureMode::kPartial) return call->size();
+    if (mode == FutureMode::kPartial || mode == FutureMode::kEnded) return call->size();
     return mode == FutureMode::kArrival ? arrival + 1 : 0;
   }
 };
@@ -120,14 +120,14 @@ bool settle(FutureState& future) {
   if (future.mode == FutureMode::kArrival) {
     const uint32_t rank = call.arrival(future.arrival);
     if (call.reply(rank)->header.kind != FrameKind::kReply) bad_rank = rank;
-  } else if (future.mode != FutureMode::kPartial) {
+  } else if (future.mode != FutureMode::kPartial && future.mode != FutureMode::kEnded) {
     bad_rank = call.lowest_error();
   }
   PyObject* outcome;
   if (future.is_of_port()) static_cast<PortWait&>(call).mark_seen();
   if (bad_rank >= 0) {
     outcome = exception_of(future, static_cast<uint32_t>(bad_rank), *call.reply(static_cast<uint32_t>(bad_rank)));
-  } else if (future.mode == FutureMode::kNothing) {
+  } else if (future.mode == FutureMode::kNothing || future.mode == FutureMode::kEnded) {
     outcome = Py_NewRef(Py_None);
   } else if (future.mode == FutureMode::kAll || future.mode == FutureMode::kPartial) {
     outcome = gather_values(future, call);

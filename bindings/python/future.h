@@ -12,6 +12,7 @@ enum class FutureMode {
   kPartial,  // the same, with exceptions in the place of answers that are failures
   kArrival,  // the i-th answer to arrive
   kNothing,  // None when every rank has answered
+  kEnded,    // the same, where a rank that is dead already is as good as one that has answered
   kPort,     // what came to a port (the call is a PortWait)
   kPortRanked,  // (rank, what came)
 };

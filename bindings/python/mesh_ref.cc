@@ -125,7 +125,7 @@ PyObject* mesh_ref_stop(PyObject* self, PyObject* reason) {
   outgoing.header.kind = FrameKind::kStopActor;
   auto call = std::make_shared<PendingCall>(mesh_of(self).members);
   runtime->node().cast(*mesh_of(self).members, outgoing, call);
-  return new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
+  return new_future(std::move(call), FutureMode::kEnded, 0, Py_None);
 }
 
 // ---- EndpointBase ----

@@ -1,6 +1,7 @@
 """Hooks of an actor: clean-up, and one-way messages that found nobody (api.md 2.1, contract clause 5)."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -178,3 +179,19 @@ def test_an_async_hook_is_awaited_and_decides(procs):
         while True:
             strict.count.call_one().get(timeout=LIMIT)
     assert forgiving.count.call_one().get(timeout=LIMIT) == 1
+
+
+class Mortal(Actor):
+    @endpoint
+    def die(self):
+        os._exit(3)
+
+
+@pytest.mark.feature(52)
+def test_a_mesh_that_has_lost_a_process_can_be_stopped():
+    procs = this_host().spawn_procs({"gpus": 2})
+    actors = procs.spawn("mortal", Mortal)
+    with pytest.raises(SupervisionError, match="code 3"):
+        actors.slice(gpus=0).die.call_one().get(timeout=LIMIT)
+    assert actors.stop().get(timeout=LIMIT) is None
+    assert procs.stop().get(timeout=LIMIT) is None
