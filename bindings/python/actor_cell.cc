@@ -34,6 +34,10 @@ PyObject* call_python(PyObject* callable, PyObject* const* args, size_t count) {
   return result;
 }
 
+bool is_expired(const FrameHeader& header) {
+  return header.deadline_ns != 0 && static_cast<uint64_t>(monotonic_ns()) >= header.deadline_ns;
+}
+
 bool is_user_exception() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
 
 // The exception that is set, as an object with its traceback; clears it.
@@ -395,9 +399,7 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
   if (header.deadline_ns != deadline_ns_ || (swarm_ && deadlines_in_use())) {
     set_message_deadline(deadline_ns_ = header.deadline_ns);
   }
-  if (header.deadline_ns != 0 && static_cast<uint64_t>(monotonic_ns()) >= header.deadline_ns) {
-    return Step::kDone;  // its caller has given up
-  }
+  if (is_expired(header)) return Step::kDone;  // its caller has given up
   set_context(*message);
   Ref port;  // kept until an error has been answered: dropped, it would answer itself
   const bool given_port = (header.flags & kFlagGivenPort) != 0;
@@ -420,6 +422,8 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
 }
 
 void PyCell::send_reply(const Ticket& ticket, FrameKind kind, Encoded& encoded) {
+  // Its caller says that the deadline has passed, by its own clock: an answer that says something else must not be first.
+  if (is_expired(ticket.header)) return;
   send_answer(ticket, index_, kind, encoded);
 }
 

@@ -10,6 +10,9 @@ from monarch import _actor
 # After so many messages in a row the loop gets a turn, so that a backlog does not starve tasks and timers.
 _TURN_EVERY = 64
 
+# Seconds after its deadline in which a coroutine is cancelled: late enough that its end is surely no answer any more.
+_AFTER_DEADLINE = 0.0005
+
 
 def run(cell: Any) -> None:
     """Runs until the actor ends. On the actor's own thread."""
@@ -85,7 +88,7 @@ async def _main(cell: Any) -> None:
 async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
     left = ticket.seconds_left
     try:
-        result = await (coroutine if left is None else asyncio.wait_for(coroutine, left))
+        result = await (coroutine if left is None else asyncio.wait_for(coroutine, left + _AFTER_DEADLINE))
     except BaseException as error:
         cell.finish_error(ticket, error)
         if isinstance(error, asyncio.CancelledError) and not cell.failed:
