@@ -125,3 +125,14 @@ def test_a_quorum_asks_one_all_and_nobody(procs):
     lighthouses.beat.broadcast()
     lighthouses.beat.choose().get()
     assert sorted(lighthouses.count.call().get().values()) == [1, 2]
+
+
+@pytest.mark.xfail(strict=True, raises=NotImplementedError, reason="logging_option is not there yet")
+def test_output_of_a_group_is_switched_while_it_runs():
+    async def main():
+        async with this_host().spawn_procs({"gpus": RANKS}) as procs:
+            await procs.logging_option(stream_to_client=True)
+            await procs.logging_option(aggregate_window_sec=None)
+            assert len(await procs.spawn("trainer", TrainingActor).train.call(1, None)) == RANKS
+
+    asyncio.run(main())

@@ -137,6 +137,21 @@ def test_an_engine_in_a_process_of_its_own_gets_handles_by_environment(procs):
     assert store.run.call_one("execute_model", ([1],), {}).get() == "tiny: 9: 1"
 
 
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the transport tcp is not there yet")
+def test_the_engine_chooses_a_transport_before_anything_else():
+    program = """
+from monarch.actor import enable_transport, this_host
+from test_consumers_vllm import Executor
+
+enable_transport("tcp")
+executor = Executor(this_host(), 1)
+executor.collective_rpc("load_model", args=("tiny",))
+executor.shutdown()
+"""  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=Path(__file__).parent)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.feature(46)
 def test_the_extent_of_hosts_tells_their_number():
     hosts = this_host()
