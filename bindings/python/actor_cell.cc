@@ -466,6 +466,7 @@ void PyCell::fail_with_current_exception(const char* while_doing) {
 // A one-way message of ours found nobody: the hook decides whether that ends us (contract clause 5). An async hook is a
 // coroutine to be awaited, which ends us itself.
 void PyCell::handle_undeliverable(const Message& message, Ref* coroutine) {
+  if (state().runtime->is_stopping()) return;  // all are ending: that somebody was faster is no failure
   Ref self = Ref::steal(new_cell_object(shared_from_this()));
   Ref text = Ref::steal(py_string(message.text()));
   const ActorId dest = undeliverable_dest(message);

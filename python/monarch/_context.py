@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._future import Future
+    from monarch._identity import ActorAddr
     from monarch._mesh import ProcMesh
 
 __all__ = ["Context", "context", "current_actor_name", "current_rank", "current_size", "shutdown_context"]
@@ -60,10 +61,12 @@ class ActorInstance:
         self._cell = cell
 
     @property
-    def actor_id(self) -> str:
-        """Name, number and process of this incarnation; unique."""
+    def actor_id(self) -> ActorAddr:
+        """Name, number and process of this incarnation; unique. A ``str``, which also tells its parts."""
+        from monarch._identity import ActorAddr
+
         node, index = self._address
-        return f"{self.name}<{index:x}>@{node:016x}"
+        return ActorAddr(f"{self.name}<{index:x}>@{node:016x}")
 
     @property
     def proc_id(self) -> str:

@@ -1,4 +1,4 @@
-"""Identities as text: ``Uid`` and ``ProcId``."""
+"""Identities as text: ``Uid``, ``ProcId`` and ``ActorAddr``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["ProcId", "Uid"]
+__all__ = ["ActorAddr", "ProcId", "Uid"]
 
 _DIGITS = "123456789abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ"  # base 58: no 0, O, I, l
 _VALUE_MAX = 2**64 - 1
@@ -145,6 +145,32 @@ class ProcId:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ProcId, (self._uid,)
+
+
+class ActorAddr(str):
+    """The identity of an incarnation of an actor: ``context().actor_instance.actor_id``. A ``str``, and its parts."""
+
+    __slots__ = ()
+
+    @property
+    def actor_name(self) -> str:
+        """The name that the actor was spawned under."""
+        return self.rpartition("<")[0]
+
+    @property
+    def label(self) -> str:
+        """As ``actor_name``."""
+        return self.actor_name
+
+    @property
+    def uid(self) -> Uid:
+        """The number of the actor, which is unique in its job but for the ranks of one mesh."""
+        return Uid.instance_from_value(int(self.rpartition("<")[2].partition(">")[0], 16))
+
+    @property
+    def proc_id(self) -> str:
+        """The process, as ``context().actor_instance.proc_id``."""
+        return self.rpartition("@")[2]
 
 
 # ---- Text ----

@@ -73,6 +73,83 @@ def test_the_identities_come_from_four_processes(tmp_path, name):
     assert len({pid for pid, _ in lines}) == len(lines) == 4
 
 
+@pytest.mark.feature(5, 14, 21, 28)
+def test_ping_pong():
+    done = run("ping_pong.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "table 0: ping pong ping pong ping pong",
+        "table 1: ping pong ping pong ping pong",
+        "table 0: ping was the last of 1000",
+        "table 1: ping was the last of 1000",
+    ]
+
+
+@pytest.mark.feature(5, 28)
+def test_the_crawler_finds_each_page_once_and_the_broken_link():
+    done = run("crawler.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    pages = [line.split() for line in done.stdout.splitlines()]
+    assert [page[1] for page in pages] == [
+        "/", "/about", "/animals", "/animals/cat", "/animals/dog", "/animals/unicorn", "/plants", "/plants/rose",
+        "/plants/tree",
+    ]  # fmt: skip
+    assert [page[1] for page in pages if page[0] != "200"] == ["/animals/unicorn"]
+    assert pages[2] == ["200", "/animals", "Animals", "4", "links"]
+
+
+@pytest.mark.xfail(strict=False, reason="the caller may see the expiry of a nested call before its own")
+@pytest.mark.feature(5)
+def test_the_philosophers_block_each_other_without_a_waiter_and_eat_with_one():
+    done = run("dining_philosophers.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "forks are held by [0, 1, 2, 3, 4]",
+        "everybody has one fork and nobody eats",
+        "with a waiter: meals [20, 20, 20, 20, 20], forks are held by [None, None, None, None, None]",
+    ]
+
+
+@pytest.mark.feature(33)
+def test_the_parameter_server_finds_the_parameters_and_the_same_ones_each_time():
+    pytest.importorskip("numpy")
+    done, again = run("parameter_server.py"), run("parameter_server.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == again.stdout
+    losses = re.findall(r"^after +(\d+) steps: loss +([\d.]+)$", done.stdout, re.MULTILINE)
+    assert [int(step) for step, _ in losses] == list(range(0, 61, 10))
+    assert float(losses[0][1]) > 10 and float(losses[-1][1]) < 0.02
+    assert float(re.search(r"^largest error of a parameter: (\S+)$", done.stdout, re.MULTILINE)[1]) < 0.05
+
+
+@pytest.mark.feature(28, 31)
+def test_grpo_learns_and_the_same_each_time():
+    pytest.importorskip("numpy")
+    done, again = run("grpo.py"), run("grpo.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == again.stdout
+    rewards = [float(reward) for reward in re.findall(r": reward ([\d.]+) #+$", done.stdout, re.MULTILINE)]
+    assert len(rewards) == 12
+    assert rewards[0] < 0.7 and rewards[-1] > 0.95
+    assert all(later > earlier - 0.02 for earlier, later in zip(rewards, rewards[1:]))
+
+
+@pytest.mark.feature(24, 74)
+def test_the_notebook_gives_the_results_that_are_stored_in_it():
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    stored = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+    nbformat.validate(stored)
+    notebook = nbformat.from_dict({**stored, "cells": [without_results(cell) for cell in stored.cells]})
+    client = nbclient.NotebookClient(notebook, timeout=DEADLINE_S, kernel_name="python3", shutdown_kernel="immediate")
+    client.execute()
+    for ran, cell in zip(notebook.cells, stored.cells):
+        assert ran.get("outputs") == cell.get("outputs"), cell.source
+
+
+def without_results(cell):
+    return {**cell, "outputs": [], "execution_count": None} if cell.cell_type == "code" else cell
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_digits_trains_a_model_and_agrees_with_one_process(workers):
     pytest.importorskip("sklearn")

@@ -1,11 +1,11 @@
-"""Uid and ProcId."""
+"""Uid, ProcId and ActorAddr."""
 
 import copy
 import pickle
 
 import pytest
 
-from monarch.actor import ProcId, Uid
+from monarch.actor import Actor, ProcId, Uid, context, endpoint
 
 VALUE_MAX = 2**64 - 1
 
@@ -126,3 +126,22 @@ def test_identities_are_immutable():
         Uid.from_string("service").label = "other"
     with pytest.raises(AttributeError):
         ProcId.from_string("service").uid = None
+
+
+@pytest.mark.feature(36, 37)
+def test_the_id_of_an_actor_is_text_and_tells_its_parts(procs):
+    class Named(Actor):
+        @endpoint
+        def identity(self) -> tuple:
+            instance = context().actor_instance
+            return instance.actor_id, instance.proc_id
+
+    mesh = procs.spawn("na<me>@", Named)
+    for _, (actor_id, proc_id) in mesh.identity.call().get(timeout=20).items():
+        assert isinstance(actor_id, str) and actor_id.startswith("na<me>@<")
+        assert (actor_id.actor_name, actor_id.label, actor_id.proc_id) == ("na<me>@", "na<me>@", proc_id)
+        assert actor_id.uid.is_instance and pickle.loads(pickle.dumps(actor_id)).uid == actor_id.uid
+    first, second = (procs.spawn("twice", Named).slice(gpus=0).identity.call_one().get()[0] for _ in range(2))
+    assert first.uid != second.uid and first.proc_id == second.proc_id
+    client = context().actor_instance.actor_id
+    assert (client.actor_name, client.uid.instance_value) == ("root", 0)

@@ -115,6 +115,11 @@ std::optional<std::string> ProcessRuntime::wait_for_stop(int64_t limit_ns) {
   return stop_reason_;
 }
 
+bool ProcessRuntime::is_stopping() {
+  std::lock_guard lock(stop_mutex_);
+  return asked_to_stop_ || stop_reason_;
+}
+
 // The first request, on the control lane, is granted when the second has come behind all that was sent before it, and
 // after `limit_ns` in any case.
 void ProcessRuntime::request_stop(const std::string& reason, int64_t limit_ns) {

@@ -43,6 +43,8 @@ class ProcessRuntime {
   // Worker: waits until the owner asks this process to end, or is gone. Returns the reason. At most `limit_ns` at a
   // time; nullopt: not yet (the caller looks at its signals).
   std::optional<std::string> wait_for_stop(int64_t limit_ns);
+  // Worker, any thread: the owner has asked this process to end.
+  bool is_stopping();
 
   // Any thread. Somebody here was told that a call has failed which these had a part in (Host::note_observed): tells it
   // to the hosts of those that are dead, wherever they are.
