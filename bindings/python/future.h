@@ -20,6 +20,9 @@ enum class FutureMode {
 // results and error texts; may be None.
 PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint);
 
+// The same for the next message of a port. `ranked`: (rank, value).
+PyObject* new_port_future(std::shared_ptr<class PortReceiver> port, bool ranked);
+
 // Waits, with the GIL dropped, until `ready(context)` or the deadline. 1: ready, 0: time-out, -1: a signal handler raised.
 int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call);
 
