@@ -73,12 +73,22 @@ thread_local int64_t awaiting_since_ns = 0;  // this thread's loop sleeps for a 
 
 FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
 
+// Somebody sees how an actor has failed: it need not be said on stderr.
+void note_observed(const FutureState& future, const Message& failure) {
+  if (state().finalizing) return;
+  if (future.is_of_port()) {
+    state().runtime->host().note_observed(std::string(failure.text()));  // the port knows nothing of who failed
+  } else {
+    state().runtime->note_observed(future.call->members());
+  }
+}
+
 // The exception object for an answer that is not a value.
 PyObject* exception_of(const FutureState& future, uint32_t rank, const Message& reply) {
   Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
   if (!number) return nullptr;
   const bool user_error = reply.header.kind == FrameKind::kReplyError;
-  if (!user_error && !state().finalizing) state().runtime->note_observed(future.call->members());
+  if (!user_error) note_observed(future, reply);
   Ref what = Ref::steal(user_error ? decode_value(reply) : py_string(reply.text()));
   if (!what) return nullptr;
   PyObject* args[] = {future.endpoint.get(), number.get(), what.get()};

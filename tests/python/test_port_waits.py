@@ -225,9 +225,8 @@ os._exit(0)
 """  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["fork", "unix"])
-def test_back_pressure_holds_after_awaits_that_were_given_up(way):
-    run = Run(GIVEN_UP, way=way)
+def test_back_pressure_holds_after_awaits_that_were_given_up():
+    run = Run(GIVEN_UP)
     run.line("flooding")
     assert "message to <Port" in run.err_line(limit=LIMIT)
     run.tell("go on\n")
