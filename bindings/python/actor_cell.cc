@@ -22,7 +22,6 @@ namespace {
 // One hold of the GIL: at most so many messages or so long, then it is offered to others.
 constexpr int kBatchMax = 256;
 constexpr int64_t kBatchNs = 1'000'000;
-constexpr uint64_t kGilCopyMax = 256 * 1024;
 constexpr int64_t kUnobservedNs = 1'000'000'000;
 constexpr Py_ssize_t kStackArgs = 16;
 
@@ -64,12 +63,7 @@ void send_answer(const PyCell::Ticket& ticket, ActorIndex sender, FrameKind kind
   reply.header.flags = encoded.flags();
   reply.header.sender = sender;
   Node& node = state().runtime->node();
-  if (encoded.total_bytes() > kGilCopyMax) {
-    GilRelease release;
-    node.reply(ticket.header, ticket.from, kind, reply);
-  } else {
-    node.reply(ticket.header, ticket.from, kind, reply);
-  }
+  without_gil_if_large(encoded.total_bytes(), [&] { node.reply(ticket.header, ticket.from, kind, reply); });
 }
 
 void answer_spawn(const PyCell::Ticket& ticket, const std::string& failure) {
@@ -134,9 +128,21 @@ void PyCell::refuse_rest() {
 }
 
 void PyCell::end(std::string reason, bool failure) {
-  if (std::exchange(ending_, true)) return;
+  if (ending_) return;
   end_is_failure_ = failure;
   end_reason_ = std::move(reason);
+  ending_.store(true, std::memory_order_seq_cst);
+  wake();  // the actor may be asleep: another thread, or a task of its event loop, may end it
+}
+
+void PyCell::owe(const Ticket& ticket) { owed_.emplace(std::pair(ticket.from, ticket.header.token), ticket); }
+void PyCell::settle(const Ticket& ticket) { owed_.erase({ticket.from, ticket.header.token}); }
+
+void PyCell::answer_owed() {
+  for (const auto& [who, ticket] : std::exchange(owed_, {})) {
+    Outgoing why{FrameHeader{}, as_byte_span(end_reason_.data(), end_reason_.size()), {}};
+    node_.reply(ticket.header, ticket.from, FrameKind::kReplyFailed, why);
+  }
 }
 
 void PyCell::report_unobserved() {
@@ -227,6 +233,7 @@ void PyCell::end_life(PyObject* self, PyObject* failure) {
       log_line("__cleanup__ failed: " + describe_exception(problem.get()));
     }
   }
+  answer_owed();
   methods_.clear();
   instance_ = identity_ = extent_ = scalar_extent_ = context_ = Ref();
   if (stop_request_.token != 0) {
@@ -261,19 +268,19 @@ void PyCell::run_sync() {
       if (outcome == Step::kEnd) return;
       if (outcome == Step::kIdle) {
         node_.driver().poll_once();
-        if (mailbox_.empty()) break;
+        if (!has_work()) break;
       }
       if (count % 32 == 31 && (count >= kBatchMax || monotonic_ns() > until_ns)) break;
     }
     GilRelease release;
-    if (!batch_.empty() || !mailbox_.empty()) continue;
-    auto ready = [](const void* self) { return !static_cast<const PyCell*>(self)->mailbox_.empty(); };
+    if (!batch_.empty() || has_work()) continue;
+    auto ready = [](const void* self) { return static_cast<const PyCell*>(self)->has_work(); };
     node_.driver().wait(waiter_, ready, this, kNoDeadline);
   }
 }
 
 bool PyCell::poll_briefly() {
-  auto ready = [](const void* self) { return !static_cast<const PyCell*>(self)->mailbox_.empty(); };
+  auto ready = [](const void* self) { return static_cast<const PyCell*>(self)->has_work(); };
   if (ready(this) || !batch_.empty()) return true;
   const int64_t start_ns = monotonic_ns();
   bool found;
@@ -325,6 +332,7 @@ void PyCell::set_context(const Message& message) {
     }
   }
   if (!extent) PyErr_Clear();
+  message_rank_ = view_rank;
   context_ = Ref::steal(new_context(identity_, extent ? extent : extent_, view_rank, index_));
   context_rank_ = rank;
   context_flags_ = flags;
@@ -337,13 +345,34 @@ void PyCell::make_context_current() {
   if (!token) PyErr_Clear();
 }
 
-PyObject* PyCell::invoke(const Method& method, const Message& message, PyObject* port) {
+void PyCell::set_deadline(uint64_t deadline_ns) {
+  // On a shared thread another actor may have set it meanwhile.
+  if (deadline_ns != deadline_ns_ || (swarm_ && deadlines_in_use())) set_message_deadline(deadline_ns_ = deadline_ns);
+}
+
+// The result, or null if an error has been answered. `ticket` is told whether the method answers through a port.
+Ref PyCell::call_method(const Method& method, const Message& message, Ticket& ticket) {
   CallArguments call;
-  if (!decode_call(message, &call)) return nullptr;
-  const Py_ssize_t count = PyTuple_GET_SIZE(call.args.get());
-  if ((message.header.flags & kFlagGivenPort) != 0 && count > 0) {
-    set_port_rank(PyTuple_GET_ITEM(call.args.get(), 0), message.header.rank);
+  if (!decode_call(message, &call)) {
+    finish_error(ticket);
+    return Ref();
   }
+  const bool given_port = (message.header.flags & kFlagGivenPort) != 0;
+  if (given_port && PyTuple_GET_SIZE(call.args.get()) > 0) {
+    set_port_rank(PyTuple_GET_ITEM(call.args.get(), 0), message_rank_);
+  }
+  // The method answers through the port; what it returns or leaves unsaid is not an answer.
+  ticket.explicit_port = given_port || method.explicit_port || (message.header.flags & kFlagPort) != 0;
+  Ref port;
+  const bool needs_port = ticket.explicit_port && !given_port;
+  if (needs_port) port = Ref::steal(new_reply_port(ticket, *this));
+  Ref result = Ref::steal(needs_port && !port ? nullptr : invoke(method, call, port.get()));
+  if (!result) finish_error(ticket);  // before the port is dropped, which would answer by itself
+  return result;
+}
+
+PyObject* PyCell::invoke(const Method& method, const CallArguments& call, PyObject* port) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(call.args.get());
   const Py_ssize_t extra = port == nullptr ? 1 : 2;  // self, and the response port
   if (count <= kStackArgs && !call.kwargs) {
     PyObject* stack[kStackArgs + 3];
@@ -367,7 +396,10 @@ PyObject* PyCell::invoke(const Method& method, const Message& message, PyObject*
 }
 
 PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
-  if (ending_) return Step::kEnd;
+  if (ending_) {
+    set_deadline(0);  // what follows, hooks among it, is not done for a caller
+    return Step::kEnd;
+  }
   if (batch_.empty()) {
     if (mailbox_.empty()) return Step::kIdle;
     mailbox_.take_all(batch_);
@@ -380,14 +412,14 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     stop_request_ = header;
     stop_from_ = message->from;
     end("stopped: " + std::string(message->text()), /*failure=*/false);
-    return Step::kEnd;
+    return Step::kDone;
   }
   if (header.kind == FrameKind::kUndeliverable) {
+    set_deadline(0);
     *ticket = Ticket{header, message->from};
     ticket->header.token = 0;
     handle_undeliverable(*message, coroutine);
-    if (*coroutine) return Step::kCoroutine;
-    return ending_ ? Step::kEnd : Step::kDone;
+    return *coroutine ? Step::kCoroutine : Step::kDone;
   }
   *ticket = Ticket{header, message->from, false};
   if (header.method >= methods_.size()) {
@@ -395,30 +427,19 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     return Step::kDone;
   }
   const Method& method = methods_[header.method];
-  // On a shared thread another actor may have set it meanwhile.
-  if (header.deadline_ns != deadline_ns_ || (swarm_ && deadlines_in_use())) {
-    set_message_deadline(deadline_ns_ = header.deadline_ns);
-  }
+  set_deadline(header.deadline_ns);
   if (is_expired(header)) return Step::kDone;  // its caller has given up
   set_context(*message);
-  Ref port;  // kept until an error has been answered: dropped, it would answer itself
-  const bool given_port = (header.flags & kFlagGivenPort) != 0;
-  // The method answers through the port; what it returns or leaves unsaid is not an answer.
-  ticket->explicit_port = given_port || method.explicit_port || (header.flags & kFlagPort) != 0;
-  const bool needs_port = ticket->explicit_port && !given_port;
-  if (needs_port) port = Ref::steal(new_reply_port(*ticket, index_));
-  Ref result = Ref::steal(needs_port && !port ? nullptr : invoke(method, *message, port.get()));
+  Ref result = call_method(method, *message, *ticket);
   message.reset();  // arguments that the user kept live on by themselves
-  if (!result) {
-    finish_error(*ticket);
-  } else if (method.kind == MethodKind::kSync) {
+  if (!result) return Step::kDone;
+  if (method.kind == MethodKind::kSync) {
     finish(*ticket, result.get());
-  } else {
-    ticket->concurrent = method.kind == MethodKind::kConcurrent;
-    *coroutine = std::move(result);
-    return Step::kCoroutine;
+    return Step::kDone;
   }
-  return ending_ ? Step::kEnd : Step::kDone;
+  ticket->concurrent = method.kind == MethodKind::kConcurrent;
+  *coroutine = std::move(result);
+  return Step::kCoroutine;
 }
 
 void PyCell::send_reply(const Ticket& ticket, FrameKind kind, Encoded& encoded) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -73,21 +74,25 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   bool finish_error(const Ticket& ticket);
   bool poll_briefly();
   LoopWake& loop_wake() { return loop_wake_; }
-  bool has_message() const { return !mailbox_.empty(); }
+  bool has_work() const { return !mailbox_.empty() || ending_.load(std::memory_order_seq_cst); }
 
   // Any thread. Has the actor ended, and if so, has it failed? `*why` is what its callers are told.
   enum class Ended { kNo, kStopped, kFailed };
   Ended ended(std::string* why);
 
-  ActorIndex index() const { return index_; }
   Swarm* swarm() const { return swarm_.get(); }
   PyObject* instance() const { return instance_ ? instance_.get() : Py_None; }  // borrowed
   PyObject* identity() const { return identity_ ? identity_.get() : Py_None; }
   bool ending() const { return ending_; }
   const std::string& end_reason() const { return end_reason_; }
   bool end_is_failure() const { return end_is_failure_; }
-  // Ends the actor after the current message, as if by stop (failure false) or by an error.
+  // Ends the actor after the current message, as if by stop (failure false) or by an error. Any thread, GIL held.
   void end(std::string reason, bool failure);
+
+  ActorIndex index() const { return index_; }
+  // A port has been made that is to answer a call: until settle() the actor's end answers it. Any thread, GIL held.
+  void owe(const Ticket& ticket);
+  void settle(const Ticket& ticket);
   // Any thread. Was the failure of this actor seen by anybody? If not, one line says it (once).
   void report_unobserved();
 
@@ -99,7 +104,10 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   void fail_with_current_exception(const char* while_doing);
   void set_context(const Message& message);
   void make_context_current();
-  PyObject* invoke(const Method& method, const Message& message, PyObject* port);
+  void set_deadline(uint64_t deadline_ns);
+  Ref call_method(const Method& method, const Message& message, Ticket& ticket);
+  PyObject* invoke(const Method& method, const struct CallArguments& call, PyObject* port);
+  void answer_owed();
   void handle_undeliverable(const Message& message, Ref* coroutine);
   void send_reply(const Ticket& ticket, FrameKind kind, class Encoded& encoded);
   std::string epitaph();
@@ -129,13 +137,16 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   Ref scalar_extent_;
   Ref context_;   // the Context object that is current, and what it was made for:
   uint32_t context_rank_ = 0;
+  uint32_t message_rank_ = 0;  // as Python sees it
   uint8_t context_flags_ = 0;
   std::vector<std::byte> context_view_;
   uint64_t deadline_ns_ = 0;  // of the message that set it last
   FrameHeader stop_request_;
   NodeId stop_from_ = 0;
 
-  bool ending_ = false;
+  std::map<std::pair<NodeId, uint64_t>, Ticket> owed_;  // by who waits and its token
+
+  std::atomic<bool> ending_{false};
   bool end_is_failure_ = false;
   std::string end_reason_;
   std::mutex epitaph_mutex_;  // guards the three below

@@ -106,7 +106,7 @@ PyObject* cell_finish_error(PyObject* self, PyObject* const* args, Py_ssize_t co
 PyObject* cell_poll(PyObject* self, PyObject*) { return PyBool_FromLong(cell_of(self).poll_briefly()); }
 PyObject* cell_arm(PyObject* self, PyObject*) {
   PyCell& cell = cell_of(self);
-  return PyBool_FromLong(cell.loop_wake().arm([&cell] { return cell.has_message(); }));
+  return PyBool_FromLong(cell.loop_wake().arm([&cell] { return cell.has_work(); }));
 }
 PyObject* cell_disarm(PyObject* self, PyObject*) {
   cell_of(self).loop_wake().disarm();

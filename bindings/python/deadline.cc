@@ -18,16 +18,23 @@ void raise_deadline_exceeded(const char* text) {
   PyErr_SetString(state().deadline_exceeded.get(), text);
 }
 
-bool find_deadline(double option_seconds, int64_t* deadline_ns) {
+bool code_deadline(int64_t* deadline_ns) {
   *deadline_ns = 0;
-  if (option_seconds > 0) *deadline_ns = monotonic_ns() + static_cast<int64_t>(option_seconds * 1e9);
   if (!deadlines_in_use()) return true;
   PyObject* found;
   if (PyContextVar_Get(state().deadline_var.get(), Py_None, &found) != 0) return false;
   const Ref held = Ref::steal(found);
   if (found == Py_None) return true;
-  const int64_t inherited_ns = PyLong_AsLongLong(found);
-  if (inherited_ns == -1 && PyErr_Occurred()) return false;
+  *deadline_ns = PyLong_AsLongLong(found);
+  return *deadline_ns != -1 || !PyErr_Occurred();
+}
+
+bool find_deadline(double option_seconds, int64_t* deadline_ns) {
+  *deadline_ns = 0;
+  if (option_seconds > 0) *deadline_ns = monotonic_ns() + static_cast<int64_t>(option_seconds * 1e9);
+  int64_t inherited_ns;
+  if (!code_deadline(&inherited_ns)) return false;
+  if (inherited_ns == 0) return true;
   if (inherited_ns <= monotonic_ns()) {
     raise_deadline_exceeded("the deadline has passed: nothing was sent");
     return false;

@@ -7,8 +7,11 @@
 
 namespace monarch {
 
-// GIL held. `option_seconds`: the endpoint's own, 0 for none. `*deadline_ns` on the monotonic clock, 0: there is none.
-// False: it has passed, and DeadlineExceeded is set.
+// GIL held. The deadline of the code that runs, on the monotonic clock; 0: there is none. False: an exception is set.
+bool code_deadline(int64_t* deadline_ns);
+
+// GIL held. The same for something that is sent now; `option_seconds`: the endpoint's own deadline, 0 for none. False: it
+// has passed, and DeadlineExceeded is set.
 bool find_deadline(double option_seconds, int64_t* deadline_ns);
 
 // The message that is handled on this thread has this deadline; 0: none.

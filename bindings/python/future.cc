@@ -33,23 +33,35 @@ struct Awaited {
 };
 
 struct FutureState {
-  std::shared_ptr<PendingCall> call;  // null once the outcome is there
+  std::shared_ptr<PendingCall> call;  // null once the outcome is there; of a port also while nobody waits
 
   FutureMode mode;
   uint32_t arrival;
   Ref endpoint;
   Ref outcome;  // once somebody has looked
   bool failed = false;
+  // Of a port. Who gives up waiting leaves the line: his place would take messages that others wait for, out of order.
+  std::shared_ptr<PortReceiver> port;
+  int waiting = 0;
 
   FutureState(std::shared_ptr<PendingCall> of, FutureMode how, uint32_t which, Ref by)
       : call(std::move(of)), mode(how), arrival(which), endpoint(std::move(by)) {}
   FutureState(FutureState&&) = default;
   FutureState& operator=(FutureState&&) = delete;
   ~FutureState() {
-    if (call && is_of_port() && state().forked) new std::shared_ptr(std::move(call));  // may not touch the runtime
+    if (!port || !state().forked) return;
+    new std::shared_ptr(std::move(call));  // a fork()ed child may not touch the runtime
+    new std::shared_ptr(std::move(port));
   }
 
   bool is_of_port() const { return mode == FutureMode::kPort || mode == FutureMode::kPortRanked; }
+  void begin_waiting() {
+    ++waiting;
+    if (!call && port) call = port->receive();
+  }
+  void give_up() {
+    if (--waiting == 0 && port) call.reset();
+  }
   bool is_ready() const { return outcome || (call && Awaited{call, arrivals_wanted()}.there()); }
   uint32_t arrivals_wanted() const {
     if (mode == FutureMode::kPartial || mode == FutureMode::kEnded) return call->size();
@@ -62,12 +74,22 @@ thread_local int64_t awaiting_since_ns = 0;  // this thread's loop sleeps for a 
 
 FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
 
+// Somebody sees how an actor has failed: it need not be said on stderr.
+void note_observed(const FutureState& future, const Message& failure) {
+  if (state().finalizing) return;
+  if (future.is_of_port()) {
+    state().runtime->host().note_observed(std::string(failure.text()));  // the port knows nothing of who failed
+  } else {
+    state().runtime->note_observed(future.call->members());
+  }
+}
+
 // The exception object for an answer that is not a value.
 PyObject* exception_of(const FutureState& future, uint32_t rank, const Message& reply) {
   Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
   if (!number) return nullptr;
   const bool user_error = reply.header.kind == FrameKind::kReplyError;
-  if (!user_error && !state().finalizing) state().runtime->note_observed(future.call->members());
+  if (!user_error) note_observed(future, reply);
   Ref what = Ref::steal(user_error ? decode_value(reply) : py_string(reply.text()));
   if (!what) return nullptr;
   PyObject* args[] = {future.endpoint.get(), number.get(), what.get()};
@@ -113,7 +135,7 @@ PyObject* received(const FutureState& future, const Message& message) {
 // Looks at the answers, which are there. False: something went wrong while looking, with the exception set.
 bool settle(FutureState& future) {
   if (future.outcome) return true;
-  if (state().finalizing && require_runtime() == nullptr) return false;  // what makes exceptions may be gone
+  if (!state().actor_error && require_runtime() == nullptr) return false;  // the script has ended: forget_hooks()
   const std::shared_ptr<PendingCall> kept = future.call;
   PendingCall& call = *kept;
   int64_t bad_rank = -1;
@@ -157,6 +179,7 @@ bool settle(FutureState& future) {
   future.outcome = Ref::steal(outcome);
   // The answers are not needed any more; a call that others share (stream) keeps them until they are gone.
   if (future.mode != FutureMode::kArrival) future.call.reset();
+  future.port.reset();
   return true;
 }
 
@@ -218,24 +241,51 @@ bool deadline_of(PyObject* timeout, int64_t* deadline_ns) {
   return true;
 }
 
-// 1: ready, 0: time-out, -1: exception.
-int wait_until_ready(FutureState& future, int64_t deadline_ns) {
+constexpr char kWaitedTooLong[] = "the deadline has passed while this was waited for";
+
+// When the code that runs may wait no longer for this; 0: never, as for a call that will be given up by then. False: that
+// time has passed, and DeadlineExceeded is set.
+bool find_wait_deadline(const FutureState& future, int64_t* deadline_ns) {
+  *deadline_ns = 0;
+  int64_t code_ns;
+  if (!code_deadline(&code_ns)) return false;
+  const int64_t call_ns = future.call->deadline_ns();
+  if (code_ns == 0 || (call_ns != 0 && call_ns <= code_ns)) return true;
+  *deadline_ns = code_ns;
+  if (code_ns > monotonic_ns()) return true;
+  raise_deadline_exceeded(kWaitedTooLong);
+  return false;
+}
+
+int wait_in_line(FutureState& future, int64_t deadline_ns) {
   if (future.is_ready()) return 1;
   if (require_runtime() == nullptr || !check_self_call(future)) return -1;
   if (has_running_loop()) {
     Ref warned = Ref::steal(PyObject_CallNoArgs(state().warn_running_loop.get()));
     if (!warned) return -1;
   }
-  if (!future.call) return 1;  // the warning ran Python code, and another thread was first
+  if (future.outcome) return 1;  // the warning ran Python code, and another thread was first
   int64_t code_deadline_ns;
-  if (!find_deadline(0, &code_deadline_ns)) return -1;
+  if (!find_wait_deadline(future, &code_deadline_ns)) return -1;
   const Awaited awaited{future.call, future.arrivals_wanted()};
   const bool first = code_deadline_ns != 0 && code_deadline_ns < deadline_ns;
   const int outcome =
       wait_for(&Awaited::ready, &awaited, first ? code_deadline_ns : deadline_ns, awaited.call.get());
   if (outcome != 0 || !first) return outcome;
-  raise_deadline_exceeded("the deadline has passed while this was waited for");
+  raise_deadline_exceeded(kWaitedTooLong);
   return -1;
+}
+
+// 1: ready, 0: time-out, -1: exception.
+int wait_until_ready(FutureState& future, int64_t deadline_ns) {
+  future.begin_waiting();
+  const int outcome = wait_in_line(future, deadline_ns);
+  if (outcome == 1) {
+    --future.waiting;
+  } else {
+    future.give_up();
+  }
+  return outcome;
 }
 
 bool parse_timeout(PyObject* const* args, Py_ssize_t count, PyObject* names, PyObject** timeout) {
@@ -288,6 +338,7 @@ PyObject* future_wait(PyObject* self, PyObject* timeout) {
 PyObject* future_poll(PyObject* self, PyObject*) {
   FutureState& future = future_of(self);
   if (future.is_ready()) Py_RETURN_TRUE;
+  if (!future.call) Py_RETURN_FALSE;
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   const int64_t start_ns = monotonic_ns();
@@ -313,10 +364,19 @@ PyObject* future_outcome(PyObject* self, PyObject*) {
   return give(future_of(self));
 }
 
-// _call_size() -> int
-PyObject* future_call_size(PyObject* self, PyObject*) {
+// _give_up(): whoever had it watched waits no more
+PyObject* future_give_up(PyObject* self, PyObject*) {
+  future_of(self).give_up();
+  Py_RETURN_NONE;
+}
+
+// _seconds_left() -> float or None: how long the code that runs may wait for this; raises DeadlineExceeded if no longer
+PyObject* future_seconds_left(PyObject* self, PyObject*) {
   const FutureState& future = future_of(self);
-  return PyLong_FromUnsignedLong(future.call ? future.call->size() : 0);
+  int64_t deadline_ns = 0;
+  if (future.call && !find_wait_deadline(future, &deadline_ns)) return nullptr;
+  if (deadline_ns == 0) Py_RETURN_NONE;
+  return PyFloat_FromDouble(static_cast<double>(deadline_ns - monotonic_ns()) / 1e9);
 }
 
 int future_traverse(PyObject* self, visitproc visit, void* arg) {
@@ -376,7 +436,7 @@ PyObject* bridge_drain(PyObject* self, PyObject*) {
   return list;
 }
 
-// watch(future, ticket): drain() will give the ticket when the future is ready.
+// watch(future, ticket): drain() will give the ticket when the future is ready. Ended early by future._give_up().
 PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 2 || !PyObject_TypeCheck(args[0], future_base_type)) {
     PyErr_SetString(PyExc_TypeError, "watch(future, ticket)");
@@ -388,6 +448,7 @@ PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) 
   if (runtime == nullptr) return nullptr;
   BridgeRef bridge = unbox<BridgeRef>(self);
   FutureState& future = future_of(args[0]);
+  if (!future.outcome) future.begin_waiting();
   if (!future.call) {
     bridge->complete(ticket);
   } else {
@@ -436,6 +497,13 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
   return outcome;
 }
 
+PyObject* new_port_future(std::shared_ptr<PortReceiver> port, bool ranked) {
+  auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
+  FutureState future(port->receive(), ranked ? FutureMode::kPortRanked : FutureMode::kPort, 0, Ref::borrow(Py_None));
+  future.port = std::move(port);
+  return box<FutureState>(type, std::move(future));
+}
+
 PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint) {
   auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
   return box<FutureState>(type, FutureState(std::move(call), mode, arrival, Ref::borrow(endpoint)));
@@ -467,7 +535,8 @@ bool add_future_types(PyObject* module) {
       {"_poll", future_poll, METH_NOARGS, nullptr},
       {"_ready", future_ready, METH_NOARGS, nullptr},
       {"_outcome", future_outcome, METH_NOARGS, nullptr},
-      {"_call_size", future_call_size, METH_NOARGS, nullptr},
+      {"_give_up", future_give_up, METH_NOARGS, nullptr},
+      {"_seconds_left", future_seconds_left, METH_NOARGS, nullptr},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyType_Slot future_slots[] = {

@@ -21,6 +21,9 @@ enum class FutureMode {
 // results and error texts; may be None.
 PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint);
 
+// The same for the next message of a port. `ranked`: (rank, value).
+PyObject* new_port_future(std::shared_ptr<class PortReceiver> port, bool ranked);
+
 // A future that is there already: a value, or (`failed`) the exception that looking at it raises.
 PyObject* new_completed_future(PyObject* outcome, bool failed);
 

@@ -41,6 +41,15 @@ class GilRelease {
   PyThreadState* state_;
 };
 
+// Runs what copies so many bytes: without the GIL if that takes long.
+template <typename Copy>
+void without_gil_if_large(uint64_t bytes, Copy copy) {
+  constexpr uint64_t kGilCopyMax = 256 * 1024;
+  if (bytes <= kGilCopyMax) return copy();
+  GilRelease release;
+  copy();
+}
+
 // Gives a native thread a thread state that it keeps until it ends (a fresh one each time would cost 10 us), and takes
 // the GIL for the scope.
 class GilThread {

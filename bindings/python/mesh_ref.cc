@@ -4,7 +4,6 @@
 #include "deadline.h"
 #include "future.h"
 #include "gil.h"
-#include "monarch/actor/port.h"
 #include "port.h"
 #include "state.h"
 
@@ -12,8 +11,8 @@ namespace monarch {
 
 namespace {
 
-// Above this a copy is made without the GIL.
-constexpr uint64_t kGilCopyMax = 256 * 1024;
+// A call with more than this waits for room, as one-way messages do.
+constexpr uint64_t kFloodBytes = 256 * 1024;
 
 PyTypeObject* mesh_ref_type = nullptr;
 
@@ -68,13 +67,7 @@ void send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader 
   header.sender = current_sender();
   if ((mesh.flags & kFlagView) != 0) encoded.add_part(mesh.view);
   Outgoing outgoing{header, encoded.body(), encoded.parts()};
-  Node& node = runtime.node();
-  if (encoded.total_bytes() > kGilCopyMax) {
-    GilRelease release;
-    node.cast(*mesh.members, outgoing, call);
-  } else {
-    node.cast(*mesh.members, outgoing, call);
-  }
+  without_gil_if_large(encoded.total_bytes(), [&] { runtime.node().cast(*mesh.members, outgoing, call); });
 }
 
 // spawn(kind, swarm, value) -> Future: makes the actors; the future is there when their constructors are done. With
@@ -185,7 +178,7 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return false;
   Encoded encoded;
   if (!encode_arguments(self, args, count, names, encoded)) return false;
-  const bool may_flood = !call || encoded.total_bytes() > kGilCopyMax;
+  const bool may_flood = !call || encoded.total_bytes() > kFloodBytes;
   if (may_flood && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
   FrameHeader header;
   if (call) header.deadline_ns = static_cast<uint64_t>(deadline_ns);
@@ -234,13 +227,13 @@ PyObject* endpoint_stream(PyObject* self, PyObject* const* args, Py_ssize_t coun
   return list.release();
 }
 
-// _send(port, ...): the answers go to a port, those of a method that answers through a port from there
+// _send(port, first_rank, ...): the answers go to a port
 PyObject* endpoint_send(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  ActorId port;
-  if (count < 1 || !port_address(args[0], &port)) return nullptr;
+  if (!check_port(args[0])) return nullptr;
+  const auto first_rank = static_cast<uint32_t>(PyLong_AsUnsignedLong(args[1]));
   auto call = new_call(self);
-  if (!start_call(self, args + 1, count - 1, names, call)) return nullptr;
-  relay_answers(state().runtime->node(), call, port);
+  if (!start_call(self, args + 2, count - 2, names, call)) return nullptr;
+  relay_to_port(args[0], call, first_rank);
   Py_RETURN_NONE;
 }
 
@@ -253,6 +246,7 @@ PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
   int64_t deadline_ns;
   if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return nullptr;
   Encoded encoded;
+  if (!check_port(PyTuple_GET_ITEM(PyTuple_GET_ITEM(pair, 0), 0))) return nullptr;
   if (!encoded.encode_pickled(pair) || !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return nullptr;
   FrameHeader header;
   header.kind = FrameKind::kOneway;

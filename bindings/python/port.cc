@@ -1,11 +1,14 @@
 #include "port.h"
 
+#include <cinttypes>
+#include <cstdio>
 #include <optional>
 #include <utility>
 
 #include "codec.h"
 #include "deadline.h"
 #include "future.h"
+#include "gil.h"
 #include "mesh_ref.h"
 #include "monarch/actor/port.h"
 #include "state.h"
@@ -16,17 +19,22 @@ namespace {
 
 PyTypeObject* port_base_type = nullptr;
 
-// Answers a call, from any thread. One that nobody kept and that never answered tells its caller so; after it has
-// travelled, that is the business of its copies, of which there may be many, so nobody's.
+// Answers a call, from any thread. One that nobody kept and that never answered tells its caller so, and so does the end
+// of its actor; after it has travelled, that is the business of its copies, of which there may be many, so nobody's.
 class ReplyPort {
  public:
-  ReplyPort(const PyCell::Ticket& ticket, ActorIndex sender, bool travelled)
-      : ticket_(ticket), sender_(sender), settled_(travelled) {}
+  ReplyPort(const PyCell::Ticket& ticket, PyCell& cell)
+      : ticket_(ticket), sender_(cell.index()), cell_(cell.weak_from_this()), settled_(ticket.header.token == 0) {
+    if (!settled_) cell.owe(ticket_);
+  }
+  // A copy that came here in a message.
+  ReplyPort(const PyCell::Ticket& ticket, ActorIndex sender) : ticket_(ticket), sender_(sender), settled_(true) {}
   ReplyPort(ReplyPort&& other) noexcept
-      : ticket_(other.ticket_), sender_(other.sender_), settled_(std::exchange(other.settled_, true)) {}
+      : ticket_(other.ticket_), sender_(other.sender_), cell_(std::move(other.cell_)),
+        settled_(std::exchange(other.settled_, true)) {}
   ReplyPort& operator=(ReplyPort&&) = delete;
   ~ReplyPort() {
-    if (settled_ || ticket_.header.token == 0 || state().runtime == nullptr || state().finalizing) return;
+    if (!settle() || state().runtime == nullptr || state().finalizing) return;
     ValueWriter gone;
     gone.begin_tuple(2);
     gone.str("__eof__");
@@ -36,19 +44,31 @@ class ReplyPort {
   }
 
   void answer(FrameKind kind, const Encoded& encoded) {
-    settled_ = true;
+    settle();
     if (ticket_.header.token != 0) send_answer(ticket_, sender_, kind, encoded);
   }
   // (from, token, rank): what a copy elsewhere is made of.
   PyObject* travel() {
-    settled_ = true;
+    settle();
     return Py_BuildValue("(KKI)", ticket_.from, ticket_.header.token, ticket_.header.rank);
+  }
+  void relay(Node& node, const std::shared_ptr<PendingCall>& call) {
+    settle();
+    relay_answers(node, call, ticket_.header, ticket_.from);
   }
 
  private:
+  // False: it was settled before.
+  bool settle() {
+    if (std::exchange(settled_, true)) return false;
+    if (const auto cell = cell_.lock()) cell->settle(ticket_);
+    return true;
+  }
+
   const PyCell::Ticket ticket_;
   const ActorIndex sender_;
-  bool settled_ = false;
+  std::weak_ptr<PyCell> cell_;
+  bool settled_;
 };
 
 struct PortState {
@@ -85,7 +105,7 @@ PyObject* port_answering(PyObject* type, PyObject* args) {
   ticket.header.token = token;
   ticket.header.rank = rank;
   PortState port;
-  port.reply.emplace(ticket, current_sender(), /*travelled=*/true);
+  port.reply.emplace(ticket, current_sender());
   return box<PortState>(reinterpret_cast<PyTypeObject*>(type), std::move(port));
 }
 
@@ -95,6 +115,14 @@ PyObject* port_parts(PyObject* self, PyObject*) {
   if (port.reply) return port.reply->travel();
   return Py_BuildValue("(KKOL)", port.address.node, port.address.index, port.once ? Py_True : Py_False,
                        static_cast<long long>(port.rank));
+}
+
+PyObject* port_repr(PyObject* self) {
+  const PortState& port = port_of(self);
+  if (port.reply) return py_string("<Port that answers a call>");
+  char text[64];
+  std::snprintf(text, sizeof text, "<Port %" PRIx64 "@%016" PRIx64 ">", port.address.index, port.address.node);
+  return py_string(text);
 }
 
 bool post(PyObject* self, uint32_t method, Encoded& encoded) {
@@ -108,7 +136,10 @@ bool post(PyObject* self, uint32_t method, Encoded& encoded) {
     return false;
   }
   const Members members{{port.address}};
-  if (!wait_for_room(*runtime, members, self, deadline_ns)) return false;
+  if (!wait_for_room(*runtime, members, self, deadline_ns)) {
+    port.used = false;
+    return false;
+  }
   Outgoing outgoing{FrameHeader{}, encoded.body(), encoded.parts()};
   outgoing.header.flags = static_cast<uint8_t>(encoded.flags() | (port.quiet ? kFlagQuiet : 0));
   outgoing.header.sender = current_sender();
@@ -117,7 +148,7 @@ bool post(PyObject* self, uint32_t method, Encoded& encoded) {
     outgoing.header.method |= kPortRanked;
     outgoing.header.rank = static_cast<uint32_t>(port.rank);
   }
-  runtime->node().post(port.address, outgoing);
+  without_gil_if_large(encoded.total_bytes(), [&] { runtime->node().post(port.address, outgoing); });
   return true;
 }
 
@@ -180,15 +211,14 @@ PyObject* receiver_address(PyObject* self, PyObject*) {
 // _receive(ranked) -> Future
 PyObject* receiver_receive(PyObject* self, PyObject* ranked) {
   if (require_runtime() == nullptr) return nullptr;
-  const FutureMode mode = ranked == Py_True ? FutureMode::kPortRanked : FutureMode::kPort;
-  return new_future(unbox<ReceiverRef>(self)->receive(), mode, 0, Py_None);
+  return new_port_future(unbox<ReceiverRef>(self), ranked == Py_True);
 }
 
 }  // namespace
 
-PyObject* new_reply_port(const PyCell::Ticket& ticket, ActorIndex sender) {
+PyObject* new_reply_port(const PyCell::Ticket& ticket, PyCell& cell) {
   PortState port;
-  port.reply.emplace(ticket, sender, /*travelled=*/false);
+  port.reply.emplace(ticket, cell);
   return box<PortState>(reinterpret_cast<PyTypeObject*>(state().port_type.get()), std::move(port));
 }
 
@@ -198,13 +228,17 @@ void set_port_rank(PyObject* object, uint32_t rank) {
   if (port.rank < 0) port.rank = rank;
 }
 
-bool port_address(PyObject* object, ActorId* address) {
-  if (!PyObject_TypeCheck(object, port_base_type) || port_of(object).reply) {
-    PyErr_Format(PyExc_TypeError, "expected a Port of Channel.open(), not %R", object);
-    return false;
-  }
-  *address = port_of(object).address;
-  return true;
+bool check_port(PyObject* object) {
+  if (PyObject_TypeCheck(object, port_base_type)) return true;
+  PyErr_Format(PyExc_TypeError, "expected a Port, not %R", object);
+  return false;
+}
+
+void relay_to_port(PyObject* object, const std::shared_ptr<PendingCall>& call, uint32_t first_rank) {
+  PortState& port = port_of(object);
+  Node& node = state().runtime->node();
+  if (port.reply) return port.reply->relay(node, call);
+  relay_answers(node, call, port.address, first_rank);
 }
 
 bool add_port_types(PyObject* module) {
@@ -222,6 +256,7 @@ bool add_port_types(PyObject* module) {
   static PyType_Slot port_slots[] = {
       {Py_tp_new, reinterpret_cast<void*>(port_new)},
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<PortState>)},
+      {Py_tp_repr, reinterpret_cast<void*>(port_repr)},
       {Py_tp_methods, port_methods},
       {Py_tp_getset, port_fields},
       {0, nullptr},

@@ -6,14 +6,17 @@
 
 namespace monarch {
 
-// A new reference, or null with an exception: answers the call of `ticket`.
-PyObject* new_reply_port(const PyCell::Ticket& ticket, ActorIndex sender);
+// A new reference, or null with an exception: answers the call of `ticket`, which `cell` is handling.
+PyObject* new_reply_port(const PyCell::Ticket& ticket, PyCell& cell);
 
 // If `object` is a port without a rank: what is sent through it from now on comes from this rank.
 void set_port_rank(PyObject* object, uint32_t rank);
 
-// The address behind a port of Channel.open(); false with TypeError: it is none.
-bool port_address(PyObject* object, ActorId* address);
+// False with TypeError: `object` is no port.
+bool check_port(PyObject* object);
+
+// Sends the answers of `call` on through a port, with ranks counted from `first_rank`.
+void relay_to_port(PyObject* port, const std::shared_ptr<PendingCall>& call, uint32_t first_rank);
 
 bool add_port_types(PyObject* module);
 

@@ -97,6 +97,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
       continue;
     }
     PyCell& current = **cell;
+    if (current.over_) continue;  // written by this thread only
     if (current.busy_) {
       current.scheduled_.store(false, std::memory_order_seq_cst);  // resume() looks for messages
       continue;
@@ -104,6 +105,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
     current.enter();
     PyCell::Step outcome = PyCell::Step::kDone;
     for (int i = 0; i < kTurnMax && outcome == PyCell::Step::kDone; ++i) outcome = current.step(coroutine, ticket);
+    if (outcome == PyCell::Step::kDone && current.ending()) outcome = PyCell::Step::kEnd;
     if (outcome == PyCell::Step::kEnd) {
       if (is_async_) {
         *coroutine = Ref();
@@ -124,7 +126,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
 bool Swarm::resume(const std::shared_ptr<PyCell>& cell) {
   if (cell->ending()) return true;
   cell->busy_ = false;
-  if (!cell->batch_.empty() || cell->has_message()) ready(cell);
+  if (!cell->batch_.empty() || cell->has_work()) ready(cell);
   return false;
 }
 

@@ -90,6 +90,8 @@ async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
     try:
         result = await (coroutine if left is None else asyncio.wait_for(coroutine, left + _AFTER_DEADLINE))
     except BaseException as error:
+        if left is not None and isinstance(error, asyncio.TimeoutError) and ticket.seconds_left <= 0:
+            return  # it was cancelled: its caller has given up
         cell.finish_error(ticket, error)
         if isinstance(error, asyncio.CancelledError) and not cell.failed:
             raise

@@ -248,17 +248,19 @@ class Endpoint(_core.EndpointBase):
 
     def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Asks one rank, uniformly at random for each call (load is not considered); the future gives its answer."""
-        return self._chosen().call_one(*args, **kwargs)
+        _, chosen = self._choose_rank()
+        return chosen.call_one(*args, **kwargs)
 
-    def _chosen(self) -> Endpoint:
+    def _choose_rank(self) -> tuple[int, Endpoint]:
         import random
 
-        return self._mesh._choice(random.randrange(len(self._mesh)), self)._with_options(self._options)
+        rank = random.randrange(len(self._mesh))
+        return rank, self._mesh._choice(rank, self)._with_options(self._options)
 
     @property
     def _answers_by_port(self) -> bool:
-        _, kind = table_of(self._mesh._class).functions[self._number]
-        return bool(kind & EXPLICIT_PORT or self._flags & PORT_FLAG)
+        table = table_of(self._mesh._class)
+        return not table.native and bool(table.functions[self._number][1] & EXPLICIT_PORT or self._flags & PORT_FLAG)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
         """Asks every rank with one call; gives a future per rank, the i-th of which is the i-th answer to arrive."""
@@ -347,18 +349,19 @@ def send(
 
     The answers go to ``port``, each with the rank of its actor, failures as exceptions; without a port nobody answers,
     as for ``broadcast``. An endpoint with an explicit response port is given ``port`` itself, and may send through it
-    as often as it likes. ``ValueError`` for another selection.
+    as often as it likes. ``port`` may itself be the explicit response port of a call, whose answer is then the first
+    one. ``ValueError`` for another selection.
     """
     if selection not in ("all", "choose"):
         raise ValueError(f"Invalid selection: {selection}")
-    target = endpoint._chosen() if selection == "choose" else endpoint
+    rank, target = endpoint._choose_rank() if selection == "choose" else (0, endpoint)
     if port is None:
         target.broadcast(*args, **kwargs)
     elif target._answers_by_port:
         bind_arguments(target, args, kwargs)
         target._send_with_port((port, *args), kwargs)
     else:
-        target._send(port, *args, **kwargs)
+        target._send(port, rank, *args, **kwargs)
 
 
 if TYPE_CHECKING:

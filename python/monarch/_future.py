@@ -46,13 +46,24 @@ class Future(_core.FutureBase, Generic[R]):
             raise ValueError("__await__ with no active event loop (either asyncio or tokio)")
         # A short look at the rings is cheaper than a turn of the loop, unless the loop has something else to do.
         if not (self._poll() if _is_quiet(loop) else self._ready()):
-            yield from _observe(self, loop)
+            yield from self._wait_on(loop)
         return self._outcome()
 
-    async def _wait_async(self) -> None:
-        """Until the outcome is there, without looking at it."""
-        if not self._ready():
-            await _observe(self, _running_loop())
+    def _wait_on(self, loop: Any) -> Generator[Any, None, None]:
+        """Until the outcome is there, without looking at it; or until the deadline of the code that waits."""
+        waiter = _observe(self, loop)
+        timer = None
+        try:
+            left = self._seconds_left()
+            if left is not None:
+                timer = loop.call_later(left, _give_up_at_deadline, waiter)
+            yield from waiter
+        except BaseException:
+            self._give_up()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """A new ``asyncio.Future`` of the running loop with the same outcome; without a loop ``RuntimeError``."""
@@ -67,12 +78,17 @@ class Future(_core.FutureBase, Generic[R]):
             try:
                 copy.set_result(self._outcome())
             except BaseException as error:
-                copy.set_exception(error)
+                set_exception(copy, error)
+
+        def give_up(_: Any) -> None:
+            if copy.cancelled():
+                self._give_up()
 
         if self._ready():
             finish(None)
         else:
             _observe(self, loop).add_done_callback(finish)
+            copy.add_done_callback(give_up)
         return copy
 
     def _take_inner(self) -> Any:
@@ -94,6 +110,22 @@ def _running_loop() -> Any:
     import asyncio
 
     return asyncio._get_running_loop()
+
+
+def set_exception(future: Any, error: BaseException) -> None:
+    """Of asyncio's futures, which before Python 3.12 refuse a StopIteration."""
+    if isinstance(error, StopIteration):
+        outer = RuntimeError("the outcome was a StopIteration")
+        outer.__cause__ = error
+        error = outer
+    future.set_exception(error)
+
+
+def _give_up_at_deadline(waiter: Any) -> None:
+    if not waiter.done():
+        from monarch._exceptions import DeadlineExceeded
+
+        waiter.set_exception(DeadlineExceeded("the deadline has passed while this was waited for"))
 
 
 def _is_quiet(loop: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from monarch import _core
 from monarch._exceptions import WouldBlockRuntime
-from monarch._future import Future, warn_running_loop
+from monarch._future import Future, set_exception, warn_running_loop
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,7 +78,7 @@ class DoneFuture(Future[R]):
                 return
             error = self._done.exception()
             if error is not None:
-                copy.set_exception(error)
+                set_exception(copy, error)
             else:
                 copy.set_result(self._done.result())
 
@@ -271,9 +271,13 @@ class FoldFuture(Future[Any]):
     result = get
 
     def __await__(self) -> Generator[Any, None, Any]:
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            raise ValueError("__await__ with no active event loop (either asyncio or tokio)")
         while (waiting := self._waiting_for()) is not None:
             position, answer = waiting
-            yield from answer._wait_async().__await__()
+            if not answer._ready():
+                yield from answer._wait_on(loop)
             self._fold(position, answer)
         return self._result()
 

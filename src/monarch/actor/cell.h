@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "monarch/base/ids.h"
 #include "monarch/net/message.h"
@@ -17,6 +18,8 @@ class Cell {
   // Any thread: requests, one-way messages, kStopActor and kUndeliverable, in order per sender. Must not block and must
   // not take the GIL. A cell that has ended answers through Node::refuse().
   virtual void deliver(MessagePtr message) = 0;
+  // Any thread: the node has ended (Node::close_links). Who waits in here for messages is told, now and later.
+  virtual void on_node_closed(std::string_view) {}
 };
 
 // Makes the cells of one kind of actor out of kSpawn frames.

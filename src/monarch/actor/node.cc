@@ -100,6 +100,12 @@ void Node::close_links() {
   for (auto& link : links) link->close();
   fail_owed([this](NodeId node) { return node != id_; }, kEnding);
   refuse_early([](ActorIndex) { return true; }, kEnding);
+  std::vector<std::shared_ptr<Cell>> cells;
+  {
+    std::lock_guard lock(cells_mutex_);
+    for (const auto& [index, cell] : cells_) cells.push_back(cell);
+  }
+  for (const auto& cell : cells) cell->on_node_closed(kEnding);
 }
 
 bool Node::is_down(NodeId node, std::string* reason) const {
@@ -143,7 +149,7 @@ void Node::fail_owed(const std::function<bool(NodeId)>& owed_by, const std::stri
   for (const Owed& entry : owed) {
     const auto& ids = entry.call->members().ids;
     for (uint32_t rank = 0; rank < ids.size(); ++rank) {
-      if (owed_by(ids[rank].node)) fill(entry.token, rank, make_failure(entry.token, rank, why));
+      if (owed_by(ids[rank].node)) answer(entry.token, rank, make_failure(entry.token, rank, why));
     }
   }
 }
@@ -186,7 +192,7 @@ void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_pt
     if (send(id.node, outgoing, &why)) continue;
     if (call) {
       // A link that just broke, whose reason is not known yet: node_down() will fill the slot with it.
-      if (is_down(id.node, nullptr) || route(id.node) == nullptr) fill(token, rank, make_failure(token, rank, why));
+      if (is_down(id.node, nullptr) || route(id.node) == nullptr) answer(token, rank, make_failure(token, rank, why));
     } else {
       undeliverable(outgoing.header.sender, id_, id, why);
     }
@@ -278,13 +284,14 @@ uint64_t Node::open_slot(std::shared_ptr<PendingCall> call, int64_t deadline_ns)
   return token;
 }
 
-void Node::expire(uint64_t token) {
+Node::Slot Node::find_slot(uint64_t token) {
   const uint32_t index = static_cast<uint32_t>(token);
-  std::shared_ptr<PendingCall> call;
-  {
-    std::lock_guard lock(slots_mutex_);
-    if (index < slots_.size() && slots_[index].generation == token >> 32) call = slots_[index].call;
-  }
+  std::lock_guard lock(slots_mutex_);
+  return index < slots_.size() && slots_[index].generation == token >> 32 ? slots_[index] : Slot();
+}
+
+void Node::expire(uint64_t token) {
+  const std::shared_ptr<PendingCall> call = find_slot(token).call;
   if (!call) return;
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < call->size(); ++rank) {
@@ -299,22 +306,23 @@ void Node::expire(uint64_t token) {
     }
     if (missing.size() > kNamedMax) text += " and " + std::to_string(missing.size() - kNamedMax) + " more";
   }
-  for (const uint32_t rank : missing) fill(token, rank, make_expired(token, rank, text));
+  for (const uint32_t rank : missing) fill(token, *call, rank, make_expired(token, rank, text));
 }
 
-void Node::fill(uint64_t token, uint32_t rank, MessagePtr reply) {
+void Node::answer(uint64_t token, uint32_t rank, MessagePtr reply) {
+  const Slot slot = find_slot(token);
+  if (!slot.call) return;  // a late answer
+  // So is this, though the timer is later still. What a deadline has made fail elsewhere must not come before it does here.
+  if (slot.deadline_ns != 0 && monotonic_ns() >= slot.deadline_ns) return expire(token);
+  fill(token, *slot.call, rank, std::move(reply));
+}
+
+void Node::fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply) {
+  if (!call.fill(rank, std::move(reply), driver_)) return;
   const uint32_t index = static_cast<uint32_t>(token);
-  const uint32_t generation = static_cast<uint32_t>(token >> 32);
-  std::shared_ptr<PendingCall> call;
-  {
-    std::lock_guard lock(slots_mutex_);
-    if (index >= slots_.size() || slots_[index].generation != generation) return;  // a late answer
-    call = slots_[index].call;
-  }
-  if (!call->fill(rank, std::move(reply), driver_)) return;
   std::lock_guard lock(slots_mutex_);
   Slot& slot = slots_[index];
-  if (slot.generation != generation) return;
+  if (slot.generation != token >> 32) return;
   if (slot.deadline_ns != 0) deadlines_.remove(std::exchange(slot.deadline_ns, 0), token);
   slot.call.reset();
   if (++slot.generation == 0) slot.generation = 1;
@@ -324,7 +332,7 @@ void Node::fill(uint64_t token, uint32_t rank, MessagePtr reply) {
 void Node::on_reply(MessagePtr message) {
   const uint64_t token = message->header.dest;
   const uint32_t rank = message->header.rank;
-  fill(token, rank, std::move(message));
+  answer(token, rank, std::move(message));
 }
 
 void Node::reply(const FrameHeader& request, NodeId from, FrameKind kind, Outgoing& outgoing) {

@@ -117,8 +117,10 @@ class Node final : public LinkSink {
   void on_spawn(MessagePtr message);
   void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, std::string_view why);
   uint64_t open_slot(std::shared_ptr<PendingCall> call, int64_t deadline_ns);
+  Slot find_slot(uint64_t token);  // without a call: it is closed
   void expire(uint64_t token);
-  void fill(uint64_t token, uint32_t rank, MessagePtr reply);
+  void answer(uint64_t token, uint32_t rank, MessagePtr reply);
+  void fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply);
   void fail_owed(const std::function<bool(NodeId)>& owed_by, const std::string& why);
   // Takes a message whose actor does not exist (yet): keeps it if the actor's spawn may still come, or else says why
   // not.

@@ -1,6 +1,7 @@
 #include "monarch/actor/pending_call.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace monarch {
 
@@ -54,6 +55,10 @@ bool PendingCall::fill(uint32_t rank, MessagePtr reply, Driver& driver) {
   }
   for (Observer& observer : due) observer.run();
   return last;
+}
+
+void PendingCall::abandon() {
+  for (Observer& observer : std::exchange(observers_, {})) observer.run();
 }
 
 void PendingCall::add_waiter(Waiter& waiter) {

@@ -52,9 +52,15 @@ class PendingCall {
   // is so already. On whatever thread fills the slot: it must not block nor take the GIL.
   void observe(uint32_t arrivals, std::function<void()> observer);
 
+  // When its ranks will have been given up (Node::cast), on the monotonic clock; 0: never. Set before it is sent.
+  int64_t deadline_ns() const { return deadline_ns_; }
+  void set_deadline(int64_t deadline_ns) { deadline_ns_ = deadline_ns; }
+
  protected:
   // The answer itself, or null; nobody else may be looking at it.
   MessagePtr take(uint32_t rank);
+  // What observes is run though nothing has come: the call is given up, and nobody else may be filling it.
+  void abandon();
 
  private:
   struct Observer {
@@ -65,6 +71,7 @@ class PendingCall {
 
   const std::shared_ptr<const Members> members_;
   const uint32_t size_;
+  int64_t deadline_ns_ = 0;
   std::atomic<uint32_t> received_{0};
   std::atomic<int64_t> first_error_{-1};
   mutable std::mutex mutex_;

@@ -1,6 +1,9 @@
 #include "monarch/actor/port.h"
 
+#include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace monarch {
 
@@ -40,25 +43,41 @@ class PortCell final : public Cell {
     if (message) node_.refuse(*message, kClosed);
   }
 
+  void on_node_closed(std::string_view why) override {
+    std::deque<std::weak_ptr<PortWait>> waits;
+    {
+      std::lock_guard lock(mutex_);
+      node_end_ = why;
+      waits.swap(waits_);
+    }
+    for (const auto& weak : waits) {
+      if (const auto wait = weak.lock()) wait->fill(0, make_failure(0, 0, why), node_.driver());
+    }
+  }
+
   void add(const std::shared_ptr<PortWait>& wait) {
     MessagePtr message;
     {
       std::lock_guard lock(mutex_);
-      if (queue_.empty()) {
+      if (!queue_.empty()) {
+        message = std::move(queue_.front());
+        queue_.pop_front();
+      } else if (node_end_.empty()) {
         waits_.push_back(wait);
         return;
       }
-      message = std::move(queue_.front());
-      queue_.pop_front();
     }
-    hand_over(*wait, std::move(message));
+    if (message) return hand_over(*wait, std::move(message));
+    wait->fill(0, make_failure(0, 0, node_end_), node_.driver());
   }
 
-  void put_back(MessagePtr message) {
+  // A wait is given up; null: it was still in the line.
+  void take_back(MessagePtr message) {
     std::shared_ptr<PortWait> wait;
     {
       std::lock_guard lock(mutex_);
-      if (closed_) return;
+      if (!message) return forget_given_up();
+      if (closed_ || !node_end_.empty()) return;
       wait = next_wait();
       if (!wait) {
         inflow_.arrived(*message);
@@ -94,6 +113,13 @@ class PortCell final : public Cell {
     return nullptr;
   }
 
+  // Some time before those that were given up are half of the line, so that who looks now and then costs no memory.
+  void forget_given_up() {
+    if (++given_up_ <= waits_.size() / 2) return;
+    std::erase_if(waits_, [](const auto& wait) { return wait.expired(); });
+    given_up_ = 0;
+  }
+
   void hand_over(PortWait& wait, MessagePtr message) {
     inflow_.taken(Inflow::cost_of(*message));
     wait.fill(0, std::move(message), node_.driver());
@@ -104,15 +130,17 @@ class PortCell final : public Cell {
   std::mutex mutex_;
   std::deque<MessagePtr> queue_;
   std::deque<std::weak_ptr<PortWait>> waits_;
+  size_t given_up_ = 0;  // of waits_, at most
   bool closed_ = false;
+  std::string node_end_;  // why nothing more will come; set once
 };
 
 PortWait::PortWait(std::shared_ptr<const Members> members, std::shared_ptr<PortReceiver> port)
     : PendingCall(std::move(members)), port_(std::move(port)) {}
 
 PortWait::~PortWait() {
-  if (seen_) return;
-  if (MessagePtr message = take(0)) port_->cell_->put_back(std::move(message));
+  abandon();  // what an await that was cancelled has begun
+  if (!seen_) port_->cell_->take_back(take(0));
 }
 
 PortReceiver::PortReceiver(Node& node, ActorId address, std::shared_ptr<Inflow> owner)
@@ -138,23 +166,40 @@ std::shared_ptr<PortWait> PortReceiver::receive() {
   return wait;
 }
 
-void relay_answers(Node& node, const std::shared_ptr<PendingCall>& call, const ActorId& port) {
+namespace {
+// `send(header of the answer, outgoing)` for each answer, when it comes.
+void pass_on(const std::shared_ptr<PendingCall>& call, const std::function<void(const FrameHeader&, Outgoing&)>& send) {
   for (uint32_t i = 0; i < call->size(); ++i) {
-    call->observe(i + 1, [&node, call, port, i] {
+    call->observe(i + 1, [call, send, i] {
       const Message& answer = *call->reply(call->arrival(i));
       std::vector<ByteSpan> parts;
       for (const Part& part : answer.parts) parts.push_back({part.data, part.size});
       Outgoing outgoing{FrameHeader{}, answer.body, parts};
       outgoing.header.flags = answer.header.flags;
-      outgoing.header.sender = answer.header.sender;
-      outgoing.header.rank = answer.header.rank;
-      const FrameKind kind = answer.header.kind;
-      outgoing.header.method = kPortRanked | (kind == FrameKind::kReply        ? kPortValue
-                                              : kind == FrameKind::kReplyError ? kPortError
-                                                                               : kPortFailure);
-      node.post(port, outgoing);
+      send(answer.header, outgoing);
     });
   }
+}
+
+uint32_t method_of(FrameKind kind) {
+  if (kind == FrameKind::kReply) return kPortRanked | kPortValue;
+  return kPortRanked | (kind == FrameKind::kReplyError ? kPortError : kPortFailure);
+}
+}  // namespace
+
+void relay_answers(Node& node, const std::shared_ptr<PendingCall>& call, const ActorId& port, uint32_t first_rank) {
+  pass_on(call, [&node, port, first_rank](const FrameHeader& answer, Outgoing& outgoing) {
+    outgoing.header.flags |= kFlagQuiet;  // as an answer to a call that nobody waits for any more
+    outgoing.header.rank = first_rank + answer.rank;
+    outgoing.header.method = method_of(answer.kind);
+    node.post(port, outgoing);
+  });
+}
+
+void relay_answers(Node& node, const std::shared_ptr<PendingCall>& call, const FrameHeader& request, NodeId from) {
+  pass_on(call, [&node, request, from](const FrameHeader& answer, Outgoing& outgoing) {
+    node.reply(request, from, answer.kind, outgoing);
+  });
 }
 
 }  // namespace monarch

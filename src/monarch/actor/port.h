@@ -24,8 +24,8 @@ enum PortMethod : uint32_t {
 
 class PortCell;
 
-// The next message of a port, as a call with one answer. A message that came and was never looked at (a wait that was
-// given up) goes back to the front of the port.
+// A place in the line for the messages of a port, as a call with one answer. To destroy it is to leave the line: a message
+// that came and was never looked at goes back to the front of the port.
 class PortWait final : public PendingCall {
  public:
   PortWait(std::shared_ptr<const Members> members, std::shared_ptr<class PortReceiver> port);
@@ -46,7 +46,7 @@ class PortReceiver : public std::enable_shared_from_this<PortReceiver> {
   static std::shared_ptr<PortReceiver> open(Node& node, std::shared_ptr<Inflow> owner);
   ~PortReceiver();
 
-  // Any thread. Waits take messages in the order of these calls.
+  // Any thread. Waits take messages in the order of these calls; fail (kReplyFailed) once the node has ended.
   std::shared_ptr<PortWait> receive();
   ActorId address() const { return members_->ids[0]; }
 
@@ -59,7 +59,10 @@ class PortReceiver : public std::enable_shared_from_this<PortReceiver> {
   const std::shared_ptr<PortCell> cell_;
 };
 
-// Sends the answers of `call` on to a port, each when it comes, with its rank; failures too.
-void relay_answers(Node& node, const std::shared_ptr<PendingCall>& call, const ActorId& port);
+// Sends the answers of `call` on to a port, each when it comes, with its rank, counted from `first_rank`; failures too. Who
+// has closed the port has no use for them, and nobody is told.
+void relay_answers(Node& node, const std::shared_ptr<PendingCall>& call, const ActorId& port, uint32_t first_rank);
+// The same to who waits for the answer of `request`, which came from a node: the first one counts.
+void relay_answers(Node& node, const std::shared_ptr<PendingCall>& call, const FrameHeader& request, NodeId from);
 
 }  // namespace monarch

@@ -1,0 +1,266 @@
+"""Accumulator: a left fold over the answers of a mesh, in order of arrival (api.md 2.8)."""
+
+import asyncio
+import contextlib
+import operator
+import os
+import threading
+import time
+
+import pytest
+
+from monarch.actor import (
+    Accumulator,
+    Actor,
+    ActorError,
+    DeadlineExceeded,
+    SupervisionError,
+    concurrent_endpoint,
+    current_rank,
+    endpoint,
+    this_host,
+)
+
+LIMIT = 30
+
+
+class Gates(Actor):
+    """Answers with its rank, at once or when its gate is opened."""
+
+    def __init__(self):
+        self.rank = current_rank()["gpus"]
+        self.gate = asyncio.Event()
+        self.calls = 0
+
+    @endpoint
+    async def value(self, x=0, *, by=1):
+        self.calls += 1
+        return (self.rank + x) * by
+
+    @concurrent_endpoint
+    async def gated(self, x=0):
+        await self.gate.wait()
+        return self.rank + x
+
+    @endpoint
+    async def open(self):
+        self.gate.set()
+
+    @endpoint
+    async def fail(self):
+        if self.rank == 1:
+            raise ValueError("failed")
+        return 1
+
+    @endpoint
+    async def exit(self):
+        if self.rank == 1:
+            os._exit(3)
+        return 1
+
+    @endpoint
+    async def count(self):
+        return self.calls
+
+
+@pytest.fixture()
+def gates(procs):
+    return procs.spawn("gates", Gates)
+
+
+def open_gate(gates, rank):
+    gates.slice(gpus=rank).open.call_one().get(timeout=LIMIT)
+
+
+def test_a_left_fold_with_arguments(gates):
+    total = Accumulator(gates.value, 100, operator.add).accumulate(10, by=2)
+    assert total.get(timeout=LIMIT) == 100 + 20 + 22
+    assert total.get() == total.result() == 142 and total.exception() is None
+    pairs = Accumulator(gates.value, (), lambda state, value: (state, value)).accumulate()
+    assert pairs.get(timeout=LIMIT) in ((((), 0), 1), (((), 1), 0))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_order_is_that_of_arrival(gates, order):
+    seen = []
+    future = Accumulator(gates.gated, None, lambda _, value: seen.append(value)).accumulate()
+    for rank in order:
+        open_gate(gates, rank)
+        while rank not in seen:  # its answer is here before the next gate opens
+            with contextlib.suppress(TimeoutError):
+                future.get(timeout=0.01)
+    assert seen == list(order)
+
+
+def test_it_is_sent_at_once_and_folded_when_it_is_looked_at(gates):
+    folded = []
+    future = Accumulator(gates.value, None, lambda _, value: folded.append(value)).accumulate()
+    assert gates.count.call().get(timeout=LIMIT).values() == [1, 1]
+    assert folded == []
+    future.get(timeout=LIMIT)
+    assert sorted(folded) == [0, 1]
+    future.get(timeout=LIMIT)
+    assert len(folded) == 2
+    dropped = Accumulator(gates.value, None, operator.add).accumulate()
+    del dropped
+    assert gates.count.call().get(timeout=LIMIT).values() == [2, 2]
+
+
+def test_what_cannot_be_sent_raises_at_the_call(gates):
+    accumulator = Accumulator(gates.value, 0, operator.add)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        accumulator.accumulate(1, 2)
+    with pytest.raises(TypeError, match="cannot pickle"):
+        accumulator.accumulate(threading.Lock())
+    assert gates.count.call().get(timeout=LIMIT).values() == [0, 0]
+
+
+def test_the_identity_is_the_value_of_nobodys_answers():
+    class Nobody:  # a mesh has always a member; an endpoint of somebody else's need not
+        def stream(self, *args, **kwargs):
+            return iter(())
+
+    empty = Accumulator(Nobody(), 42, operator.add)
+    assert empty.accumulate().get(timeout=0) == 42
+
+    async def look():
+        return await empty.accumulate()
+
+    assert asyncio.run(look()) == 42
+
+
+def test_the_identity_does_not_change_between_folds(gates):
+    accumulator = Accumulator(gates.value, 0, operator.add)
+    assert [accumulator.accumulate().get(timeout=LIMIT) for _ in range(2)] == [1, 1]
+
+
+def test_errors_of_actors_and_of_combine(gates):
+    failed = Accumulator(gates.fail, 0, operator.add).accumulate()
+    with pytest.raises(ActorError, match="failed") as raised:
+        failed.get(timeout=LIMIT)
+    with pytest.raises(ActorError) as again:
+        failed.get(timeout=LIMIT)
+    assert again.value is raised.value is failed.exception()
+    calls = []
+
+    def refuse(state, value):
+        calls.append(value)
+        raise ZeroDivisionError
+
+    refused = Accumulator(gates.value, 0, refuse).accumulate()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            refused.get(timeout=LIMIT)
+    assert len(calls) == 1
+
+
+def test_a_death_is_told():
+    mesh = this_host().spawn_procs(per_host={"gpus": 2}).spawn("short", Gates)
+    with pytest.raises(SupervisionError, match="exited with non-zero code 3"):
+        Accumulator(mesh.exit, 0, operator.add).accumulate().get(timeout=LIMIT)
+
+
+def test_a_time_out_loses_nothing(gates):
+    future = Accumulator(gates.gated, 0, operator.add).accumulate(5)
+    start = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(TimeoutError) as raised:
+            future.get(timeout=0.02)
+        assert str(raised.value) == ""
+    assert 0.06 <= time.monotonic() - start < LIMIT
+    open_gate(gates, 1)
+    with pytest.raises(TimeoutError):
+        future.get(timeout=0.02)
+    open_gate(gates, 0)
+    assert future.get(timeout=LIMIT) == 11
+    with pytest.raises(ValueError, match="invalid timeout -1"):
+        future.get(timeout=-1)
+
+
+def test_two_tasks_two_loops_and_a_get_see_one_fold(gates):
+    combined = []
+
+    def combine(state, value):
+        combined.append(value)
+        return state + value
+
+    future = Accumulator(gates.gated, 0, combine).accumulate()
+
+    async def look():
+        return await future
+
+    async def main():
+        cancelled, left, right = (asyncio.ensure_future(look()) for _ in range(3))
+        copy = future.as_asyncio()
+        await gates.slice(gpus=0).open.call_one()
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await gates.slice(gpus=1).open.call_one()
+        return await asyncio.gather(left, right, copy)
+
+    assert asyncio.run(asyncio.wait_for(main(), LIMIT)) == [1, 1, 1]
+    assert sorted(combined) == [0, 1]
+    assert asyncio.run(look()) == future.get() == 1
+    with pytest.raises(ValueError, match="no active event loop"):
+        next(future.__await__())
+    with pytest.raises(RuntimeError, match="requires a running asyncio event loop"):
+        future.as_asyncio()
+
+
+def test_several_threads_fold_each_answer_once(gates):
+    combined, results = [], []
+
+    def combine(state, value):
+        combined.append(value)
+        return state + value
+
+    future = Accumulator(gates.gated, 0, combine).accumulate()
+    threads = [threading.Thread(target=lambda: results.append(future.get(timeout=LIMIT))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    open_gate(gates, 1)
+    open_gate(gates, 0)
+    for thread in threads:
+        thread.join(LIMIT)
+    assert results == [1] * 4 and sorted(combined) == [0, 1]
+
+
+def test_a_stop_iteration_of_combine_hangs_nobody(gates):
+    def stop(state, value):
+        raise StopIteration
+
+    async def main():
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await Accumulator(gates.value, 0, stop).accumulate()
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await Accumulator(gates.value, 0, stop).accumulate().as_asyncio()
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_in_an_actor_and_of_a_single_one(procs, gates):
+    class Folder(Actor):
+        @endpoint
+        def fold(self, mesh):
+            return Accumulator(mesh.value, 0, operator.add).accumulate(1).get(timeout=LIMIT)
+
+        @endpoint
+        def answer(self):
+            return 7
+
+    class AsyncFolder(Actor):
+        @endpoint
+        async def fold(self, mesh):
+            return await Accumulator(mesh.value, 0, operator.add).accumulate(1)
+
+    folder = procs.slice(gpus=0).spawn("folder", Folder)
+    assert folder.fold.call_one(gates).get(timeout=LIMIT) == 3
+    assert procs.slice(gpus=0).spawn("async", AsyncFolder).fold.call_one(gates).get(timeout=LIMIT) == 3
+    assert Accumulator(folder.answer, 1, operator.mul).accumulate().get(timeout=LIMIT) == 7
+
+
+def test_the_deadline_of_the_endpoint_holds(gates):
+    future = Accumulator(gates.gated.options(deadline=0.05), 0, operator.add).accumulate()
+    with pytest.raises(DeadlineExceeded):
+        future.get(timeout=LIMIT)

@@ -1,0 +1,310 @@
+"""Ports whose receiver, owner or process is gone, and floods (api.md 2.7, contract clause 5, invariant FLOW-1)."""
+
+import pytest
+from script_run import WAYS, Run
+
+from monarch.actor import Actor, Channel, SupervisionError, endpoint, this_host
+
+LIMIT = 30
+ways = pytest.mark.parametrize("way", list(WAYS))
+
+
+class Sender(Actor):
+    """Tells what comes back, and says whether that is dealt with."""
+
+    def __init__(self, forgiving=True):
+        self.forgiving = forgiving
+        self.told = []
+
+    @endpoint
+    def send(self, port, *values):
+        for value in values:
+            port.send(value)
+
+    @endpoint
+    def send_quietly(self, port, value):
+        port.return_undeliverable = False
+        port.send(value)
+        return port
+
+    @endpoint
+    def texts(self):
+        return self.told
+
+    def _handle_undeliverable_message(self, message):
+        self.told.append((message.error_msg(), message.sender(), message.dest()))
+        return self.forgiving
+
+
+class PlainSender(Actor):
+    """Without the hook."""
+
+    @endpoint
+    def send(self, port, value):
+        port.send(value)
+
+    @endpoint
+    def ping(self):
+        return "alive"
+
+
+class Owner(Actor):
+    def __init__(self):
+        self.port, self.receiver = Channel.open()
+
+    @endpoint
+    def give(self):
+        return self.port
+
+    @endpoint
+    def close(self):
+        self.receiver = None
+
+    @endpoint
+    def close_after(self, count):
+        for _ in range(count):
+            self.receiver.recv().get(timeout=LIMIT)
+        self.receiver = None
+
+
+def wait_until_told(sender):
+    while not (texts := sender.texts.call_one().get(timeout=LIMIT)):
+        pass
+    return texts
+
+
+@pytest.fixture()
+def sender(procs):
+    return procs.slice(gpus=1).spawn("sender", Sender)
+
+
+def test_the_hook_of_who_sends_to_a_closed_port_is_asked(sender):
+    port, receiver = Channel.open()
+    del receiver
+    sender.send.call_one(port, 1).get(timeout=LIMIT)
+    ((text, who, dest),) = wait_until_told(sender)
+    assert text == "the port is closed: its receiver is gone"
+    assert "Sender sender" in who
+    assert f"<Port {dest.strip('<').replace('>', '')}>" == repr(port)
+
+
+def test_what_was_never_received_comes_back_too(procs, sender):
+    owner = procs.slice(gpus=0).spawn("owner", Owner)
+    port = owner.give.call_one().get(timeout=LIMIT)
+    sender.send.call_one(port, 1, 2, 3).get(timeout=LIMIT)
+    owner.close_after.call_one(1).get(timeout=LIMIT)
+    while len(sender.texts.call_one().get(timeout=LIMIT)) < 2:
+        pass
+    assert len(sender.texts.call_one().get(timeout=LIMIT)) == 2
+
+
+def test_a_port_stays_open_while_a_future_of_it_waits(sender):
+    port, receiver = Channel.open()
+    future = receiver.recv()
+    del receiver
+    sender.send.call_one(port, "in time").get(timeout=LIMIT)
+    assert future.get(timeout=LIMIT) == "in time"
+    sender.send.call_one(port, "too late").get(timeout=LIMIT)
+    assert "closed" in wait_until_told(sender)[0][0]
+
+
+def test_a_sender_without_a_hook_fails(procs):
+    port, receiver = Channel.open()
+    del receiver
+    plain = procs.slice(gpus=1).spawn("plain", PlainSender)
+    plain.send.call_one(port, 1).get(timeout=LIMIT)
+    with pytest.raises(SupervisionError, match="undeliverable message: the port is closed"):
+        while True:
+            plain.ping.call_one().get(timeout=LIMIT)
+
+
+def test_a_hook_that_says_no_fails_its_actor(procs):
+    port, receiver = Channel.open()
+    del receiver
+    sender = procs.slice(gpus=1).spawn("unforgiving", Sender, False)
+    sender.send.call_one(port, 1).get(timeout=LIMIT)
+    with pytest.raises(SupervisionError, match="undeliverable message: the port is closed"):
+        while True:
+            sender.texts.call_one().get(timeout=LIMIT)
+
+
+def test_without_return_undeliverable_nobody_is_told(sender):
+    port, receiver = Channel.open()
+    assert port.return_undeliverable is True
+    del receiver
+    back = sender.send_quietly.call_one(port, 1).get(timeout=LIMIT)
+    assert (back.return_undeliverable, port.return_undeliverable) == (False, True)
+    sender.send.call_one(back, 2).get(timeout=LIMIT)  # the setting travels with the copy
+    sender.send.call_one(port, 3).get(timeout=LIMIT)
+    assert len(wait_until_told(sender)) == 1
+    port.return_undeliverable = False
+    port.send(4)
+    with pytest.raises(AttributeError):
+        del port.return_undeliverable
+
+
+def test_the_end_of_the_actor_that_opened_it_closes_a_port(procs, sender):
+    owner = procs.slice(gpus=0).spawn("owner", Owner)
+    port = owner.give.call_one().get(timeout=LIMIT)
+    owner.stop().get(timeout=LIMIT)
+    sender.send.call_one(port, 1).get(timeout=LIMIT)
+    assert "the port is closed" in wait_until_told(sender)[0][0]
+
+
+def test_the_death_of_the_process_that_opened_a_port_comes_back_with_its_cause(sender):
+    short = this_host().spawn_procs(name="short")
+    port = short.spawn("owner", Owner).give.call_one().get(timeout=LIMIT)
+    short.spawn("exit", Exit).exit.broadcast()
+    while not sender.texts.call_one().get(timeout=LIMIT):  # until it is dead
+        sender.send.call_one(port, 1).get(timeout=LIMIT)
+    assert "exited with non-zero code 3" in wait_until_told(sender)[0][0]
+
+
+class Exit(Actor):
+    @endpoint
+    def exit(self):
+        import os
+
+        os._exit(3)
+
+
+# ---- Floods ----
+
+FLOOD = """
+import numpy
+PIECE = numpy.zeros(1 << 20, "u1")
+class Flooder(Actor):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def flood(self, port, count):
+        for i in range(count):
+            port.send(PIECE)
+        return "sent"
+    def _handle_undeliverable_message(self, message):
+        return True
+def resident(pid="self"):
+    with open(f"/proc/{pid}/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+procs = this_host().spawn_procs(per_host={"gpus": 2})
+flooder = procs.slice(gpus=0).spawn("flooder", Flooder)
+pid = flooder.pid.call_one().get()
+port, receiver = Channel.open()
+"""  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["fork", "unix"])
+def test_a_flood_into_a_port_that_nobody_reads_is_bounded(way):
+    run = Run(FLOOD + """
+flooding = flooder.flood.call_one(port, 1000)
+print("flooding")
+sys.stdin.readline()  # the sender has said that it waits
+assert resident() < 400 << 20 and resident(pid) < 400 << 20, (resident(), resident(pid))
+for _ in range(1000):
+    assert len(receiver.recv().get(timeout=30)) == 1 << 20
+print(flooding.get(timeout=30))
+assert resident() < 400 << 20, resident()
+""", way=way)  # fmt: skip
+    run.line("flooding")
+    assert "message to <Port" in run.err_line(limit=LIMIT)
+    run.tell("go on\n")
+    assert run.line("sent") == ""
+    run.done()
+    assert (run.status, run.err.count("\n")) == (0, 1), run.err
+
+
+@ways
+def test_who_waits_for_the_flood_into_its_own_port_does_not_block_it(way):
+    run = Run(FLOOD + """
+print(flooder.flood.call_one(port, 200).get(timeout=30))
+seen = [len(receiver.recv().get(timeout=30)) for _ in range(200)]
+async def main():
+    return await flooder.flood.call_one(port, 200)
+print(asyncio.run(main()), set(seen))
+""", way=way).ok(limit=60)  # fmt: skip
+    assert run.out == "sent\nsent {1048576}\n"
+
+
+@ways
+def test_an_actor_that_waits_for_the_flood_into_its_own_port_does_not_block_it(way):
+    run = Run(FLOOD + """
+class Asker(Actor):
+    @endpoint
+    def ask(self, flooder):
+        port, receiver = Channel.open()
+        sent = flooder.flood.call_one(port, 200).get(timeout=30)
+        return sent, sum(len(receiver.recv().get(timeout=30)) for _ in range(200)) >> 20
+class AsyncAsker(Actor):
+    @endpoint
+    async def ask(self, flooder):
+        port, receiver = Channel.open()
+        sent = await flooder.flood.call_one(port, 200)
+        return sent, sum([len(await receiver.recv()) for _ in range(200)]) >> 20
+for cls in Asker, AsyncAsker:
+    print(procs.slice(gpus=1).spawn("asker", cls).ask.call_one(flooder).get())
+""", way=way).ok(limit=60)  # fmt: skip
+    assert run.out == "('sent', 200)\n" * 2
+
+
+ENDS = {
+    "the receiver": "del receiver",
+    "the sender": "os.kill(pid, signal.SIGKILL)",
+    "the owner's process": "owners.stop().get()",
+}
+
+
+@ways
+@pytest.mark.parametrize("end", list(ENDS))
+def test_whoever_is_held_by_a_port_goes_on_when_one_of_them_ends(end, way):
+    run = Run(FLOOD + f"""
+class Owner(Actor):
+    def __init__(self):
+        self.port, self.receiver = Channel.open()
+    @endpoint
+    def give(self):
+        return self.port, os.getpid()
+owners, owner_pid = this_host().spawn_procs(), "self"
+if {end == "the owner's process"}:
+    port, owner_pid = owners.spawn("owner", Owner).give.call_one().get()
+flooding = flooder.flood.call_one(port, 500)
+while max(resident(pid), resident(owner_pid)) < 60 << 20:  # it is held with 64 MiB
+    pass
+{ENDS[end]}
+try:
+    print(flooding.get(timeout=20))
+except SupervisionError as error:
+    print("dead", "Killed(sig=9)" in str(error))
+os._exit(0)
+""", way=way)  # fmt: skip
+    if end == "the sender":
+        assert run.line("dead") == "True"
+    else:
+        assert run.line("sent") == ""
+    run.done()
+
+
+def test_threads_that_wait_for_a_port_hear_of_the_end_of_the_client():
+    run = Run("""
+port, receiver = Channel.open()
+future, asked = receiver.recv(), threading.Event()
+def wait():
+    asked.set()
+    try:
+        future.get()
+    except RuntimeError as error:  # SupervisionError if the wait has begun
+        print("told:", error)
+async def wait_async():
+    asked.set()
+    try:
+        await receiver.recv()
+    except RuntimeError as error:
+        print("told:", error)
+for work in wait, lambda: asyncio.run(wait_async()):
+    threading.Thread(target=work).start()
+    asked.wait()
+    asked.clear()
+shutdown_context().get()
+""")
+    run.ok()
+    assert [line.split(":")[0] for line in run.out.splitlines()] == ["told"] * 2

@@ -1,0 +1,279 @@
+"""Endpoints that answer through a port: later, from elsewhere, or never (api.md 2.2, 2.4, 6.2)."""
+
+import asyncio
+import threading
+
+import pytest
+
+from monarch.actor import Actor, ActorError, Port, SupervisionError, as_endpoint, concurrent_endpoint, context, endpoint
+
+LIMIT = 30
+
+
+class Answerer(Actor):
+    def __init__(self):
+        self.kept = []
+        self.myself = self  # a cycle: what it keeps is not freed by its end alone
+
+    @endpoint(explicit_response_port=True)
+    def now(self, port: Port, x, by=1):
+        port.send(x * by)
+        return "ignored"
+
+    @endpoint(explicit_response_port=True)
+    def keep(self, port: Port, x):
+        self.kept.append((port, x))
+
+    @endpoint
+    def release(self):
+        """Answers what was kept, the last first, from a thread of its own."""
+
+        def answer():
+            while self.kept:
+                port, x = self.kept.pop()
+                port.send(x)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        thread.join()
+
+    @endpoint
+    def drop(self):
+        self.kept.clear()
+
+    @endpoint(explicit_response_port=True)
+    def twice(self, port):
+        port.send("first")
+        port.send("second")
+        port.exception(ValueError("third"))
+
+    @endpoint(explicit_response_port=True)
+    def refuse(self, port, error):
+        port.exception(error)
+
+    @endpoint(explicit_response_port=True)
+    def answer_and_die(self, port):
+        port.send("answered")
+        raise ValueError("escaped")
+
+    @endpoint(explicit_response_port=True)
+    def die(self, port):
+        raise ValueError("escaped")
+
+    @endpoint(explicit_response_port=True)
+    def hand_on(self, port, other, x):
+        other.answer.broadcast(port, x)
+
+    @endpoint
+    def answer(self, port, x):
+        port.send((x, str(context().actor_instance)))
+
+    @endpoint
+    def keep_for_another(self, port, x):
+        self.kept.append((port, x))
+
+    @endpoint
+    def ping(self):
+        return "alive"
+
+    @endpoint
+    def end(self):
+        context().actor_instance.stop("enough")
+
+    def plain(self, port, x):
+        port.send(("plain", x))
+
+
+class AsyncAnswerer(Actor):
+    def __init__(self):
+        self.go = asyncio.Event()
+
+    @endpoint(explicit_response_port=True)
+    async def now(self, port, x):
+        await asyncio.sleep(0)
+        port.send(x)
+
+    @endpoint(explicit_response_port=True)
+    async def from_a_task(self, port, x):
+        async def answer():
+            await self.go.wait()
+            port.send(x)
+
+        self.task = asyncio.ensure_future(answer())
+
+    @concurrent_endpoint(explicit_response_port=True)
+    async def concurrent(self, port, x):
+        await self.go.wait()
+        port.send(x)
+
+    @endpoint
+    async def release(self):
+        self.go.set()
+
+    @endpoint(explicit_response_port=True)
+    async def forget(self, port):
+        pass
+
+    @endpoint(explicit_response_port=True)
+    async def die(self, port):
+        await asyncio.sleep(0)
+        raise ValueError("escaped")
+
+    @concurrent_endpoint(explicit_response_port=True)
+    async def die_concurrently(self, port):
+        await asyncio.sleep(0)
+        raise ValueError("escaped")
+
+    @endpoint
+    async def ping(self):
+        return "alive"
+
+
+@pytest.fixture()
+def answerer(procs):
+    return procs.slice(gpus=0).spawn("answerer", Answerer)
+
+
+@pytest.fixture()
+def async_answerer(procs):
+    return procs.slice(gpus=1).spawn("async", AsyncAnswerer)
+
+
+def test_the_port_is_hidden_from_callers(answerer):
+    assert answerer.now.call_one(2).get(timeout=LIMIT) == 2
+    assert answerer.now.call_one(2, by=3).get(timeout=LIMIT) == 6
+    for args, kwargs, text in [
+        ((1, 2, 3), {}, "too many positional arguments"),
+        ((), {}, "missing a required argument: 'x'"),
+        ((1,), {"port": 1}, "multiple values for argument 'port'"),
+        ((1,), {"y": 1}, "unexpected keyword argument 'y'"),
+    ]:
+        with pytest.raises(TypeError, match=text):
+            answerer.now.call_one(*args, **kwargs)
+
+
+def test_all_adverbs_take_what_comes_through_the_port(procs):
+    mesh = procs.spawn("answerers", Answerer)
+    assert mesh.now.call(3).get(timeout=LIMIT).values() == [3, 3]
+    assert mesh.now.choose(4).get(timeout=LIMIT) == 4
+    assert [future.get(timeout=LIMIT) for future in mesh.now.stream(5)] == [5, 5]
+    mesh.now.broadcast(6)
+    mesh.slice(gpus=0).die.broadcast()
+    with pytest.raises(SupervisionError, match="escaped"):
+        mesh.ping.call().get(timeout=LIMIT)
+
+
+def test_answers_come_later_out_of_order_from_another_thread(answerer):
+    futures = [answerer.keep.call_one(i) for i in range(5)]
+    assert answerer.ping.call_one().get(timeout=LIMIT) == "alive"
+    with pytest.raises(TimeoutError):
+        futures[0].get(timeout=0)
+    answerer.release.call_one().get(timeout=LIMIT)
+    assert [future.get(timeout=LIMIT) for future in futures] == list(range(5))
+
+
+def test_answers_of_async_actors(async_answerer):
+    assert async_answerer.now.call_one(1).get(timeout=LIMIT) == 1
+    waiting = [async_answerer.from_a_task.call_one(2), *[async_answerer.concurrent.call_one(i) for i in range(3)]]
+    async_answerer.release.call_one().get(timeout=LIMIT)
+    assert [future.get(timeout=LIMIT) for future in waiting] == [2, 0, 1, 2]
+
+
+def test_the_first_answer_counts(answerer):
+    assert answerer.twice.call_one().get(timeout=LIMIT) == "first"
+    assert answerer.ping.call_one().get(timeout=LIMIT) == "alive"
+
+
+@pytest.mark.parametrize("error", [ValueError("plain"), KeyError("key")])
+def test_an_exception_arrives_unwrapped(answerer, error):
+    with pytest.raises(type(error)) as raised:
+        answerer.refuse.call_one(error).get(timeout=LIMIT)
+    assert raised.value.args == error.args and not isinstance(raised.value, ActorError)
+    assert answerer.ping.call_one().get(timeout=LIMIT) == "alive"
+
+
+@pytest.mark.parametrize("kind, method", [("answerer", "die"), ("async_answerer", "die"),
+                                          ("async_answerer", "die_concurrently")])  # fmt: skip
+def test_an_exception_that_escapes_kills_the_actor(kind, method, request):
+    actor = request.getfixturevalue(kind)
+    with pytest.raises(SupervisionError, match="ValueError: escaped"):
+        getattr(actor, method).call_one().get(timeout=LIMIT)
+    with pytest.raises(SupervisionError, match="ValueError: escaped"):
+        actor.ping.call_one().get(timeout=LIMIT)
+
+
+def test_an_exception_after_the_answer_kills_too(answerer):
+    assert answerer.answer_and_die.call_one().get(timeout=LIMIT) == "answered"
+    with pytest.raises(SupervisionError, match="ValueError: escaped"):
+        answerer.ping.call_one().get(timeout=LIMIT)
+
+
+def _refuse_to_arrive():
+    raise ValueError("not here")
+
+
+class Unloadable:
+    def __reduce__(self):
+        return _refuse_to_arrive, ()
+
+
+def test_arguments_that_do_not_unpickle_raise_at_the_caller_and_leave_the_actor_alive(answerer):
+    with pytest.raises(ActorError, match="not here"):
+        answerer.now.call_one(Unloadable()).get(timeout=LIMIT)
+    assert answerer.ping.call_one().get(timeout=LIMIT) == "alive"
+
+
+def test_a_port_that_is_dropped_raises_eof(answerer, async_answerer):
+    with pytest.raises(EOFError, match="the response port was dropped without an answer"):
+        async_answerer.forget.call_one().get(timeout=LIMIT)
+    kept = answerer.keep.call_one(1)
+    answerer.drop.call_one().get(timeout=LIMIT)
+    with pytest.raises(EOFError, match="the response port was dropped without an answer"):
+        kept.get(timeout=LIMIT)
+
+
+@pytest.mark.parametrize("end", ["stop", "stop itself", "fail"])
+def test_the_end_of_the_actor_answers_what_its_ports_owe(answerer, end):
+    futures = [answerer.keep.call_one(i) for i in range(2)]
+    if end == "stop":
+        answerer.stop().get(timeout=LIMIT)
+    else:
+        (answerer.end if end == "stop itself" else answerer.die).broadcast()
+    expected = {"stop": "stopped: stopped by client", "stop itself": "stopped: enough", "fail": "escaped"}[end]
+    for future in futures:
+        with pytest.raises(SupervisionError, match=expected):
+            future.get(timeout=LIMIT)
+
+
+def test_a_port_may_be_answered_by_another_actor(procs, answerer):
+    other = procs.slice(gpus=1).spawn("other", Answerer)
+    x, who = answerer.hand_on.call_one(other, "handed on").get(timeout=LIMIT)
+    assert x == "handed on" and "Answerer other" in who
+    answerer.stop().get(timeout=LIMIT)  # whose end owes nothing for a port that has gone on
+    assert other.ping.call_one().get(timeout=LIMIT) == "alive"
+
+
+def test_a_port_that_has_gone_on_outlives_who_was_asked_first(procs, answerer):
+    class Keeper(Answerer):
+        @endpoint
+        def answer(self, port, x):
+            self.kept.append((port, x))
+
+    keeper = procs.slice(gpus=1).spawn("keeper", Keeper)
+    future = answerer.hand_on.call_one(keeper, "kept")
+    answerer.ping.call_one().get(timeout=LIMIT)
+    answerer.stop().get(timeout=LIMIT)
+    keeper.release.call_one().get(timeout=LIMIT)
+    assert future.get(timeout=LIMIT) == "kept"
+
+
+def test_as_endpoint_with_a_port(answerer, procs):
+    ep = as_endpoint(answerer.plain, explicit_response_port=True)
+    assert ep.call_one(1).get(timeout=LIMIT) == ("plain", 1)
+    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+        ep.call_one()
+    mesh = procs.spawn("answerers", Answerer)
+    assert as_endpoint(mesh.plain, explicit_response_port=True).choose(2).get(timeout=LIMIT) == ("plain", 2)
+    assert (
+        as_endpoint(mesh.plain, explicit_response_port=True).call(3).get(timeout=LIMIT).values() == [("plain", 3)] * 2
+    )
