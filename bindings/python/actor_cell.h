@@ -48,6 +48,10 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   // Makes the instance of `value` (class, args, kwargs, info). False: the constructor has failed, and `failure` says
   // so.
   bool construct(PyObject* self, PyObject* value, bool* is_async, Ref* failure);
+  // Hooks run as the actor, without the deadline of the message before; GIL held, the actor's thread.
+  void enter_hook();
+  // Says on stderr that a hook has raised this.
+  void report_hook(PyObject* exception);
   // The end, after kEnd: refuses what waits, runs the hook. `failure`: what the constructor raised, or null.
   void end_life(PyObject* self, PyObject* failure);
 
@@ -86,7 +90,8 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   bool ending() const { return ending_; }
   const std::string& end_reason() const { return end_reason_; }
   bool end_is_failure() const { return end_is_failure_; }
-  // Ends the actor after the current message, as if by stop (failure false) or by an error.
+  // Ends the actor after the current message, as if by stop (failure false) or by an error. Its thread need not be in
+  // step(): a task of its event loop may call this.
   void end(std::string reason, bool failure);
   // Any thread. Was the failure of this actor seen by anybody? If not, one line says it (once).
   void report_unobserved();

@@ -13,7 +13,13 @@ constexpr int64_t kHoldNs = 1'000'000;  // of the GIL, then others may have it
 }  // namespace
 
 Swarm::Swarm(Node& node, ActorIndex first, uint32_t count, MessagePtr spawn)
-    : node_(node), first_(first), count_(count), spawn_(std::move(spawn)), loop_wake_(node.driver()), live_(count) {}
+    : node_(node),
+      first_(first),
+      count_(count),
+      spawn_(std::move(spawn)),
+      inflow_(std::make_shared<Inflow>(node, first)),
+      loop_wake_(node.driver()),
+      live_(count) {}
 
 void Swarm::add_cells() {
   const uint32_t first_rank = spawn_->header.rank * count_;
@@ -61,7 +67,11 @@ bool Swarm::construct_all() {
     }
     Ref value = Ref::steal(decode_value(copy ? *copy : *spawn_));
     Ref error;
-    if (cell->construct(self.get(), value.get(), &is_async_, &error)) continue;
+    bool is_async = false;
+    if (cell->construct(self.get(), value.get(), &is_async, &error)) {
+      is_async_ |= is_async;
+      continue;
+    }
     if (failure.empty()) failure = cell->end_reason();
     cell->end_life(self.get(), error.get());
     python_factory().forget(cell.get());
@@ -78,13 +88,28 @@ void Swarm::run() {
     if (is_async_) {
       Ref self = Ref::steal(new_swarm_object(kept));
       Ref ran = Ref::steal(PyObject_CallOneArg(state().run_swarm.get(), self.get()));
-      if (!ran) PyErr_WriteUnraisable(state().run_swarm.get());
+      if (!ran) fail_rest();
     } else {
       serve();
     }
   }
+  loop_wake_.close();
   cells_.clear();
   current_actor = {};
+}
+
+void Swarm::fail_rest() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+  const Ref held_type = Ref::steal(type), error = Ref::steal(value), held_traceback = Ref::steal(traceback);
+  for (const auto& cell : cells_) {
+    std::string ignored;
+    if (cell->ended(&ignored) != PyCell::Ended::kNo) continue;
+    cell->end("the event loop of its swarm ended: " + cell->describe_exception(error.get()), /*failure=*/true);
+    end(cell);
+  }
 }
 
 PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::Ticket* ticket) {
@@ -106,6 +131,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
     for (int i = 0; i < kTurnMax && outcome == PyCell::Step::kDone; ++i) outcome = current.step(coroutine, ticket);
     if (outcome == PyCell::Step::kEnd) {
       if (is_async_) {
+        current.enter_hook();
         *coroutine = Ref();
         return PyCell::Step::kCoroutine;
       }

@@ -85,13 +85,28 @@ async def _main(cell: Any) -> None:
 async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
     left = ticket.seconds_left
     try:
-        result = await (coroutine if left is None else asyncio.wait_for(coroutine, left))
+        result = await (coroutine if left is None else _within(left, coroutine))
     except BaseException as error:
         cell.finish_error(ticket, error)
         if isinstance(error, asyncio.CancelledError) and not cell.failed:
             raise
     else:
         cell.finish(ticket, result)
+
+
+async def _within(seconds: float, coroutine: Any) -> Any:
+    """As asyncio.wait_for(), which runs it in a task of its own: one that raises SystemExit would end the loop."""
+
+    async def contained() -> Any:
+        try:
+            return await coroutine, None
+        except (SystemExit, KeyboardInterrupt) as error:
+            return None, error
+
+    result, error = await asyncio.wait_for(contained(), seconds)
+    if error is not None:
+        raise error
+    return result
 
 
 def run_swarm(swarm: Any) -> None:
@@ -124,12 +139,9 @@ async def _swarm_main(swarm: Any) -> None:
             task.cancel()
         if others:
             await asyncio.gather(*others, return_exceptions=True)
-        try:
-            await _clean_up(cell)
-        finally:
-            swarm.end(cell)
-            if waiter[0] is not None and not waiter[0].done():
-                waiter[0].set_result(None)
+        await _clean_up(cell)
+        swarm.end(cell)
+        wake()  # was it the last?
 
     loop.add_reader(swarm.fileno(), wake)
     try:
@@ -167,4 +179,7 @@ async def _clean_up(cell: Any) -> None:
     from monarch import _runtime
 
     limit = _runtime.limit("cleanup_timeout")
-    await asyncio.wait_for(hook(RuntimeError(cell.end_reason) if cell.failed else None), limit)
+    try:
+        await _within(limit, hook(RuntimeError(cell.end_reason) if cell.failed else None))
+    except BaseException as error:  # SystemExit too: it would end the loop, which others may live on
+        cell.report_hook(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monarch import _context, _core, _endpoint, _mesh, _runtime
-from monarch._actor import Actor, spawn_info
+from monarch._actor import Actor, spawn_info, substitute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def get_or_spawn_controller(name: str, Class: type[T], *args: Any, **kwargs: Any
     Raises ``ValueError`` if ``Class`` is not an actor class, ``TypeError`` for wrong constructor arguments.
     """
     _runtime.ensure()
+    Class, _ = substitute(Class, _context.context().actor_instance)
     _mesh.check_spawn(Class, args, kwargs)
     registry = _mesh.ActorMesh([_registry_id()], _mesh._whole([], []), Controllers, "controllers", "<root>")
     return registry.get.call_one(name, Class, args, kwargs)

@@ -6,7 +6,7 @@ A mesh is a handle: it may be sliced, sent in messages and called at once, befor
 from __future__ import annotations
 
 from monarch import _context, _core, _endpoint, _runtime
-from monarch._actor import Actor, spawn_info
+from monarch._actor import Actor, spawn_info, substitute
 from monarch._geometry import Point, Shape, Slice
 from monarch._mesh_trait import MeshTrait
 
@@ -187,7 +187,13 @@ def _spawn_procs(
         launches.append(_runtime.launch(where, setup, env, (labels, sizes, mesh_name)))
     nodes = _core.spawn_procs(launches)
     host._spawned += nodes
-    return ProcMesh(nodes, shape, mesh_name, owned=True)
+    mesh = ProcMesh(nodes, shape, mesh_name, owned=True)
+    if local := _context.context().actor_instance._local:
+        from monarch import _local
+
+        with _local.admission(local) as admit:
+            admit(mesh)
+    return mesh
 
 
 def check_sizes(what: str, sizes: dict[str, int], member: str) -> None:
@@ -222,16 +228,21 @@ class ProcMesh(_Mesh):
         self._owned = owned
         self._stopped: list[str] = []  # shared with views: the reason, once stopped
         self._per_proc: dict[str, int] = {}  # options(): of swarms
+        self._local: int = 0  # of monarch.testing.local_procs(): the number of what keeps its actors
 
     @classmethod
     def _received(
-        cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str
-    ):
-        return cls(nodes, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
+        cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str,
+        local: int = 0,
+    ) -> ProcMesh:  # fmt: skip
+        mesh = cls(nodes, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
+        mesh._local = local
+        return mesh
 
     def _parts(self) -> tuple[Any, ...]:
         ndslice = self._view.ndslice
-        return self._nodes, self._view.labels, ndslice.offset, ndslice.sizes, ndslice.strides, self._name
+        parts = (self._nodes, self._view.labels, ndslice.offset, ndslice.sizes, ndslice.strides, self._name)
+        return (*parts, self._local) if self._local else parts
 
     def __reduce__(self) -> Any:
         return ProcMesh._received, self._parts()
@@ -245,16 +256,28 @@ class ProcMesh(_Mesh):
         ``RuntimeError``. An exception in a constructor shows in the calls to that rank, as ``SupervisionError``.
         """
         self._check_alive()
+        instance = _context.context().actor_instance
+        Class, substitutes = substitute(Class, instance)
+        local = self._local or instance._local
+        if not local:
+            return self._spawn(name, Class, args, kwargs, instance, substitutes)
+        from monarch import _local
+
+        with _local.admission(local) as admit:
+            mesh = self._spawn(name, Class, args, kwargs, instance, substitutes)
+            admit(mesh)
+        return mesh
+
+    def _spawn(self, name: str, Class: Any, args: Any, kwargs: Any, instance: Any, substitutes: Any) -> Any:
         if hasattr(Class, "_native_table"):
             return self._spawn_native(name, Class, args, kwargs)
         check_spawn(Class, args, kwargs)
         ids, labels, sizes = self._new_actors()
-        instance = _context.context().actor_instance
-        info = spawn_info(name, labels, sizes, instance, self._parts())
+        info = spawn_info(name, labels, sizes, instance, self._parts(), substitutes)
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(instance), owned=True)
         firsts, swarm = (ids[:: self._per_proc_count], self._per_proc_count) if self._per_proc else (ids, 0)
         mesh._constructed = _core.MeshRef(firsts, None, False).spawn(1, swarm, (Class, args, kwargs, info))
-        return mesh  # type: ignore[return-value]
+        return mesh
 
     def options(self, *, per_proc: dict[str, int] | None = None) -> ProcMesh:
         """The same processes with options for what is spawned through the result.
@@ -284,8 +307,13 @@ class ProcMesh(_Mesh):
     def _new_actors(self) -> tuple[list[tuple[int, int]], list[str], list[int]]:
         """Identities for one new actor (or swarm) in each process, and the shape of their mesh."""
         count = self._per_proc_count
-        index = _core.new_actor_index(count)
-        ids = [(self._nodes[rank], index + i) for rank in self._view.ranks() for i in range(count)]
+        nodes = [self._nodes[rank] for rank in self._view.ranks()]
+        if self._local:  # all in one process
+            index = _core.new_actor_index(count * len(nodes))
+            ids = [(nodes[i // count], index + i) for i in range(count * len(nodes))]
+        else:
+            index = _core.new_actor_index(count)
+            ids = [(node, index + i) for node in nodes for i in range(count)]
         return (
             ids,
             [*self._view.labels, *self._per_proc],
@@ -355,10 +383,11 @@ class ProcMesh(_Mesh):
         return self
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProcMesh) and self._nodes == other._nodes and self._view == other._view
+        same = isinstance(other, ProcMesh) and self._nodes == other._nodes and self._view == other._view
+        return same and self._local == other._local  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
-        return hash((tuple(self._nodes), self._view))
+        return hash((tuple(self._nodes), self._view, self._local))
 
     def __repr__(self) -> str:
         return f"ProcMesh({self._name!r}, {self._describe()})"
@@ -366,6 +395,7 @@ class ProcMesh(_Mesh):
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
         view = ProcMesh(self._nodes, shape, self._name)
         view._stopped = self._stopped
+        view._local = self._local
         return view
 
 
@@ -391,8 +421,10 @@ class _Setup(Actor):
 
 def this_proc() -> ProcMesh:
     """The process of the current actor, or the script's own, as a mesh of one without dimensions."""
-    _runtime.ensure()
-    return ProcMesh([_core.node_id()], _whole([], []), "this_proc")
+    local = _context.context().actor_instance._local
+    mesh = ProcMesh([_core.node_id()], _whole([], []), "this_proc")
+    mesh._local = local
+    return mesh
 
 
 # ---- Actors ----
