@@ -474,7 +474,7 @@ def test_a_swarm_is_stopped_as_a_whole(procs, cls):
 
 def test_callers_are_told_when_the_event_loop_of_a_swarm_dies(procs):
     mesh = swarm(procs, Mixed)
-    with pytest.raises(SupervisionError, match="(?s)event loop of its swarm ended.*a task ends the loop"):
+    with pytest.raises(SupervisionError, match="a task ends the loop"):
         mesh.slice(gpus=0, replicas=0, actors=0).kill_the_loop.call_one().get(timeout=20)
     with pytest.raises(SupervisionError, match="(?s)event loop of its swarm ended.*a task ends the loop"):
         mesh.slice(gpus=0, replicas=1, actors=2).note.call_one(1).get(timeout=20)
