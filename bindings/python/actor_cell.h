@@ -119,6 +119,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   const std::shared_ptr<Swarm> swarm_;  // shared: with its other cells; null: a thread of its own
   std::atomic<bool> scheduled_{false};  // the swarm has it among its ready ones
   bool busy_ = false;                   // in a swarm: a coroutine of it runs, which others wait for
+  bool gone_ = false;                   // in a swarm: it has its end behind it, or somebody sees to it
   Mailbox mailbox_;
   const std::shared_ptr<Inflow> inflow_;  // shared: see CurrentActor
   Waiter waiter_;

@@ -73,6 +73,7 @@ bool Swarm::construct_all() {
       continue;
     }
     if (failure.empty()) failure = cell->end_reason();
+    cell->gone_ = true;
     cell->end_life(self.get(), error.get());
     python_factory().forget(cell.get());
     --live_;
@@ -122,6 +123,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
       continue;
     }
     PyCell& current = **cell;
+    if (current.gone_) continue;
     if (current.busy_) {
       current.scheduled_.store(false, std::memory_order_seq_cst);  // resume() looks for messages
       continue;
@@ -130,6 +132,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
     PyCell::Step outcome = PyCell::Step::kDone;
     for (int i = 0; i < kTurnMax && outcome == PyCell::Step::kDone; ++i) outcome = current.step(coroutine, ticket);
     if (outcome == PyCell::Step::kEnd) {
+      current.gone_ = true;
       if (is_async_) {
         current.enter_hook();
         *coroutine = Ref();
@@ -140,7 +143,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
     }
     current.scheduled_.store(false, std::memory_order_seq_cst);
     current.busy_ = outcome == PyCell::Step::kCoroutine && !ticket->concurrent;
-    if (!current.busy_) resume(*cell);
+    if (!current.busy_) go_on(*cell);
     if (outcome == PyCell::Step::kCoroutine) return outcome;
     if (monotonic_ns() > until_ns) return PyCell::Step::kDone;
   }
@@ -148,10 +151,14 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
 }
 
 bool Swarm::resume(const std::shared_ptr<PyCell>& cell) {
-  if (cell->ending()) return true;
+  if (cell->ending()) return !std::exchange(cell->gone_, true);
   cell->busy_ = false;
-  if (!cell->batch_.empty() || cell->has_message()) ready(cell);
+  go_on(cell);
   return false;
+}
+
+void Swarm::go_on(const std::shared_ptr<PyCell>& cell) {
+  if (!cell->batch_.empty() || cell->has_message()) ready(cell);
 }
 
 void Swarm::end(const std::shared_ptr<PyCell>& cell) {

@@ -45,6 +45,8 @@ class Swarm : public std::enable_shared_from_this<Swarm> {
   // The event loop has ended with the exception that is set: nobody serves the actors that are left.
   void fail_rest();
   std::shared_ptr<PyCell> next();
+  // Has it more messages, it is among the ready ones again.
+  void go_on(const std::shared_ptr<PyCell>& cell);
   static bool has_work(const void* self) { return static_cast<const Swarm*>(self)->has_message(); }
 
   Node& node_;

@@ -409,7 +409,8 @@ class FragileSync(Plain):
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])
 @pytest.mark.parametrize("cls", [Fragile, FragileSync])
 def test_a_constructor_that_fails_concerns_one_actor(procs, cls, bad, kind):
-    mesh = swarm(procs.slice(gpus=0), cls, bad, kind).flatten("all")
+    whole = swarm(procs.slice(gpus=0), cls, bad, kind)
+    mesh = whole.flatten("all")
     rest = mesh.slice(all=slice(1, 6) if bad == 0 else slice(0, 5))
     with pytest.raises(SupervisionError, match="cannot be made"):
         mesh.slice(all=bad).note.call_one(1).get(timeout=20)
@@ -418,6 +419,7 @@ def test_a_constructor_that_fails_concerns_one_actor(procs, cls, bad, kind):
         assert values(rest.note_later.call(2)) == [[1, 2]] * 5
     with pytest.raises(SupervisionError, match="cannot be made"):
         mesh.note.call(1).get(timeout=20)
+    whole.stop().get(timeout=20)
 
 
 @pytest.mark.feature(63)
