@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import logging
     from typing import Any
 
+    from monarch._future import Future
+
 __all__ = ["Actor"]
 
 
@@ -48,11 +50,11 @@ class Actor(MeshTrait):
         raise NotImplementedError("an actor is not a mesh: the mesh methods belong to what spawn() returns")
 
     @property
-    def initialized(self) -> Any:
+    def initialized(self) -> Future[None]:
         """Of meshes only; on an actor ``NotImplementedError``."""
         raise NotImplementedError("an actor is not a mesh: `initialized` belongs to what spawn() returns")
 
-    def stop(self, reason: str = "stopped by client") -> Any:
+    def stop(self, reason: str = "stopped by client") -> Future[None]:
         """Of meshes only; on an actor ``NotImplementedError``."""
         raise NotImplementedError(
             "an actor is not a mesh: stop() belongs to what spawn() returns; an actor ends itself with "

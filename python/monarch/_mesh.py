@@ -13,13 +13,14 @@ from monarch._mesh_trait import MeshTrait
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from typing import Any, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from typing_extensions import Self
 
     from monarch._future import Future
 
-    T = TypeVar("T")
+    P = ParamSpec("P")
+    T = TypeVar("T", bound=Actor)
 
 __all__ = ["ActorMesh", "HostMesh", "ProcMesh", "local_proc_mesh", "proc_mesh", "this_host", "this_proc"]
 
@@ -247,7 +248,7 @@ class ProcMesh(_Mesh):
     def __reduce__(self) -> Any:
         return ProcMesh._received, self._parts()
 
-    def spawn(self, name: str, Class: type[T], *args: Any, **kwargs: Any) -> T:
+    def spawn(self, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Makes one actor of ``Class`` in every process of the mesh; the arguments, pickled, go to each constructor.
 
         Returns an ``ActorMesh`` of this shape, at once; calls wait in line until it is up. ``name`` is for reports and
@@ -257,14 +258,14 @@ class ProcMesh(_Mesh):
         """
         self._check_alive()
         instance = _context.context().actor_instance
-        Class, substitutes = substitute(Class, instance)
+        cls, substitutes = substitute(Class, instance)
         local = self._local or instance._local
         if not local:
-            return self._spawn(name, Class, args, kwargs, instance, substitutes)
+            return self._spawn(name, cls, args, kwargs, instance, substitutes)
         from monarch import _local
 
         with _local.admission(local) as admit:
-            mesh = self._spawn(name, Class, args, kwargs, instance, substitutes)
+            mesh = self._spawn(name, cls, args, kwargs, instance, substitutes)
             admit(mesh)
         return mesh
 
@@ -332,7 +333,7 @@ class ProcMesh(_Mesh):
         return mesh
 
     @property
-    def initialized(self) -> Future[bool]:
+    def initialized(self) -> Future[Any]:
         """Done when all processes are up and their bootstrap function has run.
 
         Its future raises what that raised (``ActorError``), or ``SupervisionError`` if a process has ended.
@@ -569,12 +570,10 @@ def _gpu_count() -> int:
     return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
-def _deprecated_spelling(old: str) -> None:
+def _deprecated_spelling(old: str, new: str) -> None:
     import warnings
 
-    warnings.warn(
-        f"{old}() is an old spelling of this_host().spawn_procs(per_host={{...}})", DeprecationWarning, stacklevel=3
-    )
+    warnings.warn(f"{old}() is an old spelling of {new}", DeprecationWarning, stacklevel=3)
 
 
 def proc_mesh(
@@ -589,12 +588,14 @@ def proc_mesh(
     ``gpus=None`` is the number of entries in ``CUDA_VISIBLE_DEVICES``, else of ``/dev/nvidia*``. ``env`` is added to
     the environment of the processes. Warns (``DeprecationWarning``).
     """
-    _deprecated_spelling("proc_mesh")
+    _deprecated_spelling("proc_mesh", "this_host().spawn_procs(per_host={...})")
     sizes = {"hosts": hosts, "gpus": _gpu_count() if gpus is None else gpus}
     return _spawn_procs(this_host(), sizes, setup, None, env or {})
 
 
 def local_proc_mesh(*, gpus: int | None = None, hosts: int = 1) -> ProcMesh:
-    """Old spelling of ``this_host().spawn_procs(...)``, as ``proc_mesh``. Warns (``DeprecationWarning``)."""
-    _deprecated_spelling("local_proc_mesh")
-    return _spawn_procs(this_host(), {"hosts": hosts, "gpus": _gpu_count() if gpus is None else gpus}, None, None, {})
+    """As ``proc_mesh``, in this process: ``monarch.testing.local_procs``. Warns (``DeprecationWarning``)."""
+    _deprecated_spelling("local_proc_mesh", 'monarch.testing.local_procs({"hosts": ..., "gpus": ...})')
+    from monarch._local import local_procs
+
+    return local_procs({"hosts": hosts, "gpus": _gpu_count() if gpus is None else gpus})

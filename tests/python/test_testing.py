@@ -20,6 +20,7 @@ from monarch.actor import (
     deadline,
     endpoint,
     get_or_spawn_controller,
+    local_proc_mesh,
     this_host,
     this_proc,
 )
@@ -280,6 +281,15 @@ def test_local_actors_live_here_each_with_a_rank_and_a_thread():
         assert procs.slice(hosts=1).spawn("part", Member).describe.call().get(timeout=20).sizes == {"gpus": 3}
         assert procs.initialized.get(timeout=20) is not None
     assert local_procs() != local_procs() and procs == procs.slice(gpus=slice(0, 3))
+
+
+@pytest.mark.feature(120)
+def test_the_old_local_proc_mesh_is_in_this_process():
+    with pytest.warns(DeprecationWarning, match="local_procs"):
+        procs = local_proc_mesh(gpus=2)
+    with procs:
+        told = procs.spawn("members", Member).describe.call().get(timeout=20)
+    assert told.sizes == {"hosts": 1, "gpus": 2} and {pid for pid, *_ in told.values()} == {os.getpid()}
 
 
 @pytest.mark.feature(61)
