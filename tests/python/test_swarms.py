@@ -359,6 +359,29 @@ def test_waiting_for_ones_own_swarm_raises_in_the_same_process_only(procs, cls):
     assert asker.ask.call_one(other_swarm).get(timeout=20) == ["asked"]
 
 
+class Flood(Actor):
+    @endpoint
+    def flood(self, target) -> str:
+        for _ in range(100):
+            target.sink.broadcast(bytes(1 << 20))  # more than a mailbox takes
+        return "flooded"
+
+
+class Asks(Actor):
+    @endpoint
+    def sink(self, data: bytes) -> None: ...
+
+    @endpoint
+    def ask(self, flooder, target) -> str:
+        return flooder.flood.call_one(target).get(timeout=30)
+
+
+def test_a_wait_of_one_holds_nobody_up_who_floods_another(procs):
+    mesh = swarm(procs.slice(gpus=0), Asks, per_proc={"actors": 2})
+    flooder = procs.slice(gpus=1).spawn("flooder", Flood)
+    assert mesh.slice(actors=0).ask.call_one(flooder, mesh.slice(actors=1)).get(timeout=40) == "flooded"
+
+
 def test_awaiting_ones_own_swarm_works(procs):
     mesh = swarm(procs, Mixed)
     for rank in (1, 4, 7):

@@ -13,7 +13,10 @@ from monarch.actor import (
     Actor,
     ActorError,
     ActorMesh,
+    Channel,
+    Port,
     SupervisionError,
+    concurrent_endpoint,
     context,
     current_rank,
     current_size,
@@ -417,6 +420,65 @@ def test_local_actors_start_without_the_deadline_of_those_before_them():
         for _ in range(4):  # one of them has the thread of the first
             later = procs.spawn("later", Member)
             assert later.time_left.call_one().get(timeout=20) == "in time"
+
+
+class Ends(Actor):
+    """Tells a port how it ends, after a call of its own."""
+
+    def __init__(self, port: Port, other: Member) -> None:
+        self.port = port
+        self.other = other
+
+    @endpoint
+    def nothing(self) -> None: ...
+
+    @concurrent_endpoint
+    async def leave(self) -> None:
+        await asyncio.sleep(0)
+        context().actor_instance.stop("left")
+
+    @concurrent_endpoint
+    async def leave_in_a_task(self) -> None:
+        self.task = asyncio.create_task(self.leave_later())
+
+    async def leave_later(self) -> None:
+        await asyncio.sleep(0)
+        context().actor_instance.stop("left")
+
+    @concurrent_endpoint
+    async def fail(self) -> None:
+        await asyncio.sleep(0)
+        raise ValueError("failed")
+
+    async def __cleanup__(self, exc) -> None:
+        await self.other.measure.call_one()
+        self.port.send(None if exc is None else str(exc))
+
+
+@pytest.mark.feature(5, 19, 20)
+@pytest.mark.parametrize("how", ["leave", "leave_in_a_task", "fail"])
+@pytest.mark.parametrize("per_proc", [None, {"actors": 2}])
+def test_an_actor_ends_when_a_task_of_it_says_so_and_not_with_the_next_message(how, per_proc):
+    port, receiver = Channel.open()
+    with local_procs() as there, local_procs({"gpus": 1}) as procs:
+        other = there.spawn("other", Member)
+        mesh = procs.options(per_proc=per_proc).spawn("ends", Ends, port, other).slice(gpus=0)
+        one = mesh.slice(actors=0) if per_proc else mesh
+        getattr(one, how).broadcast()
+        told = receiver.recv().get(timeout=20)
+        assert "failed" in told if how == "fail" else told is None
+
+
+@pytest.mark.feature(20)
+@pytest.mark.parametrize("per_proc", [None, {"actors": 2}])
+def test_cleanup_does_not_run_under_the_deadline_of_the_last_message(per_proc):
+    port, receiver = Channel.open()
+    with local_procs() as there, local_procs({"gpus": 1}) as procs:
+        other = there.spawn("other", Member)
+        mesh = procs.options(per_proc=per_proc).spawn("ends", Ends, port, other)
+        with pytest.raises(TimeoutError):
+            mesh.nothing.options(deadline=1e-9).call().get(timeout=20)
+    assert receiver.recv().get(timeout=20) is None
 
 
 LEFT = """
