@@ -134,7 +134,6 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
     if (outcome == PyCell::Step::kEnd) {
       current.gone_ = true;
       if (is_async_) {
-        current.enter_hook();
         *coroutine = Ref();
         return PyCell::Step::kCoroutine;
       }

@@ -179,6 +179,7 @@ async def _clean_up(cell: Any) -> None:
     from monarch import _runtime
 
     limit = _runtime.limit("cleanup_timeout")
+    cell.enter_hook()
     try:
         await _within(limit, hook(RuntimeError(cell.end_reason) if cell.failed else None))
     except BaseException as error:  # SystemExit too: it would end the loop, which others may live on
