@@ -467,6 +467,8 @@ def test_an_actor_ends_when_a_task_of_it_says_so_and_not_with_the_next_message(h
         getattr(one, how).broadcast()
         told = receiver.recv().get(timeout=20)
         assert "failed" in told if how == "fail" else told is None
+        with pytest.raises(SupervisionError):
+            one.nothing.call().get(timeout=20)
 
 
 @pytest.mark.feature(20)
