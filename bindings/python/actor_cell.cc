@@ -50,6 +50,12 @@ Ref take_exception() {
   return Ref::steal(value);
 }
 
+FrameHeader stop_frame() {
+  FrameHeader header;
+  header.kind = FrameKind::kStopActor;
+  return header;
+}
+
 std::string text_of(PyObject* object) {
   const char* text = object == nullptr ? nullptr : PyUnicode_AsUTF8(object);
   if (text == nullptr) PyErr_Clear();
@@ -167,7 +173,7 @@ PyCell::PyCell(Node& node, ActorIndex index, uint32_t rank, std::shared_ptr<Swar
       index_(index),
       rank_(rank),
       swarm_(std::move(swarm)),
-      inflow_(std::make_shared<Inflow>(node, index)),
+      inflow_(std::make_shared<Inflow>(node, index, swarm_->inflow())),
       loop_wake_(node.driver()) {}
 
 std::string PyCell::describe_exception(PyObject* exception) const {
@@ -177,7 +183,14 @@ std::string PyCell::describe_exception(PyObject* exception) const {
   return text_of(text.get());
 }
 
-void PyCell::enter() { current_actor = {{node_.id(), index_}, inflow_, swarm_.get()}; }
+void PyCell::enter() { current_actor = {{node_.id(), index_}, swarm_ ? swarm_->inflow() : inflow_, swarm_.get()}; }
+
+void PyCell::enter_hook() {
+  if (context_) make_context_current();
+  if (deadlines_in_use()) set_message_deadline(deadline_ns_ = 0);
+}
+
+void PyCell::report_hook(PyObject* exception) { log_line("__cleanup__ failed: " + describe_exception(exception)); }
 
 bool PyCell::construct(PyObject* self, PyObject* value, bool* is_async, Ref* failure) {
   Ref rank = Ref::steal(PyLong_FromUnsignedLong(rank_));
@@ -224,13 +237,15 @@ void PyCell::end_life(PyObject* self, PyObject* failure) {
     failed_ = end_is_failure_;
   }
   refuse_rest();
+  loop_wake_.close();
   // Hooks run after the mailbox is closed, so that nobody waits for this actor meanwhile.
   if (instance_) {
+    enter_hook();
     PyObject* args[] = {self, failure == nullptr ? Py_None : failure};
     Ref ended = Ref::steal(call_python(state().end_actor.get(), args, 2));
     if (!ended) {
       Ref problem = take_exception();
-      log_line("__cleanup__ failed: " + describe_exception(problem.get()));
+      report_hook(problem.get());
     }
   }
   answer_owed();
@@ -415,7 +430,6 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     return Step::kDone;
   }
   if (header.kind == FrameKind::kUndeliverable) {
-    set_deadline(0);
     *ticket = Ticket{header, message->from};
     ticket->header.token = 0;
     handle_undeliverable(*message, coroutine);
@@ -488,6 +502,7 @@ void PyCell::fail_with_current_exception(const char* while_doing) {
 // coroutine to be awaited, which ends us itself.
 void PyCell::handle_undeliverable(const Message& message, Ref* coroutine) {
   if (state().runtime->is_stopping()) return;  // all are ending: that somebody was faster is no failure
+  enter_hook();
   Ref self = Ref::steal(new_cell_object(shared_from_this()));
   Ref text = Ref::steal(py_string(message.text()));
   const ActorId dest = undeliverable_dest(message);
@@ -544,7 +559,12 @@ void PyCellFactory::park_loop(Work work) {
   pthread_sigmask(SIG_SETMASK, &state().users_signal_mask, nullptr);
   GilThread python;
   for (;;) {
+    // A context of its own: what an actor sets in context variables is not for the next one on this thread.
+    Ref context = Ref::steal(PyContext_New());
+    if (!context || PyContext_Enter(context.get()) != 0) PyErr_Clear();
     work();
+    if (context && PyContext_Exit(context.get()) != 0) PyErr_Clear();
+    context = Ref();
     GilRelease release;
     work = nullptr;
     std::unique_lock lock(mutex_);
@@ -581,9 +601,7 @@ void PyCellFactory::stop_all(int64_t limit_ns, const std::string& reason) {
     std::lock_guard lock(mutex_);
     for (const auto& [raw, cell] : live_) cells.push_back(cell);
   }
-  FrameHeader header;
-  header.kind = FrameKind::kStopActor;
-  for (auto& cell : cells) cell->deliver(Message::make(header, reason));
+  for (auto& cell : cells) cell->deliver(Message::make(stop_frame(), reason));
   std::unique_lock lock(mutex_);
   all_ended_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return live_.empty(); });
 }

@@ -49,6 +49,10 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   // Makes the instance of `value` (class, args, kwargs, info). False: the constructor has failed, and `failure` says
   // so.
   bool construct(PyObject* self, PyObject* value, bool* is_async, Ref* failure);
+  // Hooks run as the actor, without the deadline of the message before; GIL held, the actor's thread.
+  void enter_hook();
+  // Says on stderr that a hook has raised this.
+  void report_hook(PyObject* exception);
   // The end, after kEnd: refuses what waits, runs the hook. `failure`: what the constructor raised, or null.
   void end_life(PyObject* self, PyObject* failure);
 
@@ -122,6 +126,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   const std::shared_ptr<Swarm> swarm_;  // shared: with its other cells; null: a thread of its own
   std::atomic<bool> scheduled_{false};  // the swarm has it among its ready ones
   bool busy_ = false;                   // in a swarm: a coroutine of it runs, which others wait for
+  bool gone_ = false;                   // in a swarm: it has its end behind it, or somebody sees to it
   Mailbox mailbox_;
   const std::shared_ptr<Inflow> inflow_;  // shared: see CurrentActor
   Waiter waiter_;

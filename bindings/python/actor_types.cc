@@ -123,6 +123,17 @@ PyObject* cell_end(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* cell_enter_hook(PyObject* self, PyObject*) {
+  cell_of(self).enter_hook();
+  Py_RETURN_NONE;
+}
+
+// report_hook(exception)
+PyObject* cell_report_hook(PyObject* self, PyObject* exception) {
+  cell_of(self).report_hook(exception);
+  Py_RETURN_NONE;
+}
+
 PyObject* cell_index(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(cell_of(self).index()); }
 PyObject* cell_instance(PyObject* self, void*) { return Py_NewRef(cell_of(self).instance()); }
 PyObject* cell_identity(PyObject* self, void*) { return Py_NewRef(cell_of(self).identity()); }
@@ -235,6 +246,8 @@ bool add_actor_types(PyObject* module) {
       {"disarm", cell_disarm, METH_NOARGS, nullptr},
       {"fileno", cell_fileno, METH_NOARGS, nullptr},
       {"end", cell_end, METH_VARARGS, nullptr},
+      {"enter_hook", cell_enter_hook, METH_NOARGS, nullptr},
+      {"report_hook", cell_report_hook, METH_O, nullptr},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyGetSetDef cell_fields[] = {

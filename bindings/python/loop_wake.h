@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 
 #include <atomic>
+#include <mutex>
 
 #include "monarch/base/unique_fd.h"
 #include "monarch/loop/driver.h"
@@ -36,7 +37,15 @@ class LoopWake {
   }
   // Any thread: there is work.
   void wake() {
-    if (armed_.load(std::memory_order_seq_cst) && take()) eventfd_write(event_.get(), 1);
+    if (!armed_.load(std::memory_order_seq_cst) || !take()) return;
+    std::lock_guard lock(closing_);
+    if (event_) eventfd_write(event_.get(), 1);
+  }
+  // The loop's thread: it sleeps no more.
+  void close() {
+    take();
+    std::lock_guard lock(closing_);
+    event_.reset();
   }
 
  private:
@@ -48,6 +57,7 @@ class LoopWake {
 
   Driver& driver_;
   std::atomic<bool> armed_{false};
+  std::mutex closing_;  // a wake() that is late may not write into what has the number next
   UniqueFd event_;
 };
 

@@ -13,7 +13,13 @@ constexpr int64_t kHoldNs = 1'000'000;  // of the GIL, then others may have it
 }  // namespace
 
 Swarm::Swarm(Node& node, ActorIndex first, uint32_t count, MessagePtr spawn)
-    : node_(node), first_(first), count_(count), spawn_(std::move(spawn)), loop_wake_(node.driver()), live_(count) {}
+    : node_(node),
+      first_(first),
+      count_(count),
+      spawn_(std::move(spawn)),
+      inflow_(std::make_shared<Inflow>(node, first)),
+      loop_wake_(node.driver()),
+      live_(count) {}
 
 void Swarm::add_cells() {
   const uint32_t first_rank = spawn_->header.rank * count_;
@@ -61,8 +67,13 @@ bool Swarm::construct_all() {
     }
     Ref value = Ref::steal(decode_value(copy ? *copy : *spawn_));
     Ref error;
-    if (cell->construct(self.get(), value.get(), &is_async_, &error)) continue;
+    bool is_async = false;
+    if (cell->construct(self.get(), value.get(), &is_async, &error)) {
+      is_async_ |= is_async;
+      continue;
+    }
     if (failure.empty()) failure = cell->end_reason();
+    cell->gone_ = true;
     cell->end_life(self.get(), error.get());
     python_factory().forget(cell.get());
     --live_;
@@ -78,13 +89,28 @@ void Swarm::run() {
     if (is_async_) {
       Ref self = Ref::steal(new_swarm_object(kept));
       Ref ran = Ref::steal(PyObject_CallOneArg(state().run_swarm.get(), self.get()));
-      if (!ran) PyErr_WriteUnraisable(state().run_swarm.get());
+      if (!ran) fail_rest();
     } else {
       serve();
     }
   }
+  loop_wake_.close();
   cells_.clear();
   current_actor = {};
+}
+
+void Swarm::fail_rest() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+  const Ref held_type = Ref::steal(type), error = Ref::steal(value), held_traceback = Ref::steal(traceback);
+  for (const auto& cell : cells_) {
+    std::string ignored;
+    if (cell->ended(&ignored) != PyCell::Ended::kNo) continue;
+    cell->end("the event loop of its swarm ended: " + cell->describe_exception(error.get()), /*failure=*/true);
+    end(cell);
+  }
 }
 
 PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::Ticket* ticket) {
@@ -97,7 +123,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
       continue;
     }
     PyCell& current = **cell;
-    if (current.over_) continue;  // written by this thread only
+    if (current.gone_) continue;
     if (current.busy_) {
       current.scheduled_.store(false, std::memory_order_seq_cst);  // resume() looks for messages
       continue;
@@ -107,6 +133,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
     for (int i = 0; i < kTurnMax && outcome == PyCell::Step::kDone; ++i) outcome = current.step(coroutine, ticket);
     if (outcome == PyCell::Step::kDone && current.ending()) outcome = PyCell::Step::kEnd;
     if (outcome == PyCell::Step::kEnd) {
+      current.gone_ = true;
       if (is_async_) {
         *coroutine = Ref();
         return PyCell::Step::kCoroutine;
@@ -116,7 +143,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
     }
     current.scheduled_.store(false, std::memory_order_seq_cst);
     current.busy_ = outcome == PyCell::Step::kCoroutine && !ticket->concurrent;
-    if (!current.busy_) resume(*cell);
+    if (!current.busy_) go_on(*cell);
     if (outcome == PyCell::Step::kCoroutine) return outcome;
     if (monotonic_ns() > until_ns) return PyCell::Step::kDone;
   }
@@ -124,10 +151,14 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
 }
 
 bool Swarm::resume(const std::shared_ptr<PyCell>& cell) {
-  if (cell->ending()) return true;
+  if (cell->ending()) return !std::exchange(cell->gone_, true);
   cell->busy_ = false;
-  if (!cell->batch_.empty() || cell->has_work()) ready(cell);
+  go_on(cell);
   return false;
+}
+
+void Swarm::go_on(const std::shared_ptr<PyCell>& cell) {
+  if (!cell->batch_.empty() || cell->has_work()) ready(cell);
 }
 
 void Swarm::end(const std::shared_ptr<PyCell>& cell) {

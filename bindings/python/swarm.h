@@ -23,6 +23,8 @@ class Swarm : public std::enable_shared_from_this<Swarm> {
 
   // Any thread: the cell has a message.
   void ready(std::shared_ptr<PyCell> cell);
+  // Of the thread: while it waits for others, no actor of the swarm holds anybody back. shared: with theirs.
+  const std::shared_ptr<Inflow>& inflow() const { return inflow_; }
   bool has(const ActorId& id) const { return id.node == node_.id() && id.index - first_ < count_; }
 
   // ---- For the event loop of an async swarm (its thread, GIL held) ----
@@ -40,13 +42,18 @@ class Swarm : public std::enable_shared_from_this<Swarm> {
  private:
   bool construct_all();
   void serve();
+  // The event loop has ended with the exception that is set: nobody serves the actors that are left.
+  void fail_rest();
   std::shared_ptr<PyCell> next();
+  // Has it more messages, it is among the ready ones again.
+  void go_on(const std::shared_ptr<PyCell>& cell);
   static bool has_work(const void* self) { return static_cast<const Swarm*>(self)->has_message(); }
 
   Node& node_;
   const ActorIndex first_;
   const uint32_t count_;
   MessagePtr spawn_;
+  const std::shared_ptr<Inflow> inflow_;
   Waiter waiter_;
   LoopWake loop_wake_;
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from monarch._endpoint import Endpoint
 from monarch._future import Future
 from monarch._task_future import FoldFuture
 
 A = TypeVar("A")
+P = ParamSpec("P")
 R = TypeVar("R")
 
 __all__ = ["Accumulator"]
 
 
-class Accumulator(Generic[A, R]):
+class Accumulator(Generic[P, R, A]):
     """Folds what the actors of a mesh answer into one value: ``Accumulator(mesh.loss, 0.0, operator.add)``.
 
     Args:
@@ -24,12 +25,12 @@ class Accumulator(Generic[A, R]):
         combine: ``combine(state, answer) -> state``; called in order of arrival, in the process that waits.
     """
 
-    def __init__(self, endpoint: Endpoint, identity: A, combine: Callable[[A, R], A]) -> None:
+    def __init__(self, endpoint: Endpoint[P, R], identity: A, combine: Callable[[A, R], A]) -> None:
         self._endpoint = endpoint
         self._identity = identity
         self._combine = combine
 
-    def accumulate(self, *args: Any, **kwargs: Any) -> Future[A]:
+    def accumulate(self, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
         """Asks every actor now (what cannot be sent raises here); the future is the folded value.
 
         It raises what an actor raised (``ActorError``), how one died (``SupervisionError``), or what ``combine``

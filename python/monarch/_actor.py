@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import logging
     from typing import Any
 
+    from monarch._future import Future
+
 __all__ = ["Actor"]
 
 
@@ -48,11 +50,11 @@ class Actor(MeshTrait):
         raise NotImplementedError("an actor is not a mesh: the mesh methods belong to what spawn() returns")
 
     @property
-    def initialized(self) -> Any:
+    def initialized(self) -> Future[None]:
         """Of meshes only; on an actor ``NotImplementedError``."""
         raise NotImplementedError("an actor is not a mesh: `initialized` belongs to what spawn() returns")
 
-    def stop(self, reason: str = "stopped by client") -> Any:
+    def stop(self, reason: str = "stopped by client") -> Future[None]:
         """Of meshes only; on an actor ``NotImplementedError``."""
         raise NotImplementedError(
             "an actor is not a mesh: stop() belongs to what spawn() returns; an actor ends itself with "
@@ -60,12 +62,30 @@ class Actor(MeshTrait):
         )
 
 
-def spawn_info(name: str, labels: list[str], sizes: list[int], creator: ActorInstance, procs: Any) -> Any:
+def spawn_info(
+    name: str, labels: list[str], sizes: list[int], creator: ActorInstance, procs: Any, substitutes: Any = ()
+) -> Any:
     """What a new actor is told about itself: builtin types only, since each spawn pickles one."""
     rank = creator.rank
     extent = rank.extent
     who = (creator.name, rank.rank, extent.labels, extent.sizes, str(creator))
-    return name, labels, sizes, who, procs
+    return name, labels, sizes, who, procs, substitutes
+
+
+patches: list[tuple[Any, Any]] = []  # monarch.testing.patch_actor: (original, mock), the last counts
+
+
+def substitute(Class: Any, spawner: ActorInstance) -> tuple[Any, tuple[tuple[Any, Any], ...]]:
+    """What to spawn instead of ``Class``, and the substitutes that the new actor is to use in its turn.
+
+    An actor uses those that were in force when it was spawned, the client those that are now. A mock's own spawns of
+    what it stands for are not replaced: it may wrap the real thing.
+    """
+    in_force = tuple(patches) if spawner.creator is None else spawner._substitutes
+    for original, mock in reversed(in_force):
+        if original is Class:
+            return mock, tuple(pair for pair in in_force if pair[0] is not original)
+    return Class, in_force
 
 
 # ---- The worker's side ----
@@ -123,7 +143,7 @@ def wait_for_gate() -> None:
 
 def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     """Makes the instance. Returns whether the actor needs an event loop."""
-    cls, args, kwargs, (name, labels, sizes, creator, procs) = value
+    cls, args, kwargs, (name, labels, sizes, creator, procs, substitutes) = value
     extent = Extent(labels, sizes)
     identity = ActorInstance(
         name,
@@ -133,6 +153,7 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
         Creator(creator[0], Point(creator[1], Extent(creator[2], creator[3])), creator[4]),
         procs,
         cell,
+        substitutes,
     )
     from monarch import _endpoint
 

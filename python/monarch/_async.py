@@ -88,7 +88,7 @@ async def _main(cell: Any) -> None:
 async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
     left = ticket.seconds_left
     try:
-        result = await (coroutine if left is None else asyncio.wait_for(coroutine, left + _AFTER_DEADLINE))
+        result = await (coroutine if left is None else _within(left + _AFTER_DEADLINE, coroutine))
     except BaseException as error:
         if left is not None and isinstance(error, asyncio.TimeoutError) and ticket.seconds_left <= 0:
             return  # it was cancelled: its caller has given up
@@ -97,6 +97,21 @@ async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
             raise
     else:
         cell.finish(ticket, result)
+
+
+async def _within(seconds: float, coroutine: Any) -> Any:
+    """As asyncio.wait_for(), which runs it in a task of its own: one that raises SystemExit would end the loop."""
+
+    async def contained() -> Any:
+        try:
+            return await coroutine, None
+        except (SystemExit, KeyboardInterrupt) as error:
+            return None, error
+
+    result, error = await asyncio.wait_for(contained(), seconds)
+    if error is not None:
+        raise error
+    return result
 
 
 def run_swarm(swarm: Any) -> None:
@@ -129,12 +144,9 @@ async def _swarm_main(swarm: Any) -> None:
             task.cancel()
         if others:
             await asyncio.gather(*others, return_exceptions=True)
-        try:
-            await _clean_up(cell)
-        finally:
-            swarm.end(cell)
-            if waiter[0] is not None and not waiter[0].done():
-                waiter[0].set_result(None)
+        await _clean_up(cell)
+        swarm.end(cell)
+        wake()  # was it the last?
 
     loop.add_reader(swarm.fileno(), wake)
     try:
@@ -172,4 +184,10 @@ async def _clean_up(cell: Any) -> None:
     from monarch import _runtime
 
     limit = _runtime.limit("cleanup_timeout")
-    await asyncio.wait_for(hook(RuntimeError(cell.end_reason) if cell.failed else None), limit)
+    cell.enter_hook()
+    try:
+        await _within(limit, hook(RuntimeError(cell.end_reason) if cell.failed else None))
+    except asyncio.TimeoutError:
+        cell.report_hook(TimeoutError(f"it was cancelled after {limit:g} s (cleanup_timeout)"))
+    except BaseException as error:  # SystemExit too: it would end the loop, which others may live on
+        cell.report_hook(error)

@@ -51,6 +51,7 @@ class ActorInstance:
         creator: Any,
         procs: Any,
         cell: Any = None,
+        substitutes: Any = (),
     ) -> None:
         self.name = name
         self.class_name = class_name
@@ -59,6 +60,12 @@ class ActorInstance:
         self._address = address
         self._procs = procs  # (nodes, shape, name) of the mesh that it was spawned on
         self._cell = cell
+        self._substitutes = substitutes  # of patch_actor, in force when it was spawned
+
+    @property
+    def _local(self) -> int:
+        """``ProcMesh._local`` of the mesh that it was spawned on."""
+        return self._procs[6] if self._procs and len(self._procs) > 6 else 0
 
     @property
     def actor_id(self) -> ActorAddr:

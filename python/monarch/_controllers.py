@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from monarch import _context, _core, _endpoint, _mesh, _runtime
-from monarch._actor import Actor, spawn_info
+from monarch._actor import Actor, spawn_info, substitute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from collections.abc import Callable
+    from typing import Any, ParamSpec, TypeVar
 
     from monarch._future import Future
 
-    T = TypeVar("T")
+    P = ParamSpec("P")
+    T = TypeVar("T", bound=Actor)
 
 __all__ = ["get_or_spawn_controller"]
 
@@ -52,7 +54,7 @@ def _registry_id() -> tuple[int, int]:
     return root, (root & 0xFFFFFFFF) << 32 | _INDEX
 
 
-def get_or_spawn_controller(name: str, Class: type[T], *args: Any, **kwargs: Any) -> Future[T]:
+def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
     """The actor of that name in the script's process; the first who asks makes it, of ``Class`` with these arguments.
 
     May be called anywhere, in actors too. Requests that come together are merged; later arguments are ignored. An
@@ -62,6 +64,7 @@ def get_or_spawn_controller(name: str, Class: type[T], *args: Any, **kwargs: Any
     Raises ``ValueError`` if ``Class`` is not an actor class, ``TypeError`` for wrong constructor arguments.
     """
     _runtime.ensure()
-    _mesh.check_spawn(Class, args, kwargs)
+    cls, _ = substitute(Class, _context.context().actor_instance)
+    _mesh.check_spawn(cls, args, kwargs)
     registry = _mesh.ActorMesh([_registry_id()], _mesh._whole([], []), Controllers, "controllers", "<root>")
-    return registry.get.call_one(name, Class, args, kwargs)
+    return registry.get.call_one(name, cls, args, kwargs)

@@ -6,12 +6,44 @@ from monarch import _core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from typing import Any, Literal
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+
+    from typing_extensions import Self
 
     from monarch._future import Future
     from monarch._mesh import ActorMesh
     from monarch._port import Port
+    from monarch._value_mesh import ValueMesh
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+    class _Decorator(Protocol):
+        """``@endpoint(...)``"""
+
+        @overload
+        def __call__(self, method: _Async[P, R], /) -> EndpointProperty[P, R]: ...
+        @overload
+        def __call__(self, method: _Sync[P, R], /) -> EndpointProperty[P, R]: ...
+
+    class _AsyncDecorator(Protocol):
+        """``@concurrent_endpoint(...)``"""
+
+        def __call__(self, method: _Async[P, R], /) -> EndpointProperty[P, R]: ...
+
+    class _PortDecorator(Protocol):
+        """``@endpoint(explicit_response_port=True)``: callers do not see the port."""
+
+        def __call__(self, method: _WithPort[R, P], /) -> EndpointProperty[P, R]: ...
+
+    _Async = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+    _Sync = Callable[Concatenate[Any, P], R]
+    _WithPort = Callable[Concatenate[Any, Port[R], P], Any]
+else:
+    from monarch._value_mesh import Generic, GenericAlias, R, overload
+
+    P = None
 
 __all__ = ["Endpoint", "EndpointProperty", "as_endpoint", "concurrent_endpoint", "endpoint", "send"]
 
@@ -29,7 +61,7 @@ def is_async(function: Any) -> bool:
     return getattr(function, "_is_coroutine_mark", None) is not None
 
 
-class EndpointProperty:
+class EndpointProperty(Generic[P, R]):
     """What a decorated method is on its class. On a spawned mesh the same name is an ``Endpoint``."""
 
     def __init__(
@@ -51,6 +83,10 @@ class EndpointProperty:
             return CONCURRENT
         return ASYNC if is_async(self._method) else SYNC
 
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: Any = None) -> Endpoint[P, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else self._method.__get__(instance, owner)
 
@@ -62,6 +98,34 @@ class EndpointProperty:
         )
 
 
+@overload
+def endpoint(
+    method: _Async[P, R],
+    *,
+    propagate: Any = None,
+    explicit_response_port: Literal[False] = False,
+    instrument: bool = True,
+) -> EndpointProperty[P, R]: ...
+@overload
+def endpoint(
+    method: _Sync[P, R],
+    *,
+    propagate: Any = None,
+    explicit_response_port: Literal[False] = False,
+    instrument: bool = True,
+) -> EndpointProperty[P, R]: ...
+@overload
+def endpoint(
+    method: None = None,
+    *,
+    propagate: Any = None,
+    explicit_response_port: Literal[False] = False,
+    instrument: bool = True,
+) -> _Decorator: ...
+@overload
+def endpoint(
+    method: None = None, *, propagate: Any = None, explicit_response_port: Literal[True], instrument: bool = True
+) -> _PortDecorator: ...
 def endpoint(
     method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True
 ) -> Any:
@@ -77,6 +141,26 @@ def endpoint(
     return _declare(method, False, propagate, explicit_response_port, instrument)
 
 
+@overload
+def concurrent_endpoint(
+    method: _Async[P, R],
+    *,
+    propagate: Any = None,
+    explicit_response_port: Literal[False] = False,
+    instrument: bool = True,
+) -> EndpointProperty[P, R]: ...
+@overload
+def concurrent_endpoint(
+    method: None = None,
+    *,
+    propagate: Any = None,
+    explicit_response_port: Literal[False] = False,
+    instrument: bool = True,
+) -> _AsyncDecorator: ...
+@overload
+def concurrent_endpoint(
+    method: None = None, *, propagate: Any = None, explicit_response_port: Literal[True], instrument: bool = True
+) -> _PortDecorator: ...
 def concurrent_endpoint(
     method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True
 ) -> Any:
@@ -191,7 +275,7 @@ def check_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _takes_nothing(self: Any) -> None: ...
 
 
-class Endpoint(_core.EndpointBase):
+class Endpoint(_core.EndpointBase, Generic[P, R]):
     """One endpoint of a mesh. Each adverb pickles and sends at once; only collecting the results waits.
 
     All take the arguments of the method, and raise here, with nothing sent, what is wrong with them: ``TypeError`` for
@@ -202,6 +286,8 @@ class Endpoint(_core.EndpointBase):
     ``broadcast`` (any adverb, with more than 256 KiB of arguments) waits while one of its actors has 64 MiB of messages
     waiting, until half of them are gone: GIL released, Ctrl-C ends it, and after 5 s a line on stderr says who is slow.
     On an event loop it blocks that loop meanwhile. An actor that waits for others itself keeps nobody waiting.
+
+    In annotations: ``Endpoint[[int], str]`` takes an int and answers with a string.
     """
 
     def __init__(
@@ -215,19 +301,29 @@ class Endpoint(_core.EndpointBase):
 
     if TYPE_CHECKING:
 
-        def call(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
             """Asks every rank; the future gives a ``ValueMesh`` of the answers, of the shape of this mesh.
 
             If ranks raise, the future raises the first error that arrives.
             """
 
-        def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
             """Asks the only member of a mesh of one, else ``ValueError``; the future gives its answer."""
 
-        def broadcast(self, *args: Any, **kwargs: Any) -> None:
+        def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
             """Sends to every rank and wants no answer. An exception there ends that actor."""
 
-    def options(self, *, deadline: float | None = None, partial: bool = False) -> Endpoint:
+    else:
+
+        def __class_getitem__(cls, item):
+            # lists, of the arguments' types, would make what names it unhashable
+            return GenericAlias(cls, tuple(tuple(part) if type(part) is list else part for part in item))
+
+    @overload
+    def options(self, *, deadline: float | None = None, partial: Literal[False] = False) -> Endpoint[P, R]: ...
+    @overload
+    def options(self, *, deadline: float | None = None, partial: Literal[True]) -> Endpoint[P, R | Exception]: ...
+    def options(self, *, deadline: float | None = None, partial: bool = False) -> Any:
         """The same endpoint with options for its calls.
 
         Args:
@@ -241,17 +337,17 @@ class Endpoint(_core.EndpointBase):
             seconds = check_seconds(deadline)
         return self._mesh._make_endpoint(self._name, self._flags)._with_options((seconds, partial))
 
-    def _with_options(self, options: tuple[float, bool]) -> Endpoint:
+    def _with_options(self, options: tuple[float, bool]) -> Self:
         self._options = options
         self._set_options(*options)
         return self
 
-    def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
+    def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Asks one rank, uniformly at random for each call (load is not considered); the future gives its answer."""
         _, chosen = self._choose_rank()
         return chosen.call_one(*args, **kwargs)
 
-    def _choose_rank(self) -> tuple[int, Endpoint]:
+    def _choose_rank(self) -> tuple[int, Endpoint[P, R]]:
         import random
 
         rank = random.randrange(len(self._mesh))
@@ -262,7 +358,7 @@ class Endpoint(_core.EndpointBase):
         table = table_of(self._mesh._class)
         return not table.native and bool(table.functions[self._number][1] & EXPLICIT_PORT or self._flags & PORT_FLAG)
 
-    def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Asks every rank with one call; gives a future per rank, the i-th of which is the i-th answer to arrive."""
         return _Stream(self._stream(*args, **kwargs))
 
@@ -272,11 +368,14 @@ class Endpoint(_core.EndpointBase):
             "Endpoint.rref is not there yet: it needs the tensor engine; README.md lists what is."
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(
             f"the endpoint {self} cannot be called like a function: say .call(...) for all ranks, .call_one(...) for "
             "a single actor, .choose(...), .stream(...) or .broadcast(...)"
         )
+
+    if not TYPE_CHECKING:
+        __call__ = _refuse  # for type checkers there is none
 
     def __str__(self) -> str:
         return f"{self._mesh._name}.{self._name}"
@@ -308,7 +407,7 @@ class _Stream:
             yield await future
 
 
-def bind_arguments(ep: Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def bind_arguments(ep: Endpoint[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """The core's slow path: counts or keywords that the numbers of the table do not cover."""
     ep._mesh._check_arguments(ep, args, kwargs)
 
@@ -327,7 +426,22 @@ class PlainMethod:
         )
 
 
-def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Endpoint:
+@overload
+def as_endpoint(
+    method: Callable[P, Coroutine[Any, Any, R]],
+    *,
+    propagate: Any = None,
+    explicit_response_port: Literal[False] = False,
+) -> Endpoint[P, R]: ...
+@overload
+def as_endpoint(
+    method: Callable[P, R], *, propagate: Any = None, explicit_response_port: Literal[False] = False
+) -> Endpoint[P, R]: ...
+@overload
+def as_endpoint(
+    method: Callable[Concatenate[Port[R], P], Any], *, propagate: Any = None, explicit_response_port: Literal[True]
+) -> Endpoint[P, R]: ...
+def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Any:
     """Makes a method without decorator of a spawned actor callable: ``as_endpoint(mesh.method).call(...)``.
 
     Anything else is a ``ValueError``. An ``async def`` method of an actor whose endpoints are all ``def`` has no event
@@ -339,10 +453,10 @@ def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: b
 
 
 def send(
-    endpoint: Endpoint,
+    endpoint: Endpoint[P, R],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    port: Port[Any] | None = None,
+    port: Port[R] | None = None,
     selection: Literal["all", "choose"] = "all",
 ) -> None:
     """Sends one message to all actors of the endpoint's mesh, or to one at random (``selection="choose"``).
@@ -362,7 +476,3 @@ def send(
         target._send_with_port((port, *args), kwargs)
     else:
         target._send(port, rank, *args, **kwargs)
-
-
-if TYPE_CHECKING:
-    _: Callable[..., Any] = endpoint

@@ -6,14 +6,14 @@ A mesh is a handle: it may be sliced, sent in messages and called at once, befor
 from __future__ import annotations
 
 from monarch import _active_meshes, _context, _core, _endpoint, _runtime, _value_mesh
-from monarch._actor import Actor, spawn_info
+from monarch._actor import Actor, spawn_info, substitute
 from monarch._geometry import Point, Shape, Slice
 from monarch._mesh_trait import MeshTrait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
-    from typing import Any, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from typing_extensions import Self
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from monarch._future import Future
     from monarch._geometry import Region
 
-    T = TypeVar("T")
+    P = ParamSpec("P")
+    T = TypeVar("T", bound=Actor)
 
 __all__ = ["ActorMesh", "HostMesh", "ProcMesh", "this_host", "this_proc"]
 
@@ -263,6 +264,11 @@ def _spawn_procs(
     host._spawned.nodes += nodes
     procs = ProcMesh(nodes, shape, mesh_name, owned=True)
     _active_meshes.note_spawned(procs)
+    if local := _context.context().actor_instance._local:
+        from monarch import _local
+
+        with _local.admission(local) as admit:
+            admit(procs)
     return procs
 
 
@@ -306,21 +312,26 @@ class ProcMesh(_Mesh):
         self._owned = owned
         self._stopped: list[str] = []  # shared with views: the reason, once stopped
         self._per_proc: dict[str, int] = {}  # options(): of swarms
+        self._local: int = 0  # of monarch.testing.local_procs(): the number of what keeps its actors
 
     @classmethod
     def _received(
-        cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str
-    ):
-        return cls(nodes, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
+        cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str,
+        local: int = 0,
+    ) -> ProcMesh:  # fmt: skip
+        mesh = cls(nodes, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
+        mesh._local = local
+        return mesh
 
     def _parts(self) -> tuple[Any, ...]:
         ndslice = self._view.ndslice
-        return self._nodes, self._view.labels, ndslice.offset, ndslice.sizes, ndslice.strides, self._name
+        parts = (self._nodes, self._view.labels, ndslice.offset, ndslice.sizes, ndslice.strides, self._name)
+        return (*parts, self._local) if self._local else parts
 
     def __reduce__(self) -> Any:
         return ProcMesh._received, self._parts()
 
-    def spawn(self, name: str, Class: type[T], *args: Any, **kwargs: Any) -> T:
+    def spawn(self, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Makes one actor of ``Class`` in every process of the mesh; the arguments, pickled, go to each constructor.
 
         Returns an ``ActorMesh`` of this shape, at once; calls wait in line until it is up. ``name`` is for reports and
@@ -329,6 +340,19 @@ class ProcMesh(_Mesh):
         ``RuntimeError``. An exception in a constructor shows in the calls to that rank, as ``SupervisionError``.
         """
         self._check_alive()
+        instance = _context.context().actor_instance
+        cls, substitutes = substitute(Class, instance)
+        local = self._local or instance._local
+        if not local:
+            return self._spawn(name, cls, args, kwargs, instance, substitutes)
+        from monarch import _local
+
+        with _local.admission(local) as admit:
+            mesh = self._spawn(name, cls, args, kwargs, instance, substitutes)
+            admit(mesh)
+        return mesh
+
+    def _spawn(self, name: str, Class: Any, args: Any, kwargs: Any, instance: Any, substitutes: Any) -> Any:
         if hasattr(Class, "_native_table"):
             return self._spawn_native(name, Class, args, kwargs)
         if "id_func" in kwargs:
@@ -337,12 +361,11 @@ class ProcMesh(_Mesh):
             kwargs = constructor_arguments(Class, kwargs)
         check_spawn(Class, args, kwargs)
         ids, labels, sizes = self._new_actors()
-        instance = _context.context().actor_instance
-        info = spawn_info(name, labels, sizes, instance, self._parts())
+        info = spawn_info(name, labels, sizes, instance, self._parts(), substitutes)
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(instance), owned=True)
         firsts, swarm = (ids[:: self._per_proc_count], self._per_proc_count) if self._per_proc else (ids, 0)
         mesh._constructed = _core.MeshRef(firsts, None, False).spawn(1, swarm, (Class, args, kwargs, info))
-        return mesh  # type: ignore[return-value]
+        return mesh
 
     def options(self, *, per_proc: dict[str, int] | None = None) -> ProcMesh:
         """The same processes with options for what is spawned through the result.
@@ -372,8 +395,13 @@ class ProcMesh(_Mesh):
     def _new_actors(self) -> tuple[list[tuple[int, int]], list[str], list[int]]:
         """Identities for one new actor (or swarm) in each process, and the shape of their mesh."""
         count = self._per_proc_count
-        index = _core.new_actor_index(count)
-        ids = [(self._nodes[rank], index + i) for rank in self._view.ranks() for i in range(count)]
+        nodes = [self._nodes[rank] for rank in self._view.ranks()]
+        if self._local:  # all in one process
+            index = _core.new_actor_index(count * len(nodes))
+            ids = [(nodes[i // count], index + i) for i in range(count * len(nodes))]
+        else:
+            index = _core.new_actor_index(count)
+            ids = [(node, index + i) for node in nodes for i in range(count)]
         return (
             ids,
             [*self._view.labels, *self._per_proc],
@@ -477,14 +505,15 @@ class ProcMesh(_Mesh):
         raise NotImplementedError("ProcMesh.from_host_mesh is not for users: say host_mesh.spawn_procs(...)")
 
     def _members(self) -> Sequence[Any]:
-        return self._nodes
+        # in a local mesh several members are one process
+        return [(self._local, rank) for rank in range(len(self._nodes))] if self._local else self._nodes
 
     def __repr__(self) -> str:
         return f"ProcMesh({self._name!r}, {self._describe()})"
 
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
         view = ProcMesh(self._nodes, shape, self._name)
-        view._stopped, view._per_proc = self._stopped, self._per_proc
+        view._stopped, view._per_proc, view._local = self._stopped, self._per_proc, self._local
         return view
 
 
@@ -514,8 +543,10 @@ class _Setup(Actor):
 
 def this_proc() -> ProcMesh:
     """The process of the current actor, or the script's own, as a mesh of one without dimensions."""
-    _runtime.ensure()
-    return ProcMesh([_core.node_id()], _whole([], []), "this_proc")
+    local = _context.context().actor_instance._local
+    mesh = ProcMesh([_core.node_id()], _whole([], []), "this_proc")
+    mesh._local = local
+    return mesh
 
 
 # ---- Actors ----

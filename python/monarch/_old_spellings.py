@@ -41,9 +41,11 @@ def proc_mesh(
 
 
 def local_proc_mesh(*, gpus: int | None = None, hosts: int = 1) -> ProcMesh:
-    """Old spelling of ``this_host().spawn_procs(...)``; processes of their own here too."""
-    deprecated("local_proc_mesh() is an old spelling of this_host().spawn_procs(per_host={...})")
-    return _spawn(gpus, hosts, None, None)
+    """As ``proc_mesh``, in this process: ``monarch.testing.local_procs``."""
+    deprecated('local_proc_mesh() is an old spelling of monarch.testing.local_procs({"hosts": ..., "gpus": ...})')
+    from monarch._local import local_procs
+
+    return local_procs({"hosts": hosts, "gpus": _gpu_count() if gpus is None else gpus})
 
 
 def _spawn(gpus: int | None, hosts: int, env: dict[str, str] | None, setup: Callable[[], None] | None) -> ProcMesh:

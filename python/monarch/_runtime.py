@@ -47,8 +47,11 @@ def limit(key: str) -> float:
     return DEFAULT_LIMITS[key]
 
 
-def ensure() -> None:
-    """Starts the runtime of this process if it has none."""
+def ensure(processes: bool = True) -> None:
+    """Starts the runtime of this process if it has none.
+
+    Without ``processes`` nothing is prepared for starting some: that costs a process, and comes with the first.
+    """
     global _started
     if _started:
         return
@@ -58,7 +61,8 @@ def ensure() -> None:
             _core.start_root(os.environ.get("MONARCH_TRANSPORT", "shm"), arena_bytes())
             _started = True
             _at_exit()
-            start_fork_server()
+            if processes:
+                start_fork_server()
             from monarch import _controllers
 
             _controllers.offer()

@@ -25,6 +25,10 @@ else:
         def __class_getitem__(cls, item):
             return cls if cls is Generic else GenericAlias(cls, item)
 
+    def overload(function):
+        """Stands in for typing.overload."""
+        return function
+
     R = None
 
 __all__ = ["Lazy", "ValueMesh"]

@@ -363,7 +363,8 @@ input()
 """)  # fmt: skip
     assert float(run.line("cancelled after")) < 2.5  # 3 s by default
     run.tell("done\n")
-    run.ok()
+    run.done()
+    assert run.status == 0 and "__cleanup__ failed" in run.err and "cancelled after 0.05 s (cleanup_timeout)" in run.err
 
 
 def test_cleanup_timeout_is_taken_from_the_environment():

@@ -84,5 +84,7 @@ def test_a_public_name_has_a_docstring(value):
 
 def test_the_stub_has_what_the_extension_has():
     for name, node in STUB_CLASSES.items():
+        if name.endswith("Base"):
+            continue  # the classes of the package that stand on it say what it has
         runtime = {name for name in vars(getattr(_core, name)) if name[0] != "_"}
         assert {name for name in documented_in(node.body) if name[0] != "_"} == runtime

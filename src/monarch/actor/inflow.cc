@@ -11,14 +11,13 @@ Inflow::Inflow(Node& node, ActorIndex index, std::shared_ptr<Inflow> owner)
   if (!owner_) return;
   std::lock_guard lock(owner_->ports_mutex_);
   owner_->ports_.push_back(this);
-  owner_->has_ports_.store(true, std::memory_order_seq_cst);
 }
 
 Inflow::~Inflow() {
   if (!owner_) return;
   std::lock_guard lock(owner_->ports_mutex_);
   std::erase(owner_->ports_, this);
-  owner_->has_ports_.store(!owner_->ports_.empty(), std::memory_order_seq_cst);
+  if (holding_.load(std::memory_order_seq_cst)) owner_->holding_ports_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void Inflow::hold(const Message& message) {
@@ -27,7 +26,9 @@ void Inflow::hold(const Message& message) {
   if (is_blocked()) return;
   if (std::find(held_.begin(), held_.end(), message.from) != held_.end()) return;
   held_.push_back(message.from);
-  holding_.store(true, std::memory_order_seq_cst);
+  if (!holding_.exchange(true, std::memory_order_seq_cst) && owner_) {
+    owner_->holding_ports_.fetch_add(1, std::memory_order_seq_cst);
+  }
   // An actor that began to wait before it could see holding_ has not released anybody. (Whoever makes room sees it: this
   // message is yet to be taken.)
   if (is_blocked()) {
@@ -39,7 +40,9 @@ void Inflow::hold(const Message& message) {
 
 void Inflow::release() {
   std::lock_guard lock(mutex_);
-  holding_.store(false, std::memory_order_seq_cst);
+  if (holding_.exchange(false, std::memory_order_seq_cst) && owner_) {
+    owner_->holding_ports_.fetch_sub(1, std::memory_order_seq_cst);
+  }
   for (const NodeId node : held_) node_.tell_sender(node, FrameKind::kResume, index_);
   held_.clear();
 }

@@ -26,7 +26,8 @@ class Inflow {
  public:
   static constexpr uint64_t kBytesMax = uint64_t{64} << 20;
 
-  // `owner`: of a port, the inflow of the actor that has opened it. shared: either may be gone first.
+  // `owner`: of a port, the inflow of the actor that has opened it; of an actor that shares its thread, that of all of
+  // them. shared: either may be gone first.
   Inflow(Node& node, ActorIndex index, std::shared_ptr<Inflow> owner = nullptr);
   ~Inflow();
 
@@ -48,7 +49,7 @@ class Inflow {
   void begin_blocking() {
     blocked_.fetch_add(1, std::memory_order_seq_cst);
     if (holding_.load(std::memory_order_seq_cst)) release();
-    if (has_ports_.load(std::memory_order_seq_cst)) release_ports();
+    if (holding_ports_.load(std::memory_order_seq_cst) > 0) release_ports();
   }
   void end_blocking() { blocked_.fetch_sub(1, std::memory_order_seq_cst); }
 
@@ -71,8 +72,8 @@ class Inflow {
   std::atomic<bool> holding_{false};  // held_ is not empty
   std::mutex mutex_;
   std::vector<NodeId> held_;
-  std::atomic<bool> has_ports_{false};  // ports_ is not empty
-  std::mutex ports_mutex_;              // taken before the mutex_ of a port
+  std::atomic<int> holding_ports_{0};  // of ports_: how many are holding_
+  std::mutex ports_mutex_;             // taken before the mutex_ of a port
   std::vector<Inflow*> ports_;
 };
 

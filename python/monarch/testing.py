@@ -1,0 +1,75 @@
+"""For users' own tests: actors without processes, and stand-ins for actor classes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monarch import _actor
+from monarch._local import LocalProcMesh, local_procs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+__all__ = ["LocalProcMesh", "local_procs", "patch_actor"]
+
+
+class patch_actor:
+    """``with patch_actor(Original, Mock):`` spawns ``Mock`` where the code under test spawns ``Original``.
+
+    It holds for ``spawn`` and ``get_or_spawn_controller``, with the arguments of the original's constructor, on every
+    kind of mesh. Also a decorator, of ``def`` and ``async def`` functions. Patches nest; of several for one class the
+    innermost counts, and a mock is not replaced in its turn. It ends with its block, after exceptions too.
+
+    It is in force for the whole script, in all its threads, and travels: an actor that is spawned meanwhile, in a
+    worker too, spawns ``Mock`` as well, for all its life, and so do those that it spawns. Actors that were there before
+    are not touched. ``Mock`` itself, where it stands for ``Original``, may spawn the real one: it may wrap it.
+
+    Args:
+        Original: an actor class, Python or C++.
+        Mock: the actor class to be spawned in its place; any, it need not be a subclass.
+
+    Raises:
+        TypeError: if one of them is no actor class.
+    """
+
+    def __init__(self, Original: type, Mock: type) -> None:
+        for label, cls in (("Original", Original), ("Mock", Mock)):
+            if not (isinstance(cls, type) and (issubclass(cls, _actor.Actor) or hasattr(cls, "_native_table"))):
+                raise TypeError(f"patch_actor(Original, Mock) takes two actor classes, but {label} is {cls!r}")
+        self._pair = (Original, Mock)
+
+    def __enter__(self) -> None:
+        _actor.patches.append(self._pair)
+
+    def __exit__(self, *_: object) -> None:
+        # The innermost of its own: blocks may end in another order than they began.
+        for place in range(len(_actor.patches) - 1, -1, -1):
+            if _actor.patches[place] is self._pair:
+                del _actor.patches[place]
+                return
+
+    def __call__(self, function: F) -> F:
+        """Decorates a function: the patch is in force while it runs."""
+        if isinstance(function, type):
+            raise TypeError("patch_actor decorates functions, not classes")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError("patch_actor cannot decorate a generator: say `with patch_actor(...):` around its yield")
+        if not inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            def patched(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return function(*args, **kwargs)
+
+            return patched  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        async def patched_async(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return await function(*args, **kwargs)
+
+        return patched_async  # type: ignore[return-value]
