@@ -28,19 +28,24 @@ from monarch.actor import (
 PRESENT = {
     "monarch.actor": [
         "Accumulator", "Actor", "ActorError", "as_endpoint", "Channel", "ChannelTransport", "concurrent_endpoint",
-        "context", "current_actor_name", "current_rank", "current_size", "enable_transport", "Endpoint", "endpoint",
-        "Extent", "Future", "get_or_spawn_controller", "HostMesh", "local_proc_mesh", "Point", "Port", "PortReceiver",
+        "context", "current_actor_name", "current_rank", "current_size", "default_bootstrap_cmd", "enable_transport",
+        "Endpoint", "endpoint", "Extent", "Future", "get_or_spawn_controller", "HostMesh", "local_proc_mesh", "Point", "Port", "PortReceiver",
         "proc_mesh", "ProcMesh", "returns_future", "send", "shutdown_context", "this_host", "this_proc", "ValueMesh",
     ],
     "monarch.config": ["configure", "configured", "get_global_config", "get_runtime_config", "clear_runtime_config"],
     "monarch": ["configure", "configured", "Extent", "NDSlice", "Selection", "Shape"],
+    "monarch.actor.concurrent": ["concurrent_endpoint"],
+    "monarch._src.actor.host_mesh": ["HostMesh", "this_host", "this_proc"],
+    "monarch._src.actor.actor_mesh": ["Actor", "ActorMesh", "Channel", "Port", "PortReceiver", "context"],
+    "monarch._src.actor.proc_mesh": ["ProcMesh", "get_or_spawn_controller"],
+    "monarch._rust_bindings.monarch_hyperactor.supervision": ["SupervisionError"],
+    "monarch._rust_bindings.monarch_hyperactor.channel": ["ChannelTransport"],
 }  # fmt: skip
 LATER = {
     "monarch.actor": [
-        "attach", "attach_to_workers", "debug_controller", "default_bootstrap_cmd", "get_meter", "hosts_from_config",
-        "MeshFailure", "run_worker_loop_forever", "span", "traced", "unhandled_fault_hook",
+        "attach", "attach_to_workers", "debug_controller", "get_meter", "hosts_from_config", "MeshFailure",
+        "run_worker_loop_forever", "span", "traced", "unhandled_fault_hook",
     ],
-    "monarch.actor.concurrent": ["concurrent_endpoint"],
     "monarch.job": [
         "JobState", "JobTrait", "LocalJob", "MeshAdminConfig", "PortForwarder", "ProcessJob", "SlurmJob",
         "TelemetryConfig", "exec_command", "hosts_from_config", "job_load", "job_loads", "load_current_job",
@@ -52,12 +57,7 @@ LATER = {
     "monarch.spmd": ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"],
     "monarch.tools.network": ["AddrType", "get_ipaddr"],
     "monarch": ["fetch_shard", "inspect", "remote", "Stream"],
-    "monarch._src.actor.host_mesh": ["HostMesh", "this_host", "this_proc"],
-    "monarch._src.actor.actor_mesh": ["Actor", "ActorMesh", "Channel", "Port", "PortReceiver", "context"],
-    "monarch._src.actor.proc_mesh": ["ProcMesh", "get_or_spawn_controller"],
     "monarch._src.spmd.host_mesh": ["host_mesh_from_store"],
-    "monarch._rust_bindings.monarch_hyperactor.supervision": ["SupervisionError"],
-    "monarch._rust_bindings.monarch_hyperactor.channel": ["ChannelTransport"],
 }  # fmt: skip
 
 

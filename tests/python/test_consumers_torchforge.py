@@ -189,7 +189,6 @@ def test_items_of_a_value_mesh_is_an_iterator(procs):
     assert (point.rank, value) == (0, "hi x 0/2")
 
 
-@pytest.mark.xfail(strict=True, raises=ImportError, reason="monarch._src is not there yet")
 def test_the_private_paths_that_services_import():
     from monarch._src.actor.actor_mesh import ActorMesh as private_mesh
     from monarch._src.actor.actor_mesh import current_rank as private_rank

@@ -165,7 +165,6 @@ client.put("y", client.get("x") + 1, "volume 1")
     assert Client(controller).get("y") == 42
 
 
-@pytest.mark.xfail(strict=True, raises=ImportError, reason="monarch._src is not there yet")
 def test_the_context_variable_that_stores_read():
     from monarch._src.actor.actor_mesh import _context
     from monarch.actor import context

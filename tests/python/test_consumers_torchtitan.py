@@ -173,7 +173,7 @@ def test_a_port_that_was_pickled_by_the_program_itself():
     asyncio.run(main())
 
 
-@pytest.mark.xfail(strict=True, raises=NotImplementedError, reason="default_bootstrap_cmd is not there yet")
+@pytest.mark.feature(48, 50)
 def test_variables_are_in_the_environment_in_which_processes_start():
     from monarch.actor import default_bootstrap_cmd
 

@@ -246,7 +246,7 @@ def test_the_limits_that_the_library_configures_are_taken():
         Group(this_host().spawn_procs(per_host={"gpus": 1}), ROLES)
 
 
-@pytest.mark.xfail(strict=True, raises=NotImplementedError, reason="default_bootstrap_cmd is not there yet")
+@pytest.mark.feature(50)
 def test_commands_are_rebuilt_and_differ_by_point():
     from monarch.actor import default_bootstrap_cmd
 
@@ -262,7 +262,7 @@ def test_commands_are_rebuilt_and_differ_by_point():
     procs.stop().get(timeout=20)
 
 
-@pytest.mark.xfail(strict=True, raises=NotImplementedError, reason="with_python_executable is not there yet")
+@pytest.mark.feature(50)
 def test_another_interpreter(tmp_path):
     link = tmp_path / "python"
     link.symlink_to(sys.executable)
@@ -272,7 +272,6 @@ def test_another_interpreter(tmp_path):
         assert procs.spawn("runner", Runner, {}).executable.call_one().get(timeout=20) == str(link)
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="Future._take_inner is not there yet")
 def test_the_private_way_to_a_handle_of_a_running_operation(pool):
     handle = Group(pool, ROLES).runners.environment.call("HOME")._take_inner().spawn_handle()
     assert handle.get(timeout=20).values() == [os.environ.get("HOME")] * 4

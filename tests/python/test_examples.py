@@ -98,7 +98,6 @@ def test_the_crawler_finds_each_page_once_and_the_broken_link():
     assert pages[2] == ["200", "/animals", "Animals", "4", "links"]
 
 
-@pytest.mark.xfail(strict=False, reason="the caller may see the expiry of a nested call before its own")
 @pytest.mark.feature(5)
 def test_the_philosophers_block_each_other_without_a_waiter_and_eat_with_one():
     done = run("dining_philosophers.py")
