@@ -172,7 +172,7 @@ ROWS = [
     Row(116, "tensor engine", "Remote functions and their errors"),
     Row(117, "tensor engine", "Autograd, random state, opaque objects, pipes"),
     Row(118, "tensor engine", "Between actors and tensors"),
-    Row(119, "simulator", "Simulator and mocks"),
+    Row(119, "simulator", "Simulator and mocks", missing="the simulator, `patch_tensor_engine`"),
     Row(
         120, "compatibility", "Programs in old spellings",
         missing="spellings other than `proc_mesh`, `local_proc_mesh`, `await` and `get()` of meshes",

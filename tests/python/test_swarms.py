@@ -326,7 +326,7 @@ def test_concurrent_endpoints_of_a_swarm_overlap_and_start_in_order(procs):
     assert [len(values(future)) for future in first] == [12] * 5
 
 
-@pytest.mark.feature(6, 28)
+@pytest.mark.feature(6)
 @KINDS
 def test_ports_of_swarm_actors(procs, cls):
     mesh = swarm(procs, cls)

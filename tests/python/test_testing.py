@@ -455,7 +455,7 @@ class Ends(Actor):
         self.port.send(None if exc is None else str(exc))
 
 
-@pytest.mark.feature(5, 19, 20)
+@pytest.mark.feature(20)
 @pytest.mark.parametrize("how", ["leave", "leave_in_a_task", "fail"])
 @pytest.mark.parametrize("per_proc", [None, {"actors": 2}])
 def test_an_actor_ends_when_a_task_of_it_says_so_and_not_with_the_next_message(how, per_proc):
