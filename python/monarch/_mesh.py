@@ -61,7 +61,8 @@ class _Mesh(MeshTrait):
         return tuple(members[rank] for rank in view.ranks()), tuple(view.labels), tuple(view.ndslice.sizes)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self._key() == other._key()
+        same_kind = isinstance(other, type(self)) or isinstance(self, type(other))
+        return same_kind and isinstance(other, _Mesh) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash(self._key())

@@ -29,8 +29,9 @@ PRESENT = {
     "monarch.actor": [
         "Accumulator", "Actor", "ActorError", "as_endpoint", "Channel", "ChannelTransport", "concurrent_endpoint",
         "context", "current_actor_name", "current_rank", "current_size", "default_bootstrap_cmd", "enable_transport",
-        "Endpoint", "endpoint", "Extent", "Future", "get_or_spawn_controller", "HostMesh", "local_proc_mesh", "Point", "Port", "PortReceiver",
-        "proc_mesh", "ProcMesh", "returns_future", "send", "shutdown_context", "this_host", "this_proc", "ValueMesh",
+        "Endpoint", "endpoint", "Extent", "Future", "get_or_spawn_controller", "HostMesh", "local_proc_mesh", "Point",
+        "Port", "PortReceiver", "proc_mesh", "ProcMesh", "returns_future", "send", "shutdown_context", "this_host",
+        "this_proc", "ValueMesh",
     ],
     "monarch.config": ["configure", "configured", "get_global_config", "get_runtime_config", "clear_runtime_config"],
     "monarch": ["configure", "configured", "Extent", "NDSlice", "Selection", "Shape"],

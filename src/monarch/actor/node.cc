@@ -117,10 +117,15 @@ bool Node::is_down(NodeId node, std::string* reason) const {
 }
 
 void Node::node_down(NodeId node, const std::string& reason) {
+  std::vector<Unsent> bounced;
   {
     std::lock_guard lock(links_mutex_);
     if (!down_.emplace(node, reason).second) return;
     any_down_.store(true, std::memory_order_relaxed);
+    auto still = std::stable_partition(unsent_.begin(), unsent_.end(),
+                                       [node](const Unsent& entry) { return entry.dest.node != node; });
+    bounced.assign(still, unsent_.end());
+    unsent_.erase(still, unsent_.end());
   }
   {
     std::lock_guard lock(held_mutex_);
@@ -131,6 +136,7 @@ void Node::node_down(NodeId node, const std::string& reason) {
   fail_owed([node](NodeId owing) { return owing == node; }, reason);
   refuse_early([node](ActorIndex index) { return creator_of(index) == (node & 0xffffffff); },
                "the process that was to create this actor has ended: " + reason);
+  for (const Unsent& entry : bounced) undeliverable(entry.sender, id_, entry.dest, reason);
 }
 
 // Fills every open slot of a node that `owed_by` picks with that failure.
@@ -194,7 +200,7 @@ void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_pt
       // A link that just broke, whose reason is not known yet: node_down() will fill the slot with it.
       if (is_down(id.node, nullptr) || route(id.node) == nullptr) answer(token, rank, make_failure(token, rank, why));
     } else {
-      undeliverable(outgoing.header.sender, id_, id, why);
+      unsent(outgoing.header.sender, id);
     }
   }
   if (call) driver_.poll_after_send();
@@ -206,7 +212,23 @@ void Node::post(const ActorId& to, Outgoing& outgoing) {
   outgoing.header.token = 0;
   std::string why;
   if (send(to.node, outgoing, &why) || (outgoing.header.flags & kFlagQuiet) != 0) return;
-  undeliverable(outgoing.header.sender, id_, to, why);
+  unsent(outgoing.header.sender, to);
+}
+
+void Node::unsent(ActorIndex sender, const ActorId& dest) {
+  const bool has_route = route(dest.node) != nullptr;
+  std::string why = "the process cannot be reached";
+  {
+    std::lock_guard lock(links_mutex_);
+    auto found = down_.find(dest.node);
+    if (found != down_.end()) {
+      why = found->second;
+    } else if (has_route && !closing_) {
+      unsent_.push_back({sender, dest});
+      return;
+    }
+  }
+  undeliverable(sender, id_, dest, why);
 }
 
 // ---- Back-pressure ----

@@ -116,6 +116,8 @@ class Node final : public LinkSink {
   void on_reply(MessagePtr message);
   void on_spawn(MessagePtr message);
   void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, std::string_view why);
+  // The same for what could not be sent to its node: told when it is known what the node died of.
+  void unsent(ActorIndex sender, const ActorId& dest);
   uint64_t open_slot(std::shared_ptr<PendingCall> call, int64_t deadline_ns);
   Slot find_slot(uint64_t token);  // without a call: it is closed
   void expire(uint64_t token);
@@ -139,6 +141,11 @@ class Node final : public LinkSink {
   std::unordered_map<NodeId, std::shared_ptr<Link>> routes_;
   std::vector<std::shared_ptr<Link>> all_links_;  // also those that only receive
   std::unordered_map<NodeId, std::string> down_;
+  struct Unsent {
+    ActorIndex sender;
+    ActorId dest;
+  };
+  std::vector<Unsent> unsent_;  // to nodes whose link has broken, and that are not down yet
   std::atomic<bool> any_down_{false};
   bool closing_ = false;
 
