@@ -9,8 +9,6 @@ torch = pytest.importorskip("torch")
 from monarch import _pickle  # noqa: E402
 from monarch.actor import Actor, Channel, endpoint, this_host  # noqa: E402
 
-pytestmark = pytest.mark.feature(75)
-
 
 class Holder(Actor):
     @endpoint
@@ -64,6 +62,7 @@ TENSORS = {
 }
 
 
+@pytest.mark.feature(75)
 @pytest.mark.parametrize("name", TENSORS)
 def test_a_tensor_arrives_as_it_was(holder, name):
     sent = TENSORS[name]()
@@ -74,12 +73,14 @@ def test_a_tensor_arrives_as_it_was(holder, name):
     assert torch.equal(back.to_dense(), sent.to_dense())
 
 
+@pytest.mark.feature(75)
 def test_tensors_of_one_message_share_memory_as_before(holder):
     base = torch.zeros(4)
     assert holder.slice(gpus=0).add_to_first.call_one((base, base[1:])).get() == [1.0] * 3
     assert base.tolist() == [0.0] * 4  # the sender's own is another one
 
 
+@pytest.mark.feature(75)
 def test_the_memory_goes_beside_the_pickle_once():
     base = torch.arange(1 << 16)
     body, buffers = _pickle.dumps({"a": base, "views": [base[10:], base.reshape(256, 256)]})
@@ -89,6 +90,7 @@ def test_the_memory_goes_beside_the_pickle_once():
     assert back["a"][0] == 99
 
 
+@pytest.mark.feature(75)
 def test_a_message_is_a_snapshot_and_what_arrives_is_writable(holder):
     one = holder.slice(gpus=0)
     tensor = torch.zeros(1 << 18)
@@ -101,12 +103,14 @@ def test_a_message_is_a_snapshot_and_what_arrives_is_writable(holder):
     assert one.kept.call_one().get().sum() == 0
 
 
+@pytest.mark.feature(75)
 def test_each_member_of_a_mesh_has_its_own(holder):
     answers = holder.echo.call(torch.zeros(1000)).get().values()
     answers[0].add_(1)
     assert answers[1].sum() == 0
 
 
+@pytest.mark.feature(75)
 def test_modules_and_their_state(holder):
     model = torch.nn.Linear(8, 4)
     state = holder.slice(gpus=0).echo.call_one(model.state_dict()).get()
@@ -115,12 +119,14 @@ def test_modules_and_their_state(holder):
     assert torch.equal(back(torch.ones(8)), model(torch.ones(8)))
 
 
+@pytest.mark.feature(75)
 def test_tensors_through_a_port(holder):
     port, receiver = Channel.open()
     holder.slice(gpus=0).send.call_one(port, 3).get()
     assert [receiver.recv().get()[0].item() for _ in range(3)] == [0, 1, 2]
 
 
+@pytest.mark.feature(75)
 def test_nothing_imports_torch_by_itself(holder):
     import subprocess
     import sys
