@@ -45,7 +45,7 @@ ROWS = [
     Row(19, "actors", "An actor stops, aborts, kills itself"),
     Row(20, "actors", "`__cleanup__`"),
     Row(21, "actors", "Actors call actors; meshes travel"),
-    Row(22, "endpoints", "Futures: get, await, time-outs", missing="`returns_future`"),
+    Row(22, "endpoints", "Futures: get, await, time-outs"),
     Row(23, "endpoints", "Futures: several observers and loops, cancellation"),
     Row(
         24, "endpoints", "Futures: where blocking is allowed",
@@ -64,14 +64,13 @@ ROWS = [
     Row(
         32, "ports/channels", "Messages that find nobody",
         differs="the hook is asked also when the destination has stopped or died",
-        missing="`Port.return_undeliverable`",
     ),
     Row(33, "ports/channels", "`Accumulator`", differs="`accumulate` starts at the call"),
     Row(34, "ports/channels", "Reducers inside the tree"),
     Row(35, "context", "The client starts at first use"),
     Row(36, "context", "`current_rank`, `current_size`, `current_actor_name`"),
     Row(37, "context", "Who made whom, readable"),
-    Row(38, "context", "`shutdown_context`, and the end of a script", missing="`shutdown_context`"),
+    Row(38, "context", "`shutdown_context`, and the end of a script"),
     Row(39, "context", "`enable_transport`"),
     Row(40, "context", "`attach`: an outside client"),
     Row(41, "context", "Named controllers"),
@@ -80,7 +79,7 @@ ROWS = [
     Row(44, "slicing", "split, flatten, rename, size"),
     Row(45, "slicing", "Selections"),
     Row(46, "hosts/procs", "`this_host`, `this_proc`", missing="equality with slices of several hosts"),
-    Row(47, "hosts/procs", "`spawn_procs` and its dimensions", missing="several hosts; a test of the order of ranks"),
+    Row(47, "hosts/procs", "`spawn_procs` and its dimensions", missing="several hosts"),
     Row(48, "hosts/procs", "Bootstrap functions"),
     Row(49, "hosts/procs", "Binding to cores and memory"),
     Row(50, "hosts/procs", "Bootstrap commands, other interpreters"),
@@ -88,7 +87,6 @@ ROWS = [
     Row(
         52, "hosts/procs", "Stopping meshes; context managers",
         differs="a stop starts at the call, looked at or not; `with` works beside `async with`",
-        missing="a test that slices of process meshes refuse",
     ),
     Row(
         53, "hosts/procs", "Shutting a host down, or only stopping",
@@ -102,7 +100,7 @@ ROWS = [
     Row(58, "hosts/procs", "Attaching pushes the configuration"),
     Row(59, "hosts/procs", "Processes started by user code"),
     Row(60, "hosts/procs", "No orphans, no zombies"),
-    Row(61, "meshes", "Meshes in messages and pickles", missing="host and process meshes, and bare pickles, in tests"),
+    Row(61, "meshes", "Meshes in messages and pickles"),
     Row(62, "errors", "An endpoint's exception arrives with its traceback"),
     Row(63, "errors", "Exceptions that nobody waits for end the actor"),
     Row(64, "errors", "Deaths of processes", missing="the last lines of stderr in the report"),
@@ -117,7 +115,7 @@ ROWS = [
     Row(70, "supervision", "Constructors that fail"),
     Row(
         71, "errors", "Values that do not pickle",
-        missing="tests of arguments that do not unpickle; the limit of a frame's size",
+        missing="the limit of a frame's size",
     ),
     Row(72, "errors", "Calls after a stop"),
     Row(73, "supervision", "Only the owner hears of a failure"),
@@ -175,6 +173,5 @@ ROWS = [
     Row(119, "simulator", "Simulator and mocks", missing="the simulator, `patch_tensor_engine`"),
     Row(
         120, "compatibility", "Programs in old spellings",
-        missing="spellings other than `proc_mesh`, `local_proc_mesh`, `await` and `get()` of meshes",
     ),
 ]  # fmt: skip

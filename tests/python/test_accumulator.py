@@ -72,6 +72,7 @@ def open_gate(gates, rank):
     gates.slice(gpus=rank).open.call_one().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(33)
 def test_a_left_fold_with_arguments(gates):
     total = Accumulator(gates.value, 100, operator.add).accumulate(10, by=2)
     assert total.get(timeout=LIMIT) == 100 + 20 + 22
@@ -80,6 +81,7 @@ def test_a_left_fold_with_arguments(gates):
     assert pairs.get(timeout=LIMIT) in ((((), 0), 1), (((), 1), 0))
 
 
+@pytest.mark.feature(33)
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_the_order_is_that_of_arrival(gates, order):
     seen = []
@@ -92,6 +94,7 @@ def test_the_order_is_that_of_arrival(gates, order):
     assert seen == list(order)
 
 
+@pytest.mark.feature(33)
 def test_it_is_sent_at_once_and_folded_when_it_is_looked_at(gates):
     folded = []
     future = Accumulator(gates.value, None, lambda _, value: folded.append(value)).accumulate()
@@ -106,6 +109,7 @@ def test_it_is_sent_at_once_and_folded_when_it_is_looked_at(gates):
     assert gates.count.call().get(timeout=LIMIT).values() == [2, 2]
 
 
+@pytest.mark.feature(33)
 def test_what_cannot_be_sent_raises_at_the_call(gates):
     accumulator = Accumulator(gates.value, 0, operator.add)
     with pytest.raises(TypeError, match="too many positional arguments"):
@@ -115,6 +119,7 @@ def test_what_cannot_be_sent_raises_at_the_call(gates):
     assert gates.count.call().get(timeout=LIMIT).values() == [0, 0]
 
 
+@pytest.mark.feature(33)
 def test_the_identity_is_the_value_of_nobodys_answers():
     class Nobody:  # a mesh has always a member; an endpoint of somebody else's need not
         def stream(self, *args, **kwargs):
@@ -129,11 +134,13 @@ def test_the_identity_is_the_value_of_nobodys_answers():
     assert asyncio.run(look()) == 42
 
 
+@pytest.mark.feature(33)
 def test_the_identity_does_not_change_between_folds(gates):
     accumulator = Accumulator(gates.value, 0, operator.add)
     assert [accumulator.accumulate().get(timeout=LIMIT) for _ in range(2)] == [1, 1]
 
 
+@pytest.mark.feature(33)
 def test_errors_of_actors_and_of_combine(gates):
     failed = Accumulator(gates.fail, 0, operator.add).accumulate()
     with pytest.raises(ActorError, match="failed") as raised:
@@ -154,12 +161,14 @@ def test_errors_of_actors_and_of_combine(gates):
     assert len(calls) == 1
 
 
+@pytest.mark.feature(33)
 def test_a_death_is_told():
     mesh = this_host().spawn_procs(per_host={"gpus": 2}).spawn("short", Gates)
     with pytest.raises(SupervisionError, match="exited with non-zero code 3"):
         Accumulator(mesh.exit, 0, operator.add).accumulate().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(33)
 def test_a_time_out_loses_nothing(gates):
     future = Accumulator(gates.gated, 0, operator.add).accumulate(5)
     start = time.monotonic()
@@ -177,6 +186,7 @@ def test_a_time_out_loses_nothing(gates):
         future.get(timeout=-1)
 
 
+@pytest.mark.feature(33)
 def test_two_tasks_two_loops_and_a_get_see_one_fold(gates):
     combined = []
 
@@ -208,6 +218,7 @@ def test_two_tasks_two_loops_and_a_get_see_one_fold(gates):
         future.as_asyncio()
 
 
+@pytest.mark.feature(33)
 def test_several_threads_fold_each_answer_once(gates):
     combined, results = [], []
 
@@ -226,6 +237,7 @@ def test_several_threads_fold_each_answer_once(gates):
     assert results == [1] * 4 and sorted(combined) == [0, 1]
 
 
+@pytest.mark.feature(33)
 def test_a_stop_iteration_of_combine_hangs_nobody(gates):
     def stop(state, value):
         raise StopIteration
@@ -239,6 +251,7 @@ def test_a_stop_iteration_of_combine_hangs_nobody(gates):
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
+@pytest.mark.feature(33)
 def test_in_an_actor_and_of_a_single_one(procs, gates):
     class Folder(Actor):
         @endpoint
@@ -260,6 +273,7 @@ def test_in_an_actor_and_of_a_single_one(procs, gates):
     assert Accumulator(folder.answer, 1, operator.mul).accumulate().get(timeout=LIMIT) == 7
 
 
+@pytest.mark.feature(33)
 def test_the_deadline_of_the_endpoint_holds(gates):
     future = Accumulator(gates.gated.options(deadline=0.05), 0, operator.add).accumulate()
     with pytest.raises(DeadlineExceeded):

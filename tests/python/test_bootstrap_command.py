@@ -76,6 +76,7 @@ def program(folder, name, text):
 # ---- The value ----
 
 
+@pytest.mark.feature(50)
 def test_the_default_is_this_interpreter_with_an_empty_environment():
     command = default_bootstrap_cmd()
     assert (command.program, command.arg0, command.env, command.inherit_env) == (sys.executable, None, {}, True)
@@ -85,6 +86,7 @@ def test_the_default_is_this_interpreter_with_an_empty_environment():
     )
 
 
+@pytest.mark.feature(50)
 def test_with_env_is_a_copy_and_the_new_wins():
     command = BootstrapCommand("p", "name", ["a"], {"A": "1", "B": "2"}, inherit_env=False)
     more = command.with_env({"B": None, "C": "3"})
@@ -94,6 +96,7 @@ def test_with_env_is_a_copy_and_the_new_wins():
     assert command.args == ["a"]
 
 
+@pytest.mark.feature(50)
 def test_it_can_be_rebuilt_set_and_pickled():
     command = default_bootstrap_cmd()
     again = type(command)(command.program, command.arg0, command.args, command.env)
@@ -106,6 +109,7 @@ def test_it_can_be_rebuilt_set_and_pickled():
 # ---- bootstrap_command ----
 
 
+@pytest.mark.feature(50)
 @ways
 def test_each_process_gets_its_environment(way):
     Run(LOOK + """
@@ -124,6 +128,7 @@ assert values(same.spawn("look", Look).env.call("RANK")) == [["one"], ["one"]]
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(50)
 @ways
 def test_an_environment_that_inherits_nothing(way):
     Run(LOOK + """
@@ -134,6 +139,7 @@ assert env == {"ONLY": "this"}, env
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(50)
 def test_an_environment_alone_takes_no_new_interpreter():
     Run(LOOK + """
 def parent(env):
@@ -150,6 +156,7 @@ MARKING = '#!/bin/sh\nexport MARK="marked $1"\nshift\nexec "$@"\n'
 MARKING_PARENT = '#!/bin/sh\nexport MARK="marked $1"\nshift\n"$@"\n'
 
 
+@pytest.mark.feature(50)
 @pytest.mark.parametrize("text", [MARKING, MARKING_PARENT], ids=["exec", "child"])
 def test_another_program_for_some(tmp_path, text):
     marking = program(tmp_path, "marking", text)
@@ -167,6 +174,7 @@ assert look.slice(gpus=2).nested.call_one("env", "MARK").get() == ["marked 2"]
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(50)
 @pytest.mark.parametrize("text", [MARKING, MARKING_PARENT], ids=["exec", "child"])
 def test_what_another_program_started_ends_with_a_killed_script(tmp_path, text):
     marking = program(tmp_path, "marking", text)
@@ -181,6 +189,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert (run.out, run.err) == ("['marked x']\n", "")
 
 
+@pytest.mark.feature(50)
 def test_the_name_that_a_process_is_told():
     Run(LOOK + """
 command = default_bootstrap_cmd()
@@ -189,6 +198,7 @@ assert this_host().spawn_procs(bootstrap_command=command).spawn("l", Look).first
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(50)
 def test_arguments_that_lead_to_a_worker_in_another_way():
     Run(LOOK + """
 command = default_bootstrap_cmd()
@@ -198,6 +208,7 @@ assert look.options.call_one().get() == {"mine": True}
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(50)
 @ways
 def test_a_program_that_cannot_be_run_shows_at_the_use(way, tmp_path):
     forbidden = tmp_path / "forbidden"
@@ -218,6 +229,7 @@ for path, why in (("/no/such/program", "No such file or directory"), ({str(forbi
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(50)
 def test_a_program_that_is_no_worker_shows_at_the_use():
     Run(LOOK + """
 for path, why in (("true", "exited with code 0 without being asked to"), ("false", "exited with non-zero code 1")):
@@ -228,6 +240,7 @@ for path, why in (("true", "exited with code 0 without being asked to"), ("false
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(50)
 def test_what_is_no_command_is_refused_before_anything_is_started():
     Run(LOOK + """
 rejected(TypeError, "must be a BootstrapCommand", bootstrap_command="python")
@@ -258,6 +271,7 @@ def venv(tmp_path_factory):
     return folder
 
 
+@pytest.mark.feature(50)
 def test_another_interpreter_and_its_packages(tmp_path, venv):
     (tmp_path / "beside_the_script.py").write_text("where = 'beside the script'\n")
     script = tmp_path / "script.py"
@@ -292,6 +306,7 @@ print(sys.prefix)
     assert run.out == f"{sys.prefix}\n"
 
 
+@pytest.mark.feature(50)
 @pytest.mark.parametrize("runs", ["exec", ""])
 def test_a_script_in_the_place_of_the_interpreter(tmp_path, runs):
     text = f'#!/bin/sh\nexport MARK="$MARK+"\n{runs} {sys.executable} "$@"\n'
@@ -307,6 +322,7 @@ assert look.nested.call_one("nested", "env", "MARK").get() == ["+++"]
 """, cwd=str(tmp_path)).ok(limit=60)  # fmt: skip
 
 
+@pytest.mark.feature(50)
 def test_an_interpreter_that_is_not_there():
     Run(LOOK + """
 procs = this_host().with_python_executable("/no/such/python").spawn_procs()
@@ -321,6 +337,7 @@ except ValueError as error:
 # ---- proc_bind ----
 
 
+@pytest.mark.feature(49)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_processes_are_bound_to_cpus():
     Run(LOOK + """
@@ -334,6 +351,7 @@ assert look.slice(a=0, b=1).nested.call_one("threads_cpus").get() == [second]  #
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(49)
 def test_a_binding_by_numactl(tmp_path):
     # Not on every machine: this one notes what it is told, and runs what follows.
     options = 'while [ "${1#--}" != "$1" ]; do TOLD="$TOLD $1"; shift; done\n'
@@ -352,6 +370,7 @@ assert look.env.call_one("TOLD", "TOO").get() == [" --membind=0", "this"]
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(49)
 def test_no_numactl_shows_at_the_use(tmp_path):
     Run(LOOK + f"""
 os.environ["PATH"] = {str(tmp_path)!r}
@@ -361,6 +380,7 @@ assert procs.slice(gpus=0).spawn("look", Look).parent.call_one().get()
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(49)
 @pytest.mark.parametrize(
     ("kind", "text", "binds"),
     [

@@ -36,6 +36,7 @@ PATHS = {
 }
 
 
+@pytest.mark.feature(120)
 @pytest.mark.parametrize(("module", "name"), [(m, n) for m, names in PATHS.items() for n in names.split()])
 def test_private_paths_lead_to_the_same_objects(module, name):
     found = importlib.import_module(module)
@@ -59,6 +60,7 @@ def test_private_paths_lead_to_the_same_objects(module, name):
         found.no_such_name  # noqa: B018
 
 
+@pytest.mark.feature(120)
 def test_a_name_that_arrives_in_the_public_module_is_there_at_the_private_path(monkeypatch):
     arrived = object()
     monkeypatch.setattr(monarch.actor, "patch_tensor_engine", arrived, raising=False)
@@ -67,12 +69,14 @@ def test_a_name_that_arrives_in_the_public_module_is_there_at_the_private_path(m
     assert patch_tensor_engine is arrived
 
 
+@pytest.mark.feature(120)
 def test_concurrent_endpoint_has_a_module_of_its_own():
     from monarch.actor.concurrent import concurrent_endpoint
 
     assert concurrent_endpoint is monarch.actor.concurrent_endpoint
 
 
+@pytest.mark.feature(120)
 @pytest.mark.parametrize(
     ("module", "names"),
     [
@@ -93,6 +97,7 @@ def test_old_modules_warn_and_lead_to_the_new(module, names):
         assert found.Service is found.ActorMeshRef is ActorMesh
 
 
+@pytest.mark.feature(120)
 def test_the_warning_names_the_line_that_imports(tmp_path):
     script = tmp_path / "old.py"
     script.write_text("import os\nfrom monarch.proc_mesh import proc_mesh\nimport monarch.bootstrap_main\n")
@@ -101,6 +106,7 @@ def test_the_warning_names_the_line_that_imports(tmp_path):
     assert f"{script}:3: DeprecationWarning: monarch.bootstrap_main is deprecated" in done.stderr
 
 
+@pytest.mark.feature(120)
 def test_new_programs_are_not_warned_and_load_nothing_old():
     code = (
         "import sys; from monarch.actor import this_host; this_host().spawn_procs().initialized.get(); "
@@ -110,6 +116,7 @@ def test_new_programs_are_not_warned_and_load_nothing_old():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.feature(120)
 def test_the_oldest_program_runs():
     run = Run("""
 import asyncio
@@ -134,6 +141,7 @@ asyncio.run(main())
     assert run.err.count("DeprecationWarning") == 3, run.err
 
 
+@pytest.mark.feature(120)
 def test_old_ways_to_make_a_mesh():
     Run("""
 import warnings
@@ -165,6 +173,7 @@ assert local_proc_mesh(gpus=1, hosts=2).sizes == {"hosts": 2, "gpus": 1}
 """).ok()  # fmt: skip
 
 
+@pytest.mark.feature(120)
 def test_old_ways_to_make_a_mesh_warn_their_caller():
     run = Run("""
 import warnings
@@ -197,6 +206,7 @@ class Numbers(Actor):
         return "an endpoint"
 
 
+@pytest.mark.feature(120)
 def test_stream_may_be_iterated_as_it_once_was(procs):
     numbers = procs.spawn("numbers", Numbers)
 
@@ -211,6 +221,7 @@ def test_stream_may_be_iterated_as_it_once_was(procs):
         assert [future.get(timeout=LIMIT) for future in futures] == [7, 7] and iter(futures) is futures
 
 
+@pytest.mark.feature(120)
 def test_an_endpoint_named_get_wins(procs):
     assert procs.slice(gpus=0).spawn("numbers", Numbers).get.call_one().get(timeout=LIMIT) == "an endpoint"
 
@@ -249,6 +260,7 @@ def answer():
     return 42
 
 
+@pytest.mark.feature(1)
 def test_endpoints_are_found_on_the_class_with_what_is_under_them(procs):
     from monarch._src.actor.endpoint import EndpointProperty
 
@@ -259,6 +271,7 @@ def test_endpoints_are_found_on_the_class_with_what_is_under_them(procs):
     assert isinstance(actors, ActorMesh) and actors._class is Stacked and actors.slice(gpus=0)._class is Stacked
 
 
+@pytest.mark.feature(120)
 def test_id_func_is_an_argument_for_those_who_take_it(procs):
     actor = procs.slice(gpus=0).spawn("stacked", Stacked, 5, id_func=answer)
     assert actor.value.call_one().get(timeout=LIMIT) == (5, 42)
@@ -269,6 +282,7 @@ def test_id_func_is_an_argument_for_those_who_take_it(procs):
         procs.spawn("numbers", Numbers, other=1)
 
 
+@pytest.mark.feature(120)
 def test_futures_take_attributes_and_can_be_started_by_hand(procs):
     future = procs.slice(gpus=0).spawn("numbers", Numbers).number.call_one()
     future.note = "mine"
@@ -281,6 +295,7 @@ def test_futures_take_attributes_and_can_be_started_by_hand(procs):
     assert asyncio.run(awaited()) == handle.get(timeout=LIMIT) == future.get(timeout=LIMIT) == 7
 
 
+@pytest.mark.feature(120)
 def test_the_context_variable_is_readable_where_it_was():
     from monarch._src.actor.actor_mesh import _context
 

@@ -62,6 +62,7 @@ def sample(key):
 # ---- Keys ----
 
 
+@pytest.mark.feature(77, 78)
 @pytest.mark.parametrize("key", SETTABLE)
 def test_a_key_is_set_read_back_and_overruled_by_its_variable(key, monkeypatch):
     value, reads, text, text_reads = sample(key)
@@ -76,6 +77,7 @@ def test_a_key_is_set_read_back_and_overruled_by_its_variable(key, monkeypatch):
     assert (get_global_config()[key], get_runtime_config()[key]) == (text_reads, default)
 
 
+@pytest.mark.feature(77)
 def test_the_dictionaries_have_all_keys_and_are_copies():
     for ask in (get_global_config, get_runtime_config):
         assert sorted(ask()) == SETTABLE
@@ -83,6 +85,7 @@ def test_the_dictionaries_have_all_keys_and_are_copies():
         assert ask()["cleanup_timeout"] == "3s"
 
 
+@pytest.mark.feature(77, 78)
 @pytest.mark.parametrize("key", sorted(ENVIRONMENT_ONLY))
 def test_an_environment_only_key_is_refused_and_read(key, monkeypatch):
     text = error(TypeError, **{key: KEYS[key][1]})
@@ -91,11 +94,13 @@ def test_an_environment_only_key_is_refused_and_read(key, monkeypatch):
     assert _config.get(key) == "7s"
 
 
+@pytest.mark.feature(77)
 @pytest.mark.parametrize("key", ["nope", "remote_alloc_bind_to_inaddr_any", "rdma_cq_busy_poll_window"])
 def test_an_unknown_key_is_refused(key):
     assert error(ValueError, **{key: 1}) == f"invalid configuration key: `{key}`"
 
 
+@pytest.mark.feature(77)
 @pytest.mark.parametrize(
     ("key", "value", "kind", "inner"),
     [
@@ -120,18 +125,21 @@ def test_a_wrong_value_says_what_is_wrong(key, value, kind, inner):
     assert text.startswith(f"invalid value `{value!r}` for configuration key `{key}` ({inner}")
 
 
+@pytest.mark.feature(77)
 def test_none_is_a_value_where_the_table_says_so():
     configure(tokio_worker_threads=3)
     configure(tokio_worker_threads=None)
     assert get_runtime_config()["tokio_worker_threads"] is None
 
 
+@pytest.mark.feature(77)
 def test_nothing_is_set_if_anything_is_wrong():
     error(ValueError, tail_log_lines=5, nope=1)
     error(TypeError, tail_log_lines=5, prefix_with_rank="x")
     assert get_runtime_config()["tail_log_lines"] == 0
 
 
+@pytest.mark.feature(77, 79)
 @pytest.mark.parametrize(
     ("text", "reads"),
     [
@@ -148,6 +156,7 @@ def test_a_duration_reads_back_in_one_spelling(text, reads):
     assert get_global_config()["cleanup_timeout"] == reads
 
 
+@pytest.mark.feature(77, 79)
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -166,6 +175,7 @@ def test_what_is_for_ever_fits_the_core():
     assert _runtime.limit("process_exit_timeout") == 1e9
 
 
+@pytest.mark.feature(77, 79)
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -184,6 +194,7 @@ def test_a_transport_reads_back_as_a_bind_spec(value, text):
     assert get_global_config()["default_transport"] == spec
 
 
+@pytest.mark.feature(77, 79)
 @pytest.mark.parametrize(
     "text",
     ["ipc", "metatls", "TCP", "", "zzz", "foo://a", "tcp://h", "tcp://:1", "tcp://h:65536", "tcp://h:x", "inproc://x",
@@ -194,6 +205,7 @@ def test_a_text_that_is_no_transport_is_refused(text):
     assert error(ValueError, default_transport=text) == wanted
 
 
+@pytest.mark.feature(77, 79)
 @pytest.mark.parametrize("value", [None, 3, ChannelTransport])
 def test_a_transport_of_another_type_is_refused(value):
     assert error(TypeError, default_transport=value) == "expected ChannelTransport enum, BindSpec, or str"
@@ -202,6 +214,7 @@ def test_a_transport_of_another_type_is_refused(value):
 # ---- Layers ----
 
 
+@pytest.mark.feature(77)
 def test_configured_gives_what_is_in_force_and_restores_it(monkeypatch):
     monkeypatch.setenv("HYPERACTOR_MESSAGE_DELIVERY_TIMEOUT", "5s")
     configure(tail_log_lines=5)
@@ -221,6 +234,7 @@ def test_configured_gives_what_is_in_force_and_restores_it(monkeypatch):
     assert get_runtime_config()["tail_log_lines"] == 5
 
 
+@pytest.mark.feature(77)
 def test_configured_decorates_a_function():
     @configured(tail_log_lines=6)
     def ask():
@@ -277,6 +291,7 @@ DEFAULTS = ["0", "3s", "unix", "Encoding.Multipart", "100"]
 """
 
 
+@pytest.mark.feature(77, 78)
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_what_is_configured_reaches_children_and_theirs(way):
     Run(CHILDREN + """
@@ -367,6 +382,7 @@ input()
     assert run.status == 0 and "__cleanup__ failed" in run.err and "cancelled after 0.05 s (cleanup_timeout)" in run.err
 
 
+@pytest.mark.feature(77, 78)
 def test_cleanup_timeout_is_taken_from_the_environment():
     Run(HANGING + "assert time_to_stop(Sync) < 2.5", env={"HYPERACTOR_CLEANUP_TIMEOUT": "50ms"}).ok()
 
@@ -420,6 +436,7 @@ def test_twice_was_seen():
 """
 
 
+@pytest.mark.feature(80)
 def test_a_test_runs_under_all_combinations_or_by_position(tmp_path):
     (tmp_path / "test_them.py").write_text(DECORATED)
     command = [
@@ -439,6 +456,7 @@ def test_a_test_runs_under_all_combinations_or_by_position(tmp_path):
     assert "test_pairs[message_ttl_default=1-prefix_with_rank=False]" in done.stdout
 
 
+@pytest.mark.feature(80)
 def test_an_async_test_is_configured_while_it_runs():
     @config.parametrize_config(tail_log_lines=[4])
     async def ask():
@@ -449,6 +467,7 @@ def test_an_async_test_is_configured_while_it_runs():
     assert get_global_config()["tail_log_lines"] == 0
 
 
+@pytest.mark.feature(77)
 def test_wrong_numbers_of_values_are_refused():
     with pytest.raises(ValueError, match="every key needs as many values"):
         config.parametrize_config_pointwise(tail_log_lines=[1, 2], read_log_buffer=[1])(lambda: None)
@@ -480,6 +499,7 @@ def listed_keys():
     }
 
 
+@pytest.mark.feature(77)
 def test_the_page_lists_every_key_as_it_is():
     written = {key: '""' if default == "" else str(default) for key, (_, default, _) in KEYS.items()}
     expected = {key: (kind, written[key], variable) for key, (kind, _, variable) in KEYS.items()}
@@ -487,6 +507,7 @@ def test_the_page_lists_every_key_as_it_is():
     assert list(listed_keys()) == list(KEYS)
 
 
+@pytest.mark.feature(77)
 def test_the_keys_without_a_meaning_are_those_that_nobody_asks_for():
     package = ROOT / "python" / "monarch"
     sources = [path for path in package.rglob("*.py") if not path.name.startswith(("_config", "config.py"))]
@@ -512,6 +533,7 @@ def test_the_limits_that_are_known_without_the_configuration_are_its_defaults():
     assert all(KEYS[key][2] == f"HYPERACTOR_{key.upper()}" for key in _runtime.DEFAULT_LIMITS)
 
 
+@pytest.mark.feature(77)
 def test_type_checkers_know_the_keys_and_their_types():
     hints = typing.get_type_hints(config.ConfigureArgs)
     assert sorted(hints) == SETTABLE

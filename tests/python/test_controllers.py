@@ -97,6 +97,7 @@ def get(name, cls=Registry, *args, **kwargs):
     return get_or_spawn_controller(name, cls, *args, **kwargs).get(timeout=LIMIT)
 
 
+@pytest.mark.feature(41)
 def test_the_first_request_makes_it_and_later_arguments_are_ignored(name):
     before = Registry.made
     controller = get(name, Registry, 5)
@@ -108,6 +109,7 @@ def test_the_first_request_makes_it_and_later_arguments_are_ignored(name):
     assert Registry.made == before + 2
 
 
+@pytest.mark.feature(41)
 def test_it_lives_in_the_scripts_process_and_is_the_scripts(name, askers):
     pid, _, who, rank = get(name).where.call_one().get(timeout=LIMIT)
     assert pid == os.getpid()
@@ -117,6 +119,7 @@ def test_it_lives_in_the_scripts_process_and_is_the_scripts(name, askers):
     assert (pid, who) == (os.getpid(), f"<root>.<test_controllers.Registry {name} by an actor>")
 
 
+@pytest.mark.feature(41)
 def test_concurrent_requests_from_everywhere_get_the_same_one(name, askers):
     before = Registry.made
     asked = [
@@ -146,17 +149,20 @@ def test_concurrent_requests_from_everywhere_get_the_same_one(name, askers):
     assert Registry.made == before + 1
 
 
+@pytest.mark.feature(41)
 def test_a_controller_travels(name, askers):
     controller = get(name)
     assert sorted(askers.use.call(controller).get(timeout=LIMIT).values()) == [1, 2]
 
 
+@pytest.mark.feature(41)
 def test_a_controller_asks_for_a_controller(name):
     asking = get(name, AsyncRegistry)
     assert asking.other.call_one(name + " inner").get(timeout=LIMIT) == 11
     assert get(name + " inner").add.call_one().get(timeout=LIMIT) == 12
 
 
+@pytest.mark.feature(41)
 def test_a_constructor_that_fails_shows_at_the_first_call_and_hurts_no_other(name):
     broken = get(name, Broken)
     with pytest.raises(SupervisionError, match="no such device"):
@@ -167,6 +173,7 @@ def test_a_constructor_that_fails_shows_at_the_first_call_and_hurts_no_other(nam
     assert get(name + " another").add.call_one().get(timeout=LIMIT) == 1
 
 
+@pytest.mark.feature(41)
 def test_one_that_has_failed_later_is_told(name, askers):
     controller = get(name)
     with pytest.raises(SupervisionError, match="enough"):
@@ -180,6 +187,7 @@ def test_one_that_has_failed_later_is_told(name, askers):
         askers.slice(gpus=0).ask.call_one(name).get(timeout=LIMIT)
 
 
+@pytest.mark.feature(41)
 def test_one_that_was_stopped_is_made_anew(name):
     first = get(name, Registry, 5)
     first.end.call_one().get(timeout=LIMIT)
@@ -191,6 +199,7 @@ def test_one_that_was_stopped_is_made_anew(name):
     assert second.add.call_one().get(timeout=LIMIT) == 51
 
 
+@pytest.mark.feature(41)
 def test_wrong_requests_raise_here(name):
     with pytest.raises(ValueError, match="must subclass"):
         get_or_spawn_controller(name, int)
@@ -201,6 +210,7 @@ def test_wrong_requests_raise_here(name):
     assert get(name).add.call_one().get(timeout=LIMIT) == 1
 
 
+@pytest.mark.feature(41)
 def test_a_class_that_only_a_worker_knows_goes_by_value(name, askers):
     assert askers.slice(gpus=0).ask_local.call_one(name).get(timeout=LIMIT) == os.getpid()
 
@@ -228,12 +238,14 @@ print(controller.all.call_one().get(), notes)
 """
 
 
+@pytest.mark.feature(41)
 @pytest.mark.parametrize("way", ["fork", "exec", "unix"])
 def test_a_class_of_main_shares_the_scripts_globals(way):
     run = Run(OF_MAIN, way=way).ok()
     assert run.out == "['script', 'worker', 'worker'] ['script', 'worker', 'worker']\n"
 
 
+@pytest.mark.feature(41)
 def test_a_script_with_a_controller_ends_at_once_and_its_clean_up_runs():
     run = Run("""
 class Last(Actor):

@@ -195,3 +195,48 @@ def test_a_mesh_that_has_lost_a_process_can_be_stopped():
         actors.slice(gpus=0).die.call_one().get(timeout=LIMIT)
     assert actors.stop().get(timeout=LIMIT) is None
     assert procs.stop().get(timeout=LIMIT) is None
+
+
+class Ends(Actor):
+    def __init__(self, path):
+        self.path = path
+
+    @endpoint
+    def end(self, how):
+        getattr(context().actor_instance, how)("enough")
+        return "the message is handled to its end"
+
+    @endpoint
+    def ping(self):
+        return True
+
+    def __cleanup__(self, exc):
+        with open(self.path, "w") as file:
+            file.write(repr(exc))
+
+
+@pytest.mark.feature(19)
+@pytest.mark.parametrize(
+    ("how", "text", "cause"),
+    [
+        ("stop", "stopped: enough", "None"),
+        ("abort", "actor explicitly aborted due to: enough", "RuntimeError"),
+        ("kill", "actor explicitly aborted due to: enough", "RuntimeError"),
+    ],
+)
+def test_an_actor_ends_itself_after_the_message(procs, tmp_path, how, text, cause):
+    actor = procs.slice(gpus=0).spawn("ends", Ends, str(tmp_path / "log"))
+    assert actor.end.call_one(how).get(timeout=LIMIT) == "the message is handled to its end"
+    with pytest.raises(SupervisionError, match=text):
+        actor.ping.call_one().get(timeout=LIMIT)
+    actor.stop().get(timeout=LIMIT)
+    assert (tmp_path / "log").read_text().startswith(cause)
+
+
+@pytest.mark.feature(52)
+def test_slices_and_received_process_meshes_do_not_stop(procs):
+    import pickle
+
+    for reference in (procs.slice(gpus=0), pickle.loads(pickle.dumps(procs))):
+        with pytest.raises(ValueError, match="ProcMesh is not owned; must be stopped by an owner"):
+            reference.stop()

@@ -57,6 +57,7 @@ def test_a_host_is_an_async_context_manager():
     asyncio.run(run())
 
 
+@pytest.mark.feature(53)
 def test_the_processes_of_a_stopped_host_are_stopped_and_it_is_spent():
     for end in ("stop", "shutdown"):
         host = this_host()
@@ -73,6 +74,7 @@ def test_the_processes_of_a_stopped_host_are_stopped_and_it_is_spent():
         this_host().spawn_procs().stop().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(53)
 @pytest.mark.parametrize("reference", [lambda host: host.slice(), lambda host: pickle.loads(pickle.dumps(host))])
 def test_only_the_owner_stops_a_host(reference):
     host = this_host()
@@ -133,6 +135,7 @@ class Where(Actor):
         child.stop().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(46, 55)
 def test_where_an_actor_is(procs):
     assert this_proc().host_mesh == this_host()
     assert this_proc().spawn("a", Pid).pid.call_one().get(timeout=LIMIT) == os.getpid()
@@ -152,6 +155,7 @@ class Rank(Actor):
         return rank.rank, dict(rank)
 
 
+@pytest.mark.feature(47)
 def test_processes_are_numbered_row_by_row():
     host = this_host().flatten("hosts")
     procs = host.spawn_procs(per_host={"workers": 2, "gpus": 3})
@@ -167,6 +171,7 @@ def test_processes_are_numbered_row_by_row():
 # ---- Everything may be used before it is there ----
 
 
+@pytest.mark.feature(51)
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_waits_for_processes_to_start(way, tmp_path):
     gate = tmp_path / "gate"
@@ -197,6 +202,7 @@ assert [done[0], done[1].values(), *done[2:]] == [True, [2, 2], 3, 4], done
 """, way=way).ok()  # fmt: skip
 
 
+@pytest.mark.feature(54)
 def test_meshes_outlive_the_last_reference():
     def spawn():
         procs = this_host().spawn_procs(per_host={"gpus": 2})
@@ -217,6 +223,7 @@ def test_meshes_outlive_the_last_reference():
 # ---- Who wants to know of new meshes ----
 
 
+@pytest.mark.feature(56)
 def test_spawn_callbacks_hear_of_each_mesh():
     seen, thread = [], []
 
@@ -255,6 +262,7 @@ def test_spawn_callbacks_hear_of_each_mesh():
         mesh.stop().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(56)
 def test_what_a_spawn_callback_raises_is_raised_by_the_spawn():
     def refuse(mesh):
         raise KeyError("no more")

@@ -54,6 +54,7 @@ VIEWS = {
 views = pytest.mark.parametrize(("view", "sizes", "ranks"), VIEWS.values(), ids=VIEWS)
 
 
+@pytest.mark.feature(43, 44)
 @views
 def test_a_call_on_a_view_reaches_its_members(members, view, sizes, ranks):
     part = view(members)
@@ -63,6 +64,7 @@ def test_a_call_on_a_view_reaches_its_members(members, view, sizes, ranks):
     assert len(part) == part.size() == len(ranks)
 
 
+@pytest.mark.feature(43, 44)
 @views
 def test_actors_are_spawned_on_the_processes_of_a_view(grid, pids, view, sizes, ranks):
     actors = view(grid).spawn("some", Member)
@@ -72,11 +74,13 @@ def test_actors_are_spawned_on_the_processes_of_a_view(grid, pids, view, sizes, 
     actors.stop().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(43, 44)
 def test_a_point_slices_its_member(members):
     for point, rank in members.rank.call().get(timeout=LIMIT):
         assert members.slice(**point).rank.call_one().get(timeout=LIMIT) == rank == point.rank
 
 
+@pytest.mark.feature(43, 44)
 @pytest.mark.parametrize("kind", ["grid", "members"])
 @pytest.mark.parametrize(
     ("ask", "error", "text"),
@@ -107,6 +111,7 @@ def test_a_wrong_view_says_what_is_wrong(kind, ask, error, text, request):
     assert type(info.value) is error and str(info.value) == text
 
 
+@pytest.mark.feature(43, 44)
 @pytest.mark.parametrize("kind", ["grid", "members"])
 def test_sizes_of_a_mesh(kind, request):
     mesh = request.getfixturevalue(kind)
@@ -117,6 +122,7 @@ def test_sizes_of_a_mesh(kind, request):
     assert info.value.args == (f"{mesh!r} does not have dimension 'zz'",)
 
 
+@pytest.mark.feature(43, 44)
 def test_views_of_equal_members_are_equal(grid, members):
     for mesh in (grid, members):
         assert mesh.slice(a=1) == mesh.slice(a=slice(1, 2)).slice(a=0) != mesh.slice(a=0)

@@ -53,6 +53,7 @@ def by_cloudpickle(value):
     return cloudpickle.loads(cloudpickle.dumps(value))
 
 
+@pytest.mark.feature(61)
 @pytest.mark.parametrize("copy", [by_hand, by_cloudpickle])
 def test_copies_reach_the_same(fresh, copy):
     procs, actors = fresh
@@ -69,6 +70,7 @@ def test_copies_reach_the_same(fresh, copy):
         copy(actors).stop()
 
 
+@pytest.mark.feature(61)
 def test_meshes_in_messages_and_answers(procs, fresh):
     mesh, actors = fresh
     asked = procs.spawn("asked", Worker)
@@ -83,6 +85,7 @@ def test_meshes_in_messages_and_answers(procs, fresh):
     assert [by_hand(p).spawn("more", Worker).pid.call_one().get(timeout=LIMIT) for p, _ in answers.values()] == nested
 
 
+@pytest.mark.feature(61)
 def test_a_mesh_deep_in_a_message_is_the_same_mesh_when_it_comes_back(procs, fresh):
     mesh, actors = fresh
     asked = procs.slice(gpus=0).spawn("asked", Worker)
@@ -92,6 +95,7 @@ def test_a_mesh_deep_in_a_message_is_the_same_mesh_when_it_comes_back(procs, fre
     assert {mesh: 1, actors: 2, this_host(): 3}[got["meshes"][0][1]] == 1
 
 
+@pytest.mark.feature(61)
 def test_meshes_are_keys_and_take_attributes(procs):
     actors = procs.spawn("workers", Worker)
     known = {procs: "procs", actors: "actors", procs.slice(gpus=0): "one"}

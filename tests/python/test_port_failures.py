@@ -78,6 +78,7 @@ def sender(procs):
     return procs.slice(gpus=1).spawn("sender", Sender)
 
 
+@pytest.mark.feature(32)
 def test_the_hook_of_who_sends_to_a_closed_port_is_asked(sender):
     port, receiver = Channel.open()
     del receiver
@@ -88,6 +89,7 @@ def test_the_hook_of_who_sends_to_a_closed_port_is_asked(sender):
     assert f"<Port {dest.strip('<').replace('>', '')}>" == repr(port)
 
 
+@pytest.mark.feature(32)
 def test_what_was_never_received_comes_back_too(procs, sender):
     owner = procs.slice(gpus=0).spawn("owner", Owner)
     port = owner.give.call_one().get(timeout=LIMIT)
@@ -98,6 +100,7 @@ def test_what_was_never_received_comes_back_too(procs, sender):
     assert len(sender.texts.call_one().get(timeout=LIMIT)) == 2
 
 
+@pytest.mark.feature(32)
 def test_a_port_stays_open_while_a_future_of_it_waits(sender):
     port, receiver = Channel.open()
     future = receiver.recv()
@@ -108,6 +111,7 @@ def test_a_port_stays_open_while_a_future_of_it_waits(sender):
     assert "closed" in wait_until_told(sender)[0][0]
 
 
+@pytest.mark.feature(32)
 def test_a_sender_without_a_hook_fails(procs):
     port, receiver = Channel.open()
     del receiver
@@ -118,6 +122,7 @@ def test_a_sender_without_a_hook_fails(procs):
             plain.ping.call_one().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(32)
 def test_a_hook_that_says_no_fails_its_actor(procs):
     port, receiver = Channel.open()
     del receiver
@@ -128,6 +133,7 @@ def test_a_hook_that_says_no_fails_its_actor(procs):
             sender.texts.call_one().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(32)
 def test_without_return_undeliverable_nobody_is_told(sender):
     port, receiver = Channel.open()
     assert port.return_undeliverable is True
@@ -143,6 +149,7 @@ def test_without_return_undeliverable_nobody_is_told(sender):
         del port.return_undeliverable
 
 
+@pytest.mark.feature(32)
 def test_the_end_of_the_actor_that_opened_it_closes_a_port(procs, sender):
     owner = procs.slice(gpus=0).spawn("owner", Owner)
     port = owner.give.call_one().get(timeout=LIMIT)
@@ -151,6 +158,7 @@ def test_the_end_of_the_actor_that_opened_it_closes_a_port(procs, sender):
     assert "the port is closed" in wait_until_told(sender)[0][0]
 
 
+@pytest.mark.feature(32)
 def test_the_death_of_the_process_that_opened_a_port_comes_back_with_its_cause(sender):
     short = this_host().spawn_procs(name="short")
     port = short.spawn("owner", Owner).give.call_one().get(timeout=LIMIT)
@@ -194,6 +202,7 @@ port, receiver = Channel.open()
 """  # fmt: skip
 
 
+@pytest.mark.feature(28)
 @pytest.mark.parametrize("way", ["fork", "unix"])
 def test_a_flood_into_a_port_that_nobody_reads_is_bounded(way):
     run = Run(FLOOD + """
@@ -214,6 +223,7 @@ assert resident() < 400 << 20, resident()
     assert (run.status, run.err.count("\n")) == (0, 1), run.err
 
 
+@pytest.mark.feature(28)
 @ways
 def test_who_waits_for_the_flood_into_its_own_port_does_not_block_it(way):
     run = Run(FLOOD + """
@@ -226,6 +236,7 @@ print(asyncio.run(main()), set(seen))
     assert run.out == "sent\nsent {1048576}\n"
 
 
+@pytest.mark.feature(28)
 @ways
 def test_an_actor_that_waits_for_the_flood_into_its_own_port_does_not_block_it(way):
     run = Run(FLOOD + """
@@ -254,6 +265,7 @@ ENDS = {
 }
 
 
+@pytest.mark.feature(28)
 @ways
 @pytest.mark.parametrize("end", list(ENDS))
 def test_whoever_is_held_by_a_port_goes_on_when_one_of_them_ends(end, way):
@@ -284,6 +296,7 @@ os._exit(0)
     run.done()
 
 
+@pytest.mark.feature(32)
 def test_threads_that_wait_for_a_port_hear_of_the_end_of_the_client():
     run = Run("""
 port, receiver = Channel.open()

@@ -28,6 +28,7 @@ def flooder(procs):
     mesh.stop().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(28)
 def test_a_time_out_loses_nothing_and_the_future_stays_good(flooder):
     port, receiver = Channel.open()
     future = receiver.recv()
@@ -40,6 +41,7 @@ def test_a_time_out_loses_nothing_and_the_future_stays_good(flooder):
     assert future.get(timeout=LIMIT) == "came"
 
 
+@pytest.mark.feature(28)
 def test_messages_that_come_after_a_time_out_keep_their_order(flooder):
     """A future that nobody waits for any more, but that is still held, takes none of them."""
     port, receiver = Channel.open()
@@ -55,6 +57,7 @@ def test_messages_that_come_after_a_time_out_keep_their_order(flooder):
     assert [future.get(timeout=LIMIT) for future in kept] == [0, 1, 2]
 
 
+@pytest.mark.feature(28)
 def test_a_dropped_future_gives_its_message_to_the_next(flooder):
     port, receiver = Channel.open()
     dropped, waiting = receiver.recv(), receiver.recv()
@@ -72,6 +75,7 @@ TIMEOUTS = (0, 1e-6, 1e-5, 1e-4)
 BURST, COUNT = 300, 30_000
 
 
+@pytest.mark.feature(28)
 @pytest.mark.parametrize("hold", [False, True], ids=["dropped", "held"])
 def test_tiny_time_outs_while_a_sender_floods(flooder, hold):
     port, receiver = Channel.open()
@@ -90,6 +94,7 @@ def test_tiny_time_outs_while_a_sender_floods(flooder, hold):
     assert expired > 0
 
 
+@pytest.mark.feature(28)
 def test_tiny_time_outs_on_an_event_loop(flooder):
     """asyncio.wait_for cancels: before a message comes, and while it does."""
 
@@ -109,6 +114,7 @@ def test_tiny_time_outs_on_an_event_loop(flooder):
     asyncio.run(asyncio.wait_for(main(), 2 * LIMIT))
 
 
+@pytest.mark.feature(28)
 def test_an_await_that_is_cancelled_takes_nothing(flooder):
     async def main():
         port, receiver = Channel.open()
@@ -133,6 +139,7 @@ def test_an_await_that_is_cancelled_takes_nothing(flooder):
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
+@pytest.mark.feature(28)
 def test_one_of_two_who_wait_for_a_future_may_give_up(flooder):
     port, receiver = Channel.open()
     future = receiver.recv()
@@ -147,6 +154,7 @@ def test_one_of_two_who_wait_for_a_future_may_give_up(flooder):
     assert (seen, future.get(timeout=LIMIT), later.get(timeout=LIMIT)) == ([0], 0, 1)
 
 
+@pytest.mark.feature(28)
 def test_several_threads_take_from_one_port_each_message_once(flooder):
     count, port_and_receiver = 20_000, Channel.open()
     port, receiver = port_and_receiver
@@ -173,6 +181,7 @@ def test_several_threads_take_from_one_port_each_message_once(flooder):
     assert sorted(itertools.chain(*taken)) == list(range(count))
 
 
+@pytest.mark.feature(28)
 def test_looking_again_and_again_costs_no_memory():
     port, receiver = Channel.open()
 
@@ -225,6 +234,7 @@ os._exit(0)
 """  # fmt: skip
 
 
+@pytest.mark.feature(28)
 def test_back_pressure_holds_after_awaits_that_were_given_up():
     run = Run(GIVEN_UP)
     run.line("flooding")

@@ -127,6 +127,7 @@ def take(receiver, count):
     return [receiver.recv().get(timeout=LIMIT) for _ in range(count)]
 
 
+@pytest.mark.feature(28)
 def test_a_port_in_arguments_carries_values_in_order(sender):
     port, receiver = Channel.open()
     assert isinstance(port, Port) and isinstance(receiver, PortReceiver)
@@ -137,12 +138,14 @@ def test_a_port_in_arguments_carries_values_in_order(sender):
     assert take(receiver, 1) == ["from here"]
 
 
+@pytest.mark.feature(28)
 def test_a_channel_can_be_subscripted():
     port, receiver = Channel[int].open()
     port.send(1)
     assert take(receiver, 1) == [1]
 
 
+@pytest.mark.feature(28)
 def test_each_future_takes_one_message_whichever_is_looked_at_first(sender):
     port, receiver = Channel.open()
     futures = [receiver.recv() for _ in range(4)]
@@ -151,6 +154,7 @@ def test_each_future_takes_one_message_whichever_is_looked_at_first(sender):
     assert [future.get() for future in futures] == [0, 1, 2, 3]
 
 
+@pytest.mark.feature(28)
 def test_a_message_is_a_snapshot_and_its_futures_value_is_kept(sender):
     port, receiver = Channel.open()
     value = [1]
@@ -161,6 +165,7 @@ def test_a_message_is_a_snapshot_and_its_futures_value_is_kept(sender):
     assert future.get() is future.get() is not value
 
 
+@pytest.mark.feature(28)
 def test_a_port_travels_in_objects_closures_and_constructors(procs, sender):
     port, receiver = Channel.open()
     sender.send_nested.call_one({"ports": [(port, "x")]}, "nested").get(timeout=LIMIT)
@@ -170,6 +175,7 @@ def test_a_port_travels_in_objects_closures_and_constructors(procs, sender):
     assert take(receiver, 5) == ["nested", "job", "job", "closure", "from the constructor"]
 
 
+@pytest.mark.feature(28)
 def test_a_port_in_a_result_reaches_the_actor_that_opened_it(procs, sender):
     owner = procs.slice(gpus=1).spawn("owner", Owner)
     port = owner.give.call_one().get(timeout=LIMIT)["port"]
@@ -182,12 +188,14 @@ def test_a_port_in_a_result_reaches_the_actor_that_opened_it(procs, sender):
     assert taken.get(timeout=LIMIT) == [0, 1, 2]
 
 
+@pytest.mark.feature(28)
 def test_a_port_is_handed_on_from_process_to_process(senders, sender):
     port, receiver = Channel.open()
     sender.hand_on.call_one(senders.slice(gpus=1), port, "far").get(timeout=LIMIT)
     assert take(receiver, 1) == ["far"]
 
 
+@pytest.mark.feature(28)
 def test_a_port_travels_through_a_port(procs):
     owner = procs.slice(gpus=0).spawn("owner", Owner)
     to_owner = owner.give.call_one().get(timeout=LIMIT)["port"]
@@ -202,6 +210,7 @@ def test_a_port_travels_through_a_port(procs):
     assert owner.take.call_one(1).get(timeout=LIMIT) == ["two"]
 
 
+@pytest.mark.feature(31)
 @pytest.mark.parametrize("how", ["send_async", "send_concurrent", "send_from_a_thread"])
 def test_any_code_of_an_actor_sends(sender, how):
     port, receiver = Channel.open()
@@ -209,6 +218,7 @@ def test_any_code_of_an_actor_sends(sender, how):
     assert take(receiver, 1) == [1]
 
 
+@pytest.mark.feature(31)
 def test_a_thread_of_the_users_keeps_the_context_and_starts_no_client(senders):
     port, receiver = Channel.open()
     senders.send_from_a_thread_with_context.call(port).get(timeout=LIMIT)
@@ -218,6 +228,7 @@ def test_a_thread_of_the_users_keeps_the_context_and_starts_no_client(senders):
         assert who.startswith("<root>.<") and f"Sender senders{{'gpus': {rank}/2}}" in who
 
 
+@pytest.mark.feature(28)
 def test_receivers_on_an_event_loop(sender):
     async def main():
         port, receiver = Channel.open()
@@ -229,6 +240,7 @@ def test_receivers_on_an_event_loop(sender):
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
+@pytest.mark.feature(29)
 def test_many_messages_from_all_ranks_at_once_keep_each_senders_order(senders):
     port, receiver = Channel.open()
     counting = [senders.slice(gpus=rank).count.call_one(port, rank, 5000) for rank in range(2)]
@@ -281,6 +293,7 @@ print("done")
 """  # fmt: skip
 
 
+@pytest.mark.feature(29)
 @pytest.mark.parametrize("way", ["fork", "unix"])
 def test_sixteen_senders_in_four_processes_at_once(way):
     run = Run(MANY_SENDERS, way=way)
@@ -291,6 +304,7 @@ def test_sixteen_senders_in_four_processes_at_once(way):
 # ---- Large values ----
 
 
+@pytest.mark.feature(28)
 @pytest.mark.parametrize("shape", [(3, 5), (1000, 1000), (4000, 2000)])
 def test_arrays_go_both_ways_and_arrive_writable(procs, sender, shape):
     array = numpy.arange(numpy.prod(shape), dtype="f8").reshape(shape)
@@ -309,6 +323,7 @@ def test_arrays_go_both_ways_and_arrive_writable(procs, sender, shape):
     owner.stop().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(28)
 def test_large_bytes_and_text(sender):
     port, receiver = Channel.open()
     data, text = bytes(range(256)) * 50_000, "ü" * 3_000_000
@@ -319,6 +334,7 @@ def test_large_bytes_and_text(sender):
 # ---- Once, ranked, exceptions ----
 
 
+@pytest.mark.feature(29)
 def test_a_once_port_takes_one_message(sender):
     port, receiver = Channel.open(once=True)
     future = receiver.recv()
@@ -332,6 +348,7 @@ def test_a_once_port_takes_one_message(sender):
     assert future.get(timeout=LIMIT) == 1
 
 
+@pytest.mark.feature(29)
 def test_a_once_port_that_travels_is_used_where_it_is(sender):
     port, receiver = Channel.open(once=True)
     with pytest.raises(ActorError, match="OncePortRef already used"):
@@ -339,6 +356,7 @@ def test_a_once_port_that_travels_is_used_where_it_is(sender):
     assert receiver.recv().get(timeout=LIMIT) == "first"
 
 
+@pytest.mark.feature(29)
 def test_a_once_port_is_not_used_up_by_what_was_never_sent(sender):
     port, receiver = Channel.open(once=True)
     with pytest.raises(TypeError, match="cannot pickle"):
@@ -347,6 +365,7 @@ def test_a_once_port_is_not_used_up_by_what_was_never_sent(sender):
     assert receiver.recv().get(timeout=LIMIT) == "after all"
 
 
+@pytest.mark.feature(29)
 @pytest.mark.parametrize("open_ranked", [Channel.open_ranked, lambda: (lambda p, r: (p, r.ranked()))(*Channel.open())])
 def test_a_ranked_receiver_refuses_what_has_no_rank_and_goes_on(sender, open_ranked):
     port, receiver = open_ranked()
@@ -355,6 +374,7 @@ def test_a_ranked_receiver_refuses_what_has_no_rank_and_goes_on(sender, open_ran
         receiver.recv().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(29)
 def test_a_ranked_once_port():
     port, receiver = Channel.open_ranked(once=True)
     receiver.recv()
@@ -362,6 +382,7 @@ def test_a_ranked_once_port():
         receiver.recv()
 
 
+@pytest.mark.feature(30)
 def test_an_exception_arrives_as_it_is_in_its_place(sender):
     class Own(Exception):
         pass
@@ -382,6 +403,7 @@ def test_an_exception_arrives_as_it_is_in_its_place(sender):
         port.exception("text")
 
 
+@pytest.mark.feature(30)
 def test_a_stop_iteration_does_not_hang_an_event_loop(sender):
     async def main():
         port, receiver = Channel.open()
@@ -395,6 +417,7 @@ def test_a_stop_iteration_does_not_hang_an_event_loop(sender):
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
+@pytest.mark.feature(30)
 def test_an_exception_that_ends_programs_is_raised_too(sender):
     port, receiver = Channel.open()
     port.exception(SystemExit(3))
@@ -405,6 +428,7 @@ def test_an_exception_that_ends_programs_is_raised_too(sender):
 # ---- What cannot be ----
 
 
+@pytest.mark.feature(28)
 def test_a_receiver_does_not_travel(sender):
     _, receiver = Channel.open()
     for end in (receiver, receiver.ranked()):
@@ -414,6 +438,7 @@ def test_a_receiver_does_not_travel(sender):
             sender.send.call_one(end)
 
 
+@pytest.mark.feature(28)
 def test_what_cannot_be_pickled_raises_and_sends_nothing(sender):
     port, receiver = Channel.open()
     with pytest.raises(TypeError, match="cannot pickle"):
@@ -422,6 +447,7 @@ def test_what_cannot_be_pickled_raises_and_sends_nothing(sender):
     assert take(receiver, 1) == ["next"]
 
 
+@pytest.mark.feature(28)
 def test_what_cannot_be_unpickled_raises_at_its_recv_only(sender):
     class Bad:
         def __reduce__(self):

@@ -139,6 +139,7 @@ def async_answerer(procs):
     return procs.slice(gpus=1).spawn("async", AsyncAnswerer)
 
 
+@pytest.mark.feature(6)
 def test_the_port_is_hidden_from_callers(answerer):
     assert answerer.now.call_one(2).get(timeout=LIMIT) == 2
     assert answerer.now.call_one(2, by=3).get(timeout=LIMIT) == 6
@@ -152,6 +153,7 @@ def test_the_port_is_hidden_from_callers(answerer):
             answerer.now.call_one(*args, **kwargs)
 
 
+@pytest.mark.feature(6)
 def test_all_adverbs_take_what_comes_through_the_port(procs):
     mesh = procs.spawn("answerers", Answerer)
     assert mesh.now.call(3).get(timeout=LIMIT).values() == [3, 3]
@@ -163,6 +165,7 @@ def test_all_adverbs_take_what_comes_through_the_port(procs):
         mesh.ping.call().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(6)
 def test_answers_come_later_out_of_order_from_another_thread(answerer):
     futures = [answerer.keep.call_one(i) for i in range(5)]
     assert answerer.ping.call_one().get(timeout=LIMIT) == "alive"
@@ -172,6 +175,7 @@ def test_answers_come_later_out_of_order_from_another_thread(answerer):
     assert [future.get(timeout=LIMIT) for future in futures] == list(range(5))
 
 
+@pytest.mark.feature(6)
 def test_answers_of_async_actors(async_answerer):
     assert async_answerer.now.call_one(1).get(timeout=LIMIT) == 1
     waiting = [async_answerer.from_a_task.call_one(2), *[async_answerer.concurrent.call_one(i) for i in range(3)]]
@@ -179,11 +183,13 @@ def test_answers_of_async_actors(async_answerer):
     assert [future.get(timeout=LIMIT) for future in waiting] == [2, 0, 1, 2]
 
 
+@pytest.mark.feature(6)
 def test_the_first_answer_counts(answerer):
     assert answerer.twice.call_one().get(timeout=LIMIT) == "first"
     assert answerer.ping.call_one().get(timeout=LIMIT) == "alive"
 
 
+@pytest.mark.feature(6)
 @pytest.mark.parametrize("error", [ValueError("plain"), KeyError("key")])
 def test_an_exception_arrives_unwrapped(answerer, error):
     with pytest.raises(type(error)) as raised:
@@ -192,6 +198,7 @@ def test_an_exception_arrives_unwrapped(answerer, error):
     assert answerer.ping.call_one().get(timeout=LIMIT) == "alive"
 
 
+@pytest.mark.feature(6, 63)
 @pytest.mark.parametrize("kind, method", [("answerer", "die"), ("async_answerer", "die"),
                                           ("async_answerer", "die_concurrently")])  # fmt: skip
 def test_an_exception_that_escapes_kills_the_actor(kind, method, request):
@@ -202,6 +209,7 @@ def test_an_exception_that_escapes_kills_the_actor(kind, method, request):
         actor.ping.call_one().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(6, 63)
 def test_an_exception_after_the_answer_kills_too(answerer):
     assert answerer.answer_and_die.call_one().get(timeout=LIMIT) == "answered"
     with pytest.raises(SupervisionError, match="ValueError: escaped"):
@@ -217,12 +225,14 @@ class Unloadable:
         return _refuse_to_arrive, ()
 
 
+@pytest.mark.feature(6)
 def test_arguments_that_do_not_unpickle_raise_at_the_caller_and_leave_the_actor_alive(answerer):
     with pytest.raises(ActorError, match="not here"):
         answerer.now.call_one(Unloadable()).get(timeout=LIMIT)
     assert answerer.ping.call_one().get(timeout=LIMIT) == "alive"
 
 
+@pytest.mark.feature(6)
 def test_a_port_that_is_dropped_raises_eof(answerer, async_answerer):
     with pytest.raises(EOFError, match="the response port was dropped without an answer"):
         async_answerer.forget.call_one().get(timeout=LIMIT)
@@ -232,6 +242,7 @@ def test_a_port_that_is_dropped_raises_eof(answerer, async_answerer):
         kept.get(timeout=LIMIT)
 
 
+@pytest.mark.feature(6)
 @pytest.mark.parametrize("end", ["stop", "stop itself", "fail"])
 def test_the_end_of_the_actor_answers_what_its_ports_owe(answerer, end):
     futures = [answerer.keep.call_one(i) for i in range(2)]
@@ -245,6 +256,7 @@ def test_the_end_of_the_actor_answers_what_its_ports_owe(answerer, end):
             future.get(timeout=LIMIT)
 
 
+@pytest.mark.feature(6)
 def test_a_port_may_be_answered_by_another_actor(procs, answerer):
     other = procs.slice(gpus=1).spawn("other", Answerer)
     x, who = answerer.hand_on.call_one(other, "handed on").get(timeout=LIMIT)
@@ -253,6 +265,7 @@ def test_a_port_may_be_answered_by_another_actor(procs, answerer):
     assert other.ping.call_one().get(timeout=LIMIT) == "alive"
 
 
+@pytest.mark.feature(6)
 def test_a_port_that_has_gone_on_outlives_who_was_asked_first(procs, answerer):
     class Keeper(Answerer):
         @endpoint
@@ -267,6 +280,7 @@ def test_a_port_that_has_gone_on_outlives_who_was_asked_first(procs, answerer):
     assert future.get(timeout=LIMIT) == "kept"
 
 
+@pytest.mark.feature(7)
 def test_as_endpoint_with_a_port(answerer, procs):
     ep = as_endpoint(answerer.plain, explicit_response_port=True)
     assert ep.call_one(1).get(timeout=LIMIT) == ("plain", 1)

@@ -43,12 +43,14 @@ async def fail(error):
     raise error
 
 
+@pytest.mark.feature(22)
 def test_only_async_functions_are_taken():
     for function in (lambda: None, len, Log):
         with pytest.raises(TypeError, match="returns_future requires an async function"):
             returns_future(function)
 
 
+@pytest.mark.feature(22)
 def test_it_looks_like_the_function():
     @returns_future
     async def work(x: int, *, y: str = "") -> int:
@@ -61,6 +63,7 @@ def test_it_looks_like_the_function():
     assert isinstance(future, Future) and future.get(timeout=LIMIT) == 1
 
 
+@pytest.mark.feature(22)
 def test_calling_starts_nothing_and_dropping_runs_nothing(log):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -70,6 +73,7 @@ def test_calling_starts_nothing_and_dropping_runs_nothing(log):
     assert log.runs == []
 
 
+@pytest.mark.feature(22)
 @pytest.mark.parametrize("first", ["get", "result", "exception"])
 def test_get_runs_the_body_once_on_the_calling_thread(log, first):
     value = object()
@@ -85,6 +89,7 @@ async def _await(future):
     return await future
 
 
+@pytest.mark.feature(22)
 def test_await_runs_the_body_once_as_a_task_of_that_loop(log):
     async def main():
         loops = []
@@ -103,6 +108,7 @@ def test_await_runs_the_body_once_as_a_task_of_that_loop(log):
     assert future.get() == asyncio.run(_await(future)) == "value"
 
 
+@pytest.mark.feature(22)
 def test_as_asyncio_alone_starts_the_body(log):
     async def main():
         future = log.body()()
@@ -115,6 +121,7 @@ def test_as_asyncio_alone_starts_the_body(log):
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
+@pytest.mark.feature(22)
 def test_cancelling_an_observer_does_not_cancel_the_body():
     async def main():
         gate, ended = asyncio.Event(), []
@@ -141,6 +148,7 @@ def test_cancelling_an_observer_does_not_cancel_the_body():
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
+@pytest.mark.feature(22)
 def test_errors_are_kept():
     error = ValueError("mine")
     future = fail(error)
@@ -158,6 +166,7 @@ def test_errors_are_kept():
             own_timeout.get(timeout=LIMIT)
 
 
+@pytest.mark.feature(22)
 def test_a_get_that_times_out_cancels_the_body_for_good():
     events = []
 
@@ -181,6 +190,7 @@ def test_a_get_that_times_out_cancels_the_body_for_good():
     assert events == ["begun", "ended"]
 
 
+@pytest.mark.feature(22)
 @pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf")])
 def test_an_invalid_time_out_starts_nothing(log, timeout):
     future = log.body()()
@@ -190,6 +200,7 @@ def test_an_invalid_time_out_starts_nothing(log, timeout):
     assert future.get(timeout=LIMIT) == "value"
 
 
+@pytest.mark.feature(22)
 def test_ctrl_c_cancels_the_body_for_good():
     ended = []
 
@@ -209,6 +220,7 @@ def test_ctrl_c_cancels_the_body_for_good():
         future.get(timeout=LIMIT)
 
 
+@pytest.mark.feature(22)
 def test_a_second_thread_waits_for_the_first():
     begun, go, results = threading.Event(), threading.Event(), []
 
@@ -234,6 +246,7 @@ def test_a_second_thread_waits_for_the_first():
     assert results == ["value"] * 3
 
 
+@pytest.mark.feature(22)
 def test_get_in_running_asyncio_code_runs_the_body_on_a_thread_and_warns(log):
     async def main():
         with pytest.warns(UserWarning, match="^Future.get.. was called from within an active event loop."):
@@ -244,6 +257,7 @@ def test_get_in_running_asyncio_code_runs_the_body_on_a_thread_and_warns(log):
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
+@pytest.mark.feature(22)
 def test_get_in_a_body_that_a_get_runs_is_refused(log):
     inner = log.body()()
 
@@ -259,6 +273,7 @@ def test_get_in_a_body_that_a_get_runs_is_refused(log):
     assert log.body()().get(timeout=LIMIT) == "value"  # not refused for ever
 
 
+@pytest.mark.feature(22)
 def test_the_body_runs_in_a_copy_of_the_callers_context():
     @returns_future
     async def work():
@@ -274,6 +289,7 @@ def test_the_body_runs_in_a_copy_of_the_callers_context():
     assert variable.get() == "unset"
 
 
+@pytest.mark.feature(22)
 def test_in_actors(procs):
     class Asker(Actor):
         @endpoint
@@ -295,6 +311,7 @@ def test_in_actors(procs):
             assert "Asker askers" in who and seen == rank
 
 
+@pytest.mark.feature(22)
 def test_calls_inside_a_body(procs):
     class Adder(Actor):
         @endpoint
@@ -311,6 +328,7 @@ def test_calls_inside_a_body(procs):
     assert asyncio.run(_await(total(2))) == 6
 
 
+@pytest.mark.feature(22)
 def test_calling_starts_the_client():
     run = Run("""
 from monarch import _core

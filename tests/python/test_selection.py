@@ -12,6 +12,7 @@ from monarch import Extent, NDSlice, Selection, Shape
 EXTENT = Extent(["hosts", "gpus"], [2, 4])
 
 
+@pytest.mark.feature(45)
 @pytest.mark.parametrize(
     ("text", "ranks"),
     [
@@ -35,6 +36,7 @@ def test_a_selection_chooses_ranks(text, ranks):
     assert Selection.from_string(text).ranks(EXTENT) == list(ranks)
 
 
+@pytest.mark.feature(45)
 def test_the_dimensions_nest_as_deep_as_the_shape():
     extent = Extent(["a", "b", "c", "d"], [3, 2, 4, 2])
     chosen = Selection.from_string("(0|2), *, 1:4:2, 1").ranks(extent)
@@ -42,6 +44,7 @@ def test_the_dimensions_nest_as_deep_as_the_shape():
     assert chosen == [((a * 2 + b) * 4 + c) * 2 + d for a, b, c, d in places]
 
 
+@pytest.mark.feature(45)
 def test_of_a_shape_the_base_ranks_are_chosen():
     shape = Shape(["a", "b"], NDSlice(offset=10, sizes=[2, 4], strides=[100, 2]))
     assert Selection.from_string("1, 1:3").ranks(shape) == [112, 114]
@@ -49,6 +52,7 @@ def test_of_a_shape_the_base_ranks_are_chosen():
     assert Selection.from_string("1:").ranks(shape.at("a", 1)) == [112, 114, 116]
 
 
+@pytest.mark.feature(45)
 def test_any_is_one_rank_and_each_in_its_turn():
     seen = set()
     while len(seen) < 8:
@@ -57,6 +61,7 @@ def test_any_is_one_rank_and_each_in_its_turn():
     assert seen == set(range(8))
 
 
+@pytest.mark.feature(45)
 def test_a_question_mark_is_one_index_of_its_dimension():
     whole = set()
     while len(whole) < 2:
@@ -69,11 +74,13 @@ def test_a_question_mark_is_one_index_of_its_dimension():
         apart = second != first + 4
 
 
+@pytest.mark.feature(45)
 def test_a_shape_without_dimensions_has_one_rank():
     assert Selection.all().ranks(Shape.unity()) == Selection.any().ranks(Extent([], [])) == [0]
     assert Selection.all().ranks(Shape(["a"], NDSlice.new_row_major([3])).at("a", 2)) == [2]
 
 
+@pytest.mark.feature(45)
 @pytest.mark.parametrize(
     ("text", "kind", "why"),
     [
@@ -89,6 +96,7 @@ def test_a_selection_that_does_not_fit_says_why(text, kind, why):
     assert str(info.value) == why
 
 
+@pytest.mark.feature(45)
 def test_ranks_are_of_a_shape_or_an_extent():
     with pytest.raises(TypeError, match="ranks are selected from a Shape or an Extent, not from 3"):
         Selection.all().ranks(3)
@@ -97,6 +105,7 @@ def test_ranks_are_of_a_shape_or_an_extent():
 START = "expected '*', '?', an index, a range or '(' "
 
 
+@pytest.mark.feature(45)
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -126,6 +135,7 @@ def test_a_text_that_is_no_selection_says_where(text, why):
     assert str(info.value) == f'parse error: Failed to parse selection: {why} (input: "{text}")'
 
 
+@pytest.mark.feature(45)
 def test_long_unions_and_deep_parentheses_are_fine():
     extent = Extent(["a"], [5000])
     assert Selection.from_string("|".join(map(str, range(0, 5000, 2)))).ranks(extent) == list(range(0, 5000, 2))
@@ -134,6 +144,7 @@ def test_long_unions_and_deep_parentheses_are_fine():
     assert doubled.ranks(Extent(list("abcdefghijklmnop"), [1] * 15 + [2])) == [0, 1]
 
 
+@pytest.mark.feature(45)
 def test_selections_compare_print_and_pickle_by_their_text():
     selection = Selection.from_string(" (*, 0 : 4)")
     assert str(selection) == "(*,0:4)" and repr(selection) == "Selection.from_string('(*,0:4)')"
@@ -144,6 +155,7 @@ def test_selections_compare_print_and_pickle_by_their_text():
         assert other == selection and other.ranks(EXTENT) == selection.ranks(EXTENT)
 
 
+@pytest.mark.feature(45)
 def test_a_selection_is_made_from_text():
     with pytest.raises(TypeError, match="use Selection.from_string"):
         Selection("*")

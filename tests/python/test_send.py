@@ -79,6 +79,7 @@ def take(receiver, count):
     return [receiver.recv().get(timeout=LIMIT) for _ in range(count)]
 
 
+@pytest.mark.feature(15)
 def test_all_answer_to_the_port_with_their_ranks(workers):
     port, receiver = Channel.open_ranked()
     assert send(workers.double, (3,), {"by": 5}, port=port) is None
@@ -90,12 +91,14 @@ def test_all_answer_to_the_port_with_their_ranks(workers):
     assert take(plain_receiver, 2) == [("plain", 1)] * 2
 
 
+@pytest.mark.feature(15)
 def test_a_ranked_view_of_a_plain_port(workers):
     port, receiver = Channel.open()
     send(workers.double, (1,), {}, port)
     assert sorted(take(receiver.ranked(), 2)) == [(0, 2), (1, 2)]
 
 
+@pytest.mark.feature(15)
 def test_one_is_chosen_and_tells_its_rank(workers):
     port, receiver = Channel.open_ranked()
     for x in range(40):
@@ -108,17 +111,20 @@ def test_one_is_chosen_and_tells_its_rank(workers):
     send(workers.double, (0,), {}, selection="choose")
 
 
+@pytest.mark.feature(15)
 def test_without_a_port_nobody_answers(workers):
     send(workers.double, ("silent",), {})
     assert all("silent" in seen for seen in workers.numbers.call().get(timeout=LIMIT).values())
 
 
+@pytest.mark.feature(15)
 @pytest.mark.parametrize("selection", ["x", "", None])
 def test_another_selection_is_refused(workers, selection):
     with pytest.raises(ValueError, match=f"Invalid selection: {selection}"):
         send(workers.double, (1,), {}, selection=selection)
 
 
+@pytest.mark.feature(15)
 def test_wrong_arguments_raise_here_and_nothing_is_sent(workers):
     port, receiver = Channel.open()
     for ep, args, kwargs in [
@@ -137,6 +143,7 @@ def test_wrong_arguments_raise_here_and_nothing_is_sent(workers):
     assert take(receiver, 2) == ["onlyonly"] * 2
 
 
+@pytest.mark.feature(15)
 def test_an_endpoint_that_answers_through_a_port_is_given_this_one(workers):
     port, receiver = Channel.open_ranked()
     send(workers.count, (3,), {}, port=port)
@@ -151,6 +158,7 @@ def test_an_endpoint_that_answers_through_a_port_is_given_this_one(workers):
         receiver.recv().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(15, 30)
 def test_errors_come_as_exceptions(workers):
     port, receiver = Channel.open()
     send(workers.fail, (), {}, port=port)
@@ -162,6 +170,7 @@ def test_errors_come_as_exceptions(workers):
     assert take(receiver, 2) == [2, 2]
 
 
+@pytest.mark.feature(15)
 def test_a_deadline_of_the_endpoint_holds(workers, procs):
     port, receiver = Channel.open()
     blocked = procs.slice(gpus=0).spawn("blocked", Blocked)
@@ -170,6 +179,7 @@ def test_a_deadline_of_the_endpoint_holds(workers, procs):
         receiver.recv().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(15, 30)
 def test_the_dead_answer_with_their_cause(procs):
     port, receiver = Channel.open()
     stopped = procs.slice(gpus=0).spawn("stopped", Worker)
@@ -187,6 +197,7 @@ def test_the_dead_answer_with_their_cause(procs):
         send(blocked.block, (), {}, port=port)  # it is dead already
 
 
+@pytest.mark.feature(15)
 def test_answers_to_a_port_that_is_gone_hurt_nobody(procs, workers):
     """Neither who asked nor who answers, nor who has the number here that the answering one has there."""
 
@@ -209,6 +220,7 @@ def test_answers_to_a_port_that_is_gone_hurt_nobody(procs, workers):
         assert asker.ping.call_one().get(timeout=LIMIT) == "alive"
 
 
+@pytest.mark.feature(15)
 def test_the_answer_of_another_may_be_the_answer_of_this_call(procs, workers):
     """A response port as the port of send()."""
     other = procs.slice(gpus=0).spawn("other", Worker)

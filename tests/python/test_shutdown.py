@@ -36,6 +36,7 @@ ENDED = "the monarch runtime of this process has ended"
 """
 
 
+@pytest.mark.feature(38)
 @ways
 def test_it_ends_the_processes_and_there_is_no_new_client(way):
     run = Run(ACTORS + """
@@ -52,6 +53,7 @@ print("goes on")
     assert run.out == "[True, True]\ngoes on\n"
 
 
+@pytest.mark.feature(38)
 def test_it_starts_at_once_though_nobody_looks():
     run = Run(
         ACTORS
@@ -67,6 +69,7 @@ print("gone")
     assert run.out == "gone\n"
 
 
+@pytest.mark.feature(38)
 def test_on_an_event_loop():
     run = Run(
         ACTORS
@@ -82,6 +85,7 @@ asyncio.run(main())
     assert run.out == "[True, True] None True\n"
 
 
+@pytest.mark.feature(38)
 def test_without_a_client_nothing_changes():
     run = Run(
         ACTORS
@@ -96,6 +100,7 @@ print(len(mesh().pid.call().get()))
     assert run.out == "2\n"
 
 
+@pytest.mark.feature(38)
 @pytest.mark.parametrize("timeout", ["-1", "float('nan')", "float('inf')", "2.0**64"])
 def test_an_invalid_host_timeout_is_refused_and_nothing_ends(timeout):
     run = Run(
@@ -114,6 +119,7 @@ print(shutdown_context({timeout}).get(timeout=0))  # there is no client any more
     assert run.out == "host_timeout must be finite, non-negative and less than 2**64 seconds\n2\nNone\n"
 
 
+@pytest.mark.feature(38)
 def test_later_calls_are_finished_at_once_even_while_the_first_runs():
     run = Run(
         ACTORS
@@ -133,6 +139,7 @@ print(first.get(timeout=10))
     assert run.out == "not yet ''\nNone\n"
 
 
+@pytest.mark.feature(38)
 @pytest.mark.parametrize("timeout, least, most", [(0, 0, 1.5), (1, 0.9, 3)])
 def test_host_timeout_bounds_how_long_processes_may_take(timeout, least, most):
     run = Run(
@@ -151,6 +158,7 @@ print([gone(pid) for pid in pids])
     assert run.out == "[True, True]\n"
 
 
+@pytest.mark.feature(38)
 def test_clean_up_runs_within_the_host_timeout():
     run = Run("""
 class Last(Actor):
@@ -167,6 +175,7 @@ print("done")
     assert run.out == "cleaned up None\n" * 2 + "done\n"
 
 
+@pytest.mark.feature(38)
 def test_in_a_worker_it_is_finished_and_ends_nothing():
     run = Run(
         ACTORS
@@ -178,6 +187,7 @@ print(a.shut_down.call().get().values(), a.shut_down.call(-1).get().values(), le
     assert run.out == "[None, None] [None, None] 2\n"
 
 
+@pytest.mark.feature(38)
 def test_an_actor_of_the_scripts_process_ends_the_client_too():
     run = Run(
         ACTORS
@@ -198,6 +208,7 @@ print("ended")
     assert run.out == "ended\n"
 
 
+@pytest.mark.feature(38)
 def test_what_has_arrived_can_still_be_looked_at_and_what_has_not_fails():
     run = Run(
         ACTORS
@@ -235,6 +246,7 @@ os._exit(0)  # a local actor is blocked for good
     assert (run.status, run.out) == (0, "done\n"), run.err
 
 
+@pytest.mark.feature(38)
 @ways
 def test_a_script_that_forgets_it_ends_fast_and_leaves_nothing(way):
     run = Run(ACTORS + """
@@ -248,6 +260,7 @@ print(time.monotonic())
     assert time.monotonic() - float(run.out) < 3.0
 
 
+@pytest.mark.feature(38)
 @pytest.mark.parametrize("end, status, err", [
     ("sys.exit(3)", 3, ""),
     ("raise ValueError('mine')", 1, "ValueError: mine"),

@@ -16,6 +16,7 @@ MEMBERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.feature(79)
 @pytest.mark.parametrize(
     "member",
     [getattr(ChannelTransport, name) for name in MEMBERS] + [Encoding.Bincode, Encoding.Json, Encoding.Multipart],
@@ -31,18 +32,21 @@ def test_a_member_has_a_name_and_is_there_once(member):
     assert {member: 1}[member] == 1
 
 
+@pytest.mark.feature(79)
 def test_members_differ():
     assert len({getattr(ChannelTransport, name) for name in MEMBERS}) == 10
     assert ChannelTransport.Unix != ChannelTransport.Local != 8
     assert ChannelTransport.Tcp is ChannelTransport.TcpWithHostname  # an old spelling
 
 
+@pytest.mark.feature(79)
 @pytest.mark.parametrize("kind", [ChannelTransport, Encoding])
 def test_there_are_no_other_members(kind):
     with pytest.raises(TypeError, match=f"cannot create '{kind.__name__}' instances"):
         kind("Unix")
 
 
+@pytest.mark.feature(79)
 def test_a_bind_spec_of_a_member_has_its_text():
     texts = {name: str(BindSpec(getattr(ChannelTransport, name))) for name in MEMBERS}
     assert texts == {
@@ -53,6 +57,7 @@ def test_a_bind_spec_of_a_member_has_its_text():
     }  # fmt: skip
 
 
+@pytest.mark.feature(79)
 def test_bind_specs_compare_by_what_they_say_and_pickle():
     spec = BindSpec("tcp")
     assert spec == BindSpec(spec) == BindSpec(ChannelTransport.TcpWithHostname) == BindSpec("tcp(Hostname)")
@@ -93,6 +98,7 @@ enable_transport("ipc")
 """)
 
 
+@pytest.mark.feature(79)
 def test_enabling_a_transport_sets_the_default_transport():
     run("""
 enable_transport("local")
