@@ -5,9 +5,10 @@ A mesh is a handle: it may be sliced, sent in messages and called at once, befor
 
 from __future__ import annotations
 
-from monarch import _context, _core, _endpoint, _runtime
+from monarch import _context, _core, _endpoint, _pickle, _runtime
 from monarch._actor import Actor, spawn_info
 from monarch._geometry import Point, Shape, Slice
+from monarch._handles import Handle
 from monarch._mesh_trait import MeshTrait
 
 TYPE_CHECKING = False
@@ -80,6 +81,16 @@ class HostMesh(_Mesh):
         self._name = "host"
         self._spawned: list[int] = []
         self._ended = False
+        self._elsewhere: tuple[str, str] | None = None  # identity and name of another machine than this
+
+    @classmethod
+    def _received(cls, machine: tuple[str, str]) -> HostMesh:
+        host = cls()
+        host._elsewhere = None if machine[0] == _this_machine()[0] else machine
+        return host
+
+    def __reduce__(self) -> Any:
+        return HostMesh._received, (self._elsewhere or _this_machine(),)
 
     def spawn_procs(
         self,
@@ -90,6 +101,9 @@ class HostMesh(_Mesh):
         bootstrap_command: Any = None,
     ) -> ProcMesh:
         """New processes, ``per_host`` says how many along which dimensions (``{"gpus": 8}``); none: one process.
+
+        They belong to the process that calls this, also if the mesh came from another one, and end with it. That must run
+        on the same machine: ``RuntimeError``.
 
         Returns at once. ``bootstrap`` runs once in every process before any actor is made there; if it raises, every
         use of the mesh raises ``ActorError``. Sizes must be positive: ``ValueError``.
@@ -110,6 +124,13 @@ class HostMesh(_Mesh):
     def _check_alive(self) -> None:
         if self._ended:
             raise RuntimeError("HostMesh has already been shut down")
+
+    def _check_here(self) -> None:
+        if self._elsewhere is not None:
+            raise RuntimeError(
+                f"this HostMesh is the machine {self._elsewhere[1]!r} (or another container, or from before a restart), and "
+                f"this process runs on {_this_machine()[1]!r}: processes can only be spawned through it where it is"
+            )
 
     async def __aenter__(self) -> HostMesh:
         self._check_alive()
@@ -132,13 +153,10 @@ class HostMesh(_Mesh):
         return _core.finished_future("")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, HostMesh) and self._view == other._view
+        return isinstance(other, HostMesh) and (self._elsewhere, self._view) == (other._elsewhere, other._view)
 
     def __hash__(self) -> int:
-        return hash(("HostMesh", self._view))
-
-    def __reduce__(self) -> Any:
-        return this_host, ()
+        return hash(("HostMesh", self._elsewhere, self._view))
 
     def __repr__(self) -> str:
         return f"HostMesh({self._describe()})"
@@ -146,7 +164,21 @@ class HostMesh(_Mesh):
     def _new_with_shape(self, shape: Shape) -> HostMesh:
         view = HostMesh()
         view._view, view._name, view._spawned = shape, self._name, self._spawned
+        view._elsewhere = self._elsewhere
         return view
+
+
+_machine: tuple[str, str] | None = None
+
+
+def _this_machine() -> tuple[str, str]:
+    """What tells this machine from others, and its name for people."""
+    global _machine
+    if _machine is None:
+        import os
+
+        _machine = (_core.machine_id(), os.uname().nodename)
+    return _machine
 
 
 def this_host() -> HostMesh:
@@ -158,6 +190,7 @@ def this_host() -> HostMesh:
 def _spawn_procs(
     host: HostMesh, per_host: dict[str, int], bootstrap: Any, name: str | None, env: dict[str, str]
 ) -> ProcMesh:
+    host._check_here()
     _runtime.ensure()
     host._check_alive()
     overlap = [label for label in per_host if label in host._view.labels]
@@ -174,11 +207,7 @@ def _spawn_procs(
     sizes = [*host._view.ndslice.sizes, *(int(size) for size in per_host.values())]
     shape = _whole(labels, sizes)
     mesh_name = name or "procs"
-    setup = None
-    if bootstrap is not None:
-        import cloudpickle
-
-        setup = cloudpickle.dumps(bootstrap)
+    setup = None if bootstrap is None else _pickle.dumps_code(bootstrap)
     extent = shape.extent
     launches = []
     for rank in range(len(shape)):
@@ -192,7 +221,7 @@ def _spawn_procs(
 # ---- Processes ----
 
 
-class ProcMesh(_Mesh):
+class ProcMesh(Handle, _Mesh):
     """Processes, as a mesh. Made by ``this_host().spawn_procs(...)``; actors are spawned on it."""
 
     _NOT_YET = frozenset(
@@ -208,16 +237,19 @@ class ProcMesh(_Mesh):
 
     @classmethod
     def _received(
-        cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str
-    ):
-        return cls(nodes, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
+        cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str,
+        job: str | None,
+    ) -> ProcMesh:  # fmt: skip
+        mesh = cls(nodes, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
+        mesh._arrived_from(job)
+        return mesh
 
-    def _parts(self) -> tuple[Any, ...]:
+    def _parts(self, job: str | None) -> tuple[Any, ...]:
         ndslice = self._view.ndslice
-        return self._nodes, self._view.labels, ndslice.offset, ndslice.sizes, ndslice.strides, self._name
+        return self._nodes, self._view.labels, ndslice.offset, ndslice.sizes, ndslice.strides, self._name, job
 
-    def __reduce__(self) -> Any:
-        return ProcMesh._received, self._parts()
+    def _reduce_for(self, job: str | None) -> Any:
+        return ProcMesh._received, self._parts(job)
 
     def spawn(self, name: str, Class: type[T], *args: Any, **kwargs: Any) -> T:
         """One actor of ``Class`` in every process of the mesh; the arguments go to their constructors.
@@ -239,13 +271,15 @@ class ProcMesh(_Mesh):
             _endpoint.check_arguments(Class.__init__, args, kwargs)
         ids, labels, sizes = self._new_actors()
         instance = _context.context().actor_instance
-        info = spawn_info(name, labels, sizes, instance, self._parts(), ids[0][1])
+        info = spawn_info(name, labels, sizes, instance, self._parts(self._job_in_message()), ids[0][1])
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(instance), owned=True)
+        mesh._job = self._job
         mesh._constructed = mesh._ref().spawn(1, (Class, args, kwargs, info))
         return mesh  # type: ignore[return-value]
 
     def _new_actors(self) -> tuple[list[tuple[int, int]], list[str], list[int]]:
         """Identities for one new actor in each process, and the shape of their mesh."""
+        self._introduce(self._nodes)
         index = _core.new_actor_index()
         ids = [(self._nodes[rank], index) for rank in self._view.ranks()]
         return ids, list(self._view.labels), list(self._view.ndslice.sizes)
@@ -255,6 +289,7 @@ class ProcMesh(_Mesh):
             raise TypeError("C++ actors take positional arguments only")
         ids, labels, sizes = self._new_actors()
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(_context.context().actor_instance), owned=True)
+        mesh._job = self._job
         value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
         mesh._constructed = mesh._ref().spawn(0, value)
         return mesh
@@ -314,6 +349,7 @@ class ProcMesh(_Mesh):
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
         view = ProcMesh(self._nodes, shape, self._name)
         view._stopped = self._stopped
+        view._job = self._job
         return view
 
 
@@ -332,7 +368,7 @@ def this_proc() -> ProcMesh:
 # ---- Actors ----
 
 
-class ActorMesh(_Mesh):
+class ActorMesh(Handle, _Mesh):
     """Actors of one class, as a mesh: one attribute per endpoint. What ``procs.spawn(...)`` returns."""
 
     def __init__(
@@ -351,15 +387,16 @@ class ActorMesh(_Mesh):
 
     @classmethod
     def _received(
-        cls, ids: Any, labels: Any, offset: int, sizes: Any, strides: Any, base_sizes: Any, *rest: Any
+        cls, ids: Any, labels: Any, offset: int, sizes: Any, strides: Any, base_sizes: Any, job: str | None, *rest: Any
     ) -> Any:
         mesh = cls(ids, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), *rest)
         mesh._base_sizes = base_sizes
+        mesh._arrived_from(job)
         return mesh
 
-    def __reduce__(self) -> Any:
+    def _reduce_for(self, job: str | None) -> Any:
         n = self._view.ndslice
-        parts = (self._ids, self._view.labels, n.offset, n.sizes, n.strides, self._base_sizes)
+        parts = (self._ids, self._view.labels, n.offset, n.sizes, n.strides, self._base_sizes, job)
         return ActorMesh._received, (*parts, self._class, self._name, self._creator)
 
     def _ref(self) -> Any:
@@ -367,6 +404,7 @@ class ActorMesh(_Mesh):
         if self._native_ref is None:
             ndslice = self._view.ndslice
             ids = self._ids
+            self._introduce([node for node, _ in ids])
             if len(self._view) != len(ids) or list(ndslice.sizes) != self._base_sizes:
                 chosen = [ids[rank] for rank in self._view.ranks()]
                 scalar = not self._view.labels
@@ -426,6 +464,7 @@ class ActorMesh(_Mesh):
     @property
     def initialized(self) -> Future[None]:
         """Done when the mesh exists; says nothing about constructors."""
+        _runtime.ensure()
         return _core.finished_future("")
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
@@ -446,6 +485,7 @@ class ActorMesh(_Mesh):
     def _new_with_shape(self, shape: Shape) -> ActorMesh:
         view = ActorMesh(self._ids, shape, self._class, self._name, self._creator)
         view._base_sizes = self._base_sizes
+        view._job = self._job
         return view
 
 

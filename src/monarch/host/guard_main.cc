@@ -1,8 +1,9 @@
-// monarch-guard <fd>: see host/guard.h. Plain system calls, no library of ours: it must start in well under a
+// monarch-guard <fd> [<token file>]: see host/guard.h. Plain system calls, no library of ours: it must start in well under a
 // millisecond and must outlive everything else.
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "monarch/host/guard.h"
@@ -26,10 +27,19 @@ void note(monarch::GuardEntry entry) {
   }
 }
 
+// With its folder, if that is empty then.
+void remove_token(char* path) {
+  unlink(path);
+  char* slash = strrchr(path, '/');
+  if (slash == nullptr) return;
+  *slash = '\0';
+  rmdir(path);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  if (argc != 2 && argc != 3) return 2;
   const int fd = atoi(argv[1]);
   for (;;) {
     monarch::GuardEntry entry;
@@ -41,5 +51,7 @@ int main(int argc, char** argv) {
     }
   }
   for (int i = 0; i < count; ++i) kill(static_cast<pid_t>(-groups[i]), SIGKILL);
+  // Only the script writes it, and the script is gone.
+  if (argc == 3) remove_token(argv[2]);
   return 0;
 }

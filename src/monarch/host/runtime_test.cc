@@ -387,10 +387,12 @@ class Hostile : public ::testing::Test {
     fill_random(identity_.job.data(), identity_.job.size());
     fill_random(identity_.token.data(), identity_.token.size());
     connector_ = std::make_unique<Connector>(home_.context(), home_.bell, identity_, Transport::kShm);
-    connector_->set_sink(sink_, {[this](std::shared_ptr<Link> link) {
+    Connector::Events events;
+    events.on_accepted = [this](std::shared_ptr<Link> link, bool) {
       std::lock_guard lock(mutex_);
       accepted_.push_back(std::move(link));
-    }});
+    };
+    connector_->set_sink(sink_, std::move(events));
     bool listening = false;
     home_.reactor.post_and_wait([&] { listening = connector_->listen().ok(); });
     ASSERT_TRUE(listening);
