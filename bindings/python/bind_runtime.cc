@@ -230,10 +230,8 @@ std::string publish_job() {
   if (!running.is_published()) {
     const auto call = running.publish();
     wait_for_script(*call);
-    const Message& answer = *call->reply(0);
-    if (answer.header.kind != FrameKind::kReply) {
-      throw std::runtime_error("this handle cannot be used outside of its job: " + std::string(answer.text()));
-    }
+    const std::string why = running.why_not_published(*call);
+    if (!why.empty()) throw std::runtime_error("this handle cannot be used outside of its job: " + why);
   }
   return running.job_address();
 }

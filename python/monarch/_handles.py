@@ -1,7 +1,7 @@
 """Handles of actors and processes, and how they leave their job: in a pickle that is no message (docs/design/008).
 
-Between the processes of a job a handle is only ids. Elsewhere it also says which job it belongs to; whoever unpickles it
-there and uses it becomes a guest of that job.
+Between the processes of a job a handle is only ids. Elsewhere it also says which job it belongs to; whoever unpickles
+it there and uses it becomes a guest of that job.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Handle:
 def _own_job_published() -> str | None:
     """The address of this process's job, whose token others find from now on.
 
-    At its end, and in a process made by ``os.fork()``, only the address: whoever uses the handle gets on with a token that
-    was published before, or hears why not.
+    At its end, and in a process made by ``os.fork()``, only the address: whoever uses the handle gets on with a token
+    that was published before, or hears why not.
     """
     if _core.has_runtime():
-        return _core.publish_job()  # type: ignore[no-any-return]
-    return _core.job_address()  # type: ignore[no-any-return]
+        return _core.publish_job()
+    return _core.job_address()
 
 
 def _own_job_in_message() -> str | None:
@@ -81,4 +81,4 @@ def _own_job_in_message() -> str | None:
             _core.publish_job()
         except RuntimeError:
             pass  # most of these handles stay in the job: whoever gets one that does not is told
-    return _core.job_address()  # type: ignore[no-any-return]
+    return _core.job_address()

@@ -102,11 +102,11 @@ class HostMesh(_Mesh):
     ) -> ProcMesh:
         """New processes, ``per_host`` says how many along which dimensions (``{"gpus": 8}``); none: one process.
 
-        They belong to the process that calls this, also if the mesh came from another one, and end with it. That must run
-        on the same machine: ``RuntimeError``.
-
         Returns at once. ``bootstrap`` runs once in every process before any actor is made there; if it raises, every
         use of the mesh raises ``ActorError``. Sizes must be positive: ``ValueError``.
+
+        The processes belong to whoever calls this, and end with it, also if the mesh came from another job. It must be
+        used on its own machine: ``RuntimeError``.
         """
         if proc_bind is not None or bootstrap_command is not None:
             raise NotImplementedError("proc_bind and bootstrap_command are not there yet; README.md lists what is.")
@@ -128,8 +128,8 @@ class HostMesh(_Mesh):
     def _check_here(self) -> None:
         if self._elsewhere is not None:
             raise RuntimeError(
-                f"this HostMesh is the machine {self._elsewhere[1]!r} (or another container, or from before a restart), and "
-                f"this process runs on {_this_machine()[1]!r}: processes can only be spawned through it where it is"
+                f"this HostMesh is the machine {self._elsewhere[1]!r} (or another container, or from before a restart), "
+                f"and this process runs on {_this_machine()[1]!r}: processes can only be spawned through it where it is"
             )
 
     async def __aenter__(self) -> HostMesh:

@@ -100,7 +100,7 @@ def dumps_code(value: Any) -> bytes:
     """One pickle, without buffers beside it, of what may hold code; for a process of this job."""
     pickler = (_code_pickler or _make_code_pickler())(in_band=True)
     pickler.dump(value)
-    return pickler.file.getvalue()  # type: ignore[no-any-return]
+    return pickler.file.getvalue()
 
 
 def _dump(pickler: Any, value: Any) -> tuple[Any, list[Any]]:

@@ -1,9 +1,11 @@
-// monarch-guard <fd> [<token file>]: see host/guard.h. Plain system calls, no library of ours: it must start in well under a
-// millisecond and must outlive everything else.
+// monarch-guard <fd> [<token file>]: see host/guard.h. Plain system calls, no library of ours: it must start in well
+// under a millisecond and must outlive everything else.
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "monarch/host/guard.h"
@@ -27,13 +29,17 @@ void note(monarch::GuardEntry entry) {
   }
 }
 
-// With its folder, if that is empty then.
-void remove_token(char* path) {
+// With its folder, if that is empty then. As remove_token_file() (host/token_file.h).
+void remove_token(const char* path) {
+  char folder[PATH_MAX];
+  const char* slash = strrchr(path, '/');
+  if (slash == nullptr || slash - path >= PATH_MAX) return;
+  memcpy(folder, path, static_cast<size_t>(slash - path));
+  folder[slash - path] = '\0';
+  struct stat info;
+  if (lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) return;  // not ours
   unlink(path);
-  char* slash = strrchr(path, '/');
-  if (slash == nullptr) return;
-  *slash = '\0';
-  rmdir(path);
+  rmdir(folder);
 }
 
 }  // namespace

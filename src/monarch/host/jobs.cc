@@ -55,6 +55,12 @@ void Jobs::end(const JobAddress& address, const std::string& why) {
   if (job.ended.empty()) job.ended = why;
 }
 
+bool Jobs::speaks_for(NodeId script, NodeId node) const {
+  std::lock_guard lock(mutex_);
+  auto found = job_of_.find(node);
+  return found != job_of_.end() && found->second->address.script == script;
+}
+
 void Jobs::add_guest(NodeId node) {
   std::lock_guard lock(mutex_);
   any_other_.store(true, std::memory_order_relaxed);

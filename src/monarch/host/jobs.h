@@ -44,6 +44,9 @@ class Jobs {
   // The job has ended, or cannot be joined. It may be unknown so far. The first reason stays.
   void end(const JobAddress& address, const std::string& why);
 
+  // Whether `script` is the one that knows how `node`, of another job, fares.
+  bool speaks_for(NodeId script, NodeId node) const;
+
   // ---- Guests of this process's own job ----
   void add_guest(NodeId node);
   bool is_guest(NodeId node) const;

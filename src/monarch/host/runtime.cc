@@ -98,7 +98,7 @@ void ProcessRuntime::shutdown(int64_t grace_ns) {
     return;
   }
   dismiss_guests();
-  stop_children("the script ended", grace_ns);
+  stop_children(job_address_.name() + " has ended", grace_ns);
   reactor_.post_and_wait([this] { connector_->close(); });
   node_->close_links();
   reactor_.stop();
@@ -150,6 +150,12 @@ std::shared_ptr<PendingCall> ProcessRuntime::ask(NodeId script, Reception::Metho
 }
 
 std::shared_ptr<PendingCall> ProcessRuntime::publish() { return ask(job_address_.script, Reception::kPublish, {}); }
+
+std::string ProcessRuntime::why_not_published(const PendingCall& call) const {
+  const Message& answer = *call.reply(0);
+  if (answer.header.kind == FrameKind::kReply || node_->is_down(job_address_.script, nullptr)) return "";
+  return std::string(answer.text());
+}
 
 bool ProcessRuntime::is_published() const { return access(job_address_.token_path().c_str(), F_OK) == 0; }
 
@@ -231,11 +237,11 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
 }
 
 // A node's host says how it ended. The news travels along the tree of parents and children, since anybody may hold a
-// handle to that node. What another job says of its nodes is only for those who hold handles of theirs, and each of them
-// is told.
+// handle to that node, and from the script to its guests. What the script of another job says is for this process alone;
+// others there may know too, but when the job ends, only its script knows that.
 void ProcessRuntime::on_notice(Link& from, NodeId node, const std::string& why) {
   const bool foreign = jobs_->is_foreign(from.peer());
-  if (foreign && !jobs_->is_foreign(node)) return;
+  if (foreign && !jobs_->speaks_for(from.peer(), node)) return;
   {
     std::lock_guard lock(notice_mutex_);
     if (!notices_.emplace(node, why).second) return;
@@ -262,7 +268,8 @@ void ProcessRuntime::spread_notice(NodeId from, NodeId node, const std::string& 
   for (const auto& link : node_->links()) {
     const NodeId peer = link->peer();
     if (peer == from || peer == node) continue;
-    if (peer == parent_ || host_->is_child(peer) || jobs_->is_guest(peer)) link->send_control(notice);
+    const bool is_our_guest = reception_ && jobs_->is_guest(peer);
+    if (peer == parent_ || host_->is_child(peer) || is_our_guest) link->send_control(notice);
   }
 }
 
@@ -286,8 +293,10 @@ void ProcessRuntime::on_observed(NodeId from, NodeId node) {
 bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
   if (node == parent_) {
     // The owner is gone, and with it the reason for this process. PDEATHSIG kills a forked worker first.
-    node_->node_down(node, "the script that owned this process has ended");
-    request_stop("the script that owned this process has ended", 0);
+    const bool by_script = parent_ == job_address_.script;
+    const std::string reason = (by_script ? job_address_.name() : "the process that owned this one") + " has ended";
+    node_->node_down(node, reason);
+    request_stop(reason, 0);
     reactor_.after(1'000'000'000, [] { _exit(1); });
     return true;
   }

@@ -44,9 +44,10 @@ class ProcessRuntime {
   // ---- Handles that leave their job (docs/design/008) ----
   // Of this process's own job, for handles.
   const std::string& job_address() const { return job_address_text_; }
-  // Any thread. Asks the job's script to put the token where other processes of this user find it. The call ends with an
-  // answer, or as a failure with why not. The file may be gone again when the job has ended.
+  // Any thread. Asks the job's script to put the token where other processes of this user find it. The call ends with
+  // an answer; why_not_published() of that is empty, also if the job is about to end.
   std::shared_ptr<PendingCall> publish();
+  std::string why_not_published(const PendingCall& call) const;
   // Whether the token lies there now.
   bool is_published() const;
   // Any thread. These nodes belong to the job at `address`: from now on they can be sent to, and what ends them is known.

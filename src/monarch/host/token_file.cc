@@ -116,8 +116,10 @@ Result<JobToken> read_token_file(const std::string& path) {
 }
 
 void remove_token_file(const std::string& path) {
+  const std::string folder = Path(path).folder;
+  if (!open_folder(folder)) return;  // not ours
   unlink(path.c_str());
-  rmdir(Path(path).folder.c_str());
+  rmdir(folder.c_str());
 }
 
 }  // namespace monarch

@@ -22,7 +22,7 @@ Status write_token_file(const std::string& path, const JobToken& token);
 // there is no such file.
 Result<JobToken> read_token_file(const std::string& path);
 
-// Removes the file, and its folder if nothing else is in it. Whether they are there or not.
+// Removes the file, and its folder if nothing else is in it; nothing if the folder is none of ours.
 void remove_token_file(const std::string& path);
 
 }  // namespace monarch
