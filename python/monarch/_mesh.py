@@ -128,7 +128,7 @@ class HostMesh(_Mesh):
     def _check_here(self) -> None:
         if self._elsewhere is not None:
             raise RuntimeError(
-                f"this HostMesh is the machine {self._elsewhere[1]!r} (or another container, or from before a restart), "
+                f"this HostMesh is the machine {self._elsewhere[1]!r} (or a container, or from before a restart), "
                 f"and this process runs on {_this_machine()[1]!r}: processes can only be spawned through it where it is"
             )
 
