@@ -10,7 +10,7 @@ from monarch import _core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 _tried_to_publish = False
@@ -47,7 +47,7 @@ class Handle:
         if job is not None and job != _core.job_address():
             self._job = job
 
-    def _introduce(self, nodes: list[int]) -> None:
+    def _introduce(self, nodes: Iterable[int]) -> None:
         """Before first use of these nodes: makes this process a guest of their job, if it is another one.
 
         ``RuntimeError`` if that cannot be; that the job has ended is only said by the calls.
@@ -56,7 +56,7 @@ class Handle:
             from monarch import _runtime
 
             _runtime.ensure()
-            _core.introduce(self._job, nodes)
+            _core.introduce(self._job, list(nodes))
 
 
 def _own_job_published() -> str | None:

@@ -128,8 +128,8 @@ class HostMesh(_Mesh):
     def _check_here(self) -> None:
         if self._elsewhere is not None:
             raise RuntimeError(
-                f"this HostMesh is the machine {self._elsewhere[1]!r} (or a container, or from before a restart), "
-                f"and this process runs on {_this_machine()[1]!r}: processes can only be spawned through it where it is"
+                f"this HostMesh names another machine (or container, or one before a restart): {self._elsewhere[1]!r}, "
+                f"and this process runs on {_this_machine()[1]!r}. Processes can be spawned through it only where it is"
             )
 
     async def __aenter__(self) -> HostMesh:
@@ -404,7 +404,7 @@ class ActorMesh(Handle, _Mesh):
         if self._native_ref is None:
             ndslice = self._view.ndslice
             ids = self._ids
-            self._introduce([node for node, _ in ids])
+            self._introduce(node for node, _ in ids)
             if len(self._view) != len(ids) or list(ndslice.sizes) != self._base_sizes:
                 chosen = [ids[rank] for rank in self._view.ranks()]
                 scalar = not self._view.labels

@@ -4,9 +4,9 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto address = monarch::JobAddress::parse(text);
+  auto address = monarch::JobAddress::parse(text);
   if (!address) return 0;
-  const auto again = monarch::JobAddress::parse(address->to_text());
+  auto again = monarch::JobAddress::parse(address->to_text());
   MONARCH_CHECK(again.ok() && *again == *address && !address->name().empty());
   return 0;
 }

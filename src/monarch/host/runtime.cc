@@ -186,7 +186,9 @@ Result<std::shared_ptr<PendingCall>> ProcessRuntime::introduce(const std::string
 void ProcessRuntime::note_answer(const PendingCall& call, const std::vector<NodeId>& nodes) {
   const Message& answer = *call.reply(0);
   if (answer.header.kind != FrameKind::kReply) return;  // that job has ended: its nodes are down by that
-  for (const auto& [node, why] : Reception::read_down(answer, nodes)) declare_down(node, why);
+  for (const auto& [node, why] : Reception::read_down(answer, nodes)) {
+    if (note_notice(node, why)) declare_down(node, why);
+  }
 }
 
 // ---- The end ----
@@ -242,12 +244,15 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
 void ProcessRuntime::on_notice(Link& from, NodeId node, const std::string& why) {
   const bool foreign = jobs_->is_foreign(from.peer());
   if (foreign && !jobs_->speaks_for(from.peer(), node)) return;
-  {
-    std::lock_guard lock(notice_mutex_);
-    if (!notices_.emplace(node, why).second) return;
-  }
+  if (!note_notice(node, why)) return;
   if (!foreign) spread_notice(from.peer(), node, why);
   declare_down(node, why);
+}
+
+// False: that was known.
+bool ProcessRuntime::note_notice(NodeId node, const std::string& why) {
+  std::lock_guard lock(notice_mutex_);
+  return notices_.emplace(node, why).second;
 }
 
 // What the node had published on a link to us is delivered first.

@@ -88,6 +88,7 @@ class ProcessRuntime {
   void on_notice(Link& from, NodeId node, const std::string& why);
   void on_observed(NodeId from, NodeId node);
   void spread_notice(NodeId from, NodeId node, const std::string& why);
+  bool note_notice(NodeId node, const std::string& why);
   void declare_down(NodeId node, const std::string& why);
   void dismiss_guests();
 

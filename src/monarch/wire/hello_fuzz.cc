@@ -70,7 +70,7 @@ void man_in_between(std::span<const std::byte> flips, bool guest) {
     return;
   }
   MONARCH_CHECK(dialer.on_proof(*from_acceptor).ok() == !changed);
-  const Result<HelloPeer> accepted = acceptor.on_proof(deliver(*from_dialer));
+  Result<HelloPeer> accepted = acceptor.on_proof(deliver(*from_dialer));
   MONARCH_CHECK(accepted.ok() == !changed);
   MONARCH_CHECK(!accepted.ok() || accepted->guest == guest);
 }
