@@ -211,6 +211,44 @@ nb::object completed_future(nb::object outcome, bool failed) {
   return nb::steal(future);
 }
 
+// ---- Handles that leave their job ----
+
+// How long a job's script may take to answer.
+constexpr int64_t kScriptAnswerLimitNs = 10'000'000'000;
+
+// Waits for what a job's script answers; it does so whatever it is doing, but not while it is stopped.
+void wait_for_script(PendingCall& call) {
+  auto ready = [](const void* context) { return static_cast<const PendingCall*>(context)->complete(); };
+  switch (wait_for(ready, &call, monotonic_ns() + kScriptAnswerLimitNs, &call)) {
+    case 1:
+      return;
+    case 0:
+      throw std::runtime_error("the script of the job that this handle belongs to does not answer: is it stopped?");
+    default:
+      throw nb::python_error();
+  }
+}
+
+// The address of this process's job, once its token lies where others find it.
+std::string publish_job() {
+  ProcessRuntime& running = runtime();
+  if (!running.is_published()) {
+    const auto call = running.publish();
+    wait_for_script(*call);
+    const std::string why = running.why_not_published(*call);
+    if (!why.empty()) throw std::runtime_error("this handle cannot be used outside of its job: " + why);
+  }
+  return running.job_address();
+}
+
+void introduce(const std::string& job, const std::vector<NodeId>& nodes) {
+  auto call = runtime().introduce(job, nodes);
+  if (!call) raise(call.error());
+  if (*call == nullptr) return;
+  wait_for_script(**call);
+  runtime().note_answer(**call, nodes);
+}
+
 // The end of a script (`at_exit`), or of the client before it: its own actors, then its processes, each get
 // `grace_seconds`.
 void shutdown(double grace_seconds, bool at_exit) {
@@ -296,10 +334,14 @@ void bind_runtime(nb::module_& m) {
   m.def("ignore_interrupts", &ignore_interrupts);
   m.def("has_fork_server", [] { return runtime().host().has_fork_server(); });
   m.def("node_id", [] { return runtime().node().id(); });
-  m.def("job_id", [] {
-    const JobId job = runtime().job();
-    return nb::bytes(reinterpret_cast<const char*>(job.data()), job.size());
+  m.def("publish_job", &publish_job);
+  m.def("introduce", &introduce);
+  m.def("job_address", []() -> std::optional<std::string> {
+    if (!state().runtime) return std::nullopt;
+    return state().runtime->job_address();
   });
+  m.def("knows_other_jobs", [] { return state().runtime && state().runtime->knows_other_jobs(); });
+  m.def("machine_id", &machine_id);
   m.def("new_actor_index", [](uint32_t count) { return runtime().node().new_actor_index(count); });
   m.def("down_reason", [](NodeId node) -> std::optional<std::string> {
     std::string why;

@@ -5,9 +5,10 @@ A mesh is a handle: it may be sliced, sent in messages and called at once, befor
 
 from __future__ import annotations
 
-from monarch import _active_meshes, _context, _core, _endpoint, _runtime, _value_mesh
+from monarch import _active_meshes, _context, _core, _endpoint, _pickle, _runtime, _value_mesh
 from monarch._actor import Actor, spawn_info, substitute
 from monarch._geometry import Point, Shape, Slice
+from monarch._handles import Handle
 from monarch._mesh_trait import MeshTrait
 
 TYPE_CHECKING = False
@@ -115,16 +116,21 @@ class HostMesh(_Mesh):
         self._spawned = spawned
         self._owned = owned
         self._python = python  # None: the interpreter of whoever spawns
+        self._elsewhere: tuple[str, str] | None = None  # identity and name of another machine than this
 
     @classmethod
     def _received(
-        cls, labels: list[str], offset: int, sizes: list[int], strides: list[int], python: str | None
-    ) -> HostMesh:
-        return cls(Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), _Spawned(), False, python)
+        cls, labels: list[str], offset: int, sizes: list[int], strides: list[int], python: str | None,
+        machine: tuple[str, str],
+    ) -> HostMesh:  # fmt: skip
+        host = cls(Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), _Spawned(), False, python)
+        host._elsewhere = None if machine[0] == _this_machine()[0] else machine
+        return host
 
     def __reduce__(self) -> Any:
         n = self._view.ndslice
-        return HostMesh._received, (self._view.labels, n.offset, n.sizes, n.strides, self._python)
+        machine = self._elsewhere or _this_machine()
+        return HostMesh._received, (self._view.labels, n.offset, n.sizes, n.strides, self._python, machine)
 
     def spawn_procs(
         self,
@@ -150,6 +156,9 @@ class HostMesh(_Mesh):
 
         Sizes that are not positive, a ``proc_bind`` of another length, an unknown key in it: ``ValueError``. After
         ``stop`` or ``shutdown``: ``RuntimeError``.
+
+        The processes belong to whoever calls this, and end with it, also if the mesh came from another job. It must be
+        used on its own machine: ``RuntimeError``.
         """
         return _spawn_procs(self, per_host or {}, bootstrap, name, proc_bind, bootstrap_command)
 
@@ -165,7 +174,9 @@ class HostMesh(_Mesh):
         path = os.fspath(path)
         if not path:
             raise ValueError("with_python_executable needs the path of an interpreter")
-        return HostMesh(self._view, self._spawned, self._owned, os.path.abspath(path) if os.sep in path else path)
+        view = HostMesh(self._view, self._spawned, self._owned, os.path.abspath(path) if os.sep in path else path)
+        view._elsewhere = self._elsewhere
+        return view
 
     def stop(self) -> Future[None]:
         """Stops the processes that were spawned through this object, which is spent afterwards. Starts at once.
@@ -189,6 +200,13 @@ class HostMesh(_Mesh):
     def _check_alive(self) -> None:
         if self._spawned.ended:
             raise RuntimeError("HostMesh has already been shut down")
+
+    def _check_here(self) -> None:
+        if self._elsewhere is not None:
+            raise RuntimeError(
+                f"this HostMesh names another machine (or container, or one before a restart): {self._elsewhere[1]!r}, "
+                f"and this process runs on {_this_machine()[1]!r}. Processes can be spawned through it only where it is"
+            )
 
     async def __aenter__(self) -> HostMesh:
         self._check_alive()
@@ -216,13 +234,28 @@ class HostMesh(_Mesh):
         return self._view.region
 
     def _members(self) -> Sequence[Any]:
-        return ("this host",)
+        return (self._elsewhere[0] if self._elsewhere else "this host",)
 
     def __repr__(self) -> str:
         return f"HostMesh({self._describe()})"
 
     def _new_with_shape(self, shape: Shape) -> HostMesh:
-        return HostMesh(shape, self._spawned, False, self._python)
+        view = HostMesh(shape, self._spawned, False, self._python)
+        view._elsewhere = self._elsewhere
+        return view
+
+
+_machine: tuple[str, str] | None = None
+
+
+def _this_machine() -> tuple[str, str]:
+    """What tells this machine from others, and its name for people."""
+    global _machine
+    if _machine is None:
+        import os
+
+        _machine = (_core.machine_id(), os.uname().nodename)
+    return _machine
 
 
 def this_host() -> HostMesh:
@@ -239,6 +272,7 @@ def _spawn_procs(
     proc_bind: list[dict[str, str]] | None,
     bootstrap_command: Any,
 ) -> ProcMesh:
+    host._check_here()
     _runtime.ensure()
     host._check_alive()
     shape = _shape_of_procs(host, per_host)
@@ -251,11 +285,7 @@ def _spawn_procs(
 
         starts = _bootstrap.starts(points, len(points) // len(host), bootstrap_command, proc_bind)
     mesh_name = name or "procs"
-    setup = None
-    if bootstrap is not None:
-        import cloudpickle
-
-        setup = cloudpickle.dumps(bootstrap)
+    setup = None if bootstrap is None else _pickle.dumps_code(bootstrap)
     launches = []
     for point, (command, prefix) in zip(points, starts):
         where = f"rank {point!r} of {mesh_name!r}" if labels else repr(mesh_name)
@@ -297,7 +327,7 @@ def check_sizes(what: str, sizes: dict[str, int], member: str) -> None:
 # ---- Processes ----
 
 
-class ProcMesh(_Mesh):
+class ProcMesh(Handle, _Mesh):
     """Processes, as a mesh. Made by ``this_host().spawn_procs(...)``; actors are spawned on it.
 
     As a context manager, ``with`` or ``async with``, it stops at the end. Only what ``spawn_procs`` returned owns its
@@ -318,19 +348,20 @@ class ProcMesh(_Mesh):
     @classmethod
     def _received(
         cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str,
-        local: int = 0,
+        job: str | None, local: int = 0,
     ) -> ProcMesh:  # fmt: skip
         mesh = cls(nodes, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
+        mesh._arrived_from(job)
         mesh._local = local
         return mesh
 
-    def _parts(self) -> tuple[Any, ...]:
+    def _parts(self, job: str | None) -> tuple[Any, ...]:
         ndslice = self._view.ndslice
-        parts = (self._nodes, self._view.labels, ndslice.offset, ndslice.sizes, ndslice.strides, self._name)
+        parts = (self._nodes, self._view.labels, ndslice.offset, ndslice.sizes, ndslice.strides, self._name, job)
         return (*parts, self._local) if self._local else parts
 
-    def __reduce__(self) -> Any:
-        return ProcMesh._received, self._parts()
+    def _reduce_for(self, job: str | None) -> Any:
+        return ProcMesh._received, self._parts(job)
 
     def spawn(self, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Makes one actor of ``Class`` in every process of the mesh; the arguments, pickled, go to each constructor.
@@ -362,8 +393,9 @@ class ProcMesh(_Mesh):
             kwargs = constructor_arguments(Class, kwargs)
         check_spawn(Class, args, kwargs)
         ids, labels, sizes = self._new_actors()
-        info = spawn_info(name, labels, sizes, instance, self._parts(), substitutes)
+        info = spawn_info(name, labels, sizes, instance, self._parts(self._job_in_message()), substitutes)
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(instance), owned=True)
+        mesh._job = self._job
         firsts, swarm = (ids[:: self._per_proc_count], self._per_proc_count) if self._per_proc else (ids, 0)
         mesh._constructed = _core.MeshRef(firsts, None, False).spawn(1, swarm, (Class, args, kwargs, info))
         return mesh
@@ -395,6 +427,7 @@ class ProcMesh(_Mesh):
 
     def _new_actors(self) -> tuple[list[tuple[int, int]], list[str], list[int]]:
         """Identities for one new actor (or swarm) in each process, and the shape of their mesh."""
+        self._introduce(self._nodes)
         count = self._per_proc_count
         nodes = [self._nodes[rank] for rank in self._view.ranks()]
         if self._local:  # all in one process
@@ -416,6 +449,7 @@ class ProcMesh(_Mesh):
             raise NotImplementedError("per_proc is for Python actors: C++ actors share threads anyway")
         ids, labels, sizes = self._new_actors()
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(_context.context().actor_instance), owned=True)
+        mesh._job = self._job
         value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
         mesh._constructed = mesh._ref().spawn(0, 0, value)
         return mesh
@@ -515,6 +549,7 @@ class ProcMesh(_Mesh):
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
         view = ProcMesh(self._nodes, shape, self._name)
         view._stopped, view._per_proc, view._local = self._stopped, self._per_proc, self._local
+        view._job = self._job
         return view
 
 
@@ -553,7 +588,7 @@ def this_proc() -> ProcMesh:
 # ---- Actors ----
 
 
-class ActorMesh(_Mesh):
+class ActorMesh(Handle, _Mesh):
     """Actors of one class, as a mesh, with an ``Endpoint`` per endpoint. What ``procs.spawn(...)`` returns.
 
     It may be sent in messages, and called, sliced and passed on there; what arrives is a reference. Other attributes of
@@ -576,15 +611,16 @@ class ActorMesh(_Mesh):
 
     @classmethod
     def _received(
-        cls, ids: Any, labels: Any, offset: int, sizes: Any, strides: Any, base_sizes: Any, *rest: Any
+        cls, ids: Any, labels: Any, offset: int, sizes: Any, strides: Any, base_sizes: Any, job: str | None, *rest: Any
     ) -> Any:
         mesh = cls(ids, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), *rest)
         mesh._base_sizes = base_sizes
+        mesh._arrived_from(job)
         return mesh
 
-    def __reduce__(self) -> Any:
+    def _reduce_for(self, job: str | None) -> Any:
         n = self._view.ndslice
-        parts = (self._ids, self._view.labels, n.offset, n.sizes, n.strides, self._base_sizes)
+        parts = (self._ids, self._view.labels, n.offset, n.sizes, n.strides, self._base_sizes, job)
         return ActorMesh._received, (*parts, self._class, self._name, self._creator)
 
     def _ref(self) -> Any:
@@ -592,6 +628,7 @@ class ActorMesh(_Mesh):
         if self._native_ref is None:
             ndslice = self._view.ndslice
             ids = self._ids
+            self._introduce(node for node, _ in ids)
             if len(self._view) != len(ids) or list(ndslice.sizes) != self._base_sizes:
                 chosen = [ids[rank] for rank in self._view.ranks()]
                 scalar = not self._view.labels
@@ -654,6 +691,7 @@ class ActorMesh(_Mesh):
     @property
     def initialized(self) -> Future[None]:
         """Done when the mesh exists, which is at once; says nothing about constructors."""
+        _runtime.ensure()
         return _core.completed_future(None)
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
@@ -675,4 +713,5 @@ class ActorMesh(_Mesh):
     def _new_with_shape(self, shape: Shape) -> ActorMesh:
         view = ActorMesh(self._ids, shape, self._class, self._name, self._creator)
         view._base_sizes = self._base_sizes
+        view._job = self._job
         return view

@@ -27,6 +27,8 @@ def _make_fast_pickler() -> Any:
     import io
     from types import FunctionType
 
+    from monarch._handles import Handle
+
     by_value = ("__main__", "__mp_main__", None)
 
     class Pickler(pickle.Pickler):
@@ -45,6 +47,8 @@ def _make_fast_pickler() -> Any:
                 if registered is not None and registered._PICKLE_BY_VALUE_MODULES:
                     raise _HasCode
                 return NotImplemented
+            if isinstance(value, Handle):
+                return value._reduce_in_message()
             return _reduce_memory(value, self.storages)
 
     _fast_pickler = Pickler
@@ -57,17 +61,22 @@ def _make_code_pickler() -> Any:
 
     import cloudpickle
 
+    from monarch._handles import Handle
+
     if "__mp_main__" in sys.modules:  # the script itself, in a child that multiprocessing has spawned
         cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
 
     class Pickler(cloudpickle.Pickler):
-        def __init__(self) -> None:
+        def __init__(self, in_band: bool = False) -> None:
             self.file = io.BytesIO()
             self.buffers: list[Any] = []
             self.storages: dict[int, Any] = {}
-            super().__init__(self.file, protocol=5, buffer_callback=self.buffers.append)
+            super().__init__(self.file, protocol=5, buffer_callback=None if in_band else self.buffers.append)
+
 
         def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, Handle):
+                return value._reduce_in_message()
             reduced = _reduce_memory(value, self.storages)
             return super().reducer_override(value) if reduced is NotImplemented else reduced
 
@@ -107,14 +116,19 @@ def dumps(value: Any) -> tuple[Any, list[Any]]:
     try:
         return _dump((_code_pickler or _make_code_pickler())(), value)
     except BufferError:  # a buffer that is not contiguous: in band then
-        import cloudpickle
-
-        return cloudpickle.dumps(value, protocol=5), []
+        return dumps_code(value), []
     except Exception as error:
         where = _culprit(value, "the message", 0)
         if where is None:
             raise
         raise type(error)(f"cannot pickle {where}: {error}") from error
+
+
+def dumps_code(value: Any) -> bytes:
+    """One pickle, without buffers beside it, of what may hold code; for a process of this job."""
+    pickler = (_code_pickler or _make_code_pickler())(in_band=True)
+    pickler.dump(value)
+    return pickler.file.getvalue()
 
 
 def _dump(pickler: Any, value: Any) -> tuple[Any, list[Any]]:
@@ -124,10 +138,8 @@ def _dump(pickler: Any, value: Any) -> tuple[Any, list[Any]]:
 
 def _culprit(value: Any, where: str, depth: int) -> str | None:
     """The innermost part of ``value`` that does not pickle, described; None if it pickles after all."""
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(value)
+        dumps_code(value)
         return None
     except Exception:
         pass

@@ -148,7 +148,7 @@ print("down")
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\ndown\n", "")
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="handles in an unrelated process are not there yet")
+@pytest.mark.feature(61)
 def test_a_handle_out_of_the_store_works_in_a_process_of_another_program(procs):
     controller = make_store("store for others", procs)
     Client(controller).put("x", 41, "volume 0")

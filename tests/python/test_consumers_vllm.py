@@ -121,7 +121,7 @@ executor.shutdown()
 """  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="handles in an unrelated process are not there yet")
+@pytest.mark.feature(61)
 def test_an_engine_in_a_process_of_its_own_gets_handles_by_environment(procs):
     """The engine spawns on the host that it was given, and calls an actor of the program that started it."""
     store = procs.slice(gpus=0).spawn("store", WorkerActor)

@@ -64,25 +64,42 @@ Node::~Node() { close_links(); }
 // ---- Links ----
 
 void Node::add_link(std::shared_ptr<Link> link) {
+  std::vector<std::shared_ptr<Link>> dead;  // destroyed outside the lock
   std::lock_guard lock(links_mutex_);
+  dead = take_dead_links();
   // The first link to a peer stays the one that is sent on, so that order per sender holds; two peers that dial each
   // other at the same moment have two, each used in one direction.
   routes_.try_emplace(link->peer(), link);
   all_links_.push_back(std::move(link));
 }
 
-Link* Node::route(NodeId node) {
+std::shared_ptr<Link> Node::route(NodeId node) {
+  std::vector<std::shared_ptr<Link>> dead;
   std::lock_guard lock(links_mutex_);
   // First: a dead node's link may not know it yet, and what is sent on it would wait for ever.
   if (closing_ || down_.contains(node)) return nullptr;
   auto found = routes_.find(node);
-  if (found != routes_.end()) return found->second.get();
+  if (found != routes_.end()) return found->second;
   if (!hooks_.dial) return nullptr;
   std::shared_ptr<Link> link = hooks_.dial(node);
   if (!link) return nullptr;
+  dead = take_dead_links();
   routes_.emplace(node, link);
   all_links_.push_back(link);
-  return link.get();
+  return link;
+}
+
+// Of nodes that come and go nothing must pile up but the word that they are down.
+std::vector<std::shared_ptr<Link>> Node::take_dead_links() {
+  std::vector<std::shared_ptr<Link>> dead;
+  if (!any_down_.load(std::memory_order_relaxed)) return dead;
+  std::erase_if(all_links_, [&](std::shared_ptr<Link>& link) {
+    if (!link->over() || !down_.contains(link->peer())) return false;
+    routes_.erase(link->peer());
+    dead.push_back(std::move(link));
+    return true;
+  });
+  return dead;
 }
 
 std::vector<std::shared_ptr<Link>> Node::links() const {
@@ -180,7 +197,7 @@ bool Node::send(NodeId node, const Outgoing& outgoing, std::string* why) {
     dispatch(Message::copy_of(outgoing, id_));
     return true;
   }
-  Link* link = route(node);
+  const std::shared_ptr<Link> link = route(node);
   if (link != nullptr && link->send(outgoing)) return true;
   if (!is_down(node, why) && why != nullptr) *why = "the process cannot be reached";
   return false;
@@ -237,7 +254,7 @@ bool Node::has_room(const Members& members, uint64_t backlog_max) {
   const bool any_held = any_held_.load(std::memory_order_relaxed);
   for (const ActorId& id : members.ids) {
     if (id.node != id_) {
-      Link* link = route(id.node);
+      const std::shared_ptr<Link> link = route(id.node);
       if (link == nullptr || link->closed()) continue;
       if (link->backlog() > backlog_max) return false;
     }
@@ -273,7 +290,7 @@ void Node::tell_sender(NodeId node, FrameKind kind, ActorIndex actor) {
   Outgoing notice{FrameHeader{}, {}, {}};
   notice.header.kind = kind;
   notice.header.dest = actor;
-  if (Link* link = route(node)) link->send_control(notice);
+  if (const auto link = route(node)) link->send_control(notice);
 }
 
 void Node::on_room(const ActorId& actor, bool has_room) {

@@ -45,8 +45,8 @@ class Node final : public LinkSink {
   // ---- Links ----
   // shared_ptr: frames under way keep their link.
   void add_link(std::shared_ptr<Link> link);
-  // The link to `node`, made if need be; null if the node is down or cannot be reached. Lives as long as this node.
-  Link* route(NodeId node);
+  // The link to `node`, made if need be; null if the node is down or cannot be reached.
+  std::shared_ptr<Link> route(NodeId node);
   // Every frame of this process is refused from now on; all links are closed; calls that wait for other nodes fail.
   void close_links();
   std::vector<std::shared_ptr<Link>> links() const;
@@ -111,6 +111,7 @@ class Node final : public LinkSink {
     int64_t deadline_ns = 0;  // 0: none
     std::shared_ptr<PendingCall> call;
   };
+  std::vector<std::shared_ptr<Link>> take_dead_links();  // links_mutex_ held
   void dispatch(MessagePtr message);
   void deliver(MessagePtr message);
   void on_reply(MessagePtr message);

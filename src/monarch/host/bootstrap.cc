@@ -19,6 +19,7 @@ struct Fixed {
   JobToken token;
   int32_t numbers[kFdCount];
   uint32_t transport_size;
+  uint32_t address_size;
   uint32_t payload_size;
 };
 
@@ -58,10 +59,12 @@ Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<i
   fixed.token = bootstrap.token;
   for (size_t i = 0; i < numbers.size() && i < kFdCount; ++i) fixed.numbers[i] = numbers[i];
   fixed.transport_size = static_cast<uint32_t>(bootstrap.transport.size());
+  fixed.address_size = static_cast<uint32_t>(bootstrap.address.size());
   fixed.payload_size = static_cast<uint32_t>(bootstrap.payload.size());
   UniqueFd fd(memfd_create("monarch-bootstrap", MFD_CLOEXEC));
   if (!fd || !write_all(fd.get(), &fixed, sizeof fixed) ||
       !write_all(fd.get(), bootstrap.transport.data(), bootstrap.transport.size()) ||
+      !write_all(fd.get(), bootstrap.address.data(), bootstrap.address.size()) ||
       !write_all(fd.get(), bootstrap.payload.data(), bootstrap.payload.size())) {
     return Error{ErrorCode::kUnavailable, std::string("cannot write a bootstrap record: ") + std::strerror(errno)};
   }
@@ -83,11 +86,15 @@ Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
   bootstrap.parent_pid = fixed.parent_pid;
   bootstrap.job = fixed.job;
   bootstrap.token = fixed.token;
-  bootstrap.transport.resize(fixed.transport_size);
-  bootstrap.payload.resize(fixed.payload_size);
-  if (!read_all(fd, bootstrap.transport.data(), fixed.transport_size, sizeof fixed) ||
-      !read_all(fd, bootstrap.payload.data(), fixed.payload_size,
-                static_cast<off_t>(sizeof fixed + fixed.transport_size))) {
+  size_t offset = sizeof fixed;
+  auto read_text = [&](std::string& into, uint32_t size) {
+    into.resize(size);
+    const bool whole = read_all(fd, into.data(), size, static_cast<off_t>(offset));
+    offset += size;
+    return whole;
+  };
+  if (!read_text(bootstrap.transport, fixed.transport_size) || !read_text(bootstrap.address, fixed.address_size) ||
+      !read_text(bootstrap.payload, fixed.payload_size)) {
     return Error{ErrorCode::kMalformed, "short bootstrap record"};
   }
   numbers->assign(fixed.numbers, fixed.numbers + fixed.number_count);

@@ -13,7 +13,7 @@
 
 namespace monarch {
 
-inline constexpr uint32_t kBootstrapVersion = 1;
+inline constexpr uint32_t kBootstrapVersion = 2;
 
 struct Bootstrap {
   NodeId node = 0;
@@ -22,6 +22,7 @@ struct Bootstrap {
   JobId job{};
   JobToken token{};
   std::string transport;  // "shm" or "unix"
+  std::string address;    // the job's: JobAddress as text
   std::string payload;    // for the language on top: Python's paths and environment
 };
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "monarch/base/hex.h"
 #include "monarch/base/log.h"
 
 namespace monarch {
@@ -23,22 +24,11 @@ constexpr int64_t kDialLimitNs = 120'000'000'000;
 constexpr int kDialRetryMax = 1000;
 constexpr int64_t kDialRetryNs = 5'000'000;
 
-std::string hex(const void* data, size_t size) {
-  static const char digits[] = "0123456789abcdef";
-  std::string text;
-  for (size_t i = 0; i < size; ++i) {
-    const auto byte = static_cast<const unsigned char*>(data)[i];
-    text += digits[byte >> 4];
-    text += digits[byte & 15];
-  }
-  return text;
-}
-
 // The abstract name under which a node of the job listens.
 socklen_t listen_address(const JobId& job, NodeId node, sockaddr_un* address) {
   *address = {};
   address->sun_family = AF_UNIX;
-  const std::string name = "monarch-" + hex(job.data(), job.size()) + "-" + hex(&node, sizeof node);
+  const std::string name = "monarch-" + to_hex(job.data(), job.size()) + "-" + to_hex(&node, sizeof node);
   std::memcpy(address->sun_path + 1, name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
@@ -99,17 +89,18 @@ Result<OwnBell> OwnBell::adopt(UniqueFd page_fd, UniqueFd event_fd) {
 
 class Connector::Greeting {
  public:
-  Greeting(Connector& connector, UniqueFd socket, HelloRole role, std::shared_ptr<Link> link)
+  // With a link: to its peer, which we have dialled as `identity`.
+  Greeting(Connector& connector, UniqueFd socket, const Identity& identity, std::shared_ptr<Link> link)
       : connector_(connector),
         socket_(std::move(socket)),
-        role_(role),
+        role_(link ? HelloRole::kDialer : HelloRole::kAcceptor),
         link_(std::move(link)),
-        hello_(role, hello_identity(connector.identity_), connector.random_),
+        hello_(role_, hello_identity(identity), connector.random_),
         wanted_(hello_.bytes_wanted()) {
     Reactor& reactor = connector_.context_.reactor;
     reactor.add(socket_.get(), EPOLLIN, [this](uint32_t) { on_readable(); });
-    const int64_t limit_ns = role == HelloRole::kDialer ? kDialLimitNs : kAcceptLimitNs;
-    limit_ = reactor.after(limit_ns, [this] { end("no hello in time"); });
+    const int64_t limit_ns = role_ == HelloRole::kDialer ? kDialLimitNs : kAcceptLimitNs;
+    limit_ = reactor.after(limit_ns, [this] { end({ErrorCode::kDeadline, "no hello in time"}); });
     if (!send_bytes(hello_.open_bytes())) end("the peer went away");
   }
   ~Greeting() {
@@ -127,7 +118,7 @@ class Connector::Greeting {
     hello.node = identity.node;
     hello.job = identity.job;
     hello.token = identity.token;
-    hello.features = kFeatureShm | kFeatureArena;
+    hello.features = kFeatureShm | kFeatureArena | (identity.guest ? kFeatureGuest : 0);
     return hello;
   }
 
@@ -172,13 +163,13 @@ class Connector::Greeting {
     if (peer_.node != 0) return on_setup(static_cast<char>(bytes[0]));
     if (hello_.state() == Handshake::State::kAwaitingOpen) {
       auto proof = hello_.on_open(bytes);
-      if (!proof) return end(proof.error().message);
+      if (!proof) return end(proof.error());
       if (!send_bytes(*proof)) return end("the peer went away");
       wanted_ = hello_.bytes_wanted();
       return;
     }
     auto peer = hello_.on_proof(bytes);
-    if (!peer) return end(peer.error().message);
+    if (!peer) return end(peer.error());
     peer_ = *peer;
     wanted_ = 1;
     if (role_ != HelloRole::kDialer) return;
@@ -237,7 +228,7 @@ class Connector::Greeting {
   }
 
   void accepted() {
-    connector_.events_.on_accepted(link_);  // first: answers to what arrives go back on this link
+    connector_.events_.on_accepted(link_, peer_.guest);  // first: answers to what arrives go back on this link
     start_link(1);
     finish();
   }
@@ -257,12 +248,13 @@ class Connector::Greeting {
     if (auto* unix_link = dynamic_cast<UnixLink*>(link_.get())) unix_link->fail(why);
   }
 
-  void end(const std::string& why) {
+  void end(const char* why) { end({ErrorCode::kClosed, why}); }
+  void end(const Error& why) {
     if (over_) return;
     if (role_ == HelloRole::kAcceptor) {
-      log_line("refused a connection: " + why);
+      log_line("refused a connection: " + why.message);
     } else {
-      fail_link(Error{ErrorCode::kClosed, why});
+      fail_link(why);
     }
     finish();
   }
@@ -368,13 +360,13 @@ Status Connector::listen(UniqueFd listener) {
       log_line("refused a connection: it comes from another user");
       return;
     }
-    start_greeting(std::move(socket), HelloRole::kAcceptor, nullptr);
+    start_greeting(std::move(socket), identity_, nullptr);
   });
   return Ok{};
 }
 
-void Connector::start_greeting(UniqueFd socket, HelloRole role, std::shared_ptr<Link> link) {
-  auto greeting = std::make_unique<Greeting>(*this, std::move(socket), role, std::move(link));
+void Connector::start_greeting(UniqueFd socket, const Identity& identity, std::shared_ptr<Link> link) {
+  auto greeting = std::make_unique<Greeting>(*this, std::move(socket), identity, std::move(link));
   Greeting* key = greeting.get();
   greetings_.emplace(key, std::move(greeting));
 }
@@ -392,11 +384,12 @@ std::shared_ptr<Link> Connector::dial(NodeId node) {
 
 void Connector::try_dial(const std::shared_ptr<Link>& link, int attempt) {
   if (link->closed()) return;  // the peer was declared dead meanwhile
+  const Identity identity = events_.identity_for ? events_.identity_for(link->peer()) : identity_;
   sockaddr_un address;
-  const socklen_t size = listen_address(identity_.job, link->peer(), &address);
+  const socklen_t size = listen_address(identity.job, link->peer(), &address);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket && connect(socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0) {
-    return start_greeting(std::move(socket), HelloRole::kDialer, link);
+    return start_greeting(std::move(socket), identity, link);
   }
   const int error = errno;
   // Its queue is full. If it were refused, it would be dead: it listens from before it exists to its end.

@@ -1,5 +1,5 @@
-// Makes links: to children (before they exist), to the parent, and between any two processes of the job on this host,
-// through abstract unix sockets (no file is left behind), the peer's uid and the hello (wire/hello.h).
+// Makes links: to children (before they exist), to the parent, and between any two processes on this host, of this job or
+// one of them a guest, through abstract unix sockets (no file is left behind), the peer's uid and the hello (wire/hello.h).
 #pragma once
 
 #include <functional>
@@ -10,6 +10,7 @@
 
 #include "monarch/base/random.h"
 #include "monarch/host/bootstrap.h"
+#include "monarch/host/jobs.h"
 #include "monarch/net/shm/shm_link.h"
 #include "monarch/net/unix/unix_link.h"
 #include "monarch/wire/hello.h"
@@ -30,17 +31,13 @@ struct OwnBell {
   static Result<OwnBell> adopt(UniqueFd page_fd, UniqueFd event_fd);
 };
 
-struct Identity {
-  NodeId node = 0;
-  JobId job{};
-  JobToken token{};
-};
-
 class Connector {
  public:
   struct Events {
-    // Reactor. A peer dialled us; the link has been started.
-    std::function<void(std::shared_ptr<Link>)> on_accepted;
+    // Reactor. A peer dialled us; the link is started next. `guest`: it is of another job.
+    std::function<void(std::shared_ptr<Link>, bool guest)> on_accepted;
+    // Reactor. As what a node is dialled; null: always as `identity`.
+    std::function<Identity(NodeId)> identity_for;
   };
 
   Connector(ShmContext context, OwnBell& bell, const Identity& identity, Transport transport);
@@ -68,7 +65,7 @@ class Connector {
 
  private:
   class Greeting;
-  void start_greeting(UniqueFd socket, HelloRole role, std::shared_ptr<Link> link);
+  void start_greeting(UniqueFd socket, const Identity& identity, std::shared_ptr<Link> link);
   void end_greeting(Greeting* greeting);
   void try_dial(const std::shared_ptr<Link>& link, int attempt);
   std::shared_ptr<Link> new_link_for(Transport transport, NodeId peer);

@@ -1,5 +1,6 @@
 // The guard: a tiny process that reads a pipe and, when every writer is gone, kills the process groups that were
-// registered on it and not taken back. It ends what a killed script leaves behind, grandchildren included.
+// registered on it and not taken back. It ends what a killed script leaves behind, grandchildren included, and takes away
+// the file with the job's token (host/token_file.h), whether there is one or not.
 #pragma once
 
 #include <sys/types.h>

@@ -55,8 +55,8 @@ std::string cause_of(const std::string& label, pid_t pid, const ExitStatus& stat
 
 }  // namespace
 
-Host::Host(Reactor& reactor, Node& node, Connector& connector)
-    : reactor_(reactor), node_(node), connector_(connector) {}
+Host::Host(Reactor& reactor, Node& node, Connector& connector, JobAddress address)
+    : reactor_(reactor), node_(node), connector_(connector), address_(std::move(address)) {}
 
 Host::~Host() {
   if (fork_socket_) reactor_.remove(fork_socket_.get());
@@ -79,8 +79,8 @@ Host::~Host() {
 
 // ---- Starting ----
 
-// Reactor (PDEATHSIG belongs to the thread that starts a process). Without the guard everything works but the end of
-// what users' actors started themselves when the script is killed.
+// On the reactor, since PDEATHSIG belongs to the thread that starts a process. Without the guard everything works but the
+// end of what users' actors started themselves when the script is killed.
 void Host::start_guard() {
   if (std::exchange(guard_started_, true)) return;
   const std::string program = guard_program();
@@ -92,6 +92,7 @@ void Host::start_guard() {
   UniqueFd read_end(ends[0]), write_end(ends[1]);
   ProcessSpec spec;
   spec.argv = {program, std::to_string(read_end.get())};
+  if (address_.script == node_.id()) spec.argv.push_back(address_.token_path());
   spec.keep_fds = {read_end.get()};
   spec.cwd = "/";
   spec.death_signal = false;
@@ -143,6 +144,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
     bootstrap.parent = node_.id();
     bootstrap.job = connector_.identity().job;
     bootstrap.token = connector_.identity().token;
+    bootstrap.address = address_.to_text();
     bootstrap.transport = connector_.transport() == Transport::kUnix ? "unix" : "shm";
     bootstrap.payload = launch.payload;
     node_.add_link(*link);

@@ -14,13 +14,14 @@
 #include "monarch/actor/node.h"
 #include "monarch/host/connector.h"
 #include "monarch/host/fork_server.h"
+#include "monarch/host/job_address.h"
 #include "monarch/host/process.h"
 
 namespace monarch {
 
 class Host {
  public:
-  Host(Reactor& reactor, Node& node, Connector& connector);
+  Host(Reactor& reactor, Node& node, Connector& connector, JobAddress address);
   ~Host();
 
   // Any thread. The command that becomes the fork server; `argv` gets the number of its socket appended. Starting takes
@@ -61,6 +62,10 @@ class Host {
   void note_observed(const std::string& why);
   // Reactor, or after it has ended.
   void report_unobserved();
+
+  // Reactor. Starts the guard of this process, if it does not run: it ends what this one leaves behind when it is killed.
+  // That of a script takes away the job's token, too.
+  void start_guard();
 
   // In a child that fork() made: what it must not keep open.
   void after_fork_in_child() { guard_pipe_.reset(); }
@@ -104,11 +109,11 @@ class Host {
   void tell_others(NodeId node, const std::string& why);
   void kill_child(NodeId node);
   void check_waiting();
-  void start_guard();
 
   Reactor& reactor_;
   Node& node_;
   Connector& connector_;
+  const JobAddress address_;
 
   mutable std::mutex mutex_;
   std::unordered_map<NodeId, Child> children_;

@@ -179,6 +179,35 @@ TEST(Guard, KillsRegisteredGroupsWhenEveryWriterIsGoneButNotTheForgotten) {
   reap(*forgotten);
 }
 
+TEST(Guard, TakesTheTokenFileAwayAndItsFolderIfThatIsEmpty) {
+  for (const bool other_job : {false, true}) {
+    char folder[] = "/tmp/monarch-test-XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    const std::string token = std::string(folder) + "/token", other = std::string(folder) + "/other";
+    for (const std::string& path : {token, other}) {
+      if (path == token || other_job) ::close(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    }
+    int ends_of_pipe[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends_of_pipe), 0);
+    ProcessSpec spec;
+    spec.argv = {MONARCH_GUARD_PROGRAM, std::to_string(ends_of_pipe[0]), token};
+    spec.keep_fds = {ends_of_pipe[0]};
+    auto guard = start_process(spec);
+    ::close(ends_of_pipe[0]);
+    ASSERT_TRUE(guard.ok()) << guard.error().message;
+    EXPECT_FALSE(ends(*guard, 20));
+    EXPECT_EQ(access(token.c_str(), F_OK), 0);
+    ::close(ends_of_pipe[1]);
+    ASSERT_TRUE(ends(*guard));
+    EXPECT_EQ(reap(*guard).code, 0);
+    EXPECT_NE(access(token.c_str(), F_OK), 0);
+    EXPECT_EQ(access(folder, F_OK) == 0, other_job);
+    EXPECT_EQ(access(other.c_str(), F_OK) == 0, other_job);
+    unlink(other.c_str());
+    rmdir(folder);
+  }
+}
+
 TEST(Guard, ItsDeathOrItsAbsenceCostsNobodyAnything) {
   int ends_of_pipe[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends_of_pipe), 0);

@@ -6,6 +6,7 @@
 #include <condition_variable>
 
 #include "monarch/base/log.h"
+#include "monarch/host/token_file.h"
 
 namespace monarch {
 
@@ -22,22 +23,30 @@ uint64_t default_arena_bytes() {
 
 }  // namespace
 
-void ProcessRuntime::build(const Identity& identity, OwnBell bell, Options options) {
-  identity_ = identity;
+void ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBell bell, Options options) {
+  jobs_ = std::make_unique<Jobs>(identity);
+  job_address_ = std::move(address);
+  job_address_text_ = job_address_.to_text();
   bell_ = std::move(bell);
   arena_ = std::make_shared<Arena>(options.arena_bytes_max != 0 ? options.arena_bytes_max : default_arena_bytes());
   driver_ = std::make_unique<Driver>(reactor_, bell_.bell(), bell_.event_fd.get());
   connector_ =
-      std::make_unique<Connector>(ShmContext{reactor_, *driver_, arena_}, bell_, identity_, options.transport);
+      std::make_unique<Connector>(ShmContext{reactor_, *driver_, arena_}, bell_, identity, options.transport);
   Node::Hooks hooks;
   hooks.dial = [this](NodeId node) { return connector_->dial(node); };
   hooks.on_control = [this](Link& link, MessagePtr message) { on_control(link, std::move(message)); };
   hooks.on_link_lost = [this](NodeId node, const Error& why) { return on_link_lost(node, why); };
   hooks.after = [this](int64_t delay_ns, std::function<void()> task) { reactor_.after(delay_ns, std::move(task)); };
   hooks.on_undeliverable = std::move(options.on_undeliverable);
-  node_ = std::make_unique<Node>(identity_.node, *driver_, std::move(hooks));
-  connector_->set_sink(*node_, {[this](std::shared_ptr<Link> link) { node_->add_link(std::move(link)); }});
-  host_ = std::make_unique<Host>(reactor_, *node_, *connector_);
+  node_ = std::make_unique<Node>(identity.node, *driver_, std::move(hooks));
+  Connector::Events events;
+  events.on_accepted = [this](std::shared_ptr<Link> link, bool guest) {
+    if (guest) jobs_->add_guest(link->peer());
+    node_->add_link(std::move(link));
+  };
+  events.identity_for = [this](NodeId node) { return jobs_->identity_for(node); };
+  connector_->set_sink(*node_, std::move(events));
+  host_ = std::make_unique<Host>(reactor_, *node_, *connector_, job_address_);
 }
 
 Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options options) {
@@ -49,7 +58,11 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options option
   auto bell = OwnBell::make();
   if (!bell) return bell.error();
   std::unique_ptr<ProcessRuntime> runtime(new ProcessRuntime);
-  runtime->build(identity, std::move(*bell), std::move(options));
+  runtime->build(identity, JobAddress::of_this_script(identity.job, identity.node), std::move(*bell),
+                 std::move(options));
+  runtime->reception_ = std::make_shared<Reception>(runtime->reactor_, *runtime->node_, *runtime->host_,
+                                                    runtime->job_address_, identity.token);
+  runtime->node_->add_cell(Reception::id_of(identity.node).index, runtime->reception_);
   if (auto listening = runtime->connector_->listen(); !listening) return listening.error();
   runtime->reactor_.start();
   return runtime;
@@ -58,13 +71,15 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options option
 Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
     const Bootstrap& bootstrap, BootstrapFds fds, Options options,
     const std::function<void(ProcessRuntime&)>& wire) {
-  Identity identity{bootstrap.node, bootstrap.job, bootstrap.token};
+  const Identity identity{bootstrap.node, bootstrap.job, bootstrap.token};
+  auto address = JobAddress::parse(bootstrap.address);
+  if (!address) return address.error();
   auto bell = OwnBell::adopt(std::move(fds[kFdBell]), std::move(fds[kFdEvent]));
   if (!bell) return bell.error();
   options.transport = bootstrap.transport == "unix" ? Transport::kUnix : Transport::kShm;
   std::unique_ptr<ProcessRuntime> runtime(new ProcessRuntime);
   runtime->parent_ = bootstrap.parent;
-  runtime->build(identity, std::move(*bell), std::move(options));
+  runtime->build(identity, std::move(*address), std::move(*bell), std::move(options));
   if (auto listening = runtime->connector_->listen(std::move(fds[kFdListener])); !listening) return listening.error();
   wire(*runtime);
   auto link = runtime->connector_->adopt_parent(bootstrap, fds);
@@ -82,13 +97,26 @@ void ProcessRuntime::shutdown(int64_t grace_ns) {
     node_->close_links();
     return;
   }
-  stop_children("the script ended", grace_ns);
+  dismiss_guests();
+  stop_children(job_address_.name() + " has ended", grace_ns);
   reactor_.post_and_wait([this] { connector_->close(); });
   node_->close_links();
   reactor_.stop();
   host_->report_unobserved();
+  if (reception_) node_->remove_cell(Reception::id_of(node_->id()).index, "");
+  reception_.reset();
   host_.reset();
   connector_.reset();
+}
+
+// Before the processes of the job end one by one: to a guest, the job has ended.
+void ProcessRuntime::dismiss_guests() {
+  reactor_.post_and_wait([this] {
+    if (reception_) reception_->close();
+  });
+  for (const auto& link : node_->links()) {
+    if (jobs_->is_guest(link->peer())) link->close();
+  }
 }
 
 void ProcessRuntime::stop_children(const std::string& reason, int64_t grace_ns) {
@@ -108,6 +136,62 @@ void ProcessRuntime::after_fork_in_child() {
   if (host_) host_->after_fork_in_child();
   reactor_.after_fork_in_child();
 }
+
+// ---- Handles that leave their job ----
+
+std::shared_ptr<PendingCall> ProcessRuntime::ask(NodeId script, Reception::Method method,
+                                                 const std::vector<NodeId>& nodes) {
+  auto members = std::make_shared<Members>();
+  members->ids = {Reception::id_of(script)};
+  auto call = std::make_shared<PendingCall>(members);
+  Outgoing request = Reception::request(method, nodes);
+  node_->cast(*members, request, call);
+  return call;
+}
+
+std::shared_ptr<PendingCall> ProcessRuntime::publish() { return ask(job_address_.script, Reception::kPublish, {}); }
+
+std::string ProcessRuntime::why_not_published(const PendingCall& call) const {
+  const Message& answer = *call.reply(0);
+  if (answer.header.kind == FrameKind::kReply || node_->is_down(job_address_.script, nullptr)) return "";
+  return std::string(answer.text());
+}
+
+bool ProcessRuntime::is_published() const { return access(job_address_.token_path().c_str(), F_OK) == 0; }
+
+Result<std::shared_ptr<PendingCall>> ProcessRuntime::introduce(const std::string& text,
+                                                               const std::vector<NodeId>& nodes) {
+  auto parsed = JobAddress::parse(text);
+  if (!parsed) return parsed.error();
+  const JobAddress& address = *parsed;
+  const std::shared_ptr<PendingCall> nothing_to_ask;
+  if (address.job == job_address_.job) return nothing_to_ask;
+  if (!jobs_->knows(address.job)) {
+    if (auto here = address.check_here(); !here) return here.error();
+    auto token = read_token_file(address.token_path());
+    if (token) {
+      jobs_->join(address, *token);
+    } else if (token.error().code == ErrorCode::kClosed) {
+      jobs_->end(address, address.name() + " has ended: there is no " + address.token_path() + " any more");
+    } else {
+      return Error{token.error().code, address.name() + " cannot be joined: " + token.error().message};
+    }
+  }
+  const std::string ended = jobs_->add_nodes(address.job, nodes);
+  if (ended.empty()) return ask(address.script, Reception::kHowAre, nodes);
+  for (NodeId node : nodes) declare_down(node, ended);
+  return nothing_to_ask;
+}
+
+void ProcessRuntime::note_answer(const PendingCall& call, const std::vector<NodeId>& nodes) {
+  const Message& answer = *call.reply(0);
+  if (answer.header.kind != FrameKind::kReply) return;  // that job has ended: its nodes are down by that
+  for (const auto& [node, why] : Reception::read_down(answer, nodes)) {
+    if (note_notice(node, why)) declare_down(node, why);
+  }
+}
+
+// ---- The end ----
 
 std::optional<std::string> ProcessRuntime::wait_for_stop(int64_t limit_ns) {
   std::unique_lock lock(stop_mutex_);
@@ -139,7 +223,10 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
       if (link.peer() == parent_) request_stop(std::string(message->text()), kStopDrainNs);
       return;
     case FrameKind::kNodeDown:
-      if (message->body.empty()) return on_observed(link.peer(), message->header.dest);
+      if (message->body.empty()) {
+        if (!jobs_->is_foreign(link.peer())) on_observed(link.peer(), message->header.dest);
+        return;
+      }
       on_notice(link, message->header.dest, std::string(message->text()));
       return;
     case FrameKind::kPing: {
@@ -157,13 +244,24 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
 }
 
 // A node's host says how it ended. The news travels along the tree of parents and children, since anybody may hold a
-// handle to that node. What the node had published on a link to us is delivered first.
+// handle to that node, and from the script to its guests. What the script of another job says is for this process alone;
+// others there may know too, but when the job ends, only its script knows that.
 void ProcessRuntime::on_notice(Link& from, NodeId node, const std::string& why) {
-  {
-    std::lock_guard lock(notice_mutex_);
-    if (!notices_.emplace(node, why).second) return;
-  }
-  spread_notice(from.peer(), node, why);
+  const bool foreign = jobs_->is_foreign(from.peer());
+  if (foreign && !jobs_->speaks_for(from.peer(), node)) return;
+  if (!note_notice(node, why)) return;
+  if (!foreign) spread_notice(from.peer(), node, why);
+  declare_down(node, why);
+}
+
+// False: that was known.
+bool ProcessRuntime::note_notice(NodeId node, const std::string& why) {
+  std::lock_guard lock(notice_mutex_);
+  return notices_.emplace(node, why).second;
+}
+
+// What the node had published on a link to us is delivered first.
+void ProcessRuntime::declare_down(NodeId node, const std::string& why) {
   bool linked = false;
   for (const auto& link : node_->links()) {
     if (link->peer() != node || link->closed()) continue;
@@ -179,12 +277,15 @@ void ProcessRuntime::spread_notice(NodeId from, NodeId node, const std::string& 
   notice.header.dest = node;
   for (const auto& link : node_->links()) {
     const NodeId peer = link->peer();
-    if (peer != from && peer != node && (peer == parent_ || host_->is_child(peer))) link->send_control(notice);
+    if (peer == from || peer == node) continue;
+    const bool is_our_guest = reception_ && jobs_->is_guest(peer);
+    if (peer == parent_ || host_->is_child(peer) || is_our_guest) link->send_control(notice);
   }
 }
 
 void ProcessRuntime::note_observed(const Members& members) {
   for (const ActorId& id : members.ids) {
+    if (jobs_->is_foreign(id.node)) continue;  // its own job is to hear of it
     host_->note_observed(id.node);
     if (!host_->is_child(id.node) && node_->is_down(id.node, nullptr)) on_observed(node_->id(), id.node);
   }
@@ -202,12 +303,22 @@ void ProcessRuntime::on_observed(NodeId from, NodeId node) {
 bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
   if (node == parent_) {
     // The owner is gone, and with it the reason for this process. PDEATHSIG kills a forked worker first.
-    node_->node_down(node, "the script that owned this process has ended");
-    request_stop("the script that owned this process has ended", 0);
+    const bool by_script = parent_ == job_address_.script;
+    const std::string reason = (by_script ? job_address_.name() : "the process that owned this one") + " has ended";
+    node_->node_down(node, reason);
+    request_stop(reason, 0);
     reactor_.after(1'000'000'000, [] { _exit(1); });
     return true;
   }
   if (host_ && host_->on_link_lost(node)) return true;
+  if (const auto loss = jobs_->on_link_lost(node, why)) {
+    node_->node_down(node, loss->why);
+    // Off this stack: others have links that still hold something.
+    reactor_.post([this, loss = *loss] {
+      for (NodeId lost : loss.nodes) declare_down(lost, loss.why);
+    });
+    return true;
+  }
   std::optional<std::string> notice;
   {
     std::lock_guard lock(notice_mutex_);

@@ -13,6 +13,8 @@
 #include "monarch/actor/node.h"
 #include "monarch/host/connector.h"
 #include "monarch/host/host.h"
+#include "monarch/host/jobs.h"
+#include "monarch/host/reception.h"
 
 namespace monarch {
 
@@ -38,7 +40,25 @@ class ProcessRuntime {
   Node& node() { return *node_; }
   Host& host() { return *host_; }
   NodeId parent() const { return parent_; }
-  const JobId& job() const { return identity_.job; }
+
+  // ---- Handles that leave their job (docs/design/008) ----
+  // Of this process's own job, for handles.
+  const std::string& job_address() const { return job_address_text_; }
+  // Any thread. Asks the job's script to put the token where other processes of this user find it. The call ends with
+  // an answer; why_not_published() of that is empty, also if the job is about to end.
+  std::shared_ptr<PendingCall> publish();
+  std::string why_not_published(const PendingCall& call) const;
+  // Whether the token lies there now.
+  bool is_published() const;
+  // Any thread. These nodes belong to the job at `address`: from now on they can be sent to, and what ends them is known.
+  // The first time this process becomes a guest of that job. An error says what to do, and the next call may fare better;
+  // nodes of a job that has ended are down instead, as those of this job would be. The call in the result asks that job's
+  // script how the nodes are; null: there is nothing to ask. Who waits for it takes what it says with note_answer(), and
+  // then knows of every death so far.
+  Result<std::shared_ptr<PendingCall>> introduce(const std::string& address, const std::vector<NodeId>& nodes);
+  void note_answer(const PendingCall& call, const std::vector<NodeId>& nodes);
+  // Whether messages of this process may leave its job: it is a guest, or has had one.
+  bool knows_other_jobs() const { return jobs_->any_other(); }
 
   // Worker: waits until the owner asks this process to end, or is gone. Returns the reason. At most `limit_ns` at a
   // time; nullopt: not yet (the caller looks at its signals).
@@ -62,16 +82,22 @@ class ProcessRuntime {
 
  private:
   ProcessRuntime() = default;
-  void build(const Identity& identity, OwnBell bell, Options options);
+  void build(const Identity& identity, JobAddress address, OwnBell bell, Options options);
+  std::shared_ptr<PendingCall> ask(NodeId script, Reception::Method method, const std::vector<NodeId>& nodes);
   void on_control(Link& link, MessagePtr message);
   bool on_link_lost(NodeId node, const Error& why);
   void request_stop(const std::string& reason, int64_t limit_ns);
   void on_notice(Link& from, NodeId node, const std::string& why);
   void on_observed(NodeId from, NodeId node);
   void spread_notice(NodeId from, NodeId node, const std::string& why);
+  bool note_notice(NodeId node, const std::string& why);
+  void declare_down(NodeId node, const std::string& why);
+  void dismiss_guests();
 
   Reactor reactor_;
-  Identity identity_;
+  std::unique_ptr<Jobs> jobs_;
+  JobAddress job_address_;
+  std::string job_address_text_;
   OwnBell bell_;
   NodeId parent_ = 0;
   std::shared_ptr<Arena> arena_;
@@ -79,6 +105,7 @@ class ProcessRuntime {
   std::unique_ptr<Node> node_;
   std::unique_ptr<Connector> connector_;
   std::unique_ptr<Host> host_;
+  std::shared_ptr<Reception> reception_;  // shared: with the node's table. In the script only
   bool shut_down_ = false;
 
   std::mutex notice_mutex_;

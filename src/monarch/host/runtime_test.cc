@@ -12,225 +12,14 @@
 #include <cstring>
 
 #include "monarch/host/fork_server.h"
-#include "monarch/host/guard.h"
-#include "monarch/testing/home.h"
+#include "monarch/testing/runtime_fixture.h"
 
 namespace monarch {
 namespace {
 
-using testing::drive_until;
+using namespace testing;  // NOLINT: the fixture
 
-// Methods of the test's actor.
-enum Method : uint32_t { kEcho, kExit, kKillSelf, kCallOther, kIgnoreStop, kCloseLinks, kSleepThenEcho, kTellPid };
-
-// What a worker runs. Its work is done on one thread of its own, as an actor's would be.
-class TestActor final : public Cell, public std::enable_shared_from_this<TestActor> {
- public:
-  explicit TestActor(ProcessRuntime& runtime) : runtime_(runtime), thread_([this] { loop(); }) {}
-  ~TestActor() override {
-    push(nullptr);
-    thread_.join();
-  }
-  void deliver(MessagePtr message) override { push(std::move(message)); }
-  static std::atomic<bool> ignores_stop;
-
- private:
-  void push(MessagePtr message) {
-    std::lock_guard lock(mutex_);
-    if (message) {
-      queue_.push_back(std::move(message));
-    } else {
-      ending_ = true;
-    }
-    condition_.notify_one();
-  }
-  void loop() {
-    for (;;) {
-      MessagePtr message;
-      {
-        std::unique_lock lock(mutex_);
-        condition_.wait(lock, [&] { return ending_ || !queue_.empty(); });
-        if (ending_) return;
-        message = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      handle(*message);
-    }
-  }
-  void handle(const Message& message) {
-    Node& node = runtime_.node();
-    Outgoing answer{FrameHeader{}, message.body, {}};
-    const int32_t pid = getpid();
-    switch (message.header.method) {
-      case kExit:
-        _exit(std::to_integer<int>(message.body[0]));
-      case kKillSelf:
-        raise(SIGKILL);
-        return;
-      case kIgnoreStop:
-        ignores_stop = true;
-        break;
-      case kCloseLinks:
-        for (auto& link : node.links()) link->close();
-        return;
-      case kTellPid:
-        answer.body = as_byte_span(&pid, sizeof pid);
-        break;
-      case kCallOther: {
-        ActorId other;
-        std::memcpy(&other, message.body.data(), sizeof other);
-        auto members = std::make_shared<Members>();
-        members->ids = {other};
-        auto call = std::make_shared<PendingCall>(members);
-        Outgoing request{FrameHeader{}, message.body, {}};
-        request.header.kind = FrameKind::kRequest;
-        node.cast(*members, request, call);
-        drive_until(runtime_.driver(), [&] { return call->complete(); });
-        const std::string_view text = call->complete() ? call->reply(0)->text() : "no answer";
-        answer.body = as_byte_span(text.data(), text.size());
-        node.reply(message.header, message.from, FrameKind::kReply, answer);
-        return;
-      }
-      default:
-        break;
-    }
-    node.reply(message.header, message.from, FrameKind::kReply, answer);
-  }
-  ProcessRuntime& runtime_;
-  std::mutex mutex_;
-  std::condition_variable condition_;
-  std::deque<MessagePtr> queue_;
-  bool ending_ = false;
-  std::thread thread_;
-};
-std::atomic<bool> TestActor::ignores_stop{false};
-
-struct TestFactory : CellFactory {
-  std::shared_ptr<Cell> make(Node&, ActorIndex, MessagePtr) override {
-    return std::make_shared<TestActor>(*runtime);
-  }
-  ProcessRuntime* runtime = nullptr;
-};
-
-[[noreturn]] void run_worker(const Bootstrap& bootstrap, BootstrapFds fds) {
-  guard_register(fds[kFdGuard].get(), getpid());
-  TestFactory factory;
-  auto runtime = ProcessRuntime::make_worker(bootstrap, std::move(fds), {}, [&](ProcessRuntime& made) {
-    factory.runtime = &made;
-    made.node().set_factory(CellKind::kNative, factory);
-  });
-  if (!runtime) _exit(9);
-  while (!(*runtime)->wait_for_stop(1'000'000'000) || TestActor::ignores_stop) {
-    if (TestActor::ignores_stop) pause();
-  }
-  _exit(0);
-}
-
-[[noreturn]] void run_exec_worker(int record) {
-  std::vector<int> numbers;
-  auto bootstrap = read_bootstrap(record, &numbers);
-  if (!bootstrap) _exit(8);
-  BootstrapFds fds;
-  for (int i = kFdRecord + 1; i < kFdCount; ++i) fds[i].reset(numbers[static_cast<size_t>(i)]);
-  run_worker(*bootstrap, std::move(fds));
-}
-
-[[noreturn]] void run_fork_server(int socket) {
-  ForkServer server(socket);
-  server.report_ready();
-  while (auto request = server.next()) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      ::close(socket);
-      setsid();
-      std::vector<int> numbers;
-      auto bootstrap = read_bootstrap(request->fds[kFdRecord].get(), &numbers);
-      if (!bootstrap) _exit(8);
-      run_worker(*bootstrap, std::move(request->fds));
-    }
-    pid < 0 ? server.report_failed(request->node, errno) : server.report_spawned(request->node, pid);
-  }
-  _exit(0);
-}
-
-struct Variant {
-  Transport transport;
-  bool fork_server;
-};
-
-class Runtime : public ::testing::TestWithParam<Variant> {
- protected:
-  void SetUp() override {
-    ProcessRuntime::Options options;
-    options.transport = GetParam().transport;
-    options.arena_bytes_max = 64 << 20;
-    root_ = std::move(ProcessRuntime::make_root(std::move(options))).value();
-    if (GetParam().fork_server) root_->host().start_fork_server({"/proc/self/exe", "--fork-server"}, environment(), "");
-  }
-  void TearDown() override {
-    if (root_) root_->shutdown(0);
-  }
-  static std::vector<std::string> environment() {
-    std::vector<std::string> env;
-    for (char** at = environ; *at != nullptr; ++at) env.emplace_back(*at);
-    return env;
-  }
-  std::vector<NodeId> spawn(int count) {
-    std::vector<Host::Launch> launches;
-    for (int i = 0; i < count; ++i) {
-      Host::Launch launch;
-      launch.use_fork_server = GetParam().fork_server;
-      launch.argv = {"/proc/self/exe", "--worker"};
-      launch.env = environment();
-      launch.label = "rank " + std::to_string(i);
-      launches.push_back(std::move(launch));
-    }
-    return root_->host().spawn(launches).value();
-  }
-  // One actor on each node. A node may be down already; then the calls say why.
-  std::shared_ptr<const Members> actors(const std::vector<NodeId>& nodes) {
-    auto members = std::make_shared<Members>();
-    for (NodeId node : nodes) {
-      const ActorId id{node, root_->node().new_actor_index()};
-      Outgoing spawn{FrameHeader{}, {}, {}};
-      spawn.header.kind = FrameKind::kSpawn;
-      spawn.header.dest = id.index;
-      spawn.header.method = static_cast<uint32_t>(CellKind::kNative);
-      std::string why;
-      root_->node().send(node, spawn, &why);
-      members->ids.push_back(id);
-    }
-    return members;
-  }
-  std::shared_ptr<PendingCall> call(const std::shared_ptr<const Members>& members, Method method,
-                                    std::string_view body = "x") {
-    auto pending = std::make_shared<PendingCall>(members);
-    Outgoing request{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
-    request.header.kind = FrameKind::kRequest;
-    request.header.method = method;
-    root_->node().cast(*members, request, pending);
-    return pending;
-  }
-  static std::shared_ptr<const Members> only(const Members& members, size_t rank) {
-    auto one = std::make_shared<Members>();
-    one->ids = {members.ids[rank]};
-    return one;
-  }
-  bool wait(const std::shared_ptr<PendingCall>& pending) {
-    return drive_until(root_->driver(), [&] { return pending->complete(); });
-  }
-  // A worker may answer before the host has heard its number.
-  pid_t pid_of(NodeId node) {
-    MONARCH_CHECK(drive_until(root_->driver(), [&] { return root_->host().pid_of(node) != -1; }));
-    return root_->host().pid_of(node);
-  }
-  std::string text(const std::shared_ptr<PendingCall>& pending, uint32_t rank = 0) {
-    if (!wait(pending)) return "no answer";
-    return std::string(pending->reply(rank)->text());
-  }
-
-  std::unique_ptr<ProcessRuntime> root_;
-};
+class Runtime : public RuntimeFixture {};
 
 TEST_P(Runtime, WorkersAnswerAndEndWithTheRoot) {
   const auto nodes = spawn(4);
@@ -370,13 +159,7 @@ TEST_P(Runtime, TheForkServersDeathTakesItsWorkersAndFailsTheirCalls) {
   EXPECT_NE(text(call(only(*actors(spawn(1)), 0), kEcho)).find("could not be started"), std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Runtime,
-                         ::testing::Values(Variant{Transport::kShm, false}, Variant{Transport::kShm, true},
-                                           Variant{Transport::kUnix, false}, Variant{Transport::kUnix, true}),
-                         [](const auto& variant) {
-                           return std::string(variant.param.transport == Transport::kShm ? "shm" : "unix") +
-                                  (variant.param.fork_server ? "_fork" : "_exec");
-                         });
+INSTANTIATE_TEST_SUITE_P(All, Runtime, kEveryVariant, name_of_variant);
 
 // ---- The connector and its enemies ----
 
@@ -387,10 +170,12 @@ class Hostile : public ::testing::Test {
     fill_random(identity_.job.data(), identity_.job.size());
     fill_random(identity_.token.data(), identity_.token.size());
     connector_ = std::make_unique<Connector>(home_.context(), home_.bell, identity_, Transport::kShm);
-    connector_->set_sink(sink_, {[this](std::shared_ptr<Link> link) {
+    Connector::Events events;
+    events.on_accepted = [this](std::shared_ptr<Link> link, bool) {
       std::lock_guard lock(mutex_);
       accepted_.push_back(std::move(link));
-    }});
+    };
+    connector_->set_sink(sink_, std::move(events));
     bool listening = false;
     home_.reactor.post_and_wait([&] { listening = connector_->listen().ok(); });
     ASSERT_TRUE(listening);
@@ -638,6 +423,7 @@ TEST(Bootstrap, SurvivesTheWayThroughItsDescriptor) {
   out.parent = 6;
   out.parent_pid = 7;
   out.transport = "shm";
+  out.address = "an address";
   out.payload = std::string(100'000, 'p');
   auto fd = write_bootstrap(out, {1, 2, 3});
   ASSERT_TRUE(fd.ok());
@@ -645,6 +431,8 @@ TEST(Bootstrap, SurvivesTheWayThroughItsDescriptor) {
   auto in = read_bootstrap(fd->get(), &numbers);
   ASSERT_TRUE(in.ok());
   EXPECT_EQ(in->node, 5u);
+  EXPECT_EQ(in->transport, out.transport);
+  EXPECT_EQ(in->address, out.address);
   EXPECT_EQ(in->payload, out.payload);
   EXPECT_EQ(numbers, (std::vector<int>{1, 2, 3}));
   UniqueFd null(open("/dev/null", O_RDONLY));
@@ -655,8 +443,7 @@ TEST(Bootstrap, SurvivesTheWayThroughItsDescriptor) {
 }  // namespace monarch
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::string_view(argv[1]) == "--worker") monarch::run_exec_worker(atoi(argv[2]));
-  if (argc == 3 && std::string_view(argv[1]) == "--fork-server") monarch::run_fork_server(atoi(argv[2]));
+  monarch::testing::run_if_worker(argc, argv);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

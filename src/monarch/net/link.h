@@ -59,9 +59,12 @@ class Link {
   virtual std::string_view transport() const = 0;
 
   bool closed() const { return closed_.load(std::memory_order_acquire); }
+  // Closed, and nothing drives it any more: it may be destroyed by whoever holds it last.
+  bool over() const { return over_.load(std::memory_order_acquire); }
 
  protected:
   std::atomic<bool> closed_{false};
+  std::atomic<bool> over_{false};
 
  private:
   const NodeId peer_;

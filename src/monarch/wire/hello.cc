@@ -10,6 +10,7 @@
 #include <string>
 
 #include "monarch/base/check.h"
+#include "monarch/base/hex.h"
 
 namespace monarch {
 namespace {
@@ -84,15 +85,7 @@ std::string range(uint16_t min, uint16_t max) {
   return min == max ? std::to_string(min) : std::to_string(min) + " to " + std::to_string(max);
 }
 
-std::string short_hex(const JobId& job) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string out;
-  for (size_t i = 0; i < 4; ++i) {
-    auto value = static_cast<unsigned>(job[i]);
-    out += {kDigits[value >> 4], kDigits[value & 15]};
-  }
-  return out;
-}
+std::string short_hex(const JobId& job) { return to_hex(job.data(), 4); }
 
 }  // namespace
 
@@ -179,7 +172,10 @@ Result<HelloPeer> Handshake::agree(const HelloOpen& peer) const {
                  "the peer belongs to job " + short_hex(peer.job) + ", not to job " + short_hex(identity_.job)};
   if (peer.node == identity_.node)
     return Error{ErrorCode::kUnsupported, "the peer has this process's own node id: a connection to itself"};
-  return HelloPeer{.node = peer.node, .version = version, .features = identity_.features & peer.features};
+  return HelloPeer{.node = peer.node,
+                   .version = version,
+                   .features = identity_.features & peer.features,
+                   .guest = (peer.features & kFeatureGuest) != 0};
 }
 
 Error Handshake::refuse(Error why) {

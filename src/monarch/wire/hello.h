@@ -44,6 +44,8 @@ inline constexpr uint32_t kFeatureShm = 1u << 0;
 inline constexpr uint32_t kFeatureArena = 1u << 1;
 inline constexpr uint32_t kFeatureZeroCopy = 1u << 2;
 inline constexpr uint32_t kFeatureCompression = 1u << 3;
+// Not what it can do, but what it is: a process of another job, which has been given this one's token.
+inline constexpr uint32_t kFeatureGuest = 1u << 4;
 
 inline constexpr size_t kHelloOpenBytes = 56;
 inline constexpr size_t kHelloProofBytes = 32;
@@ -85,6 +87,7 @@ struct HelloPeer {
   NodeId node = 0;
   uint16_t version = 0;   // the highest that both speak
   uint32_t features = 0;  // those of both
+  bool guest = false;     // it says kFeatureGuest
 };
 
 // One side of one hello. Pure: whoever owns the socket sends what it says, reads exactly bytes_wanted() bytes

@@ -45,10 +45,12 @@ void stranger(std::span<const std::byte> input) {
   MONARCH_CHECK(hello.state() != Handshake::State::kDone);
 }
 
-// `flips` is laid over the bytes that the dialer sends.
-void man_in_between(std::span<const std::byte> flips) {
+// `flips` is laid over the bytes that the dialer sends, which may be a guest.
+void man_in_between(std::span<const std::byte> flips, bool guest) {
   Fixed random(1);
-  Handshake dialer(HelloRole::kDialer, identity(1), random);
+  HelloIdentity dialing = identity(1);
+  if (guest) dialing.features |= kFeatureGuest;
+  Handshake dialer(HelloRole::kDialer, dialing, random);
   Handshake acceptor(HelloRole::kAcceptor, identity(2), random);
   bool changed = false;
   auto deliver = [&](std::span<const std::byte> sent) {
@@ -68,7 +70,9 @@ void man_in_between(std::span<const std::byte> flips) {
     return;
   }
   MONARCH_CHECK(dialer.on_proof(*from_acceptor).ok() == !changed);
-  MONARCH_CHECK(acceptor.on_proof(deliver(*from_dialer)).ok() == !changed);
+  Result<HelloPeer> accepted = acceptor.on_proof(deliver(*from_dialer));
+  MONARCH_CHECK(accepted.ok() == !changed);
+  MONARCH_CHECK(!accepted.ok() || accepted->guest == guest);
 }
 
 }  // namespace
@@ -77,6 +81,6 @@ void man_in_between(std::span<const std::byte> flips) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   std::span<const std::byte> input(reinterpret_cast<const std::byte*>(data) + 1, size - 1);
-  data[0] % 2 == 0 ? monarch::stranger(input) : monarch::man_in_between(input);
+  data[0] % 2 == 0 ? monarch::stranger(input) : monarch::man_in_between(input, data[0] % 4 == 1);
   return 0;
 }

@@ -84,6 +84,21 @@ TEST(Hello, BothSidesLearnWhoTheOtherIs) {
   EXPECT_EQ(c.acceptor->state(), Handshake::State::kDone);
 }
 
+TEST(Hello, AGuestSaysThatItIsOne) {
+  Connection connection;
+  connection.dialer_identity.features |= kFeatureGuest;
+  connection.reset();
+  auto from_dialer = connection.dialer->on_open(connection.acceptor->open_bytes());
+  auto from_acceptor = connection.acceptor->on_open(connection.dialer->open_bytes());
+  ASSERT_TRUE(from_dialer.ok() && from_acceptor.ok());
+  auto dialer = connection.acceptor->on_proof(*from_dialer);
+  auto acceptor = connection.dialer->on_proof(*from_acceptor);
+  ASSERT_TRUE(dialer.ok() && acceptor.ok());
+  EXPECT_TRUE(dialer->guest);
+  EXPECT_FALSE(acceptor->guest);
+  EXPECT_EQ(dialer->features, kFeatureShm | kFeatureArena);  // of both: not the guest's own
+}
+
 TEST(Hello, BytesOfAnOpenNeverChange) {
   Counting random(0x1122334455667788);
   HelloIdentity who = identity(0x0102030405060708);

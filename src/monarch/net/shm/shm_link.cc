@@ -100,16 +100,18 @@ void ShmLink::close() {
     if (bell_index_ != kNoBellIndex) context_.driver.remove(bell_index_);
   }
   release_memory();
+  over_.store(true, std::memory_order_release);
 }
 
-// After the driver has let go. What stays of a closed link is small: its node may keep it for good.
+// After the driver has let go. What has been received keeps its part of the peer's arena mapped.
 void ShmLink::release_memory() {
-  std::lock_guard lock(send_mutex_);
+  std::scoped_lock lock(send_mutex_, view_mutex_);
   producer_.reset();
   consumer_.reset();
   rings_ = {};
   bell_ = {};
   released_ = {};
+  view_ = {};
 }
 
 // Refuses further sends and takes back what the peer has not taken or given back.

@@ -89,6 +89,7 @@ void UnixLink::close() {
   }
   if (data_) data_->stop();
   if (control_) control_->stop();
+  over_.store(true, std::memory_order_release);
 }
 
 uint64_t UnixLink::backlog() const {

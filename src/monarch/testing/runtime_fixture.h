@@ -1,0 +1,259 @@
+// For tests of ProcessRuntime: a script with workers that are this test program itself, by exec and by a fork server. The
+// program's main() calls run_if_worker() first.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <thread>
+
+#include "monarch/host/fork_server.h"
+#include "monarch/host/guard.h"
+#include "monarch/host/runtime.h"
+#include "monarch/testing/home.h"
+
+namespace monarch::testing {
+
+// Methods of the test's actor.
+enum Method : uint32_t {
+  kEcho, kExit, kKillSelf, kCallOther, kIgnoreStop, kCloseLinks, kSleepThenEcho, kTellPid, kNeverAnswer, kPublish
+};
+
+// What a worker runs. Its work is done on one thread of its own, as an actor's would be.
+class TestActor final : public Cell, public std::enable_shared_from_this<TestActor> {
+ public:
+  explicit TestActor(ProcessRuntime& runtime) : runtime_(runtime), thread_([this] { loop(); }) {}
+  ~TestActor() override {
+    push(nullptr);
+    thread_.join();
+  }
+  void deliver(MessagePtr message) override { push(std::move(message)); }
+  inline static std::atomic<bool> ignores_stop{false};
+
+ private:
+  void push(MessagePtr message) {
+    std::lock_guard lock(mutex_);
+    if (message) {
+      queue_.push_back(std::move(message));
+    } else {
+      ending_ = true;
+    }
+    condition_.notify_one();
+  }
+  void loop() {
+    for (;;) {
+      MessagePtr message;
+      {
+        std::unique_lock lock(mutex_);
+        condition_.wait(lock, [&] { return ending_ || !queue_.empty(); });
+        if (ending_) return;
+        message = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      handle(*message);
+    }
+  }
+  void handle(const Message& message) {
+    Node& node = runtime_.node();
+    Outgoing answer{FrameHeader{}, message.body, {}};
+    const int32_t pid = getpid();
+    switch (message.header.method) {
+      case kExit:
+        _exit(std::to_integer<int>(message.body[0]));
+      case kKillSelf:
+        raise(SIGKILL);
+        return;
+      case kIgnoreStop:
+        ignores_stop = true;
+        break;
+      case kCloseLinks:
+        for (auto& link : node.links()) link->close();
+        return;
+      case kNeverAnswer:
+        return;
+      case kPublish: {
+        const auto call = runtime_.publish();
+        drive_until(runtime_.driver(), [&] { return call->complete(); });
+        break;
+      }
+      case kTellPid:
+        answer.body = as_byte_span(&pid, sizeof pid);
+        break;
+      case kCallOther: {
+        ActorId other;
+        std::memcpy(&other, message.body.data(), sizeof other);
+        auto members = std::make_shared<Members>();
+        members->ids = {other};
+        auto call = std::make_shared<PendingCall>(members);
+        Outgoing request{FrameHeader{}, message.body, {}};
+        request.header.kind = FrameKind::kRequest;
+        node.cast(*members, request, call);
+        drive_until(runtime_.driver(), [&] { return call->complete(); });
+        const std::string_view text = call->complete() ? call->reply(0)->text() : "no answer";
+        answer.body = as_byte_span(text.data(), text.size());
+        node.reply(message.header, message.from, FrameKind::kReply, answer);
+        return;
+      }
+      default:
+        break;
+    }
+    node.reply(message.header, message.from, FrameKind::kReply, answer);
+  }
+  ProcessRuntime& runtime_;
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  std::deque<MessagePtr> queue_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+struct TestFactory : CellFactory {
+  std::shared_ptr<Cell> make(Node&, ActorIndex, MessagePtr) override {
+    return std::make_shared<TestActor>(*runtime);
+  }
+  ProcessRuntime* runtime = nullptr;
+};
+
+[[noreturn]] inline void run_worker(const Bootstrap& bootstrap, BootstrapFds fds) {
+  guard_register(fds[kFdGuard].get(), getpid());
+  TestFactory factory;
+  auto runtime = ProcessRuntime::make_worker(bootstrap, std::move(fds), {}, [&](ProcessRuntime& made) {
+    factory.runtime = &made;
+    made.node().set_factory(CellKind::kNative, factory);
+  });
+  if (!runtime) _exit(9);
+  while (!(*runtime)->wait_for_stop(1'000'000'000) || TestActor::ignores_stop) {
+    if (TestActor::ignores_stop) pause();
+  }
+  _exit(0);
+}
+
+[[noreturn]] inline void run_exec_worker(int record) {
+  std::vector<int> numbers;
+  auto bootstrap = read_bootstrap(record, &numbers);
+  if (!bootstrap) _exit(8);
+  BootstrapFds fds;
+  for (int i = kFdRecord + 1; i < kFdCount; ++i) fds[i].reset(numbers[static_cast<size_t>(i)]);
+  run_worker(*bootstrap, std::move(fds));
+}
+
+[[noreturn]] inline void run_fork_server(int socket) {
+  ForkServer server(socket);
+  server.report_ready();
+  while (auto request = server.next()) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      ::close(socket);
+      setsid();
+      std::vector<int> numbers;
+      auto bootstrap = read_bootstrap(request->fds[kFdRecord].get(), &numbers);
+      if (!bootstrap) _exit(8);
+      run_worker(*bootstrap, std::move(request->fds));
+    }
+    pid < 0 ? server.report_failed(request->node, errno) : server.report_spawned(request->node, pid);
+  }
+  _exit(0);
+}
+
+struct Variant {
+  Transport transport;
+  bool fork_server;
+};
+
+inline const auto kEveryVariant =
+    ::testing::Values(Variant{Transport::kShm, false}, Variant{Transport::kShm, true}, Variant{Transport::kUnix, false},
+                      Variant{Transport::kUnix, true});
+inline std::string name_of_variant(const ::testing::TestParamInfo<Variant>& variant) {
+  return std::string(variant.param.transport == Transport::kShm ? "shm" : "unix") +
+         (variant.param.fork_server ? "_fork" : "_exec");
+}
+
+// A script, root_, that can start workers.
+class RuntimeFixture : public ::testing::TestWithParam<Variant> {
+ protected:
+  void SetUp() override {
+    ProcessRuntime::Options options;
+    options.transport = GetParam().transport;
+    options.arena_bytes_max = 64 << 20;
+    root_ = std::move(ProcessRuntime::make_root(std::move(options))).value();
+    if (GetParam().fork_server) root_->host().start_fork_server({"/proc/self/exe", "--fork-server"}, environment(), "");
+  }
+  void TearDown() override {
+    if (root_) root_->shutdown(0);
+  }
+  static std::vector<std::string> environment() {
+    std::vector<std::string> env;
+    for (char** at = environ; *at != nullptr; ++at) env.emplace_back(*at);
+    return env;
+  }
+  std::vector<NodeId> spawn(int count) {
+    std::vector<Host::Launch> launches;
+    for (int i = 0; i < count; ++i) {
+      Host::Launch launch;
+      launch.use_fork_server = GetParam().fork_server;
+      launch.argv = {"/proc/self/exe", "--worker"};
+      launch.env = environment();
+      launch.label = "rank " + std::to_string(i);
+      launches.push_back(std::move(launch));
+    }
+    return root_->host().spawn(launches).value();
+  }
+  // One actor on each node. A node may be down already; then the calls say why.
+  std::shared_ptr<const Members> actors(const std::vector<NodeId>& nodes) {
+    auto members = std::make_shared<Members>();
+    for (NodeId node : nodes) {
+      const ActorId id{node, root_->node().new_actor_index()};
+      Outgoing spawn{FrameHeader{}, {}, {}};
+      spawn.header.kind = FrameKind::kSpawn;
+      spawn.header.dest = id.index;
+      spawn.header.method = static_cast<uint32_t>(CellKind::kNative);
+      std::string why;
+      root_->node().send(node, spawn, &why);
+      members->ids.push_back(id);
+    }
+    return members;
+  }
+  std::shared_ptr<PendingCall> call(const std::shared_ptr<const Members>& members, Method method,
+                                    std::string_view body = "x") {
+    return call_from(*root_, members, method, body);
+  }
+  static std::shared_ptr<PendingCall> call_from(ProcessRuntime& caller, const std::shared_ptr<const Members>& members,
+                                                Method method, std::string_view body = "x") {
+    auto pending = std::make_shared<PendingCall>(members);
+    Outgoing request{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
+    request.header.kind = FrameKind::kRequest;
+    request.header.method = method;
+    caller.node().cast(*members, request, pending);
+    return pending;
+  }
+  static std::shared_ptr<const Members> only(const Members& members, size_t rank) {
+    auto one = std::make_shared<Members>();
+    one->ids = {members.ids[rank]};
+    return one;
+  }
+  bool wait(const std::shared_ptr<PendingCall>& pending) {
+    return drive_until(root_->driver(), [&] { return pending->complete(); });
+  }
+  // A worker may answer before the host has heard its number.
+  pid_t pid_of(NodeId node) {
+    MONARCH_CHECK(drive_until(root_->driver(), [&] { return root_->host().pid_of(node) != -1; }));
+    return root_->host().pid_of(node);
+  }
+  std::string text(const std::shared_ptr<PendingCall>& pending, uint32_t rank = 0) {
+    if (!wait(pending)) return "no answer";
+    return std::string(pending->reply(rank)->text());
+  }
+
+  std::unique_ptr<ProcessRuntime> root_;
+};
+
+// Does not return in a process that the fixture has started.
+inline void run_if_worker(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == "--worker") run_exec_worker(atoi(argv[2]));
+  if (argc == 3 && std::string_view(argv[1]) == "--fork-server") run_fork_server(atoi(argv[2]));
+}
+
+}  // namespace monarch::testing
