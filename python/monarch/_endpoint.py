@@ -207,19 +207,21 @@ class Endpoint(_core.EndpointBase):
         def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]: ...
         def broadcast(self, *args: Any, **kwargs: Any) -> None: ...
 
-    def options(self, *, deadline: float | None = None, partial: bool = False) -> Endpoint:
-        """The same endpoint with options for its calls.
+    def options(self, *, deadline: float | None = None, partial: bool | None = None) -> Endpoint:
+        """The same endpoint with options for its calls; what is not given stays as it was.
 
         Args:
             deadline: seconds until a call is given up, as in ``with monarch.actor.deadline(seconds)``.
             partial: ``call`` waits for every rank and gives values and, in the place of those that failed, exceptions.
         """
-        seconds = 0.0
+        seconds, some = self._options
         if deadline is not None:
             from monarch._deadline import check_seconds
 
             seconds = check_seconds(deadline)
-        return self._mesh._make_endpoint(self._name, self._flags)._with_options((seconds, partial))
+        if partial is not None:
+            some = partial
+        return self._mesh._make_endpoint(self._name, self._flags)._with_options((seconds, some))
 
     def _with_options(self, options: tuple[float, bool]) -> Endpoint:
         self._options = options

@@ -77,8 +77,6 @@ def test_a_missing_name_says_so():
     assert "- endpoints: `rref`" in README.read_text()
     with pytest.raises(NotImplementedError, match="rref is not there yet"):
         as_endpoint(plain).rref()
-    with pytest.raises(NotImplementedError, match="explicit_response_port.* is not there yet"):
-        as_endpoint(plain, explicit_response_port=True)
 
 
 class Plain(Actor):
