@@ -125,7 +125,8 @@ bool expired(const Message& reply) {
   ValueReader reader({reply.body.data(), reply.body.size()});
   uint32_t size;
   std::string_view kind;
-  return reply.header.kind == FrameKind::kReplyError && reader.begin_tuple(size) && reader.str(kind) && kind == "__deadline__";
+  if (reply.header.kind != FrameKind::kReplyError) return false;
+  return reader.begin_tuple(size) && reader.str(kind) && kind == "__deadline__";
 }
 
 constexpr int64_t kSecond = 1'000'000'000;

@@ -117,10 +117,15 @@ bool Node::is_down(NodeId node, std::string* reason) const {
 }
 
 void Node::node_down(NodeId node, const std::string& reason) {
+  std::vector<std::pair<ActorIndex, ActorId>> not_sent;
   {
     std::lock_guard lock(links_mutex_);
     if (!down_.emplace(node, reason).second) return;
     any_down_.store(true, std::memory_order_relaxed);
+    if (auto found = not_sent_.find(node); found != not_sent_.end()) {
+      not_sent = std::move(found->second);
+      not_sent_.erase(found);
+    }
   }
   {
     std::lock_guard lock(held_mutex_);
@@ -131,6 +136,7 @@ void Node::node_down(NodeId node, const std::string& reason) {
   fail_owed([node](NodeId owing) { return owing == node; }, reason);
   refuse_early([node](ActorIndex index) { return creator_of(index) == (node & 0xffffffff); },
                "the process that was to create this actor has ended: " + reason);
+  for (const auto& [sender, dest] : not_sent) undeliverable(sender, id_, dest, reason);
 }
 
 // Fills every open slot of a node that `owed_by` picks with that failure.
@@ -194,7 +200,7 @@ void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_pt
       // A link that just broke, whose reason is not known yet: node_down() will fill the slot with it.
       if (is_down(id.node, nullptr) || route(id.node) == nullptr) answer(token, rank, make_failure(token, rank, why));
     } else {
-      undeliverable(outgoing.header.sender, id_, id, why);
+      not_sent(outgoing.header.sender, id, why);
     }
   }
   if (call) driver_.poll_after_send();
@@ -206,7 +212,19 @@ void Node::post(const ActorId& to, Outgoing& outgoing) {
   outgoing.header.token = 0;
   std::string why;
   if (send(to.node, outgoing, &why) || (outgoing.header.flags & kFlagQuiet) != 0) return;
-  undeliverable(outgoing.header.sender, id_, to, why);
+  not_sent(outgoing.header.sender, to, why);
+}
+
+// Tells the sender: at once, or, where a link has just broken, when node_down() says why.
+void Node::not_sent(ActorIndex sender, const ActorId& dest, std::string_view why) {
+  {
+    std::lock_guard lock(links_mutex_);
+    if (!closing_ && !down_.contains(dest.node) && routes_.contains(dest.node)) {
+      not_sent_[dest.node].emplace_back(sender, dest);
+      return;
+    }
+  }
+  undeliverable(sender, id_, dest, why);
 }
 
 // ---- Back-pressure ----

@@ -114,6 +114,7 @@ class Node final : public LinkSink {
   void on_reply(MessagePtr message);
   void on_spawn(MessagePtr message);
   void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, std::string_view why);
+  void not_sent(ActorIndex sender, const ActorId& dest, std::string_view why);
   uint64_t open_slot(std::shared_ptr<PendingCall> call, int64_t deadline_ns);
   Slot find_slot(uint64_t token);  // without a call: it is closed
   void expire(uint64_t token);
@@ -138,6 +139,7 @@ class Node final : public LinkSink {
   std::unordered_map<NodeId, std::shared_ptr<Link>> routes_;
   std::vector<std::shared_ptr<Link>> all_links_;  // also those that only receive
   std::unordered_map<NodeId, std::string> down_;
+  std::unordered_map<NodeId, std::vector<std::pair<ActorIndex, ActorId>>> not_sent_;  // (sender, for whom), by node
   std::atomic<bool> any_down_{false};
   bool closing_ = false;
 

@@ -150,6 +150,24 @@ TEST(Port, ItsLastWaitsEndBouncesWhatIsLeft) {
   EXPECT_EQ(world.recorders[2]->bounced.size(), 1u);
 }
 
+TEST(Port, TheDeathOfItsNodeComesBackWithItsCauseThoughThatIsKnownLater) {
+  for (const uint64_t seed : sim_seeds(50, 10)) {
+    SCOPED_TRACE(reproduction(seed, "actor_test", "Port.TheDeathOfItsNode*"));
+    World world(seed);
+    auto port = world.open();
+    world.post(1, port->address(), "in time");
+    world.sim.run();
+    world.sim.kill(world.home, "killed");
+    for (int i = 0; i < 40; ++i) {
+      world.sim.after(500'000 * i, [&] { world.post(1, port->address(), "too late"); });
+    }
+    world.sim.run();
+    const auto& bounced = world.recorders[1]->bounced;
+    EXPECT_FALSE(bounced.empty());
+    for (const std::string& why : bounced) EXPECT_TRUE(why == "killed" || why == "the peer closed the connection") << why;
+  }
+}
+
 TEST(Port, RefusesACall) {
   World world;
   auto port = world.open();
