@@ -181,7 +181,10 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   const bool may_flood = !call || encoded.total_bytes() > kFloodBytes;
   if (may_flood && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
   FrameHeader header;
-  if (call) header.deadline_ns = static_cast<uint64_t>(deadline_ns);
+  if (call) {
+    header.deadline_ns = static_cast<uint64_t>(deadline_ns);
+    call->set_deadline(deadline_ns);
+  }
   header.kind = call ? FrameKind::kRequest : FrameKind::kOneway;
   header.method = endpoint.method;
   header.flags = endpoint.flags;

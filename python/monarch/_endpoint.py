@@ -320,22 +320,24 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
             return GenericAlias(cls, tuple(tuple(part) if type(part) is list else part for part in item))
 
     @overload
-    def options(self, *, deadline: float | None = None, partial: Literal[False] = False) -> Endpoint[P, R]: ...
+    def options(self, *, deadline: float | None = None, partial: Literal[False] | None = None) -> Endpoint[P, R]: ...
     @overload
     def options(self, *, deadline: float | None = None, partial: Literal[True]) -> Endpoint[P, R | Exception]: ...
-    def options(self, *, deadline: float | None = None, partial: bool = False) -> Any:
-        """The same endpoint with options for its calls.
+    def options(self, *, deadline: float | None = None, partial: bool | None = None) -> Any:
+        """The same endpoint with options for its calls; what is not given stays as it was.
 
         Args:
             deadline: seconds until a call is given up, as in ``with monarch.actor.deadline(seconds)``.
             partial: ``call`` waits for every rank and gives values and, in the place of those that failed, exceptions.
         """
-        seconds = 0.0
+        seconds, some = self._options
         if deadline is not None:
             from monarch._deadline import check_seconds
 
             seconds = check_seconds(deadline)
-        return self._mesh._make_endpoint(self._name, self._flags)._with_options((seconds, partial))
+        if partial is not None:
+            some = partial
+        return self._mesh._make_endpoint(self._name, self._flags)._with_options((seconds, some))
 
     def _with_options(self, options: tuple[float, bool]) -> Self:
         self._options = options

@@ -73,7 +73,6 @@ def _make_code_pickler() -> Any:
             self.storages: dict[int, Any] = {}
             super().__init__(self.file, protocol=5, buffer_callback=None if in_band else self.buffers.append)
 
-
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, Handle):
                 return value._reduce_in_message()

@@ -69,8 +69,8 @@ class Answerer(Actor):
         port.send((x, str(context().actor_instance)))
 
     @endpoint
-    def keep_for_another(self, port, x):
-        self.kept.append((port, x))
+    def waiting(self):
+        return len(self.kept)
 
     @endpoint
     def ping(self):
@@ -274,7 +274,8 @@ def test_a_port_that_has_gone_on_outlives_who_was_asked_first(procs, answerer):
 
     keeper = procs.slice(gpus=1).spawn("keeper", Keeper)
     future = answerer.hand_on.call_one(keeper, "kept")
-    answerer.ping.call_one().get(timeout=LIMIT)
+    while not keeper.waiting.call_one().get(timeout=LIMIT):
+        pass
     answerer.stop().get(timeout=LIMIT)
     keeper.release.call_one().get(timeout=LIMIT)
     assert future.get(timeout=LIMIT) == "kept"

@@ -284,3 +284,70 @@ if {when == "after it"}:
     ).done()
     assert run.status == status
     assert run.err.strip().endswith(err) if err else run.err == ""
+
+
+@ways
+def test_threads_that_use_everything_all_the_while_end_too(way):
+    run = Run(ACTORS + """
+a, local = mesh(), this_proc().spawn("local", A)
+port, receiver = Channel.open()
+def again_and_again(use):
+    try:
+        while True:
+            use()
+    except RuntimeError:
+        pass
+def use_async():
+    async def main():
+        while True:
+            await a.pid.call()
+    asyncio.run(main())
+uses = [lambda: a.pid.call().get(), use_async, lambda: local.pid.call_one().get(),
+        lambda: port.send(1), lambda: receiver.recv().get(), lambda: Channel.open()[1].recv().get(),
+        lambda: this_proc().spawn("another", A).pid.call_one().get(), lambda: next(a.pid.stream()).get(),
+        lambda: get_or_spawn_controller("a", A).get()]
+threads = [threading.Thread(target=again_and_again, args=(use,)) for use in uses]
+for thread in threads:
+    thread.start()
+for _ in range(100):
+    a.pid.call().get()
+shutdown_context(0.5).get()
+for thread in threads:
+    thread.join(10)
+print([thread.is_alive() for thread in threads].count(True))
+""", way=way).done()  # fmt: skip
+    assert (run.status, run.out) == (0, "0\n"), run.err
+
+
+def test_right_after_a_spawn():
+    run = Run(
+        ACTORS
+        + """
+a = mesh(4)
+pending = a.pid.call()
+shutdown_context().get()
+try:
+    print(len(pending.get()))
+except RuntimeError:
+    print(4)
+"""
+    ).done()
+    assert (run.status, run.out) == (0, "4\n"), run.err
+
+
+def test_what_a_port_still_holds_at_the_end_of_the_script_is_no_error():
+    """Neither what the script itself has sent, nor what its actors have."""
+    run = Run(
+        ACTORS
+        + """
+class Sender(Actor):
+    @endpoint
+    def send(self, port):
+        port.send("never read")
+port, receiver = Channel.open()
+port.send("never read")
+this_host().spawn_procs().spawn("sender", Sender).send.call_one(port).get()
+this_proc().spawn("local", Sender).send.call_one(port).get()
+"""
+    ).ok()
+    assert run.out == ""

@@ -397,6 +397,10 @@ void Node::refuse(const Message& message, std::string_view why) {
 }
 
 void Node::undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, std::string_view why) {
+  {
+    std::lock_guard lock(links_mutex_);
+    if (closing_) return;  // nothing fails, and nothing is said, because this process ends
+  }
   const ByteSpan part = as_byte_span(&dest, sizeof dest);
   Outgoing bounce{FrameHeader{}, as_byte_span(why.data(), why.size()), {&part, 1}};
   bounce.header.kind = FrameKind::kUndeliverable;

@@ -1,5 +1,6 @@
 #include "monarch/actor/port.h"
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -35,6 +36,7 @@ class PortCell final : public Cell {
       std::lock_guard lock(mutex_);
       if (!closed_) {
         message->header.kind = kind_of(message->header.method);
+        message->header.token = ++arrived_;
         wait = next_wait();
         if (!wait) queue_.push_back(std::move(message));
       }
@@ -81,7 +83,10 @@ class PortCell final : public Cell {
       wait = next_wait();
       if (!wait) {
         inflow_.arrived(*message);
-        queue_.push_front(std::move(message));
+        auto after = std::find_if(queue_.begin(), queue_.end(), [&message](const MessagePtr& other) {
+          return other->header.token > message->header.token;
+        });
+        queue_.insert(after, std::move(message));
         return;
       }
     }
@@ -98,6 +103,7 @@ class PortCell final : public Cell {
     inflow_.begin_blocking();  // for good: nobody is held back by a port that is gone
     for (MessagePtr& message : rest) {
       message->header.kind = FrameKind::kOneway;
+      message->header.token = 0;
       node_.refuse(*message, kClosed);
     }
   }
@@ -128,7 +134,8 @@ class PortCell final : public Cell {
   Node& node_;
   Inflow inflow_;
   std::mutex mutex_;
-  std::deque<MessagePtr> queue_;
+  std::deque<MessagePtr> queue_;  // by header.token
+  uint64_t arrived_ = 0;          // number of the last message, its header.token here
   std::deque<std::weak_ptr<PortWait>> waits_;
   size_t given_up_ = 0;  // of waits_, at most
   bool closed_ = false;

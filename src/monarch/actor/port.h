@@ -25,7 +25,7 @@ enum PortMethod : uint32_t {
 class PortCell;
 
 // A place in the line for the messages of a port, as a call with one answer. To destroy it is to leave the line: a message
-// that came and was never looked at goes back to the front of the port.
+// that came and was never looked at goes back to its place in the port.
 class PortWait final : public PendingCall {
  public:
   PortWait(std::shared_ptr<const Members> members, std::shared_ptr<class PortReceiver> port);
