@@ -44,6 +44,7 @@ struct FutureState {
 
 PyTypeObject* future_base_type = nullptr;
 thread_local int64_t awaiting_since_ns = 0;  // this thread's loop sleeps for a future since then; 0: it does not
+thread_local int64_t polled_ns = 0;          // so long this thread polled for what has just come
 
 FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
 
@@ -180,8 +181,16 @@ bool deadline_of(PyObject* timeout, int64_t* deadline_ns) {
   return true;
 }
 
+// What actors had printed when they answered shall be out before what the caller prints next.
+void let_output_catch_up(int64_t waited_ns) {
+  OutputPump* output = state().runtime ? state().runtime->output() : nullptr;
+  if (output == nullptr || !output->is_behind_after(waited_ns)) return;
+  GilRelease release;
+  output->catch_up();
+}
+
 // 1: ready, 0: time-out, -1: exception.
-int wait_until_ready(FutureState& future, int64_t deadline_ns) {
+int wait_until_ready(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
   if (future.is_ready()) return 1;
   if (require_runtime() == nullptr || !check_self_call(future)) return -1;
   if (has_running_loop()) {
@@ -190,7 +199,7 @@ int wait_until_ready(FutureState& future, int64_t deadline_ns) {
   }
   const Awaited awaited{future.call, future.arrivals_wanted()};
   if (!awaited.call) return 1;  // the warning ran Python code, and another thread was first
-  return wait_for(&Awaited::ready, &awaited, deadline_ns, awaited.call.get());
+  return wait_for(&Awaited::ready, &awaited, deadline_ns, awaited.call.get(), waited_ns);
 }
 
 bool parse_timeout(PyObject* const* args, Py_ssize_t count, PyObject* names, PyObject** timeout) {
@@ -213,8 +222,10 @@ PyObject* future_get(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
     PyObject* timeout;
     if (!parse_timeout(args, count, names, &timeout) || !deadline_of(timeout, &deadline_ns)) return nullptr;
   }
-  switch (wait_until_ready(future, deadline_ns)) {
+  int64_t waited_ns = 0;
+  switch (wait_until_ready(future, deadline_ns, &waited_ns)) {
     case 1:
+      let_output_catch_up(waited_ns);
       return give(future);
     case 0:
       PyErr_SetNone(PyExc_TimeoutError);
@@ -237,7 +248,11 @@ PyObject* future_poll(PyObject* self, PyObject*) {
     GilRelease release;
     ready = runtime->driver().poll_briefly(&Awaited::ready, &awaited);
   }
-  if (!ready) awaiting_since_ns = start_ns;
+  if (ready) {
+    polled_ns = monotonic_ns() - start_ns;
+  } else {
+    awaiting_since_ns = start_ns;
+  }
   return PyBool_FromLong(ready);
 }
 
@@ -249,7 +264,12 @@ PyObject* future_ready(PyObject* self, PyObject*) {
 
 // _outcome(): the value, or raises; only once it is ready.
 PyObject* future_outcome(PyObject* self, PyObject*) {
-  if (awaiting_since_ns != 0) Driver::note_wait(monotonic_ns() - std::exchange(awaiting_since_ns, 0));
+  int64_t waited_ns = std::exchange(polled_ns, 0);
+  if (awaiting_since_ns != 0) {
+    waited_ns = monotonic_ns() - std::exchange(awaiting_since_ns, 0);
+    Driver::note_wait(waited_ns);
+  }
+  let_output_catch_up(waited_ns);
   return give(future_of(self));
 }
 
@@ -344,7 +364,8 @@ PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) 
 
 }  // namespace
 
-int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call) {
+int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call,
+             int64_t* waited_ns) {
   thread_local Waiter waiter;
   Driver& driver = state().runtime->driver();
   thread_local const bool main_thread = gettid() == getpid();  // the one that looks at signals
@@ -357,6 +378,7 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
       GilRelease release;
       result = driver.wait(waiter, ready, context, deadline_ns, main_thread ? kMainThreadSleepNs : INT64_MAX);
     }
+    if (waited_ns != nullptr) *waited_ns += waiter.waited_ns();
     if (result == WaitResult::kReady) {
       outcome = 1;
       break;

@@ -18,7 +18,8 @@ enum class FutureMode {
 PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint);
 
 // Waits, with the GIL dropped, until `ready(context)` or the deadline. 1: ready, 0: time-out, -1: a signal handler raised.
-int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call);
+int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call,
+             int64_t* waited_ns = nullptr);
 
 bool add_future_types(PyObject* module);
 

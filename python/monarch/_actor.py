@@ -126,8 +126,9 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
         cell,
     )
     _identities.current = identity
-    from monarch import _endpoint
+    from monarch import _endpoint, _logs
 
+    _logs.watch()
     name_thread("monarch-actor-driver")
     table = _endpoint.table_of(cls)
     if _setup_error is not None:

@@ -13,6 +13,7 @@
 #include "monarch/actor/node.h"
 #include "monarch/host/connector.h"
 #include "monarch/host/host.h"
+#include "monarch/host/output/output_pump.h"
 
 namespace monarch {
 
@@ -23,6 +24,8 @@ class ProcessRuntime {
     uint64_t arena_bytes_max = 0;  // 0: a quarter of the machine's memory
     // Any thread. A one-way message that the client itself sent found nobody.
     std::function<void(const std::string&)> on_undeliverable;
+    int stdout_fd = 1;  // root: where the lines of workers go; -1: nowhere
+    int stderr_fd = 2;
   };
 
   // The runtime of a script: the root of its job.
@@ -39,6 +42,8 @@ class ProcessRuntime {
   Host& host() { return *host_; }
   NodeId parent() const { return parent_; }
   const JobId& job() const { return identity_.job; }
+  // What shows the output of the job's workers. Null in a worker.
+  OutputPump* output() { return output_.get(); }
 
   // Worker: waits until the owner asks this process to end, or is gone. Returns the reason. At most `limit_ns` at a
   // time; nullopt: not yet (the caller looks at its signals).
@@ -51,8 +56,8 @@ class ProcessRuntime {
   // Stops all processes of this host object, and waits for their end. Not from the reactor.
   void stop_children(const std::string& reason, int64_t grace_ns);
   // Around fork(): the child may not use the runtime, and keeps nothing of it open.
-  void before_fork() { reactor_.before_fork(); }
-  void after_fork_in_parent() { reactor_.after_fork_in_parent(); }
+  void before_fork();
+  void after_fork_in_parent();
   void after_fork_in_child();
 
   // Stops all processes of this host object, closes the links, ends the reactor. Idempotent. Not from the reactor.
@@ -60,7 +65,7 @@ class ProcessRuntime {
 
  private:
   ProcessRuntime() = default;
-  void build(const Identity& identity, OwnBell bell, Options options);
+  void build(const Identity& identity, OwnBell bell, OutputRoute output, Options options);
   void on_control(Link& link, MessagePtr message);
   bool on_link_lost(NodeId node, const Error& why);
   void request_stop(const std::string& reason, int64_t limit_ns);
@@ -76,6 +81,7 @@ class ProcessRuntime {
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<Connector> connector_;
+  std::unique_ptr<OutputPump> output_;
   std::unique_ptr<Host> host_;
   bool shut_down_ = false;
 
