@@ -211,7 +211,11 @@ nb::object set_output(const std::vector<NodeId>& nodes, bool long_prefix, double
   auto call = std::make_shared<PendingCall>(std::move(members));
   Driver& driver = runtime().driver();
   const OutputOptions options{long_prefix, static_cast<int64_t>(window_seconds * 1e9), drop};
-  auto sent = runtime().host().set_output(nodes, options, [call, &driver] { complete(*call, driver); });
+  Host& host = runtime().host();
+  auto sent = [&] {
+    GilRelease release;
+    return host.set_output(nodes, options, [call, &driver] { complete(*call, driver); });
+  }();
   if (!sent) raise(sent.error());
   PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
   if (future == nullptr) throw nb::python_error();
@@ -265,7 +269,7 @@ void stop_worker(double limit_seconds, const std::string& reason) {
   state().runtime->stop_children(reason, limit_ns);
   state().runtime->host().report_unobserved();
   python_factory().report_unobserved();
-  std::fflush(nullptr);  // what C code has printed; this process ends without exit()
+  std::fflush(stdout);  // what C code has printed; this process ends without exit()
 }
 
 // Ctrl-C has done its work when the script is on its way out: another one would only interrupt the cleaning up. Runs no

@@ -509,6 +509,24 @@ except SupervisionError as error:
     assert told == (expected[-min(lines, 1000) :] if lines else [])
 
 
+def test_the_death_of_a_workers_worker_tells_them_too():
+    run = Run(TALKER + """
+class Boss(Actor):
+    @endpoint
+    def run(self):
+        t = this_host().spawn_procs(name="nested").spawn("t", Talker)
+        t.complain.call_one("complaint").get()
+        try:
+            t.die.call_one("the last").get()
+        except SupervisionError as error:
+            return str(error)
+text = this_host().spawn_procs(name="boss").spawn("boss", Boss).run.call_one().get()
+assert text.endswith("\\nThe last that it printed to stderr:\\n  complaint\\n  the last"), text
+""", env={"HYPERACTOR_MESH_TAIL_LOG_LINES": "5"}).done()  # fmt: skip
+    assert run.status == 0
+    assert run.err == "[boss/nested] complaint\n[boss/nested] the last\n"
+
+
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_file_capture(way, tmp_path):
     env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}

@@ -19,7 +19,6 @@
 #include "monarch/base/bytes.h"
 #include "monarch/base/check.h"
 #include "monarch/base/clock.h"
-#include "monarch/base/log.h"
 
 namespace monarch {
 
@@ -281,7 +280,9 @@ void OutputPump::end_stream(SpeakerStream& stream) {
   write_log_file(speaker);
   std::erase(parked_, &stream);
   std::lock_guard lock(mutex_);
-  stream.pipe.reset();  // epoll forgets it
+  // Not left to close(): a child that was just forked may have the pipe for a moment longer, and epoll with it.
+  epoll_ctl(ready_.get(), EPOLL_CTL_DEL, stream.pipe.get(), nullptr);
+  stream.pipe.reset();
   for (const SpeakerStream& each : speaker.streams) {
     if (each.pipe) return;
   }
@@ -318,7 +319,7 @@ void OutputPump::fold(Speaker& speaker, OutputStream which, std::string_view lin
     into.due_ns = monotonic_ns() + speaker.options.window_ns;
     if (std::find(folding_.begin(), folding_.end(), speaker.mesh) == folding_.end()) folding_.push_back(speaker.mesh);
   }
-  speakers_.prefix(speaker);
+  speakers_.note_printed(*speaker.mesh);
   into.lines.add(speaker.rank, line);
   if (into.lines.full()) flush_fold(*speaker.mesh, which);
 }
@@ -357,6 +358,7 @@ void OutputPump::flush(OutputStream which) {
     return true;
   });
   for (auto& [node, speaker] : speakers_.all()) announce_dropped(speaker->streams[static_cast<size_t>(which)]);
+  stuck = !writer(which).flush();
 }
 
 // A closed pipe needs no words: its reader has had enough.
@@ -364,9 +366,12 @@ void OutputPump::announce_failure(OutputStream which) {
   const int failure = writer(which).failure();
   if (failure == 0 || failure == EPIPE || failure_announced_ || which == OutputStream::kStderr) return;
   failure_announced_ = true;
-  log_line(std::string("lines of workers are lost, since the script's stdout cannot be written: ") +
-           std::strerror(failure));
+  say(std::string("lines of workers are lost, since the script's stdout cannot be written: ") +
+      std::strerror(failure));
 }
+
+// Our own words, to the script's stderr: as its lines, so that nothing waits for it.
+void OutputPump::say(const std::string& what) { writer(OutputStream::kStderr).add("monarch: ", what); }
 
 // Until the script's reader has taken all that was read.
 void OutputPump::wait_for_room() {
@@ -379,7 +384,8 @@ void OutputPump::watch(SpeakerStream& stream) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = &stream;
-  MONARCH_CHECK(epoll_ctl(ready_.get(), EPOLL_CTL_ADD, stream.pipe.get(), &event) == 0);
+  if (epoll_ctl(ready_.get(), EPOLL_CTL_ADD, stream.pipe.get(), &event) == 0) return;
+  say("output of a worker is lost: " + std::string(std::strerror(errno)));
 }
 
 void OutputPump::park(SpeakerStream& stream) {
@@ -411,7 +417,7 @@ void OutputPump::take_requests() {
     }
     auto request = decode_output_request(as_byte_span(scratch_.data(), static_cast<size_t>(got)), fds.size());
     if (!request) {
-      log_line("output of a worker is lost: " + request.error().message);
+      say("output of a worker is lost: " + request.error().message);
       continue;
     }
     handle(*request, std::move(fds));
@@ -488,9 +494,9 @@ void OutputPump::open_log_file(Speaker& speaker, const std::string& path) {
   if (ours) speaker.log_file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600));
   if (std::exchange(log_files_announced_, true)) return;
   if (speaker.log_file) {
-    log_line("what workers print is also written to files in " + folder + "; of the first one: " + path);
+    say("what workers print is also written to files in " + folder + "; of the first one: " + path);
   } else {
-    log_line("what workers print cannot be written to " + path + ": " + std::strerror(errno));
+    say("what workers print cannot be written to " + path + ": " + std::strerror(errno));
   }
 }
 

@@ -72,6 +72,7 @@ class OutputPump {
   void flush_folds(int64_t now_ns);
   void flush(OutputStream which);
   void announce_failure(OutputStream which);
+  void say(const std::string& what);
   void wait_for_room();
   void watch(SpeakerStream& stream);
   void park(SpeakerStream& stream);

@@ -67,6 +67,7 @@ class Speakers {
   // The last lines of a process, ended or not; empty if it is not known.
   std::string tail(NodeId node, OutputStream stream, uint32_t lines);
 
+  void note_printed(SpeakerMesh& mesh);
   // What stands before a line of `speaker`, which is about to be shown: "[3] ", or nothing.
   const std::string& prefix(Speaker& speaker);
   // What stands before a folded line of `group`: "[ranks 0-31] ".
@@ -79,7 +80,6 @@ class Speakers {
     NodeId node;
     LineTail tails[kStreams];
   };
-  void note_printed(SpeakerMesh& mesh);
   std::string unique_name(const std::string& parent, const std::string& name);
 
   static constexpr size_t kEndedMax = 64;
