@@ -61,8 +61,9 @@ tsan:  ## the C++ tests under ThreadSanitizer
 	@tools/bootstrap build test
 	@$(CONFIGURE) -B build/tsan -DMONARCH_SANITIZE=thread -DMONARCH_TESTS=ON -DMONARCH_PYTHON=OFF >/dev/null
 	@$(COMPILE) build/tsan -j $(JOBS)
-	@# Not the host layer: TSan turns vfork into fork, under which starting a process means something else.
+	@# Of the host layer only what starts no process: TSan turns vfork into fork, under which that means something else.
 	@$(FIXED_ADDRESSES) env $(CTEST) build/tsan -E '^host$$'
+	@$(FIXED_ADDRESSES) build/tsan/src/monarch/host_test --gtest_brief=1 --gtest_filter='Line*:Output*'
 
 fuzz:  ## every decoder's fuzzer, SECONDS_EACH=60 (needs clang)
 	@tools/bootstrap build lint

@@ -142,6 +142,27 @@ class Stage:
             self.up = None
 
 
+# ---- what the processes of W16 print
+
+PRINTED_BYTES = 100
+
+
+def print_lines(count):
+    """Prints `count` numbered lines of PRINTED_BYTES, newline included, as fast as it can; -> seconds."""
+    width = PRINTED_BYTES - 1
+    start = time.perf_counter()
+    for number in range(count):
+        print(f"{number:0{width}}")
+    return time.perf_counter() - start
+
+
+def print_times(count, gap_s):
+    """Prints the monotonic clock, in ns, `count` times with silence in between."""
+    for _ in range(count):
+        time.sleep(gap_s)
+        print(time.monotonic_ns())
+
+
 # ---- CPU time
 
 

@@ -155,6 +155,17 @@ PROGRAMS = (
         ),
     ),
     Program(
+        "W16",
+        script="w16.py",
+        placed=False,
+        systems=("ours", "torchmonarch"),
+        rows=(
+            Row("W16r", "8 processes print 100 B lines", "/s", "high", gate=100e3, aim=650e3, quick=True),
+            Row("W16q", "a quiet line, print to script's stdout", "ms", gate=5, aim=1, quick=True),
+            Row("W16s", "who prints, over a bare pipe's writer", "x", gate=1.2, aim=1.1, quick=True),
+        ),
+    ),
+    Program(
         "W14",
         limit="none",
         systems=("ours", "caf"),

@@ -97,6 +97,18 @@ class BaseSystem:
         """Makes `procs` new processes with one actor each; -> (rank + 1 from each, function that ends them)."""
         self.missing("spawn of processes")
 
+    def start_printers(self, procs):
+        """Brings up `procs` processes whose print() reaches this program's stdout, unfolded, with who said it."""
+        self.missing("output of workers")
+
+    def print_lines(self, count):
+        """harness.print_lines in all of them at once; -> their seconds."""
+        self.missing("output of workers")
+
+    def print_times(self, count, gap_s):
+        """harness.print_times in one of them."""
+        self.missing("output of workers")
+
     @staticmethod
     def missing(what):
         raise NotOffered(what)

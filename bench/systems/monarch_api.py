@@ -1,11 +1,14 @@
 """Monarch's public Python API: this project and the reference system (PyTorch Monarch) run these same lines."""
 
+import importlib.util
 import os
 import time
 
-from harness import pin_process
+from harness import pin_process, print_lines, print_times
 from monarch.actor import Actor, current_rank, endpoint, this_host
 from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, look
+
+IS_REFERENCE = importlib.util.find_spec("monarch._rust_bindings") is not None
 
 
 class Worker(Actor):
@@ -59,6 +62,14 @@ class Worker(Actor):
     @endpoint
     def look(self, array, everything):
         return look(array, everything)
+
+    @endpoint
+    def print_lines(self, count):
+        return print_lines(count)
+
+    @endpoint
+    def print_times(self, count, gap_s) -> None:
+        print_times(count, gap_s)
 
 
 class AsyncWorker(Actor):
@@ -170,6 +181,23 @@ class System(BaseSystem):
         actors = [cells[index % width].spawn(f"single_{index}", Worker) for index in range(count)]
         futures = [actor.add.call_one(index, 1) for index, actor in enumerate(actors)]
         return [future.get() for future in futures]
+
+    def start_printers(self, procs):
+        if not IS_REFERENCE:  # ours shows what workers print
+            return self.start(procs)
+        import asyncio
+
+        from monarch.config import configure
+
+        configure(enable_log_forwarding=True)
+        self.start(procs)
+        asyncio.run(self.procs.logging_option(stream_to_client=True, aggregate_window_sec=None))
+
+    def print_lines(self, count):
+        return list(self.actors.print_lines.call(count).get().values())
+
+    def print_times(self, count, gap_s):
+        self.first.print_times.call_one(count, gap_s).get()
 
     def spawn_round(self, procs):
         mesh = this_host().spawn_procs(per_host={"procs": procs})

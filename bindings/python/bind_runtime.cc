@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -95,9 +96,12 @@ ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena
   return options;
 }
 
-void start_root(const std::string& transport, uint64_t arena_bytes_max) {
+void start_root(const std::string& transport, uint64_t arena_bytes_max, int stdout_fd, int stderr_fd) {
   State& s = state();
-  auto made = ProcessRuntime::make_root(options_for(transport, arena_bytes_max));
+  ProcessRuntime::Options options = options_for(transport, arena_bytes_max);
+  options.stdout_fd = stdout_fd;
+  options.stderr_fd = stderr_fd;
+  auto made = ProcessRuntime::make_root(std::move(options));
   if (!made) raise(made.error());
   s.runtime = std::move(*made);
   s.client_inflow = std::make_shared<Inflow>(s.runtime->node(), 0);
@@ -127,6 +131,7 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     fds[i].reset(fd);
   }
+  take_up_output(fds);
   // The chain of death: this process dies with the one that started it, whoever kills that.
   if (!by_exec) setsid();
   guard_register(fds[kFdGuard].get(), getpgrp());
@@ -175,6 +180,9 @@ nb::list spawn_procs(nb::list launches) {
     nb::bytes payload = nb::cast<nb::bytes>(launch["payload"]);
     l.payload.assign(payload.c_str(), payload.size());
     l.label = nb::cast<std::string>(launch["label"]);
+    l.output = {nb::cast<std::string>(launch["mesh"]), nb::cast<int64_t>(launch["rank"]),
+                nb::cast<bool>(launch["prefix"]), nb::cast<std::string>(launch["log_file"])};
+    l.tail_lines = nb::cast<uint32_t>(launch["tail_lines"]);
     wanted.push_back(std::move(l));
   }
   Host& host = runtime().host();
@@ -188,17 +196,38 @@ nb::list spawn_procs(nb::list launches) {
   return nodes;
 }
 
+void complete(PendingCall& call, Driver& driver) {
+  FrameHeader header;
+  header.kind = FrameKind::kReply;
+  call.fill(0, Message::make(header, ""), driver);
+}
+
 // A future that something on this side completes.
 nb::object stop_procs(const std::vector<NodeId>& nodes, const std::string& reason, double grace_seconds) {
   auto members = std::make_shared<Members>();
   members->ids.push_back({runtime().node().id(), 0});
   auto call = std::make_shared<PendingCall>(std::move(members));
   Driver& driver = runtime().driver();
-  runtime().host().stop(nodes, reason, static_cast<int64_t>(grace_seconds * 1e9), [call, &driver] {
-    FrameHeader header;
-    header.kind = FrameKind::kReply;
-    call->fill(0, Message::make(header, ""), driver);
-  });
+  runtime().host().stop(nodes, reason, static_cast<int64_t>(grace_seconds * 1e9),
+                        [call, &driver] { complete(*call, driver); });
+  PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
+  if (future == nullptr) throw nb::python_error();
+  return nb::steal(future);
+}
+
+// How the lines of these processes are shown; the future completes when all that they had printed before is out.
+nb::object set_output(const std::vector<NodeId>& nodes, bool long_prefix, double window_seconds, bool drop) {
+  auto members = std::make_shared<Members>();
+  members->ids.push_back({runtime().node().id(), 0});
+  auto call = std::make_shared<PendingCall>(std::move(members));
+  Driver& driver = runtime().driver();
+  const OutputOptions options{long_prefix, static_cast<int64_t>(window_seconds * 1e9), drop};
+  Host& host = runtime().host();
+  auto sent = [&] {
+    GilRelease release;
+    return host.set_output(nodes, options, [call, &driver] { complete(*call, driver); });
+  }();
+  if (!sent) raise(sent.error());
   PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
   if (future == nullptr) throw nb::python_error();
   return nb::steal(future);
@@ -288,6 +317,7 @@ void stop_worker(double limit_seconds, const std::string& reason) {
   state().runtime->stop_children(reason, limit_ns);
   state().runtime->host().report_unobserved();
   python_factory().report_unobserved();
+  std::fflush(stdout);  // what C code has printed; this process ends without exit()
 }
 
 // Ctrl-C has done its work when the script is on its way out: another one would only interrupt the cleaning up. Runs no
@@ -315,6 +345,7 @@ void bind_runtime(nb::module_& m) {
   m.def("spawn_procs", &spawn_procs);
   m.def("stop_procs", &stop_procs);
   m.def("completed_future", &completed_future, nb::arg("outcome").none(), nb::arg("failed") = false);
+  m.def("set_output", &set_output);
   m.def("shutdown", &shutdown);
   m.def("load_actor_library", [](const std::string& path) {
     auto loaded = ActorRegistry::instance().load_library(path);
@@ -342,6 +373,10 @@ void bind_runtime(nb::module_& m) {
   });
   m.def("knows_other_jobs", [] { return state().runtime && state().runtime->knows_other_jobs(); });
   m.def("machine_id", &machine_id);
+  m.def("job_id", [] {
+    const JobId job = runtime().job();
+    return nb::bytes(reinterpret_cast<const char*>(job.data()), job.size());
+  });
   m.def("new_actor_index", [](uint32_t count) { return runtime().node().new_actor_index(count); });
   m.def("down_reason", [](NodeId node) -> std::optional<std::string> {
     std::string why;

@@ -71,6 +71,7 @@ struct FutureState {
 
 PyTypeObject* future_base_type = nullptr;
 thread_local int64_t awaiting_since_ns = 0;  // this thread's loop sleeps for a future since then; 0: it does not
+thread_local int64_t polled_ns = 0;          // so long this thread polled for what has just come
 
 FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
 
@@ -241,6 +242,14 @@ bool deadline_of(PyObject* timeout, int64_t* deadline_ns) {
   return true;
 }
 
+// What actors had printed when they answered shall be out before what the caller prints next.
+void let_output_catch_up(int64_t waited_ns) {
+  OutputPump* output = state().runtime ? state().runtime->output() : nullptr;
+  if (output == nullptr || !output->is_behind_after(waited_ns)) return;
+  GilRelease release;
+  output->catch_up();
+}
+
 constexpr char kWaitedTooLong[] = "the deadline has passed while this was waited for";
 
 // When the code that runs may wait no longer for this; 0: never, as for a call that will be given up by then. False: that
@@ -257,7 +266,7 @@ bool find_wait_deadline(const FutureState& future, int64_t* deadline_ns) {
   return false;
 }
 
-int wait_in_line(FutureState& future, int64_t deadline_ns) {
+int wait_in_line(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
   if (future.is_ready()) return 1;
   if (require_runtime() == nullptr || !check_self_call(future)) return -1;
   if (has_running_loop()) {
@@ -270,16 +279,16 @@ int wait_in_line(FutureState& future, int64_t deadline_ns) {
   const Awaited awaited{future.call, future.arrivals_wanted()};
   const bool first = code_deadline_ns != 0 && code_deadline_ns < deadline_ns;
   const int outcome =
-      wait_for(&Awaited::ready, &awaited, first ? code_deadline_ns : deadline_ns, awaited.call.get());
+      wait_for(&Awaited::ready, &awaited, first ? code_deadline_ns : deadline_ns, awaited.call.get(), waited_ns);
   if (outcome != 0 || !first) return outcome;
   raise_deadline_exceeded(kWaitedTooLong);
   return -1;
 }
 
 // 1: ready, 0: time-out, -1: exception.
-int wait_until_ready(FutureState& future, int64_t deadline_ns) {
+int wait_until_ready(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
   future.begin_waiting();
-  const int outcome = wait_in_line(future, deadline_ns);
+  const int outcome = wait_in_line(future, deadline_ns, waited_ns);
   if (outcome == 1) {
     --future.waiting;
   } else {
@@ -308,8 +317,10 @@ PyObject* future_get(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
     PyObject* timeout;
     if (!parse_timeout(args, count, names, &timeout) || !deadline_of(timeout, &deadline_ns)) return nullptr;
   }
-  switch (wait_until_ready(future, deadline_ns)) {
+  int64_t waited_ns = 0;
+  switch (wait_until_ready(future, deadline_ns, &waited_ns)) {
     case 1:
+      let_output_catch_up(waited_ns);
       return give(future);
     case 0:
       PyErr_SetNone(PyExc_TimeoutError);
@@ -323,8 +334,10 @@ PyObject* future_get(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
 PyObject* future_wait(PyObject* self, PyObject* timeout) {
   int64_t deadline_ns;
   if (!deadline_of(timeout, &deadline_ns)) return nullptr;
-  switch (wait_until_ready(future_of(self), deadline_ns)) {
+  int64_t waited_ns = 0;
+  switch (wait_until_ready(future_of(self), deadline_ns, &waited_ns)) {
     case 1:
+      let_output_catch_up(waited_ns);
       Py_RETURN_NONE;
     case 0:
       PyErr_SetNone(PyExc_TimeoutError);
@@ -348,7 +361,11 @@ PyObject* future_poll(PyObject* self, PyObject*) {
     GilRelease release;
     ready = runtime->driver().poll_briefly(&Awaited::ready, &awaited);
   }
-  if (!ready) awaiting_since_ns = start_ns;
+  if (ready) {
+    polled_ns = monotonic_ns() - start_ns;
+  } else {
+    awaiting_since_ns = start_ns;
+  }
   return PyBool_FromLong(ready);
 }
 
@@ -360,7 +377,12 @@ PyObject* future_ready(PyObject* self, PyObject*) {
 
 // _outcome(): the value, or raises; only once it is ready.
 PyObject* future_outcome(PyObject* self, PyObject*) {
-  if (awaiting_since_ns != 0) Driver::note_wait(monotonic_ns() - std::exchange(awaiting_since_ns, 0));
+  int64_t waited_ns = std::exchange(polled_ns, 0);
+  if (awaiting_since_ns != 0) {
+    waited_ns = monotonic_ns() - std::exchange(awaiting_since_ns, 0);
+    Driver::note_wait(waited_ns);
+  }
+  let_output_catch_up(waited_ns);
   return give(future_of(self));
 }
 
@@ -467,7 +489,8 @@ PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) 
 
 }  // namespace
 
-int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call) {
+int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call,
+             int64_t* waited_ns) {
   thread_local Waiter waiter;
   Driver& driver = state().runtime->driver();
   thread_local const bool main_thread = gettid() == getpid();  // the one that looks at signals
@@ -480,6 +503,7 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
       GilRelease release;
       result = driver.wait(waiter, ready, context, deadline_ns, main_thread ? kMainThreadSleepNs : INT64_MAX);
     }
+    if (waited_ns != nullptr) *waited_ns += waiter.waited_ns();
     if (result == WaitResult::kReady) {
       outcome = 1;
       break;

@@ -29,7 +29,8 @@ PyObject* new_completed_future(PyObject* outcome, bool failed);
 
 // Waits, with the GIL dropped, until `ready(context)` or the deadline. 1: ready, 0: time-out, -1: a signal handler
 // raised.
-int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call);
+int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call,
+             int64_t* waited_ns = nullptr);
 
 bool add_future_types(PyObject* module);
 

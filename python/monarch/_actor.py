@@ -155,8 +155,9 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
         cell,
         substitutes,
     )
-    from monarch import _endpoint
+    from monarch import _endpoint, _logs
 
+    _logs.watch()
     name_thread("monarch-actor-driver")
     table = _endpoint.table_of(cls)
     if _setup_error is not None:

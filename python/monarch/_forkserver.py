@@ -13,7 +13,7 @@ def _preload(code_by_value: bool) -> None:
     if code_by_value:
         import cloudpickle  # noqa: F401
 
-    from monarch import _actor, _mesh, _runtime, _value_mesh, _worker, actor  # noqa: F401
+    from monarch import _actor, _logs, _mesh, _runtime, _value_mesh, _worker, actor  # noqa: F401
 
 
 # What many workers need, for the ones that come later: imported in the gaps, in pieces of a few milliseconds.

@@ -286,11 +286,15 @@ def _spawn_procs(
         starts = _bootstrap.starts(points, len(points) // len(host), bootstrap_command, proc_bind)
     mesh_name = name or "procs"
     setup = None if bootstrap is None else _pickle.dumps_code(bootstrap)
+    from monarch import _logs
+
+    output = _logs.output_settings(mesh_name)
     launches = []
     for point, (command, prefix) in zip(points, starts):
         where = f"rank {point!r} of {mesh_name!r}" if labels else repr(mesh_name)
         mesh_parts = (labels, sizes, mesh_name)
-        launches.append(_runtime.launch(where, setup, mesh_parts, host._python, command, prefix))
+        launch = _runtime.launch(where, setup, mesh_parts, host._python, command, prefix)
+        launches.append({**launch, **output(point.rank if labels else -1)})
     nodes = _core.spawn_procs(launches)
     host._spawned.nodes += nodes
     procs = ProcMesh(nodes, shape, mesh_name, owned=True)
@@ -333,8 +337,6 @@ class ProcMesh(Handle, _Mesh):
     As a context manager, ``with`` or ``async with``, it stops at the end. Only what ``spawn_procs`` returned owns its
     processes; slices and what arrives in a message are references. Losing the last one stops nothing.
     """
-
-    _NOT_YET = frozenset({"logging_option"})
 
     def __init__(self, nodes: list[int], shape: Shape, name: str, owned: bool = False) -> None:
         self._nodes = nodes  # by base rank
@@ -477,6 +479,36 @@ class ProcMesh(Handle, _Mesh):
             self._stopped.append(reason)
         return _core.stop_procs(self._nodes, reason, _runtime.limit("process_exit_timeout"))
 
+    async def logging_option(
+        self,
+        stream_to_client: bool = False,
+        aggregate_window_sec: float | None = None,
+        level: int = 20,
+        *,
+        on_slow: str = "block",
+    ) -> None:
+        """Changes how lines of these processes reach the script's stdout and stderr, from now on.
+
+        Without it each comes as ``[3] line`` (the rank in its mesh; ``[trainer 3]`` if several meshes print).
+        ``stream_to_client`` gives the long prefix, ``[host process] [3] line``. ``aggregate_window_sec`` folds equal
+        and nearly equal lines of the mesh within so many seconds into one, ``[32 similar log lines] [ranks 0-31]
+        line``. ``level`` (0 to 255; ``logging.INFO``) filters records of ``logging`` in the processes, never what is
+        printed. ``on_slow`` says what happens while the reader of the script's output is slow: with "block"
+        writers wait, as on a pipe, with "drop" whole lines are dropped, counted and announced.
+
+        When it returns, what was printed before is out. ``RuntimeError`` on a stopped mesh, and for a window without
+        ``stream_to_client``; ``ValueError`` for any other level, window or ``on_slow``; ``SupervisionError`` if one of
+        the processes is dead.
+        """
+        from monarch import _logs
+
+        self._check_alive()
+        nodes = [self._nodes[rank] for rank in self._view.ranks()]
+        await _logs.set_output(nodes, stream_to_client, aggregate_window_sec, level, on_slow)
+        setup: Any = self.spawn("logging", _Setup)
+        await setup.set_log_level.call(level)
+        setup.stop()
+
     def _check_alive(self) -> None:
         if self._stopped:
             raise RuntimeError("`ProcMesh` has already been stopped")
@@ -575,6 +607,12 @@ class _Setup(Actor):
     @_endpoint.endpoint
     def setup(self) -> None:
         pass
+
+    @_endpoint.endpoint
+    def set_log_level(self, level: int) -> None:
+        from monarch import _logs
+
+        _logs.set_level(level)
 
 
 def this_proc() -> ProcMesh:

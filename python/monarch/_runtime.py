@@ -58,7 +58,9 @@ def ensure(processes: bool = True) -> None:
     with _lock:
         if not _started:
             configure()
-            _core.start_root(os.environ.get("MONARCH_TRANSPORT", "shm"), arena_bytes())
+            # Without a stdout of its own, descriptor 1 may be any file of the script's.
+            stdout, stderr = (-1 if stream is None else fd for fd, stream in ((1, sys.__stdout__), (2, sys.__stderr__)))
+            _core.start_root(os.environ.get("MONARCH_TRANSPORT", "shm"), arena_bytes(), stdout, stderr)
             _started = True
             _at_exit()
             if processes:

@@ -1,4 +1,5 @@
 // A C++ controller and its workers: real processes of this very program.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -36,9 +37,10 @@ struct Counter : monarch::Actor {
   void hang() {
     for (;;) pause();
   }
+  void say(std::string text) { std::printf("%s %lld\n", text.c_str(), static_cast<long long>(rank())); }
   int64_t total;
 };
-MONARCH_ACTOR(Counter, add, pid, place, fail, variable, twice, hang)
+MONARCH_ACTOR(Counter, add, pid, place, fail, variable, twice, hang, say)
 
 struct Chain : monarch::Actor {
   // Asks the actors of other processes, from here.
@@ -143,6 +145,34 @@ TEST(Controller, StopEndsTheProcessesAndSaysWhy) {
              "stopped: no longer needed");
   EXPECT_EQ(counters.slice({{"gpus", 1}}).call_one<&Counter::pid>().get(), pids[1]);
   EXPECT_THROW(runtime.this_proc().stop(), std::logic_error);
+}
+
+TEST(Controller, WhatActorsPrintStandsBeforeWhatMainPrintsNext) {
+  std::fflush(stdout);
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const int own_stdout = dup(STDOUT_FILENO);
+  dup2(ends[1], STDOUT_FILENO);
+  close(ends[1]);
+  {
+    Runtime runtime(g_argc, g_argv);
+    auto counters = runtime.this_host().spawn_procs({{"gpus", 2}}).spawn<Counter>("counters", 0);
+    auto second = counters.slice({{"gpus", 1}});
+    for (int i = 0; i < 100; ++i) {
+      second.call_one<&Counter::say>("actor").get();
+      EXPECT_EQ(write(STDOUT_FILENO, "main\n", 5), 5);
+    }
+    counters.broadcast<&Counter::say>("unheard");
+  }
+  dup2(own_stdout, STDOUT_FILENO);
+  close(own_stdout);
+  std::string text(1 << 16, '\0'), expected;
+  text.resize(static_cast<size_t>(std::max<ssize_t>(read(ends[0], text.data(), text.size()), 0)));
+  close(ends[0]);
+  for (int i = 0; i < 100; ++i) expected += "[1] actor 1\nmain\n";
+  ASSERT_EQ(text.substr(0, expected.size()), expected);
+  EXPECT_HAS(text, "[0] unheard 0\n");
+  EXPECT_HAS(text, "[1] unheard 1\n");
 }
 
 TEST(Controller, NothingIsLeftWhenTheRuntimeEnds) {

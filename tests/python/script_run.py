@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -26,6 +27,9 @@ import asyncio, os, signal, subprocess, sys, threading, time
 from monarch.actor import *
 sys.stdout.reconfigure(line_buffering=True, write_through=False)
 """
+
+
+SPEAKER = re.compile(r"^\[[^\]\n]*\] ", re.MULTILINE)  # who says it: before each line of a worker
 
 
 def marked(mark: str) -> list[int]:
@@ -103,10 +107,10 @@ class Run:
         return data
 
     def line(self, start: str, limit: float = 30.0) -> str:
-        """Waits for the line that begins with ``start``; returns the rest of it."""
+        """Waits for the line, of the script or of a worker, that begins with ``start``; returns the rest of it."""
         deadline = time.monotonic() + limit
         while True:
-            for line in self.out.splitlines(keepends=True):
+            for line in SPEAKER.sub("", self.out).splitlines(keepends=True):
                 if line.startswith(start) and line.endswith("\n"):
                     return line[len(start) :].strip()
             if not self._read(deadline):
@@ -139,7 +143,7 @@ class Run:
         """Waits for the script's end, then checks that nothing of it is left within 2 s."""
         unfinished.remove(self)
         try:
-            ended(self.process.pid, time.monotonic() + limit) or self._give_up(f"no end within {limit} s")
+            self._read_until_it_ends(time.monotonic() + limit) or self._give_up(f"no end within {limit} s")
             self.status = self.process.wait()
             self.seconds = time.monotonic() - self.started
             deadline = time.monotonic() + 2.0
@@ -164,6 +168,17 @@ class Run:
             self._err.close()
             self._folder.cleanup()
         return self
+
+    def _read_until_it_ends(self, deadline: float) -> bool:
+        pidfd = os.pidfd_open(self.process.pid)
+        try:
+            while time.monotonic() < deadline:
+                ready = select.select([pidfd, self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]
+                if pidfd in ready or (ready and not self._read(deadline)):
+                    return ended(self.process.pid, deadline)
+            return False
+        finally:
+            os.close(pidfd)
 
     def ok(self, limit: float = 30.0) -> Run:
         """As done(), for a script that must end well and say nothing on stderr."""

@@ -38,7 +38,7 @@ def run(name: str, *options: str, **env: str) -> subprocess.CompletedProcess:
     )
 
 
-IDENTITIES = {f"Identity: {rank}, msg='hey there, from script!!'" for rank in range(4)}
+IDENTITIES = {f"[{rank}] Identity: {rank}, msg='hey there, from script!!'" for rank in range(4)}
 
 
 def test_hello():
@@ -68,9 +68,9 @@ def test_the_identities_come_from_four_processes(tmp_path, name):
     (tmp_path / "sitecustomize.py").write_text(PRINT_WITH_PID)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = run(name, PYTHONPATH=path, PYTHONUNBUFFERED="1")
-    lines = [line.split(" ", 1) for line in done.stdout.splitlines()]
-    assert {text for _, text in lines} == IDENTITIES
-    assert len({pid for pid, _ in lines}) == len(lines) == 4
+    lines = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    assert {f"{speaker} {text}" for speaker, _, text in lines} == IDENTITIES
+    assert len({pid for _, pid, _ in lines}) == len(lines) == 4
 
 
 @pytest.mark.feature(5, 14, 21, 28)

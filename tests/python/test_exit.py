@@ -306,7 +306,7 @@ printer = this_host().spawn_procs().spawn("p", Printer)
 printer.lines.call_one().get()
 printer.half.call_one().get()
 """).ok()  # fmt: skip
-    assert run.out == "".join(f"line {i}\n" for i in range(1000)) + "half"
+    assert run.out == "".join(f"[procs] line {i}\n" for i in range(1000)) + "[procs] half\n"
 
 
 def test_output_is_not_doubled_by_a_fork_in_an_actor():
@@ -322,7 +322,7 @@ class Forker(Actor):
         return os.waitpid(pid, 0)[1]
 assert this_host().spawn_procs().spawn("p", Forker).fork.call_one().get() == 0
 """).ok()  # fmt: skip
-    assert run.out == "once"
+    assert run.out == "[procs] once\n"
 
 
 def test_messages_to_processes_that_ended_a_little_earlier_are_no_failures():

@@ -32,6 +32,8 @@ class Node final : public LinkSink {
     std::function<bool(NodeId, const Error&)> on_link_lost;
     // Any thread. A one-way message of an actor that has no cell here (the client) could not be delivered.
     std::function<void(const std::string&)> on_undeliverable;
+    // Any thread but an actor's: see answered().
+    std::function<void(int64_t waited_ns)> on_answered;
     // Any thread. Runs a task once, `delay_ns` from now, on a thread that may call the node.
     std::function<void(int64_t delay_ns, std::function<void()>)> after;
   };
@@ -41,6 +43,11 @@ class Node final : public LinkSink {
 
   NodeId id() const { return id_; }
   Driver& driver() { return driver_; }
+
+  // A thread that is no actor's has waited so long, and has the answers to a call.
+  void answered(int64_t waited_ns) {
+    if (hooks_.on_answered) hooks_.on_answered(waited_ns);
+  }
 
   // ---- Links ----
   // shared_ptr: frames under way keep their link.

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 
 namespace monarch {
@@ -99,6 +100,14 @@ Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
   }
   numbers->assign(fixed.numbers, fixed.numbers + fixed.number_count);
   return bootstrap;
+}
+
+void take_up_output(BootstrapFds& fds) {
+  for (const auto& [from, to] : {std::pair{kFdStdout, STDOUT_FILENO}, std::pair{kFdStderr, STDERR_FILENO}}) {
+    if (fds[from]) dup2(fds[from].get(), to);
+    fds[from].reset();
+  }
+  setvbuf(stdout, nullptr, _IOLBF, 0);
 }
 
 }  // namespace monarch

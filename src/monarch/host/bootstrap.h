@@ -1,4 +1,4 @@
-// What a new worker process is given: nine file descriptors and, in the first of them, this record. Nothing secret goes
+// What a new worker process is given: twelve file descriptors and, in the first of them, this record. Nothing secret goes
 // by argument or environment.
 #pragma once
 
@@ -37,6 +37,9 @@ enum BootstrapFd {
   kFdParentEvent,
   kFdListener,
   kFdGuard,
+  kFdStdout,  // what it prints to; after an exec they are 1 and 2 already, and none are given
+  kFdStderr,
+  kFdOutput,  // for its own workers' (output/output_route.h)
   kFdCount
 };
 
@@ -47,5 +50,7 @@ using BootstrapFds = std::array<UniqueFd, kFdCount>;
 Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<int>& numbers);
 // Reads the record; `numbers` as written.
 Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers);
+// In the new process: stdout and stderr become what it was given, and C code writes each line as it ends.
+void take_up_output(BootstrapFds& fds);
 
 }  // namespace monarch

@@ -41,6 +41,7 @@ std::atomic<Runtime*> innermost{nullptr};
   fds[kFdRecord].reset(record_fd);
   for (int i = kFdRecord + 1; i < kFdCount; ++i) fds[i].reset(numbers[i]);
   for (UniqueFd& fd : fds) fcntl(fd.get(), F_SETFD, FD_CLOEXEC);  // not for what actors start
+  take_up_output(fds);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != bootstrap->parent_pid) _exit(1);  // it died before the line above
   guard_register(fds[kFdGuard].get(), getpid());
@@ -161,6 +162,8 @@ ProcMesh HostMesh::spawn_procs(const Dims& dims, const std::string& name) const 
     launch.use_fork_server = false;
     launch.argv = runtime_->argv_;
     launch.env = env;
+    launch.output.mesh = name;
+    launch.output.rank = dims.empty() ? -1 : static_cast<int64_t>(rank);
     launch.label = "rank " + Point(static_cast<int64_t>(rank), extent).to_string() + " of procs '" + name + "'";
   }
   auto nodes = runtime_->process_->host().spawn(launches);

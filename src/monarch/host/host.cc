@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -25,6 +26,8 @@ constexpr int64_t kUnlinkedLimitNs = 1'000'000'000;
 constexpr int64_t kUnobservedNs = 1'000'000'000;
 // How long after everybody was killed the fork server may take to say so.
 constexpr int64_t kReapLimitNs = 500'000'000;
+// How long a death waits for the last lines of the dead.
+constexpr int64_t kTailLimitNs = 200'000'000;
 
 // monarch-guard lies beside this library, or in bin/ beside it.
 std::string guard_program() {
@@ -55,8 +58,12 @@ std::string cause_of(const std::string& label, pid_t pid, const ExitStatus& stat
 
 }  // namespace
 
-Host::Host(Reactor& reactor, Node& node, Connector& connector, JobAddress address)
-    : reactor_(reactor), node_(node), connector_(connector), address_(std::move(address)) {}
+Host::Host(Reactor& reactor, Node& node, Connector& connector, JobAddress address, OutputRoute output)
+    : reactor_(reactor),
+      node_(node),
+      connector_(connector),
+      address_(std::move(address)),
+      output_(std::move(output)) {}
 
 Host::~Host() {
   if (fork_socket_) reactor_.remove(fork_socket_.get());
@@ -131,6 +138,7 @@ void Host::start_fork_server(std::vector<std::string> argv, std::vector<std::str
 Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
   std::vector<NodeId> nodes;
   SystemRandom random;
+  const uint64_t mesh = random.next_u64();
   for (const Launch& launch : launches) {
     BootstrapFds fds;
     const NodeId id = random.next_u64() | 1;  // never 0
@@ -147,6 +155,10 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
     bootstrap.address = address_.to_text();
     bootstrap.transport = connector_.transport() == Transport::kUnix ? "unix" : "shm";
     bootstrap.payload = launch.payload;
+    OutputRoute::Ends output = output_.open(id, node_.id(), mesh, launch.output);
+    fds[kFdStdout] = std::move(output.out);
+    fds[kFdStderr] = std::move(output.err);
+    fds[kFdOutput] = std::move(output.route);
     node_.add_link(*link);
     {
       std::lock_guard lock(mutex_);
@@ -154,6 +166,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
       child.label = launch.label;
       child.link = *link;
       child.forked = launch.use_fork_server;
+      child.tail_lines = launch.tail_lines;
     }
     nodes.push_back(id);
     // shared: std::function must be copyable
@@ -206,9 +219,12 @@ void Host::launch_exec(NodeId node, const Launch& launch, Bootstrap bootstrap, B
   std::vector<int> numbers(kFdCount, -1);
   ProcessSpec spec;
   for (int i = kFdRecord + 1; i < kFdCount; ++i) {
+    if (i == kFdStdout || i == kFdStderr) continue;
     numbers[i] = fds[i].get();
     spec.keep_fds.push_back(fds[i].get());
   }
+  spec.stdout_fd = fds[kFdStdout].get();
+  spec.stderr_fd = fds[kFdStderr].get();
   auto record = write_bootstrap(bootstrap, numbers);
   if (!record) return on_not_started(node, record.error().message);
   spec.keep_fds.push_back(record->get());
@@ -386,6 +402,7 @@ bool Host::on_link_lost(NodeId node) {
 
 // A process is declared down once, when its exit status is known and all that it had sent has been delivered.
 void Host::settle(NodeId node) {
+  if (!has_tail(node)) return;
   std::string why;
   std::shared_ptr<Link> link;
   {
@@ -394,6 +411,7 @@ void Host::settle(NodeId node) {
     if (!child.exited || !child.link_lost || std::exchange(child.declared, true)) return;
     why = child.stopping.empty() ? cause_of(child.label, child.pid, child.status) : "stopped: " + child.stopping;
     if (child.cut_off) why += "; it had closed its connection and did not end";
+    why += child.tail.value_or("");
     // Who was asked to end ends with 0, or is killed. Anything else is news.
     const bool as_asked = child.status.code == 0 && (child.status.signal == 0 || child.status.signal == SIGKILL);
     child.declared_ns = monotonic_ns();
@@ -405,6 +423,70 @@ void Host::settle(NodeId node) {
   tell_others(node, why);
   reactor_.after(kUnobservedNs, [this, node] { report_unobserved(node); });
   check_waiting();
+}
+
+// True: its last lines are known, or not wanted, or it is too early for them. False: they come, and it will be settled.
+bool Host::has_tail(NodeId node) {
+  uint32_t lines;
+  {
+    std::lock_guard lock(mutex_);
+    Child& child = children_[node];
+    if (child.tail_lines == 0 || child.tail || !child.exited || !child.link_lost || child.declared) return true;
+    if (!child.stopping.empty()) return true;
+    if (std::exchange(child.tail_asked, true)) return false;
+    lines = child.tail_lines;
+  }
+  auto answer = output_.tail(node, OutputStream::kStderr, lines);
+  if (!answer) return true;
+  auto fd = std::make_shared<UniqueFd>(std::move(*answer));  // shared: by the callback and the time limit
+  reactor_.add(fd->get(), EPOLLIN, [this, node, fd](uint32_t) {
+    std::string text(64 << 10, '\0');
+    const ssize_t count = read(fd->get(), text.data(), text.size());
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    reactor_.remove(fd->get());
+    text.resize(count > 0 ? static_cast<size_t>(count) : 0);
+    note_tail(node, text);
+  });
+  reactor_.after(kTailLimitNs, [this, node, fd] {
+    reactor_.remove(fd->get());
+    note_tail(node, "");
+  });
+  return false;
+}
+
+void Host::note_tail(NodeId node, const std::string& text) {
+  {
+    std::lock_guard lock(mutex_);
+    Child& child = children_[node];
+    if (child.tail) return;
+    child.tail.emplace();
+    if (!text.empty()) *child.tail = "\nThe last that it printed to stderr:\n  ";
+    for (char c : text) {
+      *child.tail += c;
+      if (c == '\n') *child.tail += "  ";
+    }
+  }
+  settle(node);
+}
+
+Status Host::set_output(const std::vector<NodeId>& nodes, const OutputOptions& options, std::function<void()> done) {
+  auto fd = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));  // shared: std::function is copyable
+  auto sent = output_.set_options(nodes, options, fd->get());
+  if (!sent) return sent.error();
+  if (*sent == 0) {
+    reactor_.post(std::move(done));
+    return Ok{};
+  }
+  auto left = std::make_shared<int64_t>(*sent);  // as fd
+  reactor_.add(fd->get(), EPOLLIN, [this, fd, left, done = std::move(done)](uint32_t) {
+    eventfd_t count = 0;
+    eventfd_read(fd->get(), &count);
+    *left -= static_cast<int64_t>(count);
+    if (*left > 0) return;
+    reactor_.remove(fd->get());
+    done();
+  });
+  return Ok{};
 }
 
 // Others may have links to it, or want one, and cannot know how it ended.

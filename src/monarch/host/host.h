@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -15,13 +16,15 @@
 #include "monarch/host/connector.h"
 #include "monarch/host/fork_server.h"
 #include "monarch/host/job_address.h"
+#include "monarch/host/output/output_route.h"
 #include "monarch/host/process.h"
 
 namespace monarch {
 
 class Host {
  public:
-  Host(Reactor& reactor, Node& node, Connector& connector, JobAddress address);
+  // `output` leads to what shows the output of workers.
+  Host(Reactor& reactor, Node& node, Connector& connector, JobAddress address, OutputRoute output);
   ~Host();
 
   // Any thread. The command that becomes the fork server; `argv` gets the number of its socket appended. Starting takes
@@ -37,9 +40,11 @@ class Host {
     std::string cwd;                // exec only; empty: as here
     std::string payload;            // for the language on top
     std::string label;              // for people: "rank {'gpus': 2/4} of procs 'trainer'"
+    OutputName output;              // who it is in what it prints
+    uint32_t tail_lines = 0;        // so many of its last lines on stderr are told with its death
   };
-  // Any thread. New processes, one for each entry, which can be sent to at once. Returns before they exist; one that
-  // cannot be started is a node that goes down.
+  // Any thread. New processes, one for each entry, which are one mesh and can be sent to at once. Returns before they
+  // exist; one that cannot be started is a node that goes down.
   Result<std::vector<NodeId>> spawn(const std::vector<Launch>& launches);
 
   // Any thread. Asks the processes to end, kills those that have not after `grace_ns`; `done` runs on the reactor when
@@ -47,6 +52,10 @@ class Host {
   void stop(const std::vector<NodeId>& nodes, const std::string& reason, int64_t grace_ns, std::function<void()> done);
   // As stop, for every process that is left; no process is started any more.
   void stop_all(const std::string& reason, int64_t grace_ns, std::function<void()> done);
+
+  // Any thread. How the lines of these processes are shown from now on; `done` runs on the reactor when the change is
+  // made, and what they had printed before is out.
+  Status set_output(const std::vector<NodeId>& nodes, const OutputOptions& options, std::function<void()> done);
 
   // Node's hook: a link ended. True: it is a process of ours, whose end will be declared with its exit status.
   bool on_link_lost(NodeId node);
@@ -68,7 +77,10 @@ class Host {
   void start_guard();
 
   // In a child that fork() made: what it must not keep open.
-  void after_fork_in_child() { guard_pipe_.reset(); }
+  void after_fork_in_child() {
+    guard_pipe_.reset();
+    output_.after_fork_in_child();
+  }
 
  private:
   struct Child {
@@ -86,6 +98,9 @@ class Host {
     bool cut_off = false;  // it lived on without its link, and was killed for it
     std::string epitaph;   // declared, though nobody had asked it to stop
     int64_t declared_ns = 0;
+    uint32_t tail_lines = 0;
+    bool tail_asked = false;
+    std::optional<std::string> tail;  // its last lines on stderr, once they are known
     int64_t observed_ns = 0;  // when somebody was last told that a call which needs it has failed; 0: never
     bool reported = false;
   };
@@ -106,6 +121,8 @@ class Host {
   void on_exited(NodeId node, ExitStatus status);
   void on_not_started(NodeId node, const std::string& why);
   void settle(NodeId node);
+  bool has_tail(NodeId node);
+  void note_tail(NodeId node, const std::string& text);
   void tell_others(NodeId node, const std::string& why);
   void kill_child(NodeId node);
   void check_waiting();
@@ -114,6 +131,7 @@ class Host {
   Node& node_;
   Connector& connector_;
   const JobAddress address_;
+  OutputRoute output_;
 
   mutable std::mutex mutex_;
   std::unordered_map<NodeId, Child> children_;

@@ -31,6 +31,8 @@ struct ChildPlan {
   const int* fds;
   size_t fd_count;
   const char* cwd;
+  int stdout_fd;
+  int stderr_fd;
   bool death_signal;
   pid_t parent;
   volatile int error;
@@ -51,6 +53,8 @@ struct ChildPlan {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (plan->stdout_fd >= 0) dup2(plan->stdout_fd, STDOUT_FILENO);
+  if (plan->stderr_fd >= 0) dup2(plan->stderr_fd, STDERR_FILENO);
   for (size_t i = 0; i < plan->fd_count; ++i) fcntl(plan->fds[i], F_SETFD, 0);
   if (plan->cwd != nullptr && chdir(plan->cwd) != 0) {
     plan->error = errno;
@@ -66,15 +70,17 @@ struct ChildPlan {
 Result<Process> start_process(const ProcessSpec& spec) {
   std::vector<char*> argv = pointers(spec.argv);
   std::vector<char*> env = pointers(spec.env);
-  ChildPlan plan{program_of(spec).c_str(),
-                 argv.data(),
-                 env.data(),
-                 spec.keep_fds.data(),
-                 spec.keep_fds.size(),
-                 spec.cwd.empty() ? nullptr : spec.cwd.c_str(),
-                 spec.death_signal,
-                 getpid(),
-                 0};
+  ChildPlan plan{.program = program_of(spec).c_str(),
+                 .argv = argv.data(),
+                 .env = env.data(),
+                 .fds = spec.keep_fds.data(),
+                 .fd_count = spec.keep_fds.size(),
+                 .cwd = spec.cwd.empty() ? nullptr : spec.cwd.c_str(),
+                 .stdout_fd = spec.stdout_fd,
+                 .stderr_fd = spec.stderr_fd,
+                 .death_signal = spec.death_signal,
+                 .parent = getpid(),
+                 .error = 0};
   // The child shares our memory until exec: no handler of ours may run in it.
   sigset_t all, previous;
   sigfillset(&all);

@@ -17,6 +17,8 @@ struct ProcessSpec {
   std::vector<std::string> env;   // "NAME=value", the whole environment
   std::vector<int> keep_fds;      // stay open in the child under the same numbers; all others are close-on-exec
   std::string cwd;                // empty: as here
+  int stdout_fd = -1;             // become its stdout and stderr; -1: as here
+  int stderr_fd = -1;
   bool death_signal = true;       // SIGKILL when the *thread* that starts it ends: start from the reactor
 };
 

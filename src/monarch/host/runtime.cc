@@ -1,5 +1,6 @@
 #include "monarch/host/runtime.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -21,9 +22,18 @@ uint64_t default_arena_bytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 4;
 }
 
+// A script may have been started without stdin, stdout or stderr. Descriptors of ours must not take their numbers: what
+// prints would write into them.
+void fill_standard_descriptors() {
+  for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);  // takes the lowest free number
+  }
+}
+
 }  // namespace
 
-void ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBell bell, Options options) {
+void ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBell bell, OutputRoute output,
+                           Options options) {
   jobs_ = std::make_unique<Jobs>(identity);
   job_address_ = std::move(address);
   job_address_text_ = job_address_.to_text();
@@ -38,6 +48,11 @@ void ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBell
   hooks.on_link_lost = [this](NodeId node, const Error& why) { return on_link_lost(node, why); };
   hooks.after = [this](int64_t delay_ns, std::function<void()> task) { reactor_.after(delay_ns, std::move(task)); };
   hooks.on_undeliverable = std::move(options.on_undeliverable);
+  if (output_) {
+    hooks.on_answered = [this](int64_t waited_ns) {
+      if (output_->is_behind_after(waited_ns)) output_->catch_up();
+    };
+  }
   node_ = std::make_unique<Node>(identity.node, *driver_, std::move(hooks));
   Connector::Events events;
   events.on_accepted = [this](std::shared_ptr<Link> link, bool guest) {
@@ -46,10 +61,11 @@ void ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBell
   };
   events.identity_for = [this](NodeId node) { return jobs_->identity_for(node); };
   connector_->set_sink(*node_, std::move(events));
-  host_ = std::make_unique<Host>(reactor_, *node_, *connector_, job_address_);
+  host_ = std::make_unique<Host>(reactor_, *node_, *connector_, job_address_, std::move(output));
 }
 
 Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options options) {
+  fill_standard_descriptors();
   Identity identity;
   SystemRandom random;
   identity.node = random.next_u64() | 1;
@@ -57,9 +73,13 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options option
   fill_random(identity.token.data(), identity.token.size());
   auto bell = OwnBell::make();
   if (!bell) return bell.error();
+  auto pump = OutputPump::make(options.stdout_fd, options.stderr_fd);
+  if (!pump) return pump.error();
   std::unique_ptr<ProcessRuntime> runtime(new ProcessRuntime);
+  runtime->output_ = std::move(*pump);
+  OutputRoute output(runtime->output_->route_socket(), [starting = runtime->output_.get()] { starting->start(); });
   runtime->build(identity, JobAddress::of_this_script(identity.job, identity.node), std::move(*bell),
-                 std::move(options));
+                 std::move(output), std::move(options));
   runtime->reception_ = std::make_shared<Reception>(runtime->reactor_, *runtime->node_, *runtime->host_,
                                                     runtime->job_address_, identity.token);
   runtime->node_->add_cell(Reception::id_of(identity.node).index, runtime->reception_);
@@ -79,7 +99,8 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
   options.transport = bootstrap.transport == "unix" ? Transport::kUnix : Transport::kShm;
   std::unique_ptr<ProcessRuntime> runtime(new ProcessRuntime);
   runtime->parent_ = bootstrap.parent;
-  runtime->build(identity, std::move(*address), std::move(*bell), std::move(options));
+  runtime->build(identity, std::move(*address), std::move(*bell), OutputRoute(std::move(fds[kFdOutput])),
+                 std::move(options));
   if (auto listening = runtime->connector_->listen(std::move(fds[kFdListener])); !listening) return listening.error();
   wire(*runtime);
   auto link = runtime->connector_->adopt_parent(bootstrap, fds);
@@ -99,6 +120,7 @@ void ProcessRuntime::shutdown(int64_t grace_ns) {
   }
   dismiss_guests();
   stop_children(job_address_.name() + " has ended", grace_ns);
+  if (output_) output_->finish();  // what the dead have left
   reactor_.post_and_wait([this] { connector_->close(); });
   node_->close_links();
   reactor_.stop();
@@ -132,8 +154,19 @@ void ProcessRuntime::stop_children(const std::string& reason, int64_t grace_ns) 
   condition.wait(lock, [&] { return done; });
 }
 
+void ProcessRuntime::before_fork() {
+  if (output_) output_->before_fork();
+  reactor_.before_fork();
+}
+
+void ProcessRuntime::after_fork_in_parent() {
+  reactor_.after_fork_in_parent();
+  if (output_) output_->after_fork_in_parent();
+}
+
 void ProcessRuntime::after_fork_in_child() {
   if (host_) host_->after_fork_in_child();
+  if (output_) output_->after_fork_in_child();
   reactor_.after_fork_in_child();
 }
 

@@ -15,6 +15,7 @@
 #include "monarch/host/host.h"
 #include "monarch/host/jobs.h"
 #include "monarch/host/reception.h"
+#include "monarch/host/output/output_pump.h"
 
 namespace monarch {
 
@@ -25,6 +26,8 @@ class ProcessRuntime {
     uint64_t arena_bytes_max = 0;  // 0: a quarter of the machine's memory
     // Any thread. A one-way message that the client itself sent found nobody.
     std::function<void(const std::string&)> on_undeliverable;
+    int stdout_fd = 1;  // root: where the lines of workers go; -1: nowhere
+    int stderr_fd = 2;
   };
 
   // The runtime of a script: the root of its job.
@@ -42,6 +45,7 @@ class ProcessRuntime {
   NodeId parent() const { return parent_; }
 
   // ---- Handles that leave their job (docs/design/008) ----
+  const JobId& job() const { return job_address_.job; }
   // Of this process's own job, for handles.
   const std::string& job_address() const { return job_address_text_; }
   // Any thread. Asks the job's script to put the token where other processes of this user find it. The call ends with
@@ -59,6 +63,8 @@ class ProcessRuntime {
   void note_answer(const PendingCall& call, const std::vector<NodeId>& nodes);
   // Whether messages of this process may leave its job: it is a guest, or has had one.
   bool knows_other_jobs() const { return jobs_->any_other(); }
+  // What shows the output of the job's workers. Null in a worker.
+  OutputPump* output() { return output_.get(); }
 
   // Worker: waits until the owner asks this process to end, or is gone. Returns the reason. At most `limit_ns` at a
   // time; nullopt: not yet (the caller looks at its signals).
@@ -73,8 +79,8 @@ class ProcessRuntime {
   // Stops all processes of this host object, and waits for their end. Not from the reactor.
   void stop_children(const std::string& reason, int64_t grace_ns);
   // Around fork(): the child may not use the runtime, and keeps nothing of it open.
-  void before_fork() { reactor_.before_fork(); }
-  void after_fork_in_parent() { reactor_.after_fork_in_parent(); }
+  void before_fork();
+  void after_fork_in_parent();
   void after_fork_in_child();
 
   // Stops all processes of this host object, closes the links, ends the reactor. Idempotent. Not from the reactor.
@@ -82,7 +88,7 @@ class ProcessRuntime {
 
  private:
   ProcessRuntime() = default;
-  void build(const Identity& identity, JobAddress address, OwnBell bell, Options options);
+  void build(const Identity& identity, JobAddress address, OwnBell bell, OutputRoute output, Options options);
   std::shared_ptr<PendingCall> ask(NodeId script, Reception::Method method, const std::vector<NodeId>& nodes);
   void on_control(Link& link, MessagePtr message);
   bool on_link_lost(NodeId node, const Error& why);
@@ -104,6 +110,7 @@ class ProcessRuntime {
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<Connector> connector_;
+  std::unique_ptr<OutputPump> output_;
   std::unique_ptr<Host> host_;
   std::shared_ptr<Reception> reception_;  // shared: with the node's table. In the script only
   bool shut_down_ = false;

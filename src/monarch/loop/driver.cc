@@ -37,8 +37,9 @@ void pause_cpu() { __builtin_ia32_pause(); }
 
 int64_t spin_budget_ns() { return recent_wait_ns < kShortWaitNs ? kSpinNs : kShortSpinNs; }
 
-void remember_wait(int64_t waited_ns) {
+int64_t remember_wait(int64_t waited_ns) {
   recent_wait_ns += (std::min(waited_ns, kLongWaitNs) - recent_wait_ns) / 4;
+  return waited_ns;
 }
 
 }  // namespace
@@ -151,6 +152,7 @@ void Driver::notify(Waiter& waiter) {
 
 WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t deadline_ns,
                         int64_t max_sleep_ns) {
+  waiter.waited_ns_ = 0;
   if (ready(context)) return WaitResult::kReady;
   bool leading = false;
   int64_t start_ns = 0;  // read late: a wait that ends at once should not pay for the clock
@@ -161,7 +163,7 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
     const bool found = leading && poll_ready();
     if (ready(context)) {
       if (leading) leave();
-      if (start_ns != 0) remember_wait(monotonic_ns() - start_ns);
+      if (start_ns != 0) waiter.waited_ns_ += remember_wait(monotonic_ns() - start_ns);
       return WaitResult::kReady;
     }
     const bool look_at_clock = rounds % 16 == 0;
@@ -194,7 +196,7 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
       error = leading ? sleep_as_leader(waiter, ready, context, limit_ns)
                       : sleep_as_follower(waiter, ready, context, limit_ns);
       if (error == ETIMEDOUT && max_sleep_ns < left_ns) error = EINTR;
-      remember_wait(monotonic_ns() - start_ns);
+      waiter.waited_ns_ += remember_wait(monotonic_ns() - start_ns);
       start_ns = 0;  // woken: spin again briefly, since more may follow
       if (error != EINTR) continue;
     }

@@ -40,10 +40,14 @@ class Waiter {
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
 
+  // How long the last wait took; 0 if it ended so soon that nobody looked at the clock. Its own thread.
+  int64_t waited_ns() const { return waited_ns_; }
+
  private:
   friend class Driver;
   enum Sleep : uint32_t { kRunning = 0, kFollower = 1, kLeader = 2 };
   std::atomic<uint32_t> sleep_{kRunning};
+  int64_t waited_ns_ = 0;
 };
 
 enum class WaitResult { kReady, kTimeout, kInterrupted };

@@ -46,6 +46,7 @@ void MeshCall::check_not_own() const {
 
 std::optional<CallError> MeshCall::wait(int64_t deadline_ns) const {
   const WaitState state{call_.get(), Turn::current()};
+  int64_t waited_ns = 0;
   if (!wait_is_over(&state)) {
     Driver& driver = info_->node->driver();
     if (Turn* turn = Turn::current()) {
@@ -55,9 +56,13 @@ std::optional<CallError> MeshCall::wait(int64_t deadline_ns) const {
     } else {
       Waiter waiter;
       wait_with(driver, *call_, waiter, state, deadline_ns);
+      waited_ns = waiter.waited_ns();
     }
   }
-  if (decided()) return failure();
+  if (decided()) {
+    if (state.turn == nullptr) info_->node->answered(waited_ns);
+    return failure();
+  }
   CallError error;
   const std::string progress = std::to_string(call_->received()) + " of " + std::to_string(size()) + " ranks answered";
   if (state.turn != nullptr && state.turn->stopping()) {

@@ -118,6 +118,7 @@ struct TestFactory : CellFactory {
 };
 
 [[noreturn]] inline void run_worker(const Bootstrap& bootstrap, BootstrapFds fds) {
+  take_up_output(fds);
   guard_register(fds[kFdGuard].get(), getpid());
   TestFactory factory;
   auto runtime = ProcessRuntime::make_worker(bootstrap, std::move(fds), {}, [&](ProcessRuntime& made) {

@@ -1,0 +1,95 @@
+// The processes that may print, and how each of their lines is introduced: "[3] ", and "[trainer 3] " as soon as
+// processes of more than one mesh have printed.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "monarch/base/unique_fd.h"
+#include "monarch/host/output/line_folder.h"
+#include "monarch/host/output/line_splitter.h"
+#include "monarch/host/output/line_tail.h"
+#include "monarch/host/output/output_route.h"
+
+namespace monarch {
+
+inline constexpr int kStreams = 2;  // stdout and stderr
+
+// The processes of one spawn.
+struct SpeakerMesh {
+  std::string name;          // "trainer"; "trainer#2" for the second of that name
+  std::string parent;        // who has started it: "", or "0/"
+  std::string parent_named;  // the same: "", or "generator 0/"
+  bool has_printed = false;
+  struct Fold {
+    LineFolder lines;
+    int64_t due_ns = 0;  // when they are shown, unless there are none
+  };
+  Fold folds[kStreams];
+};
+
+struct Speaker;
+
+// One pipe.
+struct SpeakerStream {
+  Speaker* speaker = nullptr;
+  OutputStream which = OutputStream::kStdout;
+  UniqueFd pipe;  // none: its end was seen
+  LineSplitter splitter;
+  LineTail tail;
+  uint64_t dropped = 0;  // lines, not announced yet
+};
+
+struct Speaker {
+  NodeId node = 0;
+  int64_t rank = -1;
+  std::shared_ptr<SpeakerMesh> mesh;  // shared by the mesh's processes, and by who folds their lines
+  OutputOptions options;
+  std::string who;        // "3", "3/0", "procs"
+  std::string who_named;  // "trainer 3", "trainer 3/helper 0", "procs"
+  std::string plain, named, full;  // prefixes: of who, of who_named, the long one
+  UniqueFd log_file;
+  SpeakerStream streams[kStreams];
+};
+
+// Belongs to one thread.
+class Speakers {
+ public:
+  explicit Speakers(std::string host_name) : host_name_(std::move(host_name)) {}
+
+  // A process that is about to start, of a node that is not known yet.
+  Speaker& add(const OutputRequest& request);
+  Speaker* find(NodeId node);
+  // Both its pipes have ended: its tails are kept, of the last processes that ended.
+  void remove(Speaker& speaker);
+  // The last lines of a process, ended or not; empty if it is not known.
+  std::string tail(NodeId node, OutputStream stream, uint32_t lines);
+
+  void note_printed(SpeakerMesh& mesh);
+  // What stands before a line of `speaker`, which is about to be shown: "[3] ", or nothing.
+  const std::string& prefix(Speaker& speaker);
+  // What stands before a folded line of `group`: "[ranks 0-31] ".
+  std::string prefix(const SpeakerMesh& mesh, const LineFolder::Group& group) const;
+
+  auto& all() { return speakers_; }
+
+ private:
+  struct Ended {
+    NodeId node;
+    LineTail tails[kStreams];
+  };
+  std::string unique_name(const std::string& parent, const std::string& name);
+
+  static constexpr size_t kEndedMax = 64;
+
+  const std::string host_name_;
+  std::unordered_map<NodeId, std::unique_ptr<Speaker>> speakers_;
+  std::unordered_map<uint64_t, std::weak_ptr<SpeakerMesh>> meshes_;
+  std::unordered_map<std::string, int> names_;  // how many meshes of one parent have had this name
+  std::deque<Ended> ended_;
+  int meshes_printed_ = 0;
+};
+
+}  // namespace monarch

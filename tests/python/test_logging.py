@@ -1,0 +1,655 @@
+"""What processes print reaches the script's own streams: all of it, in order, and with who said it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from script_run import PROLOGUE, WAYS, Run
+
+ways = pytest.mark.parametrize("way", WAYS)
+
+TALKER = """
+class Talker(Actor):
+    @endpoint
+    def say(self, *lines):
+        for line in lines:
+            print(line)
+    @endpoint
+    def complain(self, line):
+        print(line, file=sys.stderr)
+    @endpoint
+    def count(self, lines):
+        for i in range(lines):
+            print("line", i)
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def die(self, last):
+        sys.stderr.write(last)
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    @endpoint
+    def nest(self, name, *lines):
+        self.nested = this_host().spawn_procs(per_host={"n": 2}, name=name).spawn("nested", Talker)
+        self.nested.say.call(*lines).get()
+        return self.nested
+def talkers(count=2, name=None):
+    return this_host().spawn_procs(per_host={"gpus": count}, name=name).spawn("talkers", Talker)
+"""
+
+
+def per_speaker(text):
+    """Who -> what they said, in order."""
+    said = {}
+    for line in text.splitlines():
+        who, what = re.fullmatch(r"\[([^\]]*)\] (.*)", line).groups()
+        said.setdefault(who, []).append(what)
+    return said
+
+
+# ---- Who said it ----
+
+
+@ways
+def test_each_stream_reaches_its_own_with_the_rank(way):
+    run = Run(TALKER + """
+t = talkers()
+t.say.call("to stdout", "", "again").get()
+t.complain.call("to stderr").get()
+""", way=way).done()  # fmt: skip
+    assert run.status == 0
+    assert per_speaker(run.out) == {rank: ["to stdout", "", "again"] for rank in "01"}
+    assert sorted(run.err.splitlines()) == ["[0] to stderr", "[1] to stderr"]
+
+
+@ways
+def test_whoever_prints_in_a_process(way):
+    run = Run(TALKER + """
+class Many(Actor):
+    @endpoint
+    def print(self):
+        import ctypes
+        print("Python", "pieces")
+        os.write(1, b"a system call\\n")
+        subprocess.run(["echo", "a process"])
+        ctypes.CDLL(None).printf(b"C\\n")
+        if os.fork() == 0:
+            print("a fork", flush=True)
+            os._exit(0)
+        os.wait()
+        print("C without an end of its line", end="")
+        sys.stdout.flush()
+        ctypes.CDLL(None).printf(b", and more of it")
+this_host().spawn_procs().spawn("many", Many).print.call_one().get()
+""", way=way).ok()  # fmt: skip
+    assert per_speaker(run.out) == {
+        "procs": [
+            *("Python pieces", "a system call", "a process", "C", "a fork"),
+            "C without an end of its line, and more of it",
+        ]
+    }
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("way", ["fork", "exec"])
+def test_lines_of_several_processes_do_not_mix(way, unbuffered):
+    run = Run("""
+class Talker(Actor):
+    @endpoint
+    def talk(self, times):
+        for _ in range(times):
+            print("a", "line", "of", "several", "pieces")
+            print("a", "line", "of", "several", "pieces", file=sys.stderr)
+this_host().spawn_procs(per_host={"gpus": 3}).spawn("talkers", Talker).talk.call(300).get()
+""", way=way, env={"PYTHONUNBUFFERED": unbuffered}).done()  # fmt: skip
+    for text in (run.out, run.err):
+        assert per_speaker(text) == {rank: ["a line of several pieces"] * 300 for rank in "012"}
+
+
+def test_meshes_are_named_when_several_print():
+    run = Run(TALKER + """
+trainer, silent = talkers(2, "trainer"), talkers(1, "silent")
+silent.pid.call().get()
+trainer.slice(gpus=1).say.call("alone").get()
+alone = this_host().spawn_procs(name="evaluator").spawn("t", Talker)
+alone.say.call("two of us").get()
+trainer.slice(gpus=1).say.call("still here").get()
+""").ok()  # fmt: skip
+    assert run.out == "[1] alone\n[evaluator] two of us\n[trainer 1] still here\n"
+
+
+@ways
+def test_workers_of_workers_say_whose_they_are(way):
+    run = Run(TALKER + """
+t = talkers(2, "trainer")
+nested = t.slice(gpus=1).nest.call_one("helpers", "hello").get()
+t.slice(gpus=0).say.call_one("top").get()
+nested.say.call("called from the script").get()
+""", way=way).ok()  # fmt: skip
+    said = per_speaker(run.out)
+    # The nested ones print first: until the second mesh prints there is nothing to tell apart.
+    assert {who: said[who] for who in ("1/0", "1/1")} == {"1/0": ["hello"], "1/1": ["hello"]}
+    assert said["trainer 0"] == ["top"]
+    assert said["trainer 1/helpers 0"] == said["trainer 1/helpers 1"] == ["called from the script"]
+
+
+def test_without_prefix():
+    run = Run(TALKER + "talkers(1).say.call('plain').get()\n", env={"HYPERACTOR_PREFIX_WITH_RANK": "false"}).ok()
+    assert run.out == "plain\n"
+
+
+def test_workers_have_no_terminal():
+    Run("""
+class A(Actor):
+    @endpoint
+    def terminal(self):
+        return sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty(), os.isatty(1)
+    @endpoint
+    def say(self):
+        print("on the terminal")
+terminal, slave = os.openpty()
+for fd in range(3):
+    os.dup2(slave, fd)
+a = this_host().spawn_procs().spawn("a", A)
+assert a.terminal.call_one().get() == (False, False, False, False)
+a.say.call_one().get()
+assert os.read(terminal, 1000) == b"[procs] on the terminal\\r\\n"
+""").ok()  # fmt: skip
+
+
+# ---- Order, and nothing lost ----
+
+
+@ways
+def test_what_was_printed_before_the_answer_stands_before_what_the_script_prints_next(way):
+    run = Run(TALKER + """
+t = this_host().spawn_procs().spawn("t", Talker)
+for i in range(300):
+    t.say.call_one(f"worker {i}").get()
+    print("script", i)
+async def main():
+    for i in range(300, 400):
+        await t.say.call_one(f"worker {i}")
+        print("script", i)
+asyncio.run(main())
+""", way=way).ok()  # fmt: skip
+    assert run.out == "".join(f"[procs] worker {i}\nscript {i}\n" for i in range(400))
+
+
+ENDS = {
+    "end": "t.count.call(5000).get()",
+    "unheard": "t.count.broadcast(5000)\nt.pid.call().get()",
+    "stop": "t.count.call(5000).get()\nprocs.stop().get()\nprint('[stop] ped', flush=True)",
+    "exception": "t.count.call(5000).get()\nraise SystemExit(0)",
+}
+
+
+@ways
+@pytest.mark.parametrize("end", ENDS)
+def test_nothing_is_lost_at_the_end(way, end):
+    source = "procs = this_host().spawn_procs(per_host={'gpus': 4})\nt = procs.spawn('t', Talker)\n"
+    run = Run(TALKER + source + ENDS[end], way=way).ok()
+    expected = {str(rank): [f"line {i}" for i in range(5000)] for rank in range(4)}
+    if end == "stop":
+        assert run.out.endswith("\n[stop] ped\n")
+        expected["stop"] = ["ped"]
+    assert per_speaker(run.out) == expected
+
+
+@ways
+def test_nothing_is_lost_when_a_process_dies(way):
+    run = Run(TALKER + """
+class Mortal(Actor):
+    @endpoint
+    def die(self):
+        for i in range(3000):
+            print("line", i)
+        sys.stderr.write("last words, without an end")
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+try:
+    this_host().spawn_procs().spawn("m", Mortal).die.call_one().get()
+except SupervisionError as error:
+    print("[script] " + ("sig=9" in str(error)) * "dead")
+""", way=way).done()  # fmt: skip
+    assert run.status == 0
+    assert per_speaker(run.out) == {"procs": [f"line {i}" for i in range(3000)], "script": ["dead"]}
+    assert run.out.endswith("[script] dead\n")
+    assert run.err == "[procs] last words, without an end\n"
+
+
+def test_nothing_of_a_workers_workers_is_lost_when_it_dies():
+    run = Run(TALKER + """
+t = talkers(1, "top")
+nested = t.slice(gpus=0).nest.call_one("nested", "hello").get()
+nested.count.call(2000).get()
+try:
+    t.die.call("").get()
+except SupervisionError:
+    pass
+""").ok()  # fmt: skip
+    expected = ["hello", *(f"line {i}" for i in range(2000))]
+    assert per_speaker(run.out) == {"0/0": expected, "0/1": expected}
+
+
+def test_long_lines_are_whole_up_to_a_mebibyte():
+    run = Run(TALKER + """
+t = this_host().spawn_procs().spawn("t", Talker)
+t.say.call_one("x" * 100_000, "y" * 2**20, "z" * (2**20 + 5)).get()
+""").ok()  # fmt: skip
+    assert run.out == "".join(f"[procs] {line}\n" for line in ("x" * 100_000, "y" * 2**20, "z" * 2**20, "z" * 5))
+
+
+def test_what_outlives_the_script_does_not_hold_up_its_end():
+    run = Run("""
+class A(Actor):
+    @endpoint
+    def start(self):
+        loop = "while True: print('still here', flush=True)"
+        return subprocess.Popen([sys.executable, "-c", loop], start_new_session=True, env={},
+                                stderr=subprocess.DEVNULL).pid
+    @endpoint
+    def start_quiet(self):
+        return subprocess.Popen(["sleep", "1000"], start_new_session=True, env={}).pid
+a = this_host().spawn_procs(name="a").spawn("a", A)
+print("[pid]", a.start.call_one().get(), a.start_quiet.call_one().get(), flush=True)
+""")  # fmt: skip
+    run.done(limit=10)
+    assert run.status == 0
+    pids = [int(pid) for pid in re.search(r"^\[pid\] (\d+) (\d+)$", run.out, re.MULTILINE).groups()]
+    os.kill(pids[1], signal.SIGKILL)
+
+
+# ---- A slow reader, or none ----
+
+
+def test_a_slow_reader_holds_up_who_prints_and_nobody_else():
+    run = Run(TALKER + """
+t, others = talkers(2), talkers(1, "others")
+others.pid.call().get()
+flood = t.count.call(200_000)
+try:
+    flood.get(timeout=1)
+    sys.exit("the writers were not held up")
+except TimeoutError:
+    pass
+for _ in range(20):
+    others.pid.call().get(timeout=5)
+os.kill(others.pid.call().get(timeout=5).item(gpus=0), signal.SIGKILL)
+try:
+    others.pid.call().get(timeout=5)
+except SupervisionError as error:
+    print("sig=9" in str(error), file=sys.stderr)
+flood.get()
+""")  # fmt: skip
+    assert run.err_line(limit=20) == "True\n"  # nobody has read yet
+    run.done()
+    assert (run.status, run.err) == (0, "True\n")
+    assert per_speaker(run.out) == {rank: [f"line {i}" for i in range(200_000)] for rank in "01"}
+
+
+def test_a_slow_reader_may_lose_lines_instead():
+    run = Run(TALKER + """
+procs = this_host().spawn_procs(per_host={"gpus": 2})
+async def main():
+    await procs.logging_option(on_slow="drop")
+asyncio.run(main())
+procs.spawn("t", Talker).count.call(100_000).get(timeout=20)
+print("done", file=sys.stderr)
+""")  # fmt: skip
+    assert run.err_line(limit=20) == "done\n"  # nobody has read yet
+    run.done()
+    for lines in per_speaker(run.out).values():
+        dropped = [
+            re.fullmatch(r"monarch: (\d+) lines were dropped here: .*stdout is too slow", line) for line in lines
+        ]
+        numbers = [int(line.split()[1]) for line, found in zip(lines, dropped, strict=True) if not found]
+        assert numbers == sorted(numbers)
+        assert len(numbers) + sum(int(found[1]) for found in dropped if found) == 100_000
+    assert "dropped here" in run.out
+
+
+@pytest.mark.parametrize("redirect", ["> /dev/full", ">&-", "2>&-", "<&- >&- 2>&-", "| true"])
+def test_a_script_that_cannot_print(redirect, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(PROLOGUE.replace("sys.stdout.re", "sys.stdout and sys.stdout.re") + TALKER + """
+t = talkers()
+t.count.call(1000).get()
+t.complain.call("complaint").get()
+assert len(t.pid.call().get()) == 2
+os._exit(5)
+""")  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} {script} {redirect}; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 5
+    assert done.stdout == "" or redirect == "2>&-"
+    lines = [line for line in done.stderr.splitlines() if not line.endswith("] complaint")]
+    if redirect == "> /dev/full":
+        assert [line.split(":")[0] for line in lines] == ["monarch"] and "No space left on device" in lines[0]
+    else:
+        assert lines == []
+
+
+# ---- logging_option ----
+
+
+def test_the_long_prefix_and_back():
+    run = Run(TALKER + """
+import socket
+async def main():
+    procs = this_host().spawn_procs(per_host={"gpus": 2})
+    t = procs.spawn("t", Talker)
+    await t.say.call("short")
+    await procs.logging_option(stream_to_client=True)
+    await t.say.call("long")
+    await procs.slice(gpus=1).logging_option()
+    await t.say.call("mixed")
+    print("[script]", socket.gethostname(), *[f"{node:016x}" for node in procs._nodes])
+asyncio.run(main())
+""").ok()  # fmt: skip
+    host, *nodes = re.search(r"\[script\] (.*)", run.out)[1].split()
+    expected = ["[0] short", "[1] short", f"[{host} {nodes[0]}] [0] long", f"[{host} {nodes[1]}] [1] long"]
+    expected += [f"[{host} {nodes[0]}] [0] mixed", "[1] mixed"]
+    assert sorted(run.out.splitlines()[:-1]) == sorted(expected)
+
+
+@ways
+def test_a_window_folds_lines_and_keeps_who_said_them(way):
+    run = Run(TALKER + """
+async def main():
+    procs = this_host().spawn_procs(per_host={"gpus": 8})
+    t = procs.spawn("t", Talker)
+    await procs.logging_option(stream_to_client=True, aggregate_window_sec=3600)
+    await t.say.call("loading the model")
+    await t.slice(gpus=slice(2, 5)).say.call("epoch 1 of training begins")
+    await t.slice(gpus=7).say.call("epoch 2 of training begins")
+    await t.slice(gpus=1).say.call("quite another thing")
+    print("[script] nothing yet")
+    await procs.logging_option(stream_to_client=True, aggregate_window_sec=None)
+    print("[script] flushed")
+    await procs.logging_option(stream_to_client=True, aggregate_window_sec=1)
+    await t.say.call("at the end of the window")
+    sys.stdin.readline()
+    await procs.logging_option(stream_to_client=True, aggregate_window_sec=3600)
+    await t.say.call("at the end of the script")
+asyncio.run(main())
+""", way=way)  # fmt: skip
+    run.line("[ranks 0-7] at the end of the window")
+    run.tell("\n")
+    assert run.ok().out.splitlines() == [
+        "[script] nothing yet",
+        "[8 similar log lines] [ranks 0-7] loading the model",
+        "[4 similar log lines] [ranks 2-4,7] epoch 1 of training begins",
+        "[1] quite another thing",
+        "[script] flushed",
+        "[8 similar log lines] [ranks 0-7] at the end of the window",
+        "[8 similar log lines] [ranks 0-7] at the end of the script",
+    ]
+
+
+def test_the_level_filters_records_and_nothing_else():
+    run = Run("""
+import logging
+class A(Actor):
+    def __init__(self):
+        logging.basicConfig(level=logging.DEBUG, format="%(message)s", stream=sys.stdout)
+    @endpoint
+    def log(self, round):
+        print("print", round)
+        for level in (logging.DEBUG, logging.INFO, logging.ERROR):
+            logging.getLogger("other").log(level, f"{logging.getLevelName(level)} {round}")
+            self.logger.log(level, f"{logging.getLevelName(level)} own {round}")
+async def main():
+    procs = this_host().spawn_procs()
+    a = procs.spawn("a", A)
+    await a.log.call(0)
+    await procs.logging_option(level=logging.ERROR)
+    await a.log.call(1)
+    await procs.logging_option()
+    await a.log.call(2)
+    await procs.logging_option(level=0)
+    await a.log.call(3)
+asyncio.run(main())
+""").ok()  # fmt: skip
+    lines = [re.sub(r"^\[procs\] (\[actor=[^\]]*\] )?", "", line) for line in run.out.splitlines()]
+    every = ["print", "DEBUG", "DEBUG own", "INFO", "INFO own", "ERROR", "ERROR own"]
+    expected = [every, [every[0], *every[-2:]], [every[0], *every[-4:]], every]
+    assert lines == [f"{line} {number}" for number, lines in enumerate(expected) for line in lines]
+
+
+def test_the_level_waits_for_logging_to_be_imported(tmp_path):
+    (tmp_path / "my_actors.py").write_text("""
+import sys
+from monarch.actor import Actor, endpoint
+class A(Actor):
+    @endpoint
+    def log(self):
+        assert "logging" not in sys.modules
+        import logging
+        logging.warning("filtered")
+        logging.error("shown")
+""")
+    (tmp_path / "script.py").write_text("""
+import asyncio
+from monarch.actor import this_host
+from my_actors import A
+async def main():
+    procs = this_host().spawn_procs()
+    await procs.logging_option(level=40)
+    await procs.spawn("a", A).log.call_one()
+asyncio.run(main())
+""")
+    run = Run(argv=[str(tmp_path / "script.py")], way="exec").done()
+    assert run.status == 0, run.err
+    assert run.err == "[procs] ERROR:root:[actor=<root>.<my_actors.A a>] shown\n"
+
+
+def test_an_actor_may_change_what_its_own_workers_print():
+    run = Run(TALKER + """
+class Boss(Actor):
+    @endpoint
+    async def run(self):
+        procs = this_host().spawn_procs(per_host={"n": 3}, name="nested")
+        await procs.logging_option(stream_to_client=True, aggregate_window_sec=3600)
+        await procs.spawn("t", Talker).say.call("the same")
+        await procs.logging_option()
+this_host().spawn_procs(name="boss").spawn("boss", Boss).run.call_one().get()
+""").ok()  # fmt: skip
+    assert run.out == "[3 similar log lines] [boss/ranks 0-2] the same\n"
+
+
+def test_logging_option_refuses_nonsense():
+    Run("""
+import contextlib
+async def main():
+    procs = this_host().spawn_procs()
+    async def fails(kind, text, **options):
+        try:
+            await procs.logging_option(**options)
+        except kind as error:
+            assert str(error) == text, error
+        else:
+            raise AssertionError(f"no {kind} for {options}")
+    await fails(RuntimeError, "cannot set aggregate window without streaming to client", aggregate_window_sec=1)
+    await fails(ValueError, "Invalid logging level: 300", level=300)
+    await fails(ValueError, "Invalid logging level: -1", level=-1)
+    await fails(ValueError, "Invalid logging level: INFO", level="INFO")
+    await fails(ValueError, 'on_slow must be "block" or "drop", but is \\'wait\\'', on_slow="wait")
+    await fails(ValueError, "aggregate_window_sec must be a number of seconds, but is -1",
+                stream_to_client=True, aggregate_window_sec=-1)
+    await procs.stop()
+    await fails(RuntimeError, "`ProcMesh` has already been stopped")
+asyncio.run(main())
+""").ok()  # fmt: skip
+
+
+# ---- Kept for later ----
+
+
+@pytest.mark.parametrize("lines", [0, 2, 5000])
+def test_a_death_tells_the_last_lines_on_stderr(lines):
+    run = Run(TALKER + """
+t = this_host().spawn_procs().spawn("t", Talker)
+for i in range(1200):
+    t.complain.call_one(f"complaint {i}").get()
+try:
+    t.die.call_one("the last").get()
+except SupervisionError as error:
+    print(error)
+""", env={"HYPERACTOR_MESH_TAIL_LOG_LINES": str(lines)}).done()  # fmt: skip
+    assert run.status == 0 and "sig=9" in run.out
+    told = run.out.partition("\nThe last that it printed to stderr:\n")[2].splitlines()
+    expected = [*(f"  complaint {i}" for i in range(1200)), "  the last"]
+    assert told == (expected[-min(lines, 1000) :] if lines else [])
+
+
+def test_the_death_of_a_workers_worker_tells_them_too():
+    run = Run(TALKER + """
+class Boss(Actor):
+    @endpoint
+    def run(self):
+        t = this_host().spawn_procs(name="nested").spawn("t", Talker)
+        t.complain.call_one("complaint").get()
+        try:
+            t.die.call_one("the last").get()
+        except SupervisionError as error:
+            return str(error)
+text = this_host().spawn_procs(name="boss").spawn("boss", Boss).run.call_one().get()
+assert text.endswith("\\nThe last that it printed to stderr:\\n  complaint\\n  the last"), text
+""", env={"HYPERACTOR_MESH_TAIL_LOG_LINES": "5"}).done()  # fmt: skip
+    assert run.status == 0
+    assert run.err == "[boss/nested] complaint\n[boss/nested] the last\n"
+
+
+@pytest.mark.parametrize("way", ["fork", "exec"])
+def test_file_capture(way, tmp_path):
+    env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
+    run = Run(TALKER + """
+t = talkers(2, "the trainers")
+t.say.call("to stdout").get()
+t.complain.call("to stderr").get()
+this_host().spawn_procs(name="alone").spawn("t", Talker).say.call("alone").get()
+""", env=env, way=way).done()  # fmt: skip
+    assert run.status == 0
+    folder = tmp_path / "somebody"
+    said = [line for line in run.err.splitlines() if line.startswith("monarch: ")]
+    assert len(said) == 1 and f"files in {folder}" in said[0]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    files = sorted(folder.iterdir())
+    texts = {file.name: file.read_text() for file in files}
+    assert sorted(texts.values()) == ["alone\n", "to stdout\nto stderr\n", "to stdout\nto stderr\n"]
+    assert all(re.fullmatch(r"monarch_log_\w+_(the_trainers|alone)_\w+_[01]\.log", name) for name in texts)
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+
+
+def test_files_are_not_put_into_somebody_elses_folder(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "somebody").symlink_to(tmp_path / "elsewhere")
+    env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
+    run = Run(TALKER + "talkers().say.call('shown').get()\n", env=env).done()
+    assert run.status == 0 and run.out.count("shown") == 2
+    assert re.fullmatch(r"monarch: what workers print cannot be written to [^\n]*\n", run.err)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# ---- Python's logging ----
+
+
+def test_records_say_which_actor_made_them():
+    run = Run("""
+import logging
+class A(Actor):
+    def __init__(self):
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(levelname)s <%(actor_prefix)s> %(message)s"))
+        logging.getLogger().addHandler(handler)
+    @endpoint
+    def log(self):
+        logging.warning("plain")
+        logging.warning("%d %s", 3, "%")
+        logging.warning("")
+        logging.warning(ValueError("an object"))
+        threading.Thread(target=logging.warning, args=["from a thread"]).start()
+    @endpoint
+    async def alog(self):
+        logging.warning("100% async")
+procs = this_host().spawn_procs(per_host={"gpus": 2})
+a = procs.slice(gpus=1).spawn("a", A)
+a.log.call().get()
+a.alog.call().get()
+""").ok()  # fmt: skip
+    me = "[actor=<root>.<__main__.A a>] "
+    assert run.out.splitlines() == [
+        f"[1] WARNING <{me}> {me}plain",
+        f"[1] WARNING <{me}> {me}3 %",
+        f"[1] WARNING <{me}> ",
+        f"[1] WARNING <{me}> {me}an object",
+        "[1] WARNING <> from a thread",
+        f"[1] WARNING <{me}> {me}100% async",
+    ]
+
+
+@pytest.mark.parametrize("way", ["fork", "exec"])
+def test_the_prefix_is_there_whenever_logging_is_imported(way):
+    run = Run("""
+class A(Actor):
+    @endpoint
+    def log(self):
+        import logging, inspect
+        logging.warning("late")
+        assert inspect.getsource(logging).startswith("# Copyright")
+        assert type(logging.__spec__.loader).__name__ == "SourceFileLoader"
+local = this_proc().spawn("local", A)
+local.log.call_one().get()
+this_host().spawn_procs().spawn("a", A).log.call_one().get()
+import logging
+logging.warning("the script's own")
+""", way=way).done()  # fmt: skip
+    assert run.status == 0
+    assert run.err.splitlines() == [
+        "WARNING:root:[actor=<root>.<__main__.A local>] late",
+        "[procs] WARNING:root:[actor=<root>.<__main__.A a>] late",
+        "WARNING:root:the script's own",
+    ]
+
+
+def test_the_prefix_can_be_switched_off():
+    run = Run("""
+class A(Actor):
+    @endpoint
+    def log(self):
+        import logging, types, monarch.actor
+        monarch.actor.config = types.SimpleNamespace(prefix_python_logs_with_actor=False)
+        logging.warning("without")
+        monarch.actor.config.prefix_python_logs_with_actor = True
+        logging.warning("with")
+this_host().spawn_procs().spawn("a", A).log.call_one().get()
+""").done()  # fmt: skip
+    assert run.err.splitlines() == [
+        "[procs] WARNING:root:without",
+        "[procs] WARNING:root:[actor=<root>.<__main__.A a>] with",
+    ]
+
+
+def test_a_fork_of_the_script_shows_nothing_twice_and_holds_nothing_open():
+    run = Run(TALKER + """
+t = talkers(1)
+t.count.call(100).get()
+pid = os.fork()
+if pid == 0:
+    print("[script] child", flush=True)
+    pipes = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2
+             and os.path.exists(f"/proc/self/fd/{fd}")]
+    left = [link for link in pipes if link.startswith("pipe:")]
+    print("[script]", left, flush=True)
+    sys.exit(0)
+os.waitpid(pid, 0)
+t.count.call(100).get()
+""").ok()  # fmt: skip
+    assert per_speaker(run.out) == {"0": [f"line {i}" for i in range(100)] * 2, "script": ["child", "[]"]}
