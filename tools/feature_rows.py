@@ -103,7 +103,7 @@ ROWS = [
     Row(61, "meshes", "Meshes in messages and pickles"),
     Row(62, "errors", "An endpoint's exception arrives with its traceback"),
     Row(63, "errors", "Exceptions that nobody waits for end the actor"),
-    Row(64, "errors", "Deaths of processes", missing="the last lines of stderr in the report"),
+    Row(64, "errors", "Deaths of processes"),
     Row(65, "supervision", "`__supervise__` that deals with a failure"),
     Row(66, "supervision", "`__supervise__` that passes it on"),
     Row(67, "supervision", "`unhandled_fault_hook`", differs="the exit status is 1, always; there 130"),
@@ -132,7 +132,6 @@ ROWS = [
     Row(
         82, "logging", "What workers print reaches the script",
         differs="from the start, and lines are not cut; there it has to be switched on",
-        missing="`logging_option`, the prefix with the rank",
     ),
     Row(83, "logging", "Equal lines are merged"),
     Row(84, "notebook extras", "Output in notebooks"),

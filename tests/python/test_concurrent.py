@@ -62,6 +62,7 @@ def names_of(server, count):
     return names
 
 
+@pytest.mark.feature(5)
 def test_bodies_overlap_and_end_in_any_order(procs):
     server = procs.slice(gpus=0).spawn("server", Server)
     futures = {name: server.serve.call_one(name) for name in "abc"}
@@ -71,6 +72,7 @@ def test_bodies_overlap_and_end_in_any_order(procs):
         assert futures[name].get(timeout=LIMIT) == name
 
 
+@pytest.mark.feature(5)
 def test_bodies_start_in_the_order_of_their_sender(procs):
     server = procs.slice(gpus=0).spawn("server", Server)
     for i in range(500):
@@ -78,6 +80,7 @@ def test_bodies_start_in_the_order_of_their_sender(procs):
     assert names_of(server, 500) == list(range(500))
 
 
+@pytest.mark.feature(5)
 def test_others_are_handled_meanwhile(procs):
     server = procs.slice(gpus=1).spawn("server", Server)
     waiting = server.serve.call_one("a")
@@ -87,6 +90,7 @@ def test_others_are_handled_meanwhile(procs):
         waiting.get(timeout=0)
 
 
+@pytest.mark.feature(5, 62)
 def test_an_exception_goes_to_the_caller_and_the_actor_lives(procs):
     server = procs.slice(gpus=1).spawn("server", Server)
     waiting = server.serve.call_one("a")
@@ -101,6 +105,7 @@ def test_an_exception_goes_to_the_caller_and_the_actor_lives(procs):
             server.names.call_one().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(5, 20)
 def test_what_is_outstanding_is_cancelled_and_awaited_before_the_clean_up(procs):
     port, receiver = Channel.open()
     server = procs.slice(gpus=0).spawn("server", Server, port)
@@ -114,6 +119,7 @@ def test_what_is_outstanding_is_cancelled_and_awaited_before_the_clean_up(procs)
             future.get(timeout=LIMIT)
 
 
+@pytest.mark.feature(3)
 def test_a_backlog_does_not_starve_what_has_started(procs):
     """An ordinary endpoint that never waits, a thousand times in the mailbox: a body that has begun gets its turns."""
 

@@ -143,6 +143,7 @@ def knowing(grid):
 METHODS = ["sync", "wait", "in_a_task", "in_a_thread", "beside"]
 
 
+@pytest.mark.feature(36)
 @pytest.mark.parametrize("method", METHODS)
 def test_rank_and_size_are_those_of_the_mesh_that_was_asked(knowing, method):
     def ask(view):
@@ -161,17 +162,20 @@ def test_rank_and_size_are_those_of_the_mesh_that_was_asked(knowing, method):
     assert ask(knowing) == [(point, whole, point) for point in cell]
 
 
+@pytest.mark.feature(36)
 def test_one_that_is_chosen_sees_its_rank_in_the_whole(knowing):
     for _ in range(8):
         rank, size, own, _, _ = knowing.sync.choose().get(timeout=LIMIT)
         assert rank == own and size == {"x": 2, "y": 2}
 
 
+@pytest.mark.feature(36)
 def test_a_constructor_sees_its_own_place(knowing):
     for rank, size, own, name, _ in knowing.start.call().get(timeout=LIMIT).values():
         assert rank == own and size == {"x": 2, "y": 2} and name == "knowing"
 
 
+@pytest.mark.feature(36)
 def test_bodies_that_overlap_each_keep_theirs(knowing):
     asked = [knowing.beside.call(), knowing.slice(x=0).beside.call(), knowing.slice(x=0, y=1).beside.call_one()]
     assert knowing.wait.call().get(timeout=LIMIT).values()[1][0] == {"x": 0, "y": 1}
@@ -182,6 +186,7 @@ def test_bodies_that_overlap_each_keep_theirs(knowing):
     assert one[:3] == ({}, {}, {"x": 0, "y": 1})
 
 
+@pytest.mark.feature(36)
 def test_a_task_that_runs_on_keeps_that_of_its_message(knowing):
     knowing.slice(x=1).keep_a_task.call().get(timeout=LIMIT)
     knowing.open.call().get(timeout=LIMIT)
@@ -189,6 +194,7 @@ def test_a_task_that_runs_on_keeps_that_of_its_message(knowing):
     assert [(rank, size) for rank, size, *_ in values] == [({"y": 1}, {"y": 2})]
 
 
+@pytest.mark.feature(36)
 def test_threads_that_run_on_keep_that_of_their_message(grid):
     asking = grid.spawn("asking", Asking)
     asking.begin_a_thread.call().get(timeout=LIMIT)
@@ -200,6 +206,7 @@ def test_threads_that_run_on_keep_that_of_their_message(grid):
     asking.slice(x=0).end_the_threads.call().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(36)
 def test_nested_calls_each_see_their_own(grid, knowing):
     asking = grid.slice(x=0, y=0).spawn("asking", Asking)
     before, inner = asking.ask.call_one(knowing.slice(y=1)).get(timeout=LIMIT)
@@ -210,6 +217,7 @@ def test_nested_calls_each_see_their_own(grid, knowing):
     ]
 
 
+@pytest.mark.feature(36, 37)
 def test_names_are_those_of_one_incarnation(grid):
     names = [grid.spawn("asking", Asking).name.call().get(timeout=LIMIT).values() for _ in range(2)]
     said = [name for mesh in names for name, _ in mesh]
@@ -217,6 +225,7 @@ def test_names_are_those_of_one_incarnation(grid):
     assert all(name == identity and name.startswith("asking") for mesh in names for name, identity in mesh)
 
 
+@pytest.mark.feature(35)
 def test_the_client_is_at_the_root_in_every_thread():
     results = []
     thread = threading.Thread(target=lambda: results.append(here()))
@@ -301,6 +310,7 @@ def expect_end(actor, receiver, text, cleanup):
         actor.ping.call_one().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(19)
 @hows
 def test_an_endpoint_ends_its_actor_after_its_answer(procs, how, text, cleanup):
     port, receiver = Channel.open()
@@ -309,6 +319,7 @@ def test_an_endpoint_ends_its_actor_after_its_answer(procs, how, text, cleanup):
     expect_end(ending, receiver, text, cleanup)
 
 
+@pytest.mark.feature(19)
 @hows
 @pytest.mark.parametrize("cls, method", [(Ending, "end_from_a_thread"), (AsyncEnding, "end_from_a_task")])
 def test_other_code_of_an_actor_ends_it_though_it_is_idle(procs, cls, method, how, text, cleanup):
@@ -321,6 +332,7 @@ def test_other_code_of_an_actor_ends_it_though_it_is_idle(procs, cls, method, ho
     expect_end(ending, receiver, text, cleanup)
 
 
+@pytest.mark.feature(19)
 @hows
 def test_a_concurrent_endpoint_ends_its_actor(procs, how, text, cleanup):
     port, receiver = Channel.open()
@@ -329,6 +341,7 @@ def test_a_concurrent_endpoint_ends_its_actor(procs, how, text, cleanup):
     expect_end(ending, receiver, text, cleanup)
 
 
+@pytest.mark.feature(19)
 def test_without_a_reason_and_the_client_itself(procs):
     port, receiver = Channel.open()
     ending = procs.slice(gpus=0).spawn("ending", Ending, port)

@@ -234,6 +234,7 @@ def test_an_invalid_deadline_is_refused(member, seconds):
         deadline(seconds)
 
 
+@pytest.mark.feature(22)
 def test_a_get_that_times_out_is_no_deadline_and_loses_nothing(blocked):
     member, free = blocked
     future = member.handle.options(deadline=LIMIT).call_one(1)

@@ -54,6 +54,7 @@ def per_speaker(text):
 # ---- Who said it ----
 
 
+@pytest.mark.feature(82)
 @ways
 def test_each_stream_reaches_its_own_with_the_rank(way):
     run = Run(TALKER + """
@@ -66,6 +67,7 @@ t.complain.call("to stderr").get()
     assert sorted(run.err.splitlines()) == ["[0] to stderr", "[1] to stderr"]
 
 
+@pytest.mark.feature(82)
 @ways
 def test_whoever_prints_in_a_process(way):
     run = Run(TALKER + """
@@ -94,6 +96,7 @@ this_host().spawn_procs().spawn("many", Many).print.call_one().get()
     }
 
 
+@pytest.mark.feature(82)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_lines_of_several_processes_do_not_mix(way, unbuffered):
@@ -110,6 +113,7 @@ this_host().spawn_procs(per_host={"gpus": 3}).spawn("talkers", Talker).talk.call
         assert per_speaker(text) == {rank: ["a line of several pieces"] * 300 for rank in "012"}
 
 
+@pytest.mark.feature(82)
 def test_meshes_are_named_when_several_print():
     run = Run(TALKER + """
 trainer, silent = talkers(2, "trainer"), talkers(1, "silent")
@@ -122,6 +126,7 @@ trainer.slice(gpus=1).say.call("still here").get()
     assert run.out == "[1] alone\n[evaluator] two of us\n[trainer 1] still here\n"
 
 
+@pytest.mark.feature(82)
 @ways
 def test_workers_of_workers_say_whose_they_are(way):
     run = Run(TALKER + """
@@ -137,11 +142,13 @@ nested.say.call("called from the script").get()
     assert said["trainer 1/helpers 0"] == said["trainer 1/helpers 1"] == ["called from the script"]
 
 
+@pytest.mark.feature(82)
 def test_without_prefix():
     run = Run(TALKER + "talkers(1).say.call('plain').get()\n", env={"HYPERACTOR_PREFIX_WITH_RANK": "false"}).ok()
     assert run.out == "plain\n"
 
 
+@pytest.mark.feature(82)
 def test_workers_have_no_terminal():
     Run("""
 class A(Actor):
@@ -164,6 +171,7 @@ assert os.read(terminal, 1000) == b"[procs] on the terminal\\r\\n"
 # ---- Order, and nothing lost ----
 
 
+@pytest.mark.feature(82)
 @ways
 def test_what_was_printed_before_the_answer_stands_before_what_the_script_prints_next(way):
     run = Run(TALKER + """
@@ -188,6 +196,7 @@ ENDS = {
 }
 
 
+@pytest.mark.feature(82)
 @ways
 @pytest.mark.parametrize("end", ENDS)
 def test_nothing_is_lost_at_the_end(way, end):
@@ -200,6 +209,7 @@ def test_nothing_is_lost_at_the_end(way, end):
     assert per_speaker(run.out) == expected
 
 
+@pytest.mark.feature(82)
 @ways
 def test_nothing_is_lost_when_a_process_dies(way):
     run = Run(TALKER + """
@@ -222,6 +232,7 @@ except SupervisionError as error:
     assert run.err == "[procs] last words, without an end\n"
 
 
+@pytest.mark.feature(82)
 def test_nothing_of_a_workers_workers_is_lost_when_it_dies():
     run = Run(TALKER + """
 t = talkers(1, "top")
@@ -236,6 +247,7 @@ except SupervisionError:
     assert per_speaker(run.out) == {"0/0": expected, "0/1": expected}
 
 
+@pytest.mark.feature(82)
 def test_long_lines_are_whole_up_to_a_mebibyte():
     run = Run(TALKER + """
 t = this_host().spawn_procs().spawn("t", Talker)
@@ -244,6 +256,7 @@ t.say.call_one("x" * 100_000, "y" * 2**20, "z" * (2**20 + 5)).get()
     assert run.out == "".join(f"[procs] {line}\n" for line in ("x" * 100_000, "y" * 2**20, "z" * 2**20, "z" * 5))
 
 
+@pytest.mark.feature(82)
 def test_what_outlives_the_script_does_not_hold_up_its_end():
     run = Run("""
 class A(Actor):
@@ -267,6 +280,7 @@ print("[pid]", a.start.call_one().get(), a.start_quiet.call_one().get(), flush=T
 # ---- A slow reader, or none ----
 
 
+@pytest.mark.feature(82)
 def test_a_slow_reader_holds_up_who_prints_and_nobody_else():
     run = Run(TALKER + """
 t, others = talkers(2), talkers(1, "others")
@@ -292,6 +306,7 @@ flood.get()
     assert per_speaker(run.out) == {rank: [f"line {i}" for i in range(200_000)] for rank in "01"}
 
 
+@pytest.mark.feature(82)
 def test_a_slow_reader_may_lose_lines_instead():
     run = Run(TALKER + """
 procs = this_host().spawn_procs(per_host={"gpus": 2})
@@ -313,6 +328,7 @@ print("done", file=sys.stderr)
     assert "dropped here" in run.out
 
 
+@pytest.mark.feature(82)
 @pytest.mark.parametrize("redirect", ["> /dev/full", ">&-", "2>&-", "<&- >&- 2>&-", "| true"])
 def test_a_script_that_cannot_print(redirect, tmp_path):
     script = tmp_path / "script.py"
@@ -339,6 +355,7 @@ os._exit(5)
 # ---- logging_option ----
 
 
+@pytest.mark.feature(82)
 def test_the_long_prefix_and_back():
     run = Run(TALKER + """
 import socket
@@ -359,6 +376,7 @@ asyncio.run(main())
     assert sorted(run.out.splitlines()[:-1]) == sorted(expected)
 
 
+@pytest.mark.feature(83)
 @ways
 def test_a_window_folds_lines_and_keeps_who_said_them(way):
     run = Run(TALKER + """
@@ -393,6 +411,7 @@ asyncio.run(main())
     ]
 
 
+@pytest.mark.feature(82)
 def test_the_level_filters_records_and_nothing_else():
     run = Run("""
 import logging
@@ -423,6 +442,7 @@ asyncio.run(main())
     assert lines == [f"{line} {number}" for number, lines in enumerate(expected) for line in lines]
 
 
+@pytest.mark.feature(82)
 def test_the_level_waits_for_logging_to_be_imported(tmp_path):
     (tmp_path / "my_actors.py").write_text("""
 import sys
@@ -450,6 +470,7 @@ asyncio.run(main())
     assert run.err == "[procs] ERROR:root:[actor=<root>.<my_actors.A a>] shown\n"
 
 
+@pytest.mark.feature(82)
 def test_an_actor_may_change_what_its_own_workers_print():
     run = Run(TALKER + """
 class Boss(Actor):
@@ -464,6 +485,7 @@ this_host().spawn_procs(name="boss").spawn("boss", Boss).run.call_one().get()
     assert run.out == "[3 similar log lines] [boss/ranks 0-2] the same\n"
 
 
+@pytest.mark.feature(82, 83)
 def test_logging_option_refuses_nonsense():
     Run("""
 import contextlib
@@ -492,6 +514,7 @@ asyncio.run(main())
 # ---- Kept for later ----
 
 
+@pytest.mark.feature(64, 85)
 @pytest.mark.parametrize("lines", [0, 2, 5000])
 def test_a_death_tells_the_last_lines_on_stderr(lines):
     run = Run(TALKER + """
@@ -509,6 +532,7 @@ except SupervisionError as error:
     assert told == (expected[-min(lines, 1000) :] if lines else [])
 
 
+@pytest.mark.feature(85)
 def test_the_death_of_a_workers_worker_tells_them_too():
     run = Run(TALKER + """
 class Boss(Actor):
@@ -527,6 +551,7 @@ assert text.endswith("\\nThe last that it printed to stderr:\\n  complaint\\n  t
     assert run.err == "[boss/nested] complaint\n[boss/nested] the last\n"
 
 
+@pytest.mark.feature(85)
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_file_capture(way, tmp_path):
     env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
@@ -548,6 +573,7 @@ this_host().spawn_procs(name="alone").spawn("t", Talker).say.call("alone").get()
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
 
 
+@pytest.mark.feature(85)
 def test_files_are_not_put_into_somebody_elses_folder(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "somebody").symlink_to(tmp_path / "elsewhere")
@@ -561,6 +587,7 @@ def test_files_are_not_put_into_somebody_elses_folder(tmp_path):
 # ---- Python's logging ----
 
 
+@pytest.mark.feature(81)
 def test_records_say_which_actor_made_them():
     run = Run("""
 import logging
@@ -595,6 +622,7 @@ a.alog.call().get()
     ]
 
 
+@pytest.mark.feature(81)
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_the_prefix_is_there_whenever_logging_is_imported(way):
     run = Run("""
@@ -619,6 +647,7 @@ logging.warning("the script's own")
     ]
 
 
+@pytest.mark.feature(81)
 def test_the_prefix_can_be_switched_off():
     run = Run("""
 class A(Actor):
@@ -637,6 +666,7 @@ this_host().spawn_procs().spawn("a", A).log.call_one().get()
     ]
 
 
+@pytest.mark.feature(82)
 def test_a_fork_of_the_script_shows_nothing_twice_and_holds_nothing_open():
     run = Run(TALKER + """
 t = talkers(1)

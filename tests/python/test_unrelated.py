@@ -92,6 +92,7 @@ def token_files(job: Run) -> list[str]:
     return sorted(str(path) for path in (job.tmp / "monarch").glob("*"))
 
 
+@pytest.mark.feature(61)
 @ways
 def test_calls_broadcasts_and_spawns(way):
     job, handle = start_job(SERVE + "print('then', counters.get.call().get().values())\n", way)
@@ -117,6 +118,7 @@ print(asyncio.run(main()))
     assert job.ok().out.splitlines()[-1] == "then [115, 116]"
 
 
+@pytest.mark.feature(61)
 @pytest.mark.parametrize(("there", "here"), [("fork", "unix"), ("unix", "fork")])
 def test_large_arrays_whatever_transport_either_side_prefers(there, here):
     pytest.importorskip("numpy")
@@ -158,6 +160,7 @@ print(runtime_files())
     assert run.out.splitlines() == ["10 [1, 1] True []", "[10, 10]", "True", "[]"]
 
 
+@pytest.mark.feature(61)
 def test_a_bare_pickle_writes_a_file_that_only_this_user_can_read():
     job, _ = start_job(SERVE + """
 again = pickle.loads(pickle.dumps(counters))
@@ -184,6 +187,7 @@ def test_handles_do_not_hold_the_token():
     job.ok()
 
 
+@pytest.mark.feature(61)
 @ways
 def test_an_actor_in_a_worker_shows_its_handle_too(way):
     job, handle = start_job(JOB + """
@@ -203,6 +207,7 @@ line()
     job.ok()
 
 
+@pytest.mark.feature(21, 61)
 @ways
 def test_a_guests_own_actors_can_be_called_by_the_job(way):
     job, handle = start_job(way=way)
@@ -228,6 +233,7 @@ print(procs.slice(gpus=0).spawn("giver", Giver).give.call_one().get().get.call()
     job.ok()
 
 
+@pytest.mark.feature(61)
 def test_a_handle_that_comes_back_from_the_job_is_one_of_the_job():
     job, handle = start_job(JOB + """
 class Directory(Actor):
@@ -242,6 +248,7 @@ line()
     job.ok()
 
 
+@pytest.mark.feature(61)
 @ways
 def test_a_host_mesh_of_another_job_spawns_for_the_one_who_has_it(way):
     job, handle = start_job(TOOLS + "show(this_host())\nprint(runtime_files(), flush=True)\nline()\n", way)
@@ -350,6 +357,7 @@ print("at once", time.monotonic() - begin < 1, flush=True)
     assert run.line("at once") == "True"
 
 
+@pytest.mark.feature(61)
 @ways
 def test_a_handle_of_a_job_that_has_ended(way):
     job, handle = start_job(way=way)
@@ -480,6 +488,7 @@ line()
     job.done(limit=2)
 
 
+@pytest.mark.feature(61)
 def test_handles_of_several_jobs():
     first, handle = start_job()
     second, other_handle = start_job()
@@ -529,6 +538,7 @@ def refusal(handle: str) -> str:
     return out
 
 
+@pytest.mark.feature(61)
 def test_refusals_say_what_to_do():
     job, handle = start_job()
     (path,) = token_files(job)
