@@ -53,10 +53,7 @@ ROWS = [
     ),
     Row(25, "endpoints", "A call is sent at the call"),
     Row(26, "value meshes", "Access to the values of a `ValueMesh`"),
-    Row(
-        27, "value meshes", "Values are decoded when looked at; equal ones share",
-        missing="a test through a call; so far on meshes made by hand",
-    ),
+    Row(27, "value meshes", "Values are decoded when looked at; equal ones share"),
     Row(28, "ports/channels", "Channels, ports, receivers"),
     Row(29, "ports/channels", "Once ports, ranked receivers"),
     Row(30, "ports/channels", "Exceptions through ports"),
@@ -113,10 +110,7 @@ ROWS = [
     ),
     Row(69, "supervision", "The death of an owner", missing="the error for a controller that cannot be reached"),
     Row(70, "supervision", "Constructors that fail"),
-    Row(
-        71, "errors", "Values that do not pickle",
-        missing="the limit of a frame's size",
-    ),
+    Row(71, "errors", "Values that do not pickle, or are too large"),
     Row(72, "errors", "Calls after a stop"),
     Row(73, "supervision", "Only the owner hears of a failure"),
     Row(

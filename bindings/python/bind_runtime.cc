@@ -345,6 +345,8 @@ void bind_runtime(nb::module_& m) {
   m.def("spawn_procs", &spawn_procs);
   m.def("stop_procs", &stop_procs);
   m.def("completed_future", &completed_future, nb::arg("outcome").none(), nb::arg("failed") = false);
+  // Bytes; for a runtime that is there.
+  m.def("set_frame_max", [](uint64_t bytes) { runtime().node().set_message_bytes_max(bytes); });
   m.def("set_output", &set_output);
   m.def("shutdown", &shutdown);
   m.def("load_actor_library", [](const std::string& path) {

@@ -85,6 +85,7 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   } else if (!encoded.encode_pickled(value)) {
     return nullptr;
   }
+  if (!check_size(*runtime, encoded)) return nullptr;
   FrameHeader header;
   header.kind = FrameKind::kSpawn;
   header.method = kind | swarm << kSwarmShift;
@@ -177,7 +178,7 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   int64_t deadline_ns;
   if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return false;
   Encoded encoded;
-  if (!encode_arguments(self, args, count, names, encoded)) return false;
+  if (!encode_arguments(self, args, count, names, encoded) || (!call && !check_size(*runtime, encoded))) return false;
   const bool may_flood = !call || encoded.total_bytes() > kFloodBytes;
   if (may_flood && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
   FrameHeader header;
@@ -250,7 +251,8 @@ PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
   if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return nullptr;
   Encoded encoded;
   if (!check_port(PyTuple_GET_ITEM(PyTuple_GET_ITEM(pair, 0), 0))) return nullptr;
-  if (!encoded.encode_pickled(pair) || !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return nullptr;
+  if (!encoded.encode_pickled(pair) || !check_size(*runtime, encoded)) return nullptr;
+  if (!wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return nullptr;
   FrameHeader header;
   header.kind = FrameKind::kOneway;
   header.method = endpoint.method;
@@ -278,6 +280,14 @@ int endpoint_traverse(PyObject* self, visitproc visit, void* arg) {
 int endpoint_clear(PyObject*) { return 0; }  // a MeshRef refers to nothing
 
 }  // namespace
+
+bool check_size(ProcessRuntime& runtime, const Encoded& encoded) {
+  const std::string why = runtime.node().why_too_large({FrameHeader{}, encoded.body(), encoded.parts()});
+  if (why.empty()) return true;
+  Ref error = Ref::steal(PyObject_CallFunction(state().supervision_error.get(), "Ois", Py_None, 0, why.c_str()));
+  if (error) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
+  return false;
+}
 
 bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns) {
   RoomWait room(runtime.node(), members);

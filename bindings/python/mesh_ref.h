@@ -20,6 +20,10 @@ struct MeshRefState {
 // is named, by str(), when it takes long. Not beyond `deadline_ns` (0: there is none). False: an exception is set.
 bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns);
 
+// For what has no future to fail: whether the message is small enough to be sent (codec_max_frame_length). False:
+// SupervisionError is set.
+bool check_size(ProcessRuntime& runtime, const class Encoded& encoded);
+
 bool add_mesh_types(PyObject* module);
 
 }  // namespace monarch

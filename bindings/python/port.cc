@@ -129,7 +129,7 @@ bool post(PyObject* self, uint32_t method, Encoded& encoded) {
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return false;
   int64_t deadline_ns;
-  if (!find_deadline(0, &deadline_ns)) return false;
+  if (!find_deadline(0, &deadline_ns) || !check_size(*runtime, encoded)) return false;
   PortState& port = port_of(self);
   if (port.once && std::exchange(port.used, true)) {
     PyErr_SetString(PyExc_RuntimeError, "OncePortRef already used");

@@ -8,6 +8,7 @@ so a change holds from then on. Changes replace a dictionary, so any thread may 
 from __future__ import annotations
 
 import os
+import sys
 
 from monarch._config_keys import ENVIRONMENT_ONLY, KEYS
 
@@ -61,12 +62,21 @@ def configure(values: Mapping[str, Any]) -> Mapping[str, Any]:
     global _configured
     before = _configured
     _configured = {**before, **{key: _checked(key, value) for key, value in values.items()}}
+    _tell_core()
     return before
 
 
 def restore(configured: Mapping[str, Any]) -> None:
     global _configured
     _configured = configured
+    _tell_core()
+
+
+def _tell_core() -> None:
+    """The one setting that C++ code looks at."""
+    runtime = sys.modules.get("monarch._runtime")
+    if runtime is not None:
+        runtime.apply_frame_limit()
 
 
 def for_children() -> Mapping[str, Any]:

@@ -58,14 +58,14 @@ class ActorInstance:
         self.rank = rank
         self.creator = creator
         self._address = address
-        self._procs = procs  # (nodes, shape, name) of the mesh that it was spawned on
+        self._procs = procs  # ProcMesh._parts() of the mesh that it was spawned on
         self._cell = cell
         self._substitutes = substitutes  # of patch_actor, in force when it was spawned
 
     @property
     def _local(self) -> int:
         """``ProcMesh._local`` of the mesh that it was spawned on."""
-        return self._procs[6] if self._procs and len(self._procs) > 6 else 0
+        return self._procs[7] if self._procs and len(self._procs) > 7 else 0
 
     @property
     def actor_id(self) -> ActorAddr:

@@ -62,12 +62,21 @@ def ensure(processes: bool = True) -> None:
             stdout, stderr = (-1 if stream is None else fd for fd, stream in ((1, sys.__stdout__), (2, sys.__stderr__)))
             _core.start_root(os.environ.get("MONARCH_TRANSPORT", "shm"), arena_bytes(), stdout, stderr)
             _started = True
+            apply_frame_limit()
             _at_exit()
             if processes:
                 start_fork_server()
             from monarch import _controllers
 
             _controllers.offer()
+
+
+def apply_frame_limit() -> None:
+    """Tells the core, once it runs, what ``codec_max_frame_length`` is, if somebody has configured anything."""
+    if _started and ("monarch._config" in sys.modules or "HYPERACTOR_CODEC_MAX_FRAME_LENGTH" in os.environ):
+        from monarch import _config
+
+        _core.set_frame_max(_config.get("codec_max_frame_length"))
 
 
 def is_started() -> bool:
@@ -79,6 +88,7 @@ def mark_started(root: int) -> None:
     global _started, _root
     _started = True
     _root = root
+    apply_frame_limit()
     os.register_at_fork(before=flush)
     _at_fork()
 
@@ -238,7 +248,9 @@ def _supervision_error(ep: Any, rank: int, text: str) -> BaseException:
     if ep is None:
         return SupervisionError(text)
     actor = ep._mesh._describe_rank(rank)
-    if text.startswith("stopped"):
+    if text.startswith("rejected"):  # never sent
+        cause = text
+    elif text.startswith("stopped"):
         cause = f"Supervision event: actor {actor} has status:\n  {text}"
     else:
         cause = f"The actor {actor} and all its descendants have failed:\n  {text}"

@@ -137,7 +137,7 @@ async def main():
 asyncio.run(main())
 """).done()  # fmt: skip
     assert run.status == 0
-    assert sorted(run.out.splitlines()) == [f"Identity: {n}, msg='hey there, from script!!'" for n in range(4)]
+    assert sorted(run.out.splitlines()) == [f"[{n}] Identity: {n}, msg='hey there, from script!!'" for n in range(4)]
     assert run.err.count("DeprecationWarning") == 3, run.err
 
 

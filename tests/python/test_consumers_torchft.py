@@ -127,7 +127,7 @@ def test_a_quorum_asks_one_all_and_nobody(procs):
     assert sorted(lighthouses.count.call().get().values()) == [1, 2]
 
 
-@pytest.mark.xfail(strict=True, raises=NotImplementedError, reason="logging_option is not there yet")
+@pytest.mark.feature(82)
 def test_output_of_a_group_is_switched_while_it_runs():
     async def main():
         async with this_host().spawn_procs({"gpus": RANKS}) as procs:

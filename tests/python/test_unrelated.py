@@ -292,7 +292,7 @@ def _pickle_of(expression, replaced=None, raw=False):
 import base64, pickle, sys
 from monarch.actor import *
 handle = {expression}
-machine = handle.__reduce__()[1][0]
+machine = handle.__reduce__()[1][-1]
 data = pickle.dumps((handle,))
 for old, new in {replaced or {}!r}.items():
     data = data.replace(old.encode(), new.encode())
@@ -473,7 +473,9 @@ this_proc().spawn("keeper", Keeper).ready.call().get()
 import atexit
 atexit.register(lambda: print("at exit", len(pickle.dumps(procs)) > 0, flush=True))
 """, way=way).ok()  # fmt: skip
-    assert sorted(run.out.splitlines()) == ["at exit True"] + ["cleaned up True"] * 3
+    assert sorted(run.out.splitlines()) == [
+        *("[0] cleaned up True", "[1] cleaned up True", "at exit True", "cleaned up True"),
+    ]
 
 
 def test_a_killed_script_leaves_no_token_though_it_has_no_workers():

@@ -251,6 +251,7 @@ def repliers(procs):
     return procs.spawn("repliers", Replier)
 
 
+@pytest.mark.feature(27)
 def test_equal_replies_of_processes_are_stored_once_and_decoded_when_looked_at(repliers):
     replies = repliers.same.call().get(timeout=30)
     first, second = replies._values
@@ -262,6 +263,7 @@ def test_equal_replies_of_processes_are_stored_once_and_decoded_when_looked_at(r
     assert replies.get(1) == value and replies.get(1) is not value
 
 
+@pytest.mark.feature(26)
 def test_the_replies_of_a_call_are_a_mesh_like_the_one_that_was_called(repliers):
     replies = repliers.rank.call().get(timeout=30)
     assert replies.extent == repliers.extent and list(replies) == [(Point(i, repliers.extent), [i]) for i in (0, 1)]

@@ -203,11 +203,37 @@ bool Node::send(NodeId node, const Outgoing& outgoing, std::string* why) {
   return false;
 }
 
+std::string Node::why_too_large(const Outgoing& outgoing) const {
+  const uint64_t bytes_max = message_bytes_max_.load(std::memory_order_relaxed);
+  uint64_t bytes = outgoing.body.size();
+  for (const ByteSpan& part : outgoing.parts) bytes += part.size();
+  if (bytes > bytes_max) {
+    return "rejected an oversized frame: the message has " + std::to_string(bytes) + " bytes, at most " +
+           std::to_string(bytes_max) + " are allowed (codec_max_frame_length)";
+  }
+  if (outgoing.parts.size() > kPartsMax) {
+    return "rejected an oversized frame: the message has " + std::to_string(outgoing.parts.size()) +
+           " large buffers, at most " + std::to_string(kPartsMax) + " are allowed";
+  }
+  return {};
+}
+
 void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) {
   if (members.ids.empty()) return;
   const uint64_t token = call ? open_slot(call, static_cast<int64_t>(outgoing.header.deadline_ns)) : 0;
   outgoing.header.token = token;
   std::string why;
+  if (outgoing.header.kind != FrameKind::kStopActor) why = why_too_large(outgoing);
+  if (!why.empty()) {
+    for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
+      if (call) {
+        answer(token, rank, make_failure(token, rank, why));
+      } else {
+        undeliverable(outgoing.header.sender, id_, members.ids[rank], why);
+      }
+    }
+    return;
+  }
   for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
     const ActorId& id = members.ids[rank];
     outgoing.header.dest = id.index;
@@ -227,6 +253,10 @@ void Node::post(const ActorId& to, Outgoing& outgoing) {
   outgoing.header.kind = FrameKind::kOneway;
   outgoing.header.dest = to.index;
   outgoing.header.token = 0;
+  if (const std::string why = why_too_large(outgoing); !why.empty()) {
+    if ((outgoing.header.flags & kFlagQuiet) == 0) undeliverable(outgoing.header.sender, id_, to, why);
+    return;
+  }
   std::string why;
   if (send(to.node, outgoing, &why) || (outgoing.header.flags & kFlagQuiet) != 0) return;
   unsent(outgoing.header.sender, to);
@@ -379,6 +409,11 @@ void Node::reply(const FrameHeader& request, NodeId from, FrameKind kind, Outgoi
   outgoing.header.kind = kind;
   outgoing.header.dest = request.token;
   outgoing.header.rank = request.rank;
+  if (kind != FrameKind::kReplyFailed) {
+    const std::string why = why_too_large(outgoing);
+    Outgoing failure{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
+    if (!why.empty()) return reply(request, from, FrameKind::kReplyFailed, failure);
+  }
   std::string ignored;  // the caller is gone: nobody waits
   send(from, outgoing, &ignored);
 }

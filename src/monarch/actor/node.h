@@ -74,6 +74,13 @@ class Node final : public LinkSink {
   // One one-way message, with the header's rank as it is. If it finds nobody, its sender is told (kFlagQuiet: nobody is).
   void post(const ActorId& to, Outgoing& outgoing);
 
+  static constexpr uint64_t kMessageBytesMax = uint64_t{10} << 30;  // the default of codec_max_frame_length
+  // Any thread. From now on messages of this process with more bytes, body and parts together, are not sent: a call's
+  // ranks are filled with that failure, a one-way message is undeliverable, in the place of an answer goes a failure.
+  void set_message_bytes_max(uint64_t bytes) { message_bytes_max_.store(bytes, std::memory_order_relaxed); }
+  // Why this message is not sent for its size; empty if it is small enough.
+  std::string why_too_large(const Outgoing& outgoing) const;
+
   // ---- Back-pressure ----
   // What a sender may leave waiting in a link to a node before it should wait itself.
   static constexpr uint64_t kBacklogMax = uint64_t{16} << 20;
@@ -155,6 +162,7 @@ class Node final : public LinkSink {
   };
   std::vector<Unsent> unsent_;  // to nodes whose link has broken, and that are not down yet
   std::atomic<bool> any_down_{false};
+  std::atomic<uint64_t> message_bytes_max_{kMessageBytesMax};
   bool closing_ = false;
 
   mutable std::mutex cells_mutex_;

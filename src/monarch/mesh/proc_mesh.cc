@@ -42,6 +42,7 @@ internal::MeshView ProcMesh::spawn_encoded(std::string class_name, std::string n
   Outgoing outgoing{FrameHeader{}, body, {}};
   outgoing.header.kind = FrameKind::kSpawn;
   outgoing.header.method = static_cast<uint32_t>(CellKind::kNative);
+  if (const std::string why = node_->why_too_large(outgoing); !why.empty()) throw std::invalid_argument(why);
   uint32_t rank = 0;
   for (NodeId node : nodes()) {
     const ActorId id{node, node_->new_actor_index()};
