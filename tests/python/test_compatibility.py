@@ -34,6 +34,11 @@ PATHS = {
     R + "handle": "Handle WouldBlockRuntime",
     R + "proc": "ActorAddr ProcId Uid",
 }
+# Of these, what has no public name and belongs to a later version.
+NOT_YET = {
+    *("ActorAddr", "ChannelAddr", "Handle", "UnhandledFaultHookException", "patch_tensor_engine"),
+    *("flatten", "unflatten", "torch_dump", "torch_loads"),
+}
 
 
 @pytest.mark.feature(120)
@@ -49,11 +54,11 @@ def test_private_paths_lead_to_the_same_objects(module, name):
             getattr(found, name)
         return
     if there is None:
-        try:
-            there = getattr(found, name)
-        except NotImplementedError as error:
-            assert f"{name} is not there yet" in str(error)  # noqa: PT017
+        if name in NOT_YET:
+            with pytest.raises(NotImplementedError, match=f"{name} is not there yet"):
+                getattr(found, name)
             return
+        there = getattr(found, name)
         assert there.__module__.startswith("monarch.")
     assert getattr(found, name) is there
     with pytest.raises(AttributeError):

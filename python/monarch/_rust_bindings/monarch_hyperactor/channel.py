@@ -1,8 +1,11 @@
 """See ``monarch._src``."""
 
 from monarch._src import later
+from monarch._transport import BindSpec, ChannelTransport
 
-_LATER = ("BindSpec", "ChannelAddr", "ChannelTransport")
+__all__ = ["BindSpec", "ChannelTransport"]
+
+_LATER = ("ChannelAddr",)
 
 
 def __getattr__(name: str):

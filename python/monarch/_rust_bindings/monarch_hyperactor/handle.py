@@ -1,8 +1,11 @@
 """See ``monarch._src``."""
 
+from monarch._exceptions import WouldBlockRuntime
 from monarch._src import later
 
-_LATER = ("Handle", "WouldBlockRuntime")
+__all__ = ["WouldBlockRuntime"]
+
+_LATER = ("Handle",)
 
 
 def __getattr__(name: str):

@@ -7,6 +7,7 @@ from monarch._endpoint import as_endpoint
 from monarch._exceptions import ActorError
 from monarch._geometry import Extent, Point
 from monarch._mesh import ActorMesh
+from monarch._port import Channel, Port, PortReceiver, RankedPortReceiver
 from monarch._src import later
 from monarch._value_mesh import ValueMesh
 
@@ -14,9 +15,13 @@ __all__ = [
     "Actor",
     "ActorError",
     "ActorMesh",
+    "Channel",
     "Context",
     "Extent",
     "Point",
+    "Port",
+    "PortReceiver",
+    "RankedPortReceiver",
     "ValueMesh",
     "as_endpoint",
     "context",
@@ -25,7 +30,7 @@ __all__ = [
     "current_size",
 ]
 
-_LATER = ("Accumulator", "Channel", "Port", "PortReceiver", "RankedPortReceiver", "send")
+_LATER = ("Accumulator", "send")
 
 
 def __getattr__(name: str):

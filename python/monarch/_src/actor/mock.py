@@ -1,8 +1,11 @@
 """See ``monarch._src``."""
 
 from monarch._src import later
+from monarch.testing import patch_actor
 
-_LATER = ("patch_actor", "patch_tensor_engine")
+__all__ = ["patch_actor"]
+
+_LATER = ("patch_tensor_engine",)
 
 
 def __getattr__(name: str):
