@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from monarch import _core
@@ -15,16 +16,18 @@ from monarch._task_future import StepFuture
 
 __all__ = ["AccumulatingReceiver", "open_port"]
 
+_MISSING = object()
+
 
 class AccumulatingReceiver(PortReceiver[Any]):
     """What ``open_accum_port`` gives beside the port; it stays at the actor, or the client, that opened it."""
 
     __slots__ = ("_accumulator", "_failure", "_line", "_lock", "_message", "_state")
 
-    def __init__(self, accumulator: Any) -> None:
+    def __init__(self, accumulator: Callable[[Any, Any], Any], initial_state: Any) -> None:
         super().__init__()
         self._accumulator = accumulator
-        self._state = accumulator.initial_state
+        self._state = initial_state
         self._failure: BaseException | None = None  # of a message, and nobody has been told
         self._message: Future[Any] | None = None  # the first that is not in the state
         self._line: deque[weakref.ref[StateFuture]] = deque()
@@ -113,14 +116,15 @@ class StateFuture(StepFuture):
 
 def open_port(accumulator: Any) -> tuple[Port[Any], AccumulatingReceiver]:
     """See ``Mailbox.open_accum_port``."""
-    if not callable(accumulator) or not hasattr(accumulator, "initial_state"):
+    state = getattr(accumulator, "initial_state", _MISSING)
+    if state is _MISSING or not callable(accumulator):
         raise TypeError(
             f"an accumulator has an initial_state and is called as accumulator(state, update), not {accumulator!r}"
         )
     reducer = getattr(accumulator, "reducer", None)
     if reducer is not None and not callable(reducer):
         raise TypeError(f"the reducer of an accumulator is called as reducer(update, update), not {reducer!r}")
-    receiver = AccumulatingReceiver(accumulator)
+    receiver = AccumulatingReceiver(accumulator, state)
     address = receiver._address()
     if reducer is None:
         return Port(*address, False, -1), receiver

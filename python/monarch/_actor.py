@@ -235,7 +235,7 @@ def end_actor(cell: Any, failure: BaseException | None) -> None:
         if hook is not None and failure is None and not _endpoint.is_async(hook):
             hook(RuntimeError(cell.end_reason) if cell.failed else None)
     finally:
-        _runtime.flush_ports()
+        _runtime.flush_ports(_runtime.limit("cleanup_timeout"))
 
 
 class UndeliverableMessage:

@@ -6,7 +6,6 @@ full, when it is old (a thread of its own sees to that), and whenever an actor, 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import threading
@@ -81,8 +80,9 @@ class Batch:
         self.reducer = reducer
         self.lock = threading.RLock()  # a reducer may send
         self.updates: list[Any] = []
-        self.size, self.due = 0, 0.0  # of the last that was begun: how many make it full, and when it is old
-        # Who sent the last of them, and through which copy: to him goes what finds nobody.
+        self.size = _config.get("split_max_buffer_size")  # how many make it full; as it was at the first of them
+        self.due = 0.0  # when they are old
+        # Who sent the last of them, and through which copy: told, if the message finds nobody.
         self.sender = 0
         self.port: Port[Any] | None = None
 
@@ -161,13 +161,22 @@ def _batch_for(address: tuple[int, int], code: bytes | None) -> Batch:
         return _batches.setdefault(address, made)
 
 
-def flush() -> None:
-    """Sends everything that is held back in this process."""
+def flush(limit: float) -> None:
+    """Sends everything that is held back in this process.
+
+    A reducer that is running already is waited for, so that what it is at is out too: ``limit`` seconds for all.
+    """
     with _batches_lock:
         batches = list(_batches.values())
+    until = time.monotonic() + limit
     for batch in batches:
-        with contextlib.suppress(RuntimeError):  # the runtime has ended, and with it who might have received it
-            batch.flush()
+        if batch.lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            try:
+                batch.flush()
+            except RuntimeError:
+                pass  # the runtime has ended, and with it who might have received it
+            finally:
+                batch.lock.release()
 
 
 class _Flusher:
