@@ -125,31 +125,24 @@ PyObject* port_repr(PyObject* self) {
   return py_string(text);
 }
 
-bool post(PyObject* self, uint32_t method, Encoded& encoded) {
-  ProcessRuntime* runtime = require_runtime();
-  if (runtime == nullptr) return false;
-  int64_t deadline_ns;
-  if (!find_deadline(0, &deadline_ns) || !check_size(*runtime, encoded)) return false;
-  PortState& port = port_of(self);
-  if (port.once && std::exchange(port.used, true)) {
-    PyErr_SetString(PyExc_RuntimeError, "OncePortRef already used");
-    return false;
-  }
-  const Members members{{port.address}};
-  if (!wait_for_room(*runtime, members, self, deadline_ns)) {
-    port.used = false;
-    return false;
-  }
+void post(PyObject* self, uint32_t method, Encoded& encoded, ActorIndex sender) {
+  const PortState& port = port_of(self);
   Outgoing outgoing{FrameHeader{}, encoded.body(), encoded.parts()};
   outgoing.header.flags = static_cast<uint8_t>(encoded.flags() | (port.quiet ? kFlagQuiet : 0));
-  outgoing.header.sender = current_sender();
+  outgoing.header.sender = sender;
   outgoing.header.method = method;
   if (port.rank >= 0) {
     outgoing.header.method |= kPortRanked;
     outgoing.header.rank = static_cast<uint32_t>(port.rank);
   }
-  without_gil_if_large(encoded.total_bytes(), [&] { runtime->node().post(port.address, outgoing); });
-  return true;
+  without_gil_if_large(encoded.total_bytes(), [&] { state().runtime->node().post(port.address, outgoing); });
+}
+
+// False with an exception: the deadline of the code that sends has passed, or a signal's handler raised.
+bool wait_until_room(PyObject* self) {
+  int64_t deadline_ns;
+  if (!find_deadline(0, &deadline_ns)) return false;
+  return wait_for_room(*state().runtime, Members{{port_of(self).address}}, self, deadline_ns);
 }
 
 PyObject* send(PyObject* self, FrameKind kind, PyObject* value) {
@@ -159,9 +152,18 @@ PyObject* send(PyObject* self, FrameKind kind, PyObject* value) {
   PortState& port = port_of(self);
   if (port.reply) {
     port.reply->answer(kind, encoded);
-  } else if (!post(self, kind == FrameKind::kReply ? kPortValue : kPortError, encoded)) {
+    Py_RETURN_NONE;
+  }
+  if (!check_size(*state().runtime, encoded)) return nullptr;
+  if (port.once && std::exchange(port.used, true)) {
+    PyErr_SetString(PyExc_RuntimeError, "OncePortRef already used");
     return nullptr;
   }
+  if (!wait_until_room(self)) {
+    port.used = false;
+    return nullptr;
+  }
+  post(self, kind == FrameKind::kReply ? kPortValue : kPortError, encoded, current_sender());
   Py_RETURN_NONE;
 }
 
@@ -173,6 +175,38 @@ PyObject* port_exception(PyObject* self, PyObject* exception) {
   }
   Ref plain = Ref::steal(Py_BuildValue("(sO)", "__plain__", exception));
   return plain ? send(self, FrameKind::kReplyError, plain.get()) : nullptr;
+}
+
+// ---- For messages that are put together from several (_reducers.py); never of a port that answers a call ----
+
+// _sender() -> index of the actor that runs
+PyObject* port_sender(PyObject*, PyObject*) {
+  return require_runtime() == nullptr ? nullptr : PyLong_FromUnsignedLongLong(current_sender());
+}
+
+// _wait_for_room()
+PyObject* port_wait_for_room(PyObject* self, PyObject*) {
+  if (require_runtime() == nullptr || !wait_until_room(self)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// _has_room() -> bool
+PyObject* port_has_room(PyObject* self, PyObject*) {
+  ProcessRuntime* runtime = require_runtime();
+  if (runtime == nullptr) return nullptr;
+  return PyBool_FromLong(runtime->node().has_room(Members{{port_of(self).address}}, Node::kBacklogMax));
+}
+
+// _post(value, failed, sender): at once, whatever waits at the receiver. failed: the value is ("__plain__", exception).
+PyObject* port_post(PyObject* self, PyObject* args) {
+  PyObject* value;
+  int failed;
+  unsigned long long sender;
+  if (require_runtime() == nullptr || !PyArg_ParseTuple(args, "OpK", &value, &failed, &sender)) return nullptr;
+  Encoded encoded;
+  if (!encoded.encode_value(value) || !check_size(*state().runtime, encoded)) return nullptr;
+  post(self, failed != 0 ? kPortError : kPortValue, encoded, sender);
+  Py_RETURN_NONE;
 }
 
 PyObject* port_returns(PyObject* self, void*) { return PyBool_FromLong(!port_of(self).quiet); }
@@ -246,6 +280,10 @@ bool add_port_types(PyObject* module) {
       {"send", port_send, METH_O, nullptr},
       {"exception", port_exception, METH_O, nullptr},
       {"_parts", port_parts, METH_NOARGS, nullptr},
+      {"_sender", port_sender, METH_NOARGS, nullptr},
+      {"_wait_for_room", port_wait_for_room, METH_NOARGS, nullptr},
+      {"_has_room", port_has_room, METH_NOARGS, nullptr},
+      {"_post", port_post, METH_VARARGS, nullptr},
       {"_answering", port_answering, METH_VARARGS | METH_CLASS, nullptr},
       {nullptr, nullptr, 0, nullptr},
   };

@@ -224,14 +224,18 @@ def format_failure(error: BaseException, identity: ActorInstance | None) -> str:
 
 
 def end_actor(cell: Any, failure: BaseException | None) -> None:
-    """The last thing on the actor's thread: its __cleanup__ hook. Async actors have run theirs on their loop."""
-    hook = getattr(cell.instance, "__cleanup__", None)
-    if hook is None or failure is not None:
-        return
-    from monarch import _endpoint
+    """The last thing on the actor's thread: its __cleanup__ hook, and what it has sent and is held back.
 
-    if not _endpoint.is_async(hook):
-        hook(RuntimeError(cell.end_reason) if cell.failed else None)
+    Async actors have run their hook on their loop.
+    """
+    from monarch import _endpoint, _runtime
+
+    try:
+        hook = getattr(cell.instance, "__cleanup__", None)
+        if hook is not None and failure is None and not _endpoint.is_async(hook):
+            hook(RuntimeError(cell.end_reason) if cell.failed else None)
+    finally:
+        _runtime.flush_ports(_runtime.limit("cleanup_timeout"))
 
 
 class UndeliverableMessage:

@@ -22,6 +22,7 @@ _SECONDS_MAX = 1e9
 
 _from_parent: Mapping[str, Any] = {}
 _configured: Mapping[str, Any] = {}
+_seconds: dict[str, float] = {}  # what the durations that were asked for mean
 _read: dict[str, tuple[str, Any]] = {}  # environment variable -> (its text, the value; None: not a valid one)
 
 
@@ -41,9 +42,12 @@ def get(key: str) -> Any:
 
 def seconds(key: str) -> float:
     """A duration that is in force, in seconds; at most 31 years."""
-    from monarch._duration import parse_duration
+    text = get(key)
+    if text not in _seconds:
+        from monarch._duration import parse_duration
 
-    return min(parse_duration(get(key)) / 1e9, _SECONDS_MAX)
+        _seconds[text] = min(parse_duration(text) / 1e9, _SECONDS_MAX)
+    return _seconds[text]
 
 
 def global_config() -> dict[str, Any]:

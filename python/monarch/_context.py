@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from monarch._future import Future
     from monarch._identity import ActorAddr
     from monarch._mesh import ProcMesh
+    from monarch._port import Mailbox
 
 __all__ = ["Context", "context", "current_actor_name", "current_rank", "current_size", "shutdown_context"]
 
@@ -93,6 +94,15 @@ class ActorInstance:
         from monarch import _mesh
 
         return _mesh.this_proc()
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """Opens ports at this actor, among them such as fold what is sent to them."""
+        from monarch._port import Mailbox
+
+        return Mailbox()
+
+    _mailbox = mailbox
 
     def stop(self, reason: str | None = None) -> None:
         """Stops this actor cleanly after the current message; later calls see ``stopped: <reason>``.

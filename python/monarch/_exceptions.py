@@ -80,7 +80,7 @@ class SetupFailed(Exception):
         self.cause = cause
 
 
-_OWN_FILES = ("/monarch/_endpoint.py", "/monarch/_async.py", "/monarch/_actor.py", "/monarch/_worker.py")
+_OWN_FILES = tuple(f"/monarch/_{name}.py" for name in ("endpoint", "async", "actor", "worker", "reducers"))
 
 
 def format_exception(error: BaseException) -> str:

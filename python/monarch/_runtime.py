@@ -133,9 +133,17 @@ def flush() -> None:
             pass
 
 
+def flush_ports(limit: float) -> None:
+    """Sends what ports with a reducer hold back in this process; waits ``limit`` seconds for who is doing so."""
+    reducers = sys.modules.get("monarch._reducers")
+    if reducers is not None:
+        reducers.flush(limit)
+
+
 def _shutdown() -> None:
     """The end of the script."""
     flush()
+    flush_ports(EXIT_GRACE)
     _core.shutdown(EXIT_GRACE, True)
     _forget_client()
     _core.forget_hooks()
@@ -157,6 +165,7 @@ def begin_shutdown(host_timeout: float | None) -> float | None:
 def shut_down(grace: float) -> None:
     """Ends the client before its script does."""
     flush()
+    flush_ports(min(grace, SHUTDOWN_GRACE))
     _core.shutdown(min(grace, 1e9), False)
     _forget_client()
 

@@ -219,7 +219,41 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
     return call
 
 
-class FoldFuture(Future[Any]):
+class StepFuture(Future[Any]):
+    """A future that waits for other futures, one after the other, while somebody waits for it."""
+
+    def _advance(self) -> Future[Any] | None:
+        """Takes in what is there, in any thread. The future to wait for next; None: the outcome is there."""
+        raise NotImplementedError
+
+    def _result(self) -> Any:
+        """The outcome, or raises it; once _advance() has given None."""
+        raise NotImplementedError
+
+    def get(self, timeout: float | None = None) -> Any:
+        _check_timeout(timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (waited_for := self._advance()) is not None:
+            waited_for._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return self._result()
+
+    result = get
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            raise ValueError("__await__ with no active event loop (either asyncio or tokio)")
+        while (waited_for := self._advance()) is not None:
+            yield from waited_for._wait_on(loop)
+        return self._result()
+
+    def as_asyncio(self) -> asyncio.Future[Any]:
+        if asyncio._get_running_loop() is None:
+            raise RuntimeError("as_asyncio() requires a running asyncio event loop.")
+        return asyncio.ensure_future(self)
+
+
+class FoldFuture(StepFuture):
     """A left fold over answers in order of arrival, as far as somebody has waited for it."""
 
     _answers: list[Future[Any]]
@@ -236,52 +270,21 @@ class FoldFuture(Future[Any]):
         fold._folded, fold._failure, fold._lock = 0, None, threading.RLock()
         return fold
 
-    def _fold(self, position: int, answer: Future[Any]) -> None:
-        """Takes one answer, which is there, into the state; the fold fails with it, or with what ``combine`` raises."""
+    def _advance(self) -> Future[Any] | None:
+        """The fold fails with an answer that is a failure, or with what ``combine`` raises."""
         with self._lock:
-            if position != self._folded or self._failure is not None:
-                return  # another observer was first
-            try:
-                self._state = self._combine(self._state, answer._outcome())
-            except Exception as error:
-                self._failure = error
-            self._folded += 1
+            while self._failure is None and self._folded < len(self._answers):
+                answer = self._answers[self._folded]
+                if not answer._ready():
+                    return answer
+                try:
+                    self._state = self._combine(self._state, answer._outcome())
+                except Exception as error:
+                    self._failure = error
+                self._folded += 1
+        return None
 
     def _result(self) -> Any:
         if self._failure is not None:
             raise self._failure
         return self._state
-
-    def _waiting_for(self) -> tuple[int, Future[Any]] | None:
-        position = self._folded
-        if self._failure is not None or position == len(self._answers):
-            return None
-        return position, self._answers[position]
-
-    def get(self, timeout: float | None = None) -> Any:
-        _check_timeout(timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (waiting := self._waiting_for()) is not None:
-            position, answer = waiting
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            answer._wait(left)
-            self._fold(position, answer)
-        return self._result()
-
-    result = get
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        loop = asyncio._get_running_loop()
-        if loop is None:
-            raise ValueError("__await__ with no active event loop (either asyncio or tokio)")
-        while (waiting := self._waiting_for()) is not None:
-            position, answer = waiting
-            if not answer._ready():
-                yield from answer._wait_on(loop)
-            self._fold(position, answer)
-        return self._result()
-
-    def as_asyncio(self) -> asyncio.Future[Any]:
-        if asyncio._get_running_loop() is None:
-            raise RuntimeError("as_asyncio() requires a running asyncio event loop.")
-        return asyncio.ensure_future(self)

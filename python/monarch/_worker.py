@@ -40,7 +40,9 @@ def _run(fds: list[int]) -> int:
     _runtime.mark_started(payload["root"])
     _actor.release_constructors(payload)
     reason = _core.wait_for_stop()
-    _core.stop_worker(_runtime.limit("cleanup_timeout"), reason)
+    limit = _runtime.limit("cleanup_timeout")
+    _runtime.flush_ports(limit)  # what no actor's end would send, or not in time
+    _core.stop_worker(limit, reason)
     return 0
 
 

@@ -32,6 +32,7 @@ PATHS = {
     R + "channel": "BindSpec ChannelAddr ChannelTransport",
     R + "host_mesh": "BootstrapCommand",
     R + "handle": "Handle WouldBlockRuntime",
+    R + "mailbox": "Mailbox PortReceiver",
     R + "proc": "ActorAddr ProcId Uid",
 }
 # Of these, what has no public name and belongs to a later version.
