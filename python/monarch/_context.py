@@ -65,7 +65,7 @@ class ActorInstance:
     @property
     def _local(self) -> int:
         """``ProcMesh._local`` of the mesh that it was spawned on."""
-        return self._procs[6] if self._procs and len(self._procs) > 6 else 0
+        return self._procs[7] if self._procs and len(self._procs) > 7 else 0
 
     @property
     def actor_id(self) -> ActorAddr:
