@@ -102,12 +102,17 @@ def values(call):
     return call.get(timeout=LIMIT).values()
 
 
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+class Watch:
+    """Processes whose end is waited for. (A pid alone may be that of a dead child nobody has looked at.)"""
+
+    def __init__(self, pids):
+        self.pidfds = [os.pidfd_open(pid) for pid in pids]
+
+    def all_end(self, limit=LIMIT):
+        ended = [bool(select.select([pidfd], [], [], limit)[0]) for pidfd in self.pidfds]
+        for pidfd in self.pidfds:
+            os.close(pidfd)
+        return all(ended)
 
 
 # ---- Shape and ranks ----
@@ -137,8 +142,9 @@ def test_dimensions_of_hosts_come_first_and_ranks_are_row_major(hosts):
     assert values(actors.slice(hosts=1, workers=slice(0, 1)).rank.call()) == [
         (i, {"workers": 0, "gpus": i}) for i in range(2)
     ]
+    watch = Watch(pids)
     procs.stop().get(timeout=LIMIT)
-    assert not any(is_alive(pid) for pid in pids)
+    assert watch.all_end(0)
     with pytest.raises(SupervisionError, match="stopped by client"):
         actors.rank.call().get(timeout=LIMIT)
 
@@ -224,11 +230,9 @@ def test_hosts_travel_in_messages_and_can_be_spawned_on(hosts):
         assert values(both.host.call()) == [hosts.slice(hosts=0), hosts.slice(hosts=1)]
     assert "cannot shut down `HostMesh` that is a reference" in actor.shut_down.call_one(hosts).get(timeout=LIMIT)
     # What it has spawned there is its own, and ends with it.
-    pidfds = [os.pidfd_open(pid) for pid, _ in values(nested.pids.call())]
+    watch = Watch(pid for pid, _ in values(nested.pids.call()))
     procs.stop().get(timeout=LIMIT)
-    for pidfd in pidfds:
-        assert select.select([pidfd], [], [], LIMIT)[0]
-        os.close(pidfd)
+    assert watch.all_end()
     with pytest.raises(SupervisionError, match="stopped: the process that owned this one has ended"):
         nested.host.call().get(timeout=LIMIT)
 
@@ -350,14 +354,15 @@ def test_shutdown_ends_processes_and_hosts():
         actors = procs.spawn("where", Where)
         pid, parent = actors.pids.call_one().get(timeout=LIMIT)
         _, nested = actors.nested.call_one(None).get(timeout=LIMIT)
-        pids = [pid, parent, nested.pids.call_one().get(timeout=LIMIT)[0]]
+        watch = Watch([pid, nested.pids.call_one().get(timeout=LIMIT)[0]])
+        watch_host = Watch([parent])
         copies = (hosts.slice(hosts=0), hosts.slice(), pickle.loads(pickle.dumps(hosts)))
         for copy in copies:
             for end, text in ((copy.stop, "stop"), (copy.shutdown, "shut down")):
                 with pytest.raises(RuntimeError) as raised:
                     end().get(timeout=LIMIT)
                 assert str(raised.value) == f"cannot {text} `HostMesh` that is a reference instead of owned"
-    assert not any(is_alive(pid) for pid in pids)
+    assert watch.all_end(0) and watch_host.all_end()
     with pytest.raises(SupervisionError, match="stopped by client"):
         actors.rank.call().get(timeout=LIMIT)
     for spent in (hosts, *copies[:2]):
@@ -383,14 +388,15 @@ def test_stop_leaves_the_hosts():
         async with hosts_from_config("staying") as hosts:
             first, other = hosts.spawn_procs(), pickle.loads(pickle.dumps(hosts))
             kept = other.spawn_procs().spawn("kept", Where)  # not through this object
-            pids = [pid for pid, _ in (await first.spawn("where", Where).pids.call()).values()]
+            watch = Watch(pid for pid, _ in (await first.spawn("where", Where).pids.call()).values())
             await hosts.stop()
-            assert not any(is_alive(pid) for pid in pids)
+            assert watch.all_end(0)
             with pytest.raises(RuntimeError, match="HostMesh has already been shut down"):
                 hosts.spawn_procs()
             parents = [parent for _, parent in (await kept.pids.call()).values()]
             assert len(set(parents)) == 2
-        assert not any(is_alive(parent) for parent in parents)
+            watch = Watch(parents)
+        assert watch.all_end()
 
     asyncio.run(run())
 
@@ -484,7 +490,8 @@ os.kill(agent, signal.SIGKILL)
 start = time.monotonic()
 why = "the host of the process this actor was running on failed: Killed(sig=9) "
 why += f"(rank {{'hosts': 0/2}} of 'stand_in', pid {agent})"
-calls = [pending, lost.pid.call(), unseen.pid.call_one(), counters.pid.call(), theirs.pid.call(), procs.initialized]
+assert why in str(pending.exception(timeout=10))
+calls = [lost.pid.call(), unseen.pid.call_one(), counters.pid.call(), theirs.pid.call(), procs.initialized]
 for call in calls:
     error = call.exception(timeout=10)
     assert isinstance(error, SupervisionError) and why in str(error), error
@@ -496,6 +503,7 @@ assert len(healthy.pid.call().get().values()) == 2
 assert healthy.slice(gpus=0).spawn.call_one(hosts.slice(hosts=1)).get().pid.call_one().get()
 try:
     hosts.spawn_procs()
+    raise AssertionError("spawned on a dead host")
 except SupervisionError as error:
     assert "Killed(sig=9)" in str(error)
 assert "Killed(sig=9)" in str(hosts.initialized.exception())
@@ -503,6 +511,23 @@ assert len(hosts.slice(hosts=slice(1, 2)).spawn_procs().spawn("again", Counter).
 procs.stop().get()
 hosts.shutdown().get()
 """, way=way).ok()  # fmt: skip
+
+
+@pytest.mark.feature(52, 60)
+def test_a_host_outlives_who_asked_it_to_stop_something():
+    Run(COUNTER + """
+class Asker(Actor):
+    @endpoint
+    def stop_and_die(self, hosts):
+        procs = hosts.spawn_procs({"gpus": 2})
+        procs.spawn("counter", Counter).pid.call().get()
+        procs.stop()
+        os._exit(3)
+for _ in range(5):
+    asker = this_host().spawn_procs().spawn("asker", Asker)
+    assert "non-zero code 3" in str(asker.stop_and_die.call_one(hosts).exception(timeout=10))
+    assert len(hosts.spawn_procs().spawn("counter", Counter).pid.call().get()) == 2
+""").ok()  # fmt: skip
 
 
 @pytest.mark.feature(64)
