@@ -14,11 +14,14 @@ from monarch._endpoint import endpoint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, TypeVar
 
     from monarch._future import Future
     from monarch._mesh import HostMesh, ProcMesh
     from monarch._port import Port
+
+    T = TypeVar("T")
 
 __all__ = ["hosts_from_config"]
 
@@ -58,7 +61,7 @@ def start_nodes(agents: Any, requests: list[tuple[Any, ...]]) -> list[int]:
 
     mesh = int.from_bytes(os.urandom(8), "little") | 1
     call = agents.start.options(partial=True).call
-    parts = _wait(lambda: call(requests, _core.node_id(), mesh)).values()
+    parts = _undisturbed(lambda: call(requests, _core.node_id(), mesh).get().values())
     started = [part for part in parts if not isinstance(part, Exception)]
     nodes = [node for part in started for node in part]
     if len(started) < len(parts):
@@ -70,8 +73,8 @@ def start_nodes(agents: Any, requests: list[tuple[Any, ...]]) -> list[int]:
     return nodes
 
 
-def _wait(call: Any) -> Any:
-    """What the call gives. It takes milliseconds: no deadline of the caller's counts, and a running loop may wait."""
+def _undisturbed(work: Callable[[], T]) -> T:
+    """Runs what takes milliseconds: no deadline of the caller's counts, and a running event loop may wait for it."""
     import sys
 
     asyncio: Any = sys.modules.get("_asyncio")
@@ -80,7 +83,7 @@ def _wait(call: Any) -> Any:
     try:
         if loop is not None:
             asyncio._set_running_loop(None)
-        return call().get()
+        return work()
     finally:
         _deadline.current.reset(token)
         if loop is not None:
@@ -91,7 +94,7 @@ def stop_nodes(agents: Any, nodes: list[int], reason: str, limit: float) -> Futu
     """Stops processes on several hosts, whatever has become of the hosts."""
     agents._gather = lambda entries: None
     call = agents.stop_nodes.options(partial=True, deadline=limit + _ANSWER_LIMIT).call
-    ending: Future[None] = call(nodes, reason, limit)
+    ending: Future[None] = _undisturbed(lambda: call(nodes, reason, limit))
     _core.release(nodes, reason)
     return ending
 

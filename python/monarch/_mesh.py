@@ -373,6 +373,7 @@ def start_mesh(
     if host._agents is not None:
         procs._host = host._new_with_shape(host._view)
         procs._job = host._agents._job
+        procs._introduce(nodes)
     return procs
 
 

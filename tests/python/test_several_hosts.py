@@ -340,7 +340,11 @@ def test_spawning_waits_a_moment_wherever_it_is_done(hosts, recwarn):
     assert asyncio.run(spawn()).values() == [(0, {"hosts": 0}), (1, {"hosts": 1})]
     with deadline(1e-6):
         procs = hosts.spawn_procs()
-    assert procs.initialized.get(timeout=LIMIT) is True
+    pids = [pid for pid, _ in values(procs.spawn("where", Where).pids.call())]
+    watch = Watch(pids)
+    with deadline(1e-6):
+        procs.stop()
+    assert watch.all_end()
     assert [str(warning.message) for warning in recwarn] == []
 
 
@@ -442,13 +446,17 @@ hosts = hosts_from_config("stand_in")
 @pytest.mark.parametrize("way", ["fork", "unix"])
 def test_what_was_sent_before_the_stop_is_handled(way):
     run = Run(COUNTER + """
+times = []
 for _ in range(5):
     procs = hosts.spawn_procs({"gpus": 2})
     counters = procs.spawn("counter", Counter)
     counters.pid.call().get()
     for _ in range(2000):
         counters.add.broadcast()
+    start = time.monotonic()
     procs.stop().get()
+    times.append(time.monotonic() - start)
+assert min(times) < 0.9, times  # they need not wait to see whether more comes
 hosts.shutdown().get()
 """, way=way).ok()  # fmt: skip
     assert run.out.count("counted 2000\n") == 20, run.out
