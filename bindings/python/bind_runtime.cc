@@ -167,7 +167,8 @@ std::string wait_for_stop() {
   }
 }
 
-nb::list spawn_procs(nb::list launches) {
+// `owner`, `mesh`: SpawnOrder.
+nb::list spawn_procs(nb::list launches, NodeId owner, uint64_t mesh) {
   std::vector<Host::Launch> wanted;
   for (nb::handle entry : launches) {
     nb::dict launch = nb::cast<nb::dict>(entry);
@@ -188,7 +189,7 @@ nb::list spawn_procs(nb::list launches) {
   Host& host = runtime().host();
   auto spawned = [&] {
     GilRelease release;
-    return host.spawn(wanted);
+    return host.spawn(wanted, {owner, mesh});
   }();
   if (!spawned) raise(spawned.error());
   nb::list nodes;
@@ -342,7 +343,12 @@ void bind_runtime(nb::module_& m) {
   m.def("wait_for_stop", &wait_for_stop);
   m.def("start_fork_server", [](const std::vector<std::string>& argv, const std::vector<std::string>& env,
                                 const std::string& cwd) { runtime().host().start_fork_server(argv, env, cwd); });
-  m.def("spawn_procs", &spawn_procs);
+  m.def("spawn_procs", &spawn_procs, nb::arg("launches"), nb::arg("owner") = 0, nb::arg("mesh") = 0);
+  m.def("note_hosted", [](NodeId host, const std::vector<NodeId>& nodes) { runtime().note_hosted(host, nodes); });
+  m.def("release", [](const std::vector<NodeId>& nodes, const std::string& reason) {
+    GilRelease release;
+    runtime().release(nodes, reason);
+  });
   m.def("stop_procs", &stop_procs);
   m.def("completed_future", &completed_future, nb::arg("outcome").none(), nb::arg("failed") = false);
   // Bytes; for a runtime that is there.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from monarch._bootstrap import BootstrapCommand
     from monarch._future import Future
     from monarch._geometry import Region
+    from monarch._hosts import HostAgent
 
     P = ParamSpec("P")
     T = TypeVar("T", bound=Actor)
@@ -99,10 +100,10 @@ class _Spawned:
 
 
 class HostMesh(_Mesh):
-    """Machines that processes can be spawned on; here, this one: ``this_host()``.
+    """Machines that processes can be spawned on: this one, ``this_host()``, or what ``hosts_from_config`` makes.
 
     As a context manager, ``with`` or ``async with``, it shuts down at the end. Equal are the same hosts in the same
-    shape. In a message it is the receiver's own host.
+    shape. It may be sent in messages; this machine is this machine there, too.
     """
 
     _NOT_YET = frozenset({"sync_workspace"})
@@ -117,19 +118,25 @@ class HostMesh(_Mesh):
         self._owned = owned
         self._python = python  # None: the interpreter of whoever spawns
         self._elsewhere: tuple[str, str] | None = None  # identity and name of another machine than this
+        # Who starts processes there, by base rank; None: this machine, and whoever spawns does it himself.
+        self._agents: ActorMesh | None = None
+        self._own_procs: ProcMesh | None = None  # of the owner of hosts that are processes: what they are
 
     @classmethod
     def _received(
         cls, labels: list[str], offset: int, sizes: list[int], strides: list[int], python: str | None,
-        machine: tuple[str, str],
+        machine: tuple[str, str] | ActorMesh,
     ) -> HostMesh:  # fmt: skip
         host = cls(Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), _Spawned(), False, python)
-        host._elsewhere = None if machine[0] == _this_machine()[0] else machine
+        if isinstance(machine, ActorMesh):
+            host._agents = machine
+        else:
+            host._elsewhere = None if machine[0] == _this_machine()[0] else machine
         return host
 
     def __reduce__(self) -> Any:
         n = self._view.ndslice
-        machine = self._elsewhere or _this_machine()
+        machine = self._agents or self._elsewhere or _this_machine()
         return HostMesh._received, (self._view.labels, n.offset, n.sizes, n.strides, self._python, machine)
 
     def spawn_procs(
@@ -159,6 +166,11 @@ class HostMesh(_Mesh):
 
         The processes belong to whoever calls this, and end with it, also if the mesh came from another job. It must be
         used on its own machine: ``RuntimeError``.
+
+        On the hosts of ``hosts_from_config`` the dimensions of the hosts come first, then those of ``per_host``, and
+        ranks are row-major. The processes have the environment, working directory and ``sys.path`` of their host, which
+        are the script's when that was made. This blocks until each host has begun to start them: a few milliseconds.
+        ``SupervisionError`` if one of the hosts is dead: none is started.
         """
         return _spawn_procs(self, per_host or {}, bootstrap, name, proc_bind, bootstrap_command)
 
@@ -174,9 +186,10 @@ class HostMesh(_Mesh):
         path = os.fspath(path)
         if not path:
             raise ValueError("with_python_executable needs the path of an interpreter")
-        view = HostMesh(self._view, self._spawned, self._owned, os.path.abspath(path) if os.sep in path else path)
-        view._elsewhere = self._elsewhere
-        return view
+        host = self._new_with_shape(self._view)
+        host._owned, host._own_procs = self._owned, self._own_procs
+        host._python = os.path.abspath(path) if os.sep in path else path
+        return host
 
     def stop(self) -> Future[None]:
         """Stops the processes that were spawned through this object, which is spent afterwards. Starts at once.
@@ -186,7 +199,7 @@ class HostMesh(_Mesh):
         return self._end("stop")
 
     def shutdown(self) -> Future[None]:
-        """As :meth:`stop`: on the script's own host there is no worker program to end."""
+        """As :meth:`stop`, and ends the hosts of ``hosts_from_config``; this machine has no worker program to end."""
         return self._end("shut down")
 
     def _end(self, what: str) -> Future[None]:
@@ -195,7 +208,40 @@ class HostMesh(_Mesh):
             text = f"cannot {what} `HostMesh` that is a reference instead of owned"
             return _core.completed_future(RuntimeError(text), failed=True)
         self._spawned.ended = True
-        return _core.stop_procs(self._spawned.nodes, STOPPED_BY_CLIENT, _runtime.limit("process_exit_timeout"))
+        ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT)
+        if self._own_procs is None or what == "stop":
+            return ending
+        from monarch import _hosts
+
+        return _hosts.then_stop(self._own_procs, ending)
+
+    def _asks_agents(self) -> bool:
+        """Whether agents start processes there, and not this process itself."""
+        return self._agents is not None and list(self._key()[0]) != [_runtime.host_agent]
+
+    def _start_nodes(self, requests: list[tuple[Any, ...]]) -> list[int]:
+        """Starts a process for each request, in rank order: (arguments of _runtime.launch(), output settings)."""
+        if not self._asks_agents():
+            return start_here(requests)
+        from monarch import _hosts
+
+        return _hosts.start_nodes(self._agent_view(), requests)
+
+    def _stop_nodes(self, nodes: list[int], reason: str) -> Future[None]:
+        limit = _runtime.limit("process_exit_timeout")
+        if not self._asks_agents():
+            return _core.stop_procs(nodes, reason, limit)
+        from monarch import _hosts
+
+        return _hosts.stop_nodes(self._agent_view(), nodes, reason, limit)
+
+    def _agent_view(self) -> HostAgent:
+        agents: Any = self._agents
+        return agents._new_with_shape(self._view)
+
+    def _one(self, index: int) -> HostMesh:
+        """The host of that rank, without dimensions."""
+        return self._new_with_shape(Shape([], Slice(offset=self._view.ranks()[index], sizes=[], strides=[])))
 
     def _check_alive(self) -> None:
         if self._spawned.ended:
@@ -224,9 +270,13 @@ class HostMesh(_Mesh):
 
     @property
     def initialized(self) -> Future[bool]:
-        """True when the hosts are there."""
+        """True when the hosts are there; raises ``SupervisionError`` if one of them has ended."""
         _runtime.ensure()
-        return _core.completed_future(True)
+        if not self._asks_agents():
+            return _core.completed_future(True)
+        agents: Any = self._agent_view()
+        agents._gather = lambda entries: True
+        return agents.answer.call()
 
     @property
     def region(self) -> Region:
@@ -234,6 +284,8 @@ class HostMesh(_Mesh):
         return self._view.region
 
     def _members(self) -> Sequence[Any]:
+        if self._agents is not None:
+            return self._agents._ids
         return (self._elsewhere[0] if self._elsewhere else "this host",)
 
     def __repr__(self) -> str:
@@ -241,7 +293,7 @@ class HostMesh(_Mesh):
 
     def _new_with_shape(self, shape: Shape) -> HostMesh:
         view = HostMesh(shape, self._spawned, False, self._python)
-        view._elsewhere = self._elsewhere
+        view._elsewhere, view._agents = self._elsewhere, self._agents
         return view
 
 
@@ -261,7 +313,12 @@ def _this_machine() -> tuple[str, str]:
 def this_host() -> HostMesh:
     """The host of the current actor, or of the script, as a mesh without dimensions. Starts the runtime."""
     _runtime.ensure()
-    return HostMesh(_whole([], []), _Spawned(), True, _runtime.default_python)
+    host = HostMesh(_whole([], []), _Spawned(), True, _runtime.default_python)
+    if _runtime.host_agent is not None:
+        from monarch import _hosts
+
+        host._agents = _hosts.agent(_runtime.host_agent)
+    return host
 
 
 def _spawn_procs(
@@ -272,32 +329,7 @@ def _spawn_procs(
     proc_bind: list[dict[str, str]] | None,
     bootstrap_command: Any,
 ) -> ProcMesh:
-    host._check_here()
-    _runtime.ensure()
-    host._check_alive()
-    shape = _shape_of_procs(host, per_host)
-    extent = shape.extent
-    labels, sizes = list(extent.labels), list(extent.sizes)
-    points = [Point(rank, extent) for rank in range(len(shape))]
-    starts: list[Any] = [(None, None)] * len(points)
-    if proc_bind is not None or bootstrap_command is not None:
-        from monarch import _bootstrap
-
-        starts = _bootstrap.starts(points, len(points) // len(host), bootstrap_command, proc_bind)
-    mesh_name = name or "procs"
-    setup = None if bootstrap is None else _pickle.dumps_code(bootstrap)
-    from monarch import _logs
-
-    output = _logs.output_settings(mesh_name)
-    launches = []
-    for point, (command, prefix) in zip(points, starts):
-        where = f"rank {point!r} of {mesh_name!r}" if labels else repr(mesh_name)
-        mesh_parts = (labels, sizes, mesh_name)
-        launch = _runtime.launch(where, setup, mesh_parts, host._python, command, prefix)
-        launches.append({**launch, **output(point.rank if labels else -1)})
-    nodes = _core.spawn_procs(launches)
-    host._spawned.nodes += nodes
-    procs = ProcMesh(nodes, shape, mesh_name, owned=True)
+    procs = start_mesh(host, per_host, bootstrap, name or "procs", proc_bind, bootstrap_command)
     _active_meshes.note_spawned(procs)
     if local := _context.context().actor_instance._local:
         from monarch import _local
@@ -305,6 +337,49 @@ def _spawn_procs(
         with _local.admission(local) as admit:
             admit(procs)
     return procs
+
+
+def start_mesh(
+    host: HostMesh, per_host: dict[str, int], bootstrap: Any, name: str, proc_bind: Any = None, command: Any = None
+) -> ProcMesh:
+    """``HostMesh.spawn_procs``, of which nobody is told."""
+    host._check_here()
+    _runtime.ensure()
+    host._check_alive()
+    shape = _shape_of_procs(host, per_host)
+    extent = shape.extent
+    labels, sizes = list(extent.labels), list(extent.sizes)
+    points = [Point(rank, extent) for rank in range(len(shape))]
+    per_host_count = len(points) // len(host)
+    starts: list[Any] = [(None, None)] * len(points)
+    if proc_bind is not None or command is not None:
+        from monarch import _bootstrap
+
+        starts = _bootstrap.starts(points, per_host_count, command, proc_bind)
+    setup = None if bootstrap is None else _pickle.dumps_code(bootstrap)
+    from monarch import _logs
+
+    output = _logs.output_settings(name)
+    agents = None if host._agents is None else host._key()[0]
+    requests = []
+    for point, (start, prefix) in zip(points, starts):
+        where = f"rank {point!r} of {name!r}" if labels else repr(name)
+        agent = None if agents is None else agents[point.rank // per_host_count]
+        launch = (where, setup, (labels, sizes, name), host._python, start, prefix, agent)
+        requests.append((launch, output(point.rank if labels else -1)))
+    nodes = host._start_nodes(requests)
+    host._spawned.nodes += nodes
+    procs = ProcMesh(nodes, shape, name, owned=True)
+    if host._agents is not None:
+        procs._host = host._new_with_shape(host._view)
+        procs._job = host._agents._job
+        procs._introduce(nodes)
+    return procs
+
+
+def start_here(requests: list[tuple[Any, ...]], owner: int = 0, mesh: int = 0) -> list[int]:
+    """Starts processes on this machine. ``owner``, ``mesh``: of whom, and of which mesh, if not of this process."""
+    return _core.spawn_procs([{**_runtime.launch(*args), **output} for args, output in requests], owner, mesh)
 
 
 def _shape_of_procs(host: HostMesh, per_host: dict[str, int]) -> Shape:
@@ -346,21 +421,22 @@ class ProcMesh(Handle, _Mesh):
         self._stopped: list[str] = []  # shared with views: the reason, once stopped
         self._per_proc: dict[str, int] = {}  # options(): of swarms
         self._local: int = 0  # of monarch.testing.local_procs(): the number of what keeps its actors
+        self._host: HostMesh | None = None  # where they are, unless that is the machine of whoever asks
 
     @classmethod
     def _received(
         cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str,
-        job: str | None, local: int = 0,
+        job: str | None, local: int = 0, host: HostMesh | None = None,
     ) -> ProcMesh:  # fmt: skip
         mesh = cls(nodes, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
         mesh._arrived_from(job)
-        mesh._local = local
+        mesh._local, mesh._host = local, host
         return mesh
 
     def _parts(self, job: str | None) -> tuple[Any, ...]:
         ndslice = self._view.ndslice
         parts = (self._nodes, self._view.labels, ndslice.offset, ndslice.sizes, ndslice.strides, self._name, job)
-        return (*parts, self._local) if self._local else parts
+        return (*parts, self._local, self._host) if self._local or self._host is not None else parts
 
     def _reduce_for(self, job: str | None) -> Any:
         return ProcMesh._received, self._parts(job)
@@ -477,6 +553,8 @@ class ProcMesh(Handle, _Mesh):
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
         if not self._stopped:
             self._stopped.append(reason)
+        if self._host is not None:
+            return self._host._stop_nodes(self._nodes, reason)
         return _core.stop_procs(self._nodes, reason, _runtime.limit("process_exit_timeout"))
 
     async def logging_option(
@@ -518,7 +596,9 @@ class ProcMesh(Handle, _Mesh):
         """The host of a mesh of one; else ``NotImplementedError``."""
         if len(self._view) != 1:
             raise NotImplementedError("`ProcMesh.host_mesh` is not yet supported for non-singleton proc meshes.")
-        return this_host()
+        if self._host is None:
+            return this_host()
+        return self._host._one(self._view.ranks()[0] * len(self._host) // len(self._nodes))
 
     async def __aenter__(self) -> ProcMesh:
         self._check_alive()
@@ -581,7 +661,7 @@ class ProcMesh(Handle, _Mesh):
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
         view = ProcMesh(self._nodes, shape, self._name)
         view._stopped, view._per_proc, view._local = self._stopped, self._per_proc, self._local
-        view._job = self._job
+        view._job, view._host = self._job, self._host
         return view
 
 
@@ -620,6 +700,8 @@ def this_proc() -> ProcMesh:
     local = _context.context().actor_instance._local
     mesh = ProcMesh([_core.node_id()], _whole([], []), "this_proc")
     mesh._local = local
+    if _runtime.host_agent is not None:
+        mesh._host = this_host()
     return mesh
 
 

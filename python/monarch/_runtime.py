@@ -21,6 +21,7 @@ _root: int = 0  # the node of the script; 0: this is it
 _base_env: dict[str, str] = {}  # the environment that the fork server was started with
 # What runs the processes that this one starts; None: the interpreter that runs this one.
 default_python: str | None = None
+host_agent: tuple[int, int] | None = None  # of the host that this process was started on (_hosts.py); None: the machine
 
 # What only a new interpreter can take up: a difference here means exec instead of fork (DESIGN.md section 8).
 _BEFORE_MAIN = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_TUNABLES")
@@ -340,11 +341,12 @@ def launch(
     python: str | None = None,
     command: BootstrapCommand | None = None,
     prefix: list[str] | None = None,
+    agent: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """What the core needs to start one process.
 
     ``python``: the interpreter that is the default from there on, None: this one. ``command``: how to start it, None:
-    the default. ``prefix``: a program, with arguments, that starts it in turn.
+    the default. ``prefix``: a program, with arguments, that starts it in turn. ``agent``: of the host that it is on.
     """
     import _pickle as pickle
 
@@ -364,6 +366,7 @@ def launch(
         "cloudpickle": None if ours else _folder_of_cloudpickle(),
         "setup": setup,
         "mesh": mesh,
+        "agent": agent,
         "root": root(),
     }
     configuration = sys.modules.get("monarch._config")

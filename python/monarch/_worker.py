@@ -55,7 +55,7 @@ def _take_up(payload: dict[str, Any]) -> None:
         import cloudpickle  # noqa: F401
 
         del sys.path[0]
-    _runtime.default_python = payload["python"]
+    _runtime.default_python, _runtime.host_agent = payload["python"], payload["agent"]
     if payload["prefixes"][0] == sys.prefix:
         sys.path[:] = payload["path"]
     else:

@@ -29,14 +29,15 @@ PRESENT = {
     "monarch.actor": [
         "Accumulator", "Actor", "ActorError", "as_endpoint", "Channel", "ChannelTransport", "concurrent_endpoint",
         "context", "current_actor_name", "current_rank", "current_size", "default_bootstrap_cmd", "enable_transport",
-        "Endpoint", "endpoint", "Extent", "Future", "get_or_spawn_controller", "HostMesh", "local_proc_mesh", "Point",
-        "Port", "PortReceiver", "proc_mesh", "ProcMesh", "returns_future", "send", "shutdown_context", "this_host",
-        "this_proc", "ValueMesh",
+        "Endpoint", "endpoint", "Extent", "Future", "get_or_spawn_controller", "HostMesh", "hosts_from_config",
+        "local_proc_mesh", "Point", "Port", "PortReceiver", "proc_mesh", "ProcMesh", "returns_future", "send",
+        "shutdown_context", "this_host", "this_proc", "ValueMesh",
     ],
     "monarch.config": ["configure", "configured", "get_global_config", "get_runtime_config", "clear_runtime_config"],
     "monarch": ["configure", "configured", "Extent", "NDSlice", "Selection", "Shape"],
     "monarch.actor.concurrent": ["concurrent_endpoint"],
-    "monarch._src.actor.host_mesh": ["HostMesh", "this_host", "this_proc"],
+    "monarch._src.actor.host_mesh": ["HostMesh", "hosts_from_config", "this_host", "this_proc"],
+    "monarch.job": ["hosts_from_config"],
     "monarch._src.actor.actor_mesh": ["Actor", "ActorMesh", "Channel", "Port", "PortReceiver", "context"],
     "monarch._src.actor.proc_mesh": ["ProcMesh", "get_or_spawn_controller"],
     "monarch._rust_bindings.monarch_hyperactor.supervision": ["SupervisionError"],
@@ -44,12 +45,12 @@ PRESENT = {
 }  # fmt: skip
 LATER = {
     "monarch.actor": [
-        "attach", "attach_to_workers", "debug_controller", "get_meter", "hosts_from_config", "MeshFailure",
+        "attach", "attach_to_workers", "debug_controller", "get_meter", "MeshFailure",
         "run_worker_loop_forever", "span", "traced", "unhandled_fault_hook",
     ],
     "monarch.job": [
         "JobState", "JobTrait", "LocalJob", "MeshAdminConfig", "PortForwarder", "ProcessJob", "SlurmJob",
-        "TelemetryConfig", "exec_command", "hosts_from_config", "job_load", "job_loads", "load_current_job",
+        "TelemetryConfig", "exec_command", "job_load", "job_loads", "load_current_job",
         "set_current_job", "shell",
     ],
     "monarch.job.kubernetes": ["ImageSpec", "KubeConfig", "KubernetesJob"],

@@ -7,6 +7,7 @@ import pytest
 
 import monarch
 import monarch.actor
+import monarch.job
 from monarch.actor import Actor, as_endpoint, this_host, this_proc
 
 README = Path(__file__).parents[2] / "README.md"
@@ -23,6 +24,7 @@ def test_the_missing_names_are_the_listed_ones():
     assert listed_by_name() == {
         "monarch": monarch._NOT_YET,
         "monarch.actor": monarch.actor._NOT_YET,
+        "monarch.job": monarch.job._NOT_YET,
         "HostMesh": monarch.actor.HostMesh._NOT_YET,
     }
     assert not monarch.actor.ProcMesh._NOT_YET
@@ -30,7 +32,8 @@ def test_the_missing_names_are_the_listed_ones():
 
 def test_a_missing_name_says_so():
     host = this_host()
-    owners = {"monarch": monarch, "monarch.actor": monarch.actor, "HostMesh": host, "ProcMesh": this_proc()}
+    owners = {"monarch": monarch, "monarch.actor": monarch.actor, "monarch.job": monarch.job}
+    owners |= {"HostMesh": host, "ProcMesh": this_proc()}
     for owner, names in listed_by_name().items():
         for name in names:
             with pytest.raises(NotImplementedError, match=f"{name} is not there yet"):

@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._accumulator import Accumulator
     from monarch._bootstrap import default_bootstrap_cmd
+    from monarch._hosts import hosts_from_config
     from monarch._identity import ProcId, Uid
     from monarch._old_spellings import local_proc_mesh, proc_mesh
     from monarch._task_future import returns_future
@@ -62,6 +63,7 @@ __all__ = [
     "enable_transport",
     "endpoint",
     "get_or_spawn_controller",
+    "hosts_from_config",
     "local_proc_mesh",
     "proc_mesh",
     "returns_future",
@@ -79,13 +81,14 @@ _LAZY = {
     "Uid": "_identity",
     "default_bootstrap_cmd": "_bootstrap",
     "enable_transport": "_transport",
+    "hosts_from_config": "_hosts",
     "local_proc_mesh": "_old_spellings",
     "proc_mesh": "_old_spellings",
     "returns_future": "_task_future",
 }
 
 _NOT_YET = {
-    "attach", "attach_to_workers", "debug_controller", "get_meter", "hosts_from_config", "MeshFailure",
+    "attach", "attach_to_workers", "debug_controller", "get_meter", "MeshFailure",
     "run_worker_loop_forever", "run_worker_loop_until_shutdown", "span", "start_worker_loop_forever", "traced",
     "unhandled_fault_hook",
 }  # fmt: skip

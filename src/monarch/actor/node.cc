@@ -154,6 +154,7 @@ void Node::node_down(NodeId node, const std::string& reason) {
   refuse_early([node](ActorIndex index) { return creator_of(index) == (node & 0xffffffff); },
                "the process that was to create this actor has ended: " + reason);
   for (const Unsent& entry : bounced) undeliverable(entry.sender, id_, entry.dest, reason);
+  if (hooks_.on_down) hooks_.on_down(node, reason);
 }
 
 // Fills every open slot of a node that `owed_by` picks with that failure.

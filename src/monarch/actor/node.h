@@ -30,6 +30,8 @@ class Node final : public LinkSink {
     // The driving thread. A link ended. Returns true if the node will be declared down later, with a better reason
     // (Node::node_down), by somebody who can know it; false: the end of the link is all that will be known.
     std::function<bool(NodeId, const Error&)> on_link_lost;
+    // Any thread. node_down() was called for the first time for this node, with this reason.
+    std::function<void(NodeId, const std::string&)> on_down;
     // Any thread. A one-way message of an actor that has no cell here (the client) could not be delivered.
     std::function<void(const std::string&)> on_undeliverable;
     // Any thread but an actor's: see answered().

@@ -15,6 +15,7 @@ struct Fixed {
   uint32_t number_count;
   NodeId node;
   NodeId parent;
+  NodeId owner;
   int64_t parent_pid;
   JobId job;
   JobToken token;
@@ -55,6 +56,7 @@ Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<i
   fixed.number_count = static_cast<uint32_t>(numbers.size());
   fixed.node = bootstrap.node;
   fixed.parent = bootstrap.parent;
+  fixed.owner = bootstrap.owner;
   fixed.parent_pid = bootstrap.parent_pid;
   fixed.job = bootstrap.job;
   fixed.token = bootstrap.token;
@@ -84,6 +86,7 @@ Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
   Bootstrap bootstrap;
   bootstrap.node = fixed.node;
   bootstrap.parent = fixed.parent;
+  bootstrap.owner = fixed.owner;
   bootstrap.parent_pid = fixed.parent_pid;
   bootstrap.job = fixed.job;
   bootstrap.token = fixed.token;

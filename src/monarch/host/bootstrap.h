@@ -13,11 +13,12 @@
 
 namespace monarch {
 
-inline constexpr uint32_t kBootstrapVersion = 2;
+inline constexpr uint32_t kBootstrapVersion = 3;
 
 struct Bootstrap {
   NodeId node = 0;
   NodeId parent = 0;
+  NodeId owner = 0;        // on whose behalf the parent starts it; mostly the parent itself
   int64_t parent_pid = 0;  // of the process that starts it: the fork server, or the host's own
   JobId job{};
   JobToken token{};

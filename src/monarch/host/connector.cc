@@ -101,7 +101,8 @@ class Connector::Greeting {
     reactor.add(socket_.get(), EPOLLIN, [this](uint32_t) { on_readable(); });
     const int64_t limit_ns = role_ == HelloRole::kDialer ? kDialLimitNs : kAcceptLimitNs;
     limit_ = reactor.after(limit_ns, [this] { end({ErrorCode::kDeadline, "no hello in time"}); });
-    if (!send_bytes(hello_.open_bytes())) end("the peer went away");
+    // A dialer that has died since has left its own open: read first, to know who it was.
+    if (!send_bytes(hello_.open_bytes()) && role_ == HelloRole::kDialer) end("the peer went away");
   }
   ~Greeting() {
     connector_.context_.reactor.cancel(limit_);
@@ -138,7 +139,7 @@ class Connector::Greeting {
       message.msg_controllen = sizeof control;
       const ssize_t count = recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
       if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-      if (count <= 0) return end("the peer closed the connection during the hello");
+      if (count <= 0) return gone("the peer closed the connection during the hello");
       for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
         const size_t fd_count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -164,7 +165,7 @@ class Connector::Greeting {
     if (hello_.state() == Handshake::State::kAwaitingOpen) {
       auto proof = hello_.on_open(bytes);
       if (!proof) return end(proof.error());
-      if (!send_bytes(*proof)) return end("the peer went away");
+      if (!send_bytes(*proof)) return gone("the peer went away");
       wanted_ = hello_.bytes_wanted();
       return;
     }
@@ -199,7 +200,7 @@ class Connector::Greeting {
     if (role_ == HelloRole::kDialer) return byte == 'k' ? on_agreed() : end("the peer refused the transport");
     link_ = connector_.new_link_for(byte == 'u' ? Transport::kUnix : Transport::kShm, peer_.node);
     if (byte == 'u' && fds_.size() == 1) {
-      if (!send_fds(socket_.get(), 'k', {})) return end("the peer went away");
+      if (!send_fds(socket_.get(), 'k', {})) return gone("the peer went away");
       data_ = std::move(fds_[0]);
       return accepted();
     }
@@ -208,7 +209,7 @@ class Connector::Greeting {
       auto page = map_shared_memory(fds_[1].get(), sizeof(BellPage));
       if (!rings || !page) return end("bad shared memory");
       OwnBell& own = connector_.bell_;
-      if (!send_fds(socket_.get(), 'k', {own.page_fd.get(), own.event_fd.get()})) return end("the peer went away");
+      if (!send_fds(socket_.get(), 'k', {own.page_fd.get(), own.event_fd.get()})) return gone("the peer went away");
       rings_ = std::move(*rings);
       bell_ = PeerBell{std::move(*page), std::move(fds_[2])};
       return accepted();
@@ -248,6 +249,11 @@ class Connector::Greeting {
     if (auto* unix_link = dynamic_cast<UnixLink*>(link_.get())) unix_link->fail(why);
   }
 
+  // A process that dies in the middle of a hello that was good so far is no news here: who has started it says so.
+  void gone(const char* why) {
+    if (role_ == HelloRole::kAcceptor && hello_.state() != Handshake::State::kAwaitingOpen) return finish();
+    end(why);
+  }
   void end(const char* why) { end({ErrorCode::kClosed, why}); }
   void end(const Error& why) {
     if (over_) return;

@@ -28,6 +28,8 @@ constexpr int64_t kUnobservedNs = 1'000'000'000;
 constexpr int64_t kReapLimitNs = 500'000'000;
 // How long a death waits for the last lines of the dead.
 constexpr int64_t kTailLimitNs = 200'000'000;
+// How long processes may take to end whose owner is gone.
+constexpr int64_t kOrphanGraceNs = 3'000'000'000;
 
 // monarch-guard lies beside this library, or in bin/ beside it.
 std::string guard_program() {
@@ -135,10 +137,11 @@ void Host::start_fork_server(std::vector<std::string> argv, std::vector<std::str
   });
 }
 
-Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
+Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, SpawnOrder order) {
   std::vector<NodeId> nodes;
   SystemRandom random;
-  const uint64_t mesh = random.next_u64();
+  const uint64_t mesh = order.mesh != 0 ? order.mesh : random.next_u64();
+  const NodeId owner = order.owner != 0 ? order.owner : node_.id();
   for (const Launch& launch : launches) {
     BootstrapFds fds;
     const NodeId id = random.next_u64() | 1;  // never 0
@@ -150,12 +153,13 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
     Bootstrap bootstrap;
     bootstrap.node = id;
     bootstrap.parent = node_.id();
+    bootstrap.owner = owner;
     bootstrap.job = connector_.identity().job;
     bootstrap.token = connector_.identity().token;
     bootstrap.address = address_.to_text();
     bootstrap.transport = connector_.transport() == Transport::kUnix ? "unix" : "shm";
     bootstrap.payload = launch.payload;
-    OutputRoute::Ends output = output_.open(id, node_.id(), mesh, launch.output);
+    OutputRoute::Ends output = output_.open(id, owner, mesh, launch.output);
     fds[kFdStdout] = std::move(output.out);
     fds[kFdStderr] = std::move(output.err);
     fds[kFdOutput] = std::move(output.route);
@@ -164,6 +168,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
       std::lock_guard lock(mutex_);
       Child& child = children_[id];
       child.label = launch.label;
+      child.owner = owner;
       child.link = *link;
       child.forked = launch.use_fork_server;
       child.tail_lines = launch.tail_lines;
@@ -187,6 +192,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches) {
       }
     });
   }
+  if (owner != node_.id() && node_.is_down(owner, nullptr)) on_down(owner);
   return nodes;
 }
 
@@ -378,6 +384,17 @@ void Host::on_not_started(NodeId node, const std::string& why) {
   check_waiting();
 }
 
+void Host::on_down(NodeId node) {
+  std::vector<NodeId> orphans;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, child] : children_) {
+      if (child.owner == node && !child.exited) orphans.push_back(id);
+    }
+  }
+  if (!orphans.empty()) stop(orphans, "the process that owned this one has ended", kOrphanGraceNs, [] {});
+}
+
 bool Host::on_link_lost(NodeId node) {
   {
     std::lock_guard lock(mutex_);
@@ -553,17 +570,20 @@ void Host::stop(const std::vector<NodeId>& nodes, const std::string& reason, int
     bool any = false;
     for (NodeId node : nodes) {
       std::shared_ptr<Link> link;
+      NodeId owner;
       {
         std::lock_guard lock(mutex_);
         auto found = children_.find(node);
         if (found == children_.end() || found->second.exited) continue;
         if (found->second.stopping.empty()) found->second.stopping = reason.empty() ? "stopped" : reason;
         link = found->second.link;
+        owner = found->second.owner;
       }
       any = true;
       link->send_control(request);
       // Behind all that was sent before: the process ends when it has seen that, or soon in any case.
-      link->send(request);
+      const bool owner_sends = owner != node_.id() && !ending_ && !node_.is_down(owner, nullptr);
+      if (!owner_sends) link->send(request);
     }
     waiting_.push_back({nodes, std::move(done)});
     if (ending_) {  // who has not been forked need not be

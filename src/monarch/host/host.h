@@ -21,6 +21,12 @@
 
 namespace monarch {
 
+// Whose processes are started, if another process has asked this one for them.
+struct SpawnOrder {
+  NodeId owner = 0;   // they end when it has gone down; 0: they are this process's own
+  uint64_t mesh = 0;  // an id of the mesh that they are a part of; 0: they are all of a new one
+};
+
 class Host {
  public:
   // `output` leads to what shows the output of workers.
@@ -45,10 +51,11 @@ class Host {
   };
   // Any thread. New processes, one for each entry, which are one mesh and can be sent to at once. Returns before they
   // exist; one that cannot be started is a node that goes down.
-  Result<std::vector<NodeId>> spawn(const std::vector<Launch>& launches);
+  Result<std::vector<NodeId>> spawn(const std::vector<Launch>& launches, SpawnOrder order = {});
 
   // Any thread. Asks the processes to end, kills those that have not after `grace_ns`; `done` runs on the reactor when
-  // all have ended. Later calls to them fail with "stopped: <reason>". Twice is fine.
+  // all have ended. Later calls to them fail with "stopped: <reason>". Twice is fine. Those of another owner end when they
+  // have seen what that sent to them (ProcessRuntime::release), or soon in any case.
   void stop(const std::vector<NodeId>& nodes, const std::string& reason, int64_t grace_ns, std::function<void()> done);
   // As stop, for every process that is left; no process is started any more.
   void stop_all(const std::string& reason, int64_t grace_ns, std::function<void()> done);
@@ -57,6 +64,8 @@ class Host {
   // made, and what they had printed before is out.
   Status set_output(const std::vector<NodeId>& nodes, const OutputOptions& options, std::function<void()> done);
 
+  // Node's hook. What was started for `node` is stopped.
+  void on_down(NodeId node);
   // Node's hook: a link ended. True: it is a process of ours, whose end will be declared with its exit status.
   bool on_link_lost(NodeId node);
 
@@ -85,6 +94,7 @@ class Host {
  private:
   struct Child {
     std::string label;
+    NodeId owner = 0;
     std::shared_ptr<Link> link;
     pid_t pid = -1;
     Process process;  // exec only

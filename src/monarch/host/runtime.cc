@@ -45,6 +45,7 @@ void ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBell
   Node::Hooks hooks;
   hooks.dial = [this](NodeId node) { return connector_->dial(node); };
   hooks.on_control = [this](Link& link, MessagePtr message) { on_control(link, std::move(message)); };
+  hooks.on_down = [this](NodeId node, const std::string& why) { on_down(node, why); };
   hooks.on_link_lost = [this](NodeId node, const Error& why) { return on_link_lost(node, why); };
   hooks.after = [this](int64_t delay_ns, std::function<void()> task) { reactor_.after(delay_ns, std::move(task)); };
   hooks.on_undeliverable = std::move(options.on_undeliverable);
@@ -99,6 +100,7 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
   options.transport = bootstrap.transport == "unix" ? Transport::kUnix : Transport::kShm;
   std::unique_ptr<ProcessRuntime> runtime(new ProcessRuntime);
   runtime->parent_ = bootstrap.parent;
+  runtime->owner_ = bootstrap.owner;
   runtime->build(identity, std::move(*address), std::move(*bell), OutputRoute(std::move(fds[kFdOutput])),
                  std::move(options));
   if (auto listening = runtime->connector_->listen(std::move(fds[kFdListener])); !listening) return listening.error();
@@ -253,7 +255,7 @@ void ProcessRuntime::request_stop(const std::string& reason, int64_t limit_ns) {
 void ProcessRuntime::on_control(Link& link, MessagePtr message) {
   switch (message->header.kind) {
     case FrameKind::kStopNode:
-      if (link.peer() == parent_) request_stop(std::string(message->text()), kStopDrainNs);
+      if (link.peer() == parent_ || link.peer() == owner_) request_stop(std::string(message->text()), kStopDrainNs);
       return;
     case FrameKind::kNodeDown:
       if (message->body.empty()) {
@@ -331,7 +333,60 @@ void ProcessRuntime::on_observed(NodeId from, NodeId node) {
   }
   host_->note_observed(node);
   if (!host_->is_child(node)) spread_notice(from, node, "");
+  NodeId host = 0;
+  {
+    std::lock_guard lock(notice_mutex_);
+    if (auto found = host_of_.find(node); found != host_of_.end()) host = found->second;
+  }
+  if (host != 0 && node_->is_down(host, nullptr)) on_observed(node_->id(), host);
 }
+
+// ---- Processes that another host has started for this one ----
+
+void ProcessRuntime::note_hosted(NodeId host, const std::vector<NodeId>& nodes) {
+  {
+    std::lock_guard lock(notice_mutex_);
+    for (NodeId node : nodes) host_of_[node] = host;
+  }
+  std::string why;
+  if (node_->is_down(host, &why)) declare_hosted_down(nodes, why);
+}
+
+void ProcessRuntime::release(const std::vector<NodeId>& nodes, const std::string& reason) {
+  Outgoing request{FrameHeader{}, as_byte_span(reason.data(), reason.size()), {}};
+  request.header.kind = FrameKind::kStopNode;
+  for (NodeId node : nodes) {
+    if (auto link = node_->route(node)) link->send(request);
+  }
+}
+
+void ProcessRuntime::on_down(NodeId node, const std::string& why) {
+  if (host_) host_->on_down(node);
+  std::vector<NodeId> hosted;
+  {
+    std::lock_guard lock(notice_mutex_);
+    for (const auto& [other, host] : host_of_) {
+      if (host == node) hosted.push_back(other);
+    }
+  }
+  if (!hosted.empty()) declare_hosted_down(hosted, why);
+}
+
+// Nobody is left who could say how they ended.
+void ProcessRuntime::declare_hosted_down(const std::vector<NodeId>& nodes, const std::string& why) {
+  const std::string of_host = "the process this actor was running on ";
+  std::string text = why;
+  if (why.starts_with(of_host)) text = "the host of the process this actor was running on " + why.substr(of_host.size());
+  // Off this stack: we may be inside poll() of a link.
+  reactor_.post([this, nodes, text] {
+    for (NodeId node : nodes) {
+      if (!note_notice(node, text)) continue;
+      if (!jobs_->is_foreign(node)) spread_notice(node_->id(), node, text);
+      declare_down(node, text);
+    }
+  });
+}
+
 
 bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
   if (node == parent_) {

@@ -76,6 +76,11 @@ class ProcessRuntime {
   // to the hosts of those that are dead, wherever they are.
   void note_observed(const Members& members);
 
+  // Any thread. These processes were started for this one by `host`, and die with it.
+  void note_hosted(NodeId host, const std::vector<NodeId>& nodes);
+  // Any thread. The owner's word to processes that their host was asked to stop: nothing more comes from here.
+  void release(const std::vector<NodeId>& nodes, const std::string& reason);
+
   // Stops all processes of this host object, and waits for their end. Not from the reactor.
   void stop_children(const std::string& reason, int64_t grace_ns);
   // Around fork(): the child may not use the runtime, and keeps nothing of it open.
@@ -98,6 +103,8 @@ class ProcessRuntime {
   void spread_notice(NodeId from, NodeId node, const std::string& why);
   bool note_notice(NodeId node, const std::string& why);
   void declare_down(NodeId node, const std::string& why);
+  void on_down(NodeId node, const std::string& why);
+  void declare_hosted_down(const std::vector<NodeId>& nodes, const std::string& why);
   void dismiss_guests();
 
   Reactor reactor_;
@@ -106,6 +113,7 @@ class ProcessRuntime {
   std::string job_address_text_;
   OwnBell bell_;
   NodeId parent_ = 0;
+  NodeId owner_ = 0;  // on whose behalf the parent has started this process; mostly the parent
   std::shared_ptr<Arena> arena_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Node> node_;
@@ -118,6 +126,7 @@ class ProcessRuntime {
   std::mutex notice_mutex_;
   std::unordered_map<NodeId, std::string> notices_;  // what hosts said of nodes that ended
   std::unordered_set<NodeId> observed_;              // whose end somebody was told of
+  std::unordered_map<NodeId, NodeId> host_of_;       // of nodes that die with another one
 
   std::mutex stop_mutex_;
   std::condition_variable stop_condition_;

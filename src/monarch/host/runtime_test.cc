@@ -351,6 +351,22 @@ TEST_F(Hostile, SilenceIsEndedAfterItsLimitAndABreakInTheMiddleAtOnce) {
   EXPECT_EQ(lines(log), testing::short_form() ? 1 : 2) << log;
 }
 
+TEST_F(Hostile, APeerThatDiesInTheMiddleOfAGoodHelloIsNoNews) {
+  ::testing::internal::CaptureStderr();
+  HelloIdentity peer;
+  peer.node = 99;
+  peer.job = identity_.job;
+  peer.token = identity_.token;
+  SystemRandom random;
+  Handshake hello(HelloRole::kDialer, peer, random);
+  const auto open = hello.open_bytes();
+  const int fd = dial_raw();
+  ASSERT_EQ(write(fd, open.data(), open.size()), static_cast<ssize_t>(open.size()));
+  ::close(fd);
+  expect_that_it_lives();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 // ---- The fork server's protocol ----
 
 TEST(ForkServer, ReportsWhatItStartsAndHowThatEnds) {
