@@ -19,8 +19,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "feature(row, ...): the rows of tools/feature_rows.py that the test proves")
     path = config.getoption("--parity-out")
-    if path:
+    if path and not hasattr(config, "workerinput"):  # of pytest-xdist
         config.pluginmanager.register(_Recorder(Path(path)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        rows = {row for mark in item.iter_markers("feature") for row in mark.args}
+        if rows:
+            item.user_properties.append(("rows", sorted(rows)))  # comes along with the report, from any process
 
 
 class _Recorder:
@@ -28,16 +35,11 @@ class _Recorder:
         self._path = path
         self._tests: dict[str, dict] = {}  # by node id
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        for item in session.items:
-            rows = {row for mark in item.iter_markers("feature") for row in mark.args}
-            if rows:
-                self._tests[item.nodeid] = {"rows": sorted(rows), "outcome": "not run"}
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        test = self._tests.get(report.nodeid)
-        if test is None:
+        rows = dict(report.user_properties).get("rows")
+        if rows is None:
             return
+        test = self._tests.setdefault(report.nodeid, {"rows": rows, "outcome": "not run"})
         if report.failed:
             test["outcome"] = "failed"
         elif test["outcome"] == "not run" and (report.skipped or report.when == "call"):

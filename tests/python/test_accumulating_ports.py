@@ -10,10 +10,10 @@ from folds import Fold, collected, nothing_there, open_port
 
 from monarch.actor import Channel, PortReceiver, context
 
-pytestmark = pytest.mark.feature(34)
 LIMIT = 30
 
 
+@pytest.mark.feature(34)
 def test_recv_gives_the_newest_state_once():
     port, receiver = open_port(Fold(100, operator.add))
     port.send(1)
@@ -24,6 +24,7 @@ def test_recv_gives_the_newest_state_once():
     assert nothing_there(receiver)
 
 
+@pytest.mark.feature(34)
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_futures_have_their_states_whatever_is_looked_at_first(order):
     folded = []
@@ -37,6 +38,7 @@ def test_futures_have_their_states_whatever_is_looked_at_first(order):
     assert [future.get(timeout=0) for future in futures] == [1, 3, 15]
 
 
+@pytest.mark.feature(34)
 def test_a_future_that_is_dropped_loses_nothing():
     port, receiver = open_port(collected())
     dropped = receiver.recv()
@@ -51,6 +53,7 @@ def test_a_future_that_is_dropped_loses_nothing():
     assert receiver.recv().get(timeout=LIMIT) == [1, 2]
 
 
+@pytest.mark.feature(34)
 def test_an_accumulator_that_raises_leaves_the_state_as_it_was():
     def add(state, update):
         if update == "bad":
@@ -71,6 +74,7 @@ def test_an_accumulator_that_raises_leaves_the_state_as_it_was():
     assert seen == [[1], "raised", [1, 2], "raised", "raised", [1, 2, 3]]
 
 
+@pytest.mark.feature(34)
 def test_states_in_asyncio_code_and_on_several_threads():
     port, receiver = open_port(Fold(0, operator.add))
 
@@ -100,6 +104,7 @@ def test_states_in_asyncio_code_and_on_several_threads():
     assert sorted(states) == [7 + i for i in range(1, 21)]
 
 
+@pytest.mark.feature(34)
 def test_what_is_no_accumulator_is_refused():
     mailbox = context().actor_instance.mailbox
     for bad in (None, operator.add, Fold(0, operator.add, reducer="sum")):
@@ -113,6 +118,7 @@ def test_what_is_no_accumulator_is_refused():
         pickle.dumps(receiver)
 
 
+@pytest.mark.feature(34)
 def test_the_other_ports_of_a_mailbox():
     mailbox = context().actor_instance._mailbox  # as programs spell it
     port, receiver = mailbox.open_port()

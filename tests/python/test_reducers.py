@@ -18,7 +18,6 @@ from monarch.actor import Actor, ActorError, Channel, Port, context, deadline, e
 from monarch.config import configured
 from monarch.testing import local_procs
 
-pytestmark = pytest.mark.feature(34)
 LIMIT = 30
 NEVER = {"size": 1_000_000, "age": "1h"}  # nothing leaves because it is many or old
 
@@ -138,6 +137,7 @@ def flat(batches: list) -> dict:
     return {who: [update for batch in batches if batch[0] == who for update in batch[1]] for who, _ in batches}
 
 
+@pytest.mark.feature(34)
 @pytest.mark.parametrize("seed", range(12))
 def test_the_state_is_that_of_a_flat_fold_in_the_order_of_each_sender(seed):
     chance = random.Random(seed)
@@ -160,6 +160,7 @@ def test_the_state_is_that_of_a_flat_fold_in_the_order_of_each_sender(seed):
     assert messages == count if size <= 1 else messages <= count
 
 
+@pytest.mark.feature(34)
 def test_a_reducer_runs_where_the_senders_are_and_fewer_messages_arrive():
     def add(a, b):
         return a[0] + b[0], a[1] | b[1] | {os.getpid()}
@@ -174,6 +175,7 @@ def test_a_reducer_runs_where_the_senders_are_and_fewer_messages_arrive():
         assert nothing_there(receiver)
 
 
+@pytest.mark.feature(34)
 def test_without_a_reducer_each_update_is_a_message():
     with processes(**NEVER) as procs:
         port, receiver = open_port(collected())
@@ -182,6 +184,7 @@ def test_without_a_reducer_each_update_is_a_message():
         assert sorted(receiver.recv().get(timeout=0)) == [1, 1, 1, 2, 2, 2]
 
 
+@pytest.mark.feature(34)
 def test_arrays_are_reduced_in_place_and_the_sender_keeps_its_own():
     with processes(size=3, age="1h") as procs:
         port, receiver = open_port(Fold(0, operator.add, operator.iadd))
@@ -189,6 +192,7 @@ def test_arrays_are_reduced_in_place_and_the_sender_keeps_its_own():
         assert (receiver.recv().get(timeout=0) == 3 * numpy.arange(100_000)).all()
 
 
+@pytest.mark.feature(34)
 def test_an_update_is_what_it_was_when_it_was_sent():
     with processes(size=2, age="1h") as procs:
         port, receiver = open_port(collected(lambda a, b: (a, b)))
@@ -196,6 +200,7 @@ def test_an_update_is_what_it_was_when_it_was_sent():
         assert receiver.recv().get(timeout=0) == [(["first"], ["changed"])]
 
 
+@pytest.mark.feature(34)
 def test_updates_of_many_threads_are_all_there():
     with processes(size=7) as procs:
         port, receiver = open_port(Fold(0, operator.add, operator.add))
@@ -206,6 +211,7 @@ def test_updates_of_many_threads_are_all_there():
 # ---- What makes a batch leave ----
 
 
+@pytest.mark.feature(34)
 def test_a_batch_leaves_when_it_is_full():
     with processes(size=4, age="1h") as procs:
         a, b = swarm(procs).flatten("all").slice(all=0), swarm(procs).flatten("all").slice(all=1)
@@ -218,6 +224,7 @@ def test_a_batch_leaves_when_it_is_full():
         assert nothing_there(receiver)
 
 
+@pytest.mark.feature(34)
 @pytest.mark.parametrize(("size", "age"), [(0, "1h"), (1, "1h"), (100, "0s")])
 def test_nothing_is_held_back(size, age):
     with processes(size=size, age=age) as procs:
@@ -226,6 +233,7 @@ def test_nothing_is_held_back(size, age):
         assert receiver.recv().get(timeout=0) == [1, 1]
 
 
+@pytest.mark.feature(34)
 def test_a_batch_leaves_when_it_is_old_and_nothing_else_happens():
     with processes(size=1000, age="20ms") as procs:
         sender = swarm(procs, 1)
@@ -235,6 +243,7 @@ def test_a_batch_leaves_when_it_is_old_and_nothing_else_happens():
             assert until(receiver, lambda state: state == 3) == 3
 
 
+@pytest.mark.feature(34)
 def test_the_keys_are_read_for_each_batch():
     class Configurable(Sender):
         @endpoint
@@ -254,6 +263,7 @@ def test_the_keys_are_read_for_each_batch():
         assert receiver.recv().get(timeout=0) == [3, 6]
 
 
+@pytest.mark.feature(34)
 @pytest.mark.parametrize("of", ["actors", "processes"])
 def test_a_stop_sends_what_is_held_back(of):
     with processes(2, **NEVER) as procs:
@@ -265,6 +275,7 @@ def test_a_stop_sends_what_is_held_back(of):
         assert sum(until(receiver, lambda state: sum(state) == 18)) == 18
 
 
+@pytest.mark.feature(34)
 @pytest.mark.parametrize("cls", [Sender, SyncSender])
 @pytest.mark.parametrize("how", ["stop", "abort", "fail"])
 def test_an_actor_that_ends_sends_what_is_held_back(how, cls):
@@ -274,6 +285,7 @@ def test_an_actor_that_ends_sends_what_is_held_back(how, cls):
         assert receiver.recv().get(timeout=LIMIT) == [7]
 
 
+@pytest.mark.feature(34)
 def test_a_process_that_ends_sends_what_an_actor_without_end_has_sent():
     class Endless(Actor):
         @endpoint
@@ -290,6 +302,7 @@ def test_a_process_that_ends_sends_what_an_actor_without_end_has_sent():
         assert receiver.recv().get(timeout=LIMIT) == [1]
 
 
+@pytest.mark.feature(34)
 def test_what_is_sent_while_an_actor_cleans_up_arrives():
     class Last(Actor):
         def __init__(self, port):
@@ -311,6 +324,7 @@ def test_what_is_sent_while_an_actor_cleans_up_arrives():
         assert receiver.recv().get(timeout=LIMIT) == [1]
 
 
+@pytest.mark.feature(34)
 @pytest.mark.parametrize("end", ["", "shutdown_context(1).get()"])
 def test_the_end_of_a_script_sends_what_is_held_back(end):
     run = Run(f"""
@@ -337,6 +351,7 @@ print("sent")
     assert run.line("total ") == "45"
 
 
+@pytest.mark.feature(34)
 def test_a_reducer_that_does_not_return_holds_up_no_end():
     run = Run("""
 os.environ.update(HYPERACTOR_SPLIT_MAX_BUFFER_SIZE="1000", HYPERACTOR_SPLIT_MAX_BUFFER_AGE="300ms")
@@ -365,6 +380,7 @@ sys.stdin.readline()
 # ---- One batch of a process for each port ----
 
 
+@pytest.mark.feature(34)
 def test_copies_of_a_port_share_a_batch_and_two_ports_do_not():
     with processes(size=2, age="1h") as procs:
         one, other = (swarm(procs).slice(actors=0), swarm(procs).slice(actors=1))
@@ -378,6 +394,7 @@ def test_copies_of_a_port_share_a_batch_and_two_ports_do_not():
         assert nothing_there(receiver_2)
 
 
+@pytest.mark.feature(34)
 def test_a_port_that_is_passed_on_takes_its_reducer_along():
     with processes(2, size=2, age="1h") as procs:
         senders = procs.spawn("senders", Sender)
@@ -388,6 +405,7 @@ def test_a_port_that_is_passed_on_takes_its_reducer_along():
         assert receiver.recv().get(timeout=0) == [(1, 2, second.pid.call_one().get(timeout=LIMIT))]
 
 
+@pytest.mark.feature(34)
 def test_an_actor_opens_one_for_others_and_itself():
     class Owner(Sender):
         @endpoint
@@ -409,6 +427,7 @@ def test_an_actor_opens_one_for_others_and_itself():
         assert owner.state.call_one().get(timeout=LIMIT) == [1, 5]
 
 
+@pytest.mark.feature(34)
 def test_in_the_process_that_opened_it_nothing_is_held_back():
     with configured(split_max_buffer_size=1000, split_max_buffer_age="1h"), local_procs() as procs:
         port, receiver = open_port(collected(operator.add))
@@ -417,6 +436,7 @@ def test_in_the_process_that_opened_it_nothing_is_held_back():
         assert receiver.recv().get(timeout=0) == [1, 2, 3]
 
 
+@pytest.mark.feature(34)
 def test_a_reducer_that_cannot_be_pickled_is_refused_where_the_port_is():
     lock = threading.Lock()
     port, receiver = open_port(collected(lambda a, b: lock and a + b))
@@ -428,6 +448,7 @@ def test_a_reducer_that_cannot_be_pickled_is_refused_where_the_port_is():
         assert receiver.recv().get(timeout=0) == [1]
 
 
+@pytest.mark.feature(34)
 def test_an_update_that_cannot_be_pickled_raises_at_its_send():
     class Locks(Sender):
         @endpoint
@@ -447,6 +468,7 @@ def test_an_update_that_cannot_be_pickled_raises_at_its_send():
 # ---- Failures ----
 
 
+@pytest.mark.feature(34)
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])
 @pytest.mark.parametrize("full", [True, False])
 def test_what_a_reducer_raises_is_raised_by_recv_and_hurts_nobody(kind, full):
@@ -473,6 +495,7 @@ def test_what_a_reducer_raises_is_raised_by_recv_and_hurts_nobody(kind, full):
             assert receiver.recv().get(timeout=0) == ["ddd"]
 
 
+@pytest.mark.feature(34)
 def test_a_combined_update_that_cannot_be_pickled_is_an_error_of_the_receiver():
     with processes(size=2, age="1h") as procs:
         port, receiver = open_port(collected(lambda a, b: threading.Lock()))
@@ -481,6 +504,7 @@ def test_a_combined_update_that_cannot_be_pickled_is_an_error_of_the_receiver():
             receiver.recv().get(timeout=LIMIT)
 
 
+@pytest.mark.feature(34)
 def test_an_exception_that_is_sent_keeps_its_place():
     with processes(**NEVER) as procs:
         sender = swarm(procs, 1)
@@ -493,6 +517,7 @@ def test_an_exception_that_is_sent_keeps_its_place():
         assert receiver.recv().get(timeout=LIMIT) == [1, 2]
 
 
+@pytest.mark.feature(34)
 @pytest.mark.parametrize("told", [True, False])
 def test_the_sender_of_the_last_update_hears_that_the_receiver_is_gone(told):
     with processes(size=2, age="1h") as procs:
@@ -511,6 +536,7 @@ def test_the_sender_of_the_last_update_hears_that_the_receiver_is_gone(told):
             assert "the port is closed" in list(found.values())[1][0]
 
 
+@pytest.mark.feature(34)
 def test_who_fills_a_batch_waits_for_a_slow_receiver_and_others_do_not():
     class Owner(Actor):
         @endpoint

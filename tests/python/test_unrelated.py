@@ -67,7 +67,7 @@ class Counter(Actor):
 class Waiter(Actor):
     @concurrent_endpoint
     async def wait(self):
-        print("waiting", flush=True)
+        print("waiting", current_rank().rank, flush=True)
         await asyncio.Event().wait()
 procs = this_host().spawn_procs(per_host={"gpus": 2})
 counters = procs.spawn("counters", Counter, 10)
@@ -340,7 +340,8 @@ hooked.flood.call_one(counters).get()
 print("bounced", hooked.asked.call_one().get())
 print("at once", time.monotonic() - begin < 1, flush=True)
 """, handle, way)  # fmt: skip
-    job.line("waiting")
+    job.line("waiting 0")
+    job.line("waiting 1")  # a worker that prints later may find the pipe closed, and say so
     run.line("pending")
     name = f"(its script has pid {job.process.pid}) has ended"
     if kill:

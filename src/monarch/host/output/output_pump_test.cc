@@ -309,6 +309,8 @@ TEST_F(OutputPumpTest, WritesLogFilesForTheirOwnerOnly) {
   ASSERT_NE(mkdtemp(folder), nullptr);
   const std::string path = std::string(folder) + "/user/p_0.log";
   auto ends = route->open(10, 1, 5, {"p", 0, true, path});
+  EXPECT_EQ(errors.lines(1), "monarch: what workers print is also written to files in " + std::string(folder) +
+                                 "/user; of the first one: " + path + "\n");
   put(ends.out, "to both\n");
   EXPECT_EQ(screen.lines(1), "[0] to both\n");
   put(ends.err, "half");
