@@ -2,6 +2,7 @@
 
 #include <sys/eventfd.h>
 
+#include "monarch/base/clock.h"
 #include "monarch/loop/futex.h"
 
 namespace monarch {
@@ -19,6 +20,7 @@ bool wake_bell(BellPage& page, int event_fd) {
   if (state == kAwake) return false;
   if (!page.state.compare_exchange_strong(state, kAwake, std::memory_order_seq_cst)) return false;
   if (state == kParked) {
+    page.rung_ns.store(monotonic_ns(), std::memory_order_relaxed);
     futex_wake(page.state, 1, /*shared=*/true);
   } else {
     eventfd_write(event_fd, 1);

@@ -23,6 +23,7 @@ enum BellState : uint32_t { kAwake = 0, kParked = 1, kEpoll = 2 };
 // Lives in a page of its own that every peer maps; all fields start as zero.
 struct BellPage {
   alignas(64) std::atomic<uint32_t> state;
+  std::atomic<int64_t> rung_ns;  // when who sleeps on `state` was woken, on the machine's monotonic clock; 0: nobody was
   alignas(64) std::atomic<uint64_t> ready[kBellRings / 64];
 };
 static_assert(sizeof(BellPage) <= 4096);

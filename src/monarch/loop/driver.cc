@@ -11,19 +11,13 @@
 
 #include "monarch/base/check.h"
 #include "monarch/loop/futex.h"
+#include "monarch/loop/spin.h"
 
 namespace monarch {
 
 namespace {
 
 constexpr int64_t kTickNs = 1'000'000;
-// How long a wait spins before it sleeps, when recent waits of this thread were short, and when they were not. A
-// wake-up across cores costs 15-25 us (TARGETS.md section 2), so a spin of about two of them is never far from the
-// best choice.
-constexpr int64_t kSpinNs = 50'000;
-constexpr int64_t kShortSpinNs = 3'000;
-constexpr int64_t kShortWaitNs = 150'000;
-constexpr int64_t kLongWaitNs = 1'000'000;  // a longer wait counts as this
 constexpr int kPausesPerYield = 64;
 // How many times one thread empties the rings before it goes on with what else it has to do: the reactor with its
 // sockets and timers, a leaver with its answer.
@@ -31,14 +25,13 @@ constexpr int kReactorRounds = 64;
 constexpr int kLeaverRounds = 2;
 
 thread_local const Driver* polled_here = nullptr;  // the driver inside whose poll this thread is
-thread_local int64_t recent_wait_ns = kShortWaitNs;  // moving average; a new thread has yet to show that it spins well
+constinit WakeUpCost wake_up_cost;
+constinit thread_local WaitHistory recent_waits(wake_up_cost);
 
 void pause_cpu() { __builtin_ia32_pause(); }
 
-int64_t spin_budget_ns() { return recent_wait_ns < kShortWaitNs ? kSpinNs : kShortSpinNs; }
-
-int64_t remember_wait(int64_t waited_ns) {
-  recent_wait_ns += (std::min(waited_ns, kLongWaitNs) - recent_wait_ns) / 4;
+int64_t remember_wait(int64_t waited_ns, bool slept) {
+  recent_waits.note(waited_ns, slept);
   return waited_ns;
 }
 
@@ -163,7 +156,7 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
     const bool found = leading && poll_ready();
     if (ready(context)) {
       if (leading) leave();
-      if (start_ns != 0) waiter.waited_ns_ += remember_wait(monotonic_ns() - start_ns);
+      if (start_ns != 0) waiter.waited_ns_ += remember_wait(monotonic_ns() - start_ns, false);
       return WaitResult::kReady;
     }
     const bool look_at_clock = rounds % 16 == 0;
@@ -175,7 +168,7 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
     const int64_t now_ns = monotonic_ns();
     if (start_ns == 0) {
       start_ns = now_ns;
-      spin_until_ns = now_ns + spin_budget_ns();
+      spin_until_ns = now_ns + recent_waits.spin_ns();
       if (interrupt_ns == 0) interrupt_ns = max_sleep_ns < INT64_MAX - now_ns ? now_ns + max_sleep_ns : INT64_MAX;
     }
     int error = 0;
@@ -196,7 +189,7 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
       error = leading ? sleep_as_leader(waiter, ready, context, limit_ns)
                       : sleep_as_follower(waiter, ready, context, limit_ns);
       if (error == ETIMEDOUT && max_sleep_ns < left_ns) error = EINTR;
-      waiter.waited_ns_ += remember_wait(monotonic_ns() - start_ns);
+      waiter.waited_ns_ += remember_wait(monotonic_ns() - start_ns, true);
       start_ns = 0;  // woken: spin again briefly, since more may follow
       if (error != EINTR) continue;
     }
@@ -229,9 +222,12 @@ int Driver::sleep_as_leader(Waiter& waiter, bool (*ready)(const void*), const vo
   prepare_sleep();
   int error = 0;
   waiter.sleep_.store(Waiter::kLeader, std::memory_order_seq_cst);
+  page_.rung_ns.store(0, std::memory_order_relaxed);
   page_.state.store(kParked, std::memory_order_seq_cst);
   if (!any_ready(page_, pollable_limit_.load(std::memory_order_acquire)) && !ready(context)) {
     error = futex_wait(page_.state, kParked, limit_ns == INT64_MAX ? -1 : limit_ns, /*shared=*/true);
+    const int64_t rung_ns = page_.rung_ns.load(std::memory_order_relaxed);
+    if (rung_ns != 0) wake_up_cost.note(monotonic_ns() - rung_ns);
   }
   page_.state.store(kAwake, std::memory_order_seq_cst);
   waiter.sleep_.store(Waiter::kRunning, std::memory_order_seq_cst);
@@ -241,11 +237,11 @@ int Driver::sleep_as_leader(Waiter& waiter, bool (*ready)(const void*), const vo
 bool Driver::poll_briefly(bool (*ready)(const void*), const void* context) {
   if (ready(context)) return true;
   const int64_t start_ns = monotonic_ns();
-  const int64_t until_ns = start_ns + spin_budget_ns();
+  const int64_t until_ns = start_ns + recent_waits.spin_ns();
   for (int rounds = 1;; ++rounds) {
     poll_once();
     const bool is_ready = ready(context);
-    if (is_ready) remember_wait(monotonic_ns() - start_ns);
+    if (is_ready) remember_wait(monotonic_ns() - start_ns, false);
     if (is_ready || (rounds % 16 == 0 && monotonic_ns() >= until_ns)) return is_ready;
     if (rounds % kPausesPerYield == 0) {
       sched_yield();
@@ -255,7 +251,7 @@ bool Driver::poll_briefly(bool (*ready)(const void*), const void* context) {
   }
 }
 
-void Driver::note_wait(int64_t waited_ns) { remember_wait(waited_ns); }
+void Driver::note_wait(int64_t waited_ns) { remember_wait(waited_ns, true); }
 
 void Driver::poll_once() {
   if (!try_lead()) return;
