@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from _thread import start_new_thread
 
-from monarch import _core, _deadline, _mesh, _runtime
+from monarch import _context, _core, _deadline, _host_mesh, _mesh, _runtime
 from monarch._actor import Actor
 from monarch._endpoint import endpoint
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from monarch._future import Future
-    from monarch._mesh import HostMesh, ProcMesh
+    from monarch._host_mesh import HostMesh
+    from monarch._mesh import ProcMesh
     from monarch._port import Port
 
     T = TypeVar("T")
@@ -39,9 +40,9 @@ class HostAgent(Actor):
     @endpoint
     def start(self, requests: list[Any], owner: int, mesh: int) -> list[int]:
         """Starts this host's part of ``requests``, which are for all the hosts that were asked; returns their nodes."""
-        here = _mesh._context.current_rank()
+        here = _context.current_rank()
         count = len(requests) // here.extent.nelements
-        return _mesh.start_here(requests[here.rank * count : (here.rank + 1) * count], owner, mesh)
+        return _host_mesh.start_here(requests[here.rank * count : (here.rank + 1) * count], owner, mesh)
 
     @endpoint(explicit_response_port=True)
     def stop_nodes(self, port: Port[None], nodes: list[int], reason: str, limit: float) -> None:
@@ -113,8 +114,8 @@ def hosts_from_config(name: str) -> HostMesh:
     several hosts: shapes, ranks, slices, ``this_host()`` in actors. The caller owns them: ``shutdown()`` of what this
     returns ends them, and so does the end of the process that called. ``name`` is for reports.
     """
-    host = _mesh.this_host()
-    procs = _mesh.start_mesh(host, {"hosts": _COUNT}, None, name)
-    hosts = _mesh.HostMesh(procs._view, _mesh._Spawned(), True, _runtime.default_python)
+    host = _host_mesh.this_host()
+    procs = _host_mesh.start_mesh(host, {"hosts": _COUNT}, None, name)
+    hosts = _host_mesh.HostMesh(procs._view, _host_mesh._Spawned(), True, _runtime.default_python)
     hosts._own_procs, hosts._agents = procs, procs.spawn("agent", HostAgent)  # type: ignore[assignment]
     return hosts

@@ -49,7 +49,7 @@ def local_proc_mesh(*, gpus: int | None = None, hosts: int = 1) -> ProcMesh:
 
 
 def _spawn(gpus: int | None, hosts: int, env: dict[str, str] | None, setup: Callable[[], None] | None) -> ProcMesh:
-    from monarch._mesh import this_host
+    from monarch._host_mesh import this_host
 
     command = None
     if env:

@@ -15,7 +15,8 @@ from monarch._endpoint import Endpoint, as_endpoint, concurrent_endpoint, endpoi
 from monarch._exceptions import ActorError, DeadlineExceeded, SupervisionError
 from monarch._future import Future
 from monarch._geometry import Extent, Point
-from monarch._mesh import ActorMesh, HostMesh, ProcMesh, this_host, this_proc
+from monarch._host_mesh import HostMesh, this_host
+from monarch._mesh import ActorMesh, ProcMesh, this_proc
 from monarch._port import Channel, Port, PortReceiver
 from monarch._value_mesh import ValueMesh
 

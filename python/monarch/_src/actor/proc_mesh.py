@@ -5,7 +5,8 @@ from monarch._active_meshes import (
     register_proc_mesh_spawn_callback,
     unregister_proc_mesh_spawn_callback,
 )
-from monarch._mesh import HostMesh, ProcMesh
+from monarch._host_mesh import HostMesh
+from monarch._mesh import ProcMesh
 from monarch._old_spellings import local_proc_mesh, proc_mesh
 from monarch._src import later
 
