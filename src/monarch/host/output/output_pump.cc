@@ -161,9 +161,9 @@ void OutputPump::run() {
 void OutputPump::end() {
   take_requests();
   for (int turns = 0; turns < kLastTurns; ++turns) {
-    const bool any = turn();
+    const bool empty = !turn() && parked_.empty();  // room brings the parked ones back: they may hold something
     wait_for_room();
-    if (!any && parked_.empty()) break;
+    if (empty) break;
   }
   for (auto& [node, speaker] : speakers_.all()) {
     for (SpeakerStream& stream : speaker->streams) {
