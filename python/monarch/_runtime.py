@@ -258,7 +258,7 @@ def _supervision_error(ep: Any, rank: int, text: str) -> BaseException:
     if ep is None:
         return SupervisionError(text)
     actor = ep._mesh._describe_rank(rank)
-    if text.startswith("rejected"):  # never sent
+    if text.startswith("rejected an oversized frame"):  # it was never sent
         cause = text
     elif text.startswith("stopped"):
         cause = f"Supervision event: actor {actor} has status:\n  {text}"
