@@ -402,7 +402,8 @@ def test_a_port_that_is_passed_on_takes_its_reducer_along():
         port, receiver = open_port(collected(lambda a, b: (a, b, os.getpid())))
         for update in (1, 2):
             first.hand_on.call_one(second, port, update).get(timeout=LIMIT)
-        assert receiver.recv().get(timeout=0) == [(1, 2, second.pid.call_one().get(timeout=LIMIT))]
+        pid = second.pid.call_one().get(timeout=LIMIT)
+        assert receiver.recv().get(timeout=LIMIT) == [(1, 2, pid)]  # on another way than the answers, so waited for
 
 
 @pytest.mark.feature(34)

@@ -4,10 +4,10 @@
 // leader if there is none, polls, and takes what is its own without any other thread being woken. When it has what it
 // wanted it just lets go of the lead: no system call. If other threads wait (followers), it leaves the bell at
 // kEpoll, so that the reactor answers for them at once. Else the bell stays kAwake for a short grace, so a loop of
-// calls keeps the lead; a tick of the reactor (1 ms, armed only while nobody attends) then moves the lead to the
-// reactor, which waits for the bell in epoll. Invariant DRV-1: at any moment (a) a thread holds the lead, or (b) the
-// bell says kEpoll, or (c) the tick is armed, or (d) the eventfd has been, or is about to be, written. Each of them
-// ends with somebody looking at the rings.
+// calls keeps the lead; a tick of the reactor (after 1 ms; up to 8 ms where ticks have proved needless; armed only
+// while nobody attends) then moves the lead to the reactor, which waits for the bell in epoll. Invariant DRV-1: at any
+// moment (a) a thread holds the lead, or (b) the bell says kEpoll, or (c) the tick is armed, or (d) the eventfd has
+// been, or is about to be, written. Each of them ends with somebody looking at the rings.
 #pragma once
 
 #include <atomic>
@@ -126,7 +126,8 @@ class Driver {
   std::atomic<uint32_t> followers_{0};  // threads that sleep, or are about to, while another leads
   std::atomic<uint32_t> attended_{0};   // attend() without end_attend()
   std::atomic<bool> tick_armed_{false};
-  uint32_t tick_seen_ = 0;  // reactor only
+  std::atomic<int64_t> tick_ns_;  // how long the next one takes
+  uint32_t tick_seen_ = 0;        // reactor only
 
   std::mutex pollables_mutex_;
   std::atomic<Pollable*> pollables_[kBellRings] = {};

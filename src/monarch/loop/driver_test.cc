@@ -526,15 +526,48 @@ TEST(Driver, IgnoresBitsOfRingsThatItHasNot) {
   EXPECT_FALSE(any_ready(*home.page, 64));
 }
 
+uint64_t voluntary_switches(const std::filesystem::path& task) {
+  std::ifstream status(task / "status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("voluntary_ctxt_switches:")) return std::stoull(line.substr(24));
+  }
+  return 0;
+}
+
 uint64_t voluntary_switches() {
   uint64_t total = 0;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream status(task.path() / "status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("voluntary_ctxt_switches:")) total += std::stoull(line.substr(24));
-    }
-  }
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) total += voluntary_switches(task.path());
   return total;
+}
+
+// Each tick that finds a thread waiting was needless; a process of an actor that is called all the time would have
+// one every millisecond.
+TEST(Driver, TicksGetRarerWhileAThreadSeesToTheRings) {
+  Home home;
+  Counter counter(home);
+  std::atomic<pid_t> reactor{0};
+  home.reactor.post([&] { reactor = gettid(); });
+  std::atomic<bool> over{false};
+  std::thread actor([&] {
+    Waiter waiter;
+    for (uint64_t value = 1; !over; ++value) EXPECT_EQ(counter.wait(waiter, value), WaitResult::kReady);
+  });
+  uint64_t value = 0;
+  auto call_for_100_ms = [&] {
+    for (const int64_t until = monotonic_ns() + 100'000'000; monotonic_ns() < until;) {
+      counter.publish(++value);
+      for (const int64_t next = monotonic_ns() + 400'000; monotonic_ns() < next;) sched_yield();
+    }
+  };
+  call_for_100_ms();
+  while (reactor == 0) sched_yield();
+  const std::filesystem::path task = "/proc/self/task/" + std::to_string(reactor);
+  const uint64_t before = voluntary_switches(task);
+  call_for_100_ms();
+  EXPECT_LE(voluntary_switches(task) - before, 60u);  // about 13; 100 if they do not get rarer
+  over = true;
+  counter.publish(value + 1'000'000);
+  actor.join();
 }
 
 TEST(Driver, AnIdleProcessDoesNotWakeUp) {

@@ -33,7 +33,7 @@ class WaitHistory {
   // sooner when the other side need not be woken, so waits that are a little longer count too.
   int64_t spin_ns() const {
     const int64_t spin_ns = std::clamp(2 * wake_up_.ns(), kSpinMinNs, kSpinMaxNs);
-    return recent_ns_ < spin_ns + spin_ns / 2 ? spin_ns : kShortSpinNs;
+    return recent_ns_ < spin_ns + spin_ns / 2 ? spin_ns : 0;
   }
 
   // `slept`: the wait ended with a wake-up, which is not what had to be waited for.
@@ -44,12 +44,59 @@ class WaitHistory {
 
   static constexpr int64_t kSpinMinNs = 50'000;
   static constexpr int64_t kSpinMaxNs = 120'000;
-  static constexpr int64_t kShortSpinNs = 3'000;
 
  private:
   static constexpr int64_t kLongWaitNs = 1'000'000;  // a longer wait counts as this
   const WakeUpCost& wake_up_;
   int64_t recent_ns_ = 2 * kSpinMaxNs;  // moving average; a new thread has yet to show that it spins well
+
+  friend class Spin;
+  bool crowded_ = false;  // others want the core that the thread runs on: so its last yield has shown
+};
+
+// A spin before a sleep. Others that want the core get it, at once when it is known that there are any; what they take
+// of the time is not spun, and not waited for (docs/design/012).
+class Spin {
+ public:
+  explicit Spin(WaitHistory& history) : history_(history) {}
+
+  bool begun() const { return start_ns_ != 0; }
+  void begin(int64_t now_ns) {
+    start_ns_ = now_ns;
+    until_ns_ = now_ns + history_.spin_ns();
+    lent_ns_ = 0;
+  }
+  bool is_over(int64_t now_ns) const { return now_ns >= until_ns_; }
+  // After the `rounds`th look in vain: read the clock, let others have the core?
+  bool wants_clock(int rounds) const { return history_.crowded_ || rounds % kRoundsPerClock == 0; }
+  bool yields(int rounds) const { return history_.crowded_ || rounds % kRoundsPerYield == 0; }
+  void yielded(int64_t before_ns, int64_t after_ns) {
+    const int64_t took_ns = after_ns - before_ns;
+    history_.crowded_ = took_ns > kYieldAloneNs;
+    if (!history_.crowded_) return;
+    lent_ns_ += took_ns;
+    until_ns_ = took_ns > kLentLongNs ? before_ns : until_ns_ + took_ns;
+  }
+  // What was waited for has come, or a sleep is over. Returns how long that took in all.
+  int64_t end(int64_t now_ns, bool slept) {
+    const int64_t waited_ns = now_ns - start_ns_;
+    history_.note(waited_ns - lent_ns_, slept);
+    start_ns_ = 0;
+    return waited_ns;
+  }
+
+  // A yield that nobody takes up costs 0.3 to 1 us; a switch to another process and back at least 3.
+  static constexpr int64_t kYieldAloneNs = 1'500;
+  // Who keeps the core for so long computes. The scheduler runs a thread that is woken before it, not one that yields.
+  static constexpr int64_t kLentLongNs = 400'000;
+
+ private:
+  static constexpr int kRoundsPerClock = 16;
+  static constexpr int kRoundsPerYield = 64;
+  WaitHistory& history_;
+  int64_t start_ns_ = 0;
+  int64_t until_ns_ = 0;
+  int64_t lent_ns_ = 0;
 };
 
 }  // namespace monarch

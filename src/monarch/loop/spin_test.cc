@@ -45,9 +45,9 @@ TEST(Spin, LongWaitsAreNotSpunFor) {
   for (int64_t wake_up_ns : {20 * kUs, 50 * kUs}) {
     for (int i = 0; i < 100; ++i) cost.note(wake_up_ns);
     WaitHistory history(cost);
-    EXPECT_EQ(history.spin_ns(), WaitHistory::kShortSpinNs);  // nor before anything is known
+    EXPECT_EQ(history.spin_ns(), 0);  // nor before anything is known
     for (int i = 0; i < 100; ++i) history.note(250 * kUs, true);
-    EXPECT_EQ(history.spin_ns(), WaitHistory::kShortSpinNs);
+    EXPECT_EQ(history.spin_ns(), 0);
   }
 }
 
@@ -63,6 +63,50 @@ TEST(Spin, IsBoundedWhateverTheMachineDoes) {
   history.note(INT64_MAX, true);
   for (int i = 0; i < 100; ++i) history.note(10 * kUs, false);
   EXPECT_EQ(history.spin_ns(), WaitHistory::kSpinMinNs);  // one that was very long is forgotten soon
+}
+
+// A thread that has learnt to spin, and a spin of it.
+struct Spinning {
+  WakeUpCost cost = {};
+  WaitHistory history{cost};
+  Spin spin{history};
+  static constexpr int64_t kStart = 1'000'000;
+  Spinning() {
+    for (int i = 0; i < 100; ++i) history.note(10 * kUs, false);
+    spin.begin(kStart);
+  }
+};
+
+TEST(Spin, YieldsAtEachLookWhileOthersWantTheCore) {
+  Spinning s;
+  EXPECT_FALSE(s.spin.yields(1));
+  EXPECT_TRUE(s.spin.yields(64));
+  s.spin.yielded(s.kStart, s.kStart + 10 * kUs);
+  EXPECT_TRUE(s.spin.yields(65));
+  EXPECT_TRUE(s.spin.wants_clock(65));
+  Spin next(s.history);  // the thread's next wait knows it
+  EXPECT_TRUE(next.yields(1));
+  next.begin(s.kStart);
+  next.yielded(s.kStart, s.kStart + Spin::kYieldAloneNs);
+  EXPECT_FALSE(next.yields(1));
+}
+
+TEST(Spin, WhatOthersTakeOfTheTimeIsNeitherSpunNorWaitedFor) {
+  Spinning s;
+  const int64_t lent = 100 * kUs;
+  for (int i = 0; i < 10; ++i) s.spin.yielded(s.kStart + i * lent, s.kStart + (i + 1) * lent);
+  const int64_t end = s.kStart + 10 * lent;
+  EXPECT_FALSE(s.spin.is_over(end + WaitHistory::kSpinMinNs - 1));
+  EXPECT_TRUE(s.spin.is_over(end + WaitHistory::kSpinMinNs));
+  EXPECT_EQ(s.spin.end(end, /*slept=*/false), 10 * lent);
+  EXPECT_FALSE(s.spin.begun());
+  EXPECT_EQ(s.history.spin_ns(), WaitHistory::kSpinMinNs);  // it goes on spinning, although it waited for a millisecond
+}
+
+TEST(Spin, EndsWhereSomebodyComputes) {
+  Spinning s;
+  s.spin.yielded(s.kStart, s.kStart + Spin::kLentLongNs + 1);
+  EXPECT_TRUE(s.spin.is_over(s.kStart + Spin::kLentLongNs + 1));
 }
 
 }  // namespace
