@@ -25,6 +25,8 @@ constexpr int64_t kBatchNs = 1'000'000;
 constexpr int64_t kUnobservedNs = 1'000'000'000;
 constexpr Py_ssize_t kStackArgs = 16;
 
+thread_local bool runs_actors = false;
+
 // Runs code of the user's, which may still be running when the script has ended.
 PyObject* call_python(PyObject* callable, PyObject* const* args, size_t count) {
   HoldIfUnwound guard;
@@ -72,15 +74,27 @@ void send_answer(const PyCell::Ticket& ticket, ActorIndex sender, FrameKind kind
   without_gil_if_large(encoded.total_bytes(), [&] { node.reply(ticket.header, ticket.from, kind, reply); });
 }
 
-void answer_spawn(const PyCell::Ticket& ticket, const std::string& failure) {
-  if (!failure.empty()) {
-    Outgoing why{FrameHeader{}, as_byte_span(failure.data(), failure.size()), {}};
-    state().runtime->node().reply(ticket.header, ticket.from, FrameKind::kReplyFailed, why);
-    return;
-  }
-  Encoded nothing;
-  nothing.encode_value(Py_None);
-  send_answer(ticket, 0, FrameKind::kReply, nothing);
+// ---- The gate ----
+
+namespace {
+std::atomic<bool> held{false};
+std::mutex gate_mutex;
+std::condition_variable gate_opened;
+}  // namespace
+
+void hold_actors() { held = true; }
+
+void release_actors() {
+  std::lock_guard lock(gate_mutex);
+  held = false;
+  gate_opened.notify_all();
+}
+
+void wait_for_release() {
+  if (!held) return;
+  GilRelease release;
+  std::unique_lock lock(gate_mutex);
+  gate_opened.wait(lock, [] { return !held; });
 }
 
 // ---- PyCell: messages in ----
@@ -209,16 +223,13 @@ void PyCell::run() {
   enter();
   Ref self = Ref::steal(new_cell_object(shared_from_this()));
   rank_ = spawn_->header.rank;
-  const Ticket spawn_ticket{spawn_->header, spawn_->from, false};
-  // Not before this process looks like the script: what is decoded may be imported by it.
-  Ref open = Ref::steal(PyObject_CallNoArgs(state().wait_for_gate.get()));
-  Ref value = Ref::steal(open ? decode_value(*spawn_) : nullptr);
+  wait_for_release();
+  Ref value = Ref::steal(decode_value(*spawn_));
   spawn_.reset();
   bool is_async = false;
   Ref failure;
   const bool constructed = construct(self.get(), value.get(), &is_async, &failure);
   value = Ref();
-  answer_spawn(spawn_ticket, constructed ? "" : end_reason_);
   if (constructed && is_async) {
     PyObject* args[] = {self.get()};
     Ref ran = Ref::steal(call_python(state().run_async.get(), args, 1));
@@ -552,7 +563,10 @@ void PyCellFactory::start(Work work) {
   pthread_sigmask(SIG_SETMASK, &previous, nullptr);
 }
 
+bool on_actor_thread() { return runs_actors; }
+
 void PyCellFactory::park_loop(Work work) {
+  runs_actors = true;
   pthread_setname_np(pthread_self(), "monarch-actor");
   // Not blocked as in our other threads: what actors start inherits the mask, and must end on SIGTERM. The kernel gives
   // a process's signals to its main thread first.

@@ -190,11 +190,17 @@ class PyCellFactory final : public CellFactory {
 
 PyCellFactory& python_factory();
 
+// From hold_actors() to release_actors() new actors wait: this process does not look like the script yet, as which it may
+// import what they are made of. Any thread; who waits holds the GIL, and drops it meanwhile.
+void hold_actors();
+void release_actors();
+void wait_for_release();
+
+// Is the calling thread one that runs actors?
+bool on_actor_thread();
+
 // Answers a request, as the actor `sender`. Any thread, GIL held; dropped for a large answer.
 void send_answer(const PyCell::Ticket& ticket, ActorIndex sender, FrameKind kind, const class Encoded& encoded);
-
-// Answers a spawn: the constructor is done, or has failed as `failure` says.
-void answer_spawn(const PyCell::Ticket& ticket, const std::string& failure);
 
 // ---- actor_types.cc: new references, null with an exception set ----
 

@@ -57,7 +57,6 @@ void configure(nb::dict hooks) {
   take("supervision_error", s.supervision_error);
   take("bind_arguments", s.bind_arguments);
   take("warn_running_loop", s.warn_running_loop);
-  take("wait_for_gate", s.wait_for_gate);
   take("construct", s.construct);
   take("run_async", s.run_async);
   take("run_swarm", s.run_swarm);
@@ -303,7 +302,7 @@ void forget_hooks() {
   State& s = state();
   if (!s.finalizing || python_factory().has_actors()) return;
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
-                    &s.supervision_error, &s.bind_arguments, &s.warn_running_loop, &s.wait_for_gate, &s.construct,
+                    &s.supervision_error, &s.bind_arguments, &s.warn_running_loop, &s.construct,
                     &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.pack_error, &s.format_failure,
                     &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent}) {
     *hook = Ref();
@@ -372,6 +371,9 @@ void bind_runtime(nb::module_& m) {
   m.def("stop_worker", &stop_worker);
   m.def("ignore_interrupts", &ignore_interrupts);
   m.def("has_fork_server", [] { return runtime().host().has_fork_server(); });
+  m.def("hold_actors", hold_actors);
+  m.def("release_actors", release_actors);
+  m.def("on_actor_thread", on_actor_thread);
   m.def("node_id", [] { return runtime().node().id(); });
   m.def("publish_job", &publish_job);
   m.def("introduce", &introduce);

@@ -70,8 +70,8 @@ void send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader 
   without_gil_if_large(encoded.total_bytes(), [&] { runtime.node().cast(*mesh.members, outgoing, call); });
 }
 
-// spawn(kind, swarm, value) -> Future: makes the actors; the future is there when their constructors are done. With
-// `swarm` not 0 each member is the first of so many in its process.
+// spawn(kind, swarm, value): makes the actors. Calls to them say if that has failed. With `swarm` not 0 each member is the
+// first of so many in its process.
 PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   unsigned int kind, swarm;
   PyObject* value;
@@ -87,11 +87,12 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   }
   if (!check_size(*runtime, encoded)) return nullptr;
   FrameHeader header;
-  header.kind = FrameKind::kSpawn;
   header.method = kind | swarm << kSwarmShift;
-  auto call = std::make_shared<PendingCall>(mesh_of(self).members);
-  send_to_all(*runtime, mesh_of(self), header, encoded, call);
-  return new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
+  header.flags = encoded.flags();
+  header.sender = current_sender();
+  Outgoing outgoing{header, encoded.body(), encoded.parts()};
+  without_gil_if_large(encoded.total_bytes(), [&] { runtime->node().spawn(*mesh_of(self).members, outgoing); });
+  Py_RETURN_NONE;
 }
 
 // spawn_lazy(value): the only member, an actor of this process, is made when the first message for it comes.

@@ -48,7 +48,6 @@ struct State {
   Ref supervision_error;  // (endpoint, rank, text) -> exception
   Ref bind_arguments;     // (endpoint, args, kwargs) -> None, or raises TypeError
   Ref warn_running_loop;  // () -> None
-  Ref wait_for_gate;      // () -> None: until this process looks like the script
   Ref construct;          // (cell, spawn value, rank) -> bool: is it async? Fills the cell; raises what __init__ raised
   Ref run_async;          // (cell) -> None: runs the actor's event loop until it ends
   Ref run_swarm;          // (swarm) -> None: the same for the actors of a swarm

@@ -51,10 +51,7 @@ std::shared_ptr<PyCell> Swarm::next() {
 }
 
 bool Swarm::construct_all() {
-  const PyCell::Ticket ticket{spawn_->header, spawn_->from, false};
-  Ref open = Ref::steal(PyObject_CallNoArgs(state().wait_for_gate.get()));
-  if (!open) PyErr_Clear();
-  std::string failure;
+  wait_for_release();
   for (const auto& cell : cells_) {
     cell->enter();
     Ref self = Ref::steal(new_cell_object(cell));
@@ -72,13 +69,11 @@ bool Swarm::construct_all() {
       is_async_ |= is_async;
       continue;
     }
-    if (failure.empty()) failure = cell->end_reason();
     cell->gone_ = true;
     cell->end_life(self.get(), error.get());
     python_factory().forget(cell.get());
     --live_;
   }
-  answer_spawn(ticket, failure);
   spawn_.reset();
   return live_ > 0;
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import _local as _ThreadLocal
+from _thread import get_ident
 
 from monarch import _core
-from monarch._context import ActorInstance, Creator
+from monarch._context import ActorInstance
 from monarch._geometry import Extent, Point
 from monarch._mesh_trait import MeshTrait
 
@@ -90,35 +91,24 @@ def substitute(Class: Any, spawner: ActorInstance) -> tuple[Any, tuple[tuple[Any
 
 # ---- The worker's side ----
 
-_gate = allocate_lock()
-_gate_open = True
 _setup_error: BaseException | None = None
 
 
-def hold_constructors() -> None:
-    """Until release_constructors(): actors may be asked for before this process looks like the script."""
-    global _gate_open
-    _gate.acquire()
-    _gate_open = False
+def run_setup(setup: bytes | None) -> None:
+    """Runs the mesh's bootstrap function, pickled. What it raises is what every constructor then raises."""
+    global _setup_error
+    if setup is None:
+        return
+    import _pickle as pickle
 
+    try:
+        outcome = pickle.loads(setup)()
+        if hasattr(outcome, "__await__"):
+            import asyncio
 
-def release_constructors(payload: dict[str, Any]) -> None:
-    """Runs the mesh's bootstrap function, then lets actors be made."""
-    global _gate_open, _setup_error
-    setup = payload["setup"]
-    if setup is not None:
-        import _pickle as pickle
-
-        try:
-            outcome = pickle.loads(setup)()
-            if hasattr(outcome, "__await__"):
-                import asyncio
-
-                asyncio.run(_wait(outcome))
-        except BaseException as error:
-            _setup_error = error
-    _gate_open = True
-    _gate.release()
+            asyncio.run(_wait(outcome))
+    except BaseException as error:
+        _setup_error = error
 
 
 async def _wait(awaitable: Any) -> None:
@@ -132,83 +122,68 @@ def _raise_setup_error(*_: Any, **__: Any) -> Any:
     raise SetupFailed(_setup_error)
 
 
-_threads = __import__("_thread")._local()  # .name: of this thread, which runs an actor
+SYNC_THREAD = "monarch-actor-driver"
+_thread_local = _ThreadLocal()  # .name: of this thread, which runs actors
+_table_of: Any = None
+_known_threads: dict[int, Any] = {}  # those that `threading` has objects of
 
 
-def wait_for_gate() -> None:
-    if not _gate_open:
-        with _gate:
-            pass
-
-
-def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
-    """Makes the instance. Returns whether the actor needs an event loop."""
-    cls, args, kwargs, (name, labels, sizes, creator, procs, substitutes) = value
-    extent = Extent(labels, sizes)
-    identity = ActorInstance(
-        name,
-        f"{cls.__module__}.{cls.__qualname__}",
-        Point(rank, extent),
-        (_core.node_id(), cell.index),
-        Creator(creator[0], Point(creator[1], Extent(creator[2], creator[3])), creator[4]),
-        procs,
-        cell,
-        substitutes,
-    )
-    from monarch import _endpoint, _logs
-
-    _logs.watch()
-    name_thread("monarch-actor-driver")
-    table = _endpoint.table_of(cls)
-    if _setup_error is not None:
-        cell.set_up(object(), identity, extent, [(_raise_setup_error, _endpoint.SYNC)] * max(1, len(table.functions)))
-        return False
-    instance = cls.__new__(cls)
-    functions = table.functions
-    if not table.is_async:
-        functions = [
-            (_no_loop(f, cls), _endpoint.SYNC) if kind & 3 != _endpoint.SYNC else (f, kind) for f, kind in functions
-        ]
-    cell.set_up(instance, identity, extent, functions)
-    instance.__init__(*args, **kwargs)
-    return table.is_async
-
-
-def name_thread(name: str) -> None:
-    """Sets ``threading.current_thread().name``.
-
-    ``threading`` makes an object for a thread that it did not start when it is first asked for. To make it here, only
-    to give it its name, would be a third of the cost of an actor: it takes the name when it is made.
-    """
+def _prepare() -> None:
+    """Before the first actor of this process."""
+    global _table_of, _known_threads
     import threading
 
-    known_threads: Any = threading
-    _threads.name = name
-    if not issubclass(known_threads._DummyThread, _NamedThread):
-        known_threads._DummyThread = type("ActorThread", (_NamedThread, known_threads._DummyThread), {})
-    known = known_threads._active.get(threading.get_ident())
-    if known is not None:
-        known.name = name
+    from monarch import _endpoint, _logs
+
+    module: Any = threading
+    module._DummyThread = type("ActorThread", (_NamedThread, module._DummyThread), {})
+    _known_threads = module._active
+    _logs.watch()
+    _table_of = _endpoint.table_of
 
 
 class _NamedThread:
+    """Gives its name to the object that ``threading`` makes for a thread that it did not start when it is asked for it.
+
+    To make it for each actor, only to give it its name, would be a third of what an actor costs.
+    """
+
     def __init__(self) -> None:
         super().__init__()
-        name = getattr(_threads, "name", None)
+        name = getattr(_thread_local, "name", None) or (SYNC_THREAD if _core.on_actor_thread() else None)
         if name is not None:
             self.name = name
 
 
-def _no_loop(function: Any, cls: type) -> Any:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise TypeError(
-            f"{cls.__qualname__}.{function.__name__} is async, but the endpoints of {cls.__qualname__} are all sync, "
-            "so it has no event loop to run on"
-        )
-
-    return refuse
+def name_thread(name: str) -> None:
+    """Sets ``threading.current_thread().name`` of a thread that runs actors."""
+    _thread_local.name = name
+    known = _known_threads.get(get_ident())
+    if known is not None:
+        known.name = name
 
 
+def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
+    """Makes the instance. Returns whether the actor needs an event loop.
+
+    A new thread runs it, for which all is slow the first time; so it does no more than it must.
+    """
+    cls, args, kwargs, (name, labels, sizes, creator, procs, substitutes) = value
+    if _table_of is None:
+        _prepare()
+    extent = Extent(labels, sizes)
+    class_name = f"{cls.__module__}.{cls.__qualname__}"
+    identity = ActorInstance(name, class_name, Point(rank, extent), creator, procs, cell, substitutes)
+    if get_ident() in _known_threads:  # it has run an actor before, which asked
+        name_thread(SYNC_THREAD)
+    table = _table_of(cls)
+    if _setup_error is not None:
+        cell.set_up(object(), identity, extent, [(_raise_setup_error, 0)] * max(1, len(table.functions)))
+        return False
+    instance = cls.__new__(cls)
+    cell.set_up(instance, identity, extent, table.run_functions)
+    instance.__init__(*args, **kwargs)
+    return table.is_async
 def format_failure(error: BaseException, identity: ActorInstance | None) -> str:
     """Why an actor has failed: who, where, then the traceback."""
     import os

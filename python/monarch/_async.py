@@ -16,9 +16,16 @@ _AFTER_DEADLINE = 0.0005
 
 def run(cell: Any) -> None:
     """Runs until the actor ends. On the actor's own thread."""
-    _actor.name_thread("monarch-actor-event-loop")
-    with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
-        runner.run(_main(cell))
+    _run_on_loop(_main(cell), "monarch-actor-event-loop")
+
+
+def _run_on_loop(main: Any, thread_name: str) -> None:
+    _actor.name_thread(thread_name)
+    try:
+        with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
+            runner.run(main)
+    finally:
+        _actor.name_thread(_actor.SYNC_THREAD)  # the next actor may have no loop
 
 
 class _Runner:
@@ -116,9 +123,7 @@ async def _within(seconds: float, coroutine: Any) -> Any:
 
 def run_swarm(swarm: Any) -> None:
     """As :func:`run`, for all actors of a swarm in this process."""
-    _actor.name_thread("monarch-swarm")
-    with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
-        runner.run(_swarm_main(swarm))
+    _run_on_loop(_swarm_main(swarm), "monarch-swarm")
 
 
 async def _swarm_main(swarm: Any) -> None:

@@ -48,7 +48,6 @@ class ActorInstance:
         name: str,
         class_name: str | None,
         rank: Point,
-        address: tuple[int, int],
         creator: Any,
         procs: Any,
         cell: Any = None,
@@ -57,11 +56,23 @@ class ActorInstance:
         self.name = name
         self.class_name = class_name
         self.rank = rank
-        self.creator = creator
-        self._address = address
+        self._creator = creator  # as spawn_info() tells it, until somebody asks
         self._procs = procs  # ProcMesh._parts() of the mesh that it was spawned on
         self._cell = cell
         self._substitutes = substitutes  # of patch_actor, in force when it was spawned
+
+    @property
+    def creator(self) -> Creator | None:
+        """Who spawned it, with ``name`` and ``rank``; None for the client."""
+        told = self._creator
+        if type(told) is tuple:
+            name, rank, labels, sizes, text = told
+            told = self._creator = Creator(name, Point(rank, Extent(labels, sizes)), text)
+        return told
+
+    @property
+    def _address(self) -> tuple[int, int]:
+        return _core.node_id(), 0 if self._cell is None else self._cell.index
 
     @property
     def _local(self) -> int:
@@ -172,7 +183,7 @@ def client_context() -> Any:
     global _client
     if _client is None:
         nothing = Extent([], [])
-        root = ActorInstance("root", None, Point(0, nothing), (_core.node_id(), 0), None, None)
+        root = ActorInstance("root", None, Point(0, nothing), None, None)
         _client = _core.Context(root, nothing, 0)
     return _client
 

@@ -223,26 +223,47 @@ class ClassTable:
         self.is_async = (
             not kinds or any(kind & ~EXPLICIT_PORT != SYNC for kind in kinds) or any(is_async(hook) for hook in hooks)
         )
+        # What its actors run: without a loop there is no way to run coroutines.
+        self.run_functions = self.functions
+        if not self.is_async:
+            self.run_functions = [
+                (_no_loop(f, cls), SYNC) if kind & ~EXPLICIT_PORT != SYNC else (f, kind) for f, kind in self.functions
+            ]
         self.ranges = [_arity(function, 2 if kind & EXPLICIT_PORT else 1) for function, kind in self.functions]
+
+
+def _no_loop(function: Any, cls: type) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise TypeError(
+            f"{cls.__qualname__}.{function.__name__} is async, but the endpoints of {cls.__qualname__} are all sync, "
+            "so it has no event loop to run on"
+        )
+
+    return refuse
 
 
 _HOOKS = ("__cleanup__", "__supervise__", "_handle_undeliverable_message")
 _tables: Any = None  # WeakKeyDictionary: class -> ClassTable
+_last: Any = (lambda: None, None)  # who was asked for last, since it mostly is the next one too
 
 
 def table_of(cls: Any) -> Any:
     """The methods of an actor class: a Python one, or one from ``monarch.cpp.load``."""
-    global _tables
-    native = cls.__dict__.get("_native_table")
-    if native is not None:
-        return native
-    if _tables is None:
-        import weakref
+    global _tables, _last
+    last_cls, table = _last
+    if last_cls() is cls:
+        return table
+    table = cls.__dict__.get("_native_table")
+    if table is not None:
+        return table
+    import weakref
 
+    if _tables is None:
         _tables = weakref.WeakKeyDictionary()
     table = _tables.get(cls)
     if table is None:
         table = _tables[cls] = ClassTable(cls)
+    _last = weakref.ref(cls), table
     return table
 
 

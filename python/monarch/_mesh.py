@@ -168,7 +168,7 @@ class ProcMesh(Handle, _Mesh):
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(instance), owned=True)
         mesh._job = self._job
         firsts, swarm = (ids[:: self._per_proc_count], self._per_proc_count) if self._per_proc else (ids, 0)
-        mesh._constructed = _core.MeshRef(firsts, None, False).spawn(1, swarm, (Class, args, kwargs, info))
+        _core.MeshRef(firsts, None, False).spawn(1, swarm, (Class, args, kwargs, info))
         return mesh
 
     def options(self, *, per_proc: dict[str, int] | None = None) -> ProcMesh:
@@ -222,7 +222,7 @@ class ProcMesh(Handle, _Mesh):
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(_context.context().actor_instance), owned=True)
         mesh._job = self._job
         value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
-        mesh._constructed = mesh._ref().spawn(0, 0, value)
+        mesh._ref().spawn(0, 0, value)
         return mesh
 
     @property
@@ -423,7 +423,6 @@ class ActorMesh(Handle, _Mesh):
         self._owned = owned
         self._base_sizes: list[int] = list(shape.ndslice.sizes)
         self._native_ref: Any = None
-        self._constructed: Any = None
         self.__name__ = cls.__name__
 
     @classmethod

@@ -211,7 +211,6 @@ def configure() -> None:
             "supervision_error": _supervision_error,
             "bind_arguments": _endpoint.bind_arguments,
             "warn_running_loop": _future.warn_running_loop,
-            "wait_for_gate": _actor.wait_for_gate,
             "construct": _actor.construct,
             "run_async": run_async,
             "run_swarm": run_swarm,

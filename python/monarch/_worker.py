@@ -34,11 +34,12 @@ def _run(fds: list[int]) -> int:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the script
     _runtime.configure()
-    _actor.hold_constructors()
+    _core.hold_actors()
     payload = pickle.loads(_core.start_worker(fds, _runtime.arena_bytes()))
     _take_up(payload)
     _runtime.mark_started(payload["root"])
-    _actor.release_constructors(payload)
+    _actor.run_setup(payload["setup"])
+    _core.release_actors()
     reason = _core.wait_for_stop()
     limit = _runtime.limit("cleanup_timeout")
     _runtime.flush_ports(limit)  # what no actor's end would send, or not in time

@@ -250,6 +250,16 @@ void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_pt
   if (call) driver_.poll_after_send();
 }
 
+void Node::spawn(const Members& members, Outgoing& outgoing) {
+  outgoing.header.kind = FrameKind::kSpawn;
+  for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
+    outgoing.header.dest = members.ids[rank].index;
+    outgoing.header.rank = rank;
+    std::string ignored;  // a process that is gone: the calls will say so
+    send(members.ids[rank].node, outgoing, &ignored);
+  }
+}
+
 void Node::post(const ActorId& to, Outgoing& outgoing) {
   outgoing.header.kind = FrameKind::kOneway;
   outgoing.header.dest = to.index;

@@ -73,6 +73,8 @@ class Node final : public LinkSink {
   // sender. With header.deadline_ns (a call only), ranks that have not answered by then are filled with kReplyError,
   // ("__deadline__", text) in the native codec.
   void cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call);
+  // Makes an actor of each member: `outgoing` is what its factory is told. Nobody answers; where it fails, calls say so.
+  void spawn(const Members& members, Outgoing& outgoing);
   // One one-way message, with the header's rank as it is. If it finds nobody, its sender is told (kFlagQuiet: nobody is).
   void post(const ActorId& to, Outgoing& outgoing);
 

@@ -40,18 +40,10 @@ internal::MeshView ProcMesh::spawn_encoded(std::string class_name, std::string n
 
   auto members = std::make_shared<Members>();
   Outgoing outgoing{FrameHeader{}, body, {}};
-  outgoing.header.kind = FrameKind::kSpawn;
   outgoing.header.method = static_cast<uint32_t>(CellKind::kNative);
   if (const std::string why = node_->why_too_large(outgoing); !why.empty()) throw std::invalid_argument(why);
-  uint32_t rank = 0;
-  for (NodeId node : nodes()) {
-    const ActorId id{node, node_->new_actor_index()};
-    members->ids.push_back(id);
-    outgoing.header.dest = id.index;
-    outgoing.header.rank = rank++;
-    std::string ignored;  // a process that is gone: the calls will say so
-    node_->send(node, outgoing, &ignored);
-  }
+  for (NodeId node : nodes()) members->ids.push_back({node, node_->new_actor_index()});
+  node_->spawn(*members, outgoing);
   auto info = std::make_shared<internal::MeshInfo>();
   info->node = node_;
   info->class_name = std::move(class_name);
