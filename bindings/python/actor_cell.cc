@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "actor_thread.h"
 #include "codec.h"
 #include "deadline.h"
 #include "future.h"
@@ -492,9 +493,9 @@ bool PyCell::finish_error(const Ticket& ticket) {
     return false;
   }
   Ref exception = take_exception();
-  Ref packed = Ref::steal(PyObject_CallOneArg(state().pack_error.get(), exception.get()));
+  Ref packed = Ref::steal(PyObject_CallOneArg(state().pack_answer.get(), exception.get()));
   Encoded encoded;
-  if (!packed || !encoded.encode_pickled(packed.get())) {
+  if (!packed || !(encoded.encode_scalars(packed.get()) || encoded.encode_pickled(packed.get()))) {
     fail_with_current_exception("an exception could not be sent to its caller");
     return false;
   }
@@ -554,13 +555,7 @@ void PyCellFactory::start(Work work) {
       return;
     }
   }
-  // It may be the reactor that runs this, whose mask would be inherited: the thread sets its own (park_loop).
-  sigset_t all, previous;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &previous);
-  // It ends with the process; the interpreter cannot join it.
-  std::thread([this, work = std::move(work)]() mutable { park_loop(std::move(work)); }).detach();
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  start_actor_thread([this, work = std::move(work)]() mutable { park_loop(std::move(work)); });
 }
 
 bool on_actor_thread() { return runs_actors; }

@@ -62,7 +62,7 @@ void configure(nb::dict hooks) {
   take("run_swarm", s.run_swarm);
   take("end_actor", s.end_actor);
   take("undeliverable", s.undeliverable);
-  take("pack_error", s.pack_error);
+  take("pack_answer", s.pack_answer);
   take("format_failure", s.format_failure);
   take("context_var", s.context_var);
   take("deadline_var", s.deadline_var);
@@ -303,7 +303,7 @@ void forget_hooks() {
   if (!s.finalizing || python_factory().has_actors()) return;
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
                     &s.supervision_error, &s.bind_arguments, &s.warn_running_loop, &s.construct,
-                    &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.pack_error, &s.format_failure,
+                    &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.pack_answer, &s.format_failure,
                     &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent}) {
     *hook = Ref();
   }

@@ -356,10 +356,13 @@ bool Encoded::encode_native_call(PyObject* const* args, Py_ssize_t count) {
   return false;
 }
 
+bool Encoded::encode_scalars(PyObject* value) {
+  return write_native(writer_, value, 0) && writer_.failure() == nullptr;
+}
+
 bool Encoded::encode_value(PyObject* value) {
   if (find_arrays(&value, 1) != 0 && encode_with_arrays(&value, 1, 1)) return true;
-  if (write_native(writer_, value, 0) && writer_.failure() == nullptr) return true;
-  return encode_pickled(value);
+  return encode_scalars(value) || encode_pickled(value);
 }
 
 bool Encoded::encode_pickled(PyObject* value) {

@@ -22,6 +22,7 @@ class Encoded {
   bool encode_call(PyObject* const* args, Py_ssize_t count);     // a tuple of positional arguments
   bool encode_native_call(PyObject* const* args, Py_ssize_t count);  // the same for C++: lists and dicts too, no pickle
   bool encode_value(PyObject* value);
+  bool encode_scalars(PyObject* value);  // by the native codec; false without an exception: that cannot be
   bool encode_pickled(PyObject* value);                          // always by pickle
   void add_part(ByteSpan part) { parts_.push_back(part); }
 

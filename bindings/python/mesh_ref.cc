@@ -70,19 +70,20 @@ void send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader 
   without_gil_if_large(encoded.total_bytes(), [&] { runtime.node().cast(*mesh.members, outgoing, call); });
 }
 
-// spawn(kind, swarm, value): makes the actors. Calls to them say if that has failed. With `swarm` not 0 each member is the
-// first of so many in its process.
+// spawn(kind, swarm, value, named): makes the actors. Calls to them say if that has failed. With `swarm` not 0 each
+// member is the first of so many in its process. `named`: the same without anything to pickle, or None; it is what is
+// sent if it holds nothing but scalars.
 PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   unsigned int kind, swarm;
-  PyObject* value;
-  if (!PyArg_ParseTuple(args, "IIO", &kind, &swarm, &value)) return nullptr;
+  PyObject *value, *named;
+  if (!PyArg_ParseTuple(args, "IIOO", &kind, &swarm, &value, &named)) return nullptr;
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   Encoded encoded;
   if (kind == static_cast<uint32_t>(CellKind::kNative)) {
     if (!PyTuple_Check(value)) return PyErr_Format(PyExc_TypeError, "expected a tuple");
     if (!encoded.encode_native_call(PySequence_Fast_ITEMS(value), PyTuple_GET_SIZE(value))) return nullptr;
-  } else if (!encoded.encode_pickled(value)) {
+  } else if (!(named != Py_None && encoded.encode_scalars(named)) && !encoded.encode_pickled(value)) {
     return nullptr;
   }
   if (!check_size(*runtime, encoded)) return nullptr;

@@ -53,7 +53,7 @@ struct State {
   Ref run_swarm;          // (swarm) -> None: the same for the actors of a swarm
   Ref end_actor;          // (cell, exception or None) -> None: the __cleanup__ hook
   Ref undeliverable;      // (cell, text, (node, index)) -> None, or a coroutine: _handle_undeliverable_message
-  Ref pack_error;         // (exception) -> what is pickled for the caller
+  Ref pack_answer;        // (exception) -> what its caller is sent
   Ref format_failure;     // (exception, identity) -> text
   Ref context_var;        // ContextVar of the current message
   Ref deadline_var;       // ContextVar: ns on the monotonic clock, or None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from _thread import _local as _ThreadLocal
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 
 from monarch import _core
 from monarch._context import ActorInstance
@@ -66,11 +67,11 @@ class Actor(MeshTrait):
 def spawn_info(
     name: str, labels: list[str], sizes: list[int], creator: ActorInstance, procs: Any, substitutes: Any = ()
 ) -> Any:
-    """What a new actor is told about itself: builtin types only, since each spawn pickles one."""
+    """What a new actor is told about itself: without substitutes tuples and scalars, which need no pickle."""
     rank = creator.rank
     extent = rank.extent
-    who = (creator.name, rank.rank, extent.labels, extent.sizes, str(creator))
-    return name, labels, sizes, who, procs, substitutes
+    who = (creator.name, rank.rank, tuple(extent.labels), tuple(extent.sizes), str(creator))
+    return name, tuple(labels), tuple(sizes), who, procs, substitutes
 
 
 patches: list[tuple[Any, Any]] = []  # monarch.testing.patch_actor: (original, mock), the last counts
@@ -82,7 +83,9 @@ def substitute(Class: Any, spawner: ActorInstance) -> tuple[Any, tuple[tuple[Any
     An actor uses those that were in force when it was spawned, the client those that are now. A mock's own spawns of
     what it stands for are not replaced: it may wrap the real thing.
     """
-    in_force = tuple(patches) if spawner.creator is None else spawner._substitutes
+    in_force = tuple(patches) if spawner._creator is None else spawner._substitutes
+    if not in_force:
+        return Class, in_force
     for original, mock in reversed(in_force):
         if original is Class:
             return mock, tuple(pair for pair in in_force if pair[0] is not original)
@@ -124,22 +127,36 @@ def _raise_setup_error(*_: Any, **__: Any) -> Any:
 
 SYNC_THREAD = "monarch-actor-driver"
 _thread_local = _ThreadLocal()  # .name: of this thread, which runs actors
-_table_of: Any = None
+_preparing = allocate_lock()
+_table_of: Any = None  # _endpoint.table_of, once all is prepared
 _known_threads: dict[int, Any] = {}  # those that `threading` has objects of
 
 
 def _prepare() -> None:
-    """Before the first actor of this process."""
+    """Before the first actor of this process, on the thread of each that comes meanwhile."""
     global _table_of, _known_threads
     import threading
 
     from monarch import _endpoint, _logs
 
-    module: Any = threading
-    module._DummyThread = type("ActorThread", (_NamedThread, module._DummyThread), {})
-    _known_threads = module._active
-    _logs.watch()
-    _table_of = _endpoint.table_of
+    with _preparing:
+        if _table_of is not None:
+            return
+        module: Any = threading
+        module._DummyThread = type("ActorThread", (_NamedThread, module._DummyThread), {})
+        _known_threads = module._active
+        _logs.watch()
+        _table_of = _endpoint.table_of
+
+
+def _find_class(module: str, qualname: str) -> Any:
+    found: Any = sys.modules.get(module)
+    if found is None:
+        __import__(module)
+        found = sys.modules[module]
+    for name in qualname.split("."):
+        found = getattr(found, name)
+    return found
 
 
 class _NamedThread:
@@ -171,6 +188,8 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     cls, args, kwargs, (name, labels, sizes, creator, procs, substitutes) = value
     if _table_of is None:
         _prepare()
+    if kwargs is None:  # nothing was pickled
+        cls, kwargs = _find_class(*cls), {}
     extent = Extent(labels, sizes)
     class_name = f"{cls.__module__}.{cls.__qualname__}"
     identity = ActorInstance(name, class_name, Point(rank, extent), creator, procs, cell, substitutes)
@@ -184,6 +203,8 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     cell.set_up(instance, identity, extent, table.run_functions)
     instance.__init__(*args, **kwargs)
     return table.is_async
+
+
 def format_failure(error: BaseException, identity: ActorInstance | None) -> str:
     """Why an actor has failed: who, where, then the traceback."""
     import os

@@ -182,6 +182,7 @@ def client_context() -> Any:
     """The client's own, where the runtime has been started."""
     global _client
     if _client is None:
+        _core.node_id()  # raises if this process has no client any more
         nothing = Extent([], [])
         root = ActorInstance("root", None, Point(0, nothing), None, None)
         _client = _core.Context(root, nothing, 0)

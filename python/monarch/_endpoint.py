@@ -208,6 +208,7 @@ class ClassTable:
         )
         self.names = endpoints + others
         self.endpoints = set(endpoints)
+        self.taken: list[str] | None = None  # those that are names of mesh attributes, once known
         self.numbers = {name: number for number, name in enumerate(self.names)}
         self.functions: list[tuple[Any, int]] = []
         for name in self.names:

@@ -84,17 +84,23 @@ _OWN_FILES = tuple(f"/monarch/_{name}.py" for name in ("endpoint", "async", "act
 
 
 def format_exception(error: BaseException) -> str:
-    """The traceback of ``error`` with causes and contexts, without the frames of this package.
+    """The traceback of ``error`` with causes and contexts, without the frames of this package."""
+    return _format(error)[0]
+
+
+def _format(error: BaseException) -> tuple[str, bool]:
+    """The traceback, and whether all its lines of code are known to be there.
 
     Done by hand for the plain case: ``traceback.format_exception`` takes five times as long.
     """
     if error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__):
-        return _format_fully(error)
+        return _format_fully(error), False
     if isinstance(error, SyntaxError) or getattr(error, "__notes__", None) or hasattr(error, "exceptions"):
-        return _format_fully(error)
+        return _format_fully(error), False
     import linecache
 
     lines = []
+    complete = True
     entry = error.__traceback__
     while entry is not None:
         code = entry.tb_frame.f_code
@@ -103,6 +109,8 @@ def format_exception(error: BaseException) -> str:
             source = linecache.getline(code.co_filename, entry.tb_lineno, entry.tb_frame.f_globals).strip()
             if source:
                 lines.append(f"    {source}\n")
+            else:
+                complete = False
         entry = entry.tb_next
     kind = type(error)
     name = (
@@ -113,7 +121,7 @@ def format_exception(error: BaseException) -> str:
     except Exception:
         text = "<exception str() failed>"
     lines.append(f"{name}: {text}\n" if text else f"{name}\n")
-    return "".join(lines)
+    return "".join(lines), complete
 
 
 def _format_fully(error: BaseException) -> str:
@@ -151,7 +159,24 @@ def pack_error(error: BaseException) -> tuple[Any, Any]:
     """What the caller is sent. An exception that does not survive pickling is replaced by one that says so."""
     if isinstance(error, SetupFailed):
         return "__setup__", pack_error(error.cause)
-    formatted = format_exception(error)
+    return _pack(error, format_exception(error))
+
+
+def pack_answer(error: BaseException) -> tuple[Any, Any]:
+    """The same for the caller of an endpoint. Exceptions of builtin types need no pickle if their arguments do not."""
+    kind = type(error)
+    if kind is SetupFailed:
+        return pack_error(error)
+    formatted, complete = _format(error)
+    if kind.__module__ == "builtins" and kind.__reduce__ is _PLAIN_REDUCE and not error.__dict__:
+        return "__builtin__", (kind.__name__, error.args, formatted, complete)
+    return _pack(error, formatted)
+
+
+_PLAIN_REDUCE = BaseException.__reduce__  # type and arguments are all there is
+
+
+def _pack(error: BaseException, formatted: str) -> tuple[Any, Any]:
     if isinstance(error, ActorError):
         return error, formatted
     if type(error).__module__ != "builtins" or error.__dict__:

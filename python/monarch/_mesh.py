@@ -5,7 +5,7 @@ A mesh is a handle: it may be sliced, sent in messages and called at once, befor
 
 from __future__ import annotations
 
-from monarch import _context, _core, _endpoint, _runtime, _value_mesh
+from monarch import _context, _core, _endpoint, _pickle, _runtime, _value_mesh
 from monarch._actor import Actor, spawn_info, substitute
 from monarch._geometry import Point, Shape, Slice
 from monarch._handles import Handle
@@ -118,17 +118,18 @@ class ProcMesh(Handle, _Mesh):
 
     @classmethod
     def _received(
-        cls, nodes: list[int], labels: list[str], offset: int, sizes: list[int], strides: list[int], name: str,
-        job: str | None, local: int = 0, host: HostMesh | None = None,
+        cls, nodes: Sequence[int], labels: Sequence[str], offset: int, sizes: Sequence[int], strides: Sequence[int],
+        name: str, job: str | None, local: int = 0, host: HostMesh | None = None,
     ) -> ProcMesh:  # fmt: skip
-        mesh = cls(nodes, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
+        mesh = cls(list(nodes), Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), name)
         mesh._arrived_from(job)
         mesh._local, mesh._host = local, host
         return mesh
 
     def _parts(self, job: str | None) -> tuple[Any, ...]:
         ndslice = self._view.ndslice
-        parts = (self._nodes, self._view.labels, ndslice.offset, ndslice.sizes, ndslice.strides, self._name, job)
+        shape = (tuple(self._view.labels), ndslice.offset, tuple(ndslice.sizes), tuple(ndslice.strides))
+        parts = (tuple(self._nodes), *shape, self._name, job)
         return (*parts, self._local, self._host) if self._local or self._host is not None else parts
 
     def _reduce_for(self, job: str | None) -> Any:
@@ -165,10 +166,15 @@ class ProcMesh(Handle, _Mesh):
         check_spawn(Class, args, kwargs)
         ids, labels, sizes = self._new_actors()
         info = spawn_info(name, labels, sizes, instance, self._parts(self._job_in_message()), substitutes)
-        mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(instance), owned=True)
+        mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, info[3][4], owned=True)
         mesh._job = self._job
-        firsts, swarm = (ids[:: self._per_proc_count], self._per_proc_count) if self._per_proc else (ids, 0)
-        _core.MeshRef(firsts, None, False).spawn(1, swarm, (Class, args, kwargs, info))
+        class_name = None if kwargs else _pickle.importable_name(Class)
+        named = None if class_name is None else (class_name, args, None, info)
+        if self._per_proc:
+            firsts, swarm = _core.MeshRef(ids[:: self._per_proc_count], None, False), self._per_proc_count
+        else:
+            firsts, swarm = mesh._ref(), 0
+        firsts.spawn(1, swarm, (Class, args, kwargs, info), named)
         return mesh
 
     def options(self, *, per_proc: dict[str, int] | None = None) -> ProcMesh:
@@ -222,7 +228,7 @@ class ProcMesh(Handle, _Mesh):
         mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, str(_context.context().actor_instance), owned=True)
         mesh._job = self._job
         value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
-        mesh._ref().spawn(0, 0, value)
+        mesh._ref().spawn(0, 0, value, None)
         return mesh
 
     @property
@@ -369,9 +375,10 @@ def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
     if not (isinstance(Class, type) and issubclass(Class, Actor)):
         raise ValueError(f"{Class} must subclass monarch.service.Actor to spawn it.")
     table = _endpoint.table_of(Class)
-    taken = sorted(label for label in table.endpoints if hasattr(ActorMesh, label) and label != "get")
-    if taken:
-        names = ", ".join(f"attribute={label}" for label in taken)
+    if table.taken is None:
+        table.taken = sorted(label for label in table.endpoints if hasattr(ActorMesh, label) and label != "get")
+    if table.taken:
+        names = ", ".join(f"attribute={label}" for label in table.taken)
         raise ValueError(f"ActorMesh has an attribute that collides with an endpoint name: {names}")
     least, most = _endpoint._arity(Class.__init__)
     if kwargs or not least <= len(args) <= most:

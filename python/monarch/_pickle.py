@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _fast_pickler: Any = None
 _code_pickler: Any = None
+_BY_VALUE = ("__main__", "__mp_main__", None)
 
 
 class _HasCode(Exception):
@@ -29,8 +30,6 @@ def _make_fast_pickler() -> Any:
 
     from monarch._handles import Handle
 
-    by_value = ("__main__", "__mp_main__", None)
-
     class Pickler(pickle.Pickler):
         def __init__(self) -> None:
             self.file = io.BytesIO()
@@ -40,11 +39,7 @@ def _make_fast_pickler() -> Any:
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, (type, FunctionType)):
-                module = value.__module__
-                if module in by_value:
-                    raise _HasCode
-                registered = sys.modules.get("cloudpickle.cloudpickle")
-                if registered is not None and registered._PICKLE_BY_VALUE_MODULES:
+                if value.__module__ in _BY_VALUE or _some_modules_by_value():
                     raise _HasCode
                 return NotImplemented
             if isinstance(value, Handle):
@@ -121,6 +116,22 @@ def dumps(value: Any) -> tuple[Any, list[Any]]:
         if where is None:
             raise
         raise type(error)(f"cannot pickle {where}: {error}") from error
+
+
+def importable_name(cls: type) -> tuple[str, str] | None:
+    """Module and qualified name by which a receiver can import ``cls``; None if pickle has to say how it travels."""
+    module, qualname = cls.__module__, cls.__qualname__
+    if module in _BY_VALUE or type(cls) is not type or _some_modules_by_value():
+        return None
+    found: Any = sys.modules.get(module)
+    for name in qualname.split("."):
+        found = getattr(found, name, None)
+    return (module, qualname) if found is cls else None
+
+
+def _some_modules_by_value() -> bool:
+    registered = sys.modules.get("cloudpickle.cloudpickle")
+    return registered is not None and bool(registered._PICKLE_BY_VALUE_MODULES)
 
 
 def dumps_code(value: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 from _thread import allocate_lock
@@ -216,7 +217,7 @@ def configure() -> None:
             "run_swarm": run_swarm,
             "end_actor": _actor.end_actor,
             "undeliverable": _actor.undeliverable,
-            "pack_error": _exceptions.pack_error,
+            "pack_answer": _exceptions.pack_answer,
             "format_failure": _actor.format_failure,
             "context_var": _context.current,
             "deadline_var": _deadline.current,
@@ -233,6 +234,10 @@ def _actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
     message = f"Actor call {ep} failed." if ep is not None else "A remote actor call has failed."
     if isinstance(packed[0], str):
         kind, text = packed
+        if kind == "__builtin__":
+            name, args, formatted, complete = text
+            error = getattr(builtins, name)(*args)
+            return ActorError(error, message, formatted if complete else fill_in_source(formatted))
         if kind == "__plain__":  # what a response port was given
             return text
         if kind == "__eof__":

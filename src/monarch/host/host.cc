@@ -144,7 +144,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
   const NodeId owner = order.owner != 0 ? order.owner : node_.id();
   for (const Launch& launch : launches) {
     BootstrapFds fds;
-    const NodeId id = random.next_u64() | 1;  // never 0
+    const NodeId id = new_node_id(random);
     auto link = connector_.make_child(id, fds);
     if (!link) {
       stop(nodes, "their mesh could not be spawned", 0, [] {});

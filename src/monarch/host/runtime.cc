@@ -69,7 +69,7 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options option
   fill_standard_descriptors();
   Identity identity;
   SystemRandom random;
-  identity.node = random.next_u64() | 1;
+  identity.node = new_node_id(random);
   fill_random(identity.job.data(), identity.job.size());
   fill_random(identity.token.data(), identity.token.size());
   auto bell = OwnBell::make();
