@@ -150,10 +150,8 @@ def _prepare() -> None:
 
 
 def _find_class(module: str, qualname: str) -> Any:
-    found: Any = sys.modules.get(module)
-    if found is None:
-        __import__(module)
-        found = sys.modules[module]
+    __import__(module)  # also where it is in sys.modules: another thread may be in the middle of importing it
+    found: Any = sys.modules[module]
     for name in qualname.split("."):
         found = getattr(found, name)
     return found
