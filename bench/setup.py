@@ -76,10 +76,11 @@ def newer(target, sources):
 
 
 def compile_once(target, source, command):
-    """Compiles bench/<source> to bench/.build/<target> when it or limit.h changed; -> the path."""
+    """Compiles bench/<source> to bench/.build/<target> when it or a header of ours changed; -> the path."""
     os.makedirs(BUILD_DIR, exist_ok=True)
     path, code = os.path.join(BUILD_DIR, target), os.path.join(BENCH_DIR, source)
-    if not newer(path, [code, os.path.join(BENCH_DIR, "limits", "limit.h")]):
+    headers = [os.path.join(BENCH_DIR, "limits", "limit.h"), os.path.join(BENCH_DIR, "../src/monarch/base/copy.h")]
+    if not newer(path, [code, *headers]):
         if shutil.which(command[0]) is None:
             raise Unavailable(f"no {command[0]}")
         run_quietly([arg.replace("SOURCE", code).replace("TARGET", path) for arg in command], f"compiling {source}")

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "monarch/base/copy.h"
 #include "monarch/base/log.h"
 
 namespace monarch {
@@ -179,7 +180,7 @@ void ShmLink::place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locat
       context_.arena->release(slab->key());
       continue;
     }
-    std::memcpy(slab->data, part.data(), part.size());
+    copy_bytes(slab->data, part.data(), part.size());
     locations[i] = ArenaLocation{slab->segment, false, slab->offset}.pack();
   }
 }
