@@ -116,18 +116,18 @@ def test_a_class_that_its_name_does_not_lead_to_travels_by_value(procs):
 
 @pytest.mark.feature(74)
 def test_only_what_a_receiver_can_import_goes_by_name(monkeypatch):
+    monkeypatch.setattr(
+        cloudpickle.cloudpickle, "_PICKLE_BY_VALUE_MODULES", set()
+    )  # whatever other tests have left there
     assert importable_name(Keeper.Inner) == (__name__, "Keeper.Inner")
     monkeypatch.setattr(Keeper, "__module__", "__main__")
     assert importable_name(Keeper) is None
-    monkeypatch.undo()
+    monkeypatch.setattr(Keeper, "__module__", __name__)
     monkeypatch.setitem(globals(), "Keeper", object())  # another one has that name now
     assert importable_name(Looping) is not None
     assert importable_name(Picky) == (__name__, "Picky")
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    try:
-        assert importable_name(Picky) is None
-    finally:
-        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert importable_name(Picky) is None
 
 
 @pytest.mark.feature(70)
