@@ -103,6 +103,11 @@ struct Counter : Pollable {
   uint32_t index = 0;
 };
 
+// Ticks end a period, of 8 ms at most, after the last thread has left.
+void let_ticks_run_out() {
+  for (const int64_t until = monotonic_ns() + 20'000'000; monotonic_ns() < until;) sched_yield();
+}
+
 void pin_to(int core) {
   if (core < 0) return;
   cpu_set_t set;
@@ -242,7 +247,7 @@ TEST(Bell, IsNotLostWhenItIsRungJustBeforeTheSleep) {
   last.counter = &counter;
   const uint32_t index = home.driver->add(last);
   // The reactor goes to sleep. First let its tick run out, which would save it.
-  for (const int64_t until = monotonic_ns() + 10'000'000; monotonic_ns() < until;) sched_yield();
+  let_ticks_run_out();
   uint64_t round = 1;
   for (; round <= 100; ++round) {
     last.armed = true;
@@ -443,6 +448,7 @@ TEST(Driver, ALookAfterASendKeepsTheBellAwakeUnlessALoopReliesOnTheReactor) {
   home.driver->attend();
   home.driver->attend();
   home.driver->end_attend();
+  let_ticks_run_out();  // at the last of them the reactor looks at the rings, awake for a moment
   while (home.page->state.load() != kEpoll) sched_yield();
   auto count_epoll = [&] {
     uint64_t epoll = 0;
