@@ -195,7 +195,9 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
         name_thread(SYNC_THREAD)
     table = _table_of(cls)
     if _setup_error is not None:
-        cell.set_up(object(), identity, extent, [(_raise_setup_error, 0)] * max(1, len(table.functions)))
+        from monarch._endpoint import SYNC
+
+        cell.set_up(object(), identity, extent, [(_raise_setup_error, SYNC)] * max(1, len(table.functions)))
         return False
     instance = cls.__new__(cls)
     cell.set_up(instance, identity, extent, table.run_functions)

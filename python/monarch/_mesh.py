@@ -166,7 +166,8 @@ class ProcMesh(Handle, _Mesh):
         check_spawn(Class, args, kwargs)
         ids, labels, sizes = self._new_actors()
         info = spawn_info(name, labels, sizes, instance, self._parts(self._job_in_message()), substitutes)
-        mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, info[3][4], owned=True)
+        *_, creator = info[3]
+        mesh = ActorMesh(ids, _whole(labels, sizes), Class, name, creator, owned=True)
         mesh._job = self._job
         class_name = None if kwargs else _pickle.importable_name(Class)
         named = None if class_name is None else (class_name, args, None, info)

@@ -109,6 +109,7 @@ except KeyboardInterrupt:
     others = this_host().spawn_procs(per_host={"gpus": 2}).spawn("others", Worker)
     print("answers", len(others.pid.call().get()))
 """)  # fmt: skip
+    run.line("there")
     run.line("waiting")
     run.interrupt()
     assert run.line("answers") == "2"

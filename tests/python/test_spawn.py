@@ -1,5 +1,6 @@
 """What a new actor is made of when it arrives (api.md 4.2, 6.1 and 7): class, arguments, thread; and what it raises."""
 
+import ctypes
 import sys
 import threading
 
@@ -159,6 +160,25 @@ def test_a_threads_name_says_what_it_runs_now(procs):
         actor.stop().get(timeout=LIMIT)
     loop, sync = "monarch-actor-event-loop", "monarch-actor-driver"
     assert names == [sync, loop, sync, loop, sync]
+
+
+class Overflowing(Actor):
+    @endpoint
+    def write_below_the_stack(self):
+        libc = ctypes.CDLL(None)
+        attributes, lowest, size = ctypes.create_string_buffer(256), ctypes.c_void_p(), ctypes.c_size_t()
+        libc.pthread_self.restype = ctypes.c_ulong
+        libc.pthread_getattr_np(ctypes.c_ulong(libc.pthread_self()), attributes)
+        libc.pthread_attr_getstack(attributes, ctypes.byref(lowest), ctypes.byref(size))
+        ctypes.memset(lowest.value, 0, 1)
+
+
+@pytest.mark.feature(17)
+def test_who_overflows_the_stack_of_one_of_many_actors_dies_and_writes_into_no_other():
+    with this_host().spawn_procs(per_host={"gpus": 1}) as procs:
+        actors = [procs.spawn(f"actor_{i}", Overflowing) for i in range(12)]
+        with pytest.raises(SupervisionError, match="Segmentation fault"):
+            actors[-1].write_below_the_stack.call_one().get(timeout=LIMIT)
 
 
 # ---- Exceptions of builtin types, which need no pickle ----
