@@ -172,7 +172,7 @@ void PyCell::report_unobserved() {
 
 // ---- PyCell: life ----
 
-void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, std::vector<Method> methods) {
+void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, Methods methods) {
   instance_ = Ref::borrow(instance);
   identity_ = Ref::borrow(identity);
   extent_ = Ref::borrow(extent);
@@ -261,7 +261,7 @@ void PyCell::end_life(PyObject* self, PyObject* failure) {
     }
   }
   answer_owed();
-  methods_.clear();
+  methods_ = nullptr;
   instance_ = identity_ = extent_ = scalar_extent_ = context_ = Ref();
   if (stop_request_.token != 0) {
     Outgoing done{FrameHeader{}, {}, {}};
@@ -448,11 +448,11 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     return *coroutine ? Step::kCoroutine : Step::kDone;
   }
   *ticket = Ticket{header, message->from, false};
-  if (header.method >= methods_.size()) {
+  if (header.method >= methods_->size()) {
     node_.refuse(*message, "the actor has no such endpoint");
     return Step::kDone;
   }
-  const Method& method = methods_[header.method];
+  const Method& method = (*methods_)[header.method];
   set_deadline(header.deadline_ns);
   if (is_expired(header)) return Step::kDone;  // its caller has given up
   set_context(*message);
@@ -555,14 +555,17 @@ void PyCellFactory::start(Work work) {
       return;
     }
   }
-  start_actor_thread([this, work = std::move(work)]() mutable { park_loop(std::move(work)); });
+  // A new thread has the name of the one that starts it.
+  start_actor_thread([this, named = runs_actors, work = std::move(work)]() mutable {
+    if (!named) pthread_setname_np(pthread_self(), "monarch-actor");
+    park_loop(std::move(work));
+  });
 }
 
 bool on_actor_thread() { return runs_actors; }
 
 void PyCellFactory::park_loop(Work work) {
   runs_actors = true;
-  pthread_setname_np(pthread_self(), "monarch-actor");
   // Not blocked as in our other threads: what actors start inherits the mask, and must end on SIGTERM. The kernel gives
   // a process's signals to its main thread first.
   pthread_sigmask(SIG_SETMASK, &state().users_signal_mask, nullptr);

@@ -61,7 +61,8 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
     MethodKind kind;
     bool explicit_port = false;
   };
-  void set_up(PyObject* instance, PyObject* identity, PyObject* extent, std::vector<Method> methods);
+  using Methods = std::shared_ptr<const std::vector<Method>>;  // shared: by all actors of a class, and its table
+  void set_up(PyObject* instance, PyObject* identity, PyObject* extent, Methods methods);
   // Handles one message. kIdle: none waits; kDone: handled; kEnd: the actor ends; kCoroutine: `*coroutine` is to be
   // awaited, then finish() or finish_error() called with `*ticket`.
   enum class Step { kError, kIdle, kDone, kEnd, kCoroutine };
@@ -134,7 +135,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
 
   // The actor's thread.
   MessageQueue batch_;
-  std::vector<Method> methods_;
+  Methods methods_;
   Ref instance_;
   Ref identity_;  // context().actor_instance
   Ref extent_;    // of the whole mesh

@@ -19,6 +19,7 @@ namespace {
 constexpr int kOrdinaryThreads = 4;
 constexpr size_t kStacksPerSlab = 16;
 
+constexpr size_t kPageTableSpan = size_t{2} << 20;  // x86-64, and aarch64 with pages of 4 KiB
 constexpr int kMadvGuardInstall = 102;  // Linux 6.13: a guard page without a mapping of its own
 
 // Null: from wherever ordinary threads get theirs.
@@ -33,11 +34,13 @@ void* take_stack(size_t size) {
     return nullptr;
   }
   if (left == 0) {
-    void* slab = mmap(nullptr, kStacksPerSlab * size, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    const size_t bytes = kStacksPerSlab * size + kPageTableSpan;
+    void* slab = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (slab == MAP_FAILED) return nullptr;
-    madvise(slab, kStacksPerSlab * size, MADV_NOHUGEPAGE);
-    next = static_cast<std::byte*>(slab);
+    madvise(slab, bytes, MADV_NOHUGEPAGE);
+    // The upper end of a stack and the guard page of the next share a page table.
+    const auto start = reinterpret_cast<uintptr_t>(slab);
+    next = static_cast<std::byte*>(slab) + (kPageTableSpan * 3 / 2 - start % kPageTableSpan) % kPageTableSpan;
     left = kStacksPerSlab;
   }
   std::byte* stack = std::exchange(next, next + size);

@@ -13,6 +13,7 @@ namespace {
 
 PyTypeObject* context_type = nullptr;
 PyTypeObject* cell_type = nullptr;
+PyTypeObject* methods_type = nullptr;
 PyTypeObject* ticket_type = nullptr;
 PyTypeObject* swarm_type = nullptr;
 
@@ -51,18 +52,27 @@ PyObject* context_new(PyTypeObject* type, PyObject* args, PyObject*) {
 
 PyCell& cell_of(PyObject* self) { return *unbox<std::shared_ptr<PyCell>>(self); }
 
-// set_up(instance, identity, extent, [(function, kind), ...])
-PyObject* cell_set_up(PyObject* self, PyObject* args) {
-  PyObject *instance, *identity, *extent, *list;
-  if (!PyArg_ParseTuple(args, "OOOO!", &instance, &identity, &extent, &PyList_Type, &list)) return nullptr;
-  std::vector<PyCell::Method> methods;
+// Methods([(function, kind), ...]): what the actors of a class run, by number
+PyObject* methods_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject* list;
+  if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &list)) return nullptr;
+  auto methods = std::make_shared<std::vector<PyCell::Method>>();
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
     PyObject* function;
     int kind;
     if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi", &function, &kind)) return nullptr;
-    methods.push_back({Ref::borrow(function), static_cast<MethodKind>(kind & 3), (kind & kExplicitPort) != 0});
+    methods->push_back({Ref::borrow(function), static_cast<MethodKind>(kind & 3), (kind & kExplicitPort) != 0});
   }
-  cell_of(self).set_up(instance, identity, extent, std::move(methods));
+  return box<PyCell::Methods>(type, std::move(methods));
+}
+
+// set_up(instance, identity, extent, methods)
+PyObject* cell_set_up(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 4 || Py_TYPE(args[3]) != methods_type) {
+    PyErr_SetString(PyExc_TypeError, "set_up(instance, identity, extent, methods)");
+    return nullptr;
+  }
+  cell_of(self).set_up(args[0], args[1], args[2], unbox<PyCell::Methods>(args[3]));
   Py_RETURN_NONE;
 }
 
@@ -237,7 +247,7 @@ bool add_actor_types(PyObject* module) {
   static PyType_Spec context_spec = {"monarch._core.Context", sizeof(Boxed<ContextState>), 0, Py_TPFLAGS_DEFAULT,
                                      context_slots};
   static PyMethodDef cell_methods[] = {
-      {"set_up", cell_set_up, METH_VARARGS, nullptr},
+      {"set_up", fast(cell_set_up), METH_FASTCALL, nullptr},
       {"step", cell_step, METH_NOARGS, nullptr},
       {"finish", fast(cell_finish), METH_FASTCALL, nullptr},
       {"finish_error", fast(cell_finish_error), METH_FASTCALL, nullptr},
@@ -266,6 +276,13 @@ bool add_actor_types(PyObject* module) {
   };
   static PyType_Spec cell_spec = {"monarch._core.Cell", sizeof(Boxed<std::shared_ptr<PyCell>>), 0,
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, cell_slots};
+  static PyType_Slot methods_slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(methods_new)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<PyCell::Methods>)},
+      {0, nullptr},
+  };
+  static PyType_Spec methods_spec = {"monarch._core.Methods", sizeof(Boxed<PyCell::Methods>), 0, Py_TPFLAGS_DEFAULT,
+                                     methods_slots};
   static PyGetSetDef ticket_fields[] = {
       {"concurrent", ticket_concurrent, nullptr, nullptr, nullptr},
       {"seconds_left", ticket_seconds_left, nullptr, nullptr, nullptr},
@@ -295,7 +312,9 @@ bool add_actor_types(PyObject* module) {
   swarm_type = add_type(module, swarm_spec);
   cell_type = add_type(module, cell_spec);
   ticket_type = add_type(module, ticket_spec);
-  return context_type != nullptr && swarm_type != nullptr && cell_type != nullptr && ticket_type != nullptr;
+  methods_type = add_type(module, methods_spec);
+  return context_type != nullptr && swarm_type != nullptr && cell_type != nullptr && ticket_type != nullptr &&
+         methods_type != nullptr;
 }
 
 }  // namespace monarch

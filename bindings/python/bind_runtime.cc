@@ -21,6 +21,7 @@
 #include "actor_cell.h"
 #include "codec.h"
 #include "deadline.h"
+#include "frame_chunks.h"
 #include "future.h"
 #include "gil.h"
 #include "mesh_ref.h"
@@ -131,6 +132,7 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
     fds[i].reset(fd);
   }
   take_up_output(fds);
+  pool_frame_chunks();
   // The chain of death: this process dies with the one that started it, whoever kills that.
   if (!by_exec) setsid();
   guard_register(fds[kFdGuard].get(), getpgrp());
@@ -432,6 +434,7 @@ void bind_runtime(nb::module_& m) {
              return nb::make_tuple(request->node, nb::cast(fds));
            })
       .def("has_request", &ForkServer::has_request)
+      .def("reap", &ForkServer::reap)
       .def("ready", &ForkServer::report_ready)
       .def("spawned", &ForkServer::report_spawned)
       .def("failed", &ForkServer::report_failed);

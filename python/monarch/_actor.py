@@ -178,6 +178,19 @@ def name_thread(name: str) -> None:
         known.name = name
 
 
+_last_extent: Any = ((), (), Extent([], []))
+
+
+def _extent(labels: tuple[str, ...], sizes: tuple[int, ...]) -> Extent:
+    """That of the actor before, if it is the same, as it mostly is where many are spawned."""
+    global _last_extent
+    last_labels, last_sizes, extent = _last_extent
+    if labels != last_labels or sizes != last_sizes:
+        extent = Extent(labels, sizes)
+        _last_extent = labels, sizes, extent
+    return extent
+
+
 def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     """Makes the instance. Returns whether the actor needs an event loop.
 
@@ -188,19 +201,19 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
         _prepare()
     if kwargs is None:  # nothing was pickled
         cls, kwargs = _find_class(*cls), {}
-    extent = Extent(labels, sizes)
-    class_name = f"{cls.__module__}.{cls.__qualname__}"
-    identity = ActorInstance(name, class_name, Point(rank, extent), creator, procs, cell, substitutes)
+    extent = _extent(labels, sizes)
+    table = _table_of(cls)
+    identity = ActorInstance(name, table.class_name, Point(rank, extent), creator, procs, cell, substitutes)
     if get_ident() in _known_threads:  # it has run an actor before, which asked
         name_thread(SYNC_THREAD)
-    table = _table_of(cls)
     if _setup_error is not None:
         from monarch._endpoint import SYNC
 
-        cell.set_up(object(), identity, extent, [(_raise_setup_error, SYNC)] * max(1, len(table.functions)))
+        failing = [(_raise_setup_error, SYNC)] * max(1, len(table.functions))
+        cell.set_up(object(), identity, extent, _core.Methods(failing))
         return False
     instance = cls.__new__(cls)
-    cell.set_up(instance, identity, extent, table.run_functions)
+    cell.set_up(instance, identity, extent, table.methods)
     instance.__init__(*args, **kwargs)
     return table.is_async
 

@@ -197,7 +197,7 @@ class ClassTable:
     def __init__(self, cls: type) -> None:
         found: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
-            if base is object or base.__module__ == "monarch._actor":
+            if base is object or base.__module__ in ("monarch._actor", "monarch._mesh_trait"):
                 continue
             found.update(vars(base))
         endpoints = sorted(name for name, value in found.items() if isinstance(value, EndpointProperty))
@@ -225,11 +225,11 @@ class ClassTable:
             not kinds or any(kind & ~EXPLICIT_PORT != SYNC for kind in kinds) or any(is_async(hook) for hook in hooks)
         )
         # What its actors run: without a loop there is no way to run coroutines.
-        self.run_functions = self.functions
+        run = self.functions
         if not self.is_async:
-            self.run_functions = [
-                (_no_loop(f, cls), SYNC) if kind & ~EXPLICIT_PORT != SYNC else (f, kind) for f, kind in self.functions
-            ]
+            run = [(_no_loop(f, cls), SYNC) if kind & ~EXPLICIT_PORT != SYNC else (f, kind) for f, kind in run]
+        self.methods = _core.Methods(run)
+        self.class_name = f"{cls.__module__}.{cls.__qualname__}"
         self.ranges = [_arity(function, 2 if kind & EXPLICIT_PORT else 1) for function, kind in self.functions]
 
 

@@ -1,8 +1,14 @@
 """The fork server. One thread; imports what workers need, then forks them."""
 
+from __future__ import annotations
+
 import _signal as signal
 import gc
 import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def _preload(code_by_value: bool) -> None:
@@ -16,7 +22,9 @@ def _preload(code_by_value: bool) -> None:
     from monarch import _actor, _logs, _mesh, _runtime, _value_mesh, _worker, actor  # noqa: F401
 
 
-# What many workers need, for the ones that come later: imported in the gaps, in pieces of a few milliseconds.
+# What many workers need, for the ones that come later: imported when none has been asked for in a while, since right
+# after its first spawns a script has better use for the processor. In pieces of a few milliseconds, so that who asks
+# meanwhile does not wait for all.
 _LATER = (
     "pickle",
     "signal",
@@ -31,7 +39,19 @@ _LATER = (
     "monarch._async",
     "monarch._exceptions",
 )
-_GAP_MS = 10  # nothing asked for in this time: a gap
+_QUIET_MS = 500  # before the first piece after a request
+_GAP_MS = 10  # before the others
+
+
+def _import(name: str, server: Any) -> None:
+    signal.signal(signal.SIGCHLD, lambda *_: server.reap())  # deaths are told meanwhile
+    try:
+        server.reap()
+        __import__(name)
+    except ImportError:
+        pass  # a Python without ssl
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def main(fds: list[int], code_by_value: bool) -> None:
@@ -47,16 +67,16 @@ def main(fds: list[int], code_by_value: bool) -> None:
     gc.freeze()  # what is here is shared by all workers: do not touch it in a collection
     server.ready()
     later = list(_LATER)
+    wait_ms = _QUIET_MS
     while True:
-        if later and not server.has_request(_GAP_MS):
-            try:
-                __import__(later.pop(0))
-            except ImportError:
-                pass  # a Python without ssl
+        if later and not server.has_request(wait_ms):
+            wait_ms = _GAP_MS
+            _import(later.pop(0), server)
             if not later:
                 gc.collect()
                 gc.freeze()
             continue
+        wait_ms = _QUIET_MS
         request = server.next()
         if request is None:
             os._exit(0)

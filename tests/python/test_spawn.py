@@ -1,6 +1,7 @@
 """What a new actor is made of when it arrives (api.md 4.2, 6.1 and 7): class, arguments, thread; and what it raises."""
 
 import ctypes
+import resource
 import sys
 import threading
 
@@ -179,6 +180,31 @@ def test_who_overflows_the_stack_of_one_of_many_actors_dies_and_writes_into_no_o
         actors = [procs.spawn(f"actor_{i}", Overflowing) for i in range(12)]
         with pytest.raises(SupervisionError, match="Segmentation fault"):
             actors[-1].write_below_the_stack.call_one().get(timeout=LIMIT)
+
+
+class Recursing(Actor):
+    def _sum(self, depth):
+        return depth and depth + self._sum(depth - 1)
+
+    @endpoint
+    def sum(self, depth):
+        sys.setrecursionlimit(2 * depth)
+        return self._sum(depth)
+
+    @endpoint
+    def resident_bytes(self):
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.feature(17)
+def test_frames_of_deep_recursion_give_their_memory_back(procs):
+    actors = [procs.slice(gpus=0).spawn(f"actor_{i}", Recursing) for i in range(4)]
+    depth = 200_000  # 20 MB of frames
+    before = actors[0].resident_bytes.call_one().get(timeout=LIMIT)
+    sums = [actor.sum.call_one(depth) for actor in actors]
+    assert [s.get(timeout=LIMIT) for s in sums] == [depth * (depth + 1) // 2] * 4
+    assert actors[0].resident_bytes.call_one().get(timeout=LIMIT) - before < 10_000_000
 
 
 # ---- Exceptions of builtin types, which need no pickle ----

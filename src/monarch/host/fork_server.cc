@@ -7,7 +7,10 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstring>
+
+#include "monarch/base/clock.h"
 
 namespace monarch {
 
@@ -37,11 +40,6 @@ bool send_fork_request(int socket, NodeId node, const std::array<int, kFdCount>&
 
 void ForkServer::report(const ForkReport& report) { send(socket_, &report, sizeof report, MSG_NOSIGNAL); }
 
-bool ForkServer::has_request(int wait_ms) const {
-  pollfd fd{socket_, POLLIN, 0};
-  return poll(&fd, 1, wait_ms) > 0;
-}
-
 void ForkServer::report_ready() { report({.kind = ForkReport::kReady}); }
 
 void ForkServer::report_spawned(NodeId node, pid_t pid) {
@@ -53,7 +51,7 @@ void ForkServer::report_failed(NodeId node, int error) {
   report({.kind = ForkReport::kFailed, .node = node, .signal = error});
 }
 
-void ForkServer::reap_children() {
+void ForkServer::reap() {
   for (;;) {
     siginfo_t info{};
     // Only our own children live in this process, so any of them may be taken. What a worker started and left in its
@@ -70,24 +68,35 @@ void ForkServer::reap_children() {
   }
 }
 
-std::optional<ForkServer::Request> ForkServer::next() {
+bool ForkServer::has_request(int wait_ms) {
   sigset_t child, previous;
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
   sigprocmask(SIG_BLOCK, &child, &previous);
   UniqueFd signals(signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
-  std::optional<Request> request;
+  const int64_t end_ns = monotonic_ns() + wait_ms * int64_t{1'000'000};
+  bool asked = false;
   for (;;) {
-    reap_children();
+    reap();
+    const int64_t left_ns = std::max<int64_t>(0, end_ns - monotonic_ns());
     pollfd fds[2] = {{socket_, POLLIN, 0}, {signals.get(), POLLIN, 0}};
-    if (poll(fds, 2, -1) < 0 && errno != EINTR) break;
+    const int ready = poll(fds, 2, wait_ms < 0 ? -1 : static_cast<int>((left_ns + 999'999) / 1'000'000));
     if (fds[1].revents != 0) {
       signalfd_siginfo info;
       while (read(signals.get(), &info, sizeof info) > 0) {
       }
       continue;
     }
-    if (fds[0].revents == 0) continue;
+    asked = fds[0].revents != 0 || (ready < 0 && errno != EINTR);
+    if (asked || (wait_ms >= 0 && monotonic_ns() >= end_ns)) break;
+  }
+  sigprocmask(SIG_SETMASK, &previous, nullptr);
+  return asked;
+}
+
+std::optional<ForkServer::Request> ForkServer::next() {
+  for (;;) {
+    has_request(-1);
     NodeId node;
     iovec iov{&node, sizeof node};
     msghdr message{};
@@ -99,16 +108,13 @@ std::optional<ForkServer::Request> ForkServer::next() {
     const ssize_t got = recvmsg(socket_, &message, MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
     cmsghdr* header = got == sizeof node ? CMSG_FIRSTHDR(&message) : nullptr;
-    if (header == nullptr || header->cmsg_len != CMSG_LEN(sizeof(int) * kFdCount)) break;
-    request.emplace();
-    request->node = node;
+    if (header == nullptr || header->cmsg_len != CMSG_LEN(sizeof(int) * kFdCount)) return std::nullopt;
+    Request request{node, {}};
     int numbers[kFdCount];
     std::memcpy(numbers, CMSG_DATA(header), sizeof numbers);
-    for (int i = 0; i < kFdCount; ++i) request->fds[i].reset(numbers[i]);
-    break;
+    for (int i = 0; i < kFdCount; ++i) request.fds[i].reset(numbers[i]);
+    return request;
   }
-  sigprocmask(SIG_SETMASK, &previous, nullptr);
-  return request;
 }
 
 }  // namespace monarch

@@ -31,16 +31,17 @@ class ForkServer {
     NodeId node;
     BootstrapFds fds;
   };
-  // Blocks until a worker is wanted; reaps and reports workers meanwhile. nullopt: the host is gone.
+  // Blocks until a worker is wanted; reaps meanwhile. nullopt: the host is gone.
   std::optional<Request> next();
-  // Is a worker wanted now, or within `wait_ms`?
-  bool has_request(int wait_ms) const;
+  // Is a worker wanted now, or within `wait_ms` (-1: for ever)? Reaps meanwhile. True also if the host is gone.
+  bool has_request(int wait_ms);
+  // Reports the workers that have ended.
+  void reap();
   void report_ready();
   void report_spawned(NodeId node, pid_t pid);
   void report_failed(NodeId node, int error);
 
  private:
-  void reap_children();
   void report(const ForkReport& report);
 
   const int socket_;
