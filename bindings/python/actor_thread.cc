@@ -35,7 +35,8 @@ void* take_stack(size_t size) {
   }
   if (left == 0) {
     const size_t bytes = kStacksPerSlab * size + kPageTableSpan;
-    void* slab = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    void* slab = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (slab == MAP_FAILED) return nullptr;
     madvise(slab, bytes, MADV_NOHUGEPAGE);
     // The upper end of a stack and the guard page of the next share a page table.
