@@ -22,13 +22,13 @@ def _preload(code_by_value: bool) -> None:
     from monarch import _actor, _logs, _mesh, _runtime, _value_mesh, _worker, actor  # noqa: F401
 
 
-# What many workers need, for the ones that come later: imported when none has been asked for in a while, since right
-# after its first spawns a script has better use for the processor. In pieces of a few milliseconds, so that who asks
-# meanwhile does not wait for all.
+# What many workers need, for the ones that come later: imported while nobody asks for any, in pieces of a few
+# milliseconds, so that who asks meanwhile does not wait for all. Half of what people write imports the first ones.
+_SOON = ("typing", "pickle")  # and with them `re`, `enum` and the like
+_GAP_MS = 10  # before each piece, in which nobody asks
+# Right after its first spawns a script has better use for the processor than these.
 _LATER = (
-    "pickle",
     "signal",
-    "typing",
     "inspect",
     "cloudpickle",
     "linecache",
@@ -39,8 +39,7 @@ _LATER = (
     "monarch._async",
     "monarch._exceptions",
 )
-_QUIET_MS = 500  # before the first piece after a request
-_GAP_MS = 10  # before the others
+_QUIET_MS = 500  # before the first of them
 
 
 def _import(name: str, server: Any) -> None:
@@ -66,17 +65,14 @@ def main(fds: list[int], code_by_value: bool) -> None:
     gc.collect()
     gc.freeze()  # what is here is shared by all workers: do not touch it in a collection
     server.ready()
-    later = list(_LATER)
-    wait_ms = _QUIET_MS
+    pieces = [*_SOON, *_LATER]
     while True:
-        if later and not server.has_request(wait_ms):
-            wait_ms = _GAP_MS
-            _import(later.pop(0), server)
-            if not later:
+        if pieces and not server.has_request(_QUIET_MS if pieces[0] == _LATER[0] else _GAP_MS):
+            _import(pieces.pop(0), server)
+            if not pieces:
                 gc.collect()
                 gc.freeze()
             continue
-        wait_ms = _QUIET_MS
         request = server.next()
         if request is None:
             os._exit(0)
