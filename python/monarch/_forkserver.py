@@ -39,7 +39,7 @@ _LATER = (
     "monarch._async",
     "monarch._exceptions",
 )
-_QUIET_MS = 500  # before the first of them
+_QUIET_MS = 300  # before the first of them
 
 
 def _import(name: str, server: Any) -> None:

@@ -581,7 +581,7 @@ def run_fork_server(folder, code, **modules):
 
 def test_the_fork_server_imports_the_rest_when_nobody_has_asked_for_a_while(tmp_path):
     out = run_fork_server(tmp_path, "_worker.main = lambda fds: os._exit(0)\nServer.reap = lambda self: None")
-    assert out == "[10, 10, 'first', 500, 'second', 10, 10, 'third']\n"
+    assert out == "[10, 10, 'first', 300, 'second', 10, 10, 'third']\n"
 
 
 def test_deaths_are_told_while_the_fork_server_imports(tmp_path):
@@ -598,4 +598,4 @@ _worker.main = lambda fds: (go.close(), os.read(read, 1), os._exit(0))
 requests = iter([1])
 """
     out = run_fork_server(tmp_path, code, second=waits_for_a_death)
-    assert out == "[10, 10, 'first', 500, 'second', 'reaped', 10]\n"
+    assert out == "[10, 10, 'first', 300, 'second', 'reaped', 10]\n"
