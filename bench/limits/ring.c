@@ -25,7 +25,7 @@
 typedef struct {
   _Alignas(64) _Atomic unsigned head;    /* bytes published, by the sender */
   _Alignas(64) _Atomic unsigned tail;    /* bytes consumed, by the receiver */
-  _Alignas(64) _Atomic unsigned asleep;  /* the receiver sleeps on `head` */
+  _Alignas(64) _Atomic unsigned asleep;  /* what the receiver sleeps on: a sender may clear it late, after the next nap */
   _Alignas(64) char data[RING_BYTES];
 } Ring;
 
@@ -72,7 +72,7 @@ static PyObject *ring_send(PyObject *self, PyObject *const *arguments, Py_ssize_
   atomic_store(&ring->head, head + need);
   if (atomic_load(&ring->asleep)) {
     atomic_store(&ring->asleep, 0);
-    syscall(SYS_futex, &ring->head, FUTEX_WAKE, 1, NULL, NULL, 0);
+    syscall(SYS_futex, &ring->asleep, FUTEX_WAKE, 1, NULL, NULL, 0);
   }
   Py_RETURN_NONE;
 }
@@ -84,7 +84,7 @@ static void wait_for_message(Ring *ring, unsigned tail, double spin_seconds) {
     pause_step(&step);
     if ((step & 15) != 0 || seconds_now() <= end) continue;
     atomic_store(&ring->asleep, 1);
-    if (atomic_load(&ring->head) == tail) syscall(SYS_futex, &ring->head, FUTEX_WAIT, tail, NULL, NULL, 0);
+    if (atomic_load(&ring->head) == tail) syscall(SYS_futex, &ring->asleep, FUTEX_WAIT, 1, NULL, NULL, 0);
     atomic_store(&ring->asleep, 0);
   }
 }
