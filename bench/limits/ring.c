@@ -25,7 +25,7 @@
 typedef struct {
   _Alignas(64) _Atomic unsigned head;    /* bytes published, by the sender */
   _Alignas(64) _Atomic unsigned tail;    /* bytes consumed, by the receiver */
-  _Alignas(64) _Atomic unsigned asleep;  /* what the receiver sleeps on: a sender may clear it late, after the next nap */
+  _Alignas(64) _Atomic unsigned asleep;  /* what the receiver sleeps on: a sender may clear it when it is set again */
   _Alignas(64) char data[RING_BYTES];
 } Ring;
 

@@ -23,7 +23,7 @@ def _preload(code_by_value: bool) -> None:
 
 
 # What many workers need, for the ones that come later: imported while nobody asks for any, in pieces of a few
-# milliseconds, so that who asks meanwhile does not wait for all. Half of what people write imports the first ones.
+# milliseconds, so that who asks meanwhile does not wait for all. Much of what people write imports the first ones.
 _SOON = ("typing", "pickle")  # and with them `re`, `enum` and the like
 _GAP_MS = 10  # before each piece, in which nobody asks
 # Right after its first spawns a script has better use for the processor than these.

@@ -1,0 +1,74 @@
+"""What the fork server imports and when, and that it tells deaths meanwhile."""
+
+import subprocess
+import sys
+
+
+def test_the_fork_server_imports_little_before_its_first_fork():
+    code = (
+        "import sys; from monarch import _forkserver; _forkserver._preload(False); "
+        "print([name for name in ('asyncio', 'cloudpickle', 'inspect', 'logging') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+FORK_SERVER = """
+import os, sys
+from monarch import _core, _forkserver, _worker
+
+class Server:
+    events = []
+    asked = iter([True, False, False, True, False])  # then always
+    def __init__(self, socket): pass
+    def ready(self): pass
+    def spawned(self, node, pid): pass
+    def has_request(self, limit_ms):
+        self.events.append(limit_ms)
+        return next(self.asked, True)
+    def reap(self):
+        if os.waitpid(-1, os.WNOHANG)[0]:
+            self.events.append("reaped")
+    def next(self):
+        if next(requests, None):
+            return 1, []
+        print(self.events, flush=True)
+
+requests = iter(range(1, 3))
+_core.ForkServer = Server
+_forkserver._SOON, _forkserver._LATER = ("first",), ("second", "third")
+sys.path.insert(0, os.getcwd())
+"""
+LATER_MODULE = "import __main__\n__main__.Server.events.append(__name__)\n"
+
+
+def run_fork_server(folder, code, **modules):
+    for name in ("first", "second", "third"):
+        (folder / f"{name}.py").write_text(LATER_MODULE + modules.get(name, ""))
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_SERVER + code + "\n_forkserver.main([0], False)"],
+        capture_output=True, text=True, check=True, cwd=folder, timeout=30,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_the_fork_server_imports_the_rest_when_nobody_has_asked_for_a_while(tmp_path):
+    out = run_fork_server(tmp_path, "_worker.main = lambda fds: os._exit(0)\nServer.reap = lambda self: None")
+    assert out == "[10, 10, 'first', 300, 'second', 10, 10, 'third']\n"
+
+
+def test_deaths_are_told_while_the_fork_server_imports(tmp_path):
+    waits_for_a_death = """
+__main__.go.write("go")
+__main__.go.close()
+while "reaped" not in __main__.Server.events:
+    pass
+"""
+    code = """
+read, write = os.pipe()
+go = os.fdopen(write, "w")
+_worker.main = lambda fds: (go.close(), os.read(read, 1), os._exit(0))
+requests = iter([1])
+"""
+    out = run_fork_server(tmp_path, code, second=waits_for_a_death)
+    assert out == "[10, 10, 'first', 300, 'second', 'reaped', 10]\n"
