@@ -1,6 +1,6 @@
 # Each target does all the set-up that it needs (tools/bootstrap), from a fresh clone on.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch build lint bench bench-gates hello-1000 asan tsan fuzz wheel docs parity clean
+.PHONY: help demo test test-torch build lint bench bench-gates hello-1000 asan tsan fuzz aarch64 soak wheel docs parity clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -10,7 +10,8 @@ CONFIGURE := .venv/bin/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/.venv/
 COMPILE := .venv/bin/cmake --build
 PEOPLE := $(wildcard python tests bench examples tools)
 # The C++ tests, one program per layer. SHORT=1 asks seeded tests for few seeds, through MONARCH_TEST_SHORT.
-CTEST := $(if $(SHORT),MONARCH_TEST_SHORT=1) .venv/bin/ctest --output-on-failure --timeout 300 --no-tests=error --test-dir
+CTEST := $(if $(SHORT),MONARCH_TEST_SHORT=1) .venv/bin/ctest --output-on-failure --timeout $(or $(LIMIT),300) \
+  --no-tests=error --test-dir
 # gcc's TSan wants fewer random address bits than some kernels give; where the call is forbidden, it runs without.
 FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -40,7 +41,7 @@ test-torch:  ## the tests that need torch, which this installs (about 1 GB; a CP
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) -m pytest -n 2 --dist worksteal tests/python/test_torch.py
 
-lint:  ## layers, style, types, the parity table; a short run under TSan and of each fuzzer
+lint:  ## layers, style, types, the parity table; a short run under TSan, of each fuzzer and for aarch64
 	@tools/bootstrap build test lint
 	@$(VENV_PYTHON) tools/check_layers.py
 	@$(VENV_PYTHON) tools/check_style.py
@@ -50,6 +51,7 @@ lint:  ## layers, style, types, the parity table; a short run under TSan and of 
 	@$(VENV_PYTHON) -m mypy
 	@$(MAKE) --no-print-directory tsan SHORT=1
 	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=10
+	@$(MAKE) --no-print-directory aarch64 SHORT=1
 
 asan:  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/bootstrap build test
@@ -62,12 +64,53 @@ tsan:  ## the C++ tests under ThreadSanitizer
 	@$(CONFIGURE) -B build/tsan -DMONARCH_SANITIZE=thread -DMONARCH_TESTS=ON -DMONARCH_PYTHON=OFF >/dev/null
 	@$(COMPILE) build/tsan -j $(JOBS)
 	@# Of the host layer only what starts no process: TSan turns vfork into fork, under which that means something else.
-	@$(FIXED_ADDRESSES) env $(CTEST) build/tsan -E '^host$$'
+	@$(FIXED_ADDRESSES) env $(CTEST) build/tsan -E '^(host|testing)$$'
+	@# TSan's children of a process with threads have none of their own: those that fork come before the log has its thread.
+	@$(FIXED_ADDRESSES) env $(if $(SHORT),MONARCH_TEST_SHORT=1) build/tsan/src/monarch/testing_test --gtest_brief=1 --gtest_filter='*LinkProcesses*'
+	@$(FIXED_ADDRESSES) env $(if $(SHORT),MONARCH_TEST_SHORT=1) build/tsan/src/monarch/testing_test --gtest_brief=1 --gtest_filter='-*LinkProcesses*'
 	@$(FIXED_ADDRESSES) build/tsan/src/monarch/host_test --gtest_brief=1 --gtest_filter='Line*:Output*'
 
 fuzz:  ## every decoder's fuzzer, SECONDS_EACH=60 (needs clang)
 	@tools/bootstrap build lint
 	@tools/fuzz $(or $(SECONDS_EACH),60)
+
+aarch64:  ## the C++ tests, compiled for aarch64, under qemu-user; SHORT=1: the lower layers only
+	@tools/bootstrap build aarch64
+	@$(CONFIGURE) -B build/aarch64 -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/tools/aarch64.cmake -DMONARCH_TESTS=ON \
+	  -DMONARCH_PYTHON=OFF >/dev/null
+	@$(COMPILE) build/aarch64 -j $(JOBS) --target $$(tools/aarch64_tests targets $(SHORT))
+	@tools/aarch64_tests run $(SHORT)
+
+# Each step says when it begins; the first that fails ends the run.
+STEP = @echo "soak: $$(date +%H:%M:%S) $(1)"
+soak:  ## an hour or two, not in CI: sanitizers over many seeds, long fuzzing, aarch64, the runtime again and again
+	@tools/bootstrap build test lint aarch64
+	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
+	$(call STEP,C++ tests over 5000 seeds)
+	@MONARCH_SIM_SEEDS=5000 $(MAKE) --no-print-directory soak-ctest LIMIT=3600
+	$(call STEP,starting and ending processes 20 times over)
+	@build/release/src/monarch/host_test --gtest_brief=1 --gtest_repeat=20 --gtest_throw_on_failure
+	$(call STEP,the Python tests of processes and shutdown 5 times over)
+	@for round in 1 2 3 4 5; do $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal tests/python/test_spawn.py \
+	  tests/python/test_processes.py tests/python/test_shutdown.py tests/python/test_exit.py tests/python/test_logging.py \
+	  tests/python/test_unrelated.py tests/python/test_several_hosts.py; done
+	$(call STEP,each system call fails once)
+	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal tests/python/test_shortage_sweeps.py
+	$(call STEP,ASan and UBSan over 500 seeds)
+	@MONARCH_SIM_SEEDS=500 $(MAKE) --no-print-directory asan LIMIT=3600
+	$(call STEP,TSan)
+	@$(MAKE) --no-print-directory tsan LIMIT=3600
+	$(call STEP,each fuzzer for 10 minutes)
+	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=600
+	$(call STEP,1000 hello worlds)
+	@$(MAKE) --no-print-directory hello-1000
+	$(call STEP,aarch64)
+	@$(MAKE) --no-print-directory aarch64
+	$(call STEP,done)
+
+.PHONY: soak-ctest
+soak-ctest:
+	@$(CTEST) build/release
 
 bench:  ## a 3-minute subset of the benchmarks, without peers
 	@tools/bootstrap build bench

@@ -91,7 +91,17 @@ def native_limit(name):
     return compile_once(
         name,
         f"limits/{name}.cc",
-        ["g++", "-std=c++20", "-O3", "-march=native", *WARNINGS, "SOURCE", "-o", "TARGET"],
+        [
+            "g++",
+            "-std=c++20",
+            "-O3",
+            "-march=native",
+            *WARNINGS,
+            f"-I{os.path.join(BENCH_DIR, '../src')}",
+            "SOURCE",
+            "-o",
+            "TARGET",
+        ],
     )
 
 

@@ -18,8 +18,9 @@
 #include <cstring>
 #include <new>
 
-#include "../../src/monarch/base/copy.h"
 #include "limit.h"
+#include "monarch/base/arch.h"
+#include "monarch/base/copy.h"
 
 namespace {
 
@@ -54,7 +55,7 @@ std::uint64_t look(const char* data, std::size_t size, bool everything) {
 /// Polls until `word` is `value`, giving the core away now and then (both sides may share one).
 void await(const std::atomic<std::uint64_t>& word, std::uint64_t value) {
   for (unsigned step = 1; word.load(std::memory_order_acquire) != value; ++step) {
-    __builtin_ia32_pause();
+    monarch::arch::pause();
     if (step % 64 == 0) sched_yield();
   }
 }

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,9 +10,12 @@
 #include "actor_thread.h"
 #include "codec.h"
 #include "deadline.h"
+#include "forks.h"
 #include "future.h"
 #include "gil.h"
+#include "monarch/actor/calls.h"
 #include "monarch/base/log.h"
+#include "monarch/base/system.h"
 #include "port.h"
 #include "state.h"
 #include "swarm.h"
@@ -23,22 +27,24 @@ namespace {
 // One hold of the GIL: at most so many messages or so long, then it is offered to others.
 constexpr int kBatchMax = 256;
 constexpr int64_t kBatchNs = 1'000'000;
-constexpr int64_t kUnobservedNs = 1'000'000'000;
 constexpr Py_ssize_t kStackArgs = 16;
+// So many threads wait for actors to come for as long as it takes, others for a while.
+constexpr int kParkedMax = 64;
+constexpr std::chrono::seconds kParkedFor(3);
 
 thread_local bool runs_actors = false;
 
-// Runs code of the user's, which may still be running when the script has ended.
+// Runs code of the user's, which may still be running when the script has ended. A child that it forks does not come back.
 PyObject* call_python(PyObject* callable, PyObject* const* args, size_t count) {
   HoldIfUnwound guard;
   PyObject* result = PyObject_Vectorcall(callable, args, count, nullptr);
   guard.returned();
+  end_if_forked();
   return result;
 }
 
-bool is_expired(const FrameHeader& header) {
-  return header.deadline_ns != 0 && static_cast<uint64_t>(monotonic_ns()) >= header.deadline_ns;
-}
+// A deadline of a message is on the clock of its node.
+bool is_expired(int64_t deadline_ns, Node& node) { return deadline_ns != 0 && node.clock().now_ns() >= deadline_ns; }
 
 bool is_user_exception() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
 
@@ -117,10 +123,13 @@ void PyCell::refuse(MessagePtr message) {
       late_stops_.push(std::move(message));
       return;
     }
-  } else if (message->header.token != 0) {
-    observed_ = true;
   }
-  node_.refuse(*message, epitaph());
+  Failure why;
+  {
+    std::lock_guard lock(epitaph_mutex_);
+    if (epitaph_) why = *epitaph_;
+  }
+  node_.refuse(*message, why);
 }
 
 void PyCell::wake() {
@@ -129,16 +138,11 @@ void PyCell::wake() {
   loop_wake_.wake();
 }
 
-std::string PyCell::epitaph() {
-  std::lock_guard lock(epitaph_mutex_);
-  return epitaph_;
-}
-
 PyCell::Ended PyCell::ended(std::string* why) {
   std::lock_guard lock(epitaph_mutex_);
-  if (epitaph_.empty()) return Ended::kNo;
-  *why = epitaph_;
-  return failed_ ? Ended::kFailed : Ended::kStopped;
+  if (!epitaph_) return Ended::kNo;
+  *why = epitaph_->detail;
+  return epitaph_->kind == Failure::Kind::kActor ? Ended::kFailed : Ended::kStopped;
 }
 
 // The actor takes nothing more: what waits, and what comes, is answered with the epitaph.
@@ -152,6 +156,7 @@ void PyCell::end(std::string reason, bool failure) {
   if (ending_) return;
   end_is_failure_ = failure;
   end_reason_ = std::move(reason);
+  if (failure) node_.actor_failed(end_failure());
   ending_.store(true, std::memory_order_seq_cst);
   wake();  // the actor may be asleep: another thread, or a task of its event loop, may end it
 }
@@ -159,15 +164,15 @@ void PyCell::end(std::string reason, bool failure) {
 void PyCell::owe(const Ticket& ticket) { owed_.emplace(std::pair(ticket.from, ticket.header.token), ticket); }
 void PyCell::settle(const Ticket& ticket) { owed_.erase({ticket.from, ticket.header.token}); }
 
-void PyCell::answer_owed() {
-  for (const auto& [who, ticket] : std::exchange(owed_, {})) {
-    Outgoing why{FrameHeader{}, as_byte_span(end_reason_.data(), end_reason_.size()), {}};
-    node_.reply(ticket.header, ticket.from, FrameKind::kReplyFailed, why);
-  }
+Failure PyCell::end_failure() const {
+  const auto kind = end_is_failure_ ? Failure::Kind::kActor : Failure::Kind::kActorStopped;
+  return node_.end_of_actor(index_, rank_, kind, end_reason_);
 }
 
-void PyCell::report_unobserved() {
-  if (failed_ && !observed_.exchange(true)) log_line(epitaph());
+void PyCell::answer_owed() {
+  for (const auto& [who, ticket] : std::exchange(owed_, {})) {
+    node_.reply_failed(ticket.header, ticket.from, end_failure());
+  }
 }
 
 // ---- PyCell: life ----
@@ -223,7 +228,6 @@ bool PyCell::construct(PyObject* self, PyObject* value, bool* is_async, Ref* fai
 void PyCell::run() {
   enter();
   Ref self = Ref::steal(new_cell_object(shared_from_this()));
-  rank_ = spawn_->header.rank;
   wait_for_release();
   Ref value = Ref::steal(decode_value(*spawn_));
   spawn_.reset();
@@ -242,15 +246,33 @@ void PyCell::run() {
   current_actor = {};
 }
 
-void PyCell::end_life(PyObject* self, PyObject* failure) {
-  {
-    std::lock_guard lock(epitaph_mutex_);
-    epitaph_ = end_reason_;
-    failed_ = end_is_failure_;
-  }
+void PyCell::write_epitaph() {
+  std::lock_guard lock(epitaph_mutex_);
+  epitaph_ = end_failure();
+}
+
+// From here on the directory answers for it, with the epitaph.
+void PyCell::leave() { node_.remove_cell(index_, end_failure()); }
+
+void PyCell::never_begins(const std::string& why) {
+  end(why, /*failure=*/true);
+  over_ = true;
+  spawn_.reset();
+  write_epitaph();
   refuse_rest();
+  leave();
+}
+
+void PyCell::close() {
+  if (!ending_) return;
+  write_epitaph();
+  refuse_rest();
+}
+
+void PyCell::end_life(PyObject* self, PyObject* failure) {
+  close();
   loop_wake_.close();
-  // Hooks run after the mailbox is closed, so that nobody waits for this actor meanwhile.
+  // Hooks run after the mailbox is closed, so that nobody waits for this actor meanwhile; async ones have run.
   if (instance_) {
     enter_hook();
     PyObject* args[] = {self, failure == nullptr ? Py_None : failure};
@@ -277,12 +299,7 @@ void PyCell::end_life(PyObject* self, PyObject* failure) {
     stops.take(late_stops_);
   }
   while (MessagePtr stop = stops.pop()) node_.refuse(*stop, "");
-  if (end_is_failure_) {
-    std::weak_ptr<PyCell> weak = weak_from_this();
-    state().runtime->reactor().after(kUnobservedNs, [weak] {
-      if (auto cell = weak.lock()) cell->report_unobserved();
-    });
-  }
+  leave();
 }
 
 void PyCell::run_sync() {
@@ -419,10 +436,12 @@ PyObject* PyCell::invoke(const Method& method, const CallArguments& call, PyObje
   HoldIfUnwound guard;
   PyObject* result = PyObject_Call(method.function.get(), args.get(), call.kwargs.get());
   guard.returned();
+  end_if_forked();
   return result;
 }
 
 PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
+  end_if_forked();  // by code that is called from elsewhere, such as a destructor
   if (ending_) {
     set_deadline(0);  // what follows, hooks among it, is not done for a caller
     return Step::kEnd;
@@ -442,19 +461,19 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     return Step::kDone;
   }
   if (header.kind == FrameKind::kUndeliverable) {
-    *ticket = Ticket{header, message->from};
+    *ticket = Ticket{header, message->from, message->deadline_ns};
     ticket->header.token = 0;
     handle_undeliverable(*message, coroutine);
     return *coroutine ? Step::kCoroutine : Step::kDone;
   }
-  *ticket = Ticket{header, message->from, false};
+  *ticket = Ticket{header, message->from, message->deadline_ns};
   if (header.method >= methods_->size()) {
     node_.refuse(*message, "the actor has no such endpoint");
     return Step::kDone;
   }
   const Method& method = (*methods_)[header.method];
-  set_deadline(header.deadline_ns);
-  if (is_expired(header)) return Step::kDone;  // its caller has given up
+  set_deadline(static_cast<uint64_t>(message->deadline_ns));
+  if (is_expired(message->deadline_ns, node_)) return Step::kDone;  // its caller has given up
   set_context(*message);
   Ref result = call_method(method, *message, *ticket);
   message.reset();  // arguments that the user kept live on by themselves
@@ -470,11 +489,12 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
 
 void PyCell::send_reply(const Ticket& ticket, FrameKind kind, Encoded& encoded) {
   // Its caller says that the deadline has passed, by its own clock: an answer that says something else must not be first.
-  if (is_expired(ticket.header)) return;
+  if (is_expired(ticket.deadline_ns, node_)) return;
   send_answer(ticket, index_, kind, encoded);
 }
 
 bool PyCell::finish(const Ticket& ticket, PyObject* result) {
+  end_if_forked();
   if (ticket.header.token == 0 || ticket.explicit_port) return true;
   Encoded encoded;
   if (!encoded.encode_value(result)) return finish_error(ticket);
@@ -483,24 +503,24 @@ bool PyCell::finish(const Ticket& ticket, PyObject* result) {
 }
 
 bool PyCell::finish_error(const Ticket& ticket) {
-  if (ticket.header.token == 0 || ticket.explicit_port || !is_user_exception()) {
-    fail_with_current_exception("");
-    if (ticket.header.token != 0) {
-      observed_ = true;
-      Outgoing why{FrameHeader{}, as_byte_span(end_reason_.data(), end_reason_.size()), {}};
-      node_.reply(ticket.header, ticket.from, FrameKind::kReplyFailed, why);
-    }
-    return false;
-  }
+  end_if_forked();
+  if (ticket.header.token == 0 || ticket.explicit_port || !is_user_exception()) return fail_call(ticket, "");
   Ref exception = take_exception();
   Ref packed = Ref::steal(PyObject_CallOneArg(state().pack_answer.get(), exception.get()));
   Encoded encoded;
   if (!packed || !(encoded.encode_scalars(packed.get()) || encoded.encode_pickled(packed.get()))) {
-    fail_with_current_exception("an exception could not be sent to its caller");
-    return false;
+    return fail_call(ticket, "an exception could not be sent to its caller");
   }
   send_reply(ticket, FrameKind::kReplyError, encoded);
   return true;
+}
+
+// The exception that is set ends the actor, and is what the caller is told: the request has left the mailbox, nobody else
+// answers it.
+bool PyCell::fail_call(const Ticket& ticket, const char* while_doing) {
+  fail_with_current_exception(while_doing);
+  if (ticket.header.token != 0) node_.reply_failed(ticket.header, ticket.from, end_failure());
+  return false;
 }
 
 void PyCell::fail_with_current_exception(const char* while_doing) {
@@ -516,11 +536,11 @@ void PyCell::handle_undeliverable(const Message& message, Ref* coroutine) {
   if (state().runtime->is_stopping()) return;  // all are ending: that somebody was faster is no failure
   enter_hook();
   Ref self = Ref::steal(new_cell_object(shared_from_this()));
-  Ref text = Ref::steal(py_string(message.text()));
+  Ref text = Ref::steal(py_string(failure_of(message).text()));
   const ActorId dest = undeliverable_dest(message);
   Ref address = Ref::steal(Py_BuildValue("(KK)", dest.node, dest.index));
   PyObject* args[] = {self.get(), text.get(), address.get()};
-  Ref outcome = Ref::steal(PyObject_Vectorcall(state().undeliverable.get(), args, 3, nullptr));
+  Ref outcome = Ref::steal(call_python(state().undeliverable.get(), args, 3));
   if (!outcome) {
     fail_with_current_exception("_handle_undeliverable_message");
   } else if (PyCoro_CheckExact(outcome.get())) {
@@ -530,33 +550,44 @@ void PyCell::handle_undeliverable(const Message& message, Ref* coroutine) {
 
 // ---- PyCellFactory ----
 
+namespace {
+std::string no_thread_text() {
+  const std::string what = "start a thread for this actor in process " + std::to_string(getpid());
+  return sys::shortage_error(what.c_str()).message;
+}
+}  // namespace
+
 std::shared_ptr<Cell> PyCellFactory::make(Node& node, ActorIndex index, MessagePtr spawn) {
   if (const uint32_t count = spawn->header.method >> kSwarmShift; count != 0) {
     auto swarm = std::make_shared<Swarm>(node, index, count, std::move(spawn));
     swarm->add_cells();
-    start([swarm] { swarm->run(); });
+    if (!start([swarm] { swarm->run(); })) swarm->never_begins(no_thread_text());
     return nullptr;
   }
   auto cell = std::make_shared<PyCell>(node, index, std::move(spawn));
   add_live(cell);
-  start([this, cell] {
+  const bool started = start([this, cell] {
     cell->run();
     forget(cell.get());
   });
+  if (!started) {
+    cell->never_begins(no_thread_text());
+    forget(cell.get());
+  }
   return cell;
 }
 
-void PyCellFactory::start(Work work) {
+bool PyCellFactory::start(Work work) {
   {
     std::lock_guard lock(mutex_);
     if (parked_ > static_cast<int>(handed_.size())) {
       handed_.push_back(std::move(work));
       work_.notify_one();
-      return;
+      return true;
     }
   }
   // A new thread has the name of the one that starts it.
-  start_actor_thread([this, named = runs_actors, work = std::move(work)]() mutable {
+  return start_actor_thread([this, named = runs_actors, work = std::move(work)]() mutable {
     if (!named) pthread_setname_np(pthread_self(), "monarch-actor");
     park_loop(std::move(work));
   });
@@ -569,6 +600,7 @@ void PyCellFactory::park_loop(Work work) {
   // Not blocked as in our other threads: what actors start inherits the mask, and must end on SIGTERM. The kernel gives
   // a process's signals to its main thread first.
   pthread_sigmask(SIG_SETMASK, &state().users_signal_mask, nullptr);
+  gil_take_turns();
   GilThread python;
   for (;;) {
     // A context of its own: what an actor sets in context variables is not for the next one on this thread.
@@ -579,13 +611,22 @@ void PyCellFactory::park_loop(Work work) {
     context = Ref();
     GilRelease release;
     work = nullptr;
-    std::unique_lock lock(mutex_);
-    ++parked_;
-    work_.wait(lock, [this] { return !handed_.empty(); });
-    --parked_;
-    work = std::move(handed_.back());
-    handed_.pop_back();
+    if (!wait_for_work(&work)) break;
   }
+  gil_leave_turns();
+}
+
+bool PyCellFactory::wait_for_work(Work* work) {
+  std::unique_lock lock(mutex_);
+  ++parked_;
+  const auto there = [this] { return !handed_.empty(); };
+  const bool found = parked_ <= kParkedMax || work_.wait_for(lock, kParkedFor, there) || parked_ <= kParkedMax;
+  if (found) work_.wait(lock, there);
+  --parked_;
+  if (!found) return false;
+  *work = std::move(handed_.back());
+  handed_.pop_back();
+  return true;
 }
 
 void PyCellFactory::add_live(std::shared_ptr<PyCell> cell) {
@@ -594,10 +635,11 @@ void PyCellFactory::add_live(std::shared_ptr<PyCell> cell) {
 }
 
 void PyCellFactory::forget(PyCell* cell) {
+  std::shared_ptr<PyCell> last;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
   auto found = live_.find(cell);
   if (found == live_.end()) return;
-  if (cell->end_is_failure()) failed_.push_back(found->second);
+  last = std::move(found->second);
   live_.erase(found);
   if (live_.empty()) all_ended_.notify_all();
 }
@@ -616,15 +658,6 @@ void PyCellFactory::stop_all(int64_t limit_ns, const std::string& reason) {
   for (auto& cell : cells) cell->deliver(Message::make(stop_frame(), reason));
   std::unique_lock lock(mutex_);
   all_ended_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return live_.empty(); });
-}
-
-void PyCellFactory::report_unobserved() {
-  std::vector<std::shared_ptr<PyCell>> cells;
-  {
-    std::lock_guard lock(mutex_);
-    cells = failed_;
-  }
-  for (auto& cell : cells) cell->report_unobserved();
 }
 
 PyCellFactory& python_factory() {

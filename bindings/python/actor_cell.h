@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -33,6 +34,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
       : node_(node),
         index_(index),
         spawn_(std::move(spawn)),
+        rank_(spawn_->header.rank),
         inflow_(std::make_shared<Inflow>(node, index)),
         loop_wake_(node.driver()) {}
   // One of a swarm, whose thread it shares.
@@ -43,6 +45,8 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
 
   // The actor's thread, GIL held: the whole life of the actor.
   void run();
+  // Instead of run(), any thread, no GIL: there is no thread for it.
+  void never_begins(const std::string& why);
   // Its parts, for a swarm. This thread's code runs as this actor from here on.
   void enter();
   // Makes the instance of `value` (class, args, kwargs, info). False: the constructor has failed, and `failure` says
@@ -52,6 +56,8 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   void enter_hook();
   // Says on stderr that a hook has raised this.
   void report_hook(PyObject* exception);
+  // It takes nothing more: who calls is told how it has ended, however long the rest of its end takes. After end().
+  void close();
   // The end, after kEnd: refuses what waits, runs the hook. `failure`: what the constructor raised, or null.
   void end_life(PyObject* self, PyObject* failure);
 
@@ -69,6 +75,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   struct Ticket {
     FrameHeader header;
     NodeId from = 0;
+    int64_t deadline_ns = 0;  // Message::deadline_ns
     bool concurrent = false;
     bool explicit_port = false;
   };
@@ -97,32 +104,32 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   // A port has been made that is to answer a call: until settle() the actor's end answers it. Any thread, GIL held.
   void owe(const Ticket& ticket);
   void settle(const Ticket& ticket);
-  // Any thread. Was the failure of this actor seen by anybody? If not, one line says it (once).
-  void report_unobserved();
 
  private:
   void run_sync();
+  void write_epitaph();
+  void leave();
   void wake();
   void refuse(MessagePtr message);
   void refuse_rest();
   void fail_with_current_exception(const char* while_doing);
+  bool fail_call(const Ticket& ticket, const char* while_doing);
   void set_context(const Message& message);
   void make_context_current();
   void set_deadline(uint64_t deadline_ns);
   Ref call_method(const Method& method, const Message& message, Ticket& ticket);
   PyObject* invoke(const Method& method, const struct CallArguments& call, PyObject* port);
+  Failure end_failure() const;
   void answer_owed();
   void handle_undeliverable(const Message& message, Ref* coroutine);
   void send_reply(const Ticket& ticket, FrameKind kind, class Encoded& encoded);
-  std::string epitaph();
-
   std::string describe_exception(PyObject* exception) const;
 
   friend class Swarm;
   Node& node_;
   const ActorIndex index_;
   MessagePtr spawn_;
-  uint32_t rank_ = 0;
+  const uint32_t rank_;  // in the mesh of actors that it was spawned in
   const std::shared_ptr<Swarm> swarm_;  // shared: with its other cells; null: a thread of its own
   std::atomic<bool> scheduled_{false};  // the swarm has it among its ready ones
   bool busy_ = false;                   // in a swarm: a coroutine of it runs, which others wait for
@@ -155,11 +162,9 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   bool end_is_failure_ = false;
   std::string end_reason_;
   std::mutex epitaph_mutex_;  // guards the three below
-  std::string epitaph_;
+  std::optional<Failure> epitaph_;
   bool over_ = false;
   MessageQueue late_stops_;
-  std::atomic<bool> observed_{false};
-  std::atomic<bool> failed_{false};
 };
 
 // Makes PyCells and gives them threads.
@@ -169,21 +174,19 @@ class PyCellFactory final : public CellFactory {
   void add_live(std::shared_ptr<PyCell> cell);
   // The worker ends: asks every actor to stop, waits at most `limit_ns` for them. GIL not held.
   void stop_all(int64_t limit_ns, const std::string& reason);
-  // Says what nobody has seen. Any thread.
-  void report_unobserved();
   void forget(PyCell* cell);
   bool has_actors();
 
  private:
   using Work = std::function<void()>;  // an actor's whole life, GIL held
-  void start(Work work);
+  bool start(Work work);  // false: no thread is to be had; errno says why
   void park_loop(Work first);
+  bool wait_for_work(Work* work);  // false: this thread is one too many
 
   std::mutex mutex_;
   std::condition_variable work_;       // for parked threads
   std::condition_variable all_ended_;
   std::unordered_map<PyCell*, std::shared_ptr<PyCell>> live_;
-  std::vector<std::shared_ptr<PyCell>> failed_;
   std::vector<Work> handed_;  // to parked threads
   int parked_ = 0;
 };

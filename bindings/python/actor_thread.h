@@ -5,8 +5,8 @@
 
 namespace monarch {
 
-// Starts a detached thread that runs `work`, with all signals blocked. Any thread. `work` must never return: the
-// interpreter cannot join the thread, and its stack is not used again. Throws std::system_error if there can be none.
-void start_actor_thread(std::function<void()> work);
+// Starts a thread that runs `work`, with all signals blocked. Any thread. Nobody joins it: when `work` returns, the next
+// one that ends, or starts, gives its memory back. False: there is none to be had; errno says why.
+bool start_actor_thread(std::function<void()> work);
 
 }  // namespace monarch

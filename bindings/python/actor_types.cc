@@ -4,6 +4,7 @@
 
 #include "actor_cell.h"
 #include "codec.h"
+#include "forks.h"
 #include "state.h"
 #include "swarm.h"
 
@@ -113,23 +114,39 @@ PyObject* cell_finish_error(PyObject* self, PyObject* const* args, Py_ssize_t co
   return PyBool_FromLong(cell_of(self).finish_error(unbox<PyCell::Ticket>(args[0])));
 }
 
-PyObject* cell_poll(PyObject* self, PyObject*) { return PyBool_FromLong(cell_of(self).poll_briefly()); }
+PyObject* cell_poll(PyObject* self, PyObject*) {
+  end_if_forked();
+  return PyBool_FromLong(cell_of(self).poll_briefly());
+}
 PyObject* cell_arm(PyObject* self, PyObject*) {
+  end_if_forked();
   PyCell& cell = cell_of(self);
   return PyBool_FromLong(cell.loop_wake().arm([&cell] { return cell.has_work(); }));
 }
 PyObject* cell_disarm(PyObject* self, PyObject*) {
+  end_if_forked();
   cell_of(self).loop_wake().disarm();
   Py_RETURN_NONE;
 }
-PyObject* cell_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(cell_of(self).loop_wake().fd()); }
+PyObject* fileno_of(LoopWake& wake) {
+  const int fd = wake.fd();
+  return fd >= 0 ? PyLong_FromLong(fd) : raise_shortage("wait for messages in an event loop");
+}
+PyObject* cell_fileno(PyObject* self, PyObject*) { return fileno_of(cell_of(self).loop_wake()); }
 
 // end(reason, failure)
 PyObject* cell_end(PyObject* self, PyObject* args) {
   const char* reason;
   int failure;
-  if (!PyArg_ParseTuple(args, "sp", &reason, &failure)) return nullptr;
+  if (refuse_dead() || !PyArg_ParseTuple(args, "sp", &reason, &failure)) return nullptr;
   cell_of(self).end(reason, failure != 0);
+  Py_RETURN_NONE;
+}
+
+// close()
+PyObject* cell_close(PyObject* self, PyObject*) {
+  end_if_forked();
+  cell_of(self).close();
   Py_RETURN_NONE;
 }
 
@@ -156,9 +173,9 @@ PyObject* ticket_concurrent(PyObject* self, void*) {
 
 // None, or how long its caller still waits
 PyObject* ticket_seconds_left(PyObject* self, void*) {
-  const uint64_t deadline_ns = unbox<PyCell::Ticket>(self).header.deadline_ns;
+  const int64_t deadline_ns = unbox<PyCell::Ticket>(self).deadline_ns;
   if (deadline_ns == 0) Py_RETURN_NONE;
-  return PyFloat_FromDouble(static_cast<double>(static_cast<int64_t>(deadline_ns) - monotonic_ns()) / 1e9);
+  return PyFloat_FromDouble(static_cast<double>(deadline_ns - state().runtime->node().clock().now_ns()) / 1e9);
 }
 
 // ---- Swarm ----
@@ -171,6 +188,7 @@ PyObject* swarm_step(PyObject* self, PyObject*) {
   std::shared_ptr<PyCell> cell;
   Ref coroutine;
   PyCell::Ticket ticket;
+  end_if_forked();
   switch (swarm_of(self).step(&cell, &coroutine, &ticket)) {
     case PyCell::Step::kIdle:
       Py_RETURN_NONE;
@@ -189,23 +207,30 @@ PyObject* swarm_step(PyObject* self, PyObject*) {
 
 // resume(cell) -> bool: does it end now?
 PyObject* swarm_resume(PyObject* self, PyObject* cell) {
+  end_if_forked();
   return PyBool_FromLong(swarm_of(self).resume(unbox<std::shared_ptr<PyCell>>(cell)));
 }
 // end(cell)
 PyObject* swarm_end(PyObject* self, PyObject* cell) {
+  end_if_forked();
   swarm_of(self).end(unbox<std::shared_ptr<PyCell>>(cell));
   Py_RETURN_NONE;
 }
-PyObject* swarm_poll(PyObject* self, PyObject*) { return PyBool_FromLong(swarm_of(self).poll_briefly()); }
+PyObject* swarm_poll(PyObject* self, PyObject*) {
+  end_if_forked();
+  return PyBool_FromLong(swarm_of(self).poll_briefly());
+}
 PyObject* swarm_arm(PyObject* self, PyObject*) {
+  end_if_forked();
   Swarm& swarm = swarm_of(self);
   return PyBool_FromLong(swarm.loop_wake().arm([&swarm] { return swarm.has_message(); }));
 }
 PyObject* swarm_disarm(PyObject* self, PyObject*) {
+  end_if_forked();
   swarm_of(self).loop_wake().disarm();
   Py_RETURN_NONE;
 }
-PyObject* swarm_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(swarm_of(self).loop_wake().fd()); }
+PyObject* swarm_fileno(PyObject* self, PyObject*) { return fileno_of(swarm_of(self).loop_wake()); }
 
 }  // namespace
 
@@ -256,6 +281,7 @@ bool add_actor_types(PyObject* module) {
       {"disarm", cell_disarm, METH_NOARGS, nullptr},
       {"fileno", cell_fileno, METH_NOARGS, nullptr},
       {"end", cell_end, METH_VARARGS, nullptr},
+      {"close", cell_close, METH_NOARGS, nullptr},
       {"enter_hook", cell_enter_hook, METH_NOARGS, nullptr},
       {"report_hook", cell_report_hook, METH_O, nullptr},
       {nullptr, nullptr, 0, nullptr},

@@ -6,17 +6,19 @@
 
 #include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <shared_mutex>
 #include <thread>
-#include <unordered_set>
 
 #include "actor_cell.h"
 #include "codec.h"
@@ -25,8 +27,10 @@
 #include "future.h"
 #include "gil.h"
 #include "mesh_ref.h"
+#include "monarch/actor/recent.h"
 #include "monarch/base/log.h"
-#include "monarch/host/guard.h"
+#include "monarch/base/system.h"
+#include "monarch/host/start/guard.h"
 #include "port.h"
 #include "state.h"
 
@@ -43,6 +47,17 @@ ProcessRuntime& runtime() {
 }
 
 [[noreturn]] void raise(const Error& error) { throw std::runtime_error(error.message); }
+
+// Of those who use the host object, which the end of a script frees. Before all other locks; who has it never takes the
+// GIL.
+std::shared_mutex host_users;
+
+template <typename Work>
+auto with_host(Work work) {
+  std::shared_lock use(host_users);
+  if (state().finalizing) throw std::runtime_error("the monarch runtime of this process has ended");
+  return work(state().runtime->host());
+}
 
 void configure(nb::dict hooks) {
   State& s = state();
@@ -65,6 +80,7 @@ void configure(nb::dict hooks) {
   take("undeliverable", s.undeliverable);
   take("pack_answer", s.pack_answer);
   take("format_failure", s.format_failure);
+  take("end_child", s.end_child);
   take("context_var", s.context_var);
   take("deadline_var", s.deadline_var);
   take("deadline_exceeded", s.deadline_exceeded);
@@ -72,26 +88,37 @@ void configure(nb::dict hooks) {
   take("make_extent", s.make_extent);
 }
 
-// What has been said on stderr: a thousand messages to one dead process are one line.
+// Of whom it has been said on stderr that messages cannot be delivered: a thousand to one dead process are one line.
 class Said {
  public:
-  bool first_time(const std::string& text) {
+  bool first_time(const ActorId& dest, const Failure& why) {
     std::lock_guard lock(mutex_);
-    return texts_.insert(text).second;
+    const uint64_t who = why.is_death() ? dest.node : dest.index;
+    if (said_.contains(who)) return false;
+    said_.put(who, {});
+    return true;
   }
 
  private:
+  struct Nothing {};
   std::mutex mutex_;
-  std::unordered_set<std::string> texts_;
+  Recent<uint64_t, Nothing> said_{4096};
 };
+
+void ring_alarm() {
+  const char any = 0;
+  const int fd = state().alarm[1].get();
+  if (fd >= 0) [[maybe_unused]] const ssize_t written = write(fd, &any, 1);  // full: it will wake up
+}
 
 ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena_bytes_max) {
   ProcessRuntime::Options options;
-  options.transport = transport == "unix" ? Transport::kUnix : Transport::kShm;
+  options.transport = transport;
   options.arena_bytes_max = arena_bytes_max;
-  options.on_undeliverable = [said = std::make_shared<Said>()](const std::string& why) {
-    if (said->first_time(why)) log_line("a message could not be delivered: " + why);
-    state().runtime->host().note_observed(why);
+  options.on_stop = ring_alarm;
+  options.on_undeliverable = [said = std::make_shared<Said>()](const ActorId& dest, const Failure& why) {
+    if (said->first_time(dest, why)) log_line("a message could not be delivered: " + why.text());
+    state().runtime->note_observed(dest.node);
   };
   return options;
 }
@@ -134,7 +161,10 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   take_up_output(fds);
   pool_frame_chunks();
   // The chain of death: this process dies with the one that started it, whoever kills that.
-  if (!by_exec) setsid();
+  if (!by_exec) {
+    leave_fork_server();
+    setsid();
+  }
   guard_register(fds[kFdGuard].get(), getpgrp());
   fds[kFdGuard].reset();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -144,6 +174,7 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   limit_malloc_arenas();
   State& s = state();
   s.worker = true;
+  sys::make_pipe(s.alarm, O_NONBLOCK);
   auto made = ProcessRuntime::make_worker(
       *bootstrap, std::move(fds), options_for(bootstrap->transport, arena_bytes_max), [](ProcessRuntime& worker) {
         worker.node().set_factory(CellKind::kPython, python_factory());
@@ -155,16 +186,40 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   return nb::bytes(bootstrap->payload.data(), bootstrap->payload.size());
 }
 
-// Waits in slices until this worker is to end; looks at signals in between.
+// Has the interpreter write there for each signal that has a handler in Python, whichever thread gets it. False: the user's
+// own code has it write elsewhere.
+bool wake_for_signals(int fd) {
+  nb::object set_wakeup_fd = nb::module_::import_("_signal").attr("set_wakeup_fd");
+  const int previous = nb::cast<int>(set_wakeup_fd(fd, nb::arg("warn_on_full_buffer") = false));
+  if (previous != -1) set_wakeup_fd(previous);
+  return previous == -1;
+}
+
+// False: somebody has closed it.
+bool sleep_until_alarm(int fd) {
+  pollfd wanted{fd, POLLIN, 0};
+  poll(&wanted, 1, -1);
+  char bytes[64];
+  while (read(fd, bytes, sizeof bytes) > 0) {
+  }
+  return (wanted.revents & POLLNVAL) == 0;
+}
+
+// Waits until this worker is to end; runs the handlers of signals meanwhile.
 std::string wait_for_stop() {
+  constexpr int64_t kSliceNs = 1'000'000'000;  // how late a signal may be seen if nothing tells of it
+  State& s = state();
+  const int fd = s.alarm[0].get();
+  bool wakes = fd >= 0 && wake_for_signals(s.alarm[1].get());
   for (;;) {
-    std::optional<std::string> reason;
-    {
-      GilRelease release;
-      reason = runtime().wait_for_stop(3'600'000'000'000);
-    }
-    if (reason) return *reason;
+    if (const auto reason = runtime().wait_for_stop(0)) return *reason;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    GilRelease release;
+    if (wakes) {
+      wakes = sleep_until_alarm(fd);
+    } else {
+      s.runtime->wait_for_stop(kSliceNs);
+    }
   }
 }
 
@@ -184,13 +239,15 @@ nb::list spawn_procs(nb::list launches, NodeId owner, uint64_t mesh) {
     l.label = nb::cast<std::string>(launch["label"]);
     l.output = {nb::cast<std::string>(launch["mesh"]), nb::cast<int64_t>(launch["rank"]),
                 nb::cast<bool>(launch["prefix"]), nb::cast<std::string>(launch["log_file"])};
+    l.coordinates = nb::cast<std::vector<int64_t>>(launch["coordinates"]);
     l.tail_lines = nb::cast<uint32_t>(launch["tail_lines"]);
     wanted.push_back(std::move(l));
   }
-  Host& host = runtime().host();
+  runtime();
+  if (!require_descriptors()) throw nb::python_error();
   auto spawned = [&] {
     GilRelease release;
-    return host.spawn(wanted, {owner, mesh});
+    return with_host([&](Host& host) { return host.spawn(wanted, {owner, mesh}); });
   }();
   if (!spawned) raise(spawned.error());
   nb::list nodes;
@@ -206,12 +263,14 @@ void complete(PendingCall& call, Driver& driver) {
 
 // A future that something on this side completes.
 nb::object stop_procs(const std::vector<NodeId>& nodes, const std::string& reason, double grace_seconds) {
+  if (!require_descriptors()) throw nb::python_error();
   auto members = std::make_shared<Members>();
   members->ids.push_back({runtime().node().id(), 0});
   auto call = std::make_shared<PendingCall>(std::move(members));
   Driver& driver = runtime().driver();
-  runtime().host().stop(nodes, reason, static_cast<int64_t>(grace_seconds * 1e9),
-                        [call, &driver] { complete(*call, driver); });
+  with_host([&](Host& host) {
+    host.stop(nodes, reason, static_cast<int64_t>(grace_seconds * 1e9), [call, &driver] { complete(*call, driver); });
+  });
   PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
   if (future == nullptr) throw nb::python_error();
   return nb::steal(future);
@@ -224,10 +283,11 @@ nb::object set_output(const std::vector<NodeId>& nodes, bool long_prefix, double
   auto call = std::make_shared<PendingCall>(std::move(members));
   Driver& driver = runtime().driver();
   const OutputOptions options{long_prefix, static_cast<int64_t>(window_seconds * 1e9), drop};
-  Host& host = runtime().host();
   auto sent = [&] {
     GilRelease release;
-    return host.set_output(nodes, options, [call, &driver] { complete(*call, driver); });
+    return with_host([&](Host& host) {
+      return host.set_output(nodes, options, [call, &driver] { complete(*call, driver); });
+    });
   }();
   if (!sent) raise(sent.error());
   PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
@@ -273,7 +333,10 @@ std::string publish_job() {
 }
 
 void introduce(const std::string& job, const std::vector<NodeId>& nodes) {
-  auto call = runtime().introduce(job, nodes);
+  auto call = [&, &running = runtime()] {
+    GilRelease release;  // it may read a file
+    return running.introduce(job, nodes);
+  }();
   if (!call) raise(call.error());
   if (*call == nullptr) return;
   wait_for_script(**call);
@@ -284,7 +347,9 @@ void introduce(const std::string& job, const std::vector<NodeId>& nodes) {
 // `grace_seconds`.
 void shutdown(double grace_seconds, bool at_exit) {
   State& s = state();
-  if (!s.runtime || s.forked || s.worker) return;
+  if (!s.runtime || in_forked_child() || s.worker) return;
+  if (!has_descriptors()) s.finalizing = true;
+  if (s.lost) return;
   const auto grace_ns = static_cast<int64_t>(grace_seconds * 1e9);
   constexpr std::chrono::seconds kOtherMax(1);  // a shutdown of the client that the script has not waited for
   static std::timed_mutex one_at_a_time;
@@ -293,9 +358,11 @@ void shutdown(double grace_seconds, bool at_exit) {
   if (!s.finalizing) python_factory().stop_all(grace_ns, "the script ended");
   if (at_exit) gil_keep_for_this_thread();
   if (s.finalizing.exchange(true)) return;
-  s.native_actors.reset();
+  { std::unique_lock no_user(host_users); }
+  const bool native_ended = s.native_actors->stop(grace_ns);
   s.runtime->shutdown(grace_ns);
-  python_factory().report_unobserved();
+  // Not before: until the links are closed, others may spawn actors here.
+  native_ended ? s.native_actors.reset() : void(s.native_actors.release());  // one is busy: it ends with the process
 }
 
 // Drops the Python objects that configure() took, at the end of a script; not while actors of this process may need
@@ -306,7 +373,7 @@ void forget_hooks() {
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
                     &s.supervision_error, &s.bind_arguments, &s.warn_running_loop, &s.construct,
                     &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.pack_answer, &s.format_failure,
-                    &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent}) {
+                    &s.end_child, &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent}) {
     *hook = Ref();
   }
 }
@@ -317,9 +384,10 @@ void stop_worker(double limit_seconds, const std::string& reason) {
   const auto limit_ns = static_cast<int64_t>(limit_seconds * 1e9);
   python_factory().stop_all(limit_ns, reason);
   state().runtime->stop_children(reason, limit_ns);
-  state().runtime->host().report_unobserved();
-  python_factory().report_unobserved();
+  state().runtime->deaths().report_rest();
+  state().runtime->node().report_failures();
   std::fflush(stdout);  // what C code has printed; this process ends without exit()
+  flush_log();
 }
 
 // Ctrl-C has done its work when the script is on its way out: another one would only interrupt the cleaning up. Runs no
@@ -342,8 +410,10 @@ void bind_runtime(nb::module_& m) {
   m.def("start_root", &start_root);
   m.def("start_worker", &start_worker);
   m.def("wait_for_stop", &wait_for_stop);
-  m.def("start_fork_server", [](const std::vector<std::string>& argv, const std::vector<std::string>& env,
-                                const std::string& cwd) { runtime().host().start_fork_server(argv, env, cwd); });
+  m.def("start_fork_server", [](const std::vector<std::string>& argv, const std::vector<std::string>& env) {
+    runtime();
+    with_host([&](Host& host) { host.start_fork_server(argv, env); });
+  });
   m.def("spawn_procs", &spawn_procs, nb::arg("launches"), nb::arg("owner") = 0, nb::arg("mesh") = 0);
   m.def("note_hosted", [](NodeId host, const std::vector<NodeId>& nodes) { runtime().note_hosted(host, nodes); });
   m.def("release", [](const std::vector<NodeId>& nodes, const std::string& reason) {
@@ -372,7 +442,10 @@ void bind_runtime(nb::module_& m) {
   m.def("forget_hooks", &forget_hooks);
   m.def("stop_worker", &stop_worker);
   m.def("ignore_interrupts", &ignore_interrupts);
-  m.def("has_fork_server", [] { return runtime().host().has_fork_server(); });
+  m.def("has_fork_server", [] {
+    runtime();
+    return with_host([](Host& host) { return host.has_fork_server(); });
+  });
   m.def("hold_actors", hold_actors);
   m.def("release_actors", release_actors);
   m.def("on_actor_thread", on_actor_thread);
@@ -384,24 +457,33 @@ void bind_runtime(nb::module_& m) {
     return state().runtime->job_address();
   });
   m.def("knows_other_jobs", [] { return state().runtime && state().runtime->knows_other_jobs(); });
-  m.def("machine_id", &machine_id);
+  m.def("machine_id", [] {
+    auto id = machine_id();
+    if (!id) raise(id.error());
+    return *id;
+  });
   m.def("job_id", [] {
     const JobId job = runtime().job();
     return nb::bytes(reinterpret_cast<const char*>(job.data()), job.size());
   });
   m.def("new_actor_index", [](uint32_t count) { return runtime().node().new_actor_index(count); });
   m.def("down_reason", [](NodeId node) -> std::optional<std::string> {
-    std::string why;
-    if (!runtime().node().is_down(node, &why)) return std::nullopt;
-    return why;
+    const FailurePtr why = runtime().node().why_down(node);
+    if (!why) return std::nullopt;
+    return why->text();
   });
   // None: it lives, or is not known; (failed, text): it has ended so
   m.def("actor_end", [](ActorIndex index) -> nb::object {
-    auto cell = std::dynamic_pointer_cast<PyCell>(runtime().node().find_cell(index));
-    std::string why;
-    const auto ended = cell ? cell->ended(&why) : PyCell::Ended::kNo;
-    if (ended == PyCell::Ended::kNo) return nb::none();
-    return nb::make_tuple(ended == PyCell::Ended::kFailed, why);
+    Node& node = runtime().node();
+    if (auto cell = std::dynamic_pointer_cast<PyCell>(node.find_cell(index))) {
+      std::string why;
+      const auto ended = cell->ended(&why);
+      if (ended == PyCell::Ended::kNo) return nb::none();
+      return nb::make_tuple(ended == PyCell::Ended::kFailed, why);
+    }
+    const auto epitaph = node.epitaph(index);
+    if (!epitaph) return nb::none();
+    return nb::make_tuple(epitaph->kind == Failure::Kind::kActor, epitaph->text());
   });
   m.def("encode_native", [](nb::object value) {
     Encoded encoded;
@@ -409,22 +491,19 @@ void bind_runtime(nb::module_& m) {
     if (encoded.flags() != 0) throw std::runtime_error("not a value of the native codec");
     return nb::bytes(reinterpret_cast<const char*>(encoded.body().data()), encoded.body().size());
   });
-  m.def("has_runtime", [] { return state().runtime != nullptr && !state().forked && !state().finalizing; });
+  m.def("has_runtime", [] { return state().runtime != nullptr && !in_forked_child() && !state().finalizing; });
+  m.def("in_forked_child", &in_forked_child);
+  m.def("log_line", [](const std::string& line) { log_line(line); });
   m.def("gil_taken_by_reactor", &gil_taken_by_reactor);
-  m.def("before_fork", [] {
-    if (state().runtime && !state().forked) state().runtime->before_fork();
-  });
-  m.def("after_fork_in_parent", [] {
-    if (state().runtime && !state().forked) state().runtime->after_fork_in_parent();
-  });
-  m.def("after_fork_in_child", [] {
-    if (!state().runtime || state().forked) return;
-    state().runtime->after_fork_in_child();
-    state().forked = true;
-  });
+  m.def("fail_nth_system_call", &sys::fail_nth);  // for tests
+  m.def("system_calls_seen", &sys::calls_seen);
 
   nb::class_<ForkServer>(m, "ForkServer")
-      .def(nb::init<int>())
+      .def("__init__",
+           [](ForkServer* made, int socket) {
+             static SystemClock clock;
+             new (made) ForkServer(socket, clock);
+           })
       .def("next",
            [](ForkServer& server) -> nb::object {
              auto request = server.next();

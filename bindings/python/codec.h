@@ -24,7 +24,6 @@ class Encoded {
   bool encode_value(PyObject* value);
   bool encode_scalars(PyObject* value);  // by the native codec; false without an exception: that cannot be
   bool encode_pickled(PyObject* value);                          // always by pickle
-  void add_part(ByteSpan part) { parts_.push_back(part); }
 
   uint8_t flags() const { return flags_; }
   ByteSpan body() const { return (flags_ & kFlagPickle) != 0 ? body_ : writer_.written(); }

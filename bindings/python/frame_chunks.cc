@@ -8,6 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "monarch/base/system.h"
+
 namespace monarch {
 
 namespace {
@@ -44,7 +46,7 @@ class FrameChunks {
 
  private:
   bool add_slab() {
-    void* memory = mmap(nullptr, kSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory = sys::map(kSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     if (memory == MAP_FAILED) return false;
     madvise(memory, kSlabBytes, MADV_NOHUGEPAGE);  // most threads touch one page of a chunk
     auto* slab = static_cast<std::byte*>(memory);

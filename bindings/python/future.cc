@@ -7,12 +7,17 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "codec.h"
 #include "deadline.h"
 #include "gil.h"
+#include "monarch/actor/calls.h"
 #include "monarch/actor/port.h"
+#include "monarch/base/forked.h"
+#include "monarch/mesh/gather.h"
 #include "state.h"
 #include "swarm.h"
 
@@ -22,15 +27,29 @@ namespace {
 
 // One sleep of the main thread: bounds how long a signal that comes between the check for it and the sleep goes unseen.
 constexpr int64_t kMainThreadSleepNs = 100'000'000;
+// The same for other threads of a script, and for what it does to our descriptors.
+constexpr int64_t kScriptSleepNs = 1'000'000'000;
 
 // What a thread waits for, apart from the future: another thread may look at the outcome and drop the call meanwhile.
 struct Awaited {
   std::shared_ptr<PendingCall> call;
-  uint32_t arrivals;  // 0: until the call is decided
+  Gather gather;  // of it
 
-  bool there() const { return arrivals == 0 ? call->decided() : call->received() >= arrivals; }
-  static bool ready(const void* self) { return static_cast<const Awaited*>(self)->there(); }
+  static bool ready(const void* self) { return static_cast<const Awaited*>(self)->gather.is_there(); }
 };
+
+Gather::Wants wants_of(FutureMode mode) {
+  switch (mode) {
+    case FutureMode::kPartial:
+      return Gather::Wants::kAnswers;
+    case FutureMode::kArrival:
+      return Gather::Wants::kArrival;
+    case FutureMode::kEnded:
+      return Gather::Wants::kEnd;
+    default:
+      return Gather::Wants::kValues;
+  }
+}
 
 struct FutureState {
   std::shared_ptr<PendingCall> call;  // null once the outcome is there; of a port also while nobody waits
@@ -43,16 +62,10 @@ struct FutureState {
   // Of a port. Who gives up waiting leaves the line: his place would take messages that others wait for, out of order.
   std::shared_ptr<PortReceiver> port;
   int waiting = 0;
+  bool promised = false;  // somebody has been told that it is there: it stays, who else may give up
 
   FutureState(std::shared_ptr<PendingCall> of, FutureMode how, uint32_t which, Ref by)
       : call(std::move(of)), mode(how), arrival(which), endpoint(std::move(by)) {}
-  FutureState(FutureState&&) = default;
-  FutureState& operator=(FutureState&&) = delete;
-  ~FutureState() {
-    if (!port || !state().forked) return;
-    new std::shared_ptr(std::move(call));  // a fork()ed child may not touch the runtime
-    new std::shared_ptr(std::move(port));
-  }
 
   bool is_of_port() const { return mode == FutureMode::kPort || mode == FutureMode::kPortRanked; }
   void begin_waiting() {
@@ -60,13 +73,13 @@ struct FutureState {
     if (!call && port) call = port->receive();
   }
   void give_up() {
-    if (--waiting == 0 && port) call.reset();
+    if (--waiting == 0 && port && !promised) call.reset();
   }
-  bool is_ready() const { return outcome || (call && Awaited{call, arrivals_wanted()}.there()); }
-  uint32_t arrivals_wanted() const {
-    if (mode == FutureMode::kPartial || mode == FutureMode::kEnded) return call->size();
-    return mode == FutureMode::kArrival ? arrival + 1 : 0;
-  }
+  Gather gather() const { return Gather(*call, wants_of(mode), arrival); }  // while there is a call
+  Awaited awaited() const { return {call, gather()}; }
+  bool is_ready() const { return outcome || (call && gather().is_there()); }
+  // The same for who will look at the outcome because of it.
+  bool promise() { return promised = is_ready(); }
 };
 
 PyTypeObject* future_base_type = nullptr;
@@ -76,26 +89,53 @@ thread_local int64_t polled_ns = 0;          // so long this thread polled for w
 FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
 
 // Somebody sees how an actor has failed: it need not be said on stderr.
-void note_observed(const FutureState& future, const Message& failure) {
+void note_observed(const FutureState& future, const PendingCall& call, const Failure& failure) {
   if (state().finalizing) return;
   if (future.is_of_port()) {
-    state().runtime->host().note_observed(std::string(failure.text()));  // the port knows nothing of who failed
+    state().runtime->note_observed(failure.node);
   } else {
-    state().runtime->note_observed(future.call->members());
+    state().runtime->note_observed(call.members());
   }
 }
 
+// What Python makes the attributes of an exception of: (kind, pid, host, exit code, signal, rank, mesh, coordinates);
+// None where a thing is not known. Rank and mesh are those of a process.
+Ref record_of(const Failure& failure) {
+  const auto number = [](bool known, int64_t value) { return known ? PyLong_FromLongLong(value) : Py_NewRef(Py_None); };
+  const ExitStatus& status = failure.status;
+  Ref coordinates = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(failure.coordinates.size())));
+  if (!coordinates) return Ref();
+  for (size_t i = 0; i < failure.coordinates.size(); ++i) {
+    PyTuple_SET_ITEM(coordinates.get(), i, PyLong_FromLongLong(failure.coordinates[i]));
+  }
+  return Ref::steal(Py_BuildValue("(iNsNNNsO)", static_cast<int>(failure.kind), number(failure.pid > 0, failure.pid),
+                                  failure.host.c_str(), number(status.known && status.signal == 0, status.code),
+                                  number(status.known && status.signal != 0, status.signal),
+                                  number(failure.rank >= 0 && failure.actor == 0, failure.rank), failure.mesh.c_str(),
+                                  coordinates.get()));
+}
+
+// ---- What came, as Python objects ----
+// This runs Python code, and another thread may settle the future meanwhile: `call` is not future.call.
+
 // The exception object for an answer that is not a value.
-PyObject* exception_of(const FutureState& future, uint32_t rank, const Message& reply) {
+PyObject* exception_of(const FutureState& future, const PendingCall& call, uint32_t rank, const Message& reply) {
   Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
   if (!number) return nullptr;
   const bool user_error = reply.header.kind == FrameKind::kReplyError;
-  if (!user_error) note_observed(future, reply);
-  Ref what = Ref::steal(user_error ? decode_value(reply) : py_string(reply.text()));
-  if (!what) return nullptr;
-  PyObject* args[] = {future.endpoint.get(), number.get(), what.get()};
-  PyObject* maker = (user_error ? state().actor_error : state().supervision_error).get();
-  return PyObject_Vectorcall(maker, args, 3, nullptr);
+  if (user_error) {
+    Ref error = Ref::steal(decode_value(reply));
+    if (!error) return nullptr;
+    PyObject* args[] = {future.endpoint.get(), number.get(), error.get()};
+    return PyObject_Vectorcall(state().actor_error.get(), args, 3, nullptr);
+  }
+  const Failure failure = failure_of(reply);
+  note_observed(future, call, failure);
+  Ref text = Ref::steal(py_string(failure.text()));
+  Ref record = record_of(failure);
+  if (!text || !record) return nullptr;
+  PyObject* args[] = {future.endpoint.get(), number.get(), text.get(), record.get()};
+  return PyObject_Vectorcall(state().supervision_error.get(), args, 4, nullptr);
 }
 
 // Small pickles of a gather stay as bytes until somebody looks at them.
@@ -106,14 +146,13 @@ PyObject* entry_of(const Message& reply) {
   return raw ? PyObject_CallOneArg(state().lazy.get(), raw.get()) : nullptr;
 }
 
-PyObject* gather_values(const FutureState& future, const PendingCall& call) {
+PyObject* gather_values(const FutureState& future, const PendingCall& call, const Gather& gather) {
   const uint32_t size = call.size();
   Ref list = Ref::steal(PyList_New(size));
   if (!list) return nullptr;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    const Message& reply = *call.reply(rank);
-    const bool failed = reply.header.kind != FrameKind::kReply;
-    PyObject* value = failed ? exception_of(future, rank, reply) : entry_of(reply);
+    const Message& reply = gather.answer(rank);
+    PyObject* value = gather.is_failure(rank) ? exception_of(future, call, rank, reply) : entry_of(reply);
     if (value == nullptr) return nullptr;
     PyList_SET_ITEM(list.get(), rank, value);
   }
@@ -136,28 +175,24 @@ PyObject* received(const FutureState& future, const Message& message) {
 // Looks at the answers, which are there. False: something went wrong while looking, with the exception set.
 bool settle(FutureState& future) {
   if (future.outcome) return true;
+  if (refuse_dead()) return false;
   if (!state().actor_error && require_runtime() == nullptr) return false;  // the script has ended: forget_hooks()
   const std::shared_ptr<PendingCall> kept = future.call;
-  PendingCall& call = *kept;
-  int64_t bad_rank = -1;
-  if (future.mode == FutureMode::kArrival) {
-    const uint32_t rank = call.arrival(future.arrival);
-    if (call.reply(rank)->header.kind != FrameKind::kReply) bad_rank = rank;
-  } else if (future.mode != FutureMode::kPartial && future.mode != FutureMode::kEnded) {
-    bad_rank = call.lowest_error();
-  }
+  const Gather gather(*kept, wants_of(future.mode), future.arrival);
+  const int64_t bad_rank = gather.failed_rank();
   PyObject* outcome;
-  if (future.is_of_port()) static_cast<PortWait&>(call).mark_seen();
+  if (future.is_of_port()) static_cast<PortWait&>(*kept).mark_seen();
   if (bad_rank >= 0) {
-    outcome = exception_of(future, static_cast<uint32_t>(bad_rank), *call.reply(static_cast<uint32_t>(bad_rank)));
+    const auto rank = static_cast<uint32_t>(bad_rank);
+    outcome = exception_of(future, *kept, rank, gather.answer(rank));
   } else if (future.mode == FutureMode::kNothing || future.mode == FutureMode::kEnded) {
     outcome = Py_NewRef(Py_None);
   } else if (future.mode == FutureMode::kAll || future.mode == FutureMode::kPartial) {
-    outcome = gather_values(future, call);
+    outcome = gather_values(future, *kept, gather);
   } else if (future.is_of_port()) {
-    outcome = received(future, *call.reply(0));
+    outcome = received(future, gather.answer(0));
   } else {
-    outcome = decode_value(*call.reply(future.mode == FutureMode::kOne ? 0 : call.arrival(future.arrival)));
+    outcome = decode_value(gather.answer(future.mode == FutureMode::kOne ? 0 : gather.arrived()));
   }
   bool failed = bad_rank >= 0;
   if (outcome == nullptr) {
@@ -194,19 +229,18 @@ PyObject* give(FutureState& future) {
 
 bool check_self_call(const FutureState& future) {
   if (current_actor.id.node == 0) return true;
-  for (const ActorId& id : future.call->members().ids) {
-    if (id == current_actor.id) {
-      PyErr_SetString(PyExc_RuntimeError,
-                      "this actor waits for a call to itself: it cannot answer while it waits. Call the method "
-                      "directly (self.method(...)), or make the endpoint async and await the call in a task.");
-      return false;
-    }
-    if (current_actor.swarm != nullptr && current_actor.swarm->has(id)) {
-      PyErr_SetString(PyExc_RuntimeError,
-                      "this actor waits for one of its own swarm in this process: they share a thread, so it cannot "
-                      "answer while this one waits. Make the endpoint async and await the call.");
-      return false;
-    }
+  const Members& members = future.call->members();
+  if (find_own(members, {current_actor.id.node, current_actor.id.index}) != nullptr) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this actor waits for a call to itself: it cannot answer while it waits. Call the method "
+                    "directly (self.method(...)), or make the endpoint async and await the call in a task.");
+    return false;
+  }
+  if (current_actor.swarm != nullptr && find_own(members, current_actor.swarm->thread()) != nullptr) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this actor waits for one of its own swarm in this process: they share a thread, so it cannot "
+                    "answer while this one waits. Make the endpoint async and await the call.");
+    return false;
   }
   return true;
 }
@@ -244,7 +278,7 @@ bool deadline_of(PyObject* timeout, int64_t* deadline_ns) {
 
 // What actors had printed when they answered shall be out before what the caller prints next.
 void let_output_catch_up(int64_t waited_ns) {
-  OutputPump* output = state().runtime ? state().runtime->output() : nullptr;
+  OutputPump* output = state().runtime && !in_forked_child() ? state().runtime->output() : nullptr;
   if (output == nullptr || !output->is_behind_after(waited_ns)) return;
   GilRelease release;
   output->catch_up();
@@ -276,7 +310,7 @@ int wait_in_line(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
   if (future.outcome) return 1;  // the warning ran Python code, and another thread was first
   int64_t code_deadline_ns;
   if (!find_wait_deadline(future, &code_deadline_ns)) return -1;
-  const Awaited awaited{future.call, future.arrivals_wanted()};
+  const Awaited awaited = future.awaited();
   const bool first = code_deadline_ns != 0 && code_deadline_ns < deadline_ns;
   const int outcome =
       wait_for(&Awaited::ready, &awaited, first ? code_deadline_ns : deadline_ns, awaited.call.get(), waited_ns);
@@ -287,10 +321,13 @@ int wait_in_line(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
 
 // 1: ready, 0: time-out, -1: exception.
 int wait_until_ready(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
+  if (future.outcome) return 1;
+  if (refuse_dead()) return -1;
   future.begin_waiting();
   const int outcome = wait_in_line(future, deadline_ns, waited_ns);
   if (outcome == 1) {
     --future.waiting;
+    future.promised = true;
   } else {
     future.give_up();
   }
@@ -350,29 +387,28 @@ PyObject* future_wait(PyObject* self, PyObject* timeout) {
 // _poll() -> bool: is the outcome there? Polls briefly, if that pays, before it says no.
 PyObject* future_poll(PyObject* self, PyObject*) {
   FutureState& future = future_of(self);
-  if (future.is_ready()) Py_RETURN_TRUE;
+  if (future.promise()) Py_RETURN_TRUE;
   if (!future.call) Py_RETURN_FALSE;
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   const int64_t start_ns = monotonic_ns();
-  const Awaited awaited{future.call, future.arrivals_wanted()};
+  const Awaited awaited = future.awaited();
   bool ready;
   {
     GilRelease release;
     ready = runtime->driver().poll_briefly(&Awaited::ready, &awaited);
   }
-  if (ready) {
+  if (ready && future.promise()) {
     polled_ns = monotonic_ns() - start_ns;
   } else {
     awaiting_since_ns = start_ns;
   }
-  return PyBool_FromLong(ready);
+  return PyBool_FromLong(future.promised);
 }
 
 // _ready() -> bool
 PyObject* future_ready(PyObject* self, PyObject*) {
-  const FutureState& future = future_of(self);
-  return PyBool_FromLong(future.is_ready());
+  return PyBool_FromLong(future_of(self).promise());
 }
 
 // _outcome(): the value, or raises; only once it is ready.
@@ -388,7 +424,7 @@ PyObject* future_outcome(PyObject* self, PyObject*) {
 
 // _give_up(): whoever had it watched waits no more
 PyObject* future_give_up(PyObject* self, PyObject*) {
-  future_of(self).give_up();
+  if (!in_forked_child()) future_of(self).give_up();
   Py_RETURN_NONE;
 }
 
@@ -420,10 +456,37 @@ int future_clear(PyObject* self) {
 // The completing thread holds no GIL: it notes the ticket and writes the loop's eventfd; a callback of the loop drains.
 class Bridge {
  public:
-  Bridge() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  // What an await keeps up while it lasts.
+  struct Watch {
+    Driver* driver;
+    std::shared_ptr<Inflow> inflow;
+    std::weak_ptr<PendingCall> call;
+    uint64_t observer = 0;
+  };
+
+  explicit Bridge(UniqueFd event) : event_(std::move(event)) {}
 
   int fd() const { return event_.get(); }
+  void begin(uint64_t ticket, Watch watch) {
+    watch.driver->attend();
+    if (watch.inflow) watch.inflow->begin_blocking();
+    std::lock_guard lock(mutex_);
+    watches_.emplace(ticket, std::move(watch));
+  }
+  void note_observer(uint64_t ticket, uint64_t observer) {
+    std::lock_guard lock(mutex_);
+    const auto found = watches_.find(ticket);
+    if (found != watches_.end()) found->second.observer = observer;
+  }
   void complete(uint64_t ticket) {
+    if (end(ticket)) say(ticket);
+  }
+  void give_up(uint64_t ticket) {
+    const std::optional<Watch> watch = end(ticket);
+    if (!watch) return;
+    if (const auto call = watch->call.lock()) call->forget_observer(watch->observer);
+  }
+  void say(uint64_t ticket) {
     std::lock_guard lock(mutex_);
     tickets_.push_back(ticket);
     if (tickets_.size() == 1) eventfd_write(event_.get(), 1);
@@ -436,15 +499,33 @@ class Bridge {
   }
 
  private:
+  // Nothing: it has ended before.
+  std::optional<Watch> end(uint64_t ticket) {
+    std::optional<Watch> watch;
+    {
+      std::lock_guard lock(mutex_);
+      const auto found = watches_.find(ticket);
+      if (found == watches_.end()) return watch;
+      watch = std::move(found->second);
+      watches_.erase(found);
+    }
+    if (watch->inflow) watch->inflow->end_blocking();
+    watch->driver->end_attend();
+    return watch;
+  }
+
   UniqueFd event_;
   std::mutex mutex_;
   std::vector<uint64_t> tickets_;
+  std::unordered_map<uint64_t, Watch> watches_;
 };
 
 using BridgeRef = std::shared_ptr<Bridge>;  // shared: a completion may come after the loop is gone
 
 PyObject* bridge_new(PyTypeObject* type, PyObject*, PyObject*) {
-  return box<BridgeRef>(type, std::make_shared<Bridge>());
+  UniqueFd event = sys::make_eventfd();
+  if (!event) return raise_shortage("await in an event loop");
+  return box<BridgeRef>(type, std::make_shared<Bridge>(std::move(event)));
 }
 
 PyObject* bridge_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(unbox<BridgeRef>(self)->fd()); }
@@ -458,7 +539,8 @@ PyObject* bridge_drain(PyObject* self, PyObject*) {
   return list;
 }
 
-// watch(future, ticket): drain() will give the ticket when the future is ready. Ended early by future._give_up().
+// watch(future, ticket): drain() will give the ticket when the future is ready. Ended early by unwatch(ticket) and
+// future._give_up().
 PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 2 || !PyObject_TypeCheck(args[0], future_base_type)) {
     PyErr_SetString(PyExc_TypeError, "watch(future, ticket)");
@@ -471,19 +553,22 @@ PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) 
   BridgeRef bridge = unbox<BridgeRef>(self);
   FutureState& future = future_of(args[0]);
   if (!future.outcome) future.begin_waiting();
-  if (!future.call) {
-    bridge->complete(ticket);
+  const std::shared_ptr<PendingCall> call = future.call;
+  if (!call) {
+    bridge->say(ticket);
   } else {
-    Driver& driver = runtime->driver();
-    driver.attend();
-    std::shared_ptr<Inflow> inflow = current_inflow();
-    if (inflow) inflow->begin_blocking();
-    future.call->observe(future.arrivals_wanted(), [bridge, ticket, inflow, &driver] {
-      if (inflow) inflow->end_blocking();
-      driver.end_attend();
-      bridge->complete(ticket);
-    });
+    bridge->begin(ticket, {&runtime->driver(), current_inflow(), call});
+    bridge->note_observer(ticket,
+                          call->observe(future.gather().arrivals_wanted(), [bridge, ticket] { bridge->complete(ticket); }));
   }
+  Py_RETURN_NONE;
+}
+
+// unwatch(ticket): whoever waited waits no more. What the ticket has kept up ends at once, not with the call.
+PyObject* bridge_unwatch(PyObject* self, PyObject* number) {
+  const uint64_t ticket = PyLong_AsUnsignedLongLong(number);
+  if (ticket == static_cast<uint64_t>(-1) && PyErr_Occurred()) return nullptr;
+  if (!in_forked_child()) unbox<BridgeRef>(self)->give_up(ticket);
   Py_RETURN_NONE;
 }
 
@@ -494,6 +579,7 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
   thread_local Waiter waiter;
   Driver& driver = state().runtime->driver();
   thread_local const bool main_thread = gettid() == getpid();  // the one that looks at signals
+  const int64_t sleep_ns = main_thread ? kMainThreadSleepNs : state().worker ? INT64_MAX : kScriptSleepNs;
   const InflowBlocked blocked(current_inflow().get());
   if (call != nullptr) call->add_waiter(waiter);
   int outcome;
@@ -501,7 +587,7 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
     WaitResult result;
     {
       GilRelease release;
-      result = driver.wait(waiter, ready, context, deadline_ns, main_thread ? kMainThreadSleepNs : INT64_MAX);
+      result = driver.wait(waiter, ready, context, deadline_ns, sleep_ns);
     }
     if (waited_ns != nullptr) *waited_ns += waiter.waited_ns();
     if (result == WaitResult::kReady) {
@@ -509,6 +595,14 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
       break;
     }
     if (PyErr_CheckSignals() != 0) {
+      outcome = -1;
+      break;
+    }
+    if (in_forked_child()) {  // a signal's handler has forked
+      refuse_dead();
+      return -1;
+    }
+    if (!state().worker && !require_descriptors()) {
       outcome = -1;
       break;
     }
@@ -577,6 +671,7 @@ bool add_future_types(PyObject* module) {
       {"fileno", bridge_fileno, METH_NOARGS, nullptr},
       {"drain", bridge_drain, METH_NOARGS, nullptr},
       {"watch", fast(bridge_watch), METH_FASTCALL, nullptr},
+      {"unwatch", bridge_unwatch, METH_O, nullptr},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyType_Slot bridge_slots[] = {

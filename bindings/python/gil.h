@@ -26,6 +26,12 @@ class HoldIfUnwound {
   bool returned_ = false;
 };
 
+// The calling thread is one of many that have little to do: while there are more than a few of them, they take turns in
+// asking for the GIL (loop/turnstile.h). Others do not wait for them.
+void gil_take_turns();
+// It is about to end.
+void gil_leave_turns();
+
 // From now on only the calling thread gets the GIL back from the classes below: the interpreter is about to go down.
 void gil_keep_for_this_thread();
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "monarch/base/system.h"
 #include "monarch/base/unique_fd.h"
 #include "monarch/loop/driver.h"
 
@@ -15,9 +16,9 @@ class LoopWake {
  public:
   explicit LoopWake(Driver& driver) : driver_(driver) {}
 
-  // The loop's thread: the descriptor, made at the first call.
+  // The loop's thread: the descriptor, made at the first call. -1: there is none to be had; errno says why.
   int fd() {
-    if (!event_) event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!event_) event_ = sys::make_eventfd();
     return event_.get();
   }
   // The loop's thread: it is about to sleep, wake() will write. False: `has_work` is true already; do not sleep.

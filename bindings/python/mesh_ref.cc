@@ -1,5 +1,7 @@
 #include "mesh_ref.h"
 
+#include <new>
+
 #include "codec.h"
 #include "deadline.h"
 #include "future.h"
@@ -28,7 +30,7 @@ struct EndpointState {
 };
 
 EndpointState& endpoint_of(PyObject* self) { return unbox<EndpointState>(self); }
-MeshRefState& mesh_of(PyObject* self) { return unbox<MeshRefState>(self); }
+View& view_of(PyObject* self) { return unbox<View>(self); }
 
 // ---- MeshRef ----
 
@@ -45,7 +47,7 @@ PyObject* mesh_ref_new(PyTypeObject* type, PyObject* args, PyObject*) {
     if (!PyArg_ParseTuple(PyList_GET_ITEM(ids, i), "KK", &node, &index)) return nullptr;
     members->ids.push_back({node, index});
   }
-  MeshRefState mesh;
+  View mesh;
   mesh.members = std::move(members);
   if (scalar) mesh.flags |= kFlagScalarView;
   if (view != Py_None) {
@@ -55,19 +57,37 @@ PyObject* mesh_ref_new(PyTypeObject* type, PyObject* args, PyObject*) {
     }
     mesh.flags |= kFlagView;
     const auto* bytes = reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(view));
-    mesh.view.assign(bytes, bytes + PyBytes_GET_SIZE(view));
+    mesh.shape.assign(bytes, bytes + PyBytes_GET_SIZE(view));
   }
-  return box<MeshRefState>(type, std::move(mesh));
+  return box<View>(type, std::move(mesh));
 }
 
 // Sends `encoded` to all members of the mesh. `call` may be null.
-void send_to_all(ProcessRuntime& runtime, const MeshRefState& mesh, FrameHeader header, Encoded& encoded,
+// Without the GIL if it is much. False: there is no memory for it here, and MemoryError is set.
+template <typename Send>
+bool send_large(const Encoded& encoded, Send send) {
+  bool sent = true;
+  without_gil_if_large(encoded.total_bytes(), [&] {
+    try {
+      send();
+    } catch (const std::bad_alloc&) {
+      sent = false;
+    }
+  });
+  if (!sent) {
+    PyErr_Format(PyExc_MemoryError, "there is no memory to send a message of %llu bytes",
+                 static_cast<unsigned long long>(encoded.total_bytes()));
+  }
+  return sent;
+}
+
+bool send_to_all(ProcessRuntime& runtime, const View& mesh, FrameHeader header, const Encoded& encoded,
                  const std::shared_ptr<PendingCall>& call) {
-  header.flags |= static_cast<uint8_t>(encoded.flags() | mesh.flags);
+  header.flags |= encoded.flags();
   header.sender = current_sender();
-  if ((mesh.flags & kFlagView) != 0) encoded.add_part(mesh.view);
   Outgoing outgoing{header, encoded.body(), encoded.parts()};
-  without_gil_if_large(encoded.total_bytes(), [&] { runtime.node().cast(*mesh.members, outgoing, call); });
+  if (call) outgoing.deadline_ns = call->deadline_ns();
+  return send_large(encoded, [&] { mesh.cast(runtime.node(), outgoing, call); });
 }
 
 // spawn(kind, swarm, value, named): makes the actors. Calls to them say if that has failed. With `swarm` not 0 each
@@ -92,7 +112,7 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   header.flags = encoded.flags();
   header.sender = current_sender();
   Outgoing outgoing{header, encoded.body(), encoded.parts()};
-  without_gil_if_large(encoded.total_bytes(), [&] { runtime->node().spawn(*mesh_of(self).members, outgoing); });
+  if (!send_large(encoded, [&] { runtime->node().spawn(*view_of(self).members, outgoing); })) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -104,8 +124,8 @@ PyObject* mesh_ref_spawn_lazy(PyObject* self, PyObject* value) {
   Outgoing spawn{FrameHeader{}, encoded.body(), encoded.parts()};
   spawn.header.kind = FrameKind::kSpawn;
   spawn.header.method = static_cast<uint32_t>(CellKind::kPython);
-  spawn.header.flags = encoded.flags() | mesh_of(self).flags;
-  spawn.header.dest = mesh_of(self).members->ids[0].index;
+  spawn.header.flags = encoded.flags() | view_of(self).flags;
+  spawn.header.dest = view_of(self).members->ids[0].index;
   runtime->node().add_lazy_actor(spawn.header.dest, Message::copy_of(spawn, runtime->node().id()));
   Py_RETURN_NONE;
 }
@@ -119,8 +139,8 @@ PyObject* mesh_ref_stop(PyObject* self, PyObject* reason) {
   if (text == nullptr) return nullptr;
   Outgoing outgoing{FrameHeader{}, as_byte_span(text, static_cast<size_t>(size)), {}};
   outgoing.header.kind = FrameKind::kStopActor;
-  auto call = std::make_shared<PendingCall>(mesh_of(self).members);
-  runtime->node().cast(*mesh_of(self).members, outgoing, call);
+  auto call = view_of(self).new_call();
+  runtime->node().cast(*view_of(self).members, outgoing, call);
   return new_future(std::move(call), FutureMode::kEnded, 0, Py_None);
 }
 
@@ -176,7 +196,7 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return false;
   const EndpointState& endpoint = endpoint_of(self);
-  const MeshRefState& mesh = mesh_of(endpoint.mesh.get());
+  const View& mesh = view_of(endpoint.mesh.get());
   int64_t deadline_ns;
   if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return false;
   Encoded encoded;
@@ -184,19 +204,15 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   const bool may_flood = !call || encoded.total_bytes() > kFloodBytes;
   if (may_flood && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
   FrameHeader header;
-  if (call) {
-    header.deadline_ns = static_cast<uint64_t>(deadline_ns);
-    call->set_deadline(deadline_ns);
-  }
+  if (call) call->set_deadline(deadline_ns);
   header.kind = call ? FrameKind::kRequest : FrameKind::kOneway;
   header.method = endpoint.method;
   header.flags = endpoint.flags;
-  send_to_all(*runtime, mesh, header, encoded, call);
-  return true;
+  return send_to_all(*runtime, mesh, header, encoded, call);
 }
 
 std::shared_ptr<PendingCall> new_call(PyObject* self) {
-  return std::make_shared<PendingCall>(mesh_of(endpoint_of(self).mesh.get()).members);
+  return view_of(endpoint_of(self).mesh.get()).new_call();
 }
 
 PyObject* endpoint_call_one(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
@@ -248,7 +264,7 @@ PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   const EndpointState& endpoint = endpoint_of(self);
-  const MeshRefState& mesh = mesh_of(endpoint.mesh.get());
+  const View& mesh = view_of(endpoint.mesh.get());
   int64_t deadline_ns;
   if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return nullptr;
   Encoded encoded;
@@ -259,7 +275,7 @@ PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
   header.kind = FrameKind::kOneway;
   header.method = endpoint.method;
   header.flags = kFlagGivenPort;
-  send_to_all(*runtime, mesh, header, encoded, nullptr);
+  if (!send_to_all(*runtime, mesh, header, encoded, nullptr)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -286,28 +302,45 @@ int endpoint_clear(PyObject*) { return 0; }  // a MeshRef refers to nothing
 bool check_size(ProcessRuntime& runtime, const Encoded& encoded) {
   const std::string why = runtime.node().why_too_large({FrameHeader{}, encoded.body(), encoded.parts()});
   if (why.empty()) return true;
-  Ref error = Ref::steal(PyObject_CallFunction(state().supervision_error.get(), "Ois", Py_None, 0, why.c_str()));
+  Ref error = Ref::steal(PyObject_CallFunction(state().supervision_error.get(), "OisO", Py_None, 0, why.c_str(), Py_None));
   if (error) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
   return false;
 }
 
-bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns) {
-  RoomWait room(runtime.node(), members);
-  if (room.over()) return true;
-  auto over = [](const void* self) { return static_cast<const RoomWait*>(self)->over(); };
-  for (;;) {
-    if (deadline_ns != 0 && monotonic_ns() >= deadline_ns) {
-      raise_deadline_exceeded("the deadline has passed while the receiver had no room: nothing was sent");
-      return false;
+namespace {
+// Without the GIL, and looking at signals.
+class PythonSleep final : public RoomSleep {
+ public:
+  explicit PythonSleep(PyObject* receiver) : receiver_(receiver) {}
+  WaitResult sleep(bool (*over)(const void*), const void* context, int64_t until_ns) override {
+    switch (wait_for(over, context, until_ns, nullptr)) {
+      case 1:
+        return WaitResult::kReady;
+      case 0:
+        return WaitResult::kTimeout;
+      default:
+        return WaitResult::kInterrupted;
     }
-    const int outcome = wait_for(over, &room, room.next_look_ns(), nullptr);
-    if (outcome != 0) return outcome == 1;
-    if (!room.is_slow()) continue;
-    Ref text = Ref::steal(PyObject_Str(receiver));
+  }
+  std::string receiver() override {
+    Ref text = Ref::steal(PyObject_Str(receiver_));
     const char* name = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
     if (name == nullptr) PyErr_Clear();
-    RoomWait::say_slow(name == nullptr ? "an actor" : name);
+    return name == nullptr ? "an actor" : name;
   }
+
+ private:
+  PyObject* const receiver_;
+};
+}  // namespace
+
+bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns) {
+  PythonSleep sleep(receiver);
+  const RoomOutcome outcome = wait_for_room(runtime.node(), members, deadline_ns, sleep);
+  if (outcome == RoomOutcome::kTooLate) {
+    raise_deadline_exceeded("the deadline has passed while the receiver had no room: nothing was sent");
+  }
+  return outcome == RoomOutcome::kRoom;
 }
 
 bool add_mesh_types(PyObject* module) {
@@ -319,11 +352,11 @@ bool add_mesh_types(PyObject* module) {
   };
   static PyType_Slot mesh_slots[] = {
       {Py_tp_new, reinterpret_cast<void*>(mesh_ref_new)},
-      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<MeshRefState>)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<View>)},
       {Py_tp_methods, mesh_methods},
       {0, nullptr},
   };
-  static PyType_Spec mesh_spec = {"monarch._core.MeshRef", sizeof(Boxed<MeshRefState>), 0, Py_TPFLAGS_DEFAULT,
+  static PyType_Spec mesh_spec = {"monarch._core.MeshRef", sizeof(Boxed<View>), 0, Py_TPFLAGS_DEFAULT,
                                   mesh_slots};
   constexpr int kFast = METH_FASTCALL | METH_KEYWORDS;
   static PyMethodDef endpoint_methods[] = {

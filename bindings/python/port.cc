@@ -11,6 +11,7 @@
 #include "gil.h"
 #include "mesh_ref.h"
 #include "monarch/actor/port.h"
+#include "monarch/base/forked.h"
 #include "state.h"
 
 namespace monarch {
@@ -34,7 +35,7 @@ class ReplyPort {
         settled_(std::exchange(other.settled_, true)) {}
   ReplyPort& operator=(ReplyPort&&) = delete;
   ~ReplyPort() {
-    if (!settle() || state().runtime == nullptr || state().finalizing) return;
+    if (in_forked_child() || !settle() || state().runtime == nullptr || state().finalizing) return;
     ValueWriter gone;
     gone.begin_tuple(2);
     gone.str("__eof__");
@@ -128,7 +129,8 @@ PyObject* port_repr(PyObject* self) {
 void post(PyObject* self, uint32_t method, Encoded& encoded, ActorIndex sender) {
   const PortState& port = port_of(self);
   Outgoing outgoing{FrameHeader{}, encoded.body(), encoded.parts()};
-  outgoing.header.flags = static_cast<uint8_t>(encoded.flags() | (port.quiet ? kFlagQuiet : 0));
+  outgoing.header.flags = encoded.flags();
+  if (port.quiet) outgoing.header.flags |= kFlagQuiet;
   outgoing.header.sender = sender;
   outgoing.header.method = method;
   if (port.rank >= 0) {
@@ -231,11 +233,6 @@ PyObject* receiver_new(PyTypeObject* type, PyObject*, PyObject*) {
   return box<ReceiverRef>(type, PortReceiver::open(runtime->node(), current_inflow()));
 }
 
-void receiver_dealloc(PyObject* self) {
-  if (state().forked) new ReceiverRef(unbox<ReceiverRef>(self));  // a fork()ed child may not touch the runtime
-  dealloc_boxed<ReceiverRef>(self);
-}
-
 // _address() -> (node, index)
 PyObject* receiver_address(PyObject* self, PyObject*) {
   const ActorId address = unbox<ReceiverRef>(self)->address();
@@ -308,7 +305,7 @@ bool add_port_types(PyObject* module) {
   };
   static PyType_Slot receiver_slots[] = {
       {Py_tp_new, reinterpret_cast<void*>(receiver_new)},
-      {Py_tp_dealloc, reinterpret_cast<void*>(receiver_dealloc)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<ReceiverRef>)},
       {Py_tp_methods, receiver_methods},
       {0, nullptr},
   };

@@ -1,6 +1,8 @@
 #include "state.h"
 
 #include "actor_cell.h"
+#include "monarch/base/forked.h"
+#include "monarch/base/log.h"
 
 namespace monarch {
 
@@ -20,14 +22,34 @@ State& state() {
   return *instance;
 }
 
+namespace {
+constexpr char kLost[] = "its file descriptors were closed by this program (os.closerange?)";
+}
+
+bool has_descriptors() {
+  State& s = state();
+  if (in_forked_child() || !s.runtime || s.lost.load() || s.runtime->reactor().has_its_descriptors()) return !s.lost.load();
+  if (!s.lost.exchange(true)) log_line(std::string(kLost) + ": what it has started ends");
+  return false;
+}
+
+bool require_descriptors() { return has_descriptors() || !refuse_dead(); }
+
+bool refuse_dead() {
+  if (state().lost.load(std::memory_order_relaxed)) {
+    PyErr_Format(PyExc_RuntimeError, "the monarch runtime of this process is lost: %s", kLost);
+    return true;
+  }
+  if (!in_forked_child()) return false;
+  PyErr_SetString(PyExc_RuntimeError,
+                  "monarch objects cannot be used in a process made by os.fork(): "
+                  "call os._exit or os.exec* there, or have its parent use spawn_procs() instead");
+  return true;
+}
+
 ProcessRuntime* require_runtime() {
   State& s = state();
-  if (s.forked.load()) {
-    PyErr_SetString(PyExc_RuntimeError,
-                    "monarch objects cannot be used in a process made by os.fork(): "
-                    "call os._exit or os.exec* there, or spawn a process with spawn_procs()");
-    return nullptr;
-  }
+  if (refuse_dead()) return nullptr;
   if (!s.runtime || s.finalizing.load()) {
     PyErr_SetString(PyExc_RuntimeError, "the monarch runtime of this process has ended");
     return nullptr;

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "monarch/actor/inflow.h"
+#include "monarch/actor/native_cell.h"
 #include "monarch/host/controller.h"
 #include "monarch/host/runtime.h"
 #include "support.h"
@@ -32,8 +33,9 @@ struct State {
   std::unique_ptr<NativeFactory> native_actors;
   std::shared_ptr<Inflow> client_inflow;  // shared: as those of actors
   bool worker = false;
-  std::atomic<bool> forked{false};    // this is a fork()ed child of a process with a runtime: it may not use it
+  UniqueFd alarm[2];  // of a worker: a pipe, which its main thread sleeps on; none if there was none to be had
   std::atomic<bool> finalizing{false};
+  std::atomic<bool> lost{false};      // somebody has closed the descriptors of the runtime: nothing of it is touched again
 
   sigset_t users_signal_mask{};  // of the thread that started the runtime
 
@@ -45,7 +47,7 @@ struct State {
   Ref value_mesh;         // (endpoint, [values or Raw]) -> ValueMesh
   Ref lazy;               // (bytes) -> entry of a ValueMesh that is decoded when it is looked at
   Ref actor_error;        // (endpoint, rank, error as decoded) -> exception
-  Ref supervision_error;  // (endpoint, rank, text) -> exception
+  Ref supervision_error;  // (endpoint, rank, text, record or None) -> exception
   Ref bind_arguments;     // (endpoint, args, kwargs) -> None, or raises TypeError
   Ref warn_running_loop;  // () -> None
   Ref construct;          // (cell, spawn value, rank) -> bool: is it async? Fills the cell; raises what __init__ raised
@@ -55,6 +57,7 @@ struct State {
   Ref undeliverable;      // (cell, text, (node, index)) -> None, or a coroutine: _handle_undeliverable_message
   Ref pack_answer;        // (exception) -> what its caller is sent
   Ref format_failure;     // (exception, identity) -> text
+  Ref end_child;          // (exception or None): ends this process, a forked child that is done with its parent's work
   Ref context_var;        // ContextVar of the current message
   Ref deadline_var;       // ContextVar: ns on the monotonic clock, or None
   Ref deadline_exceeded;  // exception class
@@ -64,7 +67,15 @@ struct State {
 
 State& state();
 
-// The runtime, or null with RuntimeError set: there is none, or this is a forked child.
+// The runtime, or null with RuntimeError set: there is none, or this is a forked child. Who is called from Python asks this
+// before it takes a lock or looks at a link, a port or a call.
 ProcessRuntime* require_runtime();
+// The same for what may be looked at when the runtime has ended. True: RuntimeError is set.
+bool refuse_dead();
+// Looks whether the runtime still has its descriptors, which is a system call: where a call that depends on them might wait
+// for ever. False: it has lost them, and RuntimeError is set.
+bool require_descriptors();
+// The same for who holds no GIL: nothing is set.
+bool has_descriptors();
 
 }  // namespace monarch

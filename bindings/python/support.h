@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "monarch/base/system.h"
+
 namespace monarch {
 
 // Owns a reference. The GIL is held whenever one is copied or destroyed.
@@ -63,6 +65,14 @@ void dealloc_boxed(PyObject* object) {
   unbox<T>(object).~T();
   type->tp_free(object);
   Py_DECREF(type);
+}
+
+// OSError for a system call that has failed with errno, with what to do about it.
+inline PyObject* raise_shortage(const char* what) {
+  const std::string text = sys::shortage_error(what).message;
+  Ref error = Ref::steal(PyObject_CallFunction(PyExc_OSError, "is", errno, text.c_str()));
+  if (error) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
+  return nullptr;
 }
 
 inline PyObject* py_string(std::string_view text) {

@@ -94,6 +94,15 @@ void Swarm::run() {
   current_actor = {};
 }
 
+void Swarm::never_begins(const std::string& why) {
+  for (const auto& cell : cells_) {
+    cell->never_begins(why);
+    python_factory().forget(cell.get());
+  }
+  cells_.clear();
+  spawn_.reset();
+}
+
 void Swarm::fail_rest() {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
@@ -101,8 +110,7 @@ void Swarm::fail_rest() {
   if (traceback != nullptr) PyException_SetTraceback(value, traceback);
   const Ref held_type = Ref::steal(type), error = Ref::steal(value), held_traceback = Ref::steal(traceback);
   for (const auto& cell : cells_) {
-    std::string ignored;
-    if (cell->ended(&ignored) != PyCell::Ended::kNo) continue;
+    if (cell->over_) continue;  // written on this thread
     cell->end("the event loop of its swarm ended: " + cell->describe_exception(error.get()), /*failure=*/true);
     end(cell);
   }

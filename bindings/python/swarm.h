@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actor_cell.h"
+#include "monarch/mesh/view.h"
 
 namespace monarch {
 
@@ -20,12 +21,14 @@ class Swarm : public std::enable_shared_from_this<Swarm> {
   void add_cells();
   // The swarm's thread, GIL held: from the constructors to the end of the last actor.
   void run();
+  // Instead of run(): there is no thread for it. Any thread, no GIL.
+  void never_begins(const std::string& why);
 
   // Any thread: the cell has a message.
   void ready(std::shared_ptr<PyCell> cell);
   // Of the thread: while it waits for others, no actor of the swarm holds anybody back. shared: with theirs.
   const std::shared_ptr<Inflow>& inflow() const { return inflow_; }
-  bool has(const ActorId& id) const { return id.node == node_.id() && id.index - first_ < count_; }
+  OneThread thread() const { return {node_.id(), first_, count_}; }
 
   // ---- For the event loop of an async swarm (its thread, GIL held) ----
   // Gives turns until nothing is ready (kIdle), all have ended (kEnd), others should have the GIL (kDone), or

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from _thread import _local as _ThreadLocal
 from _thread import allocate_lock, get_ident
@@ -102,16 +103,22 @@ def run_setup(setup: bytes | None) -> None:
     global _setup_error
     if setup is None:
         return
-    import _pickle as pickle
+    from monarch import _forks
 
     try:
-        outcome = pickle.loads(setup)()
-        if hasattr(outcome, "__await__"):
-            import asyncio
-
-            asyncio.run(_wait(outcome))
+        _forks.call(_set_up, setup)
     except BaseException as error:
         _setup_error = error
+
+
+def _set_up(setup: bytes) -> None:
+    import _pickle as pickle
+
+    outcome = pickle.loads(setup)()
+    if hasattr(outcome, "__await__"):
+        import asyncio
+
+        asyncio.run(_wait(outcome))
 
 
 async def _wait(awaitable: Any) -> None:
@@ -144,9 +151,25 @@ def _prepare() -> None:
             return
         module: Any = threading
         module._DummyThread = type("ActorThread", (_NamedThread, module._DummyThread), {})
+        os.register_at_fork(after_in_child=_become_main_thread)
         _known_threads = module._active
         _logs.watch()
         _table_of = _endpoint.table_of
+
+
+def _become_main_thread() -> None:
+    """In a child that an actor's thread has forked: ``threading`` takes the object of that thread for its main thread.
+
+    Python up to 3.11 cannot end by such a one: a child of ``multiprocessing`` would have the exit code 1.
+    """
+    import threading
+
+    module: Any = threading
+    main: Any = module._main_thread
+    if _NamedThread in type(main).__mro__ and getattr(main, "_tstate_lock", main) is None:
+        main.__class__ = module._MainThread
+        main._daemonic = False
+        main._set_tstate_lock()
 
 
 def _find_class(module: str, qualname: str) -> Any:
@@ -220,8 +243,6 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
 
 def format_failure(error: BaseException, identity: ActorInstance | None) -> str:
     """Why an actor has failed: who, where, then the traceback."""
-    import os
-
     from monarch._exceptions import format_exception
 
     if identity is None:
@@ -237,12 +258,12 @@ def end_actor(cell: Any, failure: BaseException | None) -> None:
 
     Async actors have run their hook on their loop.
     """
-    from monarch import _endpoint, _runtime
+    from monarch import _endpoint, _forks, _runtime
 
     try:
         hook = getattr(cell.instance, "__cleanup__", None)
         if hook is not None and failure is None and not _endpoint.is_async(hook):
-            hook(RuntimeError(cell.end_reason) if cell.failed else None)
+            _forks.call(hook, RuntimeError(cell.end_reason) if cell.failed else None)
     finally:
         _runtime.flush_ports(_runtime.limit("cleanup_timeout"))
 
@@ -276,7 +297,9 @@ def undeliverable(cell: Any, text: str, dest: tuple[int, int]) -> Any:
     hook = getattr(cell.instance, "_handle_undeliverable_message", None)
     dealt_with = False
     if hook is not None:
-        dealt_with = hook(UndeliverableMessage(str(cell.identity), f"<{dest[1]:x}>@{dest[0]:016x}", text))
+        from monarch import _forks
+
+        dealt_with = _forks.call(hook, UndeliverableMessage(str(cell.identity), f"<{dest[1]:x}>@{dest[0]:016x}", text))
         if hasattr(dealt_with, "__await__"):
             return _end_unless(dealt_with, cell, text)
     if not dealt_with:
@@ -285,5 +308,9 @@ def undeliverable(cell: Any, text: str, dest: tuple[int, int]) -> Any:
 
 
 async def _end_unless(dealt_with: Any, cell: Any, text: str) -> None:
-    if not await dealt_with:
+    from monarch import _forks
+
+    answer = await dealt_with
+    _forks.end_if_child()
+    if not answer:
         cell.end(f"undeliverable message: {text}", True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+from _thread import get_ident
+from collections.abc import Collection
 from typing import Any
 
-from monarch import _actor
+from monarch import _actor, _core, _forks, _runtime
 
 # After so many messages in a row the loop gets a turn, so that a backlog does not starve tasks and timers.
 _TURN_EVERY = 64
@@ -19,12 +23,40 @@ def run(cell: Any) -> None:
     _run_on_loop(_main(cell), "monarch-actor-event-loop")
 
 
+_loops: dict[int, Any] = {}  # of the threads that run actors, by thread
+
+
+def _catch_child() -> None:
+    """In a child that was forked on the thread of an event loop: it must not go round in it with its parent's tasks."""
+    loop = _loops.get(get_ident())
+    if loop is None or not _core.in_forked_child():
+        return
+    handle = asyncio.Handle(_end_child, (), loop)
+    ready = getattr(loop, "_ready", None)
+    if ready is not None:
+        ready.appendleft(handle)  # comes before what is the parent's
+    else:
+        loop.call_soon(_end_child)
+
+
+os.register_at_fork(after_in_child=_catch_child)
+
+
+def _end_child() -> None:
+    _forks.end(SystemExit(
+        "monarch: a process made by os.fork() in an async actor cannot await there, its event loop is the parent's: "
+        "let it end with os._exit(), by returning or by raising"
+    ))  # fmt: skip
+
+
 def _run_on_loop(main: Any, thread_name: str) -> None:
     _actor.name_thread(thread_name)
     try:
         with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
+            _loops[get_ident()] = runner.get_loop()
             runner.run(main)
     finally:
+        _loops.pop(get_ident(), None)
         _actor.name_thread(_actor.SYNC_THREAD)  # the next actor may have no loop
 
 
@@ -34,6 +66,9 @@ class _Runner:
     def __enter__(self) -> _Runner:
         self.loop = asyncio.new_event_loop()
         return self
+
+    def get_loop(self) -> Any:
+        return self.loop
 
     def run(self, coroutine: Any) -> Any:
         return self.loop.run_until_complete(coroutine)
@@ -85,11 +120,46 @@ async def _main(cell: Any) -> None:
                 await asyncio.sleep(0)
     finally:
         loop.remove_reader(cell.fileno())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
-        await _clean_up(cell)
+        await _end(cell, tasks)
+        await _cancel_rest()
+
+
+async def _end(cell: Any, tasks: Collection[Any]) -> None:
+    """The end of an actor, on its loop. Whoever calls it from now on is told so, however long this takes."""
+    cell.close()
+    if tasks:
+        await asyncio.sleep(0)  # each has begun: one that never does would leave its caller without an answer
+        left = await _cancel(tasks)
+        if left:
+            what = f"{len(left)} of its endpoints went on after they had been cancelled (cleanup_timeout)"
+            cell.report_hook(TimeoutError(what))
+    await _clean_up(cell)
+
+
+async def _cancel(tasks: Collection[Any]) -> Collection[Any]:
+    """Cancels these, and awaits their end for ``cleanup_timeout``. Returns those that went on, and are left behind."""
+    for task in tasks:
+        task.cancel()
+    _, left = await asyncio.wait(tasks, timeout=_runtime.limit("cleanup_timeout"))
+    for task in left:
+        _leave(task)
+    return left
+
+
+def _leave(task: Any) -> None:
+    """Its code ends where it waits, and the loop may end without the task."""
+    task._log_destroy_pending = False
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())  # which is no news
+    asyncio.tasks._unregister_task(task)
+    with contextlib.suppress(BaseException):  # it goes on even then
+        task.get_coro().close()
+
+
+async def _cancel_rest() -> None:
+    """What its code has started itself and not awaited; the loop would wait for that without end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    if tasks:
+        await _cancel(tasks)
 
 
 async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
@@ -99,6 +169,8 @@ async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
     except BaseException as error:
         if left is not None and isinstance(error, asyncio.TimeoutError) and ticket.seconds_left <= 0:
             return  # it was cancelled: its caller has given up
+        if not isinstance(error, GeneratorExit):  # that is _leave(), which the task of _within() has yet to come to
+            getattr(coroutine, "close", bool)()  # if it has not begun, that is no oversight
         cell.finish_error(ticket, error)
         if isinstance(error, asyncio.CancelledError) and not cell.failed:
             raise
@@ -107,18 +179,24 @@ async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
 
 
 async def _within(seconds: float, coroutine: Any) -> Any:
-    """As asyncio.wait_for(), which runs it in a task of its own: one that raises SystemExit would end the loop."""
-
-    async def contained() -> Any:
-        try:
-            return await coroutine, None
-        except (SystemExit, KeyboardInterrupt) as error:
-            return None, error
-
-    result, error = await asyncio.wait_for(contained(), seconds)
+    result, error = await asyncio.wait_for(_contained(coroutine), seconds)
     if error is not None:
         raise error
     return result
+
+
+async def _contained(coroutine: Any) -> tuple[Any, BaseException | None]:
+    """For a task of its own: one that raises SystemExit would end the loop."""
+    try:
+        result = await coroutine
+    except BaseException as error:
+        if _core.in_forked_child():
+            _forks.end(error)
+        if not isinstance(error, (SystemExit, KeyboardInterrupt)):
+            raise
+        return None, error
+    _forks.end_if_child()
+    return result, None
 
 
 def run_swarm(swarm: Any) -> None:
@@ -144,12 +222,7 @@ async def _swarm_main(swarm: Any) -> None:
             await end(cell)
 
     async def end(cell: Any) -> None:
-        others = [task for task in tasks.pop(cell.index, ()) if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        if others:
-            await asyncio.gather(*others, return_exceptions=True)
-        await _clean_up(cell)
+        await _end(cell, tasks.pop(cell.index, set()) - {asyncio.current_task()})
         swarm.end(cell)
         wake()  # was it the last?
 
@@ -180,19 +253,22 @@ async def _swarm_main(swarm: Any) -> None:
                 task.add_done_callback(own.discard)
     finally:
         loop.remove_reader(swarm.fileno())
+        await _cancel_rest()
 
 
 async def _clean_up(cell: Any) -> None:
     hook = getattr(cell.instance, "__cleanup__", None)
     if hook is None or not asyncio.iscoroutinefunction(hook):
         return
-    from monarch import _runtime
-
     limit = _runtime.limit("cleanup_timeout")
     cell.enter_hook()
     try:
-        await _within(limit, hook(RuntimeError(cell.end_reason) if cell.failed else None))
-    except asyncio.TimeoutError:
-        cell.report_hook(TimeoutError(f"it was cancelled after {limit:g} s (cleanup_timeout)"))
+        running = asyncio.ensure_future(_contained(hook(RuntimeError(cell.end_reason) if cell.failed else None)))
+        if not (await asyncio.wait({running}, timeout=limit))[0]:
+            await _cancel({running})
+            raise TimeoutError(f"it was cancelled after {limit:g} s (cleanup_timeout)")
+        _, error = running.result()
+        if error is not None:
+            raise error
     except BaseException as error:  # SystemExit too: it would end the loop, which others may live on
         cell.report_hook(error)

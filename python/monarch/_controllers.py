@@ -51,7 +51,7 @@ def offer() -> None:
 
 def _registry_id() -> tuple[int, int]:
     root = _runtime.root()
-    return root, (root & 0xFFFFFFFF) << 32 | _INDEX
+    return root, (root + _INDEX) & (1 << 63) - 1  # actor_index() of base/ids.h
 
 
 def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:

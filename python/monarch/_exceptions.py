@@ -50,15 +50,33 @@ class ActorError(Exception):
 class SupervisionError(RuntimeError):
     """A rank that a call needed died, failed or was stopped. ``endpoint`` is the call (``mesh.method``) or None.
 
-    The text says which rank, and how it ended: exit code, signal or traceback, and pid.
+    The text says which rank, and how it ended: exit code, signal or traceback, and pid. Where it was a process, these
+    are attributes too, None if unknown: ``pid``, ``host`` (its machine), ``exit_code`` or ``signal``, the name of its
+    mesh of processes, ``mesh``, and in that its ``rank`` and ``coordinates`` (one for each dimension).
     """
+
+    pid: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    mesh: str | None = None
+    rank: int | None = None
+    coordinates: tuple[int, ...] | None = None
 
     def __init__(self, message: str, endpoint: str | None = None) -> None:
         super().__init__(message)
         self.endpoint = endpoint
 
+    def _with_record(self, record: tuple[Any, ...] | None) -> SupervisionError:
+        """What the core knows of the failure, as attributes."""
+        if record is not None:
+            _, self.pid, host, self.exit_code, self.signal, self.rank, mesh, where = record
+            self.host, self.mesh = host or None, mesh or None
+            self.coordinates = where if mesh else None
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.endpoint)
+        return type(self), (str(self), self.endpoint), self.__dict__
 
 
 class WouldBlockRuntime(RuntimeError):
@@ -80,7 +98,7 @@ class SetupFailed(Exception):
         self.cause = cause
 
 
-_OWN_FILES = tuple(f"/monarch/_{name}.py" for name in ("endpoint", "async", "actor", "worker", "reducers"))
+_OWN_FILES = tuple(f"/monarch/_{name}.py" for name in ("endpoint", "async", "actor", "forks", "worker", "reducers"))
 
 
 def format_exception(error: BaseException) -> str:
@@ -116,10 +134,7 @@ def _format(error: BaseException) -> tuple[str, bool]:
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
-    try:
-        text = str(error)
-    except Exception:
-        text = "<exception str() failed>"
+    text = _text_of(error)
     lines.append(f"{name}: {text}\n" if text else f"{name}\n")
     return "".join(lines), complete
 
@@ -167,27 +182,40 @@ def pack_answer(error: BaseException) -> tuple[Any, Any]:
     kind = type(error)
     if kind is SetupFailed:
         return pack_error(error)
-    formatted, complete = _format(error)
+    try:
+        formatted, complete = _format(error)
+    except BaseException as problem:  # code of its class has raised
+        return _stand_in(error, problem), f"{kind.__name__}: {_text_of(error)}\n"
     if kind.__module__ == "builtins" and kind.__reduce__ is _PLAIN_REDUCE and not error.__dict__:
-        return "__builtin__", (kind.__name__, error.args, formatted, complete)
+        if all(type(argument) in _PLAIN for argument in error.args):
+            return "__builtin__", (kind.__name__, error.args, formatted, complete)
     return _pack(error, formatted)
 
 
 _PLAIN_REDUCE = BaseException.__reduce__  # type and arguments are all there is
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 def _pack(error: BaseException, formatted: str) -> tuple[Any, Any]:
-    if isinstance(error, ActorError):
-        return error, formatted
-    if type(error).__module__ != "builtins" or error.__dict__:
-        import pickle
+    import pickle
 
-        from monarch import _pickle
+    from monarch import _pickle
 
-        try:
-            body, buffers = _pickle.dumps(error)
-            pickle.loads(body, buffers=buffers)
-        except Exception as problem:
-            kind = f"{type(error).__module__}.{type(error).__qualname__}"
-            return RuntimeError(f"{kind}: {error} (the exception itself cannot be pickled: {problem})"), formatted
+    try:
+        body, buffers = _pickle.dumps(error)
+        pickle.loads(body, buffers=buffers)
+    except BaseException as problem:  # SystemExit too: to be packed is no reason to end
+        return _stand_in(error, problem), formatted
     return error, formatted
+
+
+def _stand_in(error: BaseException, problem: BaseException) -> RuntimeError:
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    return RuntimeError(f"{kind}: {_text_of(error)} (the exception itself cannot be pickled: {_text_of(problem)})")
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:
+        return "<exception str() failed>"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock
+
 from monarch import _core
 
 TYPE_CHECKING = False
@@ -51,7 +53,7 @@ class Future(_core.FutureBase, Generic[R]):
 
     def _wait_on(self, loop: Any) -> Generator[Any, None, None]:
         """Until the outcome is there, without looking at it; or until the deadline of the code that waits."""
-        waiter = _observe(self, loop)
+        observer, ticket, waiter = _observe(self, loop)
         timer = None
         try:
             left = self._seconds_left()
@@ -59,6 +61,7 @@ class Future(_core.FutureBase, Generic[R]):
                 timer = loop.call_later(left, _give_up_at_deadline, waiter)
             yield from waiter
         except BaseException:
+            observer.forget(ticket)
             self._give_up()
             raise
         finally:
@@ -80,15 +83,18 @@ class Future(_core.FutureBase, Generic[R]):
             except BaseException as error:
                 set_exception(copy, error)
 
-        def give_up(_: Any) -> None:
-            if copy.cancelled():
-                self._give_up()
-
         if self._ready():
             finish(None)
-        else:
-            _observe(self, loop).add_done_callback(finish)
-            copy.add_done_callback(give_up)
+            return copy
+        observer, ticket, waiter = _observe(self, loop)
+
+        def give_up(_: Any) -> None:
+            if copy.cancelled():
+                observer.forget(ticket)
+                self._give_up()
+
+        waiter.add_done_callback(finish)
+        copy.add_done_callback(give_up)
         return copy
 
     def _take_inner(self) -> Any:
@@ -141,6 +147,18 @@ class _LoopObserver:
         self.next_ticket = 0
         loop.add_reader(self.bridge.fileno(), self.drain)
 
+    def watch(self, future: Future[Any], waiter: Any) -> int:
+        ticket = self.next_ticket
+        self.next_ticket += 1
+        self.bridge.watch(future, ticket)
+        self.waiting[ticket] = waiter
+        return ticket
+
+    def forget(self, ticket: int) -> None:
+        """Nobody waits for that any more: nothing of it may stay, a waiter holds its loop."""
+        if self.waiting.pop(ticket, None) is not None:
+            self.bridge.unwatch(ticket)
+
     def drain(self) -> None:
         for ticket in self.bridge.drain():
             waiter = self.waiting.pop(ticket, None)
@@ -149,23 +167,31 @@ class _LoopObserver:
 
 
 _observers: Any = None  # WeakKeyDictionary: loop -> _LoopObserver
+_observers_lock = allocate_lock()
 
 
-def _observe(future: Future[Any], loop: Any) -> Any:
-    """An asyncio future that is done when ``future`` is."""
+def _observe(future: Future[Any], loop: Any) -> tuple[_LoopObserver, int, Any]:
+    """An asyncio future that is done when ``future`` is, and what forgets it."""
     global _observers
     if _observers is None:
         import weakref
 
         _observers = weakref.WeakKeyDictionary()
-    observer = _observers.get(loop)
-    if observer is None:
-        observer = _observers[loop] = _LoopObserver(loop)
-    ticket = observer.next_ticket
-    observer.next_ticket += 1
-    waiter = observer.waiting[ticket] = loop.create_future()
-    observer.bridge.watch(future, ticket)
-    return waiter
+    with _observers_lock:  # other threads have loops of their own
+        observer = _observers.get(loop)
+        if observer is None:
+            _forget_closed_loops()
+            observer = _observers[loop] = _LoopObserver(loop)
+    waiter = loop.create_future()
+    return observer, observer.watch(future, waiter), waiter
+
+
+def _forget_closed_loops() -> None:
+    """What their tasks and copies have not given up: nobody will ever see it."""
+    for loop, observer in list(_observers.items()):
+        if loop.is_closed():
+            for ticket in list(observer.waiting):
+                observer.forget(ticket)
 
 
 def warn_running_loop() -> None:

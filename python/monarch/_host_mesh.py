@@ -22,11 +22,18 @@ __all__ = ["HostMesh", "this_host"]
 class _Spawned:
     """What an owner of hosts and its views have in common."""
 
-    __slots__ = ("ended", "nodes")
+    __slots__ = ("_look_at", "ended", "nodes")
 
     def __init__(self) -> None:
-        self.nodes: list[int] = []
+        self.nodes: list[int] = []  # that are not known to be down, and some that are
         self.ended = False
+        self._look_at = 64  # so many nodes, to leave out those that are down
+
+    def add(self, nodes: list[int]) -> None:
+        self.nodes += nodes
+        if len(self.nodes) > self._look_at:
+            self.nodes = [node for node in self.nodes if _core.down_reason(node) is None]
+            self._look_at = max(64, 2 * len(self.nodes))
 
 
 class HostMesh(_Mesh):
@@ -150,7 +157,7 @@ class HostMesh(_Mesh):
         return self._agents is not None and list(self._key()[0]) != [_runtime.host_agent]
 
     def _start_nodes(self, requests: list[tuple[Any, ...]]) -> list[int]:
-        """Starts a process for each request, in rank order: (arguments of _runtime.launch(), output settings)."""
+        """Starts a process for each request, in rank order: (arguments of _runtime.launch(), who it is)."""
         if not self._asks_agents():
             return start_here(requests)
         from monarch import _hosts
@@ -296,9 +303,10 @@ def start_mesh(
         where = f"rank {point!r} of {name!r}" if labels else repr(name)
         agent = None if agents is None else agents[point.rank // per_host_count]
         launch = (where, setup, (labels, sizes, name), host._python, start, prefix, agent)
-        requests.append((launch, output(point.rank if labels else -1)))
+        who = {"coordinates": list(point.values()), **output(point.rank if labels else -1)}
+        requests.append((launch, who))
     nodes = host._start_nodes(requests)
-    host._spawned.nodes += nodes
+    host._spawned.add(nodes)
     procs = ProcMesh(nodes, shape, name, owned=True)
     if host._agents is not None:
         procs._host = host._new_with_shape(host._view)
@@ -309,7 +317,7 @@ def start_mesh(
 
 def start_here(requests: list[tuple[Any, ...]], owner: int = 0, mesh: int = 0) -> list[int]:
     """Starts processes on this machine. ``owner``, ``mesh``: of whom, and of which mesh, if not of this process."""
-    return _core.spawn_procs([{**_runtime.launch(*args), **output} for args, output in requests], owner, mesh)
+    return _core.spawn_procs([{**_runtime.launch(*args), **who} for args, who in requests], owner, mesh)
 
 
 def _shape_of_procs(host: HostMesh, per_host: dict[str, int]) -> Shape:

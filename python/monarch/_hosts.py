@@ -48,7 +48,14 @@ class HostAgent(Actor):
     def stop_nodes(self, port: Port[None], nodes: list[int], reason: str, limit: float) -> None:
         """Stops those of ``nodes`` that are here, and answers when they have ended. Others may ask meanwhile."""
         ending = _core.stop_procs(nodes, reason, limit)
-        start_new_thread(lambda: port.send(ending.get()), ())
+
+        def answer() -> None:
+            port.send(ending.get())
+
+        try:
+            start_new_thread(answer, ())
+        except RuntimeError:  # there is none just now: others wait, which is better than an agent that has failed
+            answer()
 
 
 def agent(address: tuple[int, int]) -> Any:

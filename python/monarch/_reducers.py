@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from monarch import _config, _core, _pickle
+from monarch._exceptions import ActorError, format_exception, pack_error
 from monarch._port import Port
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -128,8 +129,6 @@ class Batch:
 
 def _tell(port: Port[Any], sender: int, problem: BaseException, count: int) -> None:
     """Has the receiver raise what a reducer has raised; its sender is not to blame, others may have sent too."""
-    from monarch._exceptions import ActorError, pack_error
-
     error, formatted = pack_error(problem)
     message = f"The reducer of a port has failed in process {os.getpid()}; {count} updates are lost."
     port._post(("__plain__", ActorError(error, message, formatted)), True, sender)
@@ -187,26 +186,46 @@ class _Flusher:
         self._batches: set[Batch] = set()  # all that hold something back, and some that did
         self._wakes_at = 0.0  # 0: it is not asleep
         self._started = False
+        self._reported = False
 
     def watch(self, batch: Batch) -> None:
         with self._changed:
-            self._batches.add(batch)
-            if not self._started:
-                self._started = True
+            if self._start():
+                self._batches.add(batch)
+                if batch.due < self._wakes_at:
+                    self._changed.notify()
+                return
+        batch.flush()  # who would see to it when it is old?
+
+    def _start(self) -> bool:
+        """Whether there is a thread, or can be."""
+        if not self._started:
+            try:
                 threading.Thread(target=self._run, name="monarch-reducers", daemon=True).start()
-            elif batch.due < self._wakes_at:
-                self._changed.notify()
+            except RuntimeError:
+                return False
+            self._started = True
+        return True
 
     def _run(self) -> None:
         while True:
             batch = self._next_due()
             try:
-                done = batch.flush_if_room()
-            except RuntimeError:
-                return  # the runtime has ended
-            if not done:
+                if not batch.flush_if_room():
+                    batch.due = time.monotonic() + _config.seconds("split_max_buffer_age")
+                    self.watch(batch)
+            except BaseException as error:
+                if not _core.has_runtime():
+                    return
+                self._report(error)
                 batch.due = time.monotonic() + _config.seconds("split_max_buffer_age")
-                self.watch(batch)
+                self.watch(batch)  # what it has still, and what comes
+
+    def _report(self, error: BaseException) -> None:
+        if not self._reported:
+            self._reported = True
+            text = format_exception(error)
+            _core.log_line(f"updates that were held back for a port could not be sent:\n{text}")
 
     def _next_due(self) -> Batch:
         with self._changed:

@@ -92,7 +92,6 @@ def mark_started(root: int) -> None:
     _root = root
     apply_frame_limit()
     os.register_at_fork(before=flush)
-    _at_fork()
 
 
 def root() -> int:
@@ -110,20 +109,11 @@ def _at_exit() -> None:
 
     atexit.register(_shutdown)
     atexit.register(_core.ignore_interrupts)  # runs first
-    _at_fork()
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         from multiprocessing import util  # its children end without atexit
 
         util.Finalize(None, _shutdown, exitpriority=10)
-
-
-def _at_fork() -> None:
-    os.register_at_fork(
-        before=_core.before_fork,
-        after_in_parent=_core.after_fork_in_parent,
-        after_in_child=_core.after_fork_in_child,
-    )
 
 
 def flush() -> None:
@@ -145,6 +135,8 @@ def flush_ports(limit: float) -> None:
 def _shutdown() -> None:
     """The end of the script."""
     flush()
+    if _core.in_forked_child():
+        return  # the script is its parent
     flush_ports(EXIT_GRACE)
     _core.shutdown(EXIT_GRACE, True)
     _forget_client()
@@ -154,6 +146,8 @@ def _shutdown() -> None:
 def begin_shutdown(host_timeout: float | None) -> float | None:
     """How long shut_down() may take, in seconds; None: there is no client to shut down (any more)."""
     global _ended
+    if _core.in_forked_child():
+        return None
     with _lock:
         if not is_root() or _ended:
             return None
@@ -190,6 +184,11 @@ def configure() -> None:
     def value_mesh(ep: Any, entries: list[Any]) -> Any:
         return ep._mesh._gather(entries)
 
+    def end_child(error: BaseException | None) -> None:
+        from monarch import _forks
+
+        _forks.end(error)
+
     def run_async(cell: Any) -> None:
         from monarch import _async
 
@@ -219,6 +218,7 @@ def configure() -> None:
             "undeliverable": _actor.undeliverable,
             "pack_answer": _exceptions.pack_answer,
             "format_failure": _actor.format_failure,
+            "end_child": end_child,
             "context_var": _context.current,
             "deadline_var": _deadline.current,
             "deadline_exceeded": _exceptions.DeadlineExceeded,
@@ -255,20 +255,27 @@ def _actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
     return ActorError(error, message, fill_in_source(formatted))
 
 
-def _supervision_error(ep: Any, rank: int, text: str) -> BaseException:
+# Kinds of failures that are told in words of their own (wire/failure.h): a process or an actor was asked to end; a
+# message was refused, cannot be sent, or was never sent, and whom it was for may be well.
+_STOPPED = (4, 12)
+_NOBODY_DIED = (1, 7, 8, 13)
+
+
+def _supervision_error(ep: Any, rank: int, text: str, record: tuple[Any, ...] | None) -> BaseException:
     from monarch._exceptions import SupervisionError, fill_in_source
 
     text = fill_in_source(text)
     if ep is None:
-        return SupervisionError(text)
+        return SupervisionError(text)._with_record(record)
     actor = ep._mesh._describe_rank(rank)
-    if text.startswith("rejected an oversized frame"):  # it was never sent
+    kind = 0 if record is None else record[0]
+    if kind in _NOBODY_DIED:
         cause = text
-    elif text.startswith("stopped"):
+    elif kind in _STOPPED:
         cause = f"Supervision event: actor {actor} has status:\n  {text}"
     else:
         cause = f"The actor {actor} and all its descendants have failed:\n  {text}"
-    return SupervisionError(f"Endpoint call {ep}() failed, {cause}", str(ep))
+    return SupervisionError(f"Endpoint call {ep}() failed, {cause}", str(ep))._with_record(record)
 
 
 # ---- Starting processes ----
@@ -281,7 +288,15 @@ def start_fork_server() -> None:
         return
     _base_env = dict(os.environ)
     command = [sys.executable, *interpreter_args("_forkserver", f", {_has_actors_of_main()}")]
-    _core.start_fork_server(command, _env_list(_base_env), os.getcwd())
+    _core.start_fork_server(command, _env_list(_base_env))
+
+
+def working_directory() -> str | None:
+    """None: it has been deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def _has_actors_of_main() -> bool:
@@ -362,7 +377,7 @@ def launch(
     payload = {
         "path": sys.path,
         "prefixes": (sys.prefix, sys.base_prefix),
-        "cwd": os.getcwd(),
+        "cwd": working_directory() or f"/proc/{os.getpid()}/cwd",  # there a deleted one can still be entered
         "env": env if ours else None,
         "umask": umask,
         "argv": sys.argv,

@@ -30,7 +30,7 @@ def main(fds: list[int]) -> None:
 def _run(fds: list[int]) -> int:
     import _pickle as pickle
 
-    from monarch import _actor, _core, _runtime
+    from monarch import _actor, _core, _forks, _runtime
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the script
     _runtime.configure()
@@ -44,6 +44,7 @@ def _run(fds: list[int]) -> int:
     limit = _runtime.limit("cleanup_timeout")
     _runtime.flush_ports(limit)  # what no actor's end would send, or not in time
     _core.stop_worker(limit, reason)
+    _forks.end_multiprocessing()
     return 0
 
 
@@ -78,8 +79,11 @@ def _take_up(payload: dict[str, Any]) -> None:
     except OSError:
         pass
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    if null == 0:  # it was closed
+        os.set_inheritable(0, True)
+    else:
+        os.dup2(null, 0)
+        os.close(null)
     # A line is one write, so that lines of several workers do not mix, also under PYTHONUNBUFFERED, where Python would
     # write each argument of print() and the newline for themselves.
     for stream in (sys.stdout, sys.stderr):

@@ -157,8 +157,9 @@ class Run:
                     self._give_up("left behind " + ", ".join(map(describe, left)))
             files = sorted(str(path.relative_to(self.tmp)) for path in self.tmp.rglob("*"))
             assert files == [], f"left in the temporary folder: {files}"
-            # Others on this machine may use /dev/shm too, for a moment.
-            while left := [name for name in os.listdir("/dev/shm") if name not in self._shm_before]:
+            # Others on this machine may use /dev/shm too, for a moment, and multiprocessing in another test for long.
+            before = self._shm_before
+            while left := [n for n in os.listdir("/dev/shm") if n not in before and not n.startswith("sem.mp-")]:
                 assert time.monotonic() < deadline, f"left in /dev/shm: {left}"
                 select.select([], [], [], 0.02)
             self.err = self._stderr()

@@ -10,6 +10,7 @@ import pytest
 from monarch.actor import (
     Actor,
     ActorError,
+    SupervisionError,
     as_endpoint,
     concurrent_endpoint,
     context,
@@ -284,6 +285,88 @@ def test_an_exception_that_cannot_be_pickled_is_described(procs):
     odd = procs.slice(gpus=0).spawn("odd", Odd)
     with pytest.raises(ActorError, match="odd"):
         odd.run.call_one().get(timeout=LIMIT)
+
+
+class NoText(Exception):
+    def __reduce__(self):
+        raise TypeError("no pickle")
+
+    def __str__(self):
+        raise ValueError("no text")
+
+
+class Leaves(Exception):
+    def __reduce__(self):
+        raise SystemExit(3)
+
+
+class NoTraceback(Exception):
+    @property
+    def exceptions(self):
+        raise ValueError("not now")
+
+
+class PicklesOnce(Exception):
+    times = 0
+
+    def __reduce__(self):
+        PicklesOnce.times += 1
+        if PicklesOnce.times > 1:
+            raise TypeError("once only")
+        return PicklesOnce, ()
+
+
+RAISERS = {
+    "a builtin one with a lock": lambda: ValueError(threading.Lock()),
+    "a group of those": lambda: RuntimeError("outer", [ValueError(threading.Lock())]),
+    "one of the runtime": lambda: ActorError(ValueError(threading.Lock())),
+    "one without text": NoText,
+    "one that wants to exit": Leaves,
+    "one without a traceback": NoTraceback,
+}
+
+
+class RaisesSync(Actor):
+    @endpoint
+    def run(self, what):
+        raise RAISERS[what]()
+
+    @endpoint
+    def raise_once(self):
+        raise PicklesOnce
+
+    @endpoint
+    def ping(self):
+        return "alive"
+
+
+class RaisesAsync(Actor):
+    @endpoint
+    async def run(self, what):
+        raise RAISERS[what]()
+
+    @endpoint
+    async def ping(self):
+        return "alive"
+
+
+@pytest.mark.feature(62, 71)
+@pytest.mark.parametrize("cls", [RaisesSync, RaisesAsync])
+@pytest.mark.parametrize("what", list(RAISERS))
+def test_whatever_is_raised_the_call_ends_and_the_actor_lives(procs, cls, what):
+    actor = procs.slice(gpus=0).spawn("raises", cls)
+    with pytest.raises(ActorError) as raised:
+        actor.run.call_one(what).get(timeout=LIMIT)
+    assert isinstance(raised.value.exception, RuntimeError)
+    assert "cannot be pickled" in str(raised.value.exception)
+    assert actor.ping.call_one().get(timeout=LIMIT) == "alive"
+
+
+@pytest.mark.feature(62, 71)
+def test_a_call_ends_whose_exception_can_be_pickled_only_for_a_trial(procs):
+    actor = procs.slice(gpus=0).spawn("raises", RaisesSync)
+    with pytest.raises(SupervisionError, match="could not be sent to its caller"):
+        actor.raise_once.call_one().get(timeout=LIMIT)
 
 
 @pytest.mark.feature(71)

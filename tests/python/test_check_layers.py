@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import check_layers  # noqa: E402  # the lists of its bans
+
 LAYERS = "set(MONARCH_LAYERS base loop wire net actor mesh host)\n"
 
 
@@ -39,6 +42,25 @@ def check(root: Path, files: dict[str, str]) -> tuple[int, str]:
         ("bindings/python/mesh.cc", "auto s = PyGILState_Ensure();", "bindings/python/gil.*"),
         ("src/monarch/loop/timer.cc", "auto t = std::chrono::steady_clock::now();", "base/clock.*"),
         ("src/monarch/loop/timer.cc", "clock_gettime(CLOCK_MONOTONIC, &t);  // why", "base/clock.*"),
+        ("src/monarch/actor/mailbox.cc", "const int64_t now_ns = monotonic_ns();", "take a Clock& or Timers&"),
+        ("src/monarch/net/shm/shm_ring.cc", "if (cpu_ticks() < x) return;", "take a Clock& or Timers&"),
+        ("src/monarch/net/new.cc", "UniqueFd fd(eventfd(0, EFD_CLOEXEC));", "goes through sys::"),
+        ("src/monarch/net/new.cc", "void* page = mmap(nullptr, 1, 2, 3, 4, 0);", "goes through sys::"),
+        ("src/monarch/net/new.cc", "int fd = ::open(path, O_RDONLY);", "goes through sys::"),
+        ("bindings/python/wake.cc", "int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);", "goes through sys::"),
+        ("src/monarch/net/new.cc", "#include <immintrin.h>", "arch::pause()"),
+        ("src/monarch/net/new_test.cc", "__builtin_ia32_pause();", "arch::pause()"),
+        ("src/monarch/net/new.cc", "#if defined(__x86_64__)", "arch::pause()"),
+        ("bindings/python/wake.cc", 'asm volatile("yield");', "arch::pause()"),
+        (
+            "src/monarch/host/output/pump.cc",
+            '#include "monarch/actor/node.h"',
+            "room host/output may use base, loop, wire",
+        ),
+        ("src/monarch/host/output/pump.cc", '#include "monarch/host/start/process.h"', "not host/start"),
+        ("src/monarch/host/output/pump_test.cc", '#include "monarch/host/host.h"', "not host"),
+        ("src/monarch/net/inproc/inproc_link.h", '#include "monarch/net/shm/ring.h"', "not net/shm"),
+        ("src/monarch/host/attic/thing.h", '#include "monarch/base/ids.h"', "room host/attic is unknown"),
     ],
 )
 def test_a_violation_is_named_with_its_place(tmp_path, path, line, expected):
@@ -60,6 +82,18 @@ def test_what_the_rules_allow_passes(tmp_path):
                 '#include <gtest/gtest.h>\n#include "monarch/testing/sim.h"\nstd::chrono::steady_clock::now();\n'
             ),
             "src/monarch/testing/sim.h": '#include "monarch/host/host.h"\n#include <gtest/gtest.h>\n',
+            "src/monarch/host/start/spawn.cc": (
+                '#include "monarch/host/start/spawn.h"\n#include "monarch/host/output/output_route.h"\n'
+                '#include "monarch/net/shm/shm_transport.h"\n'
+            ),
+            "src/monarch/host/output/pump_test.cc": '#include "monarch/testing/home.h"\n',
+            "src/monarch/host/whole.cc": '#include "monarch/host/start/process.h"\n#include "monarch/actor/node.h"\n',
+            "src/monarch/net/shm/ring.cc": '#include "monarch/net/link.h"\n#include "monarch/net/internal/x.h"\n',
+            "src/monarch/actor/mailbox.cc": '#include "monarch/actor/internal/x.h"\nauto fd = sys::accept(one);\n',
+            "src/monarch/actor/mailbox_test.cc": "monotonic_ns(); eventfd(0, 0);\n",
+            "src/monarch/loop/reactor.cc": "monotonic_ns(); sys::make_eventfd(); eventfd_write(fd, 1); port->open();\n",
+            "src/monarch/base/system.cc": "return ::socket(1, 2, 3);\n",
+            "src/monarch/base/arch_x86_64.h": "#include <emmintrin.h>\n_mm_sfence();\n",
             "src/monarch/base/clock.cc": "clock_gettime(CLOCK_MONOTONIC, &t);\n",
             "src/monarch/base/ids.h": '// never steady_clock::now(), nor #include "monarch/net/link.h"\n',
             "bindings/python/gil.cc": "PyGILState_Ensure();\n",
@@ -68,6 +102,13 @@ def test_what_the_rules_allow_passes(tmp_path):
         },
     )
     assert (status, output) == (0, "check_layers: clean\n")
+
+
+def test_a_file_that_has_been_converted_leaves_the_list_of_its_ban(tmp_path):
+    ban = next(ban for ban in check_layers.BANS if ban.open)
+    status, output = check(tmp_path, {ban.open[0]: "int nothing;\n"})
+    assert status == 1
+    assert f"{ban.open[0]}:1: is converted: take it off the list" in output
 
 
 def test_this_tree_is_clean():

@@ -1,6 +1,7 @@
 """Concurrent endpoints: their bodies overlap; when they start and end (api.md 2.4)."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -50,6 +51,12 @@ class Server(Actor):
     @endpoint
     def sync(self):
         return len(self.begun)
+
+    @endpoint
+    async def hold(self, port, gate):
+        port.send(None)
+        with open(gate) as fifo:  # the whole event loop waits for somebody to open it for writing
+            fifo.read()
 
     async def __cleanup__(self, exc):
         if self.port is not None:
@@ -117,6 +124,22 @@ def test_what_is_outstanding_is_cancelled_and_awaited_before_the_clean_up(procs)
     for future in waiting:
         with pytest.raises(SupervisionError, match="stopped by client"):
             future.get(timeout=LIMIT)
+
+
+@pytest.mark.parametrize("alone", (True, False), ids=("alone", "in a swarm"))
+def test_a_call_right_before_a_stop_is_answered(procs, alone, tmp_path):
+    """Both are in the mailbox at once: the body has had no turn of the event loop when the actor ends."""
+    mesh = procs.slice(gpus=0)
+    server = (mesh if alone else mesh.options(per_proc={"swarm": 1})).spawn("right_before", Server)
+    os.mkfifo(tmp_path / "gate")
+    port, receiver = Channel.open()
+    server.hold.broadcast(port, str(tmp_path / "gate"))
+    receiver.recv().get(timeout=LIMIT)
+    call, stopped = server.serve.call("late"), server.stop()
+    (tmp_path / "gate").write_text("")
+    stopped.get(timeout=LIMIT)
+    with pytest.raises(SupervisionError, match="stopped"):
+        call.get(timeout=LIMIT)
 
 
 @pytest.mark.feature(3)

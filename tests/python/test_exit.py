@@ -240,6 +240,26 @@ def test_an_end_right_after_a_spawn(way):
     assert run.out == ""
 
 
+def test_a_thread_of_the_script_that_spawns_does_not_disturb_its_end():
+    """The end frees what starts processes while the thread, which nobody asks, is at it."""
+    for _ in range(4):
+        run = Run("""
+begun = threading.Event()
+def spawn():
+    while True:
+        begun.set()
+        try:
+            this_host().spawn_procs(per_host={"gpus": 300})
+        except BaseException:
+            return
+this_host()
+threading.Thread(target=spawn, daemon=True).start()
+begun.wait()
+sys.exit(5)
+""").done()  # fmt: skip
+        assert (run.status, run.err) == (5, "")
+
+
 def test_threads_of_the_script_that_wait_do_not_disturb_its_end():
     run = Run(WORKERS + """
 for _ in range(4):

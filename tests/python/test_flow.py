@@ -161,3 +161,32 @@ flood.get()
 print(asked.get())
 """, way=way).ok(limit=60)  # fmt: skip
     assert run.out == "0\n"
+
+
+@pytest.mark.parametrize("wait", ["ask(stuck)", "stuck.block.call_one().as_asyncio()"])
+def test_an_actor_that_has_given_up_an_await_holds_its_flooder_back_again(wait):
+    run = Run(SLOW + f"""
+class Stuck(Actor):
+    @endpoint
+    def block(self):
+        threading.Event().wait()
+async def ask(stuck):
+    return await stuck.block.call_one()
+class Impatient(Slow):
+    @endpoint
+    async def give_up(self, stuck):
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for({wait}, 0.01)
+procs = this_host().spawn_procs(per_host={{"gpus": 2}})
+stuck, slow = procs.slice(gpus=0).spawn("stuck", Stuck), procs.slice(gpus=1).spawn("slow", Impatient)
+slow.give_up.call_one(stuck).get()
+blocking, gate = blocked()
+threading.Thread(target=flood, args=(300, PIECE), daemon=True).start()
+sys.stdin.readline()  # the sender has said that it waits
+print("held back", sent < 300)
+os._exit(0)
+""")  # fmt: skip
+    assert "message to slow.take has waited for 5 s" in run.err_line(limit=20)
+    run.tell("go on\n")
+    assert run.line("held back") == "True"
+    run.done()

@@ -1,15 +1,19 @@
 """Futures: get, await, time-outs, observers on several tasks and loops (api.md 2.5)."""
 
 import asyncio
+import gc
 import math
 import os
 import signal
 import threading
 import warnings
+import weakref
 
+import numpy
 import pytest
 
-from monarch.actor import Actor, ActorError, Future, endpoint
+from monarch import _future
+from monarch.actor import Actor, ActorError, Future, SupervisionError, current_rank, endpoint, this_host
 
 LIMIT = 30
 
@@ -141,6 +145,44 @@ def test_cancelling_one_observer_leaves_the_others_alone(gate, pending):
     asyncio.run(run())
 
 
+def loops_that_are_kept(use, count=5):
+    """How many event loops are still there after ``use`` has run in ``count``."""
+    loops = []
+
+    async def run():
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await use()
+
+    for _ in range(count):
+        asyncio.run(run())
+    gc.collect()
+    return sum(loop() is not None for loop in loops)
+
+
+@pytest.mark.feature(23)
+def test_an_await_that_is_given_up_leaves_nothing(pending):
+    async def look():
+        return await pending
+
+    async def give_up():
+        for patience in (0, 0.001, 0.01):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(look(), patience)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(pending.as_asyncio(), patience)
+        assert not any(observer.waiting for observer in _future._observers.values())
+
+    assert loops_that_are_kept(give_up) == 0
+
+
+@pytest.mark.feature(23)
+def test_a_copy_that_nobody_cancels_keeps_its_loop_until_the_next_one_at_most(pending):
+    async def forget():
+        pending.as_asyncio()
+
+    assert loops_that_are_kept(forget) <= 1
+
+
 @pytest.mark.feature(23)
 def test_gather_of_many_and_errors_through_await(gate):
     async def run():
@@ -221,6 +263,44 @@ def test_several_threads_wait_for_one_future(gate):
     for thread in threads:
         thread.join(LIMIT)
     assert results == [5] * 4
+
+
+class Held:
+    """What the first thread that unpickles this does there, others wait for: events of the test."""
+
+    begun, others_have_looked = threading.Event(), threading.Event()
+
+    def __init__(self):
+        self.data = bytes(100_000)
+
+    def __setstate__(self, state):
+        if not Held.begun.is_set():
+            Held.begun.set()
+            assert Held.others_have_looked.wait(LIMIT)
+
+
+@pytest.mark.feature(22)
+def test_a_second_thread_looks_at_a_partial_gather_while_the_first_one_unpickles():
+    class Half(Actor):
+        @endpoint
+        def run(self):
+            if current_rank().rank == 1:
+                os._exit(3)
+            return numpy.ones(1), Held()
+
+    procs = this_host().spawn_procs(per_host={"gpus": 2})
+    future = procs.spawn("half", Half).run.options(partial=True).call()
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(future.get(LIMIT))) for _ in range(2)]
+    threads[0].start()
+    assert Held.begun.wait(LIMIT)
+    threads[1].start()
+    threads[1].join(LIMIT)
+    Held.others_have_looked.set()
+    threads[0].join(LIMIT)
+    assert len(results) == 2 and results[0] is results[1]
+    assert isinstance(results[0].item(gpus=1), SupervisionError)
+    procs.stop().get(timeout=LIMIT)
 
 
 def test_many_threads_call_at_once(gate):

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from monarch.actor import Actor, SupervisionError, context, endpoint, this_host
+from monarch.actor import Actor, Channel, SupervisionError, concurrent_endpoint, context, endpoint, this_host
 from monarch.config import configured
 
 LIMIT = 30
@@ -144,6 +144,89 @@ def test_a_clean_up_that_takes_too_long_is_cancelled_and_counts_as_a_failure(tmp
     with pytest.raises(SupervisionError, match="stopped|__cleanup__"):
         actor.ready.call_one().get(timeout=LIMIT)
     procs.stop().get(timeout=LIMIT)
+
+
+class EndsWhenTold(Actor):
+    def __init__(self, port):
+        self.port = port
+        self.told, self.receiver = Channel.open()
+
+    @endpoint
+    async def get_port(self):
+        return self.told
+
+    async def __cleanup__(self, exc):
+        self.port.send("cleaning up")
+        await self.receiver.recv()
+
+
+alone_or_not = pytest.mark.parametrize("alone", (True, False), ids=("alone", "in a swarm"))
+
+
+@pytest.mark.feature(20)
+@alone_or_not
+def test_a_call_does_not_wait_for_an_async_clean_up(alone):
+    with configured(cleanup_timeout="1m"):
+        procs = this_host().spawn_procs()
+    port, receiver = Channel.open()
+    actor = (procs if alone else procs.options(per_proc={"swarm": 1})).spawn("ends", EndsWhenTold, port)
+    told = next(iter(actor.get_port.call().get(timeout=LIMIT).values()))
+    stopping = actor.stop("enough")
+    assert receiver.recv().get(timeout=LIMIT) == "cleaning up"
+    with pytest.raises(SupervisionError, match="stopped: enough"):
+        actor.get_port.call().get(timeout=LIMIT)
+    with pytest.raises(TimeoutError):
+        stopping.get(timeout=0)
+    told.send(None)
+    stopping.get(timeout=LIMIT)
+    procs.stop().get(timeout=LIMIT)
+
+
+async def go_on():
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+
+class Stubborn(Actor):
+    def __init__(self, where):
+        self.where = where
+
+    @endpoint
+    async def begin(self):
+        if self.where == "a task of its own":
+            self.task = asyncio.ensure_future(go_on())
+
+    @concurrent_endpoint
+    async def serve(self):
+        if self.where == "an endpoint":
+            await go_on()
+
+    async def __cleanup__(self, exc):
+        if self.where == "the hook":
+            await go_on()
+
+
+@pytest.mark.feature(5, 20)
+@alone_or_not
+@pytest.mark.parametrize("where", ["an endpoint", "a task of its own", "the hook"])
+@pytest.mark.parametrize("deadline", [None, 60.0])
+def test_code_that_goes_on_when_it_is_cancelled_does_not_hold_up_the_end_of_its_actor(capfd, alone, where, deadline):
+    with configured(cleanup_timeout="50ms"):
+        procs = this_host().spawn_procs()
+    actor = (procs if alone else procs.options(per_proc={"swarm": 1})).spawn("stubborn", Stubborn, where)
+    actor.begin.call().get(timeout=LIMIT)
+    serving = actor.serve.options(deadline=deadline).call()
+    actor.stop("enough").get(timeout=LIMIT)
+    if where == "an endpoint":
+        with pytest.raises(SupervisionError, match="stopped: enough"):
+            serving.get(timeout=LIMIT)
+    with pytest.raises(SupervisionError, match="stopped: enough"):
+        actor.begin.call().get(timeout=LIMIT)
+    procs.stop().get(timeout=LIMIT)
+    assert "Task" not in capfd.readouterr().err
 
 
 class AsyncHook(Actor):

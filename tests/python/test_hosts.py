@@ -202,6 +202,14 @@ assert [done[0], done[1].values(), *done[2:]] == [True, [2, 2], 3, 4], done
 """, way=way).ok()  # fmt: skip
 
 
+def test_a_host_forgets_processes_that_have_ended():
+    host = this_host()
+    host.spawn_procs(per_host={"gpus": 33}).stop().get(timeout=LIMIT)
+    procs = host.spawn_procs(per_host={"gpus": 33})
+    assert len(host._spawned.nodes) == 33
+    procs.stop().get(timeout=LIMIT)
+
+
 @pytest.mark.feature(54)
 def test_meshes_outlive_the_last_reference():
     def spawn():

@@ -258,6 +258,7 @@ t.say.call_one("x" * 100_000, "y" * 2**20, "z" * (2**20 + 5)).get()
 
 @pytest.mark.feature(82)
 def test_what_outlives_the_script_does_not_hold_up_its_end():
+    # What forked workers leave behind ends with the script; see test_shortages.py.
     run = Run("""
 class A(Actor):
     @endpoint
@@ -270,7 +271,7 @@ class A(Actor):
         return subprocess.Popen(["sleep", "1000"], start_new_session=True, env={}).pid
 a = this_host().spawn_procs(name="a").spawn("a", A)
 print("[pid]", a.start.call_one().get(), a.start_quiet.call_one().get(), flush=True)
-""")  # fmt: skip
+""", way="exec")  # fmt: skip
     run.done(limit=10)
     assert run.status == 0
     pids = [int(pid) for pid in re.search(r"^\[pid\] (\d+) (\d+)$", run.out, re.MULTILINE).groups()]

@@ -155,6 +155,22 @@ def test_one_of_two_who_wait_for_a_future_may_give_up(flooder):
 
 
 @pytest.mark.feature(28)
+def test_a_message_that_one_has_been_told_of_is_his_though_another_gives_up():
+    async def run():
+        port, receiver = Channel.open()
+        future = receiver.recv()
+        copy = future.as_asyncio()
+        port.send("came")
+        while not future._ready():  # as `await` asks, before it looks
+            pass
+        copy.cancel()
+        await asyncio.sleep(0)  # what its end calls has run
+        assert future._outcome() == "came"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature(28)
 def test_several_threads_take_from_one_port_each_message_once(flooder):
     count, port_and_receiver = 20_000, Channel.open()
     port, receiver = port_and_receiver

@@ -88,6 +88,29 @@ assert list(again.rank.call().get().values()) == [0, 1]
 """, way=way).ok()  # fmt: skip
 
 
+@ways
+@pytest.mark.parametrize(("how", "signal", "exit_code"), [("SIGKILL", 9, None), ("os._exit", None, 3)])
+def test_what_died_and_how_are_attributes_that_survive_pickling(way, how, signal, exit_code):
+    Run(
+        MORTALS
+        + f"""
+import pickle, socket
+procs = this_host().spawn_procs({{"gpus": 2}}, name="mine")
+mortals = procs.spawn("mortals", Mortal)
+pids = mortals.pid.call().get().values()
+try:
+    mortals.slice(gpus=1).die.call_one({how!r}).get()
+except SupervisionError as error:
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        found = (one.pid, one.host, one.signal, one.exit_code, one.mesh, one.rank, one.coordinates)
+        assert found == (pids[1], socket.gethostname(), {signal!r}, {exit_code!r}, "mine", 1, (1,)), found
+else:
+    raise AssertionError("it lives")
+""",
+        way=way,
+    ).ok()
+
+
 @pytest.mark.feature(64)
 @ways
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV"])
@@ -312,6 +335,41 @@ for function, kind in ((bootstrap, ValueError), (async_bootstrap, ValueError), (
 
 
 @pytest.mark.feature(48)
+@pytest.mark.parametrize("taken", [False, True])
+@ways
+def test_signals_that_a_bootstrap_handles_are_handled_while_the_process_is_idle(way, taken):
+    """``taken``: the interpreter tells somebody else of signals already."""
+    run = Run(f"""
+class A(Actor):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+def bootstrap():
+    if {taken}:
+        signal.set_wakeup_fd(os.pipe2(os.O_NONBLOCK)[1])
+    signal.signal(signal.SIGUSR1, lambda *_: print("told"))
+    signal.signal(signal.SIGTERM, lambda *_: (print("ends"), os._exit(0)))
+procs = this_host().spawn_procs(bootstrap=bootstrap)
+a = procs.spawn("a", A)
+pid = a.pid.call_one().get()
+os.kill(pid, signal.SIGUSR1)
+sys.stdin.readline()
+assert a.pid.call_one().get() == pid
+os.kill(pid, signal.SIGTERM)
+sys.stdin.readline()
+try:
+    while True:  # it may still answer while it ends
+        a.pid.call_one().get()
+except SupervisionError:
+    print("over")
+""", way=way)  # fmt: skip
+    for line in ("told", "ends", "over"):
+        run.line(line, limit=10)
+        run.tell("\n")
+    run.done()
+
+
+@pytest.mark.feature(48)
 @ways
 def test_bootstrap_runs_once_before_any_actor(way):
     Run("""
@@ -527,3 +585,62 @@ assert len(many.spawn("a", A).count.call().get()) == 32
 many.stop().get()
 """, way=way).ok(limit=60)  # fmt: skip
     assert run.out.count("cleaned up") == 34
+
+
+@ways
+def test_a_reason_of_any_length_ends_what_it_is_for_and_nobody_else(way):
+    Run(
+        MORTALS
+        + """
+others = this_host().spawn_procs({"gpus": 2}).spawn("others", Mortal)
+pids = others.pid.call().get().values()
+procs = this_host().spawn_procs({"gpus": 2}, name="n" * 300_000)
+mortals = procs.spawn("mortals", Mortal)
+mortals.pid.call().get()
+procs.stop("r" * 3_000_000).get()
+try:
+    mortals.pid.call().get()
+except SupervisionError as error:
+    assert "bytes are left out" in str(error) and len(str(error)) < 200_000
+else:
+    raise AssertionError("they live")
+assert others.pid.call().get().values() == pids
+""",
+        way=way,
+    ).ok()
+
+
+@ways
+def test_a_process_that_is_younger_than_a_death_is_told_of_what(way):
+    Run(
+        MORTALS
+        + """
+class Caller(Actor):
+    @endpoint
+    def call(self, other):
+        try:
+            other.pid.call_one().get()
+        except SupervisionError as error:
+            return str(error)
+
+def spawn(name):
+    procs = this_host().spawn_procs({"gpus": 2}, name=name)
+    return procs, procs.spawn("mortals", Mortal)
+
+_, killed = spawn("killed")
+pids = killed.pid.call().get().values()
+try:
+    killed.slice(gpus=1).die.call_one("SIGKILL").get()
+except SupervisionError:
+    pass
+procs, stopped = spawn("stopped")
+stopped.pid.call().get()
+procs.stop("enough").get()
+younger = this_host().spawn_procs({"gpus": 1}).spawn("younger", Caller).slice(gpus=0)
+text = younger.call.call_one(killed.slice(gpus=1)).get()
+assert "Killed(sig=9)" in text and f"pid {pids[1]})" in text, text
+text = younger.call.call_one(stopped.slice(gpus=0)).get()
+assert "enough" in text and "lost" not in text, text
+""",
+        way=way,
+    ).ok()

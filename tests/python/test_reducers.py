@@ -497,6 +497,52 @@ def test_what_a_reducer_raises_is_raised_by_recv_and_hurts_nobody(kind, full):
 
 
 @pytest.mark.feature(34)
+def test_what_a_reducer_raises_needs_no_pickle_and_others_go_on_being_sent_when_they_are_old():
+    def reduce(a, b):
+        if "bad" in (a, b):
+            raise ValueError(threading.Lock())
+        return a + b
+
+    with processes(size=1000, age="20ms") as procs:
+        sender = swarm(procs, 1)
+        port, receiver = open_port(collected(reduce))
+        sender.send.call(port, "a", "bad").get(timeout=LIMIT)
+        with pytest.raises(ActorError) as raised:
+            until(receiver, lambda state: False)
+        assert "the exception itself cannot be pickled" in str(raised.value.exception)
+        sender.send.call(port, "b").get(timeout=LIMIT)
+        assert receiver.recv().get(timeout=LIMIT) == ["b"]
+
+
+@pytest.mark.feature(34)
+def test_updates_whose_failure_cannot_be_sent_are_a_line_on_stderr_and_others_are_sent(capfd):
+    class PicklesOnce(Exception):
+        times = 0
+
+        def __reduce__(self):
+            type(self).times += 1
+            if self.times > 1:
+                raise TypeError("once only")
+            return RuntimeError, ()
+
+    def reduce(a, b):
+        if "bad" in (a, b):
+            raise PicklesOnce
+        return a + b
+
+    with processes(size=1000, age="20ms") as procs:
+        sender = swarm(procs, 1)
+        failing, _ = open_port(collected(reduce))
+        port, receiver = open_port(collected(reduce))
+        sender.send.call(failing, "a", "bad").get(timeout=LIMIT)
+        while "could not be sent" not in (err := capfd.readouterr().err):
+            sender.pid.call().get(timeout=LIMIT)  # what it has printed comes with its answers
+        assert "once only" in err
+        sender.send.call(port, "b", "c").get(timeout=LIMIT)
+        assert until(receiver, lambda state: True) == ["bc"]
+
+
+@pytest.mark.feature(34)
 def test_a_combined_update_that_cannot_be_pickled_is_an_error_of_the_receiver():
     with processes(size=2, age="1h") as procs:
         port, receiver = open_port(collected(lambda a, b: threading.Lock()))

@@ -1,5 +1,6 @@
 """Meshes over several hosts (api.md 3.3, 4.1): the two stand-ins on this machine that hosts_from_config makes."""
 
+import _thread
 import asyncio
 import os
 import pickle
@@ -536,6 +537,31 @@ for _ in range(5):
     assert "non-zero code 3" in str(asker.stop_and_die.call_one(hosts).exception(timeout=10))
     assert len(hosts.spawn_procs().spawn("counter", Counter).pid.call().get()) == 2
 """).ok()  # fmt: skip
+
+
+@pytest.mark.feature(52)
+def test_a_host_that_has_no_thread_for_a_moment_stops_what_it_is_asked_to_and_lives():
+    hosts = hosts_from_config("short_of_threads")
+
+    class Saboteur(Actor):
+        @endpoint
+        def set_threads(self, there):
+            from monarch import _hosts
+
+            def fail(*_):
+                raise RuntimeError("can't start new thread")
+
+            _hosts.start_new_thread = _thread.start_new_thread if there else fail
+
+    saboteur = hosts._own_procs.spawn("saboteur", Saboteur)
+    procs = hosts.spawn_procs({"gpus": 1})
+    watch = Watch([pid for pid, _ in values(procs.spawn("where", Where).pids.call())])
+    values(saboteur.set_threads.call(False))
+    procs.stop().get(timeout=LIMIT)
+    assert watch.all_end()
+    values(saboteur.set_threads.call(True))
+    assert len(values(hosts.spawn_procs().spawn("where", Where).pids.call())) == 2
+    hosts.shutdown().get(timeout=LIMIT)
 
 
 @pytest.mark.feature(64)

@@ -1,4 +1,4 @@
-// C++ actors in a shared library, for programs in Python (examples/cpp_actors.py) and for the tests.
+// C++ actors in a shared library, for programs in Python (docs/concepts/cpp-actors.md) and for the tests.
 #include <cstdint>
 #include <map>
 #include <stdexcept>

@@ -1,19 +1,26 @@
 #include "monarch/actor/actor_pool.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <string>
 #include <system_error>
 #include <utility>
 
 #include "monarch/base/check.h"
 #include "monarch/base/log.h"
+#include "monarch/base/system.h"
+#include "monarch/loop/reactor.h"
 
 namespace monarch {
 
 namespace {
 constexpr int64_t kTickNs = 1'000'000;
+constexpr int64_t kSaySlowNs = 3'000'000'000;  // an end that takes longer is no silence
 }  // namespace
 
 uint32_t ActorPool::default_threads() { return std::clamp(std::thread::hardware_concurrency(), 1u, 4u); }
@@ -95,7 +102,14 @@ void ActorPool::wake_one() {
     driver_.notify(worker->waiter);
     return;
   }
-  if (count - std::min(count, blocked_.load(std::memory_order_relaxed)) < threads_) start_worker();
+  if (count - std::min(count, blocked_.load(std::memory_order_relaxed)) >= threads_) return;
+  start_worker();
+  MONARCH_CHECK(stopping() || worker_count_.load(std::memory_order_relaxed) != 0);  // who schedules has asked has_thread()
+}
+
+bool ActorPool::has_thread() {
+  if (worker_count_.load(std::memory_order_acquire) == 0) start_worker();
+  return stopping() || worker_count_.load(std::memory_order_acquire) != 0;
 }
 
 void ActorPool::start_worker() {
@@ -108,10 +122,16 @@ void ActorPool::start_worker() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &previous);
   try {
-    worker->thread = std::thread([this, self = worker.get()] { run(*self); });
+    if (sys::must_fail(EAGAIN)) throw std::system_error(EAGAIN, std::generic_category());
+    worker->thread = std::thread([pool = shared_from_this(), self = worker.get()] {
+      pool->run(*self);
+      std::lock_guard ended(pool->mutex_);
+      ++pool->threads_ended_;
+      pool->thread_ended_.notify_all();
+    });
   } catch (const std::system_error& error) {
-    log_line(std::string("cannot start a thread for C++ actors: ") + error.what());
-    MONARCH_CHECK(count > 0);  // without any, nothing would ever run
+    errno = error.code().value();
+    if (count > 0) log_line(sys::shortage_error("start another thread for C++ actors").message);
     worker.reset();
   }
   pthread_sigmask(SIG_SETMASK, &previous, nullptr);
@@ -173,8 +193,12 @@ void ActorPool::run(Worker& self) {
 Waiter& ActorPool::begin_blocking() {
   Worker* self = own_worker();
   MONARCH_CHECK(self != nullptr && self->pool == this && !self->blocked);
+  if (blocked_.fetch_add(1, std::memory_order_relaxed) + 1 >= kThreadsMax) {
+    blocked_.fetch_sub(1, std::memory_order_relaxed);
+    throw std::runtime_error(std::to_string(kThreadsMax - 1) + " C++ actors of this process block in a wait already, and "
+                             "one more would leave no thread to answer them; co_await instead");
+  }
   self->blocked = true;
-  blocked_.fetch_add(1, std::memory_order_relaxed);
   if (!publish_slot(*self) && ready_count_.load(std::memory_order_seq_cst) != 0) wake_one();
   return self->waiter;
 }
@@ -205,7 +229,10 @@ void ActorPool::on_tick() {
     if (!stuck || worker.slot.load(std::memory_order_relaxed) != nullptr) active = true;
     if (stuck) publish_slot(worker);
   }
-  if (ready_count_.load(std::memory_order_seq_cst) != 0) wake_one();
+  if (ready_count_.load(std::memory_order_seq_cst) != 0) {
+    wake_one();
+    active = true;  // there may have been no thread to be had, and there will be one
+  }
   tick_armed_.store(false, std::memory_order_seq_cst);
   // A slot that is filled from here on arms the tick itself; one that was filled before this store did not, so look, at
   // the threads that have come meanwhile too.
@@ -215,15 +242,19 @@ void ActorPool::on_tick() {
   if (active) arm_tick();
 }
 
-void ActorPool::stop() {
+bool ActorPool::stop(int64_t limit_ns) {
   {
     std::lock_guard lock(mutex_);
-    if (closed_) return;
+    if (closed_) return true;
     closed_ = true;
   }
   stopping_.store(true, std::memory_order_seq_cst);
   const uint32_t count = worker_count_.load();
   for (uint32_t i = 0; i < count; ++i) driver_.notify(workers_[i].load()->waiter);
+  if (!wait_for_threads(count, limit_ns)) {
+    for (uint32_t i = 0; i < count; ++i) workers_[i].load()->thread.detach();
+    return false;
+  }
   for (uint32_t i = 0; i < count; ++i) workers_[i].load()->thread.join();
   std::vector<std::shared_ptr<Runnable>> dropped;
   for (Runnable* runnable : ready_) dropped.push_back(std::move(runnable->kept_));
@@ -231,6 +262,18 @@ void ActorPool::stop() {
   for (uint32_t i = 0; i < count; ++i) {
     if (Runnable* left = workers_[i].load()->slot.exchange(nullptr)) dropped.push_back(std::move(left->kept_));
   }
+  return true;
+}
+
+bool ActorPool::wait_for_threads(uint32_t count, int64_t limit_ns) {
+  const auto ended = [&] { return threads_ended_ == count; };
+  std::unique_lock lock(mutex_);
+  if (thread_ended_.wait_for(lock, std::chrono::nanoseconds(std::min(limit_ns, kSaySlowNs)), ended)) return true;
+  if (limit_ns <= kSaySlowNs) return false;
+  const uint32_t busy = count - threads_ended_;
+  log_line("waiting for C++ actors of this process that are still in an endpoint: " + std::to_string(busy));
+  if (limit_ns == kNoDeadline) return thread_ended_.wait(lock, ended), true;
+  return thread_ended_.wait_for(lock, std::chrono::nanoseconds(limit_ns - kSaySlowNs), ended);
 }
 
 }  // namespace monarch

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -41,19 +42,23 @@ class ActorPool : public std::enable_shared_from_this<ActorPool> {
   ActorPool(Reactor& reactor, Driver& driver, uint32_t threads);
   ~ActorPool();
 
+  // Any thread. False: it has no thread, and none is to be had; errno says why. Before the first schedule().
+  bool has_thread();
   // Any thread. It becomes ready: run_turn() will be called once, soon. After stop() it is dropped.
   void schedule(std::shared_ptr<Runnable> runnable);
   // Something has been sent to `receiver`, which was ready already. `first`: nothing else waits there. True, now and
   // then, if this thread has sent it kFloodDepth messages that it has not begun to take: the sender may slow down.
   bool sent_to_ready(const Runnable* receiver, bool first);
 
-  // Around a wait that blocks a pool thread (the calling one); the wait uses this waiter, so that stop() ends it.
+  // Around a wait that blocks a pool thread (the calling one); the wait uses this waiter, so that stop() ends it. Throws
+  // std::runtime_error where it would be the last of kThreadsMax that is not blocked: nobody would be left to answer them.
   Waiter& begin_blocking();
   void end_blocking();
 
   // Ends: no turn begins any more, waits of the pool's threads end, the threads are joined. Idempotent; not from one of
-  // the threads. The reactor and the driver may go afterwards.
-  void stop();
+  // the threads. The reactor and the driver may go afterwards. False: after `limit_ns` a turn was still running; its thread
+  // is left to it, and what it uses must not go before the process does.
+  bool stop(int64_t limit_ns = kNoDeadline);
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
 
  private:
@@ -85,6 +90,7 @@ class ActorPool : public std::enable_shared_from_this<ActorPool> {
   bool publish_slot(Worker& worker);
   void wake_one();
   void start_worker();
+  bool wait_for_threads(uint32_t count, int64_t limit_ns);
   void arm_tick();
   void on_tick();
 
@@ -93,6 +99,8 @@ class ActorPool : public std::enable_shared_from_this<ActorPool> {
   const uint32_t threads_;
 
   std::mutex mutex_;
+  std::condition_variable thread_ended_;
+  uint32_t threads_ended_ = 0;
   std::deque<Runnable*> ready_;
   bool closed_ = false;
   std::atomic<uint32_t> ready_count_{0};

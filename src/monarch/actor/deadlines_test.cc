@@ -2,81 +2,79 @@
 
 #include <gtest/gtest.h>
 
-#include "monarch/base/clock.h"
+#include <set>
+
+#include "monarch/actor/calls.h"
+#include "monarch/actor/pending_call.h"
 #include "monarch/testing/sim_world.h"
 #include "monarch/wire/value.h"
 
 namespace monarch::testing {
 namespace {
 
-// Timers that run when they are told to, in the order of their delays.
-struct Timers {
-  Deadlines::After after() {
-    return [this](int64_t delay_ns, std::function<void()> task) { waiting.emplace(delay_ns, std::move(task)); };
-  }
-  void run_next() {
-    auto task = std::move(waiting.begin()->second);
-    waiting.erase(waiting.begin());
-    task();
-  }
-  std::multimap<int64_t, std::function<void()>> waiting;
-};
+constexpr int64_t kSecond = 1'000'000'000;
 
 struct Fixture : ::testing::Test {
-  int64_t in_seconds(int64_t seconds) const { return start_ns + seconds * 1'000'000'000; }
-  const int64_t start_ns = monotonic_ns();
-  Timers timers;
+  SimWorld sim{1};  // its clock begins at 0
   std::vector<uint64_t> expired;
-  Deadlines deadlines{timers.after(), [this](uint64_t token) { expired.push_back(token); }};
+  Deadlines deadlines{sim, [this](uint64_t token) { expired.push_back(token); }};
 };
 using DeadlinesTest = Fixture;
 
-TEST_F(DeadlinesTest, OneTimerServesAllAndEachExpiresOnce) {
-  for (uint64_t i = 0; i < 1000; ++i) deadlines.add(in_seconds(100 + static_cast<int64_t>(i % 10)), i);
-  EXPECT_EQ(timers.waiting.size(), 1u);
+TEST_F(DeadlinesTest, OneTimerServesAllAndEachExpiresOnceAtItsTime) {
+  for (uint64_t i = 0; i < 1000; ++i) deadlines.add((100 + static_cast<int64_t>(i % 10)) * kSecond, i);
+  EXPECT_EQ(sim.waiting(), 1u);
   for (int turn = 1; turn <= 10; ++turn) {
-    ASSERT_EQ(timers.waiting.size(), 1u);
-    timers.run_next();
+    ASSERT_EQ(sim.waiting(), 1u);
+    sim.step();
+    EXPECT_EQ(sim.now_ns(), (99 + turn) * kSecond);
     EXPECT_EQ(expired.size(), 100u * static_cast<size_t>(turn));
   }
-  EXPECT_TRUE(timers.waiting.empty());
+  EXPECT_EQ(sim.waiting(), 0u);
   EXPECT_EQ(std::set<uint64_t>(expired.begin(), expired.end()).size(), 1000u);
 }
 
-TEST_F(DeadlinesTest, AnEarlierOneDoesNotWaitForALater) {
-  deadlines.add(in_seconds(100), 1);
-  deadlines.add(in_seconds(50), 2);
-  deadlines.add(in_seconds(75), 3);
-  EXPECT_EQ(timers.waiting.size(), 2u);
-  timers.run_next();
+TEST_F(DeadlinesTest, AnEarlierOneDoesNotWaitForALaterAndTakesItsTimer) {
+  deadlines.add(100 * kSecond, 1);
+  deadlines.add(50 * kSecond, 2);
+  deadlines.add(75 * kSecond, 3);
+  EXPECT_EQ(sim.waiting(), 1u);
+  sim.step();
   EXPECT_EQ(expired, std::vector<uint64_t>({2}));
-  timers.run_next();
+  sim.step();
   EXPECT_EQ(expired, std::vector<uint64_t>({2, 3}));
-  while (!timers.waiting.empty()) timers.run_next();
+  sim.run();
   EXPECT_EQ(expired, std::vector<uint64_t>({2, 3, 1}));
+  EXPECT_EQ(sim.now_ns(), 100 * kSecond);
 }
 
 TEST_F(DeadlinesTest, WhatIsRemovedDoesNotExpireAndLeavesNothing) {
   for (uint64_t i = 0; i < 1000; ++i) {
-    deadlines.add(in_seconds(100), i);
-    deadlines.remove(in_seconds(100), i);
+    deadlines.add(100 * kSecond, i);
+    deadlines.remove(100 * kSecond, i);
   }
-  EXPECT_EQ(timers.waiting.size(), 1u);
-  timers.run_next();
+  EXPECT_EQ(sim.waiting(), 1u);
+  sim.run();
   EXPECT_TRUE(expired.empty());
-  EXPECT_TRUE(timers.waiting.empty());
-  deadlines.add(in_seconds(100), 7);  // it begins again
-  ASSERT_EQ(timers.waiting.size(), 1u);
-  timers.run_next();
+  deadlines.add(200 * kSecond, 7);  // it begins again
+  ASSERT_EQ(sim.waiting(), 1u);
+  sim.run();
   EXPECT_EQ(expired, std::vector<uint64_t>({7}));
 }
 
 TEST_F(DeadlinesTest, WhatHasPassedAlreadyExpiresAtOnce) {
-  deadlines.add(start_ns - 1, 1);
-  ASSERT_EQ(timers.waiting.size(), 1u);
-  EXPECT_EQ(timers.waiting.begin()->first, 0);
-  timers.run_next();
+  sim.after(kSecond, [] {});
+  sim.run();
+  deadlines.add(kSecond - 1, 1);
+  sim.run();
+  EXPECT_EQ(sim.now_ns(), kSecond);
   EXPECT_EQ(expired.size(), 1u);
+}
+
+TEST(Deadlines, TakeTheirTimerWithThem) {
+  SimWorld sim(1);
+  Deadlines(sim, [](uint64_t) {}).add(kSecond, 1);
+  EXPECT_EQ(sim.waiting(), 0u);
 }
 
 // ---- Calls with deadlines ----
@@ -90,18 +88,17 @@ struct World {
   World() : sim(1), caller(sim.add_node()) {
     members = std::make_shared<Members>();
     for (int i = 0; i < 3; ++i) {
-      const NodeId id = sim.add_node();
+      const NodeId id = sim.add_child(caller);
       keepers.push_back(std::make_shared<Keeper>());
       sim.node(id).add_cell(100, keepers.back());
       members->ids.push_back({id, 100});
     }
   }
-  // The virtual clock begins at 0; deadlines are on the real one, which hardly moves meanwhile.
   std::shared_ptr<PendingCall> ask(int64_t limit_ns) {
     auto call = std::make_shared<PendingCall>(members);
     Outgoing request{FrameHeader{}, {}, {}};
     request.header.kind = FrameKind::kRequest;
-    if (limit_ns != 0) request.header.deadline_ns = static_cast<uint64_t>(monotonic_ns() + limit_ns);
+    if (limit_ns != 0) request.deadline_ns = sim.now_ns() + limit_ns;
     sim.node(caller).cast(*members, request, call);
     return call;
   }
@@ -129,7 +126,38 @@ bool expired(const Message& reply) {
   return reader.begin_tuple(size) && reader.str(kind) && kind == "__deadline__";
 }
 
-constexpr int64_t kSecond = 1'000'000'000;
+TEST(DeadlineOfACall, EndsItAtExactlyItsTime) {
+  World world;
+  world.run_for(123'456'789);
+  auto call = world.ask(kSecond);
+  int64_t ended_ns = 0;
+  call->observe(0, [&] { ended_ns = world.sim.now_ns(); });
+  world.run_for(2 * kSecond);
+  EXPECT_EQ(ended_ns, 123'456'789 + kSecond);
+}
+
+// What travels is the time that is left: clocks of two hosts have nothing to do with each other.
+TEST(DeadlineOfACall, IsOnTheClockOfWhoeverReceivesIt) {
+  World world;
+  auto call = world.ask(kSecond);
+  world.run_for(kSecond / 2);
+  const Message& request = *world.keepers[0]->asked[0];
+  EXPECT_EQ(request.header.time_left_ns, static_cast<uint64_t>(kSecond));
+  EXPECT_GT(request.deadline_ns, kSecond);  // it arrived some time after it was sent, and is given that time
+  EXPECT_LT(request.deadline_ns, kSecond + kSecond / 2);
+  world.ask(0);
+  world.run_for(kSecond / 2);
+  EXPECT_EQ(world.keepers[0]->asked[1]->deadline_ns, 0);
+}
+
+TEST(DeadlineOfACall, OneThatHasPassedAlreadyIsSentAsSuch) {
+  World world;
+  world.run_for(kSecond);
+  auto call = world.ask(-kSecond / 2);
+  world.run_for(kSecond);
+  EXPECT_EQ(world.keepers[0]->asked[0]->header.time_left_ns, 1u);
+  EXPECT_TRUE(expired(*call->reply(0)));
+}
 
 TEST(DeadlineOfACall, FailsTheRanksThatHaveNotAnswered) {
   World world;
@@ -144,7 +172,7 @@ TEST(DeadlineOfACall, FailsTheRanksThatHaveNotAnswered) {
   EXPECT_EQ(limited->reply(1)->header.kind, FrameKind::kReply);
   EXPECT_TRUE(expired(*limited->reply(0)));
   EXPECT_TRUE(expired(*limited->reply(2)));
-  EXPECT_NE(limited->reply(0)->text().find("of 3 ranks these had not answered: 0, 2"), std::string_view::npos);
+  EXPECT_NE(reply_text(*limited->reply(0)).find("of 3 ranks these had not answered: 0, 2"), std::string::npos);
   EXPECT_EQ(unlimited->received() + later->received(), 0u);
   for (size_t rank = 0; rank < 3; ++rank) {
     for (const MessagePtr& request : world.keepers[rank]->asked) world.answer(rank, *request);
@@ -184,10 +212,14 @@ TEST(DeadlineOfACall, ADeathBeforeItIsToldAsSuch) {
 
 // What is asked elsewhere for the call has the same deadline, and its failure may be here before the timer has run.
 TEST(DeadlineOfACall, AnAnswerAfterItIsLateThoughTheTimerIsLater) {
+  struct LateTimers final : Timers {
+    int64_t now_ns() override { return now; }
+    TimerId after(int64_t, std::function<void()>) override { return 1; }
+    void cancel(TimerId) override {}
+    int64_t now = 0;
+  } timers;
   World world;
-  Node::Hooks hooks;
-  hooks.after = [](int64_t, std::function<void()>) {};  // a timer that never runs
-  Node node(1, world.sim.driver(), std::move(hooks));
+  Node node(1, world.sim.driver(), timers, {});
   auto keeper = std::make_shared<Keeper>();
   node.add_cell(100, keeper);
   auto members = std::make_shared<Members>(Members{{{1, 100}, {1, 100}}});
@@ -195,11 +227,9 @@ TEST(DeadlineOfACall, AnAnswerAfterItIsLateThoughTheTimerIsLater) {
     auto call = std::make_shared<PendingCall>(members);
     Outgoing request{FrameHeader{}, {}, {}};
     request.header.kind = FrameKind::kRequest;
-    const int64_t deadline_ns = monotonic_ns() + 1'000'000;
-    request.header.deadline_ns = static_cast<uint64_t>(deadline_ns);
+    request.deadline_ns = timers.now + kSecond;
     node.cast(*members, request, call);
-    while (monotonic_ns() < deadline_ns) {
-    }
+    timers.now += kSecond;
     Outgoing reply{FrameHeader{}, {}, {}};
     node.reply(keeper->asked.back()->header, 1, kind, reply);
     ASSERT_TRUE(call->complete());

@@ -35,7 +35,8 @@ void Inflow::hold(const Message& message) {
     held_.pop_back();
     return;  // holding_ may be too much now: release() will look
   }
-  node_.tell_sender(message.from, FrameKind::kHold, index_);
+  // Nothing more comes from one that cannot be told.
+  if (!node_.tell_sender(message.from, FrameKind::kHold, index_)) held_.pop_back();
 }
 
 void Inflow::release() {
@@ -43,7 +44,8 @@ void Inflow::release() {
   if (holding_.exchange(false, std::memory_order_seq_cst) && owner_) {
     owner_->holding_ports_.fetch_sub(1, std::memory_order_seq_cst);
   }
-  for (const NodeId node : held_) node_.tell_sender(node, FrameKind::kResume, index_);
+  // Who cannot be told is dead, and sends nothing any more.
+  for (const NodeId node : held_) static_cast<void>(node_.tell_sender(node, FrameKind::kResume, index_));
   held_.clear();
 }
 

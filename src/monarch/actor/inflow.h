@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "monarch/base/ids.h"
+#include "monarch/base/mutex.h"
 #include "monarch/net/message.h"
 
 namespace monarch {
@@ -70,10 +71,10 @@ class Inflow {
   std::atomic<uint64_t> waiting_{0};
   std::atomic<int> blocked_{0};
   std::atomic<bool> holding_{false};  // held_ is not empty
-  std::mutex mutex_;
+  Mutex mutex_{LockRank::kInflow};
   std::vector<NodeId> held_;
   std::atomic<int> holding_ports_{0};  // of ports_: how many are holding_
-  std::mutex ports_mutex_;             // taken before the mutex_ of a port
+  Mutex ports_mutex_{LockRank::kInflowPorts};
   std::vector<Inflow*> ports_;
 };
 

@@ -1,6 +1,7 @@
 // Messages that are too large are refused at their sender (Node::set_message_bytes_max).
 #include <gtest/gtest.h>
 
+#include "monarch/actor/calls.h"
 #include "monarch/testing/sim_world.h"
 
 namespace monarch::testing {
@@ -13,7 +14,8 @@ constexpr uint64_t kMax = 1000;
 struct Recorder : Cell {
   explicit Recorder(Node& where) : node(where) {}
   void deliver(MessagePtr message) override {
-    (message->header.kind == FrameKind::kUndeliverable ? bounced : came).push_back(std::string(message->text()));
+    const bool back = message->header.kind == FrameKind::kUndeliverable;
+    (back ? bounced : came).push_back(back ? failure_of(*message).text() : std::string(message->text()));
     const std::string text(answer, 'a');
     Outgoing reply{FrameHeader{}, as_byte_span(text.data(), text.size()), {}};
     node.reply(message->header, message->from, FrameKind::kReply, reply);
@@ -59,7 +61,7 @@ TEST_F(MessageLimit, ACallFailsAndOneOfThatSizeDoesNot) {
   auto failed = call();
   ASSERT_TRUE(failed->complete());
   EXPECT_EQ(failed->reply(0)->header.kind, FrameKind::kReplyFailed);
-  EXPECT_TRUE(failed->reply(0)->text().starts_with("rejected an oversized frame: the message has 1001 bytes"));
+  EXPECT_TRUE(reply_text(*failed->reply(0)).starts_with("rejected an oversized frame: the message has 1001 bytes"));
   EXPECT_TRUE(receiver->came.empty());
   body.pop_back();
   EXPECT_EQ(call()->reply(0)->header.kind, FrameKind::kReply);

@@ -1,10 +1,13 @@
 #include "monarch/actor/native_cell.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <tuple>
 
-#include "monarch/base/clock.h"
+#include "monarch/actor/calls.h"
+#include "monarch/base/arch.h"
+#include "monarch/base/system.h"
 
 namespace monarch {
 
@@ -28,11 +31,31 @@ namespace {
 Message* idle_mark() { return reinterpret_cast<Message*>(uintptr_t{1}); }
 }  // namespace
 
+namespace {
+// In the place of an actor that could not begin.
+class EndedCell final : public Cell {
+ public:
+  EndedCell(Node& node, Failure why) : node_(node), why_(std::move(why)) {}
+  void deliver(MessagePtr message) override { node_.refuse(*message, why_); }
+
+ private:
+  Node& node_;
+  const Failure why_;
+};
+}  // namespace
+
 std::shared_ptr<Cell> NativeFactory::make(Node& node, ActorIndex index, MessagePtr spawn) {
+  if (!pool_->has_thread()) {
+    const std::string what = "start a thread for C++ actors in process " + std::to_string(getpid());
+    const Failure why = node.end_of_actor(index, spawn->header.rank, Failure::Kind::kActor,
+                                          sys::shortage_error(what.c_str()).message);
+    node.actor_failed(why);
+    node.remove_cell(index, why);
+    return std::make_shared<EndedCell>(node, why);  // for what came early
+  }
   auto cell = std::make_shared<NativeCell>(node, index, pool_);
-  node.add_cell(index, cell);  // before it runs: its constructor may fail, and remove it
   cell->deliver(std::move(spawn));
-  return nullptr;
+  return cell;
 }
 
 NativeCell::NativeCell(Node& node, ActorIndex index, std::shared_ptr<ActorPool> pool)
@@ -72,10 +95,10 @@ void NativeCell::slow_down_sender() const {
     if (!running_turn_.load(std::memory_order_relaxed)) return;
     Message* head = inbox_.load(std::memory_order_relaxed);
     if (head == nullptr || head == idle_mark()) return;
-    __builtin_ia32_pause();
+    arch::pause();
     if (rounds % 64 != 0) continue;
     sched_yield();
-    const int64_t now_ns = monotonic_ns();
+    const int64_t now_ns = node_.clock().now_ns();
     if (until_ns == 0) until_ns = now_ns + kLimitNs;
     if (now_ns >= until_ns) return;
   }
@@ -111,7 +134,7 @@ void NativeCell::run_turn() {
   if (running_) {
     if (!drive(false)) return;
     finish();
-    if (self_.stop_wanted && actor_) end("stopped: " + self_.stop_reason);
+    if (self_.stop_wanted && actor_) stopped(self_.stop_reason);
   }
   for (int count = 0; count < kMessagesPerTurn; ++count) {
     while (queue_.empty() && !refill()) {
@@ -142,14 +165,15 @@ bool NativeCell::handle(MessagePtr message) {
     default:
       if (!invoke(std::move(message))) return false;
   }
-  if (self_.stop_wanted && actor_) end("stopped: " + self_.stop_reason);
+  if (self_.stop_wanted && actor_) stopped(self_.stop_reason);
   return true;
 }
 
-void NativeCell::end(std::string epitaph) {
+void NativeCell::end(Failure::Kind kind, std::string why) {
   actor_.reset();
-  epitaph_ = epitaph;
-  node_.remove_cell(index_, std::move(epitaph));
+  epitaph_ = node_.end_of_actor(index_, self_.rank, kind, std::move(why));
+  if (kind == Failure::Kind::kActor) node_.actor_failed(*epitaph_);
+  node_.remove_cell(index_, *epitaph_);
 }
 
 // ---- Beginning and end of the actor ----
@@ -240,8 +264,8 @@ void NativeCell::construct(const Message& message) {
     }
   }
   if (!why.empty()) {
-    end(why);
-    node_.refuse(message, why);
+    fail(std::move(why));
+    node_.refuse(message, *epitaph_);
     return;
   }
   ValueWriter none;
@@ -251,7 +275,7 @@ void NativeCell::construct(const Message& message) {
 }
 
 void NativeCell::stop_actor(const Message& request) {
-  if (!epitaph_) end("stopped: " + std::string(request.text()));
+  if (!epitaph_) stopped(std::string(request.text()));
   ValueWriter none;
   none.none();
   Outgoing done{FrameHeader{}, none.written(), {}};
@@ -259,14 +283,14 @@ void NativeCell::stop_actor(const Message& request) {
 }
 
 void NativeCell::undeliverable(const Message& message) {
-  if (!actor_) return;
-  const std::string text(message.text());
+  if (!actor_ || node_.is_ending()) return;
+  const std::string text = failure_of(message).text();
   try {
     if (!actor_->on_undeliverable(text)) {
-      end(self_.describe() + " failed: a message that it sent could not be delivered: " + text);
+      fail(self_.describe() + " failed: a message that it sent could not be delivered: " + text);
     }
   } catch (...) {
-    end(self_.describe() + " failed in on_undeliverable(): " + internal::current_exception_text().to_string());
+    fail(self_.describe() + " failed in on_undeliverable(): " + internal::current_exception_text().to_string());
   }
 }
 
@@ -400,7 +424,7 @@ void NativeCell::threw(const Message& request, const ActorMethod& method) {
   if (request.header.token != 0) {
     answer_error(request, error);
   } else {
-    end(self_.describe() + " failed in " + method.name + "(), which nobody waits for: " + error.to_string());
+    fail(self_.describe() + " failed in " + method.name + "(), which nobody waits for: " + error.to_string());
   }
 }
 

@@ -30,8 +30,9 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   // internal::Turn
   void resume_after(PendingCall& call, std::coroutine_handle<> frame) override;
   Waiter& begin_blocking() override {
+    Waiter& waiter = pool_->begin_blocking();  // first: it may throw
     inflow_.begin_blocking();
-    return pool_->begin_blocking();
+    return waiter;
   }
   void end_blocking() override {
     pool_->end_blocking();
@@ -70,8 +71,10 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   void threw(const Message& request, const ActorMethod& method);
   void reject(const Message& request, const std::string& why);
 
-  // The actor is over: destroys it, and every message from now on is refused with `epitaph`.
-  void end(std::string epitaph);
+  // The actor is over: destroys it, and every message from now on is refused with `why`.
+  void end(Failure::Kind kind, std::string why);
+  void fail(std::string why) { end(Failure::Kind::kActor, std::move(why)); }
+  void stopped(const std::string& reason) { end(Failure::Kind::kActorStopped, "stopped: " + reason); }
   void awaited();
 
   Node& node_;
@@ -86,7 +89,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   MessageQueue queue_;
   const ActorClass* class_ = nullptr;
   std::unique_ptr<Actor> actor_;
-  std::optional<std::string> epitaph_;
+  std::optional<Failure> epitaph_;
   std::optional<Running> running_;
   std::coroutine_handle<> resume_;
   std::atomic<int> awaiting_{0};  // of a suspension: the turn and the call, who must both have let go
@@ -99,6 +102,8 @@ class NativeFactory final : public CellFactory {
   NativeFactory(Reactor& reactor, Driver& driver, uint32_t threads = 0)
       : pool_(std::make_shared<ActorPool>(reactor, driver, threads)) {}
   ~NativeFactory() override { pool_->stop(); }
+  // As ActorPool::stop(). False: an actor is still busy, and this, the node and the driver stay to the end of the process.
+  bool stop(int64_t limit_ns) { return pool_->stop(limit_ns); }
 
   std::shared_ptr<Cell> make(Node& node, ActorIndex index, MessagePtr spawn) override;
 

@@ -1,23 +1,32 @@
 // A node routes: between its links, its actors' cells and the calls that it waits for. One per process (several in
 // tests). It has no thread of its own: whoever drives a link calls in, any thread may send.
+//
+// What it knows lies in four parts, each with its lock: Routes (links, and who is dead), Directory (cells, and what waits
+// for those to come), Calls (what is waited for), Flow (who has asked to hold back). The node joins them.
 #pragma once
 
-#include <deque>
+#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "monarch/actor/cell.h"
-#include "monarch/actor/deadlines.h"
-#include "monarch/actor/pending_call.h"
-#include "monarch/loop/driver.h"
+#include "monarch/loop/timers.h"
 #include "monarch/net/link.h"
+#include "monarch/wire/failure.h"
 
 namespace monarch {
+
+class Calls;
+class Directory;
+class Driver;
+class Flow;
+class PendingCall;
+class Routes;
+class UnobservedFailures;
+struct Members;
 
 class Node final : public LinkSink {
  public:
@@ -30,21 +39,25 @@ class Node final : public LinkSink {
     // The driving thread. A link ended. Returns true if the node will be declared down later, with a better reason
     // (Node::node_down), by somebody who can know it; false: the end of the link is all that will be known.
     std::function<bool(NodeId, const Error&)> on_link_lost;
-    // Any thread. node_down() was called for the first time for this node, with this reason.
-    std::function<void(NodeId, const std::string&)> on_down;
-    // Any thread. A one-way message of an actor that has no cell here (the client) could not be delivered.
-    std::function<void(const std::string&)> on_undeliverable;
+    // Any thread. A node that is reached through another one is lost: that one says so, or has ended. Whoever knows
+    // declares it down (Node::node_down), now or later. Empty: it is down.
+    std::function<void(NodeId, FailurePtr)> on_way_lost;
+    // Any thread. A one-way message of an actor that has no cell here (the client) could not be delivered to `dest`.
+    std::function<void(const ActorId& dest, const Failure& why)> on_undeliverable;
+    // Any thread, maybe with a lock of its user's held (the GIL): must not block. An actor of this node has failed;
+    // `owner` is who has spawned it ({0, 0}: not known). Before anybody who calls it is told.
+    std::function<void(const ActorId& owner, const Failure& why)> on_actor_failed;
     // Any thread but an actor's: see answered().
     std::function<void(int64_t waited_ns)> on_answered;
-    // Any thread. Runs a task once, `delay_ns` from now, on a thread that may call the node.
-    std::function<void(int64_t delay_ns, std::function<void()>)> after;
   };
 
-  Node(NodeId id, Driver& driver, Hooks hooks);
+  // Destroyed when no timer of `timers` runs any more.
+  Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks);
   ~Node() override;
 
   NodeId id() const { return id_; }
   Driver& driver() { return driver_; }
+  Clock& clock() { return timers_; }
 
   // A thread that is no actor's has waited so long, and has the answers to a call.
   void answered(int64_t waited_ns) {
@@ -61,19 +74,29 @@ class Node final : public LinkSink {
   std::vector<std::shared_ptr<Link>> links() const;
 
   // The node is dead: everything that waits for it fails now, everything sent to it later fails at once. The first
-  // reason stays. Nothing that still comes from it is taken.
-  void node_down(NodeId node, const std::string& reason);
-  bool is_down(NodeId node, std::string* reason) const;
+  // reason stays. Nothing that still comes from it is taken. Of the dead the last Routes::kDeadMax are remembered.
+  void node_down(NodeId node, FailurePtr reason);
+  bool is_down(NodeId node) const { return why_down(node) != nullptr; }
+  FailurePtr why_down(NodeId node) const;  // null: it is not, or not any more known to be
+
+  // Frames for `node`, to which there is no way yet, go through `gateway` for good, and its answers come in the way
+  // that is its own; whoever dies on either takes those behind it along. Frames of others pass through this node
+  // likewise, if it has a route to where they go. Nobody speaks for a node that has dialled this one, or comes
+  // through another. Whatever is not taken or passed on, its sender is told.
+  void reach_through(NodeId node, NodeId gateway);
 
   // ---- Sending ----
-  // To a link or, for this node itself, to the cell. False: `*why` says that the node is down.
-  bool send(NodeId node, const Outgoing& outgoing, std::string* why);
+  // To a link or, for this node itself, to the cell. False: `*why` says that the node is down, or, with `*no_memory`, that
+  // there is no memory to send it.
+  bool send(NodeId node, const Outgoing& outgoing, std::string* why, bool* no_memory = nullptr);
   // Sends `outgoing` to every member, with header.dest and header.rank filled in. If `call` is given, its token goes
   // along and ranks that cannot be reached are filled with that failure; else they go to on_undeliverable of the
-  // sender. With header.deadline_ns (a call only), ranks that have not answered by then are filled with kReplyError,
-  // ("__deadline__", text) in the native codec.
+  // sender. With outgoing.deadline_ns (a call only), ranks that have not answered by then are filled with kReplyError,
+  // ("__deadline__", text) in the native codec. Throws std::bad_alloc, after all that could be sent, if there was no memory
+  // to send something.
   void cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call);
   // Makes an actor of each member: `outgoing` is what its factory is told. Nobody answers; where it fails, calls say so.
+  // Throws std::bad_alloc as cast() does.
   void spawn(const Members& members, Outgoing& outgoing);
   // One one-way message, with the header's rank as it is. If it finds nobody, its sender is told (kFlagQuiet: nobody is).
   void post(const ActorId& to, Outgoing& outgoing);
@@ -86,14 +109,17 @@ class Node final : public LinkSink {
   std::string why_too_large(const Outgoing& outgoing) const;
 
   // ---- Back-pressure ----
+  // What a node holds for others that it passes frames on to.
+  static constexpr uint64_t kForwardedMax = uint64_t{256} << 20;
   // What a sender may leave waiting in a link to a node before it should wait itself.
   static constexpr uint64_t kBacklogMax = uint64_t{16} << 20;
   // Any thread. Whether a one-way message to these should be sent now: no actor among them has asked to hold back
   // (Inflow), and no link to them has more than `backlog_max` bytes waiting. True for those that are dead. Nothing is
   // refused otherwise: who sends, waits first, or makes memory grow.
   bool has_room(const Members& members, uint64_t backlog_max);
-  // Any thread, from a cell: kHold or kResume for its actor, to a node that sends to it (this one too).
-  void tell_sender(NodeId node, FrameKind kind, ActorIndex actor);
+  // Any thread, from a cell: kHold or kResume for its actor, to a node that sends to it (this one too). False: that node
+  // is dead, or will be found so; nothing more comes from it.
+  [[nodiscard]] bool tell_sender(NodeId node, FrameKind kind, ActorIndex actor);
 
   // ---- Actors ----
   void set_factory(CellKind kind, CellFactory& factory);
@@ -105,18 +131,34 @@ class Node final : public LinkSink {
   void add_lazy_actor(ActorIndex index, MessagePtr spawn);
   // Any thread; null: there is none (any more).
   std::shared_ptr<Cell> find_cell(ActorIndex index) const;
-  // The actor has ended; `epitaph` is what later callers are told. Of ever so many actors, the last kEpitaphsMax have one;
-  // to call an older one ends as a call to an actor that never was.
-  static constexpr size_t kEpitaphsMax = 100'000;
-  void remove_cell(ActorIndex index, std::string epitaph);
-  // A new index for an actor that this node creates (here or elsewhere); the first of `count`.
+  // The actor has ended; `epitaph` is what later callers are told. Of ever so many actors, the last
+  // Directory::kEpitaphsMax have one; to call an older one ends as a call to an actor that never was.
+  void remove_cell(ActorIndex index, Failure epitaph);
+  // An actor of this node has failed, as its cell says at once, and once; remove_cell() may come later. If no caller is
+  // told for a second, a line on stderr says it, for all kinds of actors. `why` is what end_of_actor() has made.
+  void actor_failed(const Failure& why);
+  // Any thread: says now what would be said later. For the end of a process.
+  void report_failures();
+  // Any thread. All are ending: that others were faster, and get no messages any more, is no failure of an actor here.
+  void note_ending() { ending_.store(true, std::memory_order_relaxed); }
+  bool is_ending() const { return ending_.load(std::memory_order_relaxed); }
+  // The record of an actor's end (kActor, kActorStopped), as callers get it. `rank`: in its own mesh; -1: not known.
+  Failure end_of_actor(ActorIndex index, int64_t rank, Failure::Kind kind, std::string why) const;
+  // Who has spawned this actor, from its spawn until remove_cell(); the index is 0 for no actor (the client). None: it is
+  // not here, or it was not spawned.
+  std::optional<ActorId> owner_of(ActorIndex index) const;
+  void remove_port(ActorIndex index);
+  std::optional<Failure> epitaph(ActorIndex index) const;  // none: it lives, or is not remembered
+  // A new index for an actor that this node creates (here or elsewhere); the first of `count` (base/ids.h).
   ActorIndex new_actor_index(uint32_t count = 1);
 
   // ---- Answering ----
   // kReply or kReplyError to the sender of `request`; nothing if it wants none.
   void reply(const FrameHeader& request, NodeId from, FrameKind kind, Outgoing& outgoing);
   // Answers any message that an actor will not handle: failure to a request, kUndeliverable to a one-way message.
-  void refuse(const Message& message, std::string_view why);
+  void refuse(const Message& message, const Failure& why);
+  // kReplyFailed to the sender of `request`.
+  void reply_failed(const FrameHeader& request, NodeId from, const Failure& why);
 
   // ---- LinkSink ----
   void on_frame(Link& link, MessagePtr message) override;
@@ -124,102 +166,43 @@ class Node final : public LinkSink {
   void on_closed(Link& link, const Error& why) override;
 
  private:
-  struct Slot {
-    uint32_t generation = 1;
-    int64_t deadline_ns = 0;  // 0: none
-    std::shared_ptr<PendingCall> call;
-  };
-  std::vector<std::shared_ptr<Link>> take_dead_links();  // links_mutex_ held
+  bool send_on(Link& link, NodeId node, const Outgoing& outgoing, bool control);
+  bool arrived_by_route(Link& link, Message& message, bool control);
+  void forward(Link& link, const Message& message, bool control);
+  void refuse_routed(Link& link, const Message& message, const FrameRoute& route, std::string_view why);
   void dispatch(MessagePtr message);
   void deliver(MessagePtr message);
-  void on_reply(MessagePtr message);
+  bool keep_early(MessagePtr& message);  // true: look again, its actor has come
   void on_spawn(MessagePtr message);
-  void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, std::string_view why);
+  uint64_t time_left_ns(int64_t deadline_ns);
+  void give_up(NodeId node, const std::string& why);
+  void tell_those_behind(NodeId node, const Failure& reason);
+  void refuse_lost(const Message& message);
+  void forward_lost(Link& link, const Message& message, const FrameRoute& route);
+  void way_lost(NodeId node, Failure why);
+  void refuse_cast(const Members& members, const Outgoing& outgoing, const std::string& why);
+  void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, const Failure& why);
   // The same for what could not be sent to its node: told when it is known what the node died of.
   void unsent(ActorIndex sender, const ActorId& dest);
-  uint64_t open_slot(std::shared_ptr<PendingCall> call, int64_t deadline_ns);
-  Slot find_slot(uint64_t token);  // without a call: it is closed
-  void expire(uint64_t token);
-  void answer(uint64_t token, uint32_t rank, MessagePtr reply);
-  void fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply);
-  void fail_owed(const std::function<bool(NodeId)>& owed_by, const std::string& why);
-  // Takes a message whose actor does not exist (yet): keeps it if the actor's spawn may still come, or else says why
-  // not.
-  bool keep_early(MessagePtr& message, std::string* epitaph);
-  void refuse_early(const std::function<bool(ActorIndex)>& of, const std::string& why);
-  bool spawn_lazy(ActorIndex index);
-  void write_epitaph(ActorIndex index, std::string text);  // cells_mutex_ held
-  void on_room(const ActorId& actor, bool has_room);
 
   const NodeId id_;
   Driver& driver_;
+  Timers& timers_;
   const Hooks hooks_;
   CellFactory* factories_[kCellKinds] = {};
-
-  mutable std::mutex links_mutex_;
-  std::unordered_map<NodeId, std::shared_ptr<Link>> routes_;
-  std::vector<std::shared_ptr<Link>> all_links_;  // also those that only receive
-  std::unordered_map<NodeId, std::string> down_;
-  struct Unsent {
-    ActorIndex sender;
-    ActorId dest;
-  };
-  std::vector<Unsent> unsent_;  // to nodes whose link has broken, and that are not down yet
-  std::atomic<bool> any_down_{false};
+  std::atomic<uint64_t> next_number_{kFirstNumber};
   std::atomic<uint64_t> message_bytes_max_{kMessageBytesMax};
-  bool closing_ = false;
+  std::atomic<bool> ending_{false};
 
-  mutable std::mutex cells_mutex_;
-  std::unordered_map<ActorIndex, std::shared_ptr<Cell>> cells_;
-  std::unordered_map<ActorIndex, std::string> epitaphs_;
-  std::deque<ActorIndex> epitaph_order_;  // oldest first: the last kEpitaphsMax are kept
-  // Came before their actor's spawn, from other senders.
-  std::unordered_map<ActorIndex, std::vector<MessagePtr>> early_;
-  std::unordered_map<ActorIndex, MessagePtr> lazy_;  // their spawns; null while it is being made
-  std::atomic<uint64_t> next_index_;
-
-  std::mutex held_mutex_;
-  std::unordered_set<ActorId> held_;  // actors of any node that asked us to hold back
-  std::atomic<bool> any_held_{false};
-
-  std::mutex slots_mutex_;
-  std::vector<Slot> slots_;
-  std::vector<uint32_t> free_slots_;
-  Deadlines deadlines_;
-};
-
-// One sender's wait until members have room. It gives way only to half of what made it wait.
-class RoomWait {
- public:
-  RoomWait(Node& node, const Members& members) : node_(node), members_(members) {}
-
-  bool over() const { return node_.has_room(members_, backlog_max_); }
-  // There is none: until when to sleep before over() is asked again, on the monotonic clock.
-  int64_t next_look_ns();
-  // True once, when it has taken kSlowNs: time to say for whom.
-  bool is_slow();
-  static void say_slow(const std::string& receiver);
-
- private:
-  // Looks become rarer from the first of these to the second. At half of Inflow::kBytesMax a receiver has work for longer.
-  static constexpr int64_t kLookNs = 500'000, kLookMaxNs = 16'000'000;
-  static constexpr int64_t kSlowNs = 5'000'000'000;
-
-  Node& node_;
-  const Members& members_;
-  uint64_t backlog_max_ = Node::kBacklogMax;
-  int64_t start_ns_ = 0;
-  int64_t look_ns_ = kLookNs;
-  bool told_ = false;
+  // In the order of their locks (base/lock_order.h); the node itself has none.
+  const std::unique_ptr<Directory> directory_;
+  const std::unique_ptr<Routes> routes_;
+  const std::unique_ptr<Flow> flow_;
+  const std::unique_ptr<Calls> calls_;
+  const std::unique_ptr<UnobservedFailures> unobserved_;  // of actors; its lock guards a leaf
 };
 
 // Of a kUndeliverable frame: whom the message was for; none if the frame does not say.
 ActorId undeliverable_dest(const Message& message);
-
-// What a call past its deadline is answered with (see Node::cast).
-MessagePtr make_expired(uint64_t token, uint32_t rank, std::string_view text);
-
-// The failure that a rank gets when its process is gone.
-MessagePtr make_failure(uint64_t token, uint32_t rank, std::string_view why);
 
 }  // namespace monarch

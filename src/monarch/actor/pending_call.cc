@@ -71,15 +71,27 @@ void PendingCall::remove_waiter(Waiter& waiter) {
   std::erase(waiters_, &waiter);
 }
 
-void PendingCall::observe(uint32_t arrivals, std::function<void()> observer) {
+uint64_t PendingCall::observe(uint32_t arrivals, std::function<void()> observer) {
+  uint64_t number;
   {
     std::lock_guard lock(mutex_);
+    number = ++observers_seen_;
     if (!reached(arrivals)) {
-      observers_.push_back({arrivals, std::move(observer)});
-      return;
+      observers_.push_back({number, arrivals, std::move(observer)});
+      return number;
     }
   }
   observer();
+  return number;
+}
+
+void PendingCall::forget_observer(uint64_t observer) {
+  Observer last;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(observers_, observer, &Observer::number);
+  if (found == observers_.end()) return;
+  last = std::move(*found);
+  observers_.erase(found);
 }
 
 }  // namespace monarch

@@ -8,17 +8,11 @@
 #include <mutex>
 #include <vector>
 
-#include "monarch/base/ids.h"
+#include "monarch/actor/members.h"
 #include "monarch/loop/driver.h"
 #include "monarch/net/message.h"
 
 namespace monarch {
-
-// The actors that a mesh view is made of, by rank. Immutable; shared by the view and the calls that are under way on
-// it.
-struct Members {
-  std::vector<ActorId> ids;
-};
 
 class PendingCall {
  public:
@@ -49,8 +43,10 @@ class PendingCall {
   void remove_waiter(Waiter& waiter);
 
   // Runs `observer` once, when `arrivals` answers are here or (if `arrivals` is 0) the call is decided; at once if that
-  // is so already. On whatever thread fills the slot: it must not block nor take the GIL.
-  void observe(uint32_t arrivals, std::function<void()> observer);
+  // is so already. On whatever thread fills the slot: it must not block nor take the GIL. Returns what forget_observer()
+  // takes; that drops an observer that has not begun to run.
+  uint64_t observe(uint32_t arrivals, std::function<void()> observer);
+  void forget_observer(uint64_t observer);
 
   // When its ranks will have been given up (Node::cast), on the monotonic clock; 0: never. Set before it is sent.
   int64_t deadline_ns() const { return deadline_ns_; }
@@ -64,6 +60,7 @@ class PendingCall {
 
  private:
   struct Observer {
+    uint64_t number;
     uint32_t arrivals;
     std::function<void()> run;
   };
@@ -80,6 +77,7 @@ class PendingCall {
   std::vector<uint32_t> order_;
   std::vector<Waiter*> waiters_;
   std::vector<Observer> observers_;
+  uint64_t observers_seen_ = 0;
 };
 
 }  // namespace monarch

@@ -6,10 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "monarch/actor/calls.h"
+#include "monarch/actor/directory.h"
+#include "monarch/base/forked.h"
+
 namespace monarch {
 
 namespace {
-constexpr char kClosed[] = "the port is closed: its receiver is gone";
 
 FrameKind kind_of(uint32_t method) {
   switch (method & ~uint32_t{kPortRanked}) {
@@ -42,7 +45,7 @@ class PortCell final : public Cell {
       }
     }
     if (wait) return hand_over(*wait, std::move(message));
-    if (message) node_.refuse(*message, kClosed);
+    if (message) node_.refuse(*message, Directory::kPortClosed);
   }
 
   void on_node_closed(std::string_view why) override {
@@ -104,7 +107,7 @@ class PortCell final : public Cell {
     for (MessagePtr& message : rest) {
       message->header.kind = FrameKind::kOneway;
       message->header.token = 0;
-      node_.refuse(*message, kClosed);
+      node_.refuse(*message, Directory::kPortClosed);
     }
   }
 
@@ -133,7 +136,7 @@ class PortCell final : public Cell {
 
   Node& node_;
   Inflow inflow_;
-  std::mutex mutex_;
+  Mutex mutex_{LockRank::kPort};
   std::deque<MessagePtr> queue_;  // by header.token
   uint64_t arrived_ = 0;          // number of the last message, its header.token here
   std::deque<std::weak_ptr<PortWait>> waits_;
@@ -146,6 +149,7 @@ PortWait::PortWait(std::shared_ptr<const Members> members, std::shared_ptr<PortR
     : PendingCall(std::move(members)), port_(std::move(port)) {}
 
 PortWait::~PortWait() {
+  if (in_forked_child()) return;
   abandon();  // what an await that was cancelled has begun
   if (!seen_) port_->cell_->take_back(take(0));
 }
@@ -163,7 +167,8 @@ std::shared_ptr<PortReceiver> PortReceiver::open(Node& node, std::shared_ptr<Inf
 }
 
 PortReceiver::~PortReceiver() {
-  node_.remove_cell(address().index, kClosed);
+  if (in_forked_child()) return;
+  node_.remove_port(address().index);
   cell_->close();
 }
 

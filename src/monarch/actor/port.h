@@ -18,7 +18,7 @@ namespace monarch {
 enum PortMethod : uint32_t {
   kPortValue = 0,
   kPortError = 1,    // an error, as the body of kReplyError
-  kPortFailure = 2,  // text, as the body of kReplyFailed
+  kPortFailure = 2,  // a Failure, as the body of kReplyFailed
   kPortRanked = 4,   // added to these
 };
 

@@ -3,8 +3,18 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <mutex>
 
 namespace monarch {
+
+struct ActorRegistry::Classes {
+  std::mutex mutex;
+  std::map<std::string, ActorClass, std::less<>> by_name;  // nodes never move
+};
+
+ActorRegistry::ActorRegistry() : classes_(*new Classes) {}
 
 ActorRegistry& ActorRegistry::instance() {
   static ActorRegistry& registry = *new ActorRegistry;  // never destroyed: actors may be called while statics end
@@ -12,21 +22,21 @@ ActorRegistry& ActorRegistry::instance() {
 }
 
 void ActorRegistry::add(ActorClass actor_class) {
-  std::lock_guard lock(mutex_);
-  auto [at, is_new] = classes_.try_emplace(actor_class.name, actor_class);
+  std::lock_guard lock(classes_.mutex);
+  auto [at, is_new] = classes_.by_name.try_emplace(actor_class.name, actor_class);
   if (!is_new && *at->second.type != *actor_class.type) at->second.ambiguous = true;
 }
 
 const ActorClass* ActorRegistry::find(std::string_view name) const {
-  std::lock_guard lock(mutex_);
-  auto found = classes_.find(name);
-  return found == classes_.end() ? nullptr : &found->second;
+  std::lock_guard lock(classes_.mutex);
+  auto found = classes_.by_name.find(name);
+  return found == classes_.by_name.end() ? nullptr : &found->second;
 }
 
 std::vector<std::string> ActorRegistry::names() const {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(classes_.mutex);
   std::vector<std::string> names;
-  for (const auto& [name, entry] : classes_) names.push_back(name);
+  for (const auto& [name, entry] : classes_.by_name) names.push_back(name);
   return names;
 }
 

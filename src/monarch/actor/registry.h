@@ -2,9 +2,7 @@
 // MONARCH_ACTOR fills it before main() or while a shared library is loaded.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <typeinfo>
@@ -50,8 +48,9 @@ class ActorRegistry {
   Result<std::vector<std::string>> load_library(const std::string& path);
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::string, ActorClass, std::less<>> classes_;  // nodes never move
+  struct Classes;
+  ActorRegistry();
+  Classes& classes_;
 };
 
 namespace internal {

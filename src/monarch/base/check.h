@@ -1,15 +1,9 @@
 // CHECK: a broken invariant ends the process with a message, in release builds too (DESIGN section 10).
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
-
 namespace monarch::internal {
 
-[[noreturn]] inline void check_failed(const char* file, int line, const char* condition) {
-  std::fprintf(stderr, "monarch: %s:%d: CHECK failed: %s\n", file, line, condition);
-  std::abort();
-}
+[[noreturn]] void check_failed(const char* file, int line, const char* condition);
 
 }  // namespace monarch::internal
 

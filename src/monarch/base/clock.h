@@ -10,9 +10,27 @@ inline constexpr int64_t kNoDeadline = INT64_MAX;
 // Monotonic nanoseconds since an arbitrary start.
 int64_t monotonic_ns();
 
-// A counter that moves by a few thousand in a microsecond, read in a third of the time that monotonic_ns() takes: for
-// "not more often than about every so many", where nothing depends on how often.
-inline uint64_t cpu_ticks() { return __builtin_ia32_rdtsc(); }
+// A counter of the processor, read in a third of the time that monotonic_ns() takes, and how many of them make about a
+// microsecond: for "not more often than about every so many", where nothing depends on how often.
+uint64_t cpu_ticks();
+uint64_t cpu_ticks_per_us();
+
+// For what is to happen about every so many microseconds at most, where nothing depends on how often. One thread's.
+class NowAndThen {
+ public:
+  explicit NowAndThen(uint64_t every_us) : every_ticks_(every_us * cpu_ticks_per_us()) {}
+  // Whether it is time; then it has been.
+  bool due() {
+    const uint64_t now_ticks = cpu_ticks();
+    if (now_ticks - last_ticks_ < every_ticks_) return false;
+    last_ticks_ = now_ticks;
+    return true;
+  }
+
+ private:
+  const uint64_t every_ticks_;
+  uint64_t last_ticks_ = 0;
+};
 
 // What timed decisions are given instead of the clock, so that the simulator can drive them.
 class Clock {

@@ -1,13 +1,13 @@
 // Copies of what is larger than the caches.
 #pragma once
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+
+#include "monarch/base/arch.h"
 
 namespace monarch {
 
@@ -39,12 +39,10 @@ inline void copy_streamed(void* to, const void* from, size_t size) {
   std::memcpy(out, in, head);
   out += head, in += head, size -= head;
   for (; size >= kLine; out += kLine, in += kLine, size -= kLine) {
-    _mm_prefetch(reinterpret_cast<const char*>(in) + kAhead, _MM_HINT_T0);  // beyond the end it does nothing
-    __m128i line[4];
-    for (int i = 0; i < 4; ++i) line[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in) + i);
-    for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(out) + i, line[i]);
+    arch::prefetch(in + kAhead);  // beyond the end it does nothing
+    arch::stream_line(out, in);
   }
-  _mm_sfence();  // the stores are seen before what is published after them
+  arch::stream_fence();  // the stores are seen before what is published after them
   std::memcpy(out, in, size);
 }
 

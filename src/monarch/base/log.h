@@ -1,11 +1,23 @@
-// One line to stderr, written with one system call so that lines of several threads and processes never mix.
+// Lines to stderr, for the person in front of it. Nobody who logs waits for a reader: lines go through a bounded queue to
+// a thread of their own (base/log_writer.h), and what finds no room there is counted.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 namespace monarch {
 
-// Prints "monarch: <line>\n". Thread-safe; never blocks on a lock.
+// Prints "monarch: <line>\n", with one system call while it is short (4 KiB), so that lines of several threads and
+// processes do not mix. Any thread; with any lock held.
 void log_line(std::string_view line);
+
+// For lines that others can bring about as often as they like: of each `kind`, a literal that says in a few words what
+// happens ("refused a connection"), ten in a second are printed, then the number of the others: "refused a connection:
+// 33990 more times within a second". Any thread.
+void log_line_limited(const char* kind, std::string_view line);
+
+// Waits until all is printed, at most `limit_ns`. false: something is not. exit() does so itself; who calls _exit() does it
+// before. Any thread but the reactor.
+bool flush_log(int64_t limit_ns = 200'000'000);
 
 }  // namespace monarch

@@ -18,6 +18,7 @@ enum class ErrorCode {
   kUnsupported,  // will never work here
   kMalformed,    // bytes that do not decode: drop their sender
   kDeadline,     // the time that the caller allowed is over
+  kRefused,      // the other side has answered, and what is wanted is not there: do not ask again
 };
 
 struct Error {

@@ -11,8 +11,12 @@
 #include <iostream>
 #include <stdexcept>
 
+#include "monarch/actor/native_cell.h"
+#include "monarch/base/forked.h"
 #include "monarch/base/log.h"
-#include "monarch/host/guard.h"
+#include "monarch/host/runtime.h"
+#include "monarch/host/start/bootstrap.h"
+#include "monarch/host/start/guard.h"
 
 extern char** environ;
 
@@ -28,6 +32,7 @@ std::atomic<Runtime*> innermost{nullptr};
 
 [[noreturn]] void fail_worker(const std::string& why) {
   log_line("a worker cannot start: " + why);
+  flush_log();
   _exit(1);
 }
 
@@ -58,8 +63,10 @@ std::atomic<Runtime*> innermost{nullptr};
   while (!(*process)->wait_for_stop(kStopPollNs)) {
   }
   // Actors may be busy, and cannot be joined: what they have printed goes out, the rest ends with the process.
+  (*process)->node().report_failures();
   std::cout.flush();
   std::fflush(nullptr);
+  flush_log();
   _exit(0);
 }
 
@@ -87,8 +94,8 @@ Runtime::Runtime(int argc, char** argv, Options options) {
   argv_.emplace_back(kWorkerMark);
   ProcessRuntime::Options process_options;
   process_options.transport = options.transport;
-  process_options.on_undeliverable = [](const std::string& why) {
-    log_line("a message of main() could not be delivered: " + why);
+  process_options.on_undeliverable = [](const ActorId&, const Failure& why) {
+    log_line("a message of main() could not be delivered: " + why.text());
   };
   auto process = ProcessRuntime::make_root(std::move(process_options));
   if (!process) throw std::runtime_error(process.error().message);
@@ -99,6 +106,13 @@ Runtime::Runtime(int argc, char** argv, Options options) {
 
 Runtime::~Runtime() {
   innermost.store(outer_);
+  if (!in_forked_child() && !process_->reactor().has_its_descriptors()) {
+    // This program has closed them (closefrom()): threads sleep that nobody can wake, and the numbers may be anybody's. The
+    // guard ends what was started.
+    static_cast<void>(process_.release());
+    static_cast<void>(actors_.release());
+    return;
+  }
   process_->shutdown(kGraceNs);
   actors_.reset();
 }
@@ -164,7 +178,9 @@ ProcMesh HostMesh::spawn_procs(const Dims& dims, const std::string& name) const 
     launch.env = env;
     launch.output.mesh = name;
     launch.output.rank = dims.empty() ? -1 : static_cast<int64_t>(rank);
-    launch.label = "rank " + Point(static_cast<int64_t>(rank), extent).to_string() + " of procs '" + name + "'";
+    const Point point(static_cast<int64_t>(rank), extent);
+    launch.coordinates = point.coordinates();
+    launch.label = "rank " + point.to_string() + " of procs '" + name + "'";
   }
   auto nodes = runtime_->process_->host().spawn(launches);
   if (!nodes) throw std::runtime_error("spawn_procs: " + nodes.error().message);

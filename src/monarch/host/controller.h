@@ -6,11 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "monarch/actor/native_cell.h"
-#include "monarch/host/runtime.h"
 #include "monarch/mesh/proc_mesh.h"
 
 namespace monarch {
+
+class NativeFactory;   // actor/native_cell.h
+class ProcessRuntime;  // host/runtime.h
 
 using Dims = std::vector<std::pair<std::string, int64_t>>;  // {{"hosts", 2}, {"gpus", 8}}, outermost first
 
@@ -41,7 +42,7 @@ class Runtime final : public ProcOwner {
  public:
   struct Options {
     uint32_t actor_threads = 0;  // of each process; 0: the number of cores, at most 4
-    Transport transport = Transport::kShm;
+    std::string transport = "shm";  // one of net/transports.h
   };
 
   Runtime(int argc, char** argv) : Runtime(argc, argv, Options{}) {}

@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "monarch/host/token_file.h"
+#include "monarch/base/system.h"
+#include "monarch/host/membership/token_file.h"
+#include "monarch/actor/calls.h"
 #include "monarch/testing/runtime_fixture.h"
 
 namespace monarch {
@@ -60,9 +62,20 @@ class Guests : public RuntimeFixture {
     guest.note_answer(**call, nodes);
     return Ok{};
   }
+  // Of a call from the guest: what was sent comes back whole, or somebody says that there was no memory for it.
+  void expect_echo_or_no_memory(const std::shared_ptr<const Members>& members, const std::string& large) {
+    try {
+      const auto answer = call_from(*guest_, members, kEcho, "large", large);
+      const std::string text = text_at_guest(answer);
+      if (text.find("memory") != std::string::npos) return;
+      EXPECT_EQ(text, "large");
+      EXPECT_TRUE(answer->complete() && has_part(*answer->reply(0), large));
+    } catch (const std::bad_alloc&) {  // it was this process, which says so at once
+    }
+  }
   std::string text_at_guest(const std::shared_ptr<PendingCall>& pending, uint32_t rank = 0) {
     if (!drive_until(guest_->driver(), [&] { return pending->complete(); })) return "no answer";
-    return std::string(pending->reply(rank)->text());
+    return (reply_text(*pending->reply(rank)));
   }
   // Workers, published, that the guest may call.
   std::shared_ptr<const Members> shared_actors(int count) {
@@ -81,7 +94,9 @@ TEST_P(Guests, CallWorkersOfAnotherJob) {
   const auto members = shared_actors(2);
   EXPECT_EQ(text_at_guest(call_from(*guest_, members, kEcho, "hello"), 1), "hello");
   const std::string large(3 << 20, 'x');  // through the arena, both ways
-  EXPECT_EQ(text_at_guest(call_from(*guest_, members, kEcho, large)), large);
+  const auto answer = call_from(*guest_, members, kEcho, "large", large);
+  EXPECT_EQ(text_at_guest(answer), "large");
+  EXPECT_TRUE(has_part(*answer->reply(0), large));
   EXPECT_EQ(text(call(members, kEcho, "and its own")), "and its own");
 }
 
@@ -113,7 +128,9 @@ TEST_P(Guests, ADeathBeforeTheyCameIsKnownToThem) {
   ASSERT_TRUE(publish());
   ASSERT_TRUE(introduce(*guest_, root_->job_address(), nodes_of(*members)).ok());
   std::string why;
-  EXPECT_TRUE(guest_->node().is_down(members->ids[0].node, &why));
+  const FailurePtr failure = guest_->node().why_down(members->ids[0].node);
+  ASSERT_NE(failure, nullptr);
+  why = failure->text();
   EXPECT_NE(why.find("non-zero code 5 (rank 0, pid "), std::string::npos) << why;
 }
 
@@ -171,6 +188,54 @@ TEST_P(Guests, TheirEndTouchesNobodyAndNothingOfThemStays) {
   }
   EXPECT_LE(root_->node().links().size(), links + 1);
   EXPECT_LE(entries("/proc/self/fd"), fds + 8);
+}
+
+// Any one call, in the process of both scripts: who visits finds what it looks for, or is told of the shortage, and nobody
+// is taken for dead.
+TEST_P(Guests, AnyOneCallThatFailsInAVisitIsWaitedOutOrTold) {
+  const std::string large(3 << 20, 'x');
+  const auto members = actors(spawn(1));
+  ASSERT_TRUE(publish());
+  const int step = testing::short_form() ? 5 : 1;
+  bool reached = true;
+  for (uint64_t nth = 1; reached; nth += step) {
+    SCOPED_TRACE(nth);
+    sys::fail_nth(nth);
+    const Status introduced = introduce(*guest_, root_->job_address(), nodes_of(*members));
+    if (introduced.ok()) {
+      expect_echo_or_no_memory(members, large);
+    } else {
+      EXPECT_TRUE(names_shortage(introduced.error().message)) << introduced.error().message;
+    }
+    reached = sys::calls_seen() >= nth;
+    sys::fail_nth(0);
+    ASSERT_TRUE(introduce(*guest_, root_->job_address(), nodes_of(*members)).ok());
+    ASSERT_EQ(text_at_guest(call_from(*guest_, members, kEcho, "well")), "well");
+    ASSERT_EQ(text(call(members, kEcho, "well")), "well");
+    guest_->shutdown(0);
+    guest_ = new_script();
+  }
+}
+
+// The same in the process that is visited.
+TEST_P(Guests, AnyOneCallThatFailsInWhoIsVisitedHindersNobody) {
+  const std::string large(3 << 20, 'x');
+  const auto members = shared_actors(1);
+  const int step = testing::short_form() ? 3 : 1;
+  bool reached = true;
+  for (uint64_t nth = 1; reached; nth += step) {
+    SCOPED_TRACE(nth);
+    ASSERT_TRUE(wait(call(members, kFailNthCall, {reinterpret_cast<const char*>(&nth), sizeof nth})));
+    expect_echo_or_no_memory(members, large);
+    auto counted = call(members, kCallsSeen);
+    ASSERT_TRUE(wait(counted));
+    uint64_t seen;
+    std::memcpy(&seen, counted->reply(0)->body.data(), sizeof seen);
+    reached = seen >= nth;
+    guest_->shutdown(0);
+    guest_ = new_script();
+    ASSERT_TRUE(introduce(*guest_, root_->job_address(), nodes_of(*members)).ok());
+  }
 }
 
 TEST_P(Guests, AHandleIsRefusedWithAWordOnWhatToDo) {

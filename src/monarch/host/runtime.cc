@@ -6,138 +6,242 @@
 #include <chrono>
 #include <condition_variable>
 
+#include "monarch/actor/pending_call.h"
+#include "monarch/actor/calls.h"
 #include "monarch/base/log.h"
-#include "monarch/host/token_file.h"
+#include "monarch/base/system.h"
+#include "monarch/host/membership/token_file.h"
+#include "monarch/net/shm/arena_budget.h"
 
 namespace monarch {
 
 namespace {
 
-// How long a node that is not ours waits for the host that started it to say how it ended.
-constexpr int64_t kNoticeLimitNs = 300'000'000;
 // How long a process that was asked to end waits for what was sent to it before.
 constexpr int64_t kStopDrainNs = 1'000'000'000;
+// How long a process whose owner is gone may take to end by itself.
+constexpr int64_t kOrphanLimitNs = 1'000'000'000;
+
+// What a process may have that has no share of the job's memory, since there are more processes than shares.
+constexpr uint64_t kArenaWithoutShare = uint64_t{64} << 20;
 
 uint64_t default_arena_bytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 4;
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
+}
+
+uint64_t arena_bytes(const ProcessRuntime::Options& options) {
+  return options.arena_bytes_max != 0 ? options.arena_bytes_max : default_arena_bytes();
 }
 
 // A script may have been started without stdin, stdout or stderr. Descriptors of ours must not take their numbers: what
 // prints would write into them.
-void fill_standard_descriptors() {
+Status fill_standard_descriptors() {
   for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
-    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);  // takes the lowest free number
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    UniqueFd lowest = sys::open_file("/dev/null", O_RDWR);
+    if (!lowest) return sys::shortage_error("give this process a stream that it has not");
+    fcntl(lowest.release(), F_SETFD, 0);  // as any other standard stream: what it starts has it too
   }
+  return Ok{};
 }
 
 }  // namespace
 
-void ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBell bell, OutputRoute output,
-                           Options options) {
+Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBell bell, UniqueFd budget_fd,
+                             OutputRoute output, Options options) {
   jobs_ = std::make_unique<Jobs>(identity);
   job_address_ = std::move(address);
   job_address_text_ = job_address_.to_text();
   bell_ = std::move(bell);
-  arena_ = std::make_shared<Arena>(options.arena_bytes_max != 0 ? options.arena_bytes_max : default_arena_bytes());
-  driver_ = std::make_unique<Driver>(reactor_, bell_.bell(), bell_.event_fd.get());
-  connector_ =
-      std::make_unique<Connector>(ShmContext{reactor_, *driver_, arena_}, bell_, identity, options.transport);
+  budget_fd_ = std::move(budget_fd);
+  auto budget = JobBudget::join(budget_fd_.get());
+  on_stop_ = std::move(options.on_stop);
+  arena_ = budget ? std::make_shared<Arena>(arena_bytes(options), reactor_.get(), std::move(*budget))
+                  : std::make_shared<Arena>(kArenaWithoutShare, reactor_.get());
+  received_ = std::make_shared<Received>(*reactor_);
+  auto driver = Driver::make(*reactor_, bell_.bell(), bell_.event_fd.get());
+  if (!driver) return driver.error();
+  driver_ = std::move(*driver);
+  connector_ = std::make_unique<Connector>(
+      *reactor_, make_transports(ShmContext{*reactor_, *driver_, arena_, received_}, bell_), options.transport, identity);
   Node::Hooks hooks;
   hooks.dial = [this](NodeId node) { return connector_->dial(node); };
   hooks.on_control = [this](Link& link, MessagePtr message) { on_control(link, std::move(message)); };
-  hooks.on_down = [this](NodeId node, const std::string& why) { on_down(node, why); };
-  hooks.on_link_lost = [this](NodeId node, const Error& why) { return on_link_lost(node, why); };
-  hooks.after = [this](int64_t delay_ns, std::function<void()> task) { reactor_.after(delay_ns, std::move(task)); };
+  hooks.on_link_lost = [this](NodeId node, const Error& why) {
+    on_link_lost(node, why);
+    return true;
+  };
+  hooks.on_way_lost = [this](NodeId node, FailurePtr why) { deaths_->way_lost(node, std::move(why)); };
   hooks.on_undeliverable = std::move(options.on_undeliverable);
   if (output_) {
     hooks.on_answered = [this](int64_t waited_ns) {
       if (output_->is_behind_after(waited_ns)) output_->catch_up();
     };
   }
-  node_ = std::make_unique<Node>(identity.node, *driver_, std::move(hooks));
+  node_ = std::make_unique<Node>(identity.node, *driver_, *reactor_, std::move(hooks));
   Connector::Events events;
   events.on_accepted = [this](std::shared_ptr<Link> link, bool guest) {
     if (guest) jobs_->add_guest(link->peer());
     node_->add_link(std::move(link));
   };
   events.identity_for = [this](NodeId node) { return jobs_->identity_for(node); };
+  events.is_down = [this](NodeId node) { return node_->is_down(node); };
   connector_->set_sink(*node_, std::move(events));
-  host_ = std::make_unique<Host>(reactor_, *node_, *connector_, job_address_, std::move(output));
+  deaths_ = std::make_unique<DeathWatch>(*reactor_, *node_, death_hooks());
+  host_ = std::make_unique<Host>(*reactor_, *node_, *connector_, *deaths_, budget_fd_.get(), job_address_,
+                                 std::move(output));
+  return Ok{};
+}
+
+Status ProcessRuntime::start() {
+  if (!reactor_->start()) return sys::shortage_error("start the thread of the reactor");
+  watch_forks(*this);
+  return Ok{};
+}
+
+DeathWatch::Hooks ProcessRuntime::death_hooks() {
+  DeathWatch::Hooks hooks;
+  hooks.kill = [this](NodeId child) { host_->kill(child); };
+  hooks.on_buried = [this](NodeId node) { host_->on_buried(node); };
+  hooks.stop_orphans = [this](const std::vector<NodeId>& nodes) { host_->stop_orphans(nodes); };
+  hooks.end_self = [this](const std::string& reason) {
+    request_stop(reason, 0);
+    reactor_->after(kOrphanLimitNs, [] { _exit(1); });
+  };
+  hooks.last_lines = [this](NodeId node, uint32_t lines) { return host_->last_lines(node, lines); };
+  hooks.is_guest = [this](NodeId node) { return reception_ && jobs_->is_guest(node); };
+  hooks.is_foreign = [this](NodeId node) { return jobs_->is_foreign(node); };
+  return hooks;
+}
+
+// All that every other part is given.
+Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::with_reactor() {
+  sys::manage_descriptor_limit();
+  auto reactor = Reactor::make();
+  if (!reactor) return reactor.error();
+  return std::unique_ptr<ProcessRuntime>(new ProcessRuntime(std::move(*reactor)));
 }
 
 Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options options) {
-  fill_standard_descriptors();
+  if (auto filled = fill_standard_descriptors(); !filled) return filled.error();
+  auto made = with_reactor();
+  if (!made) return made.error();
+  std::unique_ptr<ProcessRuntime> runtime = std::move(*made);
   Identity identity;
   SystemRandom random;
-  identity.node = new_node_id(random);
+  identity.key = NodeKey::make(random);
+  identity.node = identity.key.id();
   fill_random(identity.job.data(), identity.job.size());
   fill_random(identity.token.data(), identity.token.size());
   auto bell = OwnBell::make();
   if (!bell) return bell.error();
-  auto pump = OutputPump::make(options.stdout_fd, options.stderr_fd);
+  auto budget = JobBudget::make(arena_bytes(options));
+  if (!budget) return budget.error();
+  auto pump = OutputPump::make(*runtime->reactor_, options.stdout_fd, options.stderr_fd);
   if (!pump) return pump.error();
-  std::unique_ptr<ProcessRuntime> runtime(new ProcessRuntime);
   runtime->output_ = std::move(*pump);
-  OutputRoute output(runtime->output_->route_socket(), [starting = runtime->output_.get()] { starting->start(); });
-  runtime->build(identity, JobAddress::of_this_script(identity.job, identity.node), std::move(*bell),
-                 std::move(output), std::move(options));
-  runtime->reception_ = std::make_shared<Reception>(runtime->reactor_, *runtime->node_, *runtime->host_,
-                                                    runtime->job_address_, identity.token);
+  UniqueFd route = runtime->output_->route_socket();
+  if (!route) return sys::shortage_error("show what workers print");
+  OutputRoute output(std::move(route), [shows = runtime->output_.get()] { return shows->start(); });
+  auto address = JobAddress::of_this_script(identity.job, identity.node);
+  if (!address) return address.error();
+  auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(*budget), std::move(output),
+                              std::move(options));
+  if (!built) return built.error();
+  runtime->reception_ = std::make_shared<Reception>(
+      *runtime->reactor_, *runtime->node_, [host = runtime->host_.get()] { host->start_guard(); },
+      [deaths = runtime->deaths_.get()](NodeId node) { return deaths->why_down(node); }, runtime->job_address_,
+      identity.token);
   runtime->node_->add_cell(Reception::id_of(identity.node).index, runtime->reception_);
   if (auto listening = runtime->connector_->listen(); !listening) return listening.error();
-  runtime->reactor_.start();
+  if (auto started = runtime->start(); !started) return started.error();
   return runtime;
 }
 
 Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
     const Bootstrap& bootstrap, BootstrapFds fds, Options options,
     const std::function<void(ProcessRuntime&)>& wire) {
-  const Identity identity{bootstrap.node, bootstrap.job, bootstrap.token};
+  const Identity identity{bootstrap.key.id(), bootstrap.key, bootstrap.job, bootstrap.token};
   auto address = JobAddress::parse(bootstrap.address);
   if (!address) return address.error();
-  auto bell = OwnBell::adopt(std::move(fds[kFdBell]), std::move(fds[kFdEvent]));
+  ChildEnds ends = take_ends(fds);
+  auto bell = OwnBell::adopt(std::move(ends.bell), std::move(ends.event));
   if (!bell) return bell.error();
-  options.transport = bootstrap.transport == "unix" ? Transport::kUnix : Transport::kShm;
-  std::unique_ptr<ProcessRuntime> runtime(new ProcessRuntime);
+  if (!is_transport_name(bootstrap.transport)) {
+    return Error{ErrorCode::kUnsupported, "the script wants the transport '" + bootstrap.transport +
+                                              "', and there are only: " + transport_names()};
+  }
+  options.transport = bootstrap.transport;
+  auto made = with_reactor();
+  if (!made) return made.error();
+  std::unique_ptr<ProcessRuntime> runtime = std::move(*made);
   runtime->parent_ = bootstrap.parent;
   runtime->owner_ = bootstrap.owner;
-  runtime->build(identity, std::move(*address), std::move(*bell), OutputRoute(std::move(fds[kFdOutput])),
-                 std::move(options));
-  if (auto listening = runtime->connector_->listen(std::move(fds[kFdListener])); !listening) return listening.error();
+  auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(fds[kFdBudget]),
+                              OutputRoute(std::move(fds[kFdOutput])), std::move(options));
+  if (!built) return built.error();
+  if (auto listening = runtime->connector_->listen(std::move(ends.listener)); !listening) return listening.error();
+  const bool by_script = bootstrap.parent == runtime->job_address_.script;
+  runtime->deaths_->set_parent(bootstrap.parent,
+                               Failure(Failure::Kind::kOwnerEnded, by_script ? runtime->job_address_.name()
+                                                                             : "the process that owned this one"));
   wire(*runtime);
-  auto link = runtime->connector_->adopt_parent(bootstrap, fds);
+  auto link = runtime->connector_->adopt_parent(bootstrap.parent, std::move(ends));
   if (!link) return link.error();
   runtime->node_->add_link(*link);
-  runtime->reactor_.start();
+  if (auto started = runtime->start(); !started) return started.error();
   return runtime;
 }
 
-ProcessRuntime::~ProcessRuntime() { shutdown(0); }
-
-void ProcessRuntime::shutdown(int64_t grace_ns) {
-  if (std::exchange(shut_down_, true)) return;
-  if (!reactor_.running()) {  // it never came up
-    node_->close_links();
+ProcessRuntime::~ProcessRuntime() {
+  if (in_forked_child()) {
+    leak();
     return;
   }
+  shutdown(0);
+  unwatch_forks(*this);
+}
+
+// What is the parent's still: the destructors would end its processes.
+void ProcessRuntime::leak() {
+  static_cast<void>(host_.release());
+  static_cast<void>(deaths_.release());
+  static_cast<void>(output_.release());
+  static_cast<void>(connector_.release());
+  static_cast<void>(node_.release());
+  static_cast<void>(driver_.release());
+  static_cast<void>(jobs_.release());
+  static_cast<void>(reactor_.release());
+  new std::shared_ptr<Arena>(std::move(arena_));
+  new std::shared_ptr<Reception>(std::move(reception_));
+}
+
+void ProcessRuntime::shutdown(int64_t grace_ns) {
+  if (in_forked_child() || std::exchange(shut_down_, true)) return;
+  if (!reactor_ || !reactor_->running()) {  // it never came up
+    if (node_) node_->close_links();
+    return;
+  }
+  node_->note_ending();
   dismiss_guests();
   stop_children(job_address_.name() + " has ended", grace_ns);
   if (output_) output_->finish();  // what the dead have left
-  reactor_.post_and_wait([this] { connector_->close(); });
+  reactor_->post_and_wait([this] { connector_->close(); });
   node_->close_links();
-  reactor_.stop();
-  host_->report_unobserved();
+  reactor_->stop();
+  deaths_->report_rest();
+  node_->report_failures();
   if (reception_) node_->remove_cell(Reception::id_of(node_->id()).index, "");
   reception_.reset();
-  host_.reset();
-  connector_.reset();
+  host_.reset();  // nobody uses it any more; the connector, of which that cannot be said, is closed and stays
 }
 
 // Before the processes of the job end one by one: to a guest, the job has ended.
 void ProcessRuntime::dismiss_guests() {
-  reactor_.post_and_wait([this] {
+  reactor_->post_and_wait([this] {
     if (reception_) reception_->close();
   });
+  if (reception_) reception_->remove_token();
   for (const auto& link : node_->links()) {
     if (jobs_->is_guest(link->peer())) link->close();
   }
@@ -157,19 +261,23 @@ void ProcessRuntime::stop_children(const std::string& reason, int64_t grace_ns) 
 }
 
 void ProcessRuntime::before_fork() {
+  received_->before_fork();
   if (output_) output_->before_fork();
-  reactor_.before_fork();
+  reactor_->before_fork();
 }
 
 void ProcessRuntime::after_fork_in_parent() {
-  reactor_.after_fork_in_parent();
+  reactor_->after_fork_in_parent();
   if (output_) output_->after_fork_in_parent();
+  received_->after_fork_in_parent();
 }
 
 void ProcessRuntime::after_fork_in_child() {
+  if (!reactor_->has_its_descriptors()) return;  // they are somebody else's by now
   if (host_) host_->after_fork_in_child();
   if (output_) output_->after_fork_in_child();
-  reactor_.after_fork_in_child();
+  reactor_->after_fork_in_child();
+  received_->after_fork_in_child();
 }
 
 // ---- Handles that leave their job ----
@@ -188,8 +296,8 @@ std::shared_ptr<PendingCall> ProcessRuntime::publish() { return ask(job_address_
 
 std::string ProcessRuntime::why_not_published(const PendingCall& call) const {
   const Message& answer = *call.reply(0);
-  if (answer.header.kind == FrameKind::kReply || node_->is_down(job_address_.script, nullptr)) return "";
-  return std::string(answer.text());
+  if (answer.header.kind == FrameKind::kReply || node_->is_down(job_address_.script)) return "";
+  return failure_of(answer).text();
 }
 
 bool ProcessRuntime::is_published() const { return access(job_address_.token_path().c_str(), F_OK) == 0; }
@@ -214,16 +322,14 @@ Result<std::shared_ptr<PendingCall>> ProcessRuntime::introduce(const std::string
   }
   const std::string ended = jobs_->add_nodes(address.job, nodes);
   if (ended.empty()) return ask(address.script, Reception::kHowAre, nodes);
-  for (NodeId node : nodes) declare_down(node, ended);
+  for (NodeId node : nodes) deaths_->known(node, {Failure::Kind::kForeign, ended});
   return nothing_to_ask;
 }
 
 void ProcessRuntime::note_answer(const PendingCall& call, const std::vector<NodeId>& nodes) {
   const Message& answer = *call.reply(0);
   if (answer.header.kind != FrameKind::kReply) return;  // that job has ended: its nodes are down by that
-  for (const auto& [node, why] : Reception::read_down(answer, nodes)) {
-    if (note_notice(node, why)) declare_down(node, why);
-  }
+  for (auto& [node, failure] : Reception::read_down(answer, nodes)) deaths_->known(node, std::move(failure));
 }
 
 // ---- The end ----
@@ -242,14 +348,16 @@ bool ProcessRuntime::is_stopping() {
 // The first request, on the control lane, is granted when the second has come behind all that was sent before it, and
 // after `limit_ns` in any case.
 void ProcessRuntime::request_stop(const std::string& reason, int64_t limit_ns) {
+  node_->note_ending();
   std::lock_guard lock(stop_mutex_);
   if (!asked_to_stop_ && limit_ns != 0) {
     asked_to_stop_ = true;
-    reactor_.after(limit_ns, [this, reason] { request_stop(reason, 0); });
+    reactor_->after(limit_ns, [this, reason] { request_stop(reason, 0); });
     return;
   }
   if (!stop_reason_) stop_reason_ = reason;
   stop_condition_.notify_all();
+  if (on_stop_) on_stop_();
 }
 
 void ProcessRuntime::on_control(Link& link, MessagePtr message) {
@@ -258,12 +366,11 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
       if (link.peer() == parent_ || link.peer() == owner_) request_stop(std::string(message->text()), kStopDrainNs);
       return;
     case FrameKind::kNodeDown:
-      if (message->body.empty()) {
-        if (!jobs_->is_foreign(link.peer())) on_observed(link.peer(), message->header.dest);
-        return;
-      }
-      on_notice(link, message->header.dest, std::string(message->text()));
-      return;
+      return on_node_down(link.peer(), *message);
+    case FrameKind::kHosts:
+      return deaths_->on_hosts(link.peer(), message->header.dest);
+    case FrameKind::kWhyDown:
+      return deaths_->answer_inquiry(link, message->header.dest);
     case FrameKind::kPing: {
       Outgoing pong{FrameHeader{}, message->body, {}};
       pong.header.kind = FrameKind::kPong;
@@ -278,79 +385,34 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
   }
 }
 
-// A node's host says how it ended. The news travels along the tree of parents and children, since anybody may hold a
-// handle to that node, and from the script to its guests. What the script of another job says is for this process alone;
-// others there may know too, but when the job ends, only its script knows that.
-void ProcessRuntime::on_notice(Link& from, NodeId node, const std::string& why) {
-  const bool foreign = jobs_->is_foreign(from.peer());
-  if (foreign && !jobs_->speaks_for(from.peer(), node)) return;
-  if (!note_notice(node, why)) return;
-  if (!foreign) spread_notice(from.peer(), node, why);
-  declare_down(node, why);
-}
-
-// False: that was known.
-bool ProcessRuntime::note_notice(NodeId node, const std::string& why) {
-  std::lock_guard lock(notice_mutex_);
-  return notices_.emplace(node, why).second;
-}
-
-// What the node had published on a link to us is delivered first.
-void ProcessRuntime::declare_down(NodeId node, const std::string& why) {
-  bool linked = false;
-  for (const auto& link : node_->links()) {
-    if (link->peer() != node || link->closed()) continue;
-    linked = true;
-    link->peer_died(Error{ErrorCode::kClosed, why});
+// Somebody says how a node has ended, or, without a word, that somebody was told of it. Of another job's nodes only the
+// script of that job may say so.
+void ProcessRuntime::on_node_down(NodeId from, const Message& notice) {
+  const NodeId node = notice.header.dest;
+  const bool foreign = jobs_->is_foreign(from);
+  if (notice.body.empty()) {
+    if (!foreign) deaths_->observed(from, node);
+    return;
   }
-  if (!linked) node_->node_down(node, why);
+  auto failure = Failure::decode(notice.body);
+  if (!failure) return log_line("ignored a notice of a death: " + failure.error().message);
+  failure->node = node;
+  if (!foreign) return deaths_->noticed(from, node, std::make_shared<Failure>(std::move(*failure)));
+  if (jobs_->speaks_for(from, node)) deaths_->known(node, std::move(*failure));
 }
 
-void ProcessRuntime::spread_notice(NodeId from, NodeId node, const std::string& why) {
-  Outgoing notice{FrameHeader{}, as_byte_span(why.data(), why.size()), {}};
-  notice.header.kind = FrameKind::kNodeDown;
-  notice.header.dest = node;
-  for (const auto& link : node_->links()) {
-    const NodeId peer = link->peer();
-    if (peer == from || peer == node) continue;
-    const bool is_our_guest = reception_ && jobs_->is_guest(peer);
-    if (peer == parent_ || host_->is_child(peer) || is_our_guest) link->send_control(notice);
-  }
+void ProcessRuntime::note_observed(NodeId node) {
+  // Another job's own processes are to hear of theirs.
+  if (node != 0 && !jobs_->is_foreign(node)) deaths_->observed(node_->id(), node);
 }
 
 void ProcessRuntime::note_observed(const Members& members) {
-  for (const ActorId& id : members.ids) {
-    if (jobs_->is_foreign(id.node)) continue;  // its own job is to hear of it
-    host_->note_observed(id.node);
-    if (!host_->is_child(id.node) && node_->is_down(id.node, nullptr)) on_observed(node_->id(), id.node);
-  }
-}
-
-void ProcessRuntime::on_observed(NodeId from, NodeId node) {
-  {
-    std::lock_guard lock(notice_mutex_);
-    if (!observed_.insert(node).second) return;
-  }
-  host_->note_observed(node);
-  if (!host_->is_child(node)) spread_notice(from, node, "");
-  NodeId host = 0;
-  {
-    std::lock_guard lock(notice_mutex_);
-    if (auto found = host_of_.find(node); found != host_of_.end()) host = found->second;
-  }
-  if (host != 0 && node_->is_down(host, nullptr)) on_observed(node_->id(), host);
+  for (const ActorId& id : members.ids) note_observed(id.node);
 }
 
 // ---- Processes that another host has started for this one ----
 
-void ProcessRuntime::note_hosted(NodeId host, const std::vector<NodeId>& nodes) {
-  {
-    std::lock_guard lock(notice_mutex_);
-    for (NodeId node : nodes) host_of_[node] = host;
-  }
-  std::string why;
-  if (node_->is_down(host, &why)) declare_hosted_down(nodes, why);
-}
+void ProcessRuntime::note_hosted(NodeId host, const std::vector<NodeId>& nodes) { deaths_->add_hosted(nodes, host); }
 
 void ProcessRuntime::release(const std::vector<NodeId>& nodes, const std::string& reason) {
   Outgoing request{FrameHeader{}, as_byte_span(reason.data(), reason.size()), {}};
@@ -360,66 +422,12 @@ void ProcessRuntime::release(const std::vector<NodeId>& nodes, const std::string
   }
 }
 
-void ProcessRuntime::on_down(NodeId node, const std::string& why) {
-  if (host_) host_->on_down(node);
-  std::vector<NodeId> hosted;
-  {
-    std::lock_guard lock(notice_mutex_);
-    for (const auto& [other, host] : host_of_) {
-      if (host == node) hosted.push_back(other);
-    }
-  }
-  if (!hosted.empty()) declare_hosted_down(hosted, why);
-}
-
-// Nobody is left who could say how they ended.
-void ProcessRuntime::declare_hosted_down(const std::vector<NodeId>& nodes, const std::string& why) {
-  const std::string of_host = "the process this actor was running on ";
-  std::string text = why;
-  if (why.starts_with(of_host)) text = "the host of the process this actor was running on " + why.substr(of_host.size());
-  // Off this stack: we may be inside poll() of a link.
-  reactor_.post([this, nodes, text] {
-    for (NodeId node : nodes) {
-      if (!note_notice(node, text)) continue;
-      if (!jobs_->is_foreign(node)) spread_notice(node_->id(), node, text);
-      declare_down(node, text);
-    }
-  });
-}
-
-
-bool ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
-  if (node == parent_) {
-    // The owner is gone, and with it the reason for this process. PDEATHSIG kills a forked worker first.
-    const bool by_script = parent_ == job_address_.script;
-    const std::string reason = (by_script ? job_address_.name() : "the process that owned this one") + " has ended";
-    node_->node_down(node, reason);
-    request_stop(reason, 0);
-    reactor_.after(1'000'000'000, [] { _exit(1); });
-    return true;
-  }
-  if (host_ && host_->on_link_lost(node)) return true;
+void ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
   if (const auto loss = jobs_->on_link_lost(node, why)) {
-    node_->node_down(node, loss->why);
-    // Off this stack: others have links that still hold something.
-    reactor_.post([this, loss = *loss] {
-      for (NodeId lost : loss.nodes) declare_down(lost, loss.why);
-    });
-    return true;
+    // To a guest, the end of the script's link is the end of the job and all its nodes.
+    for (NodeId lost : loss->nodes) deaths_->known(lost, {Failure::Kind::kForeign, loss->why});
   }
-  std::optional<std::string> notice;
-  {
-    std::lock_guard lock(notice_mutex_);
-    if (auto found = notices_.find(node); found != notices_.end()) notice = found->second;
-  }
-  if (notice) {
-    node_->node_down(node, *notice);
-    return true;
-  }
-  reactor_.after(kNoticeLimitNs, [this, node, why] {
-    node_->node_down(node, "the process this actor was running on was lost: " + why.message);
-  });
-  return true;
+  deaths_->link_lost(node, why);
 }
 
 }  // namespace monarch

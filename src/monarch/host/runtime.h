@@ -7,30 +7,35 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "monarch/actor/node.h"
-#include "monarch/host/connector.h"
+#include "monarch/base/forked.h"
+#include "monarch/net/shm/received.h"
+#include "monarch/net/transports.h"
+#include "monarch/net/connector.h"
+#include "monarch/host/death_watch.h"
 #include "monarch/host/host.h"
-#include "monarch/host/jobs.h"
-#include "monarch/host/reception.h"
+#include "monarch/host/membership/jobs.h"
+#include "monarch/host/membership/reception.h"
 #include "monarch/host/output/output_pump.h"
 
 namespace monarch {
 
-class ProcessRuntime {
+class ProcessRuntime final : private ForkWatcher {
  public:
   struct Options {
-    Transport transport = Transport::kShm;
-    uint64_t arena_bytes_max = 0;  // 0: a quarter of the machine's memory
+    std::string transport = "shm";  // one of net/transports.h
+    uint64_t arena_bytes_max = 0;  // for the whole job; 0: half of the machine's memory
     // Any thread. A one-way message that the client itself sent found nobody.
-    std::function<void(const std::string&)> on_undeliverable;
+    std::function<void(const ActorId& dest, const Failure& why)> on_undeliverable;
+    // Worker, any thread: from now on wait_for_stop() returns at once. Must not block.
+    std::function<void()> on_stop;
     int stdout_fd = 1;  // root: where the lines of workers go; -1: nowhere
     int stderr_fd = 2;
   };
 
-  // The runtime of a script: the root of its job.
+  // The runtime of a script: the root of its job. A shortage is an error (kUnavailable), here and below; it may be tried
+  // again.
   static Result<std::unique_ptr<ProcessRuntime>> make_root(Options options);
   // The runtime of a worker. `wire` is called before the first frame is handled: it sets the cell factories.
   static Result<std::unique_ptr<ProcessRuntime>> make_worker(const Bootstrap& bootstrap, BootstrapFds fds,
@@ -38,10 +43,11 @@ class ProcessRuntime {
                                                              const std::function<void(ProcessRuntime&)>& wire);
   ~ProcessRuntime();
 
-  Reactor& reactor() { return reactor_; }
+  Reactor& reactor() { return *reactor_; }
   Driver& driver() { return *driver_; }
   Node& node() { return *node_; }
   Host& host() { return *host_; }
+  DeathWatch& deaths() { return *deaths_; }
   NodeId parent() const { return parent_; }
 
   // ---- Handles that leave their job (docs/design/008) ----
@@ -72,9 +78,10 @@ class ProcessRuntime {
   // Worker, any thread: the owner has asked this process to end.
   bool is_stopping();
 
-  // Any thread. Somebody here was told that a call has failed which these had a part in (Host::note_observed): tells it
-  // to the hosts of those that are dead, wherever they are.
+  // Any thread. Somebody here was told that a call has failed which these had a part in: their deaths need not be said
+  // again, here or where they were started.
   void note_observed(const Members& members);
+  void note_observed(NodeId node);
 
   // Any thread. These processes were started for this one by `host`, and die with it.
   void note_hosted(NodeId host, const std::vector<NodeId>& nodes);
@@ -83,53 +90,51 @@ class ProcessRuntime {
 
   // Stops all processes of this host object, and waits for their end. Not from the reactor.
   void stop_children(const std::string& reason, int64_t grace_ns);
-  // Around fork(): the child may not use the runtime, and keeps nothing of it open.
-  void before_fork();
-  void after_fork_in_parent();
-  void after_fork_in_child();
-
-  // Stops all processes of this host object, closes the links, ends the reactor. Idempotent. Not from the reactor.
+  // Stops all processes of this host object, closes the links, ends the reactor, frees host(). Idempotent. Not from the
+  // reactor, nor while anybody uses host(). In a child of fork(), which may not use the runtime and keeps nothing of it
+  // open, neither this nor the destructor does anything.
   void shutdown(int64_t grace_ns);
 
  private:
-  ProcessRuntime() = default;
-  void build(const Identity& identity, JobAddress address, OwnBell bell, OutputRoute output, Options options);
+  explicit ProcessRuntime(std::unique_ptr<Reactor> reactor) : reactor_(std::move(reactor)) {}
+  static Result<std::unique_ptr<ProcessRuntime>> with_reactor();
+  void before_fork() override;
+  void after_fork_in_parent() override;
+  void after_fork_in_child() override;
+  void leak();
+  Status build(const Identity& identity, JobAddress address, OwnBell bell, UniqueFd budget_fd, OutputRoute output,
+               Options options);
+  Status start();
   std::shared_ptr<PendingCall> ask(NodeId script, Reception::Method method, const std::vector<NodeId>& nodes);
+  DeathWatch::Hooks death_hooks();
   void on_control(Link& link, MessagePtr message);
-  bool on_link_lost(NodeId node, const Error& why);
+  void on_link_lost(NodeId node, const Error& why);
   void request_stop(const std::string& reason, int64_t limit_ns);
-  void on_notice(Link& from, NodeId node, const std::string& why);
-  void on_observed(NodeId from, NodeId node);
-  void spread_notice(NodeId from, NodeId node, const std::string& why);
-  bool note_notice(NodeId node, const std::string& why);
-  void declare_down(NodeId node, const std::string& why);
-  void on_down(NodeId node, const std::string& why);
-  void declare_hosted_down(const std::vector<NodeId>& nodes, const std::string& why);
+  void on_node_down(NodeId from, const Message& notice);
   void dismiss_guests();
 
-  Reactor reactor_;
+  std::unique_ptr<Reactor> reactor_;
   std::unique_ptr<Jobs> jobs_;
   JobAddress job_address_;
   std::string job_address_text_;
   OwnBell bell_;
   NodeId parent_ = 0;
   NodeId owner_ = 0;  // on whose behalf the parent has started this process; mostly the parent
+  UniqueFd budget_fd_;  // nothing that uses the arena outlives it: its end gives this process's share back
   std::shared_ptr<Arena> arena_;
+  std::shared_ptr<Received> received_;  // shared: with the leases of users
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<Connector> connector_;
   std::unique_ptr<OutputPump> output_;
+  std::unique_ptr<DeathWatch> deaths_;
   std::unique_ptr<Host> host_;
   std::shared_ptr<Reception> reception_;  // shared: with the node's table. In the script only
   bool shut_down_ = false;
 
-  std::mutex notice_mutex_;
-  std::unordered_map<NodeId, std::string> notices_;  // what hosts said of nodes that ended
-  std::unordered_set<NodeId> observed_;              // whose end somebody was told of
-  std::unordered_map<NodeId, NodeId> host_of_;       // of nodes that die with another one
-
   std::mutex stop_mutex_;
   std::condition_variable stop_condition_;
+  std::function<void()> on_stop_;
   bool asked_to_stop_ = false;
   std::optional<std::string> stop_reason_;
 };

@@ -4,11 +4,21 @@
 //   kAwake   somebody polls (or will look within the grace of the driver's tick): do nothing
 //   kParked  the leading thread sleeps on this very word: wake it with a futex call
 //   kEpoll   the reactor leads: write the process's eventfd
-// Beside it lies one bit per inbound ring that may hold something, so a receiver with many rings does not scan.
+// and whether somebody is about to do that (kRung). Beside it lies one bit per inbound ring that may hold something, so a
+// receiver with many rings does not scan.
 //
 // Receiver: set the state, full fence, look at the bits once more, then sleep.
-// Sender:   publish, full fence, set the bit, read the state; who wins the compare-and-swap to kAwake makes the call.
-// The winner may die between the two; so on any death the survivors ring their own bells (Driver::ring_self).
+// Sender:   publish, full fence, set the bit, read the state; who wins the compare-and-swap that adds kRung makes the call,
+//           and then, with another swap, says kAwake.
+//
+// The winner may be stopped between the two (SIGSTOP, a debugger) for as long as somebody likes. Then the state stays rung,
+// and whoever rings meanwhile makes the call as well: one call too many wakes somebody who is awake, one too few loses the
+// messages of living peers. That is rare and short when nobody is stopped, so it costs nothing. What the stopped one
+// itself has published waits for it, or for the next ring. Since it may go on at any later time, each sleep has a number
+// in the word: its second swap cannot hit another sleep, nor hide that a later winner has not made its call.
+//
+// The winner may die between the two: then as above, and on any death the survivors ring their own bells
+// (Driver::ring_self), for what the dead one had published.
 #pragma once
 
 #include <atomic>
@@ -18,7 +28,8 @@ namespace monarch {
 
 inline constexpr uint32_t kBellRings = 1024;  // inbound rings one process can have
 
-enum BellState : uint32_t { kAwake = 0, kParked = 1, kEpoll = 2 };
+// The lower bits of the word; above them stands the number of the sleep. Awake, the whole word is 0.
+enum BellState : uint32_t { kAwake = 0, kParked = 1, kEpoll = 2, kBellSleeper = 3, kRung = 4, kBellSleep = 8 };
 
 // Lives in a page of its own that every peer maps; all fields start as zero.
 struct BellPage {
@@ -35,8 +46,8 @@ bool ring_bell(BellPage& page, uint32_t index, int event_fd);
 // Wakes the process of `page` if it sleeps, whatever its rings hold.
 bool wake_bell(BellPage& page, int event_fd);
 
-// Receiver: does any bit stand among the first `rings`? Includes the full fence that must follow setting the state.
-// (Bits beyond are a peer's mistake; they must not keep the receiver awake.)
-bool any_ready(const BellPage& page, uint32_t rings);
+// Receiver: does any bit stand among the first `rings`? Includes the full fence that must follow setting the state, and
+// reads `rings` after it. (Bits beyond are a peer's mistake; they must not keep the receiver awake.)
+bool any_ready(const BellPage& page, const std::atomic<uint32_t>& rings);
 
 }  // namespace monarch

@@ -8,9 +8,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
+#include <utility>
 
-#include "monarch/base/check.h"
+#include "monarch/base/arch.h"
+#include "monarch/base/forked.h"
+#include "monarch/base/system.h"
 #include "monarch/loop/futex.h"
+#include "monarch/loop/reactor.h"
 #include "monarch/loop/spin.h"
 
 namespace monarch {
@@ -30,28 +35,53 @@ thread_local const Driver* polled_here = nullptr;  // the driver inside whose po
 constinit WakeUpCost wake_up_cost;
 constinit thread_local WaitHistory recent_waits(wake_up_cost);
 
-void pause_cpu() { __builtin_ia32_pause(); }
-
 // One look was in vain.
 void pass(Spin& spin, int64_t now_ns, int rounds) {
-  if (!spin.yields(rounds)) return pause_cpu();
+  if (!spin.yields(rounds)) return arch::pause();
   sched_yield();
   spin.yielded(now_ns, monotonic_ns());
 }
 
 }  // namespace
 
-Driver::Driver(Reactor& reactor, BellPage& page, int event_fd)
-    : reactor_(reactor),
-      page_(page),
-      event_fd_(event_fd),
-      tick_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
-      tick_ns_(kTickMinNs) {
-  MONARCH_CHECK(tick_);
-  reactor_.add(event_fd_, EPOLLIN, [this](uint32_t) { on_event(); });
-  reactor_.add(tick_.get(), EPOLLIN, [this](uint32_t) { on_tick(); });
-  arm_tick();  // DRV-1 holds from the start
+Result<std::unique_ptr<Driver>> Driver::make(Reactor& reactor, BellPage& page, int event_fd) {
+  UniqueFd tick = sys::make_timerfd();
+  if (!tick) return sys::shortage_error("watch the rings");
+  std::unique_ptr<Driver> made(new Driver(reactor, page, event_fd, std::move(tick)));
+  if (!made->start()) return sys::shortage_error("watch the rings");
+  return made;
 }
+
+Driver::Driver(Reactor& reactor, BellPage& page, int event_fd) : Driver(reactor, page, event_fd, sys::make_timerfd()) {
+  if (!tick_ || !start()) sys::end_for_shortage("watch the rings");
+}
+
+Driver::Driver(Reactor& reactor, BellPage& page, int event_fd, UniqueFd tick)
+    : reactor_(reactor), page_(page), event_fd_(event_fd), tick_(std::move(tick)), tick_ns_(kTickMinNs) {}
+
+bool Driver::start() {
+  if (!reactor_.add(event_fd_, EPOLLIN, [this](uint32_t) { on_event(); })) return false;
+  if (!reactor_.add(tick_.get(), EPOLLIN, [this](uint32_t) { on_tick(); })) return false;
+  arm_tick();  // DRV-1 holds from the start
+  return true;
+}
+
+// Where the order of memory matters, besides what stands in loop/bell.cc; all in terms of the C++ model:
+//
+// 1. lead_ hands over what only leaders write (sleeps_, what pollables keep): taken by a seq_cst swap, given by a seq_cst
+//    store. try_lead() may read the state relaxed, since only leaders make it anything but kAwake, and the swap has shown
+//    this one all that the leaders before did. A peer's change that it does not see yet is one towards kAwake.
+// 2. Who leaves against who begins to follow: leave() stores lead_, then reads followers_; a follower adds itself to
+//    followers_, then reads lead_ (left_alone). The same for attended_ and attend(), which tries to take lead_. Who leaves
+//    against the tick: stores lead_, then reads tick_armed_; the tick stores tick_armed_, then tries to take lead_. All of
+//    them are seq_cst: one of the two sees the other.
+// 3. Who completes against who sleeps: the condition, fence, the waiter's sleep_ (notify); sleep_, fence, the condition
+//    (sleep_as_follower; for a leader, the fence is that of any_ready()).
+// 4. remove() against a poll: remove() clears the pointer, then reads polling_; the leader makes polling_ odd, then reads
+//    the pointer. All seq_cst: a poll that began after remove() has read polling_ does not see the pointer, so remove()
+//    waits for the one that ran then, and for no later one. The end of a poll is a release that remove() acquires, so what
+//    the poll did comes before what is done to the pollable next.
+// 5. rung_ns, leave_count_, tick_ns_ and the averages are for tuning: relaxed, and nothing rests on them.
 
 Driver::~Driver() {
   reactor_.remove(event_fd_);
@@ -59,24 +89,65 @@ Driver::~Driver() {
 }
 
 uint32_t Driver::add(Pollable& pollable) {
+  const uint32_t index = reserve();
+  if (index != kBellRings) fill(index, pollable);
+  return index;
+}
+
+uint32_t Driver::reserve() {
+  if (in_forked_child()) return kBellRings;
   std::lock_guard lock(pollables_mutex_);
   for (uint32_t index = 0; index < kBellRings; ++index) {
-    if (pollables_[index].load(std::memory_order_relaxed) != nullptr) continue;
-    pollables_[index].store(&pollable, std::memory_order_release);
-    if (index >= pollable_limit_) pollable_limit_ = index + 1;
+    if (reserved_[index] || pollables_[index].load(std::memory_order_relaxed) != nullptr) continue;
+    reserved_[index] = true;
     return index;
   }
   return kBellRings;
 }
 
-void Driver::remove(uint32_t index) {
+void Driver::fill(uint32_t index, Pollable& pollable) {
+  if (in_forked_child()) return;
   std::lock_guard lock(pollables_mutex_);
-  pollables_[index].store(nullptr, std::memory_order_seq_cst);
+  MONARCH_CHECK(reserved_[index]);
+  reserved_[index] = false;
+  pollables_[index].store(&pollable, std::memory_order_release);
+  if (index >= pollable_limit_.load(std::memory_order_relaxed)) {
+    pollable_limit_.store(index + 1, std::memory_order_seq_cst);
+  }
+}
+
+void Driver::give_up(uint32_t index) {
+  if (in_forked_child()) return;
+  std::lock_guard lock(pollables_mutex_);
+  reserved_[index] = false;
+}
+
+void Driver::remove(uint32_t index) {
+  if (in_forked_child()) return;
+  {
+    std::lock_guard lock(pollables_mutex_);
+    pollables_[index].store(nullptr, std::memory_order_seq_cst);
+  }
+  // Without the lock: the poll that runs may add or remove one itself.
   if (polled_here == this) return;
-  while (polling_.load(std::memory_order_seq_cst) != 0) sched_yield();
+  const uint32_t seen = polling_.load(std::memory_order_seq_cst);
+  if (seen % 2 == 0) return;
+  while (polling_.load(std::memory_order_acquire) == seen) sched_yield();
+}
+
+// Leader, around its looks at pollables.
+void Driver::begin_polls() {
+  polling_.store(polling_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+  polled_here = this;
+}
+
+void Driver::end_polls() {
+  polled_here = nullptr;
+  polling_.store(polling_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
 bool Driver::try_lead() {
+  if (in_forked_child()) return false;
   uint32_t expected = 0;
   if (!lead_.compare_exchange_strong(expected, 1, std::memory_order_seq_cst)) return false;
   if (page_.state.load(std::memory_order_relaxed) != kAwake) page_.state.store(kAwake, std::memory_order_seq_cst);
@@ -86,8 +157,16 @@ bool Driver::try_lead() {
 void Driver::leave() {
   leave_count_.fetch_add(1, std::memory_order_relaxed);
   lead_.store(0, std::memory_order_seq_cst);
-  // A follower counts itself, then looks at lead_; we free it, then count. One of us sees the other.
-  if (followers_.load(std::memory_order_seq_cst) != 0) return hand_to_reactor(kLeaverRounds);
+  // A follower counts itself, then looks at lead_; we free it, then count. One of us sees the other. So it is with who
+  // begins to attend, and then tries to take lead_.
+  if (followers_.load(std::memory_order_seq_cst) != 0 || attended_.load(std::memory_order_seq_cst) != 0) {
+    return hand_to_reactor(kLeaverRounds);
+  }
+  keep_awake();
+}
+
+// The bell stays as it is, for the grace.
+void Driver::keep_awake() {
   if (!tick_armed_.load(std::memory_order_seq_cst)) arm_tick();
 }
 
@@ -100,8 +179,7 @@ void Driver::arm_tick() {
 
 bool Driver::poll_ready() {
   bool found = false;
-  polling_.store(1, std::memory_order_seq_cst);
-  polled_here = this;
+  begin_polls();
   const uint32_t words = (pollable_limit_.load(std::memory_order_acquire) + 63) / 64;
   for (uint32_t word = 0; word < words; ++word) {
     if (page_.ready[word].load(std::memory_order_relaxed) == 0) continue;
@@ -116,28 +194,30 @@ bool Driver::poll_ready() {
       if (pollable->poll()) page_.ready[word].fetch_or(uint64_t{1} << bit, std::memory_order_seq_cst);
     }
   }
-  polled_here = nullptr;
-  polling_.store(0, std::memory_order_release);
+  end_polls();
   return found;
 }
 
 void Driver::mark_ready(uint32_t index) {
+  if (in_forked_child()) return;
   page_.ready[index / 64].fetch_or(uint64_t{1} << (index % 64), std::memory_order_seq_cst);
   wake_bell(page_, event_fd_);
 }
 
 void Driver::ring_self() {
+  if (in_forked_child()) return;
   for (uint32_t index = 0; index < pollable_limit_; ++index) {
     if (pollables_[index].load(std::memory_order_relaxed) == nullptr) continue;
     page_.ready[index / 64].fetch_or(uint64_t{1} << (index % 64), std::memory_order_seq_cst);
   }
-  // Not wake_bell: the state may say kAwake only because the dead peer won the swap.
+  // Not wake_bell: it believes the state, and peers can write that.
   page_.state.exchange(kAwake, std::memory_order_seq_cst);
   futex_wake(page_.state, 1, /*shared=*/true);
   eventfd_write(event_fd_, 1);
 }
 
 void Driver::notify(Waiter& waiter) {
+  if (in_forked_child()) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const uint32_t sleep = waiter.sleep_.load(std::memory_order_relaxed);
   if (sleep == Waiter::kFollower) {
@@ -153,6 +233,7 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
                         int64_t max_sleep_ns) {
   waiter.waited_ns_ = 0;
   if (ready(context)) return WaitResult::kReady;
+  if (in_forked_child()) return WaitResult::kTimeout;
   bool leading = false;
   Spin spin(recent_waits);  // begins late: a wait that ends at once should not pay for the clock
   int64_t interrupt_ns = 0;
@@ -167,7 +248,7 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
     if (!spin.wants_clock(rounds)) {
       if (found) continue;
       if (spin.begun()) {
-        pause_cpu();
+        arch::pause();
         continue;
       }
     }
@@ -218,14 +299,20 @@ bool Driver::left_alone() const {
   return lead_.load(std::memory_order_seq_cst) == 0 && page_.state.load(std::memory_order_seq_cst) == kAwake;
 }
 
+uint32_t Driver::asleep(BellState state) {
+  sleeps_ += kBellSleep;
+  return sleeps_ | state;
+}
+
 int Driver::sleep_as_leader(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns) {
   prepare_sleep();
   int error = 0;
   waiter.sleep_.store(Waiter::kLeader, std::memory_order_seq_cst);
   page_.rung_ns.store(0, std::memory_order_relaxed);
-  page_.state.store(kParked, std::memory_order_seq_cst);
-  if (!any_ready(page_, pollable_limit_.load(std::memory_order_acquire)) && !ready(context)) {
-    error = futex_wait(page_.state, kParked, limit_ns == INT64_MAX ? -1 : limit_ns, /*shared=*/true);
+  const uint32_t parked = asleep(kParked);
+  page_.state.store(parked, std::memory_order_seq_cst);
+  if (!any_ready(page_, pollable_limit_) && !ready(context)) {
+    error = futex_wait(page_.state, parked, limit_ns == INT64_MAX ? -1 : limit_ns, /*shared=*/true);
     const int64_t rung_ns = page_.rung_ns.load(std::memory_order_relaxed);
     if (rung_ns != 0) wake_up_cost.note(monotonic_ns() - rung_ns);
   }
@@ -240,13 +327,27 @@ bool Driver::poll_briefly(bool (*ready)(const void*), const void* context) {
   Spin spin(recent_waits);
   spin.begin(now_ns);
   for (int rounds = 1;; ++rounds) {
-    poll_once();
+    look_briefly();
     const bool is_ready = ready(context);
     if (is_ready) spin.end(monotonic_ns(), /*slept=*/false);
     if (spin.wants_clock(rounds)) now_ns = monotonic_ns();
-    if (is_ready || spin.is_over(now_ns)) return is_ready;
+    if (is_ready || spin.is_over(now_ns)) {
+      if (attended_.load(std::memory_order_seq_cst) != 0) hand_to_reactor(kLeaverRounds);
+      return is_ready;
+    }
     pass(spin, now_ns, rounds);
   }
+}
+
+// As poll_once(), for who looks again at once, and tells the reactor when it does not: not before each look, or every
+// message that comes meanwhile would make a call to wake it.
+void Driver::look_briefly() {
+  if (!try_lead()) return;
+  poll_ready();
+  leave_count_.fetch_add(1, std::memory_order_relaxed);
+  lead_.store(0, std::memory_order_seq_cst);
+  if (followers_.load(std::memory_order_seq_cst) != 0) return hand_to_reactor(kLeaverRounds);
+  keep_awake();
 }
 
 void Driver::note_wait(int64_t waited_ns) { recent_waits.note(waited_ns, true); }
@@ -258,6 +359,7 @@ void Driver::poll_once() {
 }
 
 void Driver::attend() {
+  if (in_forked_child()) return;
   attended_.fetch_add(1, std::memory_order_seq_cst);
   hand_to_reactor(kLeaverRounds);
 }
@@ -279,14 +381,12 @@ void Driver::on_event() {
 // Leader: pollables hand over what they have kept back.
 void Driver::prepare_sleep() {
   const uint32_t limit = pollable_limit_.load(std::memory_order_acquire);
-  polling_.store(1, std::memory_order_seq_cst);
-  polled_here = this;
+  begin_polls();
   for (uint32_t index = 0; index < limit; ++index) {
     Pollable* pollable = pollables_[index].load(std::memory_order_seq_cst);
     if (pollable != nullptr) pollable->before_sleep();
   }
-  polled_here = nullptr;
-  polling_.store(0, std::memory_order_release);
+  end_polls();
 }
 
 // Any thread. Empties the rings, at most `rounds_max` times, and leaves the bell at kEpoll, with the reactor
@@ -303,9 +403,9 @@ void Driver::hand_to_reactor(int rounds_max) {
       return;
     }
     prepare_sleep();
-    page_.state.store(kEpoll, std::memory_order_seq_cst);
+    page_.state.store(asleep(kEpoll), std::memory_order_seq_cst);
     lead_.store(0, std::memory_order_seq_cst);
-    if (!any_ready(page_, pollable_limit_.load(std::memory_order_acquire))) return;
+    if (!any_ready(page_, pollable_limit_)) return;
     // Something came between the last look and kEpoll; if its sender won the bell the eventfd is written anyway.
     ++rounds;
   }

@@ -2,26 +2,28 @@
 //
 // Rings are polled by one thread of the process at a time, the leader. A thread that waits for something becomes the
 // leader if there is none, polls, and takes what is its own without any other thread being woken. When it has what it
-// wanted it just lets go of the lead: no system call. If other threads wait (followers), it leaves the bell at
-// kEpoll, so that the reactor answers for them at once. Else the bell stays kAwake for a short grace, so a loop of
-// calls keeps the lead; a tick of the reactor (after 1 ms; up to 8 ms where ticks have proved needless; armed only
-// while nobody attends) then moves the lead to the reactor, which waits for the bell in epoll. Invariant DRV-1: at any
-// moment (a) a thread holds the lead, or (b) the bell says kEpoll, or (c) the tick is armed, or (d) the eventfd has
-// been, or is about to be, written. Each of them ends with somebody looking at the rings.
+// wanted it just lets go of the lead: no system call. If other threads wait (followers), or an event loop relies on the
+// reactor (attend), it leaves the bell at kEpoll, so that the reactor answers for them at once. Else the bell stays
+// kAwake for a short grace, so a loop of calls keeps the lead; a tick of the reactor (after 1 ms; up to 8 ms where ticks
+// have proved needless; armed only while nobody attends) then moves the lead to the reactor, which waits for the bell in
+// epoll. Invariant DRV-1: at any moment (a) a thread holds the lead, or (b) the bell says kEpoll, or (c) the tick is armed,
+// or (d) the eventfd has been, or is about to be, written. Each of them ends with somebody looking at the rings.
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <vector>
 
 #include "monarch/base/clock.h"
+#include "monarch/base/mutex.h"
+#include "monarch/base/result.h"
 #include "monarch/base/unique_fd.h"
 #include "monarch/loop/bell.h"
-#include "monarch/loop/reactor.h"
 
 namespace monarch {
+
+class Reactor;
 
 // Something with an inbound ring. poll() is called by the leader only, never concurrently with itself.
 class Pollable {
@@ -54,7 +56,10 @@ enum class WaitResult { kReady, kTimeout, kInterrupted };
 
 class Driver {
  public:
-  // Makes `page` (mapped by peers too, zeroed) the bell of this process and `event_fd` (non-blocking) its eventfd.
+  // Makes `page` (mapped by peers too, zeroed) the bell of this process and `event_fd` (non-blocking) its eventfd. A
+  // shortage of descriptors is the error.
+  static Result<std::unique_ptr<Driver>> make(Reactor& reactor, BellPage& page, int event_fd);
+  // For who cannot begin without it: a shortage ends the process, with a sentence that says what to do.
   Driver(Reactor& reactor, BellPage& page, int event_fd);
   ~Driver();  // after the reactor has stopped, or on its thread
   Driver(const Driver&) = delete;
@@ -62,8 +67,15 @@ class Driver {
 
   // Any thread. Gives `pollable` a bell index. kBellRings when there is none left. The first poll happens soon after.
   uint32_t add(Pollable& pollable);
-  // Any thread. Afterwards poll() will not be called again, and is not running (unless it is poll() that calls this).
+  // Any thread. An index for what is to come: kBellRings when there is none left. It is filled once, or given up.
+  uint32_t reserve();
+  void fill(uint32_t index, Pollable& pollable);
+  void give_up(uint32_t index);
+  // Any thread. Afterwards poll() will not be called again, and is not running (unless it is poll() that calls this). May
+  // wait for a poll() that runs, whosever it is: hold no lock that one takes.
   void remove(uint32_t index);
+
+  // In a child of fork() none of this does anything, and a wait ends at once: the page is the parent's.
 
   // Waits until ready(context) is true, driving meanwhile. Any thread but the reactor; at most one wait per Waiter.
   // kInterrupted: a signal arrived (the caller looks at its signal handlers and waits again). `max_sleep_ns` bounds one
@@ -103,8 +115,15 @@ class Driver {
   void mark_ready(uint32_t index);
 
  private:
+  Driver(Reactor& reactor, BellPage& page, int event_fd, UniqueFd tick);
+  bool start();
+  uint32_t asleep(BellState state);  // leader: the word of a new sleep
   bool try_lead();
   void leave();
+  void keep_awake();
+  void look_briefly();
+  void begin_polls();
+  void end_polls();
   bool poll_ready();  // leader: polls all marked rings; true if anything was there
   int sleep_as_leader(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns);
   int sleep_as_follower(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns);
@@ -121,7 +140,8 @@ class Driver {
   UniqueFd tick_;
 
   alignas(64) std::atomic<uint32_t> lead_{0};
-  std::atomic<uint32_t> polling_{0};  // the leader is inside a Pollable
+  uint32_t sleeps_ = 0;  // leader only: the number of the last sleep, as it stands in the bell's word
+  std::atomic<uint32_t> polling_{0};  // odd while the leader may be inside a Pollable; it alone counts it up
   std::atomic<uint32_t> leave_count_{0};
   std::atomic<uint32_t> followers_{0};  // threads that sleep, or are about to, while another leads
   std::atomic<uint32_t> attended_{0};   // attend() without end_attend()
@@ -129,8 +149,9 @@ class Driver {
   std::atomic<int64_t> tick_ns_;  // how long the next one takes
   uint32_t tick_seen_ = 0;        // reactor only
 
-  std::mutex pollables_mutex_;
+  Mutex pollables_mutex_{LockRank::kDriver};  // for add() and remove(); polls read without it
   std::atomic<Pollable*> pollables_[kBellRings] = {};
+  std::bitset<kBellRings> reserved_;  // no pollable yet
   std::atomic<uint32_t> pollable_limit_{0};
 };
 

@@ -13,8 +13,14 @@
 #include <fstream>
 #include <filesystem>
 #include <random>
+#include <thread>
+#include <vector>
 
 #include "monarch/base/check.h"
+#include "monarch/base/forked.h"
+#include "monarch/base/system.h"
+#include "monarch/loop/futex.h"
+#include "monarch/loop/reactor.h"
 
 namespace monarch {
 namespace {
@@ -102,6 +108,8 @@ struct Counter : Pollable {
   std::atomic<bool> polling{false};
   uint32_t index = 0;
 };
+
+uint32_t sleeper(const BellPage& page) { return page.state.load() & kBellSleeper; }
 
 // Ticks end a period, of 8 ms at most, after the last thread has left.
 void let_ticks_run_out() {
@@ -314,7 +322,7 @@ TEST(Bell, SurvivesTheDeathOfItsWinner) {
         }
         counter.published->store(static_cast<uint64_t>(round));
         home.page->ready[counter.index / 64].fetch_or(uint64_t{1} << (counter.index % 64));
-        if (home.page->state.compare_exchange_strong(state, kAwake)) _exit(0);
+        if ((state & kRung) == 0 && home.page->state.compare_exchange_strong(state, state | kRung)) _exit(0);
       }
       _exit(1);
     }
@@ -329,6 +337,106 @@ TEST(Bell, SurvivesTheDeathOfItsWinner) {
     ::close(pidfd);
     int status;
     ASSERT_EQ(waitpid(child, &status, 0), child);
+    if (!ok) return;
+  }
+}
+
+// A peer process that wins the bell and is stopped before its system call.
+struct StoppedWinner {
+  explicit StoppedWinner(Home& home, uint32_t asleep) {
+    child = fork();
+    if (child == 0) {
+      for (const int64_t limit = monotonic_ns() + kStuckNs; monotonic_ns() < limit; sched_yield()) {
+        // wake_bell() up to and including the swap, and not a step further.
+        uint32_t state = home.page->state.load();
+        if ((state & kBellSleeper) != asleep) continue;
+        if (home.page->state.compare_exchange_strong(state, state | kRung)) raise(SIGSTOP);
+        // Much later it goes on: the call, and the second swap.
+        futex_wake(home.page->state, 1, /*shared=*/true);
+        eventfd_write(home.event_fd.get(), 1);
+        state |= kRung;
+        home.page->state.compare_exchange_strong(state, kAwake);
+        _exit(0);
+      }
+      _exit(1);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, WUNTRACED), child);
+    EXPECT_TRUE(WIFSTOPPED(status));
+  }
+  // It goes on, and ends.
+  int finish() {
+    kill(child, SIGCONT);
+    int status = -1;
+    waitpid(std::exchange(child, 0), &status, 0);
+    return status;
+  }
+  ~StoppedWinner() {
+    if (child == 0) return;
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+  pid_t child;
+};
+
+TEST(Bell, ALivingPeerWakesAWaiterWhoseBellAStoppedOneHasWon) {
+  Home home;
+  Counter counter(home);
+  let_ticks_run_out();
+  for (uint64_t round = 1; round <= 20; ++round) {
+    std::atomic<bool> ok{false};
+    std::thread receiver([&] {
+      Waiter waiter;
+      ok = counter.wait(waiter, round) == WaitResult::kReady;
+    });
+    StoppedWinner stopped(home, kParked);
+    counter.publish(round);
+    receiver.join();
+    EXPECT_TRUE(ok) << "round " << round;
+    if (!ok) return;
+    EXPECT_EQ(stopped.finish(), 0);
+  }
+}
+
+TEST(Bell, ALivingPeerWakesAReactorWhoseBellAStoppedOneHasWon) {
+  Home home;
+  Counter counter(home);
+  for (uint64_t round = 1; round <= 20; ++round) {
+    let_ticks_run_out();
+    StoppedWinner stopped(home, kEpoll);
+    counter.publish(round);
+    const int64_t deadline = monotonic_ns() + kStuckNs;
+    while (counter.taken.load() < round && monotonic_ns() < deadline) sched_yield();
+    ASSERT_EQ(counter.taken.load(), round);
+    EXPECT_EQ(stopped.finish(), 0);
+  }
+}
+
+// It was stopped in one sleep of its peer and goes on in another, whose winner is stopped too.
+TEST(Bell, AWinnerThatGoesOnLateHidesNoOther) {
+  Home home;
+  Counter counter(home);
+  let_ticks_run_out();
+  for (uint64_t round = 1; round <= 20; round += 2) {
+    std::atomic<bool> ok{true};
+    auto receive = [&](uint64_t value) {
+      return std::thread([&, value] {
+        Waiter waiter;
+        if (counter.wait(waiter, value) != WaitResult::kReady) ok = false;
+      });
+    };
+    std::thread receiver = receive(round);
+    StoppedWinner first(home, kParked);
+    counter.publish(round);
+    receiver.join();
+    receiver = receive(round + 1);
+    StoppedWinner second(home, kParked);
+    // The first one's second swap: not at what the second one has won.
+    EXPECT_EQ(first.finish(), 0);
+    counter.publish(round + 1);
+    receiver.join();
+    EXPECT_TRUE(ok) << "round " << round;
+    EXPECT_EQ(second.finish(), 0);
     if (!ok) return;
   }
 }
@@ -412,7 +520,7 @@ TEST(Driver, LeavesTheBellToTheReactorAtOnceWhenOthersWait) {
     Waiter waiter;
     EXPECT_EQ(mine.wait(waiter, 1), WaitResult::kReady);
   });
-  while (home.page->state.load() != kParked) sched_yield();
+  while (sleeper(*home.page) != kParked) sched_yield();
   std::thread follower([&] {
     Waiter waiter;
     EXPECT_EQ(theirs.wait(waiter, 1), WaitResult::kReady);
@@ -449,12 +557,12 @@ TEST(Driver, ALookAfterASendKeepsTheBellAwakeUnlessALoopReliesOnTheReactor) {
   home.driver->attend();
   home.driver->end_attend();
   let_ticks_run_out();  // at the last of them the reactor looks at the rings, awake for a moment
-  while (home.page->state.load() != kEpoll) sched_yield();
+  while (sleeper(*home.page) != kEpoll) sched_yield();
   auto count_epoll = [&] {
     uint64_t epoll = 0;
     for (uint64_t look = 0; look < kLooks; ++look) {
       home.driver->poll_after_send();
-      if (home.page->state.load() == kEpoll) ++epoll;
+      if (sleeper(*home.page) == kEpoll) ++epoll;
     }
     return epoll;
   };
@@ -484,6 +592,66 @@ TEST(Driver, RemoveWaitsForARunningPoll) {
   driving.join();
 }
 
+// An event loop that attends sleeps where no driver knows of it. Whoever leads meanwhile and goes leaves the bell to the
+// reactor at once, not to the tick.
+TEST(Driver, WhoLeavesWhileALoopAttendsHandsTheBellToTheReactor) {
+  Home home;
+  Counter counter(home);
+  const auto sleeper = [&] { return home.page->state.load() & kBellSleeper; };
+  const auto never = [](const void*) { return false; };
+  int late = 0;  // the reactor may be looking itself at that moment
+  const auto look = [&] { late += sleeper() != kEpoll; };
+  home.driver->attend();
+  for (int i = 0; i < 100; ++i) {
+    Waiter waiter;
+    EXPECT_EQ(home.driver->wait(waiter, never, nullptr, monotonic_ns() + 1000), WaitResult::kTimeout);
+    look();
+    home.driver->poll_once();
+    look();
+    home.driver->poll_briefly(never, nullptr);
+    look();
+  }
+  EXPECT_LT(late, 150) << "of 300";
+  home.driver->end_attend();
+}
+
+// One poll is waited for, the one that runs; not until nobody happens to poll, which in a flood is hardly ever.
+TEST(Driver, RemoveWaitsForOnePollOnlyInAFlood) {
+  struct Flood : Pollable {
+    bool poll() override {
+      ++polls;
+      for (const int64_t end_ns = monotonic_ns() + 500'000; monotonic_ns() < end_ns;) sched_yield();
+      return true;
+    }
+    std::atomic<int> polls{0};
+  };
+  Home home;
+  Flood flood;
+  const uint32_t index = home.driver->add(flood);
+  std::atomic<bool> stop{false};
+  Waiter waiter;
+  std::thread leading([&] {
+    const auto ready = [](const void* context) { return static_cast<const std::atomic<bool>*>(context)->load(); };
+    EXPECT_EQ(home.driver->wait(waiter, ready, &stop, monotonic_ns() + kStuckNs), WaitResult::kReady);
+  });
+  home.driver->mark_ready(index);
+  while (flood.polls == 0) sched_yield();
+  std::vector<int> polls;
+  for (int i = 0; i < 30; ++i) {
+    Flood other;
+    const uint32_t gone = home.driver->add(other);
+    const int before = flood.polls;
+    home.driver->remove(gone);
+    polls.push_back(flood.polls - before);
+  }
+  stop = true;
+  home.driver->notify(waiter);
+  leading.join();
+  home.driver->remove(index);
+  std::sort(polls.begin(), polls.end());
+  EXPECT_LE(polls[15], 10) << "in the middle; " << polls.back() << " at worst";
+}
+
 TEST(Driver, APollableMayRemoveItselfInItsPoll) {
   struct Once : Pollable {
     bool poll() override {
@@ -504,6 +672,86 @@ TEST(Driver, APollableMayRemoveItselfInItsPoll) {
   while (once.polls == 0 && monotonic_ns() < deadline) home.driver->poll_once();
   for (int i = 0; i < 10; ++i) home.driver->poll_once();
   EXPECT_EQ(once.polls, 1);
+}
+
+// Two that are in each other's way: one is removed by another thread while a poll adds and removes.
+TEST(Driver, APollMayAddAndRemoveWhileAnotherThreadWaitsForItsEnd) {
+  struct Nothing : Pollable {
+    bool poll() override { return false; }
+  };
+  struct Busy : Pollable {
+    bool poll() override {
+      inside = true;
+      while (!go_on) sched_yield();
+      driver->remove(driver->add(other));
+      return false;
+    }
+    Driver* driver;
+    Nothing other;
+    std::atomic<bool> inside{false}, go_on{false};
+  };
+  Nothing victim;
+  Busy busy;
+  Home home;
+  busy.driver = home.driver.get();
+  const uint32_t victim_index = home.driver->add(victim);
+  const uint32_t index = home.driver->add(busy);
+  home.driver->mark_ready(index);
+  while (!busy.inside) sched_yield();
+  std::thread remover([&] { home.driver->remove(victim_index); });
+  // Nothing says that the remover waits: give it time to.
+  for (const int64_t until = monotonic_ns() + 2'000'000; monotonic_ns() < until;) sched_yield();
+  busy.go_on = true;
+  remover.join();
+  home.driver->remove(index);
+}
+
+TEST(Driver, AShortageWhileItIsMadeIsAnError) {
+  Home home;
+  for (uint64_t nth = 1;; ++nth) {
+    alignas(4096) BellPage page{};
+    UniqueFd event_fd(eventfd(0, EFD_NONBLOCK));
+    sys::fail_nth(nth);
+    const auto made = Driver::make(home.reactor, page, event_fd.get());
+    const bool failed = sys::calls_seen() >= nth;
+    sys::fail_nth(0);
+    EXPECT_EQ(made.ok(), !failed);
+    if (!failed) break;
+    EXPECT_TRUE(made.error().message.starts_with("cannot watch the rings: ")) << made.error().message;
+  }
+}
+
+TEST(Driver, IsDeadInAChildOfForkAndItsParentsPageIsNotTouched) {
+  Home home;
+  Counter counter(home);
+  let_ticks_run_out();
+  while (sleeper(*home.page) != kEpoll) sched_yield();
+  const uint32_t state = home.page->state;
+  home.reactor.before_fork();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    note_forked_child();
+    home.reactor.after_fork_in_child();
+    auto never = [](const void*) { return false; };
+    Waiter waiter;
+    if (home.driver->wait(waiter, never, nullptr, kNoDeadline) != WaitResult::kTimeout) _exit(1);
+    home.driver->poll_once();
+    home.driver->attend();
+    home.driver->mark_ready(counter.index);
+    home.driver->ring_self();
+    home.driver->notify(waiter);
+    home.driver->remove(counter.index);
+    _exit(home.driver->add(counter) == kBellRings ? 0 : 2);
+  }
+  home.reactor.after_fork_in_parent();
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(home.page->state, state);
+  Waiter waiter;
+  counter.publish(1);
+  EXPECT_EQ(counter.wait(waiter, 1), WaitResult::kReady);
 }
 
 TEST(Driver, GivesOutEachBellIndexOnceAndSaysWhenThereIsNoneLeft) {
@@ -529,7 +777,7 @@ TEST(Driver, IgnoresBitsOfRingsThatItHasNot) {
   home.page->ready[15].store(~uint64_t{0});
   Waiter waiter;
   EXPECT_EQ(counter.wait(waiter, 1, 5'000'000), WaitResult::kTimeout);  // and slept meanwhile: see the next line
-  EXPECT_FALSE(any_ready(*home.page, 64));
+  EXPECT_FALSE(any_ready(*home.page, std::atomic<uint32_t>(64)));
 }
 
 uint64_t voluntary_switches(const std::filesystem::path& task) {

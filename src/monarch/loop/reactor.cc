@@ -1,130 +1,244 @@
 #include "monarch/loop/reactor.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "monarch/base/check.h"
 #include "monarch/base/clock.h"
+#include "monarch/base/forked.h"
+#include "monarch/base/log.h"
+#include "monarch/base/system.h"
 
 namespace monarch {
 
 namespace {
+
+constexpr int64_t kRetryNs = 20'000'000;
+
 epoll_event event_of(int fd, uint32_t events, uint32_t generation) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = uint64_t{generation} << 32 | static_cast<uint32_t>(fd);
   return event;
 }
+
 }  // namespace
 
-Reactor::Reactor() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  MONARCH_CHECK(epoll_ && wake_);
+struct Reactor::Tables {
+  struct Watched {
+    uint32_t generation;                   // tells a descriptor from an earlier one of the same number
+    std::shared_ptr<FdCallback> callback;  // shared: it may remove itself while it runs
+    uint32_t events;
+    bool waits;  // the kernel has not taken it
+  };
+  // With the lock held. Tries those that wait, if it is time.
+  void watch_waiting(int epoll);
+
+  int64_t retry_ns = kNoDeadline;  // when that is
+  std::unordered_map<int, Watched> callbacks;
+  std::vector<std::function<void()>> posted;
+  std::multimap<int64_t, std::pair<TimerId, std::function<void()>>> timers;  // by due time
+  TimerId next_timer = 1;
+  uint32_t next_generation = 1;
+};
+
+void Reactor::Tables::watch_waiting(int epoll) {
+  const int64_t now_ns = monotonic_ns();
+  if (now_ns < retry_ns) return;
+  retry_ns = kNoDeadline;
+  for (auto& [fd, watched] : callbacks) {
+    if (!watched.waits) continue;
+    epoll_event event = event_of(fd, watched.events, watched.generation);
+    watched.waits = sys::epoll_add(epoll, fd, &event) != 0;
+    if (watched.waits) retry_ns = now_ns + kRetryNs;
+  }
+}
+
+Result<std::unique_ptr<Reactor>> Reactor::make() {
+  UniqueFd epoll = sys::make_epoll();
+  if (!epoll) return sys::shortage_error("start the reactor");
+  UniqueFd wake = sys::make_eventfd();
+  if (!wake) return sys::shortage_error("start the reactor");
+  std::unique_ptr<Reactor> made(new Reactor(std::move(epoll), std::move(wake)));
+  if (!made->watch_wake()) return sys::shortage_error("start the reactor");
+  return made;
+}
+
+Reactor::Reactor() : Reactor(sys::make_epoll(), sys::make_eventfd()) {
+  if (!epoll_ || !wake_ || !watch_wake()) sys::end_for_shortage("start the reactor");
+}
+
+Reactor::Reactor(UniqueFd epoll, UniqueFd wake)
+    : epoll_(std::move(epoll)), wake_(std::move(wake)), tables_(std::make_unique<Tables>()) {}
+
+bool Reactor::watch_wake() {
   epoll_event event = event_of(wake_.get(), EPOLLIN, 0);
-  MONARCH_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0);
+  return sys::epoll_add(epoll_.get(), wake_.get(), &event) == 0;
 }
 
 Reactor::~Reactor() { stop(); }
 
-void Reactor::start() {
-  // The new thread inherits the mask: signals stay with the main thread, which is Python's.
-  sigset_t all, previous;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &previous);
-  thread_ = std::thread([this] { loop(); });
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+bool Reactor::start() {
+  pthread_t thread{};
+  const auto run = [](void* self) -> void* {
+    static_cast<Reactor*>(self)->loop();
+    return nullptr;
+  };
+  // Signals stay with the main thread, which is Python's.
+  if (!sys::start_thread(&thread, run, this)) return false;
+  thread_ = thread;
+  running_ = true;
+  return true;
 }
 
 void Reactor::stop() {
-  if (!thread_.joinable()) return;
+  if (in_forked_child() || !running()) return;
   MONARCH_CHECK(!on_reactor_thread());
   stopping_ = true;
   wake();
-  thread_.join();
+  pthread_join(thread_, nullptr);
+  running_ = false;
 }
 
 void Reactor::wake() { eventfd_write(wake_.get(), 1); }
 
-void Reactor::add(int fd, uint32_t events, FdCallback callback) {
-  std::lock_guard lock(mutex_);
-  const uint32_t generation = next_generation_++;
-  callbacks_[fd] = Watched{generation, std::make_shared<FdCallback>(std::move(callback))};
+bool Reactor::add(int fd, uint32_t events, FdCallback callback) {
+  if (in_forked_child()) return false;
+  auto shared = std::make_shared<FdCallback>(std::move(callback));
+  std::unique_lock lock(mutex_);
+  const uint32_t generation = tables_->next_generation++;
   epoll_event event = event_of(fd, events, generation);
-  MONARCH_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+  // An event may come at once; the reactor looks it up under this lock.
+  const int error = sys::epoll_add(epoll_.get(), fd, &event) == 0 ? 0 : errno;
+  // Anything else is a mistake of the caller's, or of a program that closes what is not its own.
+  MONARCH_CHECK(error == 0 || error == ENOSPC || error == ENOMEM || !has_its_descriptors());
+  tables_->callbacks[fd] = Tables::Watched{generation, std::move(shared), events, error != 0};
+  if (error == 0) return true;
+  tables_->retry_ns = std::min(tables_->retry_ns, monotonic_ns() + kRetryNs);
+  lock.unlock();
+  wake();
+  errno = error;
+  log_line_limited("a descriptor has to wait", sys::shortage_error("watch a descriptor yet").message);
+  errno = error;
+  return false;
 }
 
 void Reactor::modify(int fd, uint32_t events) {
+  if (in_forked_child()) return;
   std::lock_guard lock(mutex_);
-  auto found = callbacks_.find(fd);
-  MONARCH_CHECK(found != callbacks_.end());
+  auto found = tables_->callbacks.find(fd);
+  MONARCH_CHECK(found != tables_->callbacks.end());
+  found->second.events = events;
+  if (found->second.waits) return;
   epoll_event event = event_of(fd, events, found->second.generation);
-  MONARCH_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0);
+  const bool modified = epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0;
+  MONARCH_CHECK(modified || !has_its_descriptors());
+}
+
+bool Reactor::has_its_descriptors() const {
+  constexpr std::string_view kEpoll = "anon_inode:[eventpoll]";
+  char target[64];
+  const ssize_t size = readlink(("/proc/self/fd/" + std::to_string(epoll_.get())).c_str(), target, sizeof target);
+  return size < 0 ? errno != ENOENT : std::string_view(target, static_cast<size_t>(size)) == kEpoll;
 }
 
 void Reactor::remove(int fd) {
+  if (in_forked_child()) return;
   std::shared_ptr<FdCallback> callback;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
-  auto found = callbacks_.find(fd);
-  if (found == callbacks_.end()) return;
+  auto found = tables_->callbacks.find(fd);
+  if (found == tables_->callbacks.end()) return;
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   callback = std::move(found->second.callback);
-  callbacks_.erase(found);
+  tables_->callbacks.erase(found);
 }
 
 void Reactor::post(std::function<void()> task) {
+  if (in_forked_child()) return;
   {
     std::lock_guard lock(mutex_);
-    posted_.push_back(std::move(task));
+    if (lost_) return;  // not even wake(): the descriptor is somebody else's
+    tables_->posted.push_back(std::move(task));
   }
-  wake();
+  if (!on_reactor_thread()) wake();  // which looks at them before it sleeps
 }
 
 void Reactor::post_and_wait(std::function<void()> task) {
+  if (in_forked_child()) return;
   MONARCH_CHECK(!on_reactor_thread() && running());
+  if (!has_its_descriptors()) return;  // a loop that sleeps cannot be told
   std::mutex mutex;
   std::condition_variable condition;
   bool done = false;
-  post([&] {
-    task();
+  // When the task has run, or is dropped. Shared: a std::function must be copyable.
+  std::shared_ptr<void> over(nullptr, [&](void*) {
     std::lock_guard lock(mutex);
     done = true;
     condition.notify_one();
+  });
+  post([&task, over = std::move(over)]() mutable {
+    task();
+    over.reset();
   });
   std::unique_lock lock(mutex);
   condition.wait(lock, [&] { return done; });
 }
 
-Reactor::TimerId Reactor::after(int64_t delay_ns, std::function<void()> task) {
+int64_t Reactor::now_ns() { return monotonic_ns(); }
+
+Timers::TimerId Reactor::after(int64_t delay_ns, std::function<void()> task) {
+  if (in_forked_child()) return 0;
   TimerId id;
+  bool first;
   {
     std::lock_guard lock(mutex_);
-    id = next_timer_++;
-    timers_.emplace(monotonic_ns() + delay_ns, std::make_pair(id, std::move(task)));
+    id = tables_->next_timer++;
+    const int64_t now_ns = monotonic_ns();
+    const int64_t due_ns = delay_ns < INT64_MAX - now_ns ? now_ns + delay_ns : INT64_MAX;
+    // In two steps: of "emplace() == begin()" either may be evaluated first, and an old begin() is never the new one.
+    const auto added = tables_->timers.emplace(due_ns, std::make_pair(id, std::move(task)));
+    first = added == tables_->timers.begin();
   }
-  wake();
+  if (first && !on_reactor_thread()) wake();
   return id;
 }
 
 void Reactor::cancel(TimerId id) {
+  if (in_forked_child()) return;
+  std::function<void()> task;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
-  std::erase_if(timers_, [id](const auto& entry) { return entry.second.first == id; });
+  auto& timers = tables_->timers;
+  const auto found =
+      std::find_if(timers.begin(), timers.end(), [id](const auto& entry) { return entry.second.first == id; });
+  if (found == timers.end()) return;
+  task = std::move(found->second.second);
+  timers.erase(found);
 }
 
 void Reactor::after_fork_in_child() {
-  for (auto& [fd, watched] : callbacks_) ::close(fd);
+  for (auto& [fd, watched] : tables_->callbacks) ::close(fd);
   mutex_.unlock();
 }
 
 int Reactor::next_timeout_ms() {
   std::lock_guard lock(mutex_);
-  if (!posted_.empty()) return 0;
-  if (timers_.empty()) return -1;
-  const int64_t left_ns = timers_.begin()->first - monotonic_ns();
+  if (!tables_->posted.empty()) return 0;
+  const int64_t due_ns = tables_->timers.empty() ? kNoDeadline : tables_->timers.begin()->first;
+  const int64_t next_ns = std::min(due_ns, tables_->retry_ns);
+  if (next_ns == kNoDeadline) return -1;
+  const int64_t left_ns = std::min(next_ns - monotonic_ns(), int64_t{60'000'000'000});
   return static_cast<int>(std::clamp<int64_t>((left_ns + 999'999) / 1'000'000, 0, 60'000));
 }
 
@@ -132,31 +246,47 @@ void Reactor::run_posted() {
   std::vector<std::function<void()>> tasks;
   {
     std::lock_guard lock(mutex_);
-    tasks.swap(posted_);
+    tasks.swap(tables_->posted);
+    tables_->watch_waiting(epoll_.get());
   }
   for (auto& task : tasks) task();
 }
 
+// Those that are due now: one that arms itself again and again must not keep the reactor from its descriptors.
 void Reactor::run_due_timers() {
+  const int64_t now_ns = monotonic_ns();
   for (;;) {
     std::function<void()> task;
     {
       std::lock_guard lock(mutex_);
-      if (timers_.empty() || timers_.begin()->first > monotonic_ns()) return;
-      task = std::move(timers_.begin()->second.second);
-      timers_.erase(timers_.begin());
+      auto& timers = tables_->timers;
+      if (timers.empty() || timers.begin()->first > now_ns) return;
+      task = std::move(timers.begin()->second.second);
+      timers.erase(timers.begin());
     }
     task();
   }
 }
 
+// What is posted runs no more, and nobody waits for it.
+void Reactor::note_lost() {
+  std::vector<std::function<void()>> dropped;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  lost_ = true;
+  dropped.swap(tables_->posted);
+}
+
 void Reactor::loop() {
-  thread_id_ = std::this_thread::get_id();
+  thread_ = pthread_self();
+  running_ = true;
   pthread_setname_np(pthread_self(), "monarch-reactor");
   epoll_event events[64];
   while (!stopping_) {
     const int count = epoll_wait(epoll_.get(), events, 64, next_timeout_ms());
-    MONARCH_CHECK(count >= 0 || errno == EINTR);
+    if (count < 0 && errno != EINTR) {
+      MONARCH_CHECK(!has_its_descriptors());
+      return note_lost();
+    }
     for (int i = 0; i < count; ++i) {
       const int fd = static_cast<int>(events[i].data.u64 & 0xffffffff);
       if (fd == wake_.get()) {
@@ -167,9 +297,9 @@ void Reactor::loop() {
       std::shared_ptr<FdCallback> callback;
       {
         std::lock_guard lock(mutex_);
-        auto found = callbacks_.find(fd);
+        auto found = tables_->callbacks.find(fd);
         // Not this one: removed, perhaps closed and opened again, by an earlier callback of this batch.
-        if (found == callbacks_.end() || found->second.generation != events[i].data.u64 >> 32) continue;
+        if (found == tables_->callbacks.end() || found->second.generation != events[i].data.u64 >> 32) continue;
         callback = found->second.callback;
       }
       (*callback)(events[i].events);

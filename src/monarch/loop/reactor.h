@@ -2,36 +2,39 @@
 // GIL, never blocks, never runs user code; all signals are blocked in it.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <thread>
-#include <unordered_map>
-#include <vector>
 
+#include "monarch/base/mutex.h"
+#include "monarch/base/result.h"
 #include "monarch/base/unique_fd.h"
+#include "monarch/loop/timers.h"
 
 namespace monarch {
 
-class Reactor {
+class Reactor final : public Timers {
  public:
   using FdCallback = std::function<void(uint32_t events)>;
-  using TimerId = uint64_t;
 
+  // A shortage of descriptors is the error.
+  static Result<std::unique_ptr<Reactor>> make();
+  // For who cannot begin without it: a shortage ends the process, with a sentence that says what to do.
   Reactor();
-  ~Reactor();  // stops and joins
+  ~Reactor() override;  // stops and joins
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
 
-  void start();  // starts the thread
-  void stop();   // ends the loop and joins the thread; idempotent; not from the reactor's own thread
+  // Starts the thread. false: there is none to be had (errno says why), and nothing has happened.
+  bool start();
+  void stop();  // ends the loop and joins the thread; idempotent; not from the reactor's own thread
 
-  // Any thread. The callback runs on the reactor. `events` are epoll's (level-triggered). The caller keeps `fd` open
-  // until remove().
-  void add(int fd, uint32_t events, FdCallback callback);
+  // Any thread. The callback runs on the reactor. `events` are epoll's (level-triggered). The caller keeps `fd` open until
+  // remove(). false: not yet, the kernel watches no more now (errno says why); the reactor goes on trying until remove().
+  bool add(int fd, uint32_t events, FdCallback callback);
   void modify(int fd, uint32_t events);
   // Any thread. After it returns on the reactor's thread the callback does not run again; from another thread it may be
   // running still.
@@ -39,24 +42,36 @@ class Reactor {
 
   // Any thread. Runs `task` on the reactor, in order of posting.
   void post(std::function<void()> task);
-  // Any thread. As post, and waits until it has run. Not from the reactor's own thread.
+  // Any thread. As post, and waits until it has run. Not from the reactor's own thread. Returns at once if the reactor has
+  // lost its descriptors, and when it finds out.
   void post_and_wait(std::function<void()> task);
 
-  // Any thread. Runs `task` on the reactor once, `delay_ns` from now.
-  TimerId after(int64_t delay_ns, std::function<void()> task);
-  void cancel(TimerId id);
+  int64_t now_ns() override;
+  TimerId after(int64_t delay_ns, std::function<void()> task) override;
+  void cancel(TimerId id) override;
 
   // Around fork() in a process that has a reactor: the child gets a consistent copy, and closes every descriptor that
-  // the reactor watches, so that the end of this process is seen even while such a child lives on.
+  // the reactor watches, so that the end of this process is seen even while such a child lives on. There, it is dead:
+  // nothing runs any more, and no call waits. (Not even remove(): the child's epoll is its parent's.)
   void before_fork() { mutex_.lock(); }
   void after_fork_in_parent() { mutex_.unlock(); }
   void after_fork_in_child();
 
-  bool running() const { return thread_.joinable(); }
-  bool on_reactor_thread() const { return std::this_thread::get_id() == thread_id_.load(std::memory_order_relaxed); }
+  bool running() const { return running_.load(std::memory_order_relaxed); }
+  bool on_reactor_thread() const {
+    return running() && pthread_equal(thread_.load(std::memory_order_relaxed), pthread_self());
+  }
+  // Any thread; a system call. False: the program has closed descriptors that are not its own (os.closerange()), and ours
+  // may be anybody's now. The reactor does nothing more then, nor can it be stopped: whoever owns it leaves it as it is.
+  bool has_its_descriptors() const;
 
  private:
+  struct Tables;
+  Reactor(UniqueFd epoll, UniqueFd wake);
+  bool watch_wake();
+
   void loop();
+  void note_lost();
   void run_posted();
   void run_due_timers();
   int next_timeout_ms();
@@ -64,20 +79,13 @@ class Reactor {
 
   UniqueFd epoll_;
   UniqueFd wake_;
-  std::thread thread_;
-  std::atomic<std::thread::id> thread_id_{};
+  std::atomic<pthread_t> thread_{};
+  std::atomic<bool> running_{false};
   std::atomic<bool> stopping_{false};
+  bool lost_ = false;  // mutex_: it has lost its descriptors, and the loop has ended
 
-  std::mutex mutex_;  // guards what follows
-  struct Watched {
-    uint32_t generation;                   // tells a descriptor from an earlier one of the same number
-    std::shared_ptr<FdCallback> callback;  // shared: it may remove itself while it runs
-  };
-  std::unordered_map<int, Watched> callbacks_;
-  std::vector<std::function<void()>> posted_;
-  std::multimap<int64_t, std::pair<TimerId, std::function<void()>>> timers_;  // by due time
-  TimerId next_timer_ = 1;
-  uint32_t next_generation_ = 1;
+  Mutex mutex_{LockRank::kReactor};  // guards the tables; callbacks and tasks run, and die, without it
+  const std::unique_ptr<Tables> tables_;
 };
 
 }  // namespace monarch

@@ -1,5 +1,7 @@
 #include "monarch/mesh/actor_mesh.h"
 
+#include "monarch/actor/pending_call.h"
+
 namespace monarch::internal {
 
 Region select(const Region& region, const std::vector<DimSelection>& selections) {
@@ -21,7 +23,7 @@ void check_encoded(const ValueWriter& writer) {
 void encode_view(ValueWriter& writer, const MeshView& view) {
   if (!view.info) return writer.fail("an ActorMesh that no actors belong to");
   std::vector<int64_t> nodes, indices;  // ids are 64 random bits: as signed numbers they have the same ones
-  for (const ActorId& id : view.members->ids) {
+  for (const ActorId& id : view.to.members->ids) {
     nodes.push_back(static_cast<int64_t>(id.node));
     indices.push_back(static_cast<int64_t>(id.index));
   }

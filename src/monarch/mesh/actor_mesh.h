@@ -60,7 +60,7 @@ class ActorMesh {
   const std::string& name() const { return view_.info->name; }
   const Extent& extent() const { return view_.region.extent(); }
   int64_t size() const { return view_.region.size(); }
-  ActorId actor(int64_t rank) const { return view_.members->ids.at(static_cast<size_t>(rank)); }
+  ActorId actor(int64_t rank) const { return view_.to.members->ids.at(static_cast<size_t>(rank)); }
 
   // A part: mesh.slice({{"hosts", 0}, {"gpus", Range{0, 4}}}). Throws std::invalid_argument.
   ActorMesh slice(const std::vector<DimSelection>& selections) const {

@@ -5,12 +5,17 @@
 #include <sys/eventfd.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <latch>
 #include <map>
 #include <mutex>
 #include <thread>
 
+#include "monarch/actor/calls.h"
 #include "monarch/actor/native_cell.h"
+#include "monarch/actor/unobserved_failures.h"
+#include "monarch/base/log.h"
+#include "monarch/loop/reactor.h"
 #include "monarch/mesh/proc_mesh.h"
 
 namespace monarch {
@@ -88,7 +93,7 @@ class ActorMeshTest : public testing::Test {
   ActorMeshTest()
       : event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         driver_(reactor_, page_, event_fd_.get()),
-        node_(77, driver_, hooks()),
+        node_(77, driver_, reactor_, hooks()),
         factory_(std::make_unique<NativeFactory>(reactor_, driver_, 2)) {
     node_.set_factory(CellKind::kNative, *factory_);
     reactor_.start();
@@ -99,11 +104,42 @@ class ActorMeshTest : public testing::Test {
   }
   Node::Hooks hooks() {
     Node::Hooks hooks;
-    hooks.on_undeliverable = [this](const std::string& why) {
+    hooks.on_undeliverable = [this](const ActorId&, const Failure& why) {
       std::lock_guard lock(mutex_);
-      bounced_.push_back(why);
+      bounced_.push_back(why.text());
+    };
+    hooks.on_actor_failed = [this](const ActorId& owner, const Failure& why) {
+      std::lock_guard lock(mutex_);
+      failed_.push_back({owner, why});
+      happened_.notify_all();
     };
     return hooks;
+  }
+  // The first failure of an actor that the node has told of.
+  std::pair<ActorId, Failure> first_failure() {
+    std::unique_lock lock(mutex_);
+    if (!happened_.wait_for(lock, std::chrono::seconds(20), [this] { return !failed_.empty(); })) return {};
+    return failed_.front();
+  }
+  // When this returns, everything has been done that was to be done within `ns` of its begin.
+  void let_pass(int64_t ns) {
+    bool over = false;
+    reactor_.after(ns, [&] {
+      std::lock_guard lock(mutex_);
+      over = true;
+      happened_.notify_all();
+    });
+    std::unique_lock lock(mutex_);
+    happened_.wait(lock, [&] { return over; });
+  }
+  // How often `line` has been said on stderr since CaptureStderr(), once nothing is left to be said.
+  size_t times_said(const std::string& line) {
+    node_.report_failures();
+    flush_log();
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    size_t count = 0;
+    for (size_t at = said.find(line); at != std::string::npos; at = said.find(line, at + 1)) ++count;
+    return count;
   }
   // `count` times this process: a mesh needs no processes of its own.
   ProcMesh procs(int64_t count) {
@@ -111,13 +147,47 @@ class ActorMeshTest : public testing::Test {
                     *Extent::create({"gpus"}, {count}));
   }
   ProcMesh proc() { return ProcMesh(node_, nullptr, "proc", {node_.id()}, Extent()); }
+  ActorMesh<Counter> mesh_of(const ActorId& id) {
+    auto members = std::make_shared<Members>();
+    members->ids.push_back(id);
+    auto info = std::make_shared<internal::MeshInfo>();
+    info->node = &node_;
+    info->class_name = "Counter";
+    info->name = "one";
+    info->members = members;
+    return ActorMesh<Counter>(internal::MeshView{info, members, Region(), true});
+  }
+  // An actor that never answers.
+  ActorMesh<Counter> silent() {
+    struct Silent : Cell {
+      void deliver(MessagePtr message) override {
+        std::lock_guard lock(mutex);
+        kept.push(std::move(message));
+      }
+      std::mutex mutex;
+      MessageQueue kept;
+    };
+    node_.add_cell(1, std::make_shared<Silent>());
+    return mesh_of({node_.id(), 1});
+  }
+
+  void cast_and_wait(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) {
+    node_.cast(members, outgoing, call);
+    Waiter waiter;
+    call->add_waiter(waiter);
+    driver_.wait(waiter, [](const void* c) { return static_cast<const PendingCall*>(c)->complete(); }, call.get(),
+                 kNoDeadline);
+    call->remove_waiter(waiter);
+  }
 
   BellPage page_{};
   Reactor reactor_;
   UniqueFd event_fd_;
   Driver driver_;
   std::mutex mutex_;
+  std::condition_variable happened_;
   std::vector<std::string> bounced_;
+  std::vector<std::pair<ActorId, Failure>> failed_;
   Node node_;
   std::unique_ptr<NativeFactory> factory_;
 };
@@ -188,6 +258,73 @@ TEST_F(ActorMeshTest, AnExceptionThatNobodyWaitsForEndsTheActor) {
   EXPECT_HAS(text, "std::runtime_error: lost");
 }
 
+TEST_F(ActorMeshTest, AFailureThatNobodyIsToldOfIsSaidOnStderrOnce) {
+  ::testing::internal::CaptureStderr();
+  auto counter = proc().spawn<Counter>("counter", 0);
+  counter.broadcast<&Counter::fail>("unseen");
+  EXPECT_HAS(first_failure().second.detail, "unseen");
+  let_pass(UnobservedFailures::kLimitNs);
+  flush_log();
+  EXPECT_EQ(times_said("Counter 'counter' (rank 0) failed in fail(), which nobody waits for: std::runtime_error: unseen"),
+            1u);
+}
+
+TEST_F(ActorMeshTest, AFailureThatACallerIsToldOfIsNotSaidOnStderr) {
+  ::testing::internal::CaptureStderr();
+  auto counter = proc().spawn<Counter>("counter", 0);
+  counter.broadcast<&Counter::fail>("seen");
+  EXPECT_HAS(text_of<SupervisionError>([&] { counter.call_one<&Counter::add>(1).get(); }), "seen");
+  auto fragile = proc().spawn<Fragile>("device");
+  EXPECT_HAS(text_of<SupervisionError>([&] { fragile.call_one<&Fragile::touch>().get(); }), "no such device");
+  EXPECT_EQ(times_said("monarch: "), 0u);
+}
+
+TEST_F(ActorMeshTest, TheRecordOfAFailureSaysWhichActorItIsOf) {
+  auto counters = procs(3).spawn<Counter>("counters", 0);
+  const ActorId failing = counters.actor(2);
+  counters.slice({{"gpus", 2}}).broadcast<&Counter::fail>("why");
+  const auto expect_record = [&](const Failure& failure) {
+    EXPECT_EQ(failure.kind, Failure::Kind::kActor);
+    EXPECT_EQ(failure.node, failing.node);
+    EXPECT_EQ(failure.actor, failing.index);
+    EXPECT_EQ(failure.rank, 2);
+    EXPECT_HAS(failure.text(), "std::runtime_error: why");
+  };
+  const auto [owner, told] = first_failure();
+  EXPECT_EQ(owner, (ActorId{node_.id(), 0})) << "no actor has spawned it";
+  expect_record(told);
+
+  auto members = std::make_shared<Members>();
+  members->ids.push_back(failing);
+  for (const bool is_stop : {false, true}) {  // a stop of what is over ends well
+    auto call = std::make_shared<PendingCall>(members);
+    Outgoing outgoing{FrameHeader{}, {}, {}};
+    outgoing.header.kind = is_stop ? FrameKind::kStopActor : FrameKind::kRequest;
+    cast_and_wait(*members, outgoing, call);
+    EXPECT_EQ(call->reply(0)->header.kind, is_stop ? FrameKind::kReply : FrameKind::kReplyFailed);
+    if (!is_stop) expect_record(failure_of(*call->reply(0)));
+  }
+}
+
+const ProcMesh* place = nullptr;
+struct Parent : Actor {
+  ActorMesh<Counter> make() { return place->spawn<Counter>("child", 0); }
+};
+MONARCH_ACTOR(Parent, make)
+
+TEST_F(ActorMeshTest, TheNodeKnowsWhoHasSpawnedAnActorUntilItsEnd) {
+  const ProcMesh here = proc();
+  place = &here;
+  auto parent = here.spawn<Parent>("parent");
+  auto child = parent.call_one<&Parent::make>().get();
+  EXPECT_EQ(node_.owner_of(parent.actor(0).index), (ActorId{node_.id(), 0}));
+  EXPECT_EQ(node_.owner_of(child.actor(0).index), parent.actor(0));
+  child.broadcast<&Counter::fail>("why");
+  EXPECT_EQ(first_failure().first, parent.actor(0));
+  parent.stop().get();
+  EXPECT_EQ(node_.owner_of(parent.actor(0).index), std::nullopt);
+}
+
 TEST_F(ActorMeshTest, AConstructorThatThrowsFailsEveryCall) {
   auto fragile = procs(2).spawn<Fragile>("devices");
   for (int i = 0; i < 2; ++i) {
@@ -222,12 +359,7 @@ TEST_F(ActorMeshTest, RefusesAPickleAndBadArgumentsOfACallAndLives) {
     outgoing.header.kind = FrameKind::kRequest;
     outgoing.header.flags = flags;
     outgoing.header.method = method;
-    node_.cast(*members, outgoing, call);
-    Waiter waiter;
-    call->add_waiter(waiter);
-    driver_.wait(waiter, [](const void* c) { return static_cast<const PendingCall*>(c)->complete(); }, call.get(),
-                 kNoDeadline);
-    call->remove_waiter(waiter);
+    cast_and_wait(*members, outgoing, call);
     EXPECT_EQ(call->reply(0)->header.kind, FrameKind::kReplyError);
     auto error = decode<std::pair<std::string, std::string>>(call->reply(0)->body);
     EXPECT_EQ(error->first, "TypeError");
@@ -325,7 +457,7 @@ TEST_F(ActorMeshTest, ABroadcastWaitsWhileItsReceiverAsksToHold) {
   const ActorIndex index = node_.new_actor_index() + 1;
   auto counter = proc().spawn<Counter>("counter", 0);
   ASSERT_EQ(counter.call_one<&Counter::add>(1).get(), 1);
-  node_.tell_sender(node_.id(), FrameKind::kHold, index);
+  ASSERT_TRUE(node_.tell_sender(node_.id(), FrameKind::kHold, index));
   std::atomic<bool> begun{false}, sent{false};
   std::thread sender([&] {
     begun = true;
@@ -338,7 +470,7 @@ TEST_F(ActorMeshTest, ABroadcastWaitsWhileItsReceiverAsksToHold) {
   for (int i = 2; i <= 1000; ++i) total = counter.call_one<&Counter::add>(1).get();
   EXPECT_EQ(total, 1000);
   EXPECT_FALSE(sent);
-  node_.tell_sender(node_.id(), FrameKind::kResume, index);
+  ASSERT_TRUE(node_.tell_sender(node_.id(), FrameKind::kResume, index));
   sender.join();
   EXPECT_EQ(counter.call_one<&Counter::add>(0).get(), 1010);
 }
@@ -360,8 +492,12 @@ TEST_F(ActorMeshTest, AnUndeliverableMessageFailsItsSenderUnlessItForgives) {
 }
 
 std::latch* gate = nullptr;
+std::atomic<bool> in_gate{false};
 struct Waits : Actor {
-  void until_open() { gate->wait(); }
+  void until_open() {
+    in_gate = true;
+    gate->wait();
+  }
 };
 MONARCH_ACTOR(Waits, until_open)
 
@@ -394,24 +530,52 @@ TEST_F(ActorMeshTest, ABusyActorDoesNotKeepTheOneItWoke) {
   wakers.slice({{"gpus", 0}}).call_one<&Waker::wake_and_wait>(waits, wakers.slice({{"gpus", 1}})).get();
 }
 
+// The spawn came from one process, the call from another that was faster (invariant MSG-7).
+TEST_F(ActorMeshTest, ACallThatOvertakesTheSpawnIsAnswered) {
+  constexpr NodeId kCreator = 1'000'000;
+  const Members members{{{node_.id(), actor_index(kCreator, kFirstNumber)}}};
+  ActorMesh<Counter> early = mesh_of(members.ids[0]);
+  auto first = early.call_one<&Counter::add>(1), second = early.call_one<&Counter::add>(1);
+
+  ValueWriter spawn;
+  spawn.begin_tuple(5);
+  spawn.str("Counter");
+  spawn.str("late");
+  spawn.begin_tuple(0);
+  spawn.begin_tuple(0);
+  spawn.begin_tuple(1);
+  spawn.integer(10);
+  Outgoing outgoing{FrameHeader{}, spawn.written(), {}};
+  outgoing.header.method = static_cast<uint32_t>(CellKind::kNative);
+  node_.spawn(members, outgoing);
+  EXPECT_EQ(first.get(std::chrono::seconds(5)), 11);
+  EXPECT_EQ(second.get(std::chrono::seconds(5)), 12);
+}
+
+TEST_F(ActorMeshTest, TheLastThreadDoesNotBlock) {
+  auto askers = procs(ActorPool::kThreadsMax).spawn<Asker>("askers");
+  auto all = askers.call<&Asker::blocking_sum>(silent());
+  EXPECT_HAS(text_of<ActorError>([&] { all.get(std::chrono::seconds(20)); }), "co_await instead");
+  EXPECT_EQ(proc().spawn<Counter>("counter", 1).call_one<&Counter::add>(1).get(std::chrono::seconds(20)), 2);
+}
+
+TEST_F(ActorMeshTest, AnEndlessEndpointIsLeftBehind) {
+  std::latch opened(1);
+  gate = &opened;
+  in_gate = false;
+  auto waits = proc().spawn<Waits>("waits");
+  auto call = waits.call_one<&Waits::until_open>();
+  while (!in_gate) sched_yield();
+  EXPECT_FALSE(factory_->stop(1'000'000));
+  opened.count_down();
+  call.get(std::chrono::seconds(5));  // it is still able to answer
+}
+
 TEST_F(ActorMeshTest, EndingTheFactoryEndsWaitsAndSuspendedTasks) {
-  // Two askers wait for an actor that never answers: one suspended, one blocked.
-  auto members = std::make_shared<Members>();
-  members->ids.push_back({node_.id(), 1});
-  struct Silent : Cell {
-    void deliver(MessagePtr message) override { kept.push(std::move(message)); }
-    MessageQueue kept;
-  };
-  node_.add_cell(1, std::make_shared<Silent>());
-  auto info = std::make_shared<internal::MeshInfo>();
-  info->node = &node_;
-  info->class_name = "Counter";
-  info->name = "silent";
-  info->members = members;
-  ActorMesh<Counter> silent(internal::MeshView{info, members, Region(), true});
+  // Two askers wait: one suspended, one blocked.
   auto askers = procs(2).spawn<Asker>("askers");
-  askers.slice({{"gpus", 0}}).broadcast<&Asker::sum>(silent, 1);
-  askers.slice({{"gpus", 1}}).broadcast<&Asker::blocking_sum>(silent);
+  askers.slice({{"gpus", 0}}).broadcast<&Asker::sum>(silent(), 1);
+  askers.slice({{"gpus", 1}}).broadcast<&Asker::blocking_sum>(silent());
   auto counters = procs(2).spawn<Counter>("counters", 0);
   counters.call<&Counter::add>(1).get();  // the pool has got that far
   factory_.reset();

@@ -2,8 +2,13 @@
 
 #include <stdexcept>
 
+#include "monarch/actor/calls.h"
+#include "monarch/actor/node.h"
+#include "monarch/actor/pending_call.h"
 #include "monarch/actor/registry.h"
 #include "monarch/actor/turn.h"
+#include "monarch/loop/driver.h"
+#include "monarch/mesh/gather.h"
 #include "monarch/wire/value_codec.h"
 
 namespace monarch::internal {
@@ -19,7 +24,7 @@ struct WaitState {
 
 bool wait_is_over(const void* context) {
   const WaitState& state = *static_cast<const WaitState*>(context);
-  return state.call->decided() || (state.turn != nullptr && state.turn->stopping());
+  return Gather(*state.call, Gather::Wants::kValues).is_there() || (state.turn != nullptr && state.turn->stopping());
 }
 
 void wait_with(Driver& driver, PendingCall& call, Waiter& waiter, const WaitState& state, int64_t deadline_ns) {
@@ -31,17 +36,20 @@ void wait_with(Driver& driver, PendingCall& call, Waiter& waiter, const WaitStat
 
 }  // namespace
 
+uint32_t MeshCall::size() const { return call_->size(); }
+bool MeshCall::decided() const { return gather().is_there(); }
+const Message& MeshCall::reply(uint32_t rank) const { return *call_->reply(rank); }
+int64_t MeshCall::deadline_in(int64_t timeout_ns) const { return info_->node->clock().now_ns() + timeout_ns; }
+Gather MeshCall::gather() const { return Gather(*call_, Gather::Wants::kValues); }
+
 // An actor that waits for itself would wait for ever.
 void MeshCall::check_not_own() const {
   Turn* turn = Turn::current();
   if (turn == nullptr) return;
-  for (const ActorId& id : call_->members().ids) {
-    if (id == turn->self().id) {
-      throw std::logic_error(turn->self().describe() +
-                             " waits for a call to itself, which it can only answer afterwards; call the method "
-                             "directly, or broadcast without waiting");
-    }
-  }
+  if (find_own(call_->members(), {turn->self().id.node, turn->self().id.index}) == nullptr) return;
+  throw std::logic_error(turn->self().describe() +
+                         " waits for a call to itself, which it can only answer afterwards; call the method "
+                         "directly, or broadcast without waiting");
 }
 
 std::optional<CallError> MeshCall::wait(int64_t deadline_ns) const {
@@ -105,14 +113,14 @@ std::string MeshCall::endpoint() const {
 }
 
 std::optional<CallError> MeshCall::failure() const {
-  const int64_t rank = call_->lowest_error();
+  const int64_t rank = gather().failed_rank();
   if (rank < 0) return std::nullopt;
-  const Message& message = *call_->reply(static_cast<uint32_t>(rank));
+  const Message& message = gather().answer(static_cast<uint32_t>(rank));
   CallError error;
   error.rank = rank;
   if (message.header.kind == FrameKind::kReplyFailed) {
     error.kind = CallError::Kind::kSupervision;
-    error.message = message.text();
+    error.message = failure_of(message).text();
     error.text = endpoint() + where(rank) + " has no answer: " + error.message;
     return error;
   }
@@ -142,11 +150,11 @@ CallError MeshCall::not_decodable(uint32_t rank, const Error& why) const {
 
 // ---- Sending ----
 
-MeshView MeshView::pick(Region to) const {
+MeshView MeshView::pick(Region part) const {
   auto picked = std::make_shared<Members>();
-  picked->ids.reserve(static_cast<size_t>(to.size()));
-  for (int64_t rank : to.slice()) picked->ids.push_back(info->members->ids[static_cast<size_t>(rank)]);
-  return {info, std::move(picked), std::move(to), false};
+  picked->ids.reserve(static_cast<size_t>(part.size()));
+  for (int64_t rank : part.slice()) picked->ids.push_back(info->members->ids[static_cast<size_t>(rank)]);
+  return {info, std::move(picked), std::move(part), false};
 }
 
 MeshView MeshView::pick_one(int64_t rank) const {
@@ -157,25 +165,11 @@ MeshView MeshView::pick_one(int64_t rank) const {
 void MeshView::cast(Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) const {
   const Turn* turn = Turn::current();
   if (turn != nullptr && turn->self().node == info->node) outgoing.header.sender = turn->self().id.index;
-  ValueWriter extent;
-  ByteSpan part;
-  if (region.labels().empty()) {
-    outgoing.header.flags |= kFlagScalarView;
-  } else if (!whole) {
-    outgoing.header.flags |= kFlagView;
-    extent.begin_tuple(2);
-    extent.begin_tuple(static_cast<uint32_t>(region.labels().size()));
-    for (const std::string& label : region.labels()) extent.str(label);
-    extent.begin_tuple(static_cast<uint32_t>(region.labels().size()));
-    for (int64_t size : region.extent().sizes()) extent.integer(size);
-    part = extent.written();
-    outgoing.parts = {&part, 1};
-  }
-  info->node->cast(*members, outgoing, call);
+  to.cast(*info->node, outgoing, call);
 }
 
 MeshCall MeshView::request(FrameKind kind, ByteSpan body, uint32_t method) const {
-  auto call = std::make_shared<PendingCall>(members);
+  auto call = to.new_call();
   Outgoing outgoing{FrameHeader{}, body, {}};
   outgoing.header.kind = kind;
   outgoing.header.method = method == MeshCall::kStop ? 0 : method;
@@ -183,29 +177,38 @@ MeshCall MeshView::request(FrameKind kind, ByteSpan body, uint32_t method) const
   return MeshCall(info, std::move(call), region.extent(), method);
 }
 
-// Waits until the members have room for a one-way message, or the process ends.
-void MeshView::wait_for_room() const {
-  struct Wait {
-    RoomWait room;
-    const Turn* turn;
-    static bool over(const void* self) {
-      const Wait& wait = *static_cast<const Wait*>(self);
-      return wait.room.over() || (wait.turn != nullptr && wait.turn->stopping());
-    }
-  };
-  Turn* turn = Turn::current();
-  Wait wait{RoomWait(*info->node, *members), turn};
-  if (Wait::over(&wait)) return;
-  Waiter own;
-  Waiter& waiter = turn != nullptr ? turn->begin_blocking() : own;
-  while (info->node->driver().wait(waiter, &Wait::over, &wait, wait.room.next_look_ns()) != WaitResult::kReady) {
-    if (wait.room.is_slow()) RoomWait::say_slow(info->class_name + " '" + info->name + "'");
+namespace {
+
+// A pool thread has others take over; a process that ends waits for nobody.
+class SleepInTurn final : public RoomSleep {
+ public:
+  SleepInTurn(Driver& driver, Turn* turn, const MeshInfo& info) : driver_(driver), turn_(turn), info_(info) {}
+  ~SleepInTurn() override {
+    if (blocking_ != nullptr) turn_->end_blocking();
   }
-  if (turn != nullptr) turn->end_blocking();
-}
+  WaitResult sleep(bool (*over)(const void*), const void* context, int64_t until_ns) override {
+    if (turn_ != nullptr && blocking_ == nullptr) blocking_ = &turn_->begin_blocking();
+    const WaitResult result = driver_.wait(blocking_ != nullptr ? *blocking_ : own_, over, context, until_ns);
+    return result == WaitResult::kInterrupted ? WaitResult::kTimeout : result;  // signals are the program's business
+  }
+  bool has_no_time() const override { return turn_ != nullptr && turn_->stopping(); }
+  std::string receiver() override { return info_.class_name + " '" + info_.name + "'"; }
+
+ private:
+  Driver& driver_;
+  Turn* const turn_;
+  const MeshInfo& info_;
+  Waiter own_;
+  Waiter* blocking_ = nullptr;
+};
+
+}  // namespace
 
 void MeshView::send(ByteSpan body, uint32_t method) const {
-  wait_for_room();
+  {
+    SleepInTurn sleep(info->node->driver(), Turn::current(), *info);
+    wait_for_room(*info->node, *to.members, 0, sleep);
+  }
   Outgoing outgoing{FrameHeader{}, body, {}};
   outgoing.header.kind = FrameKind::kOneway;
   outgoing.header.method = method;

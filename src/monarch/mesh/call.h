@@ -2,14 +2,19 @@
 // ActorMesh<A> share.
 #pragma once
 
+#include <atomic>
 #include <coroutine>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "monarch/actor/errors.h"
-#include "monarch/actor/node.h"
 #include "monarch/mesh/region.h"
+#include "monarch/mesh/view.h"
+
+namespace monarch {
+class Gather;
+}
 
 namespace monarch::internal {
 
@@ -31,9 +36,10 @@ class MeshCall {
 
   Node& node() const { return *info_->node; }
   const Extent& extent() const { return extent_; }
-  uint32_t size() const { return call_->size(); }
-  bool decided() const { return call_->decided(); }
-  const Message& reply(uint32_t rank) const { return *call_->reply(rank); }
+  uint32_t size() const;
+  bool decided() const;
+  const Message& reply(uint32_t rank) const;
+  int64_t deadline_in(int64_t timeout_ns) const;  // on the node's clock
 
   // Waits, driving meanwhile; on a pool thread others take over. nullopt: decided, and every rank has a value. Any
   // thread but the reactor.
@@ -47,6 +53,7 @@ class MeshCall {
   bool suspend(std::coroutine_handle<> frame) const;
 
  private:
+  Gather gather() const;
   void check_not_own() const;
   std::string where(int64_t rank) const;
   std::string endpoint() const;
@@ -59,19 +66,22 @@ class MeshCall {
 
 // A mesh, or a part of it, with dimensions.
 struct MeshView {
-  std::shared_ptr<const MeshInfo> info;
-  std::shared_ptr<const Members> members;  // of the view, by its ranks
-  Region region;                           // over the ranks of info->members
-  bool whole = true;
+  MeshView() = default;
+  MeshView(std::shared_ptr<const MeshInfo> of, const std::shared_ptr<const Members>& members, Region over, bool all)
+      : info(std::move(of)), region(std::move(over)), whole(all), to(View::of(members, region, all)) {}
 
-  MeshView pick(Region to) const;
+  std::shared_ptr<const MeshInfo> info;
+  Region region;  // over the ranks of info->members
+  bool whole = true;
+  View to;
+
+  MeshView pick(Region part) const;
   MeshView pick_one(int64_t rank) const;  // without dimensions
 
   MeshCall request(FrameKind kind, ByteSpan body, uint32_t method) const;
   void send(ByteSpan body, uint32_t method) const;  // one way; waits first while the members have no room
 
  private:
-  void wait_for_room() const;
   void cast(Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) const;
 };
 

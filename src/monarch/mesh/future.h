@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -58,7 +59,7 @@ class Future {
 
   // Throws ActorError, SupervisionError, or TimeoutError when `timeout` is over first.
   T get() const { return get_until(kNoDeadline); }
-  T get(std::chrono::nanoseconds timeout) const { return get_until(monotonic_ns() + timeout.count()); }
+  T get(std::chrono::nanoseconds timeout) const { return get_until(call_.deadline_in(timeout.count())); }
 
   // As get(), without exceptions: kBug, kClosed, kDeadline. (Result<Ok> of a Future<void>.)
   auto result(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max()) const {
@@ -73,6 +74,8 @@ class Future {
       }
     } catch (const RemoteError& error) {
       return R(error.error().to_error());
+    } catch (const std::exception& error) {  // a wait that cannot end well: for itself, or of too many actors at once
+      return R(Error{ErrorCode::kBug, error.what()});
     }
   }
 

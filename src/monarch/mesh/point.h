@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "monarch/mesh/extent.h"
 
@@ -42,6 +43,12 @@ class Point {
     auto dim = extent_.dim(label);
     if (!dim) return dim.error();
     return coordinate(static_cast<size_t>(*dim));
+  }
+
+  std::vector<int64_t> coordinates() const {
+    std::vector<int64_t> all;
+    for (size_t i = 0; i < extent_.dim_count(); ++i) all.push_back(coordinate(i));
+    return all;
   }
 
   std::string to_string() const {  // {'hosts': 1/2, 'gpus': 1/4}: index/size

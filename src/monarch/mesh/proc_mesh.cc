@@ -1,5 +1,9 @@
 #include "monarch/mesh/proc_mesh.h"
 
+#include "monarch/actor/node.h"
+#include "monarch/actor/pending_call.h"
+#include "monarch/actor/turn.h"
+
 namespace monarch {
 
 ProcMesh::ProcMesh(Node& node, ProcOwner* owner, std::string name, std::vector<NodeId> nodes, const Extent& extent)
@@ -41,6 +45,8 @@ internal::MeshView ProcMesh::spawn_encoded(std::string class_name, std::string n
   auto members = std::make_shared<Members>();
   Outgoing outgoing{FrameHeader{}, body, {}};
   outgoing.header.method = static_cast<uint32_t>(CellKind::kNative);
+  const internal::Turn* turn = internal::Turn::current();
+  if (turn != nullptr && turn->self().node == node_) outgoing.header.sender = turn->self().id.index;
   if (const std::string why = node_->why_too_large(outgoing); !why.empty()) throw std::invalid_argument(why);
   for (NodeId node : nodes()) members->ids.push_back({node, node_->new_actor_index()});
   node_->spawn(*members, outgoing);

@@ -2,7 +2,11 @@
 //
 // Every link has two lanes: data (in order among itself; what actors say to each other) and control, which never
 // queues behind data and is always handled by the reactor. Size never changes liveness: a frame of any size goes
-// through send(), in pieces if need be.
+// through send(), in pieces if need be. A shortage here (descriptors, memory) is no statement about the peer: what needs it
+// waits or takes another way, and the link lives.
+//
+// In a child of a user's fork() a link is dead: each call returns at once, sends return false, and no lock is taken nor
+// shared page touched (base/forked.h).
 //
 // One suite (testing/link_suite.h) runs over every implementation. A new transport implements Link, calls the sink as
 // written below, and adds an instantiation of the suite.
@@ -26,7 +30,7 @@ class LinkSink {
   // A data frame. Called by whoever drives the link (leader, reactor), never concurrently for one link. Must not block,
   // must not take the GIL.
   virtual void on_frame(Link& link, MessagePtr message) = 0;
-  // A control frame. Called on the reactor, or by the leader while it waits for a segment.
+  // A control frame. Called on the reactor.
   virtual void on_control(Link& link, MessagePtr message) = 0;
   // The link is over: after the last frame that the peer published, exactly once, unless close() was called before. The
   // link closes itself then.
@@ -43,9 +47,11 @@ class Link {
   NodeId peer() const { return peer_; }
 
   // Any thread. Sends a data frame; everything in `outgoing` is copied before it returns. Never blocks: what does not
-  // fit is queued (backlog()). False: the link is closed and nothing was sent.
+  // fit is queued (backlog()). False: the link is closed and nothing was sent. Throws std::bad_alloc where there is no
+  // memory for what must be queued: nothing was sent, and the link is as it was.
   virtual bool send(const Outgoing& outgoing) = 0;
-  // Any thread. As send(), on the control lane; frames of at most kControlSizeMax bytes.
+  // Any thread. As send(), on the control lane; frames of at most kControlSizeMax bytes. On a link that is not connected
+  // yet both lanes wait.
   virtual bool send_control(const Outgoing& outgoing) = 0;
   // Any thread. The peer's process is known to be dead, though its socket may be held open by a child it forked:
   // deliver what it left, then on_closed.
@@ -53,7 +59,7 @@ class Link {
   // Any thread, but not from a callback of the sink. Ends the link; the sink hears nothing more. What the peer has not
   // taken may be lost.
   virtual void close() = 0;
-  // Bytes queued here because the peer has not made room yet.
+  // Bytes queued here because the peer has not made room, or is not connected yet.
   virtual uint64_t backlog() const = 0;
   // "shm", "unix", ...: for people.
   virtual std::string_view transport() const = 0;
@@ -71,5 +77,8 @@ class Link {
 };
 
 inline constexpr uint64_t kControlSizeMax = 1 << 20;
+
+// The one line for a peer whose bytes made no sense; many in a row are counted (log_line_limited).
+void log_malformed(const std::string& what);
 
 }  // namespace monarch

@@ -49,7 +49,7 @@ struct Side {
   Side(int side, const Bell& own, const Bell& other, int rings_fd, int socket)
       : page(own.map()), driver(reactor, *static_cast<BellPage*>(page.get()), own.event_fd.get()) {
     reactor.start();
-    link = std::make_shared<ShmLink>(ShmContext{reactor, driver, arena}, sink, 1);
+    link = std::make_shared<ShmLink>(ShmContext{reactor, driver, arena, std::make_shared<Received>(reactor)}, sink, 1);
     PeerBell bell{other.map(), UniqueFd(dup(other.event_fd.get()))};
     link->start({1, side, map_shared_memory(rings_fd, sizeof(RingPair)).value(), std::move(bell), UniqueFd(socket)});
   }

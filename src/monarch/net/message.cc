@@ -1,8 +1,13 @@
 #include "monarch/net/message.h"
 
+#include <errno.h>
+
+#include <algorithm>
+#include <limits>
 #include <new>
 #include <string>
 
+#include "monarch/base/system.h"
 #include "monarch/net/message_blocks.h"
 
 namespace monarch {
@@ -10,6 +15,8 @@ namespace monarch {
 namespace {
 // Above this a record lives in a block of its own that its parts alias; below, parts are copied out of it.
 constexpr uint64_t kLargeRecord = 64 * 1024;
+// Of a large record that there is no memory for, this is read: the header, and where its first parts lie.
+constexpr uint64_t kLostRecordHead = 4096;
 
 Part heap_part(const std::byte* data, size_t size) {
   Part part;
@@ -22,12 +29,21 @@ Part heap_part(const std::byte* data, size_t size) {
   }
   return part;
 }
+
+// Null: it is well-formed.
+const char* wrong_location(uint64_t location, ArenaParts arena_parts) {
+  if (arena_parts == ArenaParts::kRefused) return "a part in an arena, on a lane that has none";
+  const ArenaLocation at = ArenaLocation::unpack(location);
+  if (at.pack() != location) return "a part at a location that is none";
+  return at.shared ? "a part that is lent to several receivers" : nullptr;  // nobody sends such parts yet
+}
 }  // namespace
 
 Message::Ptr Message::allocate(uint64_t record_size) {
   const bool large = record_size > kLargeRecord;
-  // A large size may come from a peer: no memory for it ends that peer's link, not this process.
-  auto* block = large ? static_cast<std::byte*>(::operator new(record_size, std::nothrow)) : nullptr;
+  // A large size may come from a peer: no memory for it costs that message, not this process.
+  std::byte* block = nullptr;
+  if (large && !sys::must_fail(ENOMEM)) block = static_cast<std::byte*>(::operator new(record_size, std::nothrow));
   if (large && block == nullptr) return nullptr;
   const size_t size = sizeof(Message) + (large ? 0 : record_size);
   const bool small = size <= internal::kMessageBlockBytes;
@@ -49,13 +65,14 @@ void Message::destroy(Message* message) {
   is_block ? internal::return_message_block(message) : ::operator delete(message);
 }
 
-bool Message::decode(std::string* why) {
+bool Message::decode(ArenaParts arena_parts, std::string* why) {
   auto view = decode_frame(ByteSpan(record_, record_size_));
   if (!view) {
     *why = view.error().message;
     return false;
   }
   header = view->header;
+  route_ = view->route;
   body = view->body;
   if (header.part_count == 0) return true;
   parts.reserve(header.part_count);
@@ -63,6 +80,10 @@ bool Message::decode(std::string* why) {
   for (uint32_t i = 0; i < header.part_count; ++i) {
     const PartRef ref = view->part(i);
     if (ref.location != 0) {
+      if (const char* wrong = wrong_location(ref.location, arena_parts)) {
+        *why = wrong;
+        return false;
+      }
       arena_refs_.push_back({i, ArenaLocation::unpack(ref.location)});
       parts.push_back(Part{nullptr, ref.size, nullptr});
     } else {
@@ -77,16 +98,49 @@ bool Message::decode(std::string* why) {
   return true;
 }
 
+bool Message::decode_lost(uint64_t record_size, ArenaParts arena_parts, std::string* why) {
+  std::memcpy(&header, record_ + sizeof record_size, sizeof header);
+  const auto kind = static_cast<uint8_t>(header.kind);
+  if (kind == 0 || kind > kFrameKindMax) {
+    *why = "unknown frame kind";
+    return false;
+  }
+  uint64_t at = kRecordPrologue;
+  if ((header.flags & kFlagRouted) != 0) {
+    route_ = record_ + at;
+    at += sizeof(FrameRoute);
+  }
+  for (uint32_t i = 0; i < header.part_count && at + sizeof(PartRef) <= record_size_; ++i, at += sizeof(PartRef)) {
+    PartRef ref;
+    std::memcpy(&ref, record_ + at, sizeof ref);
+    if (ref.location == 0) continue;
+    if (const char* wrong = wrong_location(ref.location, arena_parts)) {
+      *why = wrong;
+      return false;
+    }
+    arena_refs_.push_back({static_cast<uint32_t>(parts.size()), ArenaLocation::unpack(ref.location)});
+    parts.push_back(Part{nullptr, ref.size, nullptr});
+  }
+  lost_bytes = record_size;
+  header.body_size = 0;
+  header.part_count = 0;
+  return true;
+}
+
 Message::Ptr Message::copy_of(const Outgoing& outgoing, NodeId from) {
-  MONARCH_CHECK(outgoing.parts.size() <= kPartsMax && outgoing.body.size() <= UINT32_MAX);
-  Ptr message = allocate(align8(outgoing.body.size()));
-  MONARCH_CHECK(message != nullptr);
+  const bool routed = (outgoing.header.flags & kFlagRouted) != 0;
+  const uint64_t body_room = align8(outgoing.body.size());
+  Ptr message = allocate(body_room + (routed ? sizeof(FrameRoute) : 0));
+  if (!message) throw std::bad_alloc();
   message->from = from;
-  message->header = outgoing.header;
-  message->header.body_size = static_cast<uint32_t>(outgoing.body.size());
-  message->header.part_count = static_cast<uint16_t>(outgoing.parts.size());
+  message->header = header_of(outgoing);
+  message->deadline_ns = outgoing.deadline_ns;
   if (!outgoing.body.empty()) std::memcpy(message->record_, outgoing.body.data(), outgoing.body.size());
   message->body = ByteSpan(message->record_, outgoing.body.size());
+  if (routed) {
+    std::memcpy(message->record_ + body_room, &outgoing.route, sizeof outgoing.route);
+    message->route_ = message->record_ + body_room;
+  }
   message->parts.reserve(outgoing.parts.size());
   for (const ByteSpan& part : outgoing.parts) message->parts.push_back(heap_part(part.data(), part.size()));
   return message;
@@ -96,15 +150,32 @@ Message::Ptr Message::make(FrameHeader header, std::string_view body, NodeId fro
   return copy_of(Outgoing{header, as_byte_span(body.data(), body.size()), {}}, from);
 }
 
+FrameRoute Message::route() const {
+  FrameRoute route;
+  if (route_ != nullptr) std::memcpy(&route, route_, sizeof route);
+  return route;
+}
+
 uint64_t Message::total_bytes() const {
   uint64_t total = body.size();
   for (const Part& part : parts) total += part.size;
   return total;
 }
 
+FrameHeader header_of(const Outgoing& outgoing) {
+  MONARCH_CHECK(outgoing.parts.size() <= kPartsMax && outgoing.body.size() <= kRecordSizeMax);
+  FrameHeader header = outgoing.header;
+  header.body_size = outgoing.body.size();
+  header.part_count = static_cast<decltype(header.part_count)>(outgoing.parts.size());
+  static_assert(kPartsMax <= std::numeric_limits<decltype(header.part_count)>::max());
+  static_assert(kRecordSizeMax <= std::numeric_limits<decltype(header.body_size)>::max());
+  return header;
+}
+
 uint64_t record_size_of(const Outgoing& outgoing, std::span<const uint64_t> locations) {
+  const uint64_t route_size = (outgoing.header.flags & kFlagRouted) != 0 ? sizeof(FrameRoute) : 0;
   uint64_t size =
-      align8(kRecordPrologue + outgoing.parts.size() * sizeof(PartRef) + outgoing.body.size());
+      align8(kRecordPrologue + route_size + outgoing.parts.size() * sizeof(PartRef) + outgoing.body.size());
   for (size_t i = 0; i < outgoing.parts.size(); ++i) {
     if (locations.empty() || locations[i] == 0) size += align8(outgoing.parts[i].size());
   }
@@ -114,6 +185,7 @@ uint64_t record_size_of(const Outgoing& outgoing, std::span<const uint64_t> loca
 std::vector<std::byte> encode_to_vector(const Outgoing& outgoing, std::span<const uint64_t> locations) {
   std::vector<std::byte> record;
   const uint64_t size = record_size_of(outgoing, locations);
+  if (size > kLargeRecord && sys::must_fail(ENOMEM)) throw std::bad_alloc();
   record.reserve(size);
   encode_record(outgoing, locations, size, [&record](const void* data, size_t count) {
     const auto* bytes = static_cast<const std::byte*>(data);
@@ -124,32 +196,52 @@ std::vector<std::byte> encode_to_vector(const Outgoing& outgoing, std::span<cons
 
 std::span<std::byte> RecordAssembler::buffer() {
   if (have_ < sizeof size_bytes_) return {size_bytes_ + have_, sizeof size_bytes_ - have_};
-  return {current_->record() + have_, static_cast<size_t>(current_->record_size() - have_)};
+  const uint64_t left = current_->record_size() - have_;
+  if (left == 0) return {ignored_, std::min<uint64_t>(lost_left_, sizeof ignored_)};
+  return {current_->record() + have_, static_cast<size_t>(left)};
 }
 
 bool RecordAssembler::advance(size_t count, NodeId from) {
   if (!error_.empty()) return false;
+  if (current_ && have_ == current_->record_size()) {
+    lost_left_ -= count;
+    return lost_left_ != 0 || end_record(from);
+  }
   have_ += count;
   if (!current_) {
     if (have_ < sizeof size_bytes_) return true;
     uint64_t size;
     std::memcpy(&size, size_bytes_, sizeof size);
-    if (!valid_record_size(size) || size > record_size_max_) {
-      error_ = "frame of " + std::to_string(size) + " bytes is not allowed";
-      return false;
-    }
-    current_ = Message::allocate(size);
-    if (!current_) {
-      error_ = "no memory for a frame of " + std::to_string(size) + " bytes";
-      return false;
-    }
+    if (!begin_record(size)) return false;
     std::memcpy(current_->record(), size_bytes_, sizeof size_bytes_);
   }
-  if (have_ < current_->record_size()) return true;
+  return have_ < current_->record_size() || lost_left_ != 0 || end_record(from);
+}
+
+// What there is no memory for is read all the same, and what it was is told to whoever waits for it.
+bool RecordAssembler::begin_record(uint64_t size) {
+  if (!valid_record_size(size) || size > record_size_max_) {
+    error_ = "frame of " + std::to_string(size) + " bytes is not allowed";
+    return false;
+  }
+  current_ = Message::allocate(size);
+  if (current_) return true;
+  if (record_size_max_ < kRecordSizeMax) {  // control: nobody waits for an answer to that
+    error_ = "no memory for a frame of " + std::to_string(size) + " bytes";
+    return false;
+  }
+  lost_size_ = size;
+  lost_left_ = size - kLostRecordHead;
+  current_ = Message::allocate(kLostRecordHead);
+  return true;
+}
+
+bool RecordAssembler::end_record(NodeId from) {
   have_ = 0;
   done_ = std::move(current_);
   done_->from = from;
-  if (done_->decode(&error_)) return true;
+  const uint64_t lost = std::exchange(lost_size_, 0);
+  if (lost != 0 ? done_->decode_lost(lost, arena_parts_, &error_) : done_->decode(arena_parts_, &error_)) return true;
   done_ = nullptr;
   return false;
 }

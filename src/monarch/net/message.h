@@ -11,6 +11,10 @@
 
 namespace monarch {
 
+// Whether parts of a record may lie in the sender's arena: only where the link can look them up there. Elsewhere such a
+// record is malformed.
+enum class ArenaParts : uint8_t { kRefused, kAllowed };
+
 class Message {
  public:
   struct Deleter {
@@ -21,7 +25,7 @@ class Message {
   // Room for a record of `record_size` bytes, to be filled through record() and then decoded. Null: no memory.
   static Ptr allocate(uint64_t record_size);
   // A message made here (a failure, a local delivery), as if it had been received from `from`. There is no record of it:
-  // only header, body and parts.
+  // only header, body and parts. The limits are those of a record: kPartsMax parts, kRecordSizeMax bytes.
   static Ptr copy_of(const Outgoing& outgoing, NodeId from);
   // As copy_of, for a body that is text or a few bytes.
   static Ptr make(FrameHeader header, std::string_view body, NodeId from = 0);
@@ -29,9 +33,12 @@ class Message {
   std::byte* record() { return record_; }
   uint64_t record_size() const { return record_size_; }
 
-  // Decodes record(). Inline parts become parts(); arena parts get size and no data: the link resolves them through
-  // arena_refs(). False: malformed, with `why`.
-  bool decode(std::string* why);
+  // record() has the first bytes of one of `record_size`, for which there was no memory: the message is its header. What
+  // else stood in it is lost, but for where parts lie in an arena, so that they go back. False: malformed.
+  bool decode_lost(uint64_t record_size, ArenaParts arena_parts, std::string* why);
+  // Decodes record(). Inline parts become parts(). Arena parts, where they are allowed, get size and no data: before the
+  // message goes on, the link resolves them through arena_refs(). False: malformed, with `why`.
+  bool decode(ArenaParts arena_parts, std::string* why);
 
   struct ArenaRef {
     uint32_t part;
@@ -44,11 +51,17 @@ class Message {
   NodeId from = 0;
   Message* next = nullptr;  // for the queue that holds it
 
+  int64_t deadline_ns = 0;  // when its caller gives up, on the clock of the node that has received it; 0: never
+
+  // Not 0: a message of so many bytes for which there was no memory here. It has a header, and neither body nor parts.
+  uint64_t lost_bytes = 0;
+
   ByteSpan body;
   std::vector<Part> parts;
 
   std::string_view text() const { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
   uint64_t total_bytes() const;  // body and parts, wherever they lie
+  FrameRoute route() const;      // empty without kFlagRouted
 
  private:
   Message() = default;
@@ -57,6 +70,7 @@ class Message {
   std::vector<ArenaRef> arena_refs_;
   uint64_t record_size_ = 0;
   std::byte* record_ = nullptr;  // trailing storage, or large_'s
+  const std::byte* route_ = nullptr;  // in record_; null without kFlagRouted
   bool is_block_ = false;        // its memory is a message block
   std::shared_ptr<std::byte> large_;  // shared: parts of a large record alias it
 };
@@ -101,6 +115,9 @@ class MessageQueue {
 
 // ---- Encoding a record (used by every lane) ----
 
+// The header with the sizes of what it stands before filled in.
+FrameHeader header_of(const Outgoing& outgoing);
+
 // Size of the record for `outgoing` when the parts whose `locations` entry is 0 (or all, if empty) go inline.
 uint64_t record_size_of(const Outgoing& outgoing, std::span<const uint64_t> locations);
 
@@ -111,12 +128,10 @@ void encode_record(const Outgoing& outgoing, std::span<const uint64_t> locations
   struct {
     uint64_t size;
     FrameHeader header;
-  } prologue{record_size, outgoing.header};
+  } prologue{record_size, header_of(outgoing)};
   static_assert(sizeof prologue == kRecordPrologue);
-  MONARCH_CHECK(outgoing.parts.size() <= kPartsMax);
-  prologue.header.body_size = outgoing.body.size();
-  prologue.header.part_count = static_cast<uint32_t>(outgoing.parts.size());
   put(&prologue, sizeof prologue);
+  if ((outgoing.header.flags & kFlagRouted) != 0) put(&outgoing.route, sizeof outgoing.route);
   for (size_t i = 0; i < outgoing.parts.size(); ++i) {
     const PartRef ref{outgoing.parts[i].size(), locations.empty() ? 0 : locations[i]};
     put(&ref, sizeof ref);
@@ -131,16 +146,17 @@ void encode_record(const Outgoing& outgoing, std::span<const uint64_t> locations
   }
 }
 
-// The record as one heap block.
+// The record as one heap block. Throws std::bad_alloc.
 std::vector<std::byte> encode_to_vector(const Outgoing& outgoing, std::span<const uint64_t> locations = {});
 
 // ---- Assembling records from a byte stream (rings and sockets) ----
 
-// Feeds on bytes in any portions, gives whole messages. A malformed stream, or one whose record there is no memory for,
-// is reported and then stays failed.
+// Feeds on bytes in any portions, gives whole messages; of one that there is no memory for the header (lost_bytes). A
+// malformed stream is reported and then stays failed.
 class RecordAssembler {
  public:
-  explicit RecordAssembler(uint64_t record_size_max = kRecordSizeMax) : record_size_max_(record_size_max) {}
+  explicit RecordAssembler(ArenaParts arena_parts, uint64_t record_size_max = kRecordSizeMax)
+      : arena_parts_(arena_parts), record_size_max_(record_size_max) {}
 
   // Where the next bytes go (at most `wanted` are sensible), until advance() is told how many came.
   std::span<std::byte> buffer();
@@ -150,12 +166,20 @@ class RecordAssembler {
   const std::string& error() const { return error_; }
 
  private:
-  uint64_t record_size_max_;
+  bool begin_record(uint64_t size);
+  bool end_record(NodeId from);
+
+  const ArenaParts arena_parts_;
+  const uint64_t record_size_max_;
   std::byte size_bytes_[8];
   size_t have_ = 0;  // bytes of the current record, its size word included
   MessagePtr current_;
   MessagePtr done_;
   std::string error_;
+  // Of a record that there is no memory for: its size, and how much is still to come behind what current_ takes.
+  uint64_t lost_size_ = 0;
+  uint64_t lost_left_ = 0;
+  std::byte ignored_[1024];
 };
 
 }  // namespace monarch

@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "monarch/base/forked.h"
+
 namespace monarch::internal {
 
 namespace {
@@ -23,8 +25,9 @@ void return_message_block(void* block) { delete_block(block); }
 
 namespace {
 
-constexpr uint32_t kChainBlocks = 64;
-constexpr uint32_t kDepotChainsMax = 512;  // 10 MiB
+// A thread that sleeps keeps two chains, 10 KiB, and there may be thousands.
+constexpr uint32_t kChainBlocks = 16;
+constexpr uint32_t kDepotChainsMax = 2048;  // 10 MiB
 
 struct Block {
   Block* next;        // in its chain
@@ -35,7 +38,8 @@ void delete_chain(Block* block) {
   while (block != nullptr) delete_block(std::exchange(block, block->next));
 }
 
-// Whole chains that no thread has. Never destroyed: threads may end after it would be.
+// Whole chains that no thread has. Never destroyed: threads may end after it would be. Not in a child of fork(): its lock,
+// or the making of it, may be a thread's that is not there.
 struct Depot {
   std::mutex mutex;
   Block* chains = nullptr;
@@ -83,14 +87,18 @@ struct Cache {
   [[gnu::noinline]] void* refill() {
     if (ended) return new_block();
     Block* chain = std::exchange(full, nullptr);
-    if (chain == nullptr) chain = Depot::instance().take();
+    if (chain == nullptr && !in_forked_child()) chain = Depot::instance().take();
     if (chain == nullptr) return new_block();
     current = chain->next;
     count = kChainBlocks - 1;
     return chain;
   }
   [[gnu::noinline]] void spill() {
-    if (full != nullptr) Depot::instance().put(full);
+    if (in_forked_child()) {
+      delete_chain(full);
+    } else if (full != nullptr) {
+      Depot::instance().put(full);
+    }
     full = std::exchange(current, nullptr);
     count = 0;
   }

@@ -1,6 +1,7 @@
 #include "monarch/net/message.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <random>
 
@@ -41,6 +42,33 @@ std::vector<std::byte> encoded(size_t body_size, size_t part_size, uint64_t toke
   return encode_to_vector(outgoing);
 }
 
+TEST(Message, KeepsItsRouteWhetherItWasReceivedOrMadeHere) {
+  const std::string body = "odd";
+  std::vector<std::byte> bulk(100, std::byte{2});
+  const ByteSpan parts[] = {bulk};
+  Outgoing outgoing{FrameHeader{}, as_byte_span(body.data(), body.size()), parts};
+  outgoing.header.flags = kFlagRouted;
+  outgoing.route = {11, 22, 3, 0};
+  RecordAssembler assembler(ArenaParts::kRefused);
+  Fed fed = feed(assembler, encode_to_vector(outgoing), [] { return SIZE_MAX; });
+  ASSERT_EQ(fed.messages.size(), 1u);
+  const MessagePtr made = Message::copy_of(outgoing, 1);
+  for (const Message* message : {fed.messages[0].get(), made.get()}) {
+    EXPECT_EQ(message->route().origin, 11u);
+    EXPECT_EQ(message->route().destination, 22u);
+    EXPECT_EQ(message->route().hops, 3u);
+    EXPECT_EQ(message->text(), body);
+    EXPECT_EQ(message->parts[0].size, bulk.size());
+  }
+}
+
+TEST(Message, HasAsManyPartsAsItWasGiven) {
+  const std::vector<ByteSpan> parts(70'000);
+  const MessagePtr message = Message::copy_of({FrameHeader{}, {}, parts}, 1);
+  EXPECT_EQ(message->header.part_count, 70'000u);
+  EXPECT_EQ(message->parts.size(), 70'000u);
+}
+
 TEST(RecordAssembler, GivesTheSameMessagesWhateverThePortions) {
   std::vector<std::byte> stream;
   const size_t sizes[] = {0, 1, 8, 100, 5000, 70'000, 300'000};
@@ -50,7 +78,7 @@ TEST(RecordAssembler, GivesTheSameMessagesWhateverThePortions) {
   }
   for (uint32_t seed = 0; seed < 30; ++seed) {
     std::mt19937 random(seed);
-    RecordAssembler assembler;
+    RecordAssembler assembler(ArenaParts::kRefused);
     Fed fed = feed(assembler, stream, [&]() -> size_t {
       if (seed == 0) return SIZE_MAX;
       if (seed == 1) return 7;
@@ -69,25 +97,58 @@ TEST(RecordAssembler, GivesTheSameMessagesWhateverThePortions) {
 
 TEST(RecordAssembler, StaysFailedAfterABadSizeAndGivesNothingMore) {
   for (uint64_t size : {uint64_t{0}, uint64_t{63}, uint64_t{65}, UINT64_MAX, kRecordSizeMax + 8}) {
-    RecordAssembler assembler;
+    RecordAssembler assembler(ArenaParts::kRefused);
     Fed fed = feed(assembler, as_byte_span(&size, sizeof size), [] { return SIZE_MAX; });
     EXPECT_EQ(fed.error, "frame of " + std::to_string(size) + " bytes is not allowed");
     EXPECT_FALSE(assembler.advance(0, 7));
     EXPECT_EQ(assembler.take(), nullptr);
   }
-  RecordAssembler small(1024);
+  RecordAssembler small(ArenaParts::kRefused, 1024);
   const uint64_t size = 1032;
   EXPECT_FALSE(feed(small, as_byte_span(&size, sizeof size), [] { return SIZE_MAX; }).error.empty());
 }
 
 TEST(RecordAssembler, AFrameThatDoesNotDecodeIsAnErrorNotAMessage) {
   auto record = encoded(10, 10, 1);
-  record[20] = std::byte{99};  // kind
-  RecordAssembler assembler;
+  record[19] = std::byte{99};  // kind
+  RecordAssembler assembler(ArenaParts::kRefused);
   Fed fed = feed(assembler, record, [] { return SIZE_MAX; });
   EXPECT_EQ(fed.error, "unknown frame kind");
   EXPECT_TRUE(fed.messages.empty());
   EXPECT_EQ(assembler.take(), nullptr);
+}
+
+// A record of two parts of 16 bytes, the second of which lies at `location`.
+std::vector<std::byte> with_location(uint64_t location) {
+  const std::vector<std::byte> bytes(16, std::byte{2});
+  const ByteSpan parts[] = {bytes, bytes};
+  const uint64_t locations[] = {0, location};
+  return encode_to_vector(Outgoing{FrameHeader{}, {}, parts}, locations);
+}
+
+TEST(RecordAssembler, APartInAnArenaIsMalformedWhereThereIsNone) {
+  const auto record = with_location(ArenaLocation{1, false, 4096}.pack());
+  RecordAssembler without(ArenaParts::kRefused);
+  Fed fed = feed(without, record, [] { return SIZE_MAX; });
+  EXPECT_EQ(fed.error, "a part in an arena, on a lane that has none");
+  EXPECT_TRUE(fed.messages.empty());
+
+  RecordAssembler with(ArenaParts::kAllowed);
+  fed = feed(with, record, [] { return SIZE_MAX; });
+  ASSERT_EQ(fed.error, "");
+  ASSERT_EQ(fed.messages[0]->arena_refs().size(), 1u);
+  EXPECT_EQ(fed.messages[0]->arena_refs()[0].part, 1u);
+  EXPECT_EQ(fed.messages[0]->arena_refs()[0].location.offset, 4096u);
+}
+
+TEST(RecordAssembler, ALocationThatIsNoneIsMalformedEverywhere) {
+  for (const uint64_t location : {uint64_t{1}, uint64_t{1} << 62, uint64_t{5} << 40, (uint64_t{1} << 63) - 1,
+                                  ArenaLocation{1, true, 4096}.pack()}) {
+    for (const ArenaParts arena_parts : {ArenaParts::kRefused, ArenaParts::kAllowed}) {
+      RecordAssembler assembler(arena_parts);
+      EXPECT_NE(feed(assembler, with_location(location), [] { return SIZE_MAX; }).error, "") << location;
+    }
+  }
 }
 
 TEST(Message, NoMemoryForARecordIsNullNotTheEnd) {
@@ -104,6 +165,26 @@ TEST(Message, PartsOutliveTheirMessage) {
     EXPECT_EQ(kept.data[size - 1], std::byte{4});
     kept.data[0] = std::byte{5};
   }
+}
+
+TEST(Message, ACopyHasAsManyPartsAsItsOriginal) {
+  const std::byte byte{7};
+  const std::vector<ByteSpan> parts(70'000, ByteSpan(&byte, 1));
+  MessagePtr message = Message::copy_of(Outgoing{FrameHeader{}, {}, parts}, 3);
+  EXPECT_EQ(message->header.part_count, 70'000u);
+  ASSERT_EQ(message->parts.size(), 70'000u);
+  EXPECT_EQ(*message->parts.back().data, byte);
+}
+
+TEST(Message, SizesBeyond32BitsAreKept) {
+  // Address space only: nothing reads it.
+  constexpr uint64_t kSize = (uint64_t{4} << 30) + 5;
+  void* nothing = mmap(nullptr, kSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(nothing, MAP_FAILED);
+  const Outgoing outgoing{FrameHeader{}, ByteSpan(static_cast<std::byte*>(nothing), kSize), {}};
+  EXPECT_EQ(header_of(outgoing).body_size, kSize);
+  EXPECT_EQ(record_size_of(outgoing, {}), align8(kRecordPrologue + kSize));
+  munmap(nothing, kSize);
 }
 
 TEST(MessageQueue, IsFirstInFirstOutAndTakesAnotherBehindItself) {

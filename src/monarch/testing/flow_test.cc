@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "monarch/actor/inflow.h"
+#include "monarch/base/arch.h"
 #include "monarch/testing/sim_world.h"
 
 namespace monarch::testing {
@@ -128,7 +129,7 @@ TEST(Flow, NobodyIsHeldByAnActorThatBeginsToWaitMeanwhile) {
   int held = 0;
   for (int round = 1; round <= kRounds; ++round) {
     started = round;
-    for (int pause = round % 64; pause > 0; --pause) __builtin_ia32_pause();
+    for (int pause = round % 64; pause > 0; --pause) arch::pause();
     inflow.arrived(*message);
     while (waiting.load() != round) {
     }

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "monarch/host/connector.h"
+#include "monarch/net/shm/own_bell.h"
 
 namespace monarch::testing {
 
@@ -23,13 +23,14 @@ class Home {
   explicit Home(OwnBell own = OwnBell::make().value(), uint64_t arena_bytes_max = uint64_t{256} << 20)
       : bell(std::move(own)),
         arena(std::make_shared<Arena>(arena_bytes_max)),
+        received(std::make_shared<Received>(reactor)),
         driver(std::make_unique<Driver>(reactor, bell.bell(), bell.event_fd.get())) {
     reactor.start();
   }
   // Links first, then this.
   ~Home() { reactor.stop(); }
 
-  ShmContext context() { return {reactor, *driver, arena}; }
+  ShmContext context() { return {reactor, *driver, arena, received}; }
   // What a peer in the same process maps of this bell.
   PeerBell peer_bell() const {
     return {map_shared_memory(bell.page_fd.get(), sizeof(BellPage)).value(),
@@ -38,7 +39,8 @@ class Home {
 
   Reactor reactor;
   OwnBell bell;
-  std::shared_ptr<Arena> arena;  // shared: as ShmContext has it
+  std::shared_ptr<Arena> arena;        // shared: as ShmContext has it
+  std::shared_ptr<Received> received;  // the same
   std::unique_ptr<Driver> driver;
 };
 

@@ -22,6 +22,7 @@ namespace monarch::testing {
 class RecordingSink final : public LinkSink {
  public:
   void on_frame(Link&, MessagePtr message) override {
+    if (each_frame_) each_frame_(*message);
     std::lock_guard lock(mutex_);
     EXPECT_FALSE(closed_) << "a frame after the end";
     frames_.push_back(std::move(message));
@@ -46,6 +47,12 @@ class RecordingSink final : public LinkSink {
     std::lock_guard lock(mutex_);
     return std::exchange(frames_, {});
   }
+  std::vector<MessagePtr> take_controls() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(controls_, {});
+  }
+  // While nothing can arrive.
+  void on_each_frame(std::function<void(const Message&)> call) { each_frame_ = std::move(call); }
 
  private:
   template <typename F>
@@ -53,6 +60,7 @@ class RecordingSink final : public LinkSink {
     std::lock_guard lock(mutex_);
     return f();
   }
+  std::function<void(const Message&)> each_frame_;
   mutable std::mutex mutex_;
   std::vector<MessagePtr> frames_;
   std::vector<MessagePtr> controls_;
@@ -72,12 +80,15 @@ class LinkPair {
   // Nobody takes what comes for `b`, from now on until resume_b(). False: this transport cannot be held.
   virtual bool hold_b() { return false; }
   virtual void resume_b() {}
+  virtual void poll_b() {}  // one look at what has come for b
   virtual bool threads_may_send() const { return true; }
   // The sender's arena, if there is one.
   virtual Arena* arena_a() { return nullptr; }
   // Writes these bytes where b reads frames, past every check of the sender. False: there is no such place.
   virtual bool inject_garbage(ByteSpan) { return false; }
-  virtual void want_wire() {}  // inject_garbage() will be called
+  // The same for control frames.
+  virtual bool inject_control(ByteSpan) { return false; }
+  virtual void want_wire() {}  // one of these will be called
 
   RecordingSink sink_a, sink_b;
 };

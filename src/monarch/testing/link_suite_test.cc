@@ -1,8 +1,13 @@
 #include "monarch/testing/link_suite.h"
 
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "monarch/base/forked.h"
+#include "monarch/base/system.h"
 #include "monarch/net/inproc/inproc_link.h"
+#include "monarch/net/sessions.h"
 #include "monarch/net/unix/unix_link.h"
 #include "monarch/testing/sim_world.h"
 
@@ -244,9 +249,175 @@ TEST_P(LinkSuite, GarbageEndsThatLinkOnly) {
   }
 }
 
+// At the sender it is an error there, at the receiver the header of what is lost; the link lives, and loses nothing else.
+TEST_P(LinkSuite, NoMemoryForAMessageCostsThatMessageOnly) {
+  if (a().transport() != "shm" && a().transport() != "unix") GTEST_SKIP() << "no wire";
+  const auto body = pattern(300'000, 4);
+  bool refused = false, lost = false;
+  ASSERT_TRUE(send(a(), 0, {}));
+  ASSERT_TRUE(wait_until([&] { return at_b().frames() == 1; }));
+  for (uint64_t nth = 1, calls = 1; nth <= calls + 1 && nth < 50; ++nth) {
+    at_b().take();
+    sys::fail_nth(nth);
+    size_t sent = 2;
+    try {
+      ASSERT_TRUE(send(a(), 1, body));
+    } catch (const std::bad_alloc&) {
+      refused = true;
+      sent = 1;
+    }
+    ASSERT_TRUE(send(a(), 2, pattern(100, 1)));
+    const bool arrived = wait_until([&] { return at_b().frames() == sent; });
+    calls = sys::calls_seen();
+    sys::fail_nth(0);
+    ASSERT_TRUE(arrived) << nth;
+    const auto frames = at_b().take();
+    if (sent == 2) {
+      EXPECT_EQ(frames[0]->header.token, 1u);
+      EXPECT_EQ(frames[0]->body.size(), frames[0]->lost_bytes == 0 ? body.size() : 0);
+      lost |= frames[0]->lost_bytes > body.size();
+    }
+    EXPECT_EQ(frames.back()->header.token, 2u);
+    EXPECT_TRUE(same(frames.back()->body, pattern(100, 1)));
+    ASSERT_FALSE(a().closed() || at_b().closed());
+  }
+  EXPECT_TRUE(refused);
+  EXPECT_TRUE(lost);
+}
+
+// On a lane that has no arena, or of an arena that was never offered, a location is nothing that may be looked at.
+TEST_P(LinkSuite, APartInAnArenaThatIsNotThereEndsThatLinkOnly) {
+  const auto bytes = pattern(32, 1);
+  const ByteSpan part(bytes);
+  for (const uint64_t location : {ArenaLocation{0, false, 0}.pack(), ArenaLocation{5, false, 4096}.pack(), uint64_t{8}}) {
+    for (const bool control : {false, true}) {
+      SetUp();
+      pair_->want_wire();
+      ASSERT_TRUE(send(a(), 1, {}));
+      ASSERT_TRUE(wait_until([&] { return at_b().frames() == 1; }));
+      Outgoing outgoing{FrameHeader{}, {}, {&part, 1}};
+      if (control) outgoing.header.kind = FrameKind::kPing;
+      const auto record = encode_to_vector(outgoing, {&location, 1});
+      if (!(control ? pair_->inject_control(record) : pair_->inject_garbage(record))) GTEST_SKIP() << "no wire";
+      ASSERT_TRUE(wait_until([&] { return at_b().closed(); }));
+      EXPECT_EQ(at_b().why().code, ErrorCode::kMalformed);
+      EXPECT_EQ(at_b().frames(), 1u);
+      EXPECT_EQ(at_b().controls(), 0u);
+      ASSERT_TRUE(wait_until([&] { return at_a().closed(); })) << "the sender is not told";
+    }
+  }
+}
+
+// The last view of a part may go at any moment, on any thread: each slab comes back, and is used again.
+TEST_P(LinkSuite, PartsMayBeDroppedByAnyThreadWhileOthersSend) {
+  Arena* arena = pair_->arena_a();
+  if (arena == nullptr) GTEST_SKIP() << "no arena";
+  const int each = rounds(2000, 400);
+  const auto bytes = pattern(300'000, 4);
+  std::atomic<int> left{2};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < each; ++i) {
+        const ByteSpan part(bytes.data(), i % 10 == t ? bytes.size() : 20'000);
+        ASSERT_TRUE(send(a(), 0, {}, {&part, 1}));
+        ASSERT_TRUE(send(b(), 0, {}, {&part, 1}));
+      }
+      --left;
+    });
+  }
+  std::atomic<int> taken{0};
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      while (left != 0 || taken < 2 * each) {
+        taken += static_cast<int>(at_b().take().size());
+        at_a().take();
+        sched_yield();
+      }
+    });
+  }
+  const bool all = wait_until([&] { return taken == 2 * each; });
+  if (!all) taken = 2 * each;
+  for (auto& thread : threads) thread.join();
+  ASSERT_TRUE(all);
+  ASSERT_TRUE(send(b(), 0, {}));
+  EXPECT_TRUE(wait_until([&] { return arena->bytes_held() == 0; }));
+}
+
+// In a child of fork() a link and what came through it are dead: whatever is done there, the parent sees nothing of it.
+// Its other threads may have held any lock at that moment.
+TEST_P(LinkSuite, AForkedChildTouchesNothing) {
+  if (!pair_->threads_may_send()) GTEST_SKIP() << "one thread";
+  const auto bytes = pattern(1 << 20, 9);
+  const ByteSpan part(bytes);
+  ASSERT_TRUE(send(a(), 1, {}, {&part, 1}));
+  ASSERT_TRUE(wait_until([&] { return at_b().frames() == 1; }));
+  auto kept = at_b().take();
+  const uint64_t held = pair_->arena_a() != nullptr ? pair_->arena_a()->bytes_held() : 0;
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> sent{0};
+  std::thread busy([&] {
+    while (!stop) {
+      if (b().backlog() < 1 << 16) sent += send(b(), sent, pattern(5000, 1));
+    }
+  });
+  for (int round = 0; round < rounds(30, 8); ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      note_forked_child();
+      alarm(10);  // it hangs: the parent sees the signal
+      kept.clear();
+      bool refused = !send(b(), 7, {}) && !send(a(), 7, {}, {&part, 1});
+      Outgoing control{FrameHeader{}, {}, {}};
+      control.header.kind = FrameKind::kPing;
+      refused &= !b().send_control(control) && !a().send_control(control);
+      a().peer_died(Error{ErrorCode::kClosed, "not here"});
+      a().close();
+      b().close();
+      _exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0) << "round " << round;
+  }
+  stop = true;
+  busy.join();
+  ASSERT_TRUE(wait_until([&] { return at_a().frames() == sent; }));
+  uint64_t next = 0;
+  for (const auto& frame : at_a().take()) ASSERT_EQ(frame->header.token, next++);
+  EXPECT_FALSE(at_a().closed() || at_b().closed());
+  const Part& array = kept[0]->parts[0];
+  EXPECT_TRUE(same({array.data, array.size}, bytes));
+  if (pair_->arena_a() != nullptr) {
+    EXPECT_EQ(pair_->arena_a()->bytes_held(), held);
+  }
+}
+
+TEST_P(LinkSuite, OnePollIsShortWhateverThePeerSends) {
+  if (!pair_->hold_b()) GTEST_SKIP() << "cannot be held";
+  if (a().transport() != "shm") GTEST_SKIP() << "not polled";
+  // As fast as it is read there is more.
+  const auto bytes = pattern(100'000, 1);
+  uint64_t sent = 0, bytes_in_one_poll = 0;
+  for (; sent < 100; ++sent) ASSERT_TRUE(send(a(), sent, bytes));
+  at_b().on_each_frame([&](const Message& message) {
+    bytes_in_one_poll += message.body.size();
+    if (sent < 2000) send(a(), sent++, bytes);
+  });
+  for (int round = 0; round < 20; ++round) {
+    bytes_in_one_poll = 0;
+    pair_->poll_b();
+    EXPECT_LE(bytes_in_one_poll, uint64_t{2} << 20) << round;
+  }
+  at_b().on_each_frame(nullptr);
+  pair_->resume_b();
+  ASSERT_TRUE(wait_until([&] { return at_b().frames() == sent; }));
+}
+
 TEST_P(LinkSuite, LinksMayEndWhileBothSidesSend) {
   if (!pair_->threads_may_send()) GTEST_SKIP() << "one thread";
-  for (int round = 0; round < rounds(60, 15); ++round) {
+  const bool may_wait_for_lease = a().transport() == "session";
+  for (int round = 0; round < rounds(60, 15) / (may_wait_for_lease ? 3 : 1); ++round) {
     SetUp();
     std::atomic<bool> stop{false};
     const auto bytes = pattern(40'000, 1);
@@ -326,6 +497,7 @@ class ShmPair final : public LinkPair {
         spy_(map_shared_memory(rings_fd_.get(), sizeof(RingPair)).value()) {
     int pair[2];
     MONARCH_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    control_spy_.reset(fcntl(pair[0], F_DUPFD_CLOEXEC, 3));
     auto rings = [&] { return map_shared_memory(rings_fd_.get(), sizeof(RingPair)).value(); };
     a_->start({kB, 0, rings(), home_b_.peer_bell(), UniqueFd(pair[0])});
     b_->start({kA, 1, rings(), home_a_.peer_bell(), UniqueFd(pair[1])});
@@ -339,17 +511,28 @@ class ShmPair final : public LinkPair {
   }
   Link& a() override { return *a_; }
   Link& b() override { return *b_; }
-  bool wait_until(const std::function<bool()>& ready) override { return drive_until(*home_b_.driver, ready); }
+  bool wait_until(const std::function<bool()>& ready) override {
+    if (!spy_wanted_) control_spy_.reset();  // it would keep the socket open
+    return drive_until(*home_b_.driver, ready);
+  }
   bool hold_b() override {
     hold_ = std::make_unique<Hold>(home_b_);
     return true;
   }
   void resume_b() override { hold_.reset(); }
+  void poll_b() override { home_b_.driver->poll_once(); }
+  void want_wire() override { spy_wanted_ = true; }
+  bool inject_control(ByteSpan bytes) override {
+    const bool sent = ::send(control_spy_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0;
+    control_spy_.reset();
+    return sent;
+  }
   Arena* arena_a() override { return home_a_.arena.get(); }
   bool inject_garbage(ByteSpan bytes) override {
     auto& ring = static_cast<RingPair*>(spy_.get())->rings[0];
     const uint64_t head = ring.head.load();
     for (size_t i = 0; i < bytes.size(); ++i) ring.bytes[(head + i) % kRingBytes] = bytes[i];
+    control_spy_.reset();
     ring.head.store(head + bytes.size());
     ring_bell(home_b_.bell.bell(), ring.bell_index_plus_1.load() - 1, home_b_.bell.event_fd.get());
     return true;
@@ -360,6 +543,8 @@ class ShmPair final : public LinkPair {
   std::shared_ptr<ShmLink> a_, b_;
   UniqueFd rings_fd_;
   Mapping spy_;
+  UniqueFd control_spy_;
+  bool spy_wanted_ = false;
   std::unique_ptr<Hold> hold_;
 };
 
@@ -372,6 +557,7 @@ class UnixPair final : public LinkPair {
     MONARCH_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, data) == 0);
     MONARCH_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) == 0);
     spy_.reset(fcntl(data[0], F_DUPFD_CLOEXEC, 3));
+    control_spy_.reset(fcntl(control[0], F_DUPFD_CLOEXEC, 3));
     a_->start(UniqueFd(data[0]), UniqueFd(control[0]));
     b_->start(UniqueFd(data[1]), UniqueFd(control[1]));
   }
@@ -385,7 +571,7 @@ class UnixPair final : public LinkPair {
   Link& a() override { return *a_; }
   Link& b() override { return *b_; }
   bool wait_until(const std::function<bool()>& ready) override {
-    if (!spy_wanted_) spy_.reset();  // it would keep the socket open
+    if (!spy_wanted_) drop_spies();  // they would keep the sockets open
     return drive_until(*home_b_.driver, ready);
   }
   bool hold_b() override {
@@ -394,18 +580,148 @@ class UnixPair final : public LinkPair {
   }
   void resume_b() override { hold_.reset(); }
   void want_wire() override { spy_wanted_ = true; }
-  bool inject_garbage(ByteSpan bytes) override {
-    if (!spy_) return false;
-    const bool sent = ::send(spy_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0;
-    spy_.reset();
-    return sent;
-  }
+  bool inject_garbage(ByteSpan bytes) override { return inject(spy_, bytes); }
+  bool inject_control(ByteSpan bytes) override { return inject(control_spy_, bytes); }
 
  private:
+  bool inject(const UniqueFd& spy, ByteSpan bytes) {
+    if (!spy) return false;
+    const bool sent = ::send(spy.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0;
+    drop_spies();
+    return sent;
+  }
+  void drop_spies() {
+    spy_.reset();
+    control_spy_.reset();
+  }
+
   Home home_a_, home_b_;
   std::shared_ptr<UnixLink> a_, b_;
-  UniqueFd spy_;
+  UniqueFd spy_, control_spy_;
   bool spy_wanted_ = false;
+  std::unique_ptr<Hold> hold_;
+};
+
+// A session over unix sockets, which break again and again: the first two connections at once, then one after every so
+// many frames.
+class SessionPair final : public LinkPair {
+ public:
+  SessionPair() : at_a_(*this, sink_a), at_b_(*this, sink_b) {
+    Sessions::Events events;
+    events.on_accepted = [this](std::shared_ptr<Link> link, bool) {
+      std::lock_guard lock(mutex_);
+      b_ = std::move(link);
+    };
+    sessions_a_ = Sessions::make(home_a_.reactor, random_, at_a_, {});
+    sessions_b_ = Sessions::make(home_b_.reactor, random_, at_b_, std::move(events));
+    a_ = sessions_a_->dial(kB, kLease, [this](LinkSink& sink) { return connect(sink); });
+    MONARCH_CHECK(drive_until(*home_b_.driver, [&] { return connections() == 3 && accepted() && opened_; }));
+  }
+  ~SessionPair() override {
+    hold_.reset();
+    ending_ = true;
+    a_->close();
+    b_->close();
+    home_a_.reactor.stop();
+    home_b_.reactor.stop();
+    sessions_a_->end();
+    sessions_b_->end();
+  }
+  Link& a() override { return *a_; }
+  Link& b() override { return *b_; }
+  bool wait_until(const std::function<bool()>& ready) override { return drive_until(*home_b_.driver, ready); }
+  bool hold_b() override {
+    hold_ = std::make_unique<Hold>(home_b_);
+    return true;
+  }
+  void resume_b() override { hold_.reset(); }
+
+ private:
+  // Who closes its end while the connection is broken is waited for so long by the other.
+  static constexpr int64_t kLease = 3'000'000'000;
+  static constexpr int kBrokenAtOnce = 2;
+  static constexpr uint64_t kFirstBreak = 150, kBreakEvery = 97;  // frames
+  // Counts what arrives.
+  struct Counting final : LinkSink {
+    Counting(SessionPair& p, LinkSink& s) : pair(p), sink(s) {}
+    void on_frame(Link& link, MessagePtr message) override {
+      sink.on_frame(link, std::move(message));
+      pair.arrived();
+    }
+    void on_control(Link& link, MessagePtr message) override {
+      // The first one is ours: it has come through the third connection.
+      if (message->header.token == kOpened) {
+        pair.opened_ = true;
+        return;
+      }
+      sink.on_control(link, std::move(message));
+      pair.arrived();
+    }
+    void on_closed(Link& link, const Error& why) override { sink.on_closed(link, why); }
+    SessionPair& pair;
+    LinkSink& sink;
+  };
+  static constexpr uint64_t kOpened = UINT64_MAX;
+
+  std::shared_ptr<Link> connect(LinkSink& sink) {
+    int data[2], control[2];
+    MONARCH_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, data) == 0);
+    MONARCH_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) == 0);
+    auto near_end = std::make_shared<UnixLink>(home_a_.reactor, sink, kB);
+    // std::function must be copyable
+    auto far_data = std::make_shared<UniqueFd>(data[1]), far_control = std::make_shared<UniqueFd>(control[1]);
+    home_b_.reactor.post([this, far_data, far_control] {
+      const auto far_end = sessions_b_->accepted(kA, false, kLease, [this](LinkSink& far_sink) {
+        return std::make_shared<UnixLink>(home_b_.reactor, far_sink, kA);
+      });
+      static_cast<UnixLink&>(*far_end).start(std::move(*far_data), std::move(*far_control));
+    });
+    std::lock_guard lock(mutex_);
+    if (++connections_ <= kBrokenAtOnce) shutdown(data[0], SHUT_RDWR);
+    if (connections_ == kBrokenAtOnce + 1) {
+      home_a_.reactor.post([this] {
+        Outgoing opened{FrameHeader{}, {}, {}};
+        opened.header.kind = FrameKind::kPing;
+        opened.header.token = kOpened;
+        MONARCH_CHECK(a_->send_control(opened));
+      });
+    }
+    near_end->start(UniqueFd(data[0]), UniqueFd(control[0]));
+    present_ = near_end;
+    return near_end;
+  }
+  // On the thread of a sink: the end is made elsewhere.
+  void arrived() {
+    if (++arrived_ < break_at_) return;
+    break_at_ = arrived_ + kBreakEvery;
+    home_a_.reactor.post([this] {
+      std::shared_ptr<UnixLink> link;
+      {
+        std::lock_guard lock(mutex_);
+        link = present_.lock();
+      }
+      if (link && !ending_) link->peer_died(Error{ErrorCode::kClosed, "it breaks"});
+    });
+  }
+  int connections() {
+    std::lock_guard lock(mutex_);
+    return connections_;
+  }
+  bool accepted() {
+    std::lock_guard lock(mutex_);
+    return b_ != nullptr;
+  }
+
+  SystemRandom random_;
+  Counting at_a_, at_b_;
+  std::atomic<uint64_t> arrived_{0}, break_at_{kFirstBreak};
+  std::atomic<bool> opened_{false}, ending_{false};
+  std::mutex mutex_;
+  int connections_ = 0;
+  std::weak_ptr<UnixLink> present_;
+  Home home_a_, home_b_;
+  std::shared_ptr<Sessions> sessions_a_, sessions_b_;  // shared: with each session
+  std::shared_ptr<Link> a_, b_;
   std::unique_ptr<Hold> hold_;
 };
 
@@ -430,11 +746,13 @@ class SimPair final : public LinkPair {
 std::unique_ptr<LinkPair> make_inproc() { return std::make_unique<InprocPair>(); }
 std::unique_ptr<LinkPair> make_shm() { return std::make_unique<ShmPair>(); }
 std::unique_ptr<LinkPair> make_unix() { return std::make_unique<UnixPair>(); }
+std::unique_ptr<LinkPair> make_session() { return std::make_unique<SessionPair>(); }
 std::unique_ptr<LinkPair> make_sim() { return std::make_unique<SimPair>(); }
 
 INSTANTIATE_TEST_SUITE_P(Inproc, LinkSuite, ::testing::Values(&make_inproc), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Shm, LinkSuite, ::testing::Values(&make_shm), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Unix, LinkSuite, ::testing::Values(&make_unix), [](const auto&) { return "link"; });
+INSTANTIATE_TEST_SUITE_P(Session, LinkSuite, ::testing::Values(&make_session), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Sim, LinkSuite, ::testing::Values(&make_sim), [](const auto&) { return "link"; });
 
 }  // namespace

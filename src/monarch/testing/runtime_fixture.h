@@ -7,12 +7,17 @@
 #include <unistd.h>
 
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <thread>
 
-#include "monarch/host/fork_server.h"
-#include "monarch/host/guard.h"
+#include "monarch/actor/pending_call.h"
+#include "monarch/actor/calls.h"
+#include "monarch/base/log.h"
+#include "monarch/base/system.h"
+#include "monarch/host/start/fork_server.h"
+#include "monarch/host/start/guard.h"
 #include "monarch/host/runtime.h"
 #include "monarch/testing/home.h"
 
@@ -20,7 +25,9 @@ namespace monarch::testing {
 
 // Methods of the test's actor.
 enum Method : uint32_t {
-  kEcho, kExit, kKillSelf, kCallOther, kIgnoreStop, kCloseLinks, kSleepThenEcho, kTellPid, kNeverAnswer, kPublish
+  kEcho, kExit, kKillSelf, kCallOther, kIgnoreStop, kCloseLinks, kSleepThenEcho, kTellPid, kNeverAnswer, kPublish,
+  kFailNthCall,  // the body: which system call of the worker fails (sys::fail_nth)
+  kCallsSeen     // -> sys::calls_seen()
 };
 
 // What a worker runs. Its work is done on one thread of its own, as an actor's would be.
@@ -59,8 +66,11 @@ class TestActor final : public Cell, public std::enable_shared_from_this<TestAct
   }
   void handle(const Message& message) {
     Node& node = runtime_.node();
-    Outgoing answer{FrameHeader{}, message.body, {}};
+    std::vector<ByteSpan> parts;  // an echo is one of them too
+    for (const auto& part : message.parts) parts.emplace_back(part.data, part.size);
+    Outgoing answer{FrameHeader{}, message.body, parts};
     const int32_t pid = getpid();
+    uint64_t seen;
     switch (message.header.method) {
       case kExit:
         _exit(std::to_integer<int>(message.body[0]));
@@ -80,6 +90,17 @@ class TestActor final : public Cell, public std::enable_shared_from_this<TestAct
         drive_until(runtime_.driver(), [&] { return call->complete(); });
         break;
       }
+      case kFailNthCall: {
+        uint64_t nth;
+        std::memcpy(&nth, message.body.data(), sizeof nth);
+        node.reply(message.header, message.from, FrameKind::kReply, answer);  // first: what sends it is not counted
+        sys::fail_nth(nth);
+        return;
+      }
+      case kCallsSeen:
+        seen = sys::calls_seen();
+        answer.body = as_byte_span(&seen, sizeof seen);
+        break;
       case kTellPid:
         answer.body = as_byte_span(&pid, sizeof pid);
         break;
@@ -93,7 +114,7 @@ class TestActor final : public Cell, public std::enable_shared_from_this<TestAct
         request.header.kind = FrameKind::kRequest;
         node.cast(*members, request, call);
         drive_until(runtime_.driver(), [&] { return call->complete(); });
-        const std::string_view text = call->complete() ? call->reply(0)->text() : "no answer";
+        const std::string text = call->complete() ? reply_text(*call->reply(0)) : "no answer";
         answer.body = as_byte_span(text.data(), text.size());
         node.reply(message.header, message.from, FrameKind::kReply, answer);
         return;
@@ -117,6 +138,18 @@ struct TestFactory : CellFactory {
   ProcessRuntime* runtime = nullptr;
 };
 
+// MONARCH_TEST_FAIL_NTH=3: the third system call of a process that the fixture starts fails, and of its forks.
+inline void fail_as_environment_says() {
+  const char* nth = std::getenv("MONARCH_TEST_FAIL_NTH");
+  if (nth != nullptr) sys::fail_nth(std::strtoull(nth, nullptr, 10));
+}
+
+[[noreturn]] inline void give_up(const Error& why, int code) {
+  log_line(why.message);
+  flush_log();
+  _exit(code);
+}
+
 [[noreturn]] inline void run_worker(const Bootstrap& bootstrap, BootstrapFds fds) {
   take_up_output(fds);
   guard_register(fds[kFdGuard].get(), getpid());
@@ -125,7 +158,7 @@ struct TestFactory : CellFactory {
     factory.runtime = &made;
     made.node().set_factory(CellKind::kNative, factory);
   });
-  if (!runtime) _exit(9);
+  if (!runtime) give_up(runtime.error(), 9);
   while (!(*runtime)->wait_for_stop(1'000'000'000) || TestActor::ignores_stop) {
     if (TestActor::ignores_stop) pause();
   }
@@ -133,25 +166,29 @@ struct TestFactory : CellFactory {
 }
 
 [[noreturn]] inline void run_exec_worker(int record) {
+  fail_as_environment_says();
   std::vector<int> numbers;
   auto bootstrap = read_bootstrap(record, &numbers);
-  if (!bootstrap) _exit(8);
+  if (!bootstrap) give_up(bootstrap.error(), 8);
   BootstrapFds fds;
   for (int i = kFdRecord + 1; i < kFdCount; ++i) fds[i].reset(numbers[static_cast<size_t>(i)]);
   run_worker(*bootstrap, std::move(fds));
 }
 
 [[noreturn]] inline void run_fork_server(int socket) {
-  ForkServer server(socket);
+  fail_as_environment_says();
+  SystemClock clock;
+  ForkServer server(socket, clock);
   server.report_ready();
   while (auto request = server.next()) {
     const pid_t pid = fork();
     if (pid == 0) {
       ::close(socket);
+      leave_fork_server();
       setsid();
       std::vector<int> numbers;
       auto bootstrap = read_bootstrap(request->fds[kFdRecord].get(), &numbers);
-      if (!bootstrap) _exit(8);
+      if (!bootstrap) give_up(bootstrap.error(), 8);
       run_worker(*bootstrap, std::move(request->fds));
     }
     pid < 0 ? server.report_failed(request->node, errno) : server.report_spawned(request->node, pid);
@@ -160,16 +197,25 @@ struct TestFactory : CellFactory {
 }
 
 struct Variant {
-  Transport transport;
+  std::string transport;
   bool fork_server;
 };
 
 inline const auto kEveryVariant =
-    ::testing::Values(Variant{Transport::kShm, false}, Variant{Transport::kShm, true}, Variant{Transport::kUnix, false},
-                      Variant{Transport::kUnix, true});
+    ::testing::Values(Variant{"shm", false}, Variant{"shm", true}, Variant{"unix", false},
+                      Variant{"unix", true});
 inline std::string name_of_variant(const ::testing::TestParamInfo<Variant>& variant) {
-  return std::string(variant.param.transport == Transport::kShm ? "shm" : "unix") +
+  return variant.param.transport +
          (variant.param.fork_server ? "_fork" : "_exec");
+}
+
+// Whether this is what a shortage that sys::fail_nth() makes is told as.
+inline bool names_shortage(std::string_view text) {
+  for (const char* each : {"out of file descriptors", "No space left on device", "Cannot allocate memory",
+                           "Resource temporarily unavailable", "Too many references"}) {
+    if (text.find(each) != text.npos) return true;
+  }
+  return false;
 }
 
 // A script, root_, that can start workers.
@@ -180,7 +226,12 @@ class RuntimeFixture : public ::testing::TestWithParam<Variant> {
     options.transport = GetParam().transport;
     options.arena_bytes_max = 64 << 20;
     root_ = std::move(ProcessRuntime::make_root(std::move(options))).value();
-    if (GetParam().fork_server) root_->host().start_fork_server({"/proc/self/exe", "--fork-server"}, environment(), "");
+    start_fork_server();
+  }
+  // If there is to be one, and none runs.
+  void start_fork_server() {
+    if (!GetParam().fork_server || root_->host().has_fork_server()) return;
+    root_->host().start_fork_server({"/proc/self/exe", "--fork-server"}, environment());
   }
   void TearDown() override {
     if (root_) root_->shutdown(0);
@@ -190,18 +241,19 @@ class RuntimeFixture : public ::testing::TestWithParam<Variant> {
     for (char** at = environ; *at != nullptr; ++at) env.emplace_back(*at);
     return env;
   }
-  std::vector<NodeId> spawn(int count) {
-    std::vector<Host::Launch> launches;
+  std::vector<Host::Launch> launches(int count) {
+    std::vector<Host::Launch> made;
     for (int i = 0; i < count; ++i) {
       Host::Launch launch;
       launch.use_fork_server = GetParam().fork_server;
       launch.argv = {"/proc/self/exe", "--worker"};
       launch.env = environment();
       launch.label = "rank " + std::to_string(i);
-      launches.push_back(std::move(launch));
+      made.push_back(std::move(launch));
     }
-    return root_->host().spawn(launches).value();
+    return made;
   }
+  std::vector<NodeId> spawn(int count) { return root_->host().spawn(launches(count)).value(); }
   // One actor on each node. A node may be down already; then the calls say why.
   std::shared_ptr<const Members> actors(const std::vector<NodeId>& nodes) {
     auto members = std::make_shared<Members>();
@@ -222,13 +274,20 @@ class RuntimeFixture : public ::testing::TestWithParam<Variant> {
     return call_from(*root_, members, method, body);
   }
   static std::shared_ptr<PendingCall> call_from(ProcessRuntime& caller, const std::shared_ptr<const Members>& members,
-                                                Method method, std::string_view body = "x") {
+                                                Method method, std::string_view body = "x",
+                                                std::string_view part = {}) {
     auto pending = std::make_shared<PendingCall>(members);
-    Outgoing request{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
+    const ByteSpan beside = as_byte_span(part.data(), part.size());
+    const std::span<const ByteSpan> parts(&beside, part.empty() ? 0 : 1);
+    Outgoing request{FrameHeader{}, as_byte_span(body.data(), body.size()), parts};
     request.header.kind = FrameKind::kRequest;
     request.header.method = method;
     caller.node().cast(*members, request, pending);
     return pending;
+  }
+  static bool has_part(const Message& answer, std::string_view part) {
+    return answer.parts.size() == 1 && answer.parts[0].size == part.size() &&
+           std::memcmp(answer.parts[0].data, part.data(), part.size()) == 0;
   }
   static std::shared_ptr<const Members> only(const Members& members, size_t rank) {
     auto one = std::make_shared<Members>();
@@ -245,7 +304,7 @@ class RuntimeFixture : public ::testing::TestWithParam<Variant> {
   }
   std::string text(const std::shared_ptr<PendingCall>& pending, uint32_t rank = 0) {
     if (!wait(pending)) return "no answer";
-    return std::string(pending->reply(rank)->text());
+    return (reply_text(*pending->reply(rank)));
   }
 
   std::unique_ptr<ProcessRuntime> root_;

@@ -51,6 +51,8 @@ void SimLink::hear_end(const Error& why) {
   if (std::exchange(told_, true)) return;
   closed_ = true;
   sink_.on_closed(*this, why);
+  // It closes itself then, which the other side sees if it has not seen an end of its own.
+  if (auto other = other_.lock()) other->peer_died(Error{ErrorCode::kClosed, "the peer closed the connection"});
 }
 
 // ---- Time and chance ----
@@ -64,7 +66,9 @@ SimWorld::~SimWorld() { end(); }
 void SimWorld::end() {
   for (auto& end : ends_) end->told_ = true;
   for (auto& [id, entry] : nodes_) entry.node->close_links();
+  for (auto& [id, entry] : nodes_) entry.sessions->end();
   queue_.clear();
+  timers_.clear();
 }
 
 uint64_t SimWorld::random(uint64_t below) {  // splitmix64
@@ -80,9 +84,24 @@ void SimWorld::at(int64_t time_ns, std::function<void()> task) {
   queue_.emplace(std::make_pair(std::max(time_ns, now_ns_), next_order_++), std::move(task));
 }
 
+Timers::TimerId SimWorld::after(int64_t delay_ns, std::function<void()> task) {
+  const TimerId id = next_order_;
+  timers_[id] = std::max(now_ns_ + delay_ns, now_ns_);
+  at(now_ns_ + delay_ns, std::move(task));
+  return id;
+}
+
+void SimWorld::cancel(TimerId id) {
+  auto found = timers_.find(id);
+  if (found == timers_.end()) return;
+  queue_.erase({found->second, id});
+  timers_.erase(found);
+}
+
 bool SimWorld::step() {
   if (queue_.empty()) return false;
   auto first = queue_.begin();
+  timers_.erase(first->first.second);
   now_ns_ = first->first.first;
   std::function<void()> task = std::move(first->second);
   queue_.erase(first);
@@ -100,18 +119,58 @@ bool SimWorld::run(uint64_t events_max) {
 
 // ---- Nodes ----
 
-NodeId SimWorld::add_node() {
-  const NodeId id = random(UINT64_MAX) | 1;
+NodeId SimWorld::add_node_on(int host, NodeId parent) {
+  const NodeId id = random(UINT64_MAX) >> 1 | 1;
   Node::Hooks hooks;
   hooks.dial = [this, id](NodeId to) { return dial(id, to); };
+  hooks.on_control = [this, id](Link& link, const MessagePtr& message) { on_control(id, link, *message); };
   hooks.on_link_lost = [this, id](NodeId peer, const Error& why) { return on_link_lost(id, peer, why); };
-  hooks.after = [this, id](int64_t delay, std::function<void()> task) {
-    after(delay, [this, id, task = std::move(task)] {
-      if (alive(id)) task();
-    });
+  hooks.on_way_lost = [this, id](NodeId lost, FailurePtr why) {
+    if (alive(id)) feed(id, {.kind = Deaths::EventKind::kWayLost, .node = lost, .failure = std::move(why)});
   };
-  nodes_[id].node = std::make_unique<Node>(id, *driver_, std::move(hooks));
+  SimNode& entry = nodes_[id];
+  entry.timers = std::make_unique<NodeTimers>(*this, id);
+  entry.deaths = std::make_unique<Deaths>(id);
+  entry.host = host;
+  entry.node = std::make_unique<Node>(id, *driver_, *entry.timers, std::move(hooks));
+  Sessions::Events events;
+  events.on_accepted = [this, id](std::shared_ptr<Link> link, bool) { node(id).add_link(std::move(link)); };
+  events.is_down = [this, id](NodeId peer) { return node(id).is_down(peer); };
+  entry.sessions = Sessions::make(*entry.timers, sim_random_, *entry.node, std::move(events));
+  if (parent != 0) join(id, parent);
   return id;
+}
+
+// It is linked to its parent for life. Those above know who has started it.
+void SimWorld::join(NodeId child, NodeId parent) {
+  nodes_.at(child).parent = parent;
+  deaths(child).set_parent(parent, Failure(Failure::Kind::kOwnerEnded, "its parent"));
+  deaths(parent).add_child(child, parent, {}, 0);
+  for (NodeId below = parent, above = nodes_.at(parent).parent; above != 0; above = nodes_.at(below).parent) {
+    Deaths::Actions actions;
+    deaths(above).add_hosted(child, below, now_ns_, actions);
+    act(above, actions);
+    below = above;
+  }
+  static_cast<void>(node(child).route(parent));
+}
+
+void SimWorld::attach(NodeId script, NodeId host) {
+  attached_ = true;
+  deaths(script).add_neighbour(host, false);
+  deaths(host).add_neighbour(script, true);
+  Deaths::Actions actions;
+  for (const auto& [id, entry] : nodes_) {
+    if (entry.parent == host) deaths(script).add_hosted(id, host, now_ns_, actions);
+  }
+  act(script, actions);
+  static_cast<void>(node(script).route(host));
+}
+
+Timers::TimerId SimWorld::NodeTimers::after(int64_t delay_ns, std::function<void()> task) {
+  return world.after(delay_ns, [this, task = std::move(task)] {
+    if (world.alive(id)) task();
+  });
 }
 
 Node& SimWorld::node(NodeId id) { return *nodes_.at(id).node; }
@@ -128,31 +187,196 @@ std::pair<std::shared_ptr<SimLink>, std::shared_ptr<SimLink>> SimWorld::connect(
   return pair;
 }
 
-// The far end joins its node before the first frame can arrive there, at a moment of its own.
 std::shared_ptr<Link> SimWorld::dial(NodeId from, NodeId to) {
   if (!nodes_.contains(to)) return nullptr;
-  auto [near_end, far_end] = connect(from, node(from), to, node(to));
+  if (!same_host(from, to)) {
+    return nodes_.at(from).sessions->dial(to, faults_.lease_ns,
+                                          [this, from, to](LinkSink& sink) { return dial_carrier(from, to, sink); });
+  }
+  const auto ends = connect(from, node(from), to, node(to));
+  return connect_later(from, to, ends, [this, to, end = ends.second] { node(to).add_link(end); });
+}
+
+std::shared_ptr<Link> SimWorld::dial_carrier(NodeId from, NodeId to, LinkSink& sink) {
+  std::pair<std::shared_ptr<SimLink>, std::shared_ptr<SimLink>> ends;
+  nodes_.at(to).sessions->accepted(from, false, faults_.lease_ns, [&](LinkSink& far_sink) {
+    ends = connect(from, sink, to, far_sink);
+    return ends.second;
+  });
+  return connect_later(from, to, ends, [] {});
+}
+
+// The far end joins its node before the first frame can arrive there, at a moment of its own.
+std::shared_ptr<Link> SimWorld::connect_later(NodeId from, NodeId to, const std::pair<std::shared_ptr<SimLink>,
+                                              std::shared_ptr<SimLink>>& ends, std::function<void()> join) {
+  const auto& [near_end, far_end] = ends;
+  const bool reached = alive(to) && !is_parted(from, to) && !short_.contains(from);
+  far_end->told_ = !reached;
+  if (short_.erase(from) != 0) {
+    after(delay_ns(), [end = near_end] { end->hear_end(Error{ErrorCode::kUnavailable, "out of file descriptors"}); });
+    return near_end;
+  }
+  if (is_parted(from, to)) {
+    after(delay_ns(), [end = near_end] { end->hear_end(Error{ErrorCode::kClosed, "nothing gets through"}); });
+    return near_end;
+  }
   if (!alive(to)) {
-    after(delay_ns(), [end = near_end] { end->hear_end(Error{ErrorCode::kClosed, "the process cannot be reached"}); });
+    // Between hosts that is its host's word; on one host it is the end anyway.
+    const ErrorCode code = same_host(from, to) ? ErrorCode::kClosed : ErrorCode::kRefused;
+    after(delay_ns(), [end = near_end, code] { end->hear_end(Error{code, "the process cannot be reached"}); });
     severed_[std::minmax(from, to)] = true;
     return near_end;
   }
   const int64_t accepted = now_ns_ + delay_ns();
   near_end->data_.next_arrival_ns = near_end->control_.next_arrival_ns = static_cast<uint64_t>(accepted);
-  at(accepted, [this, to, end = far_end] {
-    if (alive(to)) node(to).add_link(end);
+  at(accepted, [this, to, join = std::move(join)] {
+    if (alive(to)) join();
   });
   return near_end;
 }
 
-bool SimWorld::on_link_lost(NodeId at_node, NodeId peer, const Error&) {
+bool SimWorld::is_parted(NodeId a, NodeId b) const {
+  auto found = parted_until_.find(std::minmax(host_of(a), host_of(b)));
+  return found != parted_until_.end() && now_ns_ < found->second;
+}
+
+void SimWorld::part(int host_a, int host_b, int64_t length_ns) {
+  if (host_a == host_b) return;
+  int64_t& until_ns = parted_until_[std::minmax(host_a, host_b)];
+  until_ns = std::max(until_ns, now_ns_ + length_ns);
+  const auto ends = ends_;
+  for (const auto& end : ends) {
+    if (end->closed() || host_of(end->here_) != host_a || host_of(end->peer()) != host_b) continue;
+    break_link(end, Error{ErrorCode::kClosed, "nothing gets through"});
+  }
+  if (length_ns < faults_.lease_ns) return;
+  for (const auto& [a, at_a] : nodes_) {
+    for (const auto& [b, at_b] : nodes_) {
+      const bool told = attached_ && at_a.host != at_b.host && (at_b.host == host_a || at_b.host == host_b);
+      if (told || (at_a.host == host_a && at_b.host == host_b)) severed_[std::minmax(a, b)] = true;
+    }
+  }
+}
+
+bool SimWorld::on_link_lost(NodeId at_node, NodeId peer, const Error& why) {
   if (!alive(at_node)) return true;  // nobody is there to care
-  if (faults_.notice_max_ns == 0 || chance(30)) return false;
-  after(static_cast<int64_t>(random(static_cast<uint64_t>(faults_.notice_max_ns))), [this, at_node, peer] {
-    const SimNode& gone = nodes_.at(peer);
-    if (alive(at_node)) node(at_node).node_down(peer, gone.alive ? "lost the connection" : gone.reason);
-  });
+  feed(at_node, {.kind = Deaths::EventKind::kLinkLost, .node = peer, .text = why.message});
   return true;
+}
+
+// What every process does with news of a death: the decision is that of the product.
+void SimWorld::feed(NodeId at_node, const Deaths::Event& event) {
+  Deaths::Actions actions;
+  nodes_.at(at_node).deaths->handle(now_ns_, event, actions);
+  act(at_node, actions);
+}
+
+void SimWorld::act(NodeId at_node, const Deaths::Actions& actions) {
+  for (const Deaths::Action& action : actions) act(at_node, action);
+  const int64_t next_ns = deaths(at_node).next_ns();
+  if (next_ns == INT64_MAX) return;
+  at(next_ns, [this, at_node] {
+    if (!alive(at_node)) return;
+    Deaths::Actions due;
+    deaths(at_node).tick(now_ns_, due);
+    if (!due.empty()) act(at_node, due);
+  });
+}
+
+void SimWorld::act(NodeId at_node, const Deaths::Action& action) {
+  switch (action.kind) {
+    case Deaths::ActionKind::kDeclare:
+      return node(at_node).node_down(action.node, action.failure);
+    case Deaths::ActionKind::kEndLinks:
+      return end_links(at_node, action);
+    case Deaths::ActionKind::kCloseLinks:
+      return close_links(at_node, action.node);
+    case Deaths::ActionKind::kTellAll:
+    case Deaths::ActionKind::kTellTree:
+      return tell(at_node, action);
+    case Deaths::ActionKind::kKill:
+    case Deaths::ActionKind::kStopOrphan:
+      return at(now_ns_, [this, gone = action.node] { kill(gone); });
+    case Deaths::ActionKind::kEndSelf:
+      return at(now_ns_, [this, at_node] { kill(at_node); });
+    case Deaths::ActionKind::kInquire:
+      return inquire(at_node, action.node);
+    case Deaths::ActionKind::kAskLines:  // nobody here asks for lines
+    case Deaths::ActionKind::kReport:
+      return;
+  }
+}
+
+void SimWorld::close_links(NodeId at_node, NodeId gone) {
+  after(0, [this, at_node, gone] {  // we may be inside a callback of one of them
+    for (const auto& link : node(at_node).links()) {
+      if (link->peer() == gone) link->close();
+    }
+  });
+}
+
+void SimWorld::tell(NodeId at_node, const Deaths::Action& action) {
+  const std::string body = action.failure->encoded();
+  Outgoing notice{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
+  notice.header.kind = FrameKind::kNodeDown;
+  notice.header.dest = action.node;
+  for (const auto& link : node(at_node).links()) {
+    const NodeId peer = link->peer();
+    const bool everybody = action.kind == Deaths::ActionKind::kTellAll;
+    if (everybody || (peer != action.from && peer != action.node && deaths(at_node).is_told(peer))) {
+      link->send_control(notice);
+    }
+  }
+}
+
+void SimWorld::inquire(NodeId at_node, NodeId gone) {
+  const NodeId parent = nodes_.at(at_node).parent;
+  const auto link = parent == 0 ? nullptr : node(at_node).route(parent);
+  if (!link) return;
+  Outgoing question{FrameHeader{}, {}, {}};
+  question.header.kind = FrameKind::kWhyDown;
+  question.header.dest = gone;
+  link->send_control(question);
+}
+
+void SimWorld::on_control(NodeId at_node, Link& link, const Message& message) {
+  if (!alive(at_node)) return;
+  const NodeId gone = message.header.dest;
+  if (message.header.kind == FrameKind::kNodeDown) {
+    auto record = Failure::decode(message.body);
+    if (!record) return;
+    record->node = gone;
+    feed(at_node, {.kind = Deaths::EventKind::kNoticed, .node = gone, .from = link.peer(),
+                   .failure = std::make_shared<Failure>(std::move(*record))});
+  } else if (message.header.kind == FrameKind::kWhyDown) {
+    const FailurePtr why = deaths(at_node).why_down(gone);
+    if (!why) return inquire(at_node, gone);
+    const std::string body = why->encoded();
+    Outgoing answer{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
+    answer.header.kind = FrameKind::kNodeDown;
+    answer.header.dest = gone;
+    link.send_control(answer);
+  }
+}
+
+void SimWorld::end_links(NodeId at_node, const Deaths::Action& action) {
+  bool linked = false;
+  for (const auto& link : node(at_node).links()) {
+    if (link->peer() != action.node || link->closed()) continue;
+    linked = true;
+    link->peer_died(Error{ErrorCode::kClosed, action.failure->headline()});
+  }
+  if (!linked) feed(at_node, {.kind = Deaths::EventKind::kNoLinks, .node = action.node});
+}
+
+// Who has started it learns how it ended, at a moment of its own, before or after the end of its link.
+void SimWorld::tell_parent_of(NodeId gone) {
+  const NodeId parent = nodes_.at(gone).parent;
+  if (parent == 0) return;
+  after(static_cast<int64_t>(random(static_cast<uint64_t>(faults_.notice_max_ns) + 1)), [this, parent, gone] {
+    if (!alive(parent)) return;
+    feed(parent, {.kind = Deaths::EventKind::kExited, .node = gone, .status = {true, 0, 9}});
+  });
 }
 
 void SimWorld::break_link(const std::shared_ptr<SimLink>& end, const Error& why) {
@@ -170,10 +394,10 @@ void SimWorld::break_link(const std::shared_ptr<SimLink>& end, const Error& why)
   }
 }
 
-void SimWorld::kill(NodeId id, const std::string& reason) {
+void SimWorld::kill(NodeId id, std::string_view) {
   SimNode& victim = nodes_.at(id);
   if (!std::exchange(victim.alive, false)) return;
-  victim.reason = reason;
+  tell_parent_of(id);
   for (auto& [other, entry] : nodes_) {
     if (other != id) severed_[std::minmax(id, other)] = true;
   }
@@ -193,7 +417,7 @@ bool SimWorld::cut(NodeId a, NodeId b) {
     any = true;
     break_link(end, Error{ErrorCode::kClosed, "the connection broke"});
   }
-  if (any) severed_[std::minmax(a, b)] = true;
+  if (any && same_host(a, b)) severed_[std::minmax(a, b)] = true;
   return any;
 }
 

@@ -5,6 +5,13 @@
 // until it dies; then of what was under way each direction still delivers a prefix, and loses the rest. Both ends hear
 // on_closed once, after the last frame of that prefix. Nothing in here sleeps or makes a thread.
 //
+// Nodes may lie on several hosts. Between hosts there are sessions, with the code of the product (net/resuming_link.h):
+// what breaks is a carrier, and the session goes on with the next, unless nothing gets through for as long as the lease.
+//
+// A node may be a process that another one has started: its parent learns how it ended, and tells others, who believe
+// whom a process would believe, tell it on, and are told over links. What Deaths says is done, as in
+// host/death_watch.h.
+//
 // A node wants a Driver, because a thread that waits for a call has to be woken through one. Here nobody waits on a
 // thread: each world has one real Driver over a reactor that is never started, and no link rings its bell.
 #pragma once
@@ -12,12 +19,18 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "monarch/actor/deaths.h"
 #include "monarch/actor/node.h"
-#include "monarch/base/clock.h"
+#include "monarch/actor/pending_call.h"
 #include "monarch/base/random.h"
+#include "monarch/loop/driver.h"
+#include "monarch/loop/timers.h"
+#include "monarch/net/sessions.h"
 #include "monarch/testing/home.h"
 
 namespace monarch::testing {
@@ -56,13 +69,16 @@ class SimLink final : public Link, public std::enable_shared_from_this<SimLink> 
   bool told_ = false;
 };
 
-class SimWorld final : public Clock {
+class SimWorld final : public Timers {
  public:
   struct Faults {
     int64_t delay_min_ns = 1'000;
     int64_t delay_max_ns = 2'000'000;
-    // How long after the end of a link its node is declared down by whoever knows why; 0: at once, by the link's end.
+    // How long after the end of a process its parent may learn of that.
     int64_t notice_max_ns = 5'000'000;
+    // A node is put on one of so many hosts, by chance.
+    int hosts = 1;
+    int64_t lease_ns = 2'000'000'000;  // of links between hosts
   };
   explicit SimWorld(uint64_t seed) : SimWorld(seed, Faults{}) {}
   SimWorld(uint64_t seed, Faults faults);
@@ -71,7 +87,9 @@ class SimWorld final : public Clock {
   // ---- Time and chance ----
   int64_t now_ns() override { return now_ns_; }
   void at(int64_t time_ns, std::function<void()> task);
-  void after(int64_t delay_ns, std::function<void()> task) { at(now_ns_ + delay_ns, std::move(task)); }
+  TimerId after(int64_t delay_ns, std::function<void()> task) override;
+  void cancel(TimerId id) override;
+  size_t waiting() const { return queue_.size(); }  // how much is still to happen
   uint64_t random(uint64_t below);  // uniform in [0, below)
   bool chance(uint32_t percent) { return random(100) < percent; }
   int64_t delay_ns() {
@@ -84,17 +102,32 @@ class SimWorld final : public Clock {
   bool run(uint64_t events_max = 10'000'000);
 
   // ---- Nodes ----
-  // A node that dials others when it has something for them.
-  NodeId add_node();
+  // A node that dials others when it has something for them. `host`: which one; -1: any.
+  NodeId add_node(int host = -1) { return add_node_on(host < 0 ? any_host() : host, 0); }
+  // A process that `parent` has started, on its host. They end with each other, as processes do.
+  NodeId add_child(NodeId parent) { return add_node_on(host_of(parent), parent); }
+  // `script` uses `host`, which another one has started, and the children that it has by now: from then on the host is told
+  // what the script hears of deaths, and believes it.
+  void attach(NodeId script, NodeId host);
+  Deaths& deaths(NodeId id) { return *nodes_.at(id).deaths; }
+  int host_of(NodeId id) const { return nodes_.at(id).host; }
+  Sessions& sessions(NodeId id) { return *nodes_.at(id).sessions; }
   Node& node(NodeId id);
   bool alive(NodeId id) const;
   // The process dies: its links end, each having delivered a random prefix of what was under way. Its Node object
-  // stays, cut off from the world, until the world ends.
-  void kill(NodeId id, const std::string& reason);
-  // The link between two nodes dies, both live on; each takes the other for dead. False: there is none.
+  // stays, cut off from the world, until the world ends. `why` is for who reads the test: the world learns it as a
+  // process would, from its parent.
+  void kill(NodeId id, std::string_view why = {});
+  // The link between two nodes dies, both live on; each takes the other for dead, unless they are on two hosts: then their
+  // session is resumed. False: there is none.
   bool cut(NodeId a, NodeId b);
+  // All links between two hosts break, and none gets through for so long. As long as a lease or longer: the nodes of the
+  // two are dead to each other, and may be so for all to whom a script says so (attach()).
+  void part(int host_a, int host_b, int64_t length_ns);
   // Has anything ever come between the two? Then what was under way may be lost.
   bool severed(NodeId a, NodeId b) const;
+  // The next dial of this node finds that its process is short of something.
+  void fail_next_dial(NodeId id) { short_.insert(id); }
   // A link between two nodes, as a pair of ends with sinks of their own (link_suite.h).
   std::pair<std::shared_ptr<SimLink>, std::shared_ptr<SimLink>> connect(NodeId a, LinkSink& sink_a, NodeId b,
                                                                         LinkSink& sink_b);
@@ -110,20 +143,56 @@ class SimWorld final : public Clock {
 
  private:
   friend class SimLink;
+  // Those of one node: nothing runs in a dead one.
+  struct NodeTimers final : Timers {
+    NodeTimers(SimWorld& w, NodeId i) : world(w), id(i) {}
+    int64_t now_ns() override { return world.now_ns(); }
+    TimerId after(int64_t delay_ns, std::function<void()> task) override;
+    void cancel(TimerId timer) override { world.cancel(timer); }
+    SimWorld& world;
+    const NodeId id;
+  };
+  struct SimRandom final : Random {
+    explicit SimRandom(SimWorld& w) : world(w) {}
+    uint64_t next_u64() override { return world.random(UINT64_MAX); }
+    SimWorld& world;
+  };
   struct SimNode {
+    int host = 0;
+    std::unique_ptr<NodeTimers> timers;
+    std::shared_ptr<Sessions> sessions;  // shared: with each of them
     std::unique_ptr<Node> node;
     bool alive = true;
-    std::string reason;
+    std::unique_ptr<Deaths> deaths;
+    NodeId parent = 0;
   };
+  int any_host() { return faults_.hosts > 1 ? static_cast<int>(random(static_cast<uint64_t>(faults_.hosts))) : 0; }
+  NodeId add_node_on(int host, NodeId parent);
+  void join(NodeId child, NodeId parent);
   std::shared_ptr<Link> dial(NodeId from, NodeId to);
+  std::shared_ptr<Link> dial_carrier(NodeId from, NodeId to, LinkSink& sink);
+  std::shared_ptr<Link> connect_later(NodeId from, NodeId to, const std::pair<std::shared_ptr<SimLink>,
+                                      std::shared_ptr<SimLink>>& ends, std::function<void()> join);
+  bool same_host(NodeId a, NodeId b) const { return nodes_.at(a).host == nodes_.at(b).host; }
+  bool is_parted(NodeId a, NodeId b) const;
   bool on_link_lost(NodeId at, NodeId peer, const Error& why);
+  void feed(NodeId at, const Deaths::Event& event);
+  void act(NodeId at, const Deaths::Actions& actions);
+  void act(NodeId at, const Deaths::Action& action);
+  void end_links(NodeId at, const Deaths::Action& action);
+  void close_links(NodeId at, NodeId gone);
+  void tell(NodeId at, const Deaths::Action& action);
+  void inquire(NodeId at, NodeId gone);
+  void on_control(NodeId at, Link& link, const Message& message);
+  void tell_parent_of(NodeId gone);
 
   const Faults faults_;
   uint64_t state_;
   int64_t now_ns_ = 0;
-  uint64_t next_order_ = 0;
+  uint64_t next_order_ = 1;
   uint64_t events_ = 0;
   std::map<std::pair<int64_t, uint64_t>, std::function<void()>> queue_;  // by time, then by order of scheduling
+  std::map<TimerId, int64_t> timers_;  // those in the queue: their time; an id is the order of scheduling
 
   Reactor reactor_;  // never started
   OwnBell bell_;
@@ -131,6 +200,10 @@ class SimWorld final : public Clock {
   std::map<NodeId, SimNode> nodes_;
   std::vector<std::shared_ptr<SimLink>> ends_;
   std::map<std::pair<NodeId, NodeId>, bool> severed_;
+  std::set<NodeId> short_;
+  bool attached_ = false;
+  SimRandom sim_random_{*this};
+  std::map<std::pair<int, int>, int64_t> parted_until_;
 };
 
 // The seeds that a test runs: MONARCH_SIM_SEED=n only that one, MONARCH_SIM_SEEDS=n that many, else `full`, or `brief`

@@ -18,11 +18,16 @@ Result<FrameView> decode_frame(ByteSpan record) {
   if (kind == 0 || kind > kFrameKindMax) return malformed("unknown frame kind");
   if (header.part_count > kPartsMax) return malformed("too many parts");
   const uint64_t table_size = uint64_t{header.part_count} * sizeof(PartRef);
-  uint64_t offset = kRecordPrologue + table_size;
+  uint64_t table_offset = kRecordPrologue;
+  if ((header.flags & kFlagRouted) != 0) {
+    view.route = record.data() + kRecordPrologue;
+    table_offset += sizeof(FrameRoute);
+  }
+  uint64_t offset = table_offset + table_size;
   if (offset > record.size() || header.body_size > record.size() - offset) {
     return malformed("body reaches beyond the frame");
   }
-  view.part_table = record.data() + kRecordPrologue;
+  view.part_table = record.data() + table_offset;
   view.body = record.subspan(offset, header.body_size);
   offset = align8(offset + header.body_size);
   view.inline_offset = offset;

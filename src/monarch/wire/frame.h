@@ -3,9 +3,12 @@
 //   offset  size
 //   0       8      record_size   bytes of the whole record, this field included; a multiple of 8
 //   8       56     FrameHeader
-//   64      16 * n PartRef       n = header.part_count
+//   64      24     FrameRoute    only with kFlagRouted
+//   ...     16 * n PartRef       n = header.part_count
 //   ...     body_size            the encoded value (wire/value.h) or pickle
 //   ...                          inline parts, each at a multiple of 8
+//
+// This is version 2 (wire/hello.h). Version 1 had 8 flags, no route, and a deadline on the clock of one machine.
 //
 // A part is inline, or lies in the sender's arena (net/shm) and the PartRef says where. Nothing in here is trusted: the
 // decoder bounds every size, works on a private copy of the header and never reads outside the record.
@@ -24,22 +27,27 @@ enum class FrameKind : uint8_t {
   kOneway = 2,     // data: no answer
   kReply = 3,      // data: dest is the token, body the value
   kReplyError = 4, // data: as kReply, body is the error that user code raised
-  kReplyFailed = 5,// data: as kReply, body is text: the target died or stopped (never user code's own error)
+  kReplyFailed = 5,// data: as kReply, body is a Failure: the target died or stopped (never user code's own error)
   kSpawn = 6,      // data: makes the actor `dest`; method says by which factory
   kStopActor = 7,  // data: ends the actor `dest` after what was sent before; answered under `token`
-  kUndeliverable = 8,  // data: a one-way message of actor `dest` found no receiver; body is text
+  kUndeliverable = 8,  // data: a one-way message of actor `dest` found no receiver; body is the Failure, and
+                       // the part whom it was for
   kReleased = 9,   // data, link internal: slabs that the receiver has done with
   kSegment = 10,   // control, link internal: a segment of the sender's arena; its fd travels beside it
   kStopNode = 11,  // control, and again behind the data: the process ends; body is the reason
-  kNodeDown = 12,  // control: `dest` is a node that died; body says how; empty: somebody was told of it
+  kNodeDown = 12,  // control: `dest` is a node that died; body is the Failure; empty: somebody was told of it
   kPing = 13,      // control: answered with kPong by the reactor
   kPong = 14,
   kHold = 15,          // control: actor `dest` of the sender of this has too much waiting: send it nothing one-way
   kResume = 16,        // control: it has room again
+  kHosts = 17,         // control, from child to parent: `dest` is a process that the sender, or one below it, has started
+  kAcknowledge = 18,   // control, link internal: how much of a session has been received (wire/session.h)
+  kSession = 19,       // control, and the last on the data lane, link internal: which session, and where it goes on
+  kWhyDown = 20,       // control, from child to parent: what has `dest` died of? Answered with kNodeDown, if that is known
 };
-inline constexpr uint8_t kFrameKindMax = 16;
+inline constexpr uint8_t kFrameKindMax = 20;
 
-enum FrameFlags : uint8_t {
+enum FrameFlags : uint32_t {
   kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec
   kFlagScalarView = 2,  // sent to a single actor without dimensions: message_rank is {}
   kFlagView = 4,        // the last part describes the extent of the mesh that the message was sent to
@@ -49,22 +57,32 @@ enum FrameFlags : uint8_t {
   kFlagQuiet = 32,      // one-way: if it finds no receiver, nobody is told
   kFlagGivenPort = 64,  // to an endpoint that answers through a port: its first argument is that port
   kFlagPort = 128,      // the method answers through a port, though it is not declared so
+  kFlagRouted = 256,    // a FrameRoute follows the header: the frame comes from, or goes to, others than those of its link
 };
 
 struct FrameHeader {
   uint64_t body_size = 0;
-  uint32_t part_count = 0;
-  FrameKind kind = FrameKind::kOneway;
-  uint8_t flags = 0;
-  uint16_t reserved = 0;
+  uint32_t part_count : 24 = 0;
+  FrameKind kind : 8 = FrameKind::kOneway;
+  uint32_t flags = 0;
   uint64_t dest = 0;    // actor index at the receiving node; of replies: the token
   uint64_t sender = 0;  // actor index at the sending node
   uint64_t token = 0;   // where the answer goes; 0: none
   uint32_t method = 0;  // number of the endpoint in its class
   uint32_t rank = 0;    // of requests: rank in the mesh it was sent to; of replies: the same, back
-  uint64_t deadline_ns = 0;  // of requests, on the machine's monotonic clock: when their caller gives up; 0: never
+  uint64_t time_left_ns = 0;  // of requests, when they were sent: until their caller gives up; 0: it never does
 };
 static_assert(sizeof(FrameHeader) == 56);  // with its size word one cache line
+
+// Of a frame that goes through other nodes: between which it goes. Answers go back the same way.
+struct FrameRoute {
+  uint64_t origin = 0;
+  uint64_t destination = 0;
+  uint32_t hops = 0;  // nodes that have passed it on
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(FrameRoute) == 24);
+inline constexpr uint32_t kHopsMax = 8;
 
 struct PartRef {
   uint64_t size = 0;
@@ -86,6 +104,7 @@ struct ArenaLocation {
 };
 
 inline constexpr uint32_t kPartsMax = 1 << 20;
+static_assert(kPartsMax < 1 << 24);  // FrameHeader::part_count
 inline constexpr uint64_t kRecordSizeMax = uint64_t{1} << 40;
 inline constexpr size_t kRecordPrologue = sizeof(uint64_t) + sizeof(FrameHeader);
 
@@ -96,11 +115,14 @@ struct Outgoing {
   FrameHeader header;  // body_size and part_count are filled in from the spans below
   ByteSpan body;
   std::span<const ByteSpan> parts;
+  int64_t deadline_ns = 0;  // on the clock of this node, which makes header.time_left_ns of it; 0: none
+  FrameRoute route = {};    // with kFlagRouted
 };
 
 // A checked view into a record.
 struct FrameView {
   FrameHeader header;
+  const std::byte* route = nullptr;  // a FrameRoute, unaligned; null without kFlagRouted
   const std::byte* part_table = nullptr;
   ByteSpan body;
   uint64_t inline_offset = 0;  // of the first inline part, from the record's start

@@ -12,16 +12,15 @@ std::vector<uint8_t> golden() {
   return {
       112, 0, 0, 0, 0, 0, 0, 0,                                // record_size
       3, 0, 0, 0, 0, 0, 0, 0,                                  // body_size
-      2, 0, 0, 0,                                              // part_count
+      2, 0, 0,                                                 // part_count
       1,                                                       // kind: request
-      5,                                                       // flags: pickle | view
-      0, 0,                                                    // reserved
+      5, 0, 0, 0,                                              // flags: pickle | view
       0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,          // dest
       9, 0, 0, 0, 0, 0, 0, 0,                                  // sender
       10, 0, 0, 0, 1, 0, 0, 0,                                 // token
       7, 0, 0, 0,                                              // method
       6, 0, 0, 0,                                              // rank
-      0, 0, 0, 0, 0, 0, 0, 0,                                  // deadline_ns
+      0, 0, 0, 0, 0, 0, 0, 0,                                  // time_left_ns
       5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,          // part 0: 5 bytes, inline
       0, 0, 1, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 2, 0, 0x80,    // part 1: 64 KiB in segment 2 at 4096
       'a', 'b', 'c', 0, 0, 0, 0, 0,                            // body, padded
@@ -81,12 +80,49 @@ TEST(Frame, RefusesSizesThatOverflow) {
     uint64_t value;
     size_t width;
   };
-  for (const Lie& lie : {Lie{8, UINT64_MAX, 8}, Lie{8, UINT64_MAX - 63, 8}, Lie{16, UINT32_MAX, 4}, Lie{16, 100, 4},
+  for (const Lie& lie : {Lie{8, UINT64_MAX, 8}, Lie{8, UINT64_MAX - 63, 8}, Lie{16, 0xffffff, 3}, Lie{16, 100, 3},
                          Lie{64, UINT64_MAX, 8}, Lie{64, uint64_t{1} << 63, 8}, Lie{80, UINT64_MAX, 8},
-                         Lie{20, 0, 1}, Lie{20, 200, 1}}) {
+                         Lie{19, 0, 1}, Lie{19, 200, 1}, Lie{20, kFlagRouted, 4}}) {
     auto bytes = record();
     std::memcpy(bytes.data() + lie.at, &lie.value, lie.width);
     EXPECT_FALSE(decode_frame(bytes).ok()) << lie.at << " " << lie.value;
+  }
+}
+
+// The same with a route between the header and the parts.
+std::vector<std::byte> routed_record() {
+  std::vector<std::byte> bytes = record();
+  const FrameRoute route{0x1111, 0x2222, 3, 0};
+  const auto* extension = reinterpret_cast<const std::byte*>(&route);
+  bytes.insert(bytes.begin() + kRecordPrologue, extension, extension + sizeof route);
+  const uint64_t size = bytes.size();
+  const uint32_t flags = kFlagPickle | kFlagView | kFlagRouted;
+  std::memcpy(bytes.data(), &size, sizeof size);
+  std::memcpy(bytes.data() + 20, &flags, sizeof flags);
+  return bytes;
+}
+
+TEST(Frame, ARouteStandsBetweenTheHeaderAndTheParts) {
+  const auto bytes = routed_record();
+  auto view = decode_frame(bytes);
+  ASSERT_TRUE(view.ok()) << view.error().message;
+  FrameRoute route;
+  std::memcpy(&route, view->route, sizeof route);
+  EXPECT_EQ(route.origin, 0x1111u);
+  EXPECT_EQ(route.destination, 0x2222u);
+  EXPECT_EQ(route.hops, 3u);
+  EXPECT_EQ(std::memcmp(view->body.data(), "abc", 3), 0);
+  EXPECT_EQ(view->part(0).size, 5u);
+  EXPECT_EQ(std::memcmp(bytes.data() + view->inline_offset, "hello", 5), 0);
+  EXPECT_EQ(decode_frame(record())->route, nullptr);
+}
+
+TEST(Frame, RefusesARouteThatReachesBeyondIt) {
+  for (size_t size = 0; size < routed_record().size(); size += 8) {
+    auto cut = routed_record();
+    cut.resize(size);
+    if (size >= 8) std::memcpy(cut.data(), &size, sizeof size);
+    EXPECT_FALSE(decode_frame(cut).ok()) << size;
   }
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the wire format is written with plain stores");
 
-constexpr char kMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', '1'};
+constexpr char kMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', '2'};
 
 // The layout of an open (hello.h), field by field, for both directions.
 template <typename Open, typename Visit>
@@ -51,7 +51,7 @@ constexpr Transition kTransitions[] = {
     {State::kAwaitingOpen, Event::kOpenAccepted, State::kAwaitingProof,
      "The proof covers the peer's open, so it can only be made and checked once that is known."},
     {State::kAwaitingProof, Event::kProofAccepted, State::kDone,
-     "The peer knows the token and saw the same two opens: it belongs to the job and agrees on the version."},
+     "The peer has token and key and saw the same two opens: it belongs to the job, is who it says, and agrees."},
     {State::kAwaitingOpen, Event::kRefusal, State::kRefused,
      "A stranger gets no proof: one for an open of its choice is the only thing it could learn from us."},
     {State::kAwaitingProof, Event::kRefusal, State::kRefused,
@@ -61,20 +61,33 @@ constexpr Transition kTransitions[] = {
     {State::kRefused, Event::kRefusal, State::kRefused, "Over is over, whatever is still handed in."},
 };
 
-// About 2 us, but 1-2 ms for the first of a process, when OpenSSL initialises itself. A fork server can make one
-// before it forks, and spare its children that.
-HelloProof proof_of(HelloRole author, const JobToken& token, const HelloOpenBytes& authors_open,
-                    const HelloOpenBytes& others_open) {
-  std::array<unsigned char, 1 + 2 * kHelloOpenBytes> message;
-  message[0] = static_cast<unsigned char>(author);
+using SignedMessage = std::array<std::byte, 1 + 2 * kHelloOpenBytes>;
+using Mac = std::array<std::byte, 32>;
+
+// Where things lie in a proof.
+constexpr size_t kKeyAt = sizeof(Mac);
+constexpr size_t kSignatureAt = kKeyAt + sizeof(PublicKey);
+static_assert(kSignatureAt + sizeof(Signature) == kHelloProofBytes);
+
+SignedMessage message_of(HelloRole author, const HelloOpenBytes& authors_open, const HelloOpenBytes& others_open) {
+  SignedMessage message;
+  message[0] = static_cast<std::byte>(author);
   std::memcpy(message.data() + 1, authors_open.data(), kHelloOpenBytes);
   std::memcpy(message.data() + 1 + kHelloOpenBytes, others_open.data(), kHelloOpenBytes);
-  HelloProof proof;
+  return message;
+}
+
+// About 2 us, but 1-2 ms for the first of a process, when OpenSSL initialises itself. A fork server can make one
+// before it forks, and spare its children that.
+Mac mac_of(const JobToken& token, const SignedMessage& message) {
+  Mac mac;
   unsigned int size = 0;
-  const unsigned char* made = HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()), message.data(),
-                                   message.size(), reinterpret_cast<unsigned char*>(proof.data()), &size);
-  MONARCH_CHECK(made != nullptr && size == proof.size());
-  return proof;
+  const unsigned char* made =
+      HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
+           reinterpret_cast<const unsigned char*>(message.data()), message.size(),
+           reinterpret_cast<unsigned char*>(mac.data()), &size);
+  MONARCH_CHECK(made != nullptr && size == mac.size());
+  return mac;
 }
 
 HelloRole other(HelloRole role) {
@@ -147,15 +160,29 @@ Result<HelloProof> Handshake::on_open(std::span<const std::byte> bytes) {
   peer_ = *peer;
   std::memcpy(peer_open_.data(), bytes.data(), kHelloOpenBytes);
   move(Event::kOpenAccepted);
-  return proof_of(role_, identity_.token, own_open_, peer_open_);
+  const SignedMessage message = message_of(role_, own_open_, peer_open_);
+  const Mac mac = mac_of(identity_.token, message);
+  const Signature signature = identity_.key.sign(message);
+  HelloProof proof;
+  std::memcpy(proof.data(), mac.data(), sizeof mac);
+  std::memcpy(proof.data() + kKeyAt, identity_.key.public_key().data(), sizeof(PublicKey));
+  std::memcpy(proof.data() + kSignatureAt, signature.data(), sizeof signature);
+  return proof;
 }
 
 Result<HelloPeer> Handshake::on_proof(std::span<const std::byte> bytes) {
   if (state_ != State::kAwaitingProof) return refuse({ErrorCode::kBug, "hello: a proof out of turn"});
-  if (bytes.size() != kHelloProofBytes) return refuse({ErrorCode::kMalformed, "hello: a proof has 32 bytes"});
-  HelloProof expected = proof_of(other(role_), identity_.token, peer_open_, own_open_);
+  if (bytes.size() != kHelloProofBytes) return refuse({ErrorCode::kMalformed, "hello: a proof has 128 bytes"});
+  const SignedMessage message = message_of(other(role_), peer_open_, own_open_);
+  const Mac expected = mac_of(identity_.token, message);
   if (CRYPTO_memcmp(bytes.data(), expected.data(), expected.size()) != 0)
     return refuse({ErrorCode::kUnsupported, "the peer does not have the token of job " + short_hex(identity_.job)});
+  PublicKey key;
+  Signature signature;
+  std::memcpy(key.data(), bytes.data() + kKeyAt, sizeof key);
+  std::memcpy(signature.data(), bytes.data() + kSignatureAt, sizeof signature);
+  if (node_id_of(key) != peer_.node || !verify_signature(key, message, signature))
+    return refuse({ErrorCode::kUnsupported, "the peer is not the node that it says it is"});
   move(Event::kProofAccepted);
   return peer_;
 }

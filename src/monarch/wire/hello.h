@@ -1,24 +1,27 @@
 // Hello: what both ends of a new connection exchange before anything else is parsed. It ends with each side
-// sure that the other knows the token of the same job, and with a protocol version and features that both
-// have.
+// sure that the other knows the token of the same job and is the node that it says it is (wire/node_key.h),
+// and with a protocol version and features that both have.
 //
 //   1. each side sends its open, at once:   56 bytes
-//        0  magic         8 bytes   "MONARCH1"; the digit counts layouts of the hello itself
+//        0  magic         8 bytes   "MONARCH2"; the digit counts layouts of the hello itself
 //        8  version_min   u16       protocol versions that this side speaks
 //       10  version_max   u16
 //       12  features      u32       bits, kFeature...
 //       16  node          u64       this process, never 0
 //       24  job          16 bytes
 //       40  nonce        16 bytes   random, new for each connection
-//   2. having accepted the other's open, it sends its proof:   32 bytes
-//        HMAC-SHA256(key: token, message: role byte || own open || peer's open); role byte: 1 dialer, 2 acceptor
+//   2. having accepted the other's open, it sends its proof:   128 bytes
+//        0  HMAC-SHA256(key: token, message)   32 bytes   message: role byte || own open || peer's open
+//       32  public key                         32 bytes   role byte: 1 dialer, 2 acceptor
+//       64  Ed25519 signature of the message   64 bytes
 //
 // All numbers are little-endian. The open keeps this layout in every version: that is how two versions
 // without common ground can say so. The proof covers both opens, so nothing in them can be changed on the way
 // (no downgrade); the nonces make a recorded proof worthless, and the role byte one that is sent back to its
 // author.
 //
-// It proves that the peer belongs to the job, no more: it does not encrypt, nor protect the bytes that follow
+// It proves that the peer belongs to the job, and who it is there: other members have the token too, but not
+// its key, whose hash its node id is. No more: it does not encrypt, nor protect the bytes that follow
 // from one who sits in between. On one host the kernel's sockets see to that, between hosts TLS.
 #pragma once
 
@@ -30,27 +33,26 @@
 #include "monarch/base/ids.h"
 #include "monarch/base/random.h"
 #include "monarch/base/result.h"
+#include "monarch/wire/node_key.h"
 
 namespace monarch {
 
 using JobId = std::array<std::byte, 16>;     // not secret: handles carry it
 using JobToken = std::array<std::byte, 16>;  // secret: whoever knows it belongs to the job
 
-inline constexpr uint16_t kProtocolVersionMin = 1;  // what this library speaks
-inline constexpr uint16_t kProtocolVersionMax = 1;
+inline constexpr uint16_t kProtocolVersionMin = 3;  // what this library speaks
+inline constexpr uint16_t kProtocolVersionMax = 3;
 
 // What a side can do. Used is what both can.
 inline constexpr uint32_t kFeatureShm = 1u << 0;
 inline constexpr uint32_t kFeatureArena = 1u << 1;
-inline constexpr uint32_t kFeatureZeroCopy = 1u << 2;
-inline constexpr uint32_t kFeatureCompression = 1u << 3;
 // Not what it can do, but what it is: a process of another job, which has been given this one's token.
 inline constexpr uint32_t kFeatureGuest = 1u << 4;
 
 inline constexpr size_t kHelloOpenBytes = 56;
-inline constexpr size_t kHelloProofBytes = 32;
+inline constexpr size_t kHelloProofBytes = 128;
 // All that is ever read from a stranger.
-static_assert(kHelloOpenBytes + kHelloProofBytes <= 128);
+static_assert(kHelloOpenBytes + kHelloProofBytes <= 256);
 
 using HelloOpenBytes = std::array<std::byte, kHelloOpenBytes>;
 using HelloProof = std::array<std::byte, kHelloProofBytes>;
@@ -74,7 +76,8 @@ enum class HelloRole : uint8_t { kDialer = 1, kAcceptor = 2 };
 
 // Who this side is.
 struct HelloIdentity {
-  NodeId node = 0;
+  NodeId node = 0;  // the key's
+  NodeKey key{};
   JobId job{};
   JobToken token{};
   uint32_t features = 0;

@@ -18,8 +18,9 @@ class Fixed final : public Random {
   uint64_t next_;
 };
 
-HelloIdentity identity(NodeId node) {
-  HelloIdentity who{.node = node, .features = kFeatureShm, .version_max = 3};
+HelloIdentity identity(int number) {
+  const NodeKey key(NodeKey::Seed{static_cast<std::byte>(number)});
+  HelloIdentity who{.node = key.id(), .key = key, .features = kFeatureShm, .version_max = 3};
   who.token.fill(std::byte{0x33});
   return who;
 }

@@ -36,8 +36,10 @@ std::string hex(std::span<const std::byte> bytes) {
   return out;
 }
 
-HelloIdentity identity(NodeId node) {
-  return {.node = node, .job = filled<16>(0x4A), .token = filled<16>(0x70), .features = kFeatureShm | kFeatureArena};
+HelloIdentity identity(int number) {
+  const NodeKey key(NodeKey::Seed{static_cast<std::byte>(number)});
+  return {.node = key.id(), .key = key, .job = filled<16>(0x4A), .token = filled<16>(0x70),
+          .features = kFeatureShm | kFeatureArena, .version_min = 1, .version_max = 1};
 }
 
 // Two sides of one connection, whose identities a test may bend first.
@@ -62,7 +64,7 @@ void expect_refused(const Result<HelloProof>& result, ErrorCode code, const std:
 
 TEST(Hello, BothSidesLearnWhoTheOtherIs) {
   Connection c;
-  c.acceptor_identity.features = kFeatureShm | kFeatureCompression;
+  c.acceptor_identity.features = kFeatureShm | 1u << 3;
   c.acceptor_identity.version_max = 3;
   c.dialer_identity.version_max = 2;
   c.reset();
@@ -74,8 +76,8 @@ TEST(Hello, BothSidesLearnWhoTheOtherIs) {
   auto dialer = c.acceptor->on_proof(*from_dialer);
   auto acceptor = c.dialer->on_proof(*from_acceptor);
   ASSERT_TRUE(dialer.ok() && acceptor.ok());
-  EXPECT_EQ(dialer->node, 1u);
-  EXPECT_EQ(acceptor->node, 2u);
+  EXPECT_EQ(dialer->node, c.dialer_identity.node);
+  EXPECT_EQ(acceptor->node, c.acceptor_identity.node);
   EXPECT_EQ(dialer->version, 2);
   EXPECT_EQ(acceptor->version, 2);
   EXPECT_EQ(dialer->features, kFeatureShm);
@@ -101,20 +103,23 @@ TEST(Hello, AGuestSaysThatItIsOne) {
 
 TEST(Hello, BytesOfAnOpenNeverChange) {
   Counting random(0x1122334455667788);
-  HelloIdentity who = identity(0x0102030405060708);
+  HelloIdentity who = identity(1);
+  who.node = 0x0102030405060708;
   who.version_max = 0x0203;
   Handshake hello(HelloRole::kDialer, who, random);
   EXPECT_EQ(hex(hello.open_bytes()),
-            "4d4f4e4152434831" "0100" "0302" "03000000" "0807060504030201"
+            "4d4f4e4152434832" "0100" "0302" "03000000" "0807060504030201"
             "4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a" "88776655443322118977665544332211");
 }
 
 TEST(Hello, BytesOfAProofNeverChange) {
-  Connection c;  // the expected values were made with Python's hmac module from the definition in hello.h
-  EXPECT_EQ(hex(*c.dialer->on_open(c.acceptor->open_bytes())),
-            "2659c6e126166d2c509c021ca2635a0168ab85966ccae472f4744c8faa7c9bcc");
-  EXPECT_EQ(hex(*c.acceptor->on_open(c.dialer->open_bytes())),
-            "3c59f8d647008007cf875907b7c4e21812d7771ebf0e0fec3daaeb7756cd2082");
+  Connection c;  // the expected values were made with Python's hmac and hashlib modules from the definition in hello.h
+  EXPECT_EQ(hex(*c.dialer->on_open(c.acceptor->open_bytes())).substr(0, 128),
+            "f34d72ba43cbf69adbdfdae34d0164ab67c6905cc1ab0f71a21ee5f541854376"
+            "cecc1507dc1ddd7295951c290888f095adb9044d1b73d696e6df065d683bd4fc");
+  EXPECT_EQ(hex(*c.acceptor->on_open(c.dialer->open_bytes())).substr(0, 128),
+            "afee5b6a4f2975ec066ef022a0a0d2cff1e12b92ea4c23a6731227982c2a8e45"
+            "6b79c57e6a095239282c04818e96112f3f03a4001ba97a564c23852a3f1ea5fc");
 }
 
 TEST(Hello, ReadsBackWhatAnOpenSays) {
@@ -151,7 +156,7 @@ TEST(Hello, EveryOtherLengthOfAnOpenIsRefused) {
 }
 
 TEST(Hello, EveryOtherLengthOfAProofIsRefused) {
-  for (size_t size = 0; size <= 64; ++size) {
+  for (size_t size = 0; size <= 2 * kHelloProofBytes; ++size) {
     if (size == kHelloProofBytes) continue;
     Connection c;
     ASSERT_TRUE(c.acceptor->on_open(c.dialer->open_bytes()).ok());
@@ -172,8 +177,20 @@ TEST(Hello, EveryBitOfAProofCounts) {
     auto result = c.acceptor->on_proof(proof);
     ASSERT_FALSE(result.ok()) << bit;
     EXPECT_EQ(result.error().code, ErrorCode::kUnsupported);
-    EXPECT_EQ(result.error().message, "the peer does not have the token of job 4a4a4a4a");
+    EXPECT_EQ(result.error().message, bit < 8 * 32 ? "the peer does not have the token of job 4a4a4a4a"
+                                                   : "the peer is not the node that it says it is");
   }
+}
+
+// Any member of the job has its token, and any process of the user can be one.
+TEST(Hello, NobodyIsAnotherNode) {
+  Connection c;
+  c.dialer_identity.node = identity(3).node;  // with the key of 1
+  c.reset();
+  ASSERT_TRUE(c.acceptor->on_open(c.dialer->open_bytes()).ok());
+  auto result = c.acceptor->on_proof(*c.dialer->on_open(c.acceptor->open_bytes()));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().message, "the peer is not the node that it says it is");
 }
 
 TEST(Hello, EveryBitOfAnOpenCounts) {
@@ -199,6 +216,17 @@ TEST(Hello, VersionsWithoutCommonGroundAreNamed) {
                  "no common protocol version: this side speaks 1, the peer 2 to 4");
   expect_refused(c.dialer->on_open(c.acceptor->open_bytes()), ErrorCode::kUnsupported,
                  "no common protocol version: this side speaks 2 to 4, the peer 1");
+}
+
+// Frames have changed with version 2 (wire/frame.h), the words after a hello with version 3 (net/transport.h):
+// whoever speaks only the first is not let in.
+TEST(Hello, AProcessThatSpeaksTheVersionBeforeRoutesIsRefused) {
+  Connection c;
+  c.acceptor_identity.version_min = kProtocolVersionMin;
+  c.acceptor_identity.version_max = kProtocolVersionMax;
+  c.reset();
+  expect_refused(c.acceptor->on_open(c.dialer->open_bytes()), ErrorCode::kUnsupported,
+                 "no common protocol version: this side speaks 3, the peer 1");
 }
 
 TEST(Hello, AnotherJobIsRefusedBeforeAnyProofIsSent) {

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -18,7 +17,7 @@
 
 #include "monarch/base/bytes.h"
 #include "monarch/base/check.h"
-#include "monarch/base/clock.h"
+#include "monarch/base/system.h"
 
 namespace monarch {
 
@@ -39,8 +38,10 @@ constexpr int kLastTurns = 32;
 // A call that took less cannot have printed: the write, and the wake-up of this thread, take longer.
 constexpr int64_t kPrintingCallNs = 6'000;
 // Where answers come without a wait, a thread looks about every 20 us: less than a hundredth of its time.
-constexpr uint64_t kLookTicks = 50'000;
+constexpr uint64_t kLookUs = 20;
 constexpr size_t kTailBytesMax = 60 << 10;  // fits into the pipe that it is answered on
+
+constexpr int64_t kShortageRetryNs = 20'000'000;
 
 timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
 
@@ -57,52 +58,57 @@ void wait_for_room_of(const LineWriter& writer) {
 
 }  // namespace
 
-OutputPump::OutputPump(int out_fd, int err_fd, std::string host_name)
-    : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      ready_(epoll_create1(EPOLL_CLOEXEC)),
+OutputPump::OutputPump(Clock& clock, int out_fd, int err_fd, std::string host_name)
+    : clock_(clock),
+      wake_(sys::make_eventfd()),
+      ready_(sys::make_epoll()),
       speakers_(std::move(host_name)),
       writers_{LineWriter(out_fd), LineWriter(err_fd)},
       scratch_(kReadBytes) {}
 
-Result<std::unique_ptr<OutputPump>> OutputPump::make(int out_fd, int err_fd) {
-  std::unique_ptr<OutputPump> pump(new OutputPump(out_fd, err_fd, this_host_name()));
-  int pair[2];
-  if (!pump->wake_ || !pump->ready_ || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-    return Error{ErrorCode::kUnavailable, std::string("cannot show what workers print: ") + std::strerror(errno)};
+Result<std::unique_ptr<OutputPump>> OutputPump::make(Clock& clock, int out_fd, int err_fd) {
+  std::unique_ptr<OutputPump> pump(new OutputPump(clock, out_fd, err_fd, this_host_name()));
+  if (!pump->wake_ || !pump->ready_ ||
+      !sys::make_socket_pair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, pump->sockets_)) {
+    return sys::shortage_error("show what workers print");
   }
-  pump->sockets_[0].reset(pair[0]);
-  pump->sockets_[1].reset(pair[1]);
   // Among the pipes, so that who looks whether the pump is behind sees pipes that it does not know yet.
   epoll_event event{};
   event.events = EPOLLIN;
-  MONARCH_CHECK(epoll_ctl(pump->ready_.get(), EPOLL_CTL_ADD, pair[0], &event) == 0);
+  if (sys::epoll_add(pump->ready_.get(), pump->sockets_[0].get(), &event) != 0) {
+    return sys::shortage_error("show what workers print");
+  }
   return pump;
 }
 
 OutputPump::~OutputPump() { finish(); }
 
-UniqueFd OutputPump::route_socket() const { return UniqueFd(fcntl(sockets_[1].get(), F_DUPFD_CLOEXEC, 3)); }
+UniqueFd OutputPump::route_socket() const { return sys::duplicate(sockets_[1].get()); }
 
-void OutputPump::start() {
-  if (started_.load()) return;
+Status OutputPump::start() {
+  if (started_.load()) return Ok{};
   std::lock_guard lock(mutex_);
-  if (over_ || started_.exchange(true)) return;
-  sigset_t all, previous;  // signals stay with the main thread; a reader that goes away is EPIPE
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &previous);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  if (over_ || started_) return Ok{};
+  const auto run = [](void* self) -> void* {
+    static_cast<OutputPump*>(self)->run();
+    return nullptr;
+  };
+  // Signals stay with the main thread; a reader that goes away is EPIPE.
+  if (!sys::start_thread(&thread_, run, this)) return sys::shortage_error("start a thread that shows what workers print");
+  has_thread_ = true;
+  started_ = true;
+  return Ok{};
 }
 
 void OutputPump::finish() {
   {
     std::lock_guard lock(mutex_);
     if (!started_) over_ = true;
+    if (!std::exchange(has_thread_, false)) return;
   }
-  if (!thread_.joinable()) return;
   finishing_ = true;
   eventfd_write(wake_.get(), 1);
-  thread_.join();
+  pthread_join(thread_, nullptr);
 }
 
 void OutputPump::after_fork_in_child() {
@@ -112,6 +118,7 @@ void OutputPump::after_fork_in_child() {
   }
   for (UniqueFd* fd : {&sockets_[0], &sockets_[1], &wake_, &ready_}) fd->reset();
   started_ = false;
+  has_thread_ = false;
   over_ = true;
   mutex_.unlock();
 }
@@ -124,12 +131,8 @@ bool OutputPump::is_behind() {
 }
 
 bool OutputPump::is_behind_after(int64_t waited_ns) {
-  thread_local uint64_t looked_ticks = 0;
-  if (waited_ns < kPrintingCallNs && !recent_.load(std::memory_order_relaxed)) {
-    const uint64_t now_ticks = cpu_ticks();
-    if (now_ticks - looked_ticks < kLookTicks) return false;
-    looked_ticks = now_ticks;
-  }
+  thread_local NowAndThen look(kLookUs);
+  if (waited_ns < kPrintingCallNs && !recent_.load(std::memory_order_relaxed) && !look.due()) return false;
   return is_behind();
 }
 
@@ -148,7 +151,7 @@ void OutputPump::run() {
   while (!finishing_) {
     wait_for_work();
     take_requests();
-    flush_folds(monotonic_ns());
+    flush_folds(clock_.now_ns());
     turn();
   }
   end();
@@ -179,11 +182,12 @@ void OutputPump::end() {
 void OutputPump::wait_for_work() {
   int64_t limit_ns = recent_.load(std::memory_order_relaxed) ? kRecentNs : INT64_MAX;
   pollfd fds[] = {{wake_.get(), POLLIN, 0},
-                  {sockets_[0].get(), POLLIN, 0},
-                  {pause_ns_ == 0 ? ready_.get() : -1, POLLIN, 0},
+                  {short_ ? -1 : sockets_[0].get(), POLLIN, 0},
+                  {pause_ns_ == 0 && !short_ ? ready_.get() : -1, POLLIN, 0},
                   {-1, POLLOUT, 0},
                   {-1, POLLOUT, 0}};
   if (pause_ns_ != 0) limit_ns = std::min(limit_ns, pause_ns_);
+  if (short_ || !unwatched_.empty()) limit_ns = std::min(limit_ns, kShortageRetryNs);
   for (int i = 0; i < kStreams; ++i) {
     if (!stuck_[i]) continue;
     fds[3 + i].fd = writers_[i].fd();
@@ -191,7 +195,7 @@ void OutputPump::wait_for_work() {
   }
   for (const auto& mesh : folding_) {
     for (const SpeakerMesh::Fold& each : mesh->folds) {
-      if (!each.lines.empty()) limit_ns = std::min(limit_ns, std::max<int64_t>(each.due_ns - monotonic_ns(), 0));
+      if (!each.lines.empty()) limit_ns = std::min(limit_ns, std::max<int64_t>(each.due_ns - clock_.now_ns(), 0));
     }
   }
   const timespec limit = to_timespec(limit_ns);
@@ -209,8 +213,8 @@ bool OutputPump::turn() {
   busy_.store(true, std::memory_order_seq_cst);
   events_.resize(std::max<size_t>(64, kStreams * speakers_.all().size()));
   const int count = epoll_wait(ready_.get(), events_.data(), static_cast<int>(events_.size()), 0);
-  size_t most = 0;
-  bool any = false;
+  size_t most = read_unwatched();
+  bool any = most != 0;
   for (int i = 0; i < count; ++i) {
     if (events_[static_cast<size_t>(i)].data.ptr == nullptr) continue;  // requests: they wait for take_requests()
     any = true;
@@ -229,6 +233,18 @@ bool OutputPump::turn() {
   if (most != 0) recent_.store(true, std::memory_order_relaxed);
   publish(wanted);
   return any;
+}
+
+// -> the most that was read from one. They are tried again: what watches them next finds the rest.
+size_t OutputPump::read_unwatched() {
+  size_t most = 0;
+  for (SpeakerStream* stream : std::exchange(unwatched_, {})) {
+    watch(*stream);
+    if (!unwatched_.empty() && unwatched_.back() == stream && !is_stuck(stream->which)) {
+      most = std::max(most, read_stream(*stream));
+    }
+  }
+  return most;
 }
 
 // Nothing: whatever comes next is shown at once. Something, time and again: pipes may fill to about a half meanwhile.
@@ -279,6 +295,7 @@ void OutputPump::end_stream(SpeakerStream& stream) {
   announce_dropped(stream);
   write_log_file(speaker);
   std::erase(parked_, &stream);
+  std::erase(unwatched_, &stream);
   std::lock_guard lock(mutex_);
   // Not left to close(): a child that was just forked may have the pipe for a moment longer, and epoll with it.
   epoll_ctl(ready_.get(), EPOLL_CTL_DEL, stream.pipe.get(), nullptr);
@@ -316,7 +333,7 @@ void OutputPump::announce_dropped(SpeakerStream& stream) {
 void OutputPump::fold(Speaker& speaker, OutputStream which, std::string_view line) {
   SpeakerMesh::Fold& into = speaker.mesh->folds[static_cast<size_t>(which)];
   if (into.lines.empty()) {
-    into.due_ns = monotonic_ns() + speaker.options.window_ns;
+    into.due_ns = clock_.now_ns() + speaker.options.window_ns;
     if (std::find(folding_.begin(), folding_.end(), speaker.mesh) == folding_.end()) folding_.push_back(speaker.mesh);
   }
   speakers_.note_printed(*speaker.mesh);
@@ -384,8 +401,9 @@ void OutputPump::watch(SpeakerStream& stream) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = &stream;
-  if (epoll_ctl(ready_.get(), EPOLL_CTL_ADD, stream.pipe.get(), &event) == 0) return;
-  say("output of a worker is lost: " + std::string(std::strerror(errno)));
+  if (sys::epoll_add(ready_.get(), stream.pipe.get(), &event) == 0) return;
+  announce_shortage();
+  unwatched_.push_back(&stream);
 }
 
 void OutputPump::park(SpeakerStream& stream) {
@@ -395,33 +413,32 @@ void OutputPump::park(SpeakerStream& stream) {
 
 // ---- Requests ----
 
+// Each is looked at before it is taken: one whose descriptors find no room here stays where it is, so that who prints waits
+// and loses nothing.
 void OutputPump::take_requests() {
   for (;;) {
-    iovec iov{scratch_.data(), scratch_.size()};
-    msghdr message{};
-    message.msg_iov = &iov;
-    message.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * OutputRequest::kFdsMax)];
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const ssize_t got = recvmsg(sockets_[0].get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return;
-    std::vector<UniqueFd> fds;
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-      int numbers[OutputRequest::kFdsMax];
-      const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      std::memcpy(numbers, CMSG_DATA(header), count * sizeof(int));
-      for (size_t i = 0; i < count; ++i) fds.emplace_back(numbers[i]);
+    auto got = sys::receive_message(sockets_[0].get(), std::as_writable_bytes(std::span(scratch_)),
+                                    MSG_PEEK | MSG_DONTWAIT);
+    short_ = got.size > 0 && got.lost;
+    if (got.size <= 0) return;
+    if (short_) {
+      errno = EMFILE;
+      return announce_shortage();
     }
-    auto request = decode_output_request(as_byte_span(scratch_.data(), static_cast<size_t>(got)), fds.size());
+    recv(sockets_[0].get(), nullptr, 0, MSG_DONTWAIT);
+    auto request = decode_output_request(as_byte_span(scratch_.data(), static_cast<size_t>(got.size)), got.fds.size());
     if (!request) {
       say("output of a worker is lost: " + request.error().message);
       continue;
     }
-    handle(*request, std::move(fds));
+    handle(*request, std::move(got.fds));
   }
+}
+
+// By errno.
+void OutputPump::announce_shortage() {
+  if (std::exchange(shortage_announced_, true)) return;
+  say(sys::shortage_error("show yet what some workers print").message);
 }
 
 void OutputPump::handle(const OutputRequest& request, std::vector<UniqueFd> fds) {
@@ -491,7 +508,7 @@ void OutputPump::open_log_file(Speaker& speaker, const std::string& path) {
   struct stat status;
   const bool ours = lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
   if (!ours) errno = EPERM;
-  if (ours) speaker.log_file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600));
+  if (ours) speaker.log_file = sys::open_file(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0600);
   if (std::exchange(log_files_announced_, true)) return;
   if (speaker.log_file) {
     say("what workers print is also written to files in " + folder + "; of the first one: " + path);

@@ -7,15 +7,16 @@
 // lock that anybody holds for long, and runs no code of the user's.
 #pragma once
 
+#include <pthread.h>
 #include <sys/epoll.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
+#include "monarch/base/clock.h"
 #include "monarch/host/output/line_writer.h"
 #include "monarch/host/output/output_route.h"
 #include "monarch/host/output/speakers.h"
@@ -25,16 +26,16 @@ namespace monarch {
 class OutputPump {
  public:
   // Where lines go; descriptors that others own and may redirect.
-  static Result<std::unique_ptr<OutputPump>> make(int out_fd = 1, int err_fd = 2);
+  static Result<std::unique_ptr<OutputPump>> make(Clock& clock, int out_fd = 1, int err_fd = 2);
   ~OutputPump();  // as finish()
   OutputPump(const OutputPump&) = delete;
   OutputPump& operator=(const OutputPump&) = delete;
 
-  // A new descriptor for an OutputRoute.
+  // A new descriptor for an OutputRoute; none: there is none to be had (errno).
   UniqueFd route_socket() const;
 
-  // Any thread. Starts the thread, the first time.
-  void start();
+  // Any thread. Starts the thread, the first time. kUnavailable: there is none to be had.
+  Status start();
 
   // Any thread. Whether something that workers have printed is not out yet. Costs a system call, of 0.2 us.
   bool is_behind();
@@ -54,12 +55,13 @@ class OutputPump {
   void after_fork_in_child();
 
  private:
-  OutputPump(int out_fd, int err_fd, std::string host_name);
+  OutputPump(Clock& clock, int out_fd, int err_fd, std::string host_name);
 
   void run();
   void end();
   void wait_for_work();
   bool turn();
+  size_t read_unwatched();
   void choose_pause(size_t most_bytes);
   void publish(uint64_t wanted);
 
@@ -78,6 +80,7 @@ class OutputPump {
   void park(SpeakerStream& stream);
 
   void take_requests();
+  void announce_shortage();
   void handle(const OutputRequest& request, std::vector<UniqueFd> fds);
   void open(const OutputRequest& request, std::vector<UniqueFd> fds);
   void set_options(const OutputRequest& request);
@@ -88,6 +91,7 @@ class OutputPump {
   LineWriter& writer(OutputStream which) { return writers_[static_cast<size_t>(which)]; }
   bool is_stuck(OutputStream which) const { return stuck_[static_cast<size_t>(which)]; }
 
+  Clock& clock_;
   UniqueFd sockets_[2];  // requests arrive at the first
   UniqueFd wake_;        // eventfd
   UniqueFd ready_;       // epoll of the pipes, but for the parked ones
@@ -95,7 +99,8 @@ class OutputPump {
   // Any thread.
   std::mutex mutex_;  // guards what follows, and the descriptors of speakers_ against fork()
   std::condition_variable caught_up_;
-  std::thread thread_;
+  pthread_t thread_{};
+  bool has_thread_ = false;  // and has not joined it
   uint64_t handled_ = 0;  // of wanted_
   bool blocked_ = false;  // a reader is slow
   bool over_ = false;
@@ -110,6 +115,7 @@ class OutputPump {
   LineWriter writers_[kStreams];
   bool stuck_[kStreams] = {};            // the writer waits for room
   std::vector<SpeakerStream*> parked_;   // not looked at until their writer has room
+  std::vector<SpeakerStream*> unwatched_;  // the kernel watches no more now: looked at each time
   std::vector<std::shared_ptr<SpeakerMesh>> folding_;  // some of their lines wait for the end of their window
   std::vector<char> scratch_;
   std::vector<epoll_event> events_;
@@ -120,6 +126,8 @@ class OutputPump {
   bool published_blocked_ = false;
   bool log_files_announced_ = false;
   bool failure_announced_ = false;
+  bool short_ = false;  // there was no descriptor for the next request: it waits
+  bool shortage_announced_ = false;
 };
 
 }  // namespace monarch

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "monarch/base/clock.h"
+#include "monarch/base/system.h"
 
 namespace monarch {
 namespace {
@@ -72,14 +73,14 @@ class Screen {  // the script's stdout or stderr, and who reads it
 
 class OutputPumpTest : public ::testing::Test {
  protected:
-  OutputPumpTest() : pump(*OutputPump::make(screen.write_end.get(), errors.write_end.get())) {
-    route = std::make_unique<OutputRoute>(pump->route_socket(), [this] { pump->start(); });
+  OutputPumpTest() : pump(*OutputPump::make(clock, screen.write_end.get(), errors.write_end.get())) {
+    route = std::make_unique<OutputRoute>(pump->route_socket(), [this] { return pump->start(); });
   }
 
   OutputRoute::Ends open(NodeId node, const std::string& mesh, int64_t rank, NodeId parent = 1) {
     uint64_t id = 0;
     for (char c : mesh) id = id * 131 + static_cast<uint64_t>(c) + parent;
-    return route->open(node, parent, id, {mesh, rank, true, ""});
+    return route->open(node, parent, id, {mesh, rank, true, ""}).value();
   }
   // Changes options and waits until that is done.
   void set(const std::vector<NodeId>& nodes, const OutputOptions& options) {
@@ -93,6 +94,7 @@ class OutputPumpTest : public ::testing::Test {
     }
   }
 
+  SystemClock clock;
   Screen screen, errors;
   std::unique_ptr<OutputPump> pump;
   std::unique_ptr<OutputRoute> route;
@@ -122,7 +124,8 @@ TEST_F(OutputPumpTest, NamesTheMeshesWhenSeveralHavePrinted) {
 }
 
 TEST_F(OutputPumpTest, TellsMeshesOfTheSameNameApart) {
-  auto a = route->open(10, 1, 100, {"procs", 0, true, ""}), b = route->open(20, 1, 200, {"procs", 0, true, ""});
+  auto a = route->open(10, 1, 100, {"procs", 0, true, ""}).value();
+  auto b = route->open(20, 1, 200, {"procs", 0, true, ""}).value();
   put(a.out, "1\n");
   EXPECT_EQ(screen.lines(1), "[0] 1\n");
   put(b.out, "2\n");
@@ -308,7 +311,7 @@ TEST_F(OutputPumpTest, WritesLogFilesForTheirOwnerOnly) {
   char folder[] = "/tmp/monarch-output-XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
   const std::string path = std::string(folder) + "/user/p_0.log";
-  auto ends = route->open(10, 1, 5, {"p", 0, true, path});
+  auto ends = route->open(10, 1, 5, {"p", 0, true, path}).value();
   EXPECT_EQ(errors.lines(1), "monarch: what workers print is also written to files in " + std::string(folder) +
                                  "/user; of the first one: " + path + "\n");
   put(ends.out, "to both\n");
@@ -331,16 +334,53 @@ TEST_F(OutputPumpTest, WritesLogFilesForTheirOwnerOnly) {
 
 TEST_F(OutputPumpTest, SurvivesARequestThatIsNone) {
   UniqueFd socket = pump->route_socket();
-  pump->start();
+  ASSERT_TRUE(pump->start().ok());
   ASSERT_EQ(write(socket.get(), "nonsense", 8), 8);
   auto ends = open(10, "p", 0);
   put(ends.out, "on\n");
   EXPECT_EQ(screen.lines(1), "[0] on\n");
 }
 
+// The calls of an announcement: its socket, two pipes, sending; then what is looked for: the descriptors arrive, and
+// the pump watches two pipes.
+TEST_F(OutputPumpTest, WhatFindsNoDescriptorsWaitsAndLosesNothing) {
+  ASSERT_TRUE(pump->start().ok());
+  sys::fail_nth(5);
+  auto ends = open(10, "p", 0);
+  put(ends.out, "late, and here\n");
+  EXPECT_EQ(screen.lines(1), "[0] late, and here\n");
+  const std::string told = errors.lines(1);
+  EXPECT_EQ(told.rfind("monarch: cannot show yet what some workers print: out of file descriptors: ", 0), 0u) << told;
+  sys::fail_nth(0);
+}
+
+TEST_F(OutputPumpTest, APipeThatCannotBeWatchedYetIsReadAllTheSame) {
+  ASSERT_TRUE(pump->start().ok());
+  sys::fail_nth(6);
+  auto ends = open(10, "p", 0);
+  put(ends.out, "late, and here\n");
+  EXPECT_EQ(screen.lines(1), "[0] late, and here\n");
+  const std::string told = errors.lines(1);
+  EXPECT_EQ(told.rfind("monarch: cannot show yet what some workers print: No space left on device", 0), 0u) << told;
+  sys::fail_nth(0);
+  put(ends.out, "and on\n");
+  EXPECT_EQ(screen.lines(1), "[0] and on\n");
+}
+
+TEST_F(OutputPumpTest, NoThreadForItIsToldToWhoWantsOne) {
+  sys::fail_nth(1);
+  const Status started = pump->start();
+  sys::fail_nth(0);
+  ASSERT_FALSE(started.ok());
+  EXPECT_EQ(started.error().message.rfind("cannot start a thread that shows what workers print: ", 0), 0u);
+  auto ends = open(10, "p", 0);
+  put(ends.out, "later\n");
+  EXPECT_EQ(screen.lines(1), "[0] later\n");
+}
+
 TEST(OutputRoute, LeadsToOurOwnStreamsWithoutAPump) {
   OutputRoute route;
-  auto ends = route.open(10, 1, 5, {"p", 0, true, ""});
+  auto ends = route.open(10, 1, 5, {"p", 0, true, ""}).value();
   struct stat theirs, ours;
   ASSERT_EQ(fstat(ends.out.get(), &theirs), 0);
   ASSERT_EQ(fstat(1, &ours), 0);

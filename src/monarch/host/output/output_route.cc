@@ -9,20 +9,31 @@
 #include <algorithm>
 #include <cstring>
 
+#include "monarch/base/system.h"
 #include "monarch/wire/value_codec.h"
 
 namespace monarch {
 
 namespace {
 
-// How long a spawn waits for the pump to take earlier announcements.
-constexpr int kRoomWaitMs = 100;
-constexpr int kRoomTries = 10;
-
 // Of descriptor 1 or 2 of this process, or of /dev/null where it has none.
 UniqueFd own_stream(int fd) {
-  const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-  return UniqueFd(copy >= 0 ? copy : ::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  UniqueFd copy = sys::duplicate(fd);
+  return copy ? std::move(copy) : sys::open_file("/dev/null", O_WRONLY);
+}
+
+// How long a change of options waits for the pump to take earlier requests.
+constexpr int kRoomWaitMs = 10;
+constexpr int kRoomTries = 10;
+
+bool send_with_patience(int socket, const OutputRequest& request, int fd) {
+  for (int tries = 0; tries < kRoomTries; ++tries) {
+    if (send_output_request(socket, request, {fd})) return true;
+    if (errno != EAGAIN && errno != ETOOMANYREFS && errno != ENOBUFS) return false;
+    pollfd room{socket, static_cast<short>(errno == EAGAIN ? POLLOUT : 0), 0};
+    poll(&room, 1, kRoomWaitMs);
+  }
+  return false;
 }
 
 auto fields(auto& request, auto& kind, auto& nodes, auto& parent, auto& mesh, auto& stream) {
@@ -43,25 +54,7 @@ bool send_output_request(int socket, const OutputRequest& request, const std::ve
   ValueWriter writer;
   encode(writer, fields(request, kind, nodes, parent, mesh, stream));
   if (writer.failure() != nullptr || writer.size() > OutputRequest::kBytesMax) return errno = EINVAL, false;
-  iovec iov{const_cast<std::byte*>(writer.data()), writer.size()};
-  msghdr message{};
-  message.msg_iov = &iov;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * OutputRequest::kFdsMax)] = {};
-  if (!fds.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-    std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
-  }
-  ssize_t sent;
-  do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  return sent >= 0;
+  return sys::send_message(socket, writer.written(), fds, MSG_DONTWAIT) >= 0;
 }
 
 Result<OutputRequest> decode_output_request(std::span<const std::byte> bytes, size_t fd_count) {
@@ -85,44 +78,34 @@ Result<OutputRequest> decode_output_request(std::span<const std::byte> bytes, si
   return request;
 }
 
-// Waits a little for room: a spawn of hundreds of processes is faster than the pump. ETOOMANYREFS: the kernel counts
-// descriptors under way, of all sockets of this user.
-bool OutputRoute::send(const OutputRequest& request, const std::vector<int>& fds) {
-  if (!socket_) return false;
-  for (int tries = 0; tries < kRoomTries; ++tries) {
-    if (send_output_request(socket_.get(), request, fds)) return true;
-    if (errno != EAGAIN && errno != ETOOMANYREFS && errno != ENOBUFS) return false;
-    pollfd room{socket_.get(), static_cast<short>(errno == EAGAIN ? POLLOUT : 0), 0};
-    poll(&room, 1, kRoomWaitMs / kRoomTries);
-  }
-  return false;
+Result<OutputRoute::Ends> OutputRoute::without_announcement() const {
+  Ends ends{own_stream(STDOUT_FILENO), own_stream(STDERR_FILENO), {}};
+  if (socket_) ends.route = sys::duplicate(socket_.get());
+  if (!ends.out || !ends.err || (socket_ && !ends.route)) return sys::shortage_error("give a new process its output");
+  return ends;
 }
 
-OutputRoute::Ends OutputRoute::open(NodeId node, NodeId parent, uint64_t mesh, const OutputName& name) {
+Result<OutputRoute::Ends> OutputRoute::open(NodeId node, NodeId parent, uint64_t mesh, const OutputName& name) {
+  if (!socket_) return without_announcement();
   Ends ends;
-  if (socket_) ends.route.reset(fcntl(socket_.get(), F_DUPFD_CLOEXEC, 3));
-  int out[2] = {-1, -1}, err[2] = {-1, -1};
-  bool announced = false;
-  if (socket_ && pipe2(out, O_CLOEXEC) == 0) {
-    UniqueFd out_read(out[0]);
-    ends.out.reset(out[1]);
-    if (pipe2(err, O_CLOEXEC) == 0) {
-      UniqueFd err_read(err[0]);
-      ends.err.reset(err[1]);
-      before_open_();
-      OutputRequest request;
-      request.kind = OutputRequest::kOpen;
-      request.nodes = {node};
-      request.parent = parent;
-      request.mesh = mesh;
-      request.name = name;
-      announced = send(request, {out_read.get(), err_read.get()});
-    }
+  UniqueFd out[2], err[2];
+  ends.route = sys::duplicate(socket_.get());
+  if (!ends.route || !sys::make_pipe(out) || !sys::make_pipe(err)) {
+    return sys::shortage_error("make pipes for what a new process prints");
   }
-  if (!announced) {
-    ends.out = own_stream(STDOUT_FILENO);
-    ends.err = own_stream(STDERR_FILENO);
+  if (auto ready = before_open_(); !ready) return ready.error();
+  OutputRequest request;
+  request.kind = OutputRequest::kOpen;
+  request.nodes = {node};
+  request.parent = parent;
+  request.mesh = mesh;
+  request.name = name;
+  // The kernel counts descriptors under way, of all sockets of this user: ETOOMANYREFS.
+  if (!send_output_request(socket_.get(), request, {out[0].get(), err[0].get()})) {
+    return sys::shortage_error("announce what a new process prints");
   }
+  ends.out = std::move(out[1]);
+  ends.err = std::move(err[1]);
   return ends;
 }
 
@@ -135,7 +118,7 @@ Result<int64_t> OutputRoute::set_options(const std::vector<NodeId>& nodes, const
     const size_t end = std::min(nodes.size(), begin + OutputRequest::kNodesMax);
     request.nodes.assign(nodes.begin() + static_cast<ptrdiff_t>(begin), nodes.begin() + static_cast<ptrdiff_t>(end));
     request.options = options;
-    if (!send(request, {event_fd})) {
+    if (!socket_ || !send_with_patience(socket_.get(), request, event_fd)) {
       return Error{ErrorCode::kUnavailable, std::string("cannot reach what shows the output of workers: ") +
                                                 (socket_ ? std::strerror(errno) : "this process was forked")};
     }
@@ -145,20 +128,17 @@ Result<int64_t> OutputRoute::set_options(const std::vector<NodeId>& nodes, const
 }
 
 Result<UniqueFd> OutputRoute::tail(NodeId node, OutputStream stream, uint32_t lines) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-    return Error{ErrorCode::kUnavailable, std::string("no pipe: ") + std::strerror(errno)};
-  }
-  UniqueFd read_end(ends[0]), write_end(ends[1]);
+  UniqueFd ends[2];
+  if (!sys::make_pipe(ends, O_NONBLOCK)) return sys::shortage_error("ask for what a process has printed last");
   OutputRequest request;
   request.kind = OutputRequest::kTail;
   request.nodes = {node};
   request.stream = stream;
   request.lines = lines;
-  if (!send_output_request(socket_.get(), request, {write_end.get()})) {
+  if (!send_output_request(socket_.get(), request, {ends[1].get()})) {
     return Error{ErrorCode::kUnavailable, std::string("no answer: ") + std::strerror(errno)};
   }
-  return read_end;
+  return std::move(ends[0]);
 }
 
 }  // namespace monarch

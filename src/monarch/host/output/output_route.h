@@ -61,18 +61,22 @@ Result<OutputRequest> decode_output_request(std::span<const std::byte> bytes, si
 // Any thread. Made of the socket's end that this process has.
 class OutputRoute {
  public:
-  // `before_open` runs each time before a process is announced.
-  explicit OutputRoute(UniqueFd socket = {}, std::function<void()> before_open = [] {})
+  // `before_open` runs each time before a process is announced; where it fails, none is.
+  explicit OutputRoute(UniqueFd socket = {}, std::function<Status()> before_open = [] { return Status(Ok{}); })
       : socket_(std::move(socket)), before_open_(std::move(before_open)) {}
 
   struct Ends {
     UniqueFd out, err;  // what the process writes into
     UniqueFd route;     // for its own workers
   };
-  // Announces a process that is about to start. Where that cannot be, it prints to what this process prints to.
-  Ends open(NodeId node, NodeId parent, uint64_t mesh, const OutputName& name);
+  // Announces a process that is about to start. Never waits; kUnavailable: not now (no descriptors, or the pump has others
+  // to see to first).
+  Result<Ends> open(NodeId node, NodeId parent, uint64_t mesh, const OutputName& name);
+  // For a process that cannot be announced: it prints to what this process prints to.
+  Result<Ends> without_announcement() const;
 
-  // The eventfd counts up to the returned number when the change is made and all that was printed before is out.
+  // The eventfd counts up to the returned number when the change is made and all that was printed before is out. Waits a
+  // little for room; not on the reactor.
   Result<int64_t> set_options(const std::vector<NodeId>& nodes, const OutputOptions& options, int event_fd);
   // The last lines that `node`, which has ended, has printed: to be read from the descriptor until its end.
   Result<UniqueFd> tail(NodeId node, OutputStream stream, uint32_t lines);
@@ -81,10 +85,8 @@ class OutputRoute {
   void after_fork_in_child() { socket_.reset(); }
 
  private:
-  bool send(const OutputRequest& request, const std::vector<int>& fds);
-
   UniqueFd socket_;
-  std::function<void()> before_open_;
+  std::function<Status()> before_open_;
 };
 
 }  // namespace monarch

@@ -1,5 +1,7 @@
 #include "monarch/net/inproc/inproc_link.h"
 
+#include "monarch/loop/reactor.h"
+
 namespace monarch {
 
 InprocLink::Pair InprocLink::connect(const End& a, const End& b) {
@@ -13,6 +15,7 @@ InprocLink::Pair InprocLink::connect(const End& a, const End& b) {
 }
 
 bool InprocLink::send(const Outgoing& outgoing) {
+  if (in_forked_child()) return false;
   std::shared_ptr<InprocLink> other = other_.lock();
   if (closed() || !other) return false;
   other->receive(Message::copy_of(outgoing, here_.node));
@@ -28,6 +31,7 @@ void InprocLink::receive(MessagePtr message) {
 }
 
 bool InprocLink::send_control(const Outgoing& outgoing) {
+  if (in_forked_child()) return false;
   std::shared_ptr<InprocLink> other = other_.lock();
   if (closed() || !other) return false;
   // shared: std::function must be copyable
@@ -39,6 +43,7 @@ bool InprocLink::send_control(const Outgoing& outgoing) {
 }
 
 void InprocLink::close() {
+  if (in_forked_child()) return;
   if (torn_down_.exchange(true)) return;
   closed_.store(true, std::memory_order_release);
   here_.driver.remove(bell_index_);

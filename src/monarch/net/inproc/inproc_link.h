@@ -1,10 +1,12 @@
 // A link between two nodes of one process: messages are copied into the receiver's queue and its driver's bell is rung.
-// For meshes without processes and for tests; actors of one node do not need it.
+// For meshes without processes and for tests; actors of one node do not need it. In a child of a user's fork() it does
+// nothing.
 #pragma once
 
 #include <memory>
-#include <mutex>
 
+#include "monarch/base/forked.h"
+#include "monarch/base/mutex.h"
 #include "monarch/loop/driver.h"
 #include "monarch/net/link.h"
 
@@ -27,7 +29,9 @@ class InprocLink final : public Link, public Pollable {
 
   bool send(const Outgoing& outgoing) override;
   bool send_control(const Outgoing& outgoing) override;
-  void peer_died(const Error&) override { peer_closed(); }
+  void peer_died(const Error&) override {
+    if (!in_forked_child()) peer_closed();
+  }
   void close() override;
   uint64_t backlog() const override { return 0; }
   std::string_view transport() const override { return "inproc"; }
@@ -38,7 +42,7 @@ class InprocLink final : public Link, public Pollable {
   void receive(MessagePtr message);
 
   End here_;
-  std::mutex mutex_;
+  Mutex mutex_{LockRank::kInprocLink};  // inbound_, peer_gone_
   std::weak_ptr<InprocLink> other_;  // the far end; weak: each node owns its own end
   MessageQueue inbound_;
   bool peer_gone_ = false;

@@ -1,6 +1,9 @@
 // The sender's arena: large parts are copied once into a slab of shared memory and handed over as a descriptor.
-// Segments are mapped for the life of the process and slabs are used again, because a fresh mapping costs 20 times a
-// warm one (page faults; TARGETS.md section 2.2).
+//
+// A segment is address space, shown to every receiver once; memory stands behind those of its chunks (2 MiB) that have
+// been used. Slabs are runs of pages, merged when they come back, so that what has served small parts serves large ones.
+// Used memory stays, because a fresh page costs 20 times a warm one (a fault; TARGETS.md section 2.2), until more of it
+// has been idle for a period than the last burst could need: then it goes back to the system.
 #pragma once
 
 #include <atomic>
@@ -8,14 +11,19 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
+#include "monarch/base/mutex.h"
 #include "monarch/base/result.h"
+#include "monarch/loop/timers.h"
+#include "monarch/net/shm/arena_budget.h"
+#include "monarch/net/shm/page_runs.h"
 #include "monarch/net/shm/shared_memory.h"
 #include "monarch/wire/frame.h"
 
 namespace monarch {
+
+inline constexpr uint32_t kArenaSegmentsMax = 1024;
 
 struct Slab {
   uint32_t segment = 0;
@@ -26,9 +34,17 @@ struct Slab {
 };
 
 // One per process, shared by its links. Thread-safe.
-class Arena {
+class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  explicit Arena(uint64_t bytes_max) : bytes_max_(bytes_max) {}
+  static constexpr uint64_t kChunkBytes = uint64_t{2} << 20;  // what memory is taken and given back in
+  static constexpr uint64_t kWarmBytes = uint64_t{16} << 20;  // idle memory that is never given back
+  static constexpr int64_t kPeriodNs = 5'000'000'000;
+
+  // Never more than `bytes_max`, nor than `budget` allows (shared: with the other users of the process; null: no other
+  // limit). With `timers`, memory goes back by itself, if the arena is held by a shared_ptr; without, it stays. They are
+  // not touched once all slabs have been released.
+  explicit Arena(uint64_t bytes_max, Timers* timers = nullptr, std::shared_ptr<ArenaBudget> budget = nullptr);
+  ~Arena();
 
   // A slab of at least `size` bytes, held once. nullopt: the arena is full, or the system has no memory for it.
   std::optional<Slab> allocate(uint64_t size);
@@ -37,46 +53,54 @@ class Arena {
   // One holder less; the last one frees it. False: no such slab is held (a lying peer).
   bool release(uint64_t key);
 
+  // Stays open for as long as the arena lives.
   int segment_fd(uint32_t segment) const;
+  // Memory that is in use or was and has not been given back.
   uint64_t bytes_reserved() const { return reserved_.load(std::memory_order_relaxed); }
   uint64_t bytes_held() const { return held_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  struct Chunk {
+    uint16_t lent_pages = 0;
+    bool backed = false;
+  };
   struct Segment {
+    Segment(UniqueFd f, Mapping m, PageRuns r, size_t chunk_count)
+        : fd(std::move(f)), mapping(std::move(m)), runs(std::move(r)), chunks(chunk_count) {}
     UniqueFd fd;
     Mapping mapping;
-    uint64_t used = 0;
+    PageRuns runs;
+    std::vector<Chunk> chunks;
   };
-  struct Held {
-    uint32_t bin;
-    uint32_t holders;
+  struct Idle {  // chunks in a row of which nothing is lent
+    uint32_t segment;
+    uint32_t run;    // the free run that they lie in
+    size_t begin, end;
   };
-  static uint32_t bin_of(uint64_t size);
-  static uint64_t bin_bytes(uint32_t bin);
-  std::optional<Slab> carve(uint64_t size);
+  enum class Taken { kYes, kNoRun, kNoMemory };
+  using Lock = std::unique_lock<Mutex>;
+  Taken take_from(uint32_t segment, uint32_t pages, Lock& lock, Slab* slab);
+  bool add_segment(uint64_t bytes);
+  bool back(Segment& segment, uint32_t first, uint32_t pages, Lock& lock);
+  bool reserve(uint64_t bytes);
+  bool make_room(uint64_t bytes, Lock& lock);
+  void count_lent(Segment& segment, uint32_t first, uint32_t pages, bool lent);
+  std::optional<Idle> find_idle(uint64_t bytes_max) const;
+  uint64_t punch(const Idle& idle, Lock& lock);
+  void arm(int64_t delay_ns);
+  void on_timer();
 
-  const uint64_t bytes_max_;
+  const uint64_t bytes_max_;  // whole chunks
+  Timers* const timers_;
+  const std::shared_ptr<ArenaBudget> budget_;  // shared: with whoever else in the process counts on it
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> held_bytes_{0};
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_{LockRank::kArena};
   std::vector<std::unique_ptr<Segment>> segments_;
-  std::unordered_map<uint32_t, std::vector<Slab>> free_;  // by bin
-  std::unordered_map<uint64_t, Held> held_;               // by key
-};
-
-// The receiver's view of one peer's arena: its segments, mapped when first needed. Guarded by its link.
-class ArenaView {
- public:
-  // `fd` is segment number `segment` of the peer.
-  Status add(uint32_t segment, UniqueFd fd);
-  bool has(uint32_t segment) const { return segment < segments_.size() && segments_[segment] != nullptr; }
-  // nullptr: out of bounds or unknown.
-  std::byte* resolve(const ArenaLocation& location, uint64_t size) const;
-  // Keeps the mapping for as long as somebody holds a view into it.
-  std::shared_ptr<Mapping> mapping(uint32_t segment) const { return segments_[segment]; }
-
- private:
-  std::vector<std::shared_ptr<Mapping>> segments_;
+  uint64_t idle_bytes_ = 0;  // of reserved_: in chunks of which nothing is lent
+  uint64_t used_peak_ = 0;   // most of the rest since the last period began
+  uint64_t keep_bytes_ = 0;  // not 0: memory above this is being given back
+  bool armed_ = false;
 };
 
 }  // namespace monarch

@@ -50,6 +50,9 @@ class RingProducer {
   }
   void publish() { page_.head.store(head_, std::memory_order_release); }
 
+  // Whether the consumer has taken all of it.
+  bool all_taken() const { return page_.tail.load(std::memory_order_acquire) == head_; }
+
   // Says that room is wanted; true if there is some already (then nothing will be rung).
   bool ask_for_room() {
     page_.starved.store(1, std::memory_order_seq_cst);

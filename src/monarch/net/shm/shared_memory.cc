@@ -5,8 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <cstring>
-#include <string>
+#include "monarch/base/system.h"
 
 namespace monarch {
 
@@ -24,10 +23,10 @@ Mapping::~Mapping() {
 }
 
 Result<UniqueFd> make_shared_memory(const char* name, size_t size) {
-  UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || ftruncate(fd.get(), static_cast<off_t>(size)) != 0 ||
+  UniqueFd fd = sys::make_memfd(name, MFD_ALLOW_SEALING);
+  if (!fd || sys::truncate(fd.get(), static_cast<off_t>(size)) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Error{ErrorCode::kUnavailable, std::string("cannot make shared memory: ") + std::strerror(errno)};
+    return sys::shortage_error("make shared memory");
   }
   return fd;
 }
@@ -42,10 +41,8 @@ Result<Mapping> map_shared_memory(int fd, size_t size_min) {
     return Error{ErrorCode::kMalformed, "shared memory of a peer is too small"};
   }
   const size_t size = static_cast<size_t>(status.st_size);
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) {
-    return Error{ErrorCode::kUnavailable, std::string("cannot map shared memory: ") + std::strerror(errno)};
-  }
+  void* memory = sys::map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
+  if (memory == MAP_FAILED) return sys::shortage_error("map shared memory");
   return Mapping(memory, size);
 }
 

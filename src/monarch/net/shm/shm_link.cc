@@ -1,47 +1,107 @@
 #include "monarch/net/shm/shm_link.h"
 
+#include <errno.h>
+#include <unistd.h>
+
 #include <cstring>
+#include <new>
 
 #include "monarch/base/copy.h"
+#include "monarch/base/forked.h"
 #include "monarch/base/log.h"
+#include "monarch/base/system.h"
 
 namespace monarch {
 
 namespace {
+// One poll, about: it must not keep a leader from its deadline, whatever the peer sends.
 constexpr int kMessagesPerPoll = 512;
+constexpr uint64_t kBytesPerPoll = 512 * 1024;
+// What is moved from the overflow queue in one go, with the lock held: the peer may take as fast as we write.
+constexpr uint64_t kFlushBytes = 1 << 20;
 // Slabs are given back one by one while the ring has room; this many bytes are never kept back.
 constexpr uint64_t kReleasedBytesMax = 1 << 20;
-}  // namespace
+// A peer that sleeps is woken for slabs, if it is for so many bytes at least, and not before it may have woken by itself.
+constexpr uint64_t kTellReleasedBytes = 1 << 20;
+constexpr int64_t kTellReleasedAfterNs = 500'000'000;
+// Control frames that are read at once on the way to a segment.
+constexpr int kPumpsPerSegment = 16;
+constexpr int64_t kAskAfterMinNs = 10'000'000;
+constexpr int64_t kAskAfterMaxNs = 1'000'000'000;
 
-// A slab of the peer in use here: goes back when the last view of it is gone; until then the mapping stays, even if the
-// peer dies.
-class ShmLink::Lease {
+uint64_t key_of(uint64_t location) {
+  const ArenaLocation at = ArenaLocation::unpack(location);
+  return Slab{at.segment, at.offset, nullptr}.key();
+}
+
+// One at a time: whoever breaks that is a bug of the driver, and would tear the ring.
+class PollGuard {
  public:
-  Lease(std::shared_ptr<ShmLink> link, std::shared_ptr<Mapping> mapping, uint64_t location, uint64_t bytes)
-      : link_(std::move(link)), mapping_(std::move(mapping)), location_(location), bytes_(bytes) {}
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-  ~Lease() { link_->give_back_slab(location_, bytes_); }
+  explicit PollGuard(std::atomic<bool>& polling) : polling_(polling) {
+    MONARCH_CHECK(!polling_.load(std::memory_order_relaxed));
+    polling_.store(true, std::memory_order_relaxed);
+  }
+  ~PollGuard() { polling_.store(false, std::memory_order_relaxed); }
 
  private:
-  std::shared_ptr<ShmLink> link_;
-  std::shared_ptr<Mapping> mapping_;
-  const uint64_t location_;
-  const uint64_t bytes_;
+  std::atomic<bool>& polling_;
 };
+}  // namespace
+
+// ---- RingPlace ----
+
+Result<RingPlace> RingPlace::take(Driver& driver) {
+  RingPlace place;
+  place.index_ = driver.reserve();
+  if (place.index_ == kBellRings) {
+    return Error{ErrorCode::kUnavailable, "this process has as many links as it can have (" +
+                                              std::to_string(kBellRings) + ")"};
+  }
+  place.driver_ = &driver;
+  return place;
+}
+
+RingPlace& RingPlace::operator=(RingPlace&& other) noexcept {
+  std::swap(driver_, other.driver_);
+  std::swap(index_, other.index_);
+  return *this;
+}
+
+RingPlace::~RingPlace() {
+  if (driver_ != nullptr) driver_->give_up(index_);
+}
+
+uint32_t RingPlace::fill(Driver& driver, Pollable& link) {
+  if (driver_ == nullptr) return driver.add(link);
+  std::exchange(driver_, nullptr)->fill(index_, link);
+  return index_;
+}
+
+// ---- ShmLink ----
 
 ShmLink::ShmLink(ShmContext context, LinkSink& sink, NodeId peer)
-    : Link(peer), context_(std::move(context)), sink_(sink) {}
+    : Link(peer), context_(std::move(context)), sink_(sink), ask_after_ns_(kAskAfterMinNs),
+      control_(context_.reactor, peer, kControlSizeMax, control_events()) {}
 
-ShmLink::~ShmLink() { close(); }
+ShmLink::~ShmLink() {
+  if (!torn_down_) close();
+}
+
+SocketLane::Events ShmLink::control_events() {
+  SocketLane::Events events;
+  events.on_read = [this](SocketLane::Received& received) { return on_control_read(received); };
+  events.on_message = [this](SocketLane::Received received) { on_control_message(std::move(received)); };
+  events.on_closed = [this](const Error& why) {
+    if (why.code == ErrorCode::kMalformed) {
+      log_malformed(why.message);
+    }
+    peer_died(why);
+  };
+  return events;
+}
 
 void ShmLink::start(Setup setup) {
   MONARCH_CHECK(setup.peer == peer() && setup.rings.size() >= sizeof(RingPair));
-  SocketLane::Events events;
-  events.on_message = [this](MessagePtr message, UniqueFd fd) {
-    on_control_message(std::move(message), std::move(fd));
-  };
-  events.on_closed = [this](const Error& why) { peer_died(why); };
   std::unique_lock life(life_mutex_);
   {
     std::lock_guard lock(send_mutex_);
@@ -51,25 +111,24 @@ void ShmLink::start(Setup setup) {
     auto* pair = static_cast<RingPair*>(rings_.get());
     producer_.emplace(pair->rings[setup.side]);
     consumer_.emplace(pair->rings[1 - setup.side]);
-    control_ = std::make_unique<SocketLane>(context_.reactor, std::move(setup.socket), peer(), kControlSizeMax,
-                                            std::move(events));
     started_ = true;
     flush_overflow();
   }
-  bell_index_ = context_.driver.add(*this);
-  if (bell_index_ == kBellRings) {
-    bell_index_ = kNoBellIndex;
+  const uint32_t index = setup.place.fill(context_.driver, *this);
+  if (index == kBellRings) {
     life.unlock();
-    fail(Error{ErrorCode::kUnavailable, "this process has too many links"});
+    finish(Error{ErrorCode::kUnavailable, "this process has too many links"});
     return;
   }
-  consumer_->attach(bell_index_);
-  control_->start(weak_from_this());
-  context_.driver.mark_ready(bell_index_);  // look once: what came before attach() rang no bell
+  bell_index_ = index;
+  consumer_->attach(index);
+  control_.start(std::move(setup.socket), weak_from_this());
+  context_.driver.mark_ready(index);  // look once: what came before attach() rang no bell
 }
 
 // What the peer published before its end is delivered first: the leader drains the ring, then calls finish().
 void ShmLink::peer_died(const Error& why) {
+  if (in_forked_child()) return;
   bool connected;
   {
     std::lock_guard lock(send_mutex_);
@@ -86,9 +145,8 @@ void ShmLink::peer_died(const Error& why) {
   context_.driver.poll_once();
 }
 
-void ShmLink::fail(const Error& why) { finish(why); }
-
 void ShmLink::close() {
+  if (in_forked_child()) return;
   {
     std::lock_guard lock(finish_mutex_);
     finished_ = true;
@@ -97,7 +155,7 @@ void ShmLink::close() {
   drop_outbound();
   {
     std::lock_guard life(life_mutex_);
-    if (control_) control_->stop();
+    control_.stop();
     if (bell_index_ != kNoBellIndex) context_.driver.remove(bell_index_);
   }
   release_memory();
@@ -106,12 +164,17 @@ void ShmLink::close() {
 
 // After the driver has let go. What has been received keeps its part of the peer's arena mapped.
 void ShmLink::release_memory() {
-  std::scoped_lock lock(send_mutex_, view_mutex_);
-  producer_.reset();
-  consumer_.reset();
-  rings_ = {};
-  bell_ = {};
-  released_ = {};
+  {
+    std::lock_guard lock(send_mutex_);
+    producer_.reset();
+    consumer_.reset();
+    rings_ = {};
+    bell_ = {};
+    released_ = {};
+  }
+  MessagePtr waiting = std::move(waiting_);
+  reading_ = {};
+  std::lock_guard lock(view_mutex_);
   view_ = {};
 }
 
@@ -144,36 +207,51 @@ void ShmLink::finish(const Error& why) {
 // ---- Sending ----
 
 bool ShmLink::send(const Outgoing& outgoing) {
+  if (in_forked_child()) return false;
   std::vector<uint64_t> locations;
   bool has_large = false;
   for (const ByteSpan& part : outgoing.parts) has_large |= part.size() >= kArenaPartMin;
   if (has_large) place_parts(outgoing, locations);
+  const uint64_t size = record_size_of(outgoing, locations);
+  // What the ring cannot hold at once waits in the queue in any case: it is copied before the lock is taken.
+  std::vector<std::byte> large;
+  try {
+    if (size > kRingBytes) large = encode_to_vector(outgoing, locations);
+  } catch (const std::bad_alloc&) {
+    release_slabs(locations);
+    throw;
+  }
   std::lock_guard lock(send_mutex_);
   if (closed()) {
-    for (uint64_t location : locations) {
-      if (location == 0) continue;
-      const ArenaLocation at = ArenaLocation::unpack(location);
-      context_.arena->release(Slab{at.segment, at.offset, nullptr}.key());
-    }
+    release_slabs(locations);
     return false;
   }
   for (uint64_t location : locations) {
-    if (location == 0) continue;
-    const ArenaLocation at = ArenaLocation::unpack(location);
-    ++lent_[Slab{at.segment, at.offset, nullptr}.key()];
+    if (location != 0) ++lent_[key_of(location)];
   }
-  if (!released_.empty()) flush_released();
-  write_record(outgoing, locations, /*quiet=*/false);
+  if (!ended_.empty()) flush_released();
+  if (large.empty()) {
+    write_record(outgoing, locations, size, /*quiet=*/false);
+  } else {
+    queue_record(std::move(large));
+  }
   return true;
+}
+
+// What has not been lent yet.
+void ShmLink::release_slabs(std::span<const uint64_t> locations) {
+  for (uint64_t location : locations) {
+    if (location != 0) context_.arena->release(key_of(location));
+  }
 }
 
 // Copies the large parts into slabs. A part for which there is no slab stays inline (location 0).
 void ShmLink::place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locations) {
   locations.assign(outgoing.parts.size(), 0);
+  context_.driver.poll_once();  // slabs that came back are used before new ones
   for (size_t i = 0; i < outgoing.parts.size(); ++i) {
     const ByteSpan part = outgoing.parts[i];
     if (part.size() < kArenaPartMin) continue;
-    context_.driver.poll_once();  // slabs that came back are used before new ones
     auto slab = context_.arena->allocate(part.size());
     if (!slab) continue;
     if (!share_segment(slab->segment)) {
@@ -192,35 +270,53 @@ bool ShmLink::share_segment(uint32_t segment) {
   if (segment >= offered_segments_.size()) offered_segments_.resize(segment + 1, Offer::kNone);
   Offer& offer = offered_segments_[segment];
   if (offer == Offer::kNone) {
-    FrameHeader header;
-    header.kind = FrameKind::kSegment;
-    header.dest = segment;
-    const bool sent = control_->send(Outgoing{header, {}, {}}, context_.arena->segment_fd(segment));
-    offer = sent ? Offer::kSent : Offer::kQueued;
-  } else if (offer == Offer::kQueued && control_->backlog() == 0) {
+    offer = offer_segment(segment) ? Offer::kSent : Offer::kQueued;
+  } else if (offer == Offer::kQueued && control_.backlog() == 0) {
     offer = Offer::kSent;
   }
   return offer == Offer::kSent;
 }
 
-// With send_mutex_ held. `quiet`: the peer need not wake for it.
-void ShmLink::write_record(const Outgoing& outgoing, std::span<const uint64_t> locations, bool quiet) {
-  const uint64_t size = record_size_of(outgoing, locations);
-  if (started_ && overflow_.empty() && size <= producer_->room()) {
-    encode_record(outgoing, locations, size, [this](const void* data, size_t count) { producer_->put(data, count); });
-    producer_->publish();
-    if (!quiet) ring_peer();
-    return;
-  }
-  overflow_.push_back(Chunk{encode_to_vector(outgoing, locations), 0});
-  backlog_ += size;
-  if (started_) flush_overflow();
+bool ShmLink::offer_segment(uint32_t segment) {
+  FrameHeader header;
+  header.kind = FrameKind::kSegment;
+  header.dest = segment;
+  header.method = kOffered;
+  return control_.send(Outgoing{header, {}, {}}, context_.arena->segment_fd(segment));
 }
 
-// With send_mutex_ held: moves what fits from the overflow queue into the ring.
-void ShmLink::flush_overflow() {
+// The peer could not take it. It asks for what it was offered, and not faster than it reads the answers.
+void ShmLink::on_segment_wanted(uint32_t segment) {
+  std::lock_guard lock(send_mutex_);
+  if (closed() || segment >= offered_segments_.size() || offered_segments_[segment] == Offer::kNone) return;
+  if (control_.backlog() == 0) offer_segment(segment);
+}
+
+// With send_mutex_ held. `quiet`: the peer need not wake for it.
+void ShmLink::write_record(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size, bool quiet) {
+  send_mutex_.assert_held();
+  if (!started_ || !overflow_.empty() || size > producer_->room()) {
+    return queue_record(encode_to_vector(outgoing, locations));
+  }
+  encode_record(outgoing, locations, size, [this](const void* data, size_t count) { producer_->put(data, count); });
+  producer_->publish();
+  if (!quiet) ring_peer();
+}
+
+// With send_mutex_ held.
+void ShmLink::queue_record(std::vector<std::byte> record) {
+  backlog_ += record.size();
+  overflow_.push_back(Chunk{std::move(record), 0});
+  if (started_ && flush_overflow()) look_again();
+}
+
+// With send_mutex_ held: moves what fits from the overflow queue into the ring. True: there is room for more, which
+// nobody will tell us of.
+bool ShmLink::flush_overflow() {
+  send_mutex_.assert_held();
+  uint64_t moved = 0;
   bool wrote = false;
-  while (!overflow_.empty()) {
+  while (!overflow_.empty() && moved < kFlushBytes) {
     const uint64_t room = producer_->room();
     if (room == 0) {
       if (wrote) {
@@ -236,6 +332,7 @@ void ShmLink::flush_overflow() {
     producer_->put(chunk.bytes.data() + chunk.written, count);
     chunk.written += count;
     backlog_ -= count;
+    moved += count;
     wrote = true;
     if (chunk.written == chunk.bytes.size()) overflow_.pop_front();
   }
@@ -243,6 +340,7 @@ void ShmLink::flush_overflow() {
     producer_->publish();
     ring_peer();
   }
+  return moved >= kFlushBytes && !overflow_.empty();
 }
 
 void ShmLink::ring_peer() {
@@ -252,10 +350,15 @@ void ShmLink::ring_peer() {
   if (index != kNoBellIndex) ring_bell(page, index, bell_.event_fd.get());
 }
 
+// Any thread. Somebody polls soon.
+void ShmLink::look_again() {
+  const uint32_t index = bell_index_;
+  if (index != kNoBellIndex) context_.driver.mark_ready(index);  // else start() does, once it has one
+}
+
 bool ShmLink::send_control(const Outgoing& outgoing) {
-  std::lock_guard lock(send_mutex_);
-  if (closed() || !started_) return false;
-  control_->send(outgoing);
+  if (in_forked_child() || closed()) return false;
+  control_.send(outgoing);  // before the start it waits there
   return true;
 }
 
@@ -263,26 +366,34 @@ bool ShmLink::send_control(const Outgoing& outgoing) {
 
 bool ShmLink::poll() {
   if (closed()) return false;
+  PollGuard guard(polling_);
   bool more = false;
   const bool sane = drain(&more);
   if (backlog_.load(std::memory_order_relaxed) != 0) {
     std::lock_guard lock(send_mutex_);
-    if (!closed()) flush_overflow();
+    if (!closed()) more |= flush_overflow();
+  }
+  if (ended_.bytes() >= kReleasedBytesMax) {
+    std::lock_guard lock(send_mutex_);
+    flush_released();
   }
   if (!sane) {
-    std::string what = bad_part_.empty() ? assembler_.error() : bad_part_;
+    std::string what = wrong_.empty() ? assembler_.error() : wrong_;
     if (what.empty()) what = "the ring's indices are impossible";
-    log_line("dropped the link to a peer that sent a malformed frame: " + what);
+    log_malformed(what);
     finish(Error{ErrorCode::kMalformed, std::move(what)});
     return false;
   }
   if (!more && peer_gone_.load(std::memory_order_seq_cst)) {
-    if (consumer_->available() != 0 && drain(&more) && more) return true;
+    while (waiting_ && control_.readable() && control_.pump()) {  // what it waits for may be the last that was sent
+    }
+    if ((waiting_ || consumer_->available() != 0) && drain(&more) && more) return true;
     Error why;
     {
       std::lock_guard lock(finish_mutex_);
       why = gone_why_;
     }
+    if (waiting_) log_line("what a process sent at its end is lost: there was no room here for its shared memory");
     finish(why);
   }
   return more;
@@ -291,110 +402,221 @@ bool ShmLink::poll() {
 // Takes messages out of the ring, bounded. False: the stream is malformed.
 bool ShmLink::drain(bool* more) {
   int messages = 0;
-  bool took = false;
-  *more = false;
+  uint64_t bytes = 0;
   bool sane = true;
+  *more = false;
   for (;;) {
-    uint64_t available = consumer_->available();
-    if (available == 0) break;
-    if (available > kRingBytes) {
-      sane = false;
-      break;
-    }
-    if (messages >= kMessagesPerPoll) {
-      *more = true;
-      break;
-    }
-    const std::span<std::byte> into = assembler_.buffer();
-    const uint64_t count = std::min<uint64_t>(available, into.size());
-    consumer_->take(into.data(), count);
-    took = true;
-    if (!assembler_.advance(count, peer())) {
-      sane = false;
-      break;
-    }
-    MessagePtr message = assembler_.take();
+    MessagePtr message = std::move(waiting_);
     if (!message) {
-      // Within a long record: give room back early, so that the producer writes while we copy.
-      if (count >= kRingBytes / 4 && consumer_->give_back()) ring_peer();
+      const uint64_t available = consumer_->available();
+      if (available == 0) break;
+      if (available > kRingBytes) {
+        sane = false;
+        break;
+      }
+      if (messages >= kMessagesPerPoll || bytes >= kBytesPerPoll) {
+        *more = true;
+        break;
+      }
+      const std::span<std::byte> into = assembler_.buffer();
+      const uint64_t count = std::min<uint64_t>(available, into.size());
+      consumer_->take(into.data(), count);
+      bytes += count;
+      if (!assembler_.advance(count, peer())) {
+        sane = false;
+        break;
+      }
+      message = assembler_.take();
+      if (!message) {
+        // Within a long record: give room back early, so that the producer writes while we copy.
+        if (count >= kRingBytes / 4 && consumer_->give_back()) ring_peer();
+        continue;
+      }
+      ++messages;
+      if (message->header.kind == FrameKind::kReleased) {
+        on_released(*message);
+        continue;
+      }
+    }
+    const Parts parts = message->arena_refs().empty() ? Parts::kThere : receive_arena_parts(*message);
+    const bool lost = parts == Parts::kWait && has_waited_long();
+    if (lost) lose(*message);
+    if (lost || parts == Parts::kThere) {
+      waiting_since_ns_ = 0;
+      sink_.on_frame(*this, std::move(message));
       continue;
     }
-    ++messages;
-    if (message->header.kind == FrameKind::kReleased) {
-      on_released(*message);
-      continue;
-    }
-    if (!message->arena_refs().empty() && !receive_arena_parts(*message)) {
-      sane = false;
-      break;
-    }
-    sink_.on_frame(*this, std::move(message));
+    sane = parts != Parts::kWrong;
+    if (sane) waiting_ = std::move(message);
+    *more = parts == Parts::kMoreToRead;
+    break;
   }
-  if (took && consumer_->give_back()) ring_peer();
+  if (bytes != 0 && consumer_->give_back()) ring_peer();
   return sane;
 }
 
-bool ShmLink::receive_arena_parts(Message& message) {
+bool ShmLink::has_waited_long() {
+  const int64_t now_ns = context_.reactor.now_ns();
+  if (waiting_since_ns_ == 0) waiting_since_ns_ = now_ns;
+  return now_ns - waiting_since_ns_ > context_.room_limit_ns;
+}
+
+// There has been no room here for long: whoever waits for the message hears so, and the link goes on.
+void ShmLink::lose(Message& message) {
+  message.lost_bytes = message.body.size();
+  for (const Part& part : message.parts) message.lost_bytes += part.size;
+  const uint64_t forks = context_.received->forks();
+  for (const Message::ArenaRef& ref : message.arena_refs()) {
+    const Part& part = message.parts[ref.part];
+    if (!part.owner) end_lease(new Lease{shared_from_this(), nullptr, ref.location.pack(), part.size, forks});
+  }
+  message.body = {};
+  message.parts.clear();
+  reading_ = {};
+}
+
+// May be called again for the same message if it has to wait.
+ShmLink::Parts ShmLink::receive_arena_parts(Message& message) {
   for (const Message::ArenaRef& ref : message.arena_refs()) {
     Part& part = message.parts[ref.part];
-    const bool known = wait_for_segment(ref.location.segment);
-    std::lock_guard lock(view_mutex_);
-    std::byte* data = known ? view_.resolve(ref.location, part.size) : nullptr;
-    if (data == nullptr) {
-      bad_part_ = known ? "a part reaches beyond its arena segment" : "a part lies in an arena segment never offered";
-      return false;
+    if (part.owner) continue;
+    const uint32_t segment = ref.location.segment;
+    const Parts known = wait_for_segment(segment);
+    if (known == Parts::kWrong) wrong_ = "a part lies in an arena segment never offered";
+    if (known != Parts::kThere) return known;
+    std::unique_lock lock(view_mutex_);
+    if (!view_.contains(ref.location, part.size)) {
+      wrong_ = "a part reaches beyond its arena segment";
+      return Parts::kWrong;
     }
-    part.data = data;
-    part.owner = std::make_shared<Lease>(shared_from_this(), view_.mapping(ref.location.segment), ref.location.pack(),
-                                         part.size);
+    part.data = view_.resolve(ref.location, part.size, *context_.received);
+    std::shared_ptr<ReceivedSegment> memory = view_.memory(segment);
+    const std::shared_ptr<UniqueFd> unmapped = view_.unmapped(segment);
+    lock.unlock();
+    if (part.data == nullptr) {
+      if (const Parts read = read_part(*unmapped, ref, part); read != Parts::kThere) return read;
+      continue;
+    }
+    reading_ = {};  // there is room for the mapping after all
+    memory->begin_lease(ref.location.offset + part.size);
+    auto* lease = new Lease{.link = shared_from_this(),
+                            .segment = std::move(memory),
+                            .location = ref.location.pack(),
+                            .bytes = part.size,
+                            .born = context_.received->forks()};
+    part.owner = std::shared_ptr<Lease>(lease, end_lease);
   }
-  return true;
+  return Parts::kThere;
+}
+
+// A piece of it, since a poll is short. Then its slab goes back.
+ShmLink::Parts ShmLink::read_part(const UniqueFd& fd, const Message::ArenaRef& ref, Part& part) {
+  if (!reading_.bytes) {
+    reading_.bytes.reset(new (std::nothrow) std::byte[part.size], std::default_delete<std::byte[]>());
+    reading_.done = 0;
+  }
+  ssize_t count = -1;
+  if (reading_.bytes) {
+    const uint64_t wanted = std::min(part.size - reading_.done, kBytesPerPoll);
+    count = pread(fd.get(), reading_.bytes.get() + reading_.done, wanted,
+                  static_cast<off_t>(ref.location.offset + reading_.done));
+    if (count < 0 && errno == EINTR) return Parts::kMoreToRead;
+  } else {
+    errno = ENOMEM;
+  }
+  if (count < 0) {
+    std::lock_guard lock(view_mutex_);
+    wants_memory_ = true;
+    short_of_room(sys::shortage_error("read shared memory of another process").message);
+    return Parts::kWait;
+  }
+  if (count == 0 && part.size != 0) {
+    wrong_ = "a part lies where there is nothing to be read";
+    return Parts::kWrong;
+  }
+  reading_.done += static_cast<uint64_t>(count);
+  if (reading_.done < part.size) return Parts::kMoreToRead;
+  part.data = reading_.bytes.get();
+  part.owner = std::exchange(reading_.bytes, nullptr);
+  end_lease(new Lease{shared_from_this(), nullptr, ref.location.pack(), part.size, context_.received->forks()});
+  return Parts::kThere;
 }
 
 // The segment was sent on the socket before the frame that needs it was published: it is there to be read, behind
 // whatever other control frames there are.
-bool ShmLink::wait_for_segment(uint32_t segment) {
-  for (;;) {
-    const bool readable = control_->readable();
+ShmLink::Parts ShmLink::wait_for_segment(uint32_t segment) {
+  for (int pumps = 0;; ++pumps) {
+    const bool readable = control_.readable();
     {
       std::lock_guard lock(view_mutex_);
-      if (view_.has(segment)) return true;
+      if (view_.has(segment)) return Parts::kThere;
+      if (view_.has_lost(segment)) return Parts::kWait;
     }
-    if (!readable || !control_->pump()) break;
+    if (!readable) return Parts::kWrong;
+    if (pumps == kPumpsPerSegment) return Parts::kMoreToRead;
+    control_.pump();
   }
-  std::lock_guard lock(view_mutex_);
-  return view_.has(segment);
 }
 
-// Any thread, from the destructor of a view: takes no lock that is held for long and never waits.
-void ShmLink::give_back_slab(uint64_t packed, uint64_t bytes) {
-  std::lock_guard lock(send_mutex_);
-  if (closed()) return;
-  released_.push_back(packed);
-  released_bytes_ += bytes;
-  has_released_.store(true, std::memory_order_relaxed);
-  if (released_bytes_ >= kReleasedBytesMax) flush_released();
+// Any thread, as the deleter of the last view: takes no lock and never waits.
+void ShmLink::end_lease(Lease* lease) {
+  if (in_forked_child()) return;  // it is the parent's
+  std::unique_ptr<Lease> owned(lease);
+  const std::shared_ptr<ShmLink> link = std::move(lease->link);
+  const std::shared_ptr<ReceivedSegment> segment = std::move(lease->segment);
+  if (segment) segment->end_lease();
+  lease->died = link->context_.received->forks();
+  if (link->closed() || link->ended_.push(std::move(owned)) < kReleasedBytesMax) return;
+  if (!link->send_mutex_.try_lock()) return link->look_again();
+  link->flush_released();
+  link->send_mutex_.unlock();
 }
 
-// With send_mutex_ held. Quiet: the peer sees it when it next looks at its rings, no wake-up is made for it.
+// With send_mutex_ held. Quiet: the peer sees it when it next looks at its rings, no wake-up is made for it. If it is much
+// and the peer idle, somewhat later one is: what it holds may be wanted by others.
 void ShmLink::flush_released() {
-  if (released_.empty() || closed() || !started_) return;
+  send_mutex_.assert_held();
+  if (ended_.empty() || closed() || !started_) return;
+  released_.clear();
+  if (producer_->all_taken()) released_quietly_ = 0;
+  ended_.take_all([this](std::unique_ptr<Lease> lease) {
+    if (lease->born != lease->died && context_.received->hold(lease, weak_from_this())) return;
+    released_.push_back(lease->location);
+    released_quietly_ += lease->bytes;
+  });
+  if (released_.empty()) return;
   FrameHeader header;
   header.kind = FrameKind::kReleased;
-  write_record(Outgoing{header, as_byte_span(released_.data(), released_.size() * sizeof(uint64_t)), {}}, {},
-               /*quiet=*/true);
+  const Outgoing outgoing{header, as_byte_span(released_.data(), released_.size() * sizeof(uint64_t)), {}};
+  write_record(outgoing, {}, record_size_of(outgoing, {}), /*quiet=*/true);
   auto& page = *static_cast<BellPage*>(bell_.page.get());
   const uint32_t index = producer_->consumer_bell();
   if (index != kNoBellIndex) page.ready[index / 64].fetch_or(uint64_t{1} << (index % 64), std::memory_order_seq_cst);
-  released_.clear();
-  released_bytes_ = 0;
-  has_released_.store(false, std::memory_order_relaxed);
+  if (released_quietly_ < kTellReleasedBytes || std::exchange(tell_armed_, true)) return;
+  context_.reactor.after(kTellReleasedAfterNs, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->tell_of_released();
+  });
+}
+
+void ShmLink::tell_of_released() {
+  std::lock_guard lock(send_mutex_);
+  tell_armed_ = false;
+  if (!closed() && started_ && !producer_->all_taken()) ring_peer();
 }
 
 void ShmLink::before_sleep() {
-  if (!has_released_.load(std::memory_order_relaxed)) return;
+  if (ended_.empty()) return;
   std::lock_guard lock(send_mutex_);
   flush_released();
+}
+
+// Those that a forked child had a part in, and has no more.
+void ShmLink::give_back(std::vector<std::unique_ptr<Lease>> leases) {
+  for (auto& lease : leases) {
+    lease->died = lease->born;
+    ended_.push(std::move(lease));
+  }
+  before_sleep();
 }
 
 void ShmLink::on_released(const Message& message) {
@@ -402,22 +624,81 @@ void ShmLink::on_released(const Message& message) {
   for (size_t at = 0; at + sizeof(uint64_t) <= message.body.size(); at += sizeof(uint64_t)) {
     uint64_t packed;
     std::memcpy(&packed, message.body.data() + at, sizeof packed);
-    const ArenaLocation location = ArenaLocation::unpack(packed);
-    auto lent = lent_.find(Slab{location.segment, location.offset, nullptr}.key());
+    auto lent = lent_.find(key_of(packed));
     if (lent == lent_.end()) continue;  // never lent to this peer: it lies, or the link was closed meanwhile
     context_.arena->release(lent->first);
     if (--lent->second == 0) lent_.erase(lent);
   }
 }
 
-void ShmLink::on_control_message(MessagePtr message, UniqueFd fd) {
-  if (message->header.kind != FrameKind::kSegment) {
-    sink_.on_control(*this, std::move(message));
-    return;
-  }
+// ---- Control ----
+
+// Whoever reads, with the lane locked. Segments are taken at once, since a leader may wait for one.
+SocketLane::Verdict ShmLink::on_control_read(SocketLane::Received& received) {
+  const FrameHeader& header = received.message->header;
+  if (header.kind != FrameKind::kSegment || header.method == kWanted) return SocketLane::Verdict::kDeliver;
+  if (header.method != kOffered || header.dest >= kArenaSegmentsMax) return SocketLane::Verdict::kMalformed;
+  const auto segment = static_cast<uint32_t>(header.dest);
   std::lock_guard lock(view_mutex_);
-  auto added = view_.add(static_cast<uint32_t>(message->header.dest), std::move(fd));
-  if (!added) log_line("a peer offered a bad arena segment: " + added.error().message);
+  if (received.fd_lost) {
+    if (!view_.lose(segment)) return SocketLane::Verdict::kMalformed;
+    if (!view_.has_lost(segment)) return SocketLane::Verdict::kDone;  // it has come already
+    errno = EMFILE;
+    short_of_room(sys::shortage_error("take shared memory of another process").message);
+    return SocketLane::Verdict::kDone;
+  }
+  const bool was_lost = view_.has_lost(segment);
+  if (!view_.add(segment, std::move(received.fd), *context_.received)) return SocketLane::Verdict::kMalformed;
+  if (was_lost) {
+    ask_after_ns_ = kAskAfterMinNs;
+    told_of_shortage_ = false;
+    look_again();
+  }
+  return SocketLane::Verdict::kDone;
+}
+
+void ShmLink::on_control_message(SocketLane::Received received) {
+  const FrameHeader& header = received.message->header;
+  if (closed()) return;
+  if (header.kind != FrameKind::kSegment) return sink_.on_control(*this, std::move(received.message));
+  on_segment_wanted(static_cast<uint32_t>(std::min<uint64_t>(header.dest, UINT32_MAX)));
+}
+
+// With view_mutex_ held.
+void ShmLink::short_of_room(const std::string& why) {
+  if (!std::exchange(told_of_shortage_, true)) log_line(why + "; messages wait until there is room");
+  ask_later();
+}
+
+// With view_mutex_ held.
+void ShmLink::ask_later() {
+  view_mutex_.assert_held();
+  if (std::exchange(ask_armed_, true)) return;
+  context_.reactor.after(ask_after_ns_, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->ask_for_segments();
+  });
+  ask_after_ns_ = std::min(2 * ask_after_ns_, kAskAfterMaxNs);
+}
+
+// Until all are there: the peer does not answer while it has other things to say.
+void ShmLink::ask_for_segments() {
+  if (closed()) return;
+  std::vector<uint32_t> lost;
+  {
+    std::lock_guard lock(view_mutex_);
+    ask_armed_ = false;
+    lost = view_.lost();
+    if (!lost.empty()) ask_later();
+    wants_memory_ = false;
+    look_again();
+  }
+  FrameHeader header;
+  header.kind = FrameKind::kSegment;
+  header.method = kWanted;
+  for (const uint32_t segment : lost) {
+    header.dest = segment;
+    send_control(Outgoing{header, {}, {}});
+  }
 }
 
 }  // namespace monarch

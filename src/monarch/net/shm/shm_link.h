@@ -1,15 +1,27 @@
 // The link between two processes of one host: a ring each way for data (net/shm/ring.h), the arena for large parts,
 // and a unix socket for control frames, arena segments and the end of the peer (EOF).
+//
+// Threads: poll() is the leader's, one at a time. A slab goes back without a lock. Locks, in this order: life, finish,
+// send, the control lane's, view; the sink is told things with none of them held. In a child of a user's fork() nothing
+// here does anything.
+//
+// A segment that the peer has offered and this process has no descriptor for is lost, and asked for again until it is
+// there; what lies in it, and what comes behind that, waits meanwhile. Control goes on. One that this process has no room
+// to map is read from, part by part (net/shm/arena_view.h).
 #pragma once
 
 #include <deque>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <unordered_map>
 
+#include "monarch/base/mutex.h"
 #include "monarch/loop/driver.h"
 #include "monarch/net/link.h"
 #include "monarch/net/shm/arena.h"
+#include "monarch/net/shm/arena_view.h"
+#include "monarch/net/shm/lease.h"
+#include "monarch/net/shm/received.h"
 #include "monarch/net/shm/ring.h"
 #include "monarch/net/socket_lane.h"
 
@@ -20,6 +32,8 @@ struct ShmContext {
   Reactor& reactor;
   Driver& driver;
   std::shared_ptr<Arena> arena;  // shared: slabs outlive links
+  std::shared_ptr<Received> received;  // shared: leases outlive links
+  int64_t room_limit_ns = 30'000'000'000;  // how long a message waits for descriptors or memory before it is lost
 };
 
 // The peer's bell, mapped here.
@@ -28,11 +42,32 @@ struct PeerBell {
   UniqueFd event_fd;
 };
 
+// A place for one more link's ring among those of this process (kBellRings), held while the link is being set up.
+class RingPlace {
+ public:
+  RingPlace() = default;
+  // kUnavailable: there is none.
+  static Result<RingPlace> take(Driver& driver);
+  RingPlace(RingPlace&& other) noexcept : driver_(std::exchange(other.driver_, nullptr)), index_(other.index_) {}
+  RingPlace& operator=(RingPlace&& other) noexcept;
+  ~RingPlace();
+
+  // Its index, from now on the caller's. Without a place: one that is free now, or kBellRings.
+  uint32_t fill(Driver& driver, Pollable& link);
+
+ private:
+  Driver* driver_ = nullptr;
+  uint32_t index_ = 0;
+};
+
 // Parts of at least this many bytes go through the arena (below, one copy in and one out of the cache-sized ring cost
 // less than the bookkeeping of a slab).
 inline constexpr uint64_t kArenaPartMin = 16 * 1024;
 
-class ShmLink final : public Link, public Pollable, public std::enable_shared_from_this<ShmLink> {
+class ShmLink final : public Link,
+                      public Pollable,
+                      public LeaseReturn,
+                      public std::enable_shared_from_this<ShmLink> {
  public:
   struct Setup {
     NodeId peer;
@@ -40,16 +75,15 @@ class ShmLink final : public Link, public Pollable, public std::enable_shared_fr
     Mapping rings;    // a RingPair
     PeerBell bell;
     UniqueFd socket;  // connected
+    RingPlace place{};
   };
 
-  // A link whose peer is not connected yet: what is sent waits until start() or fail().
+  // A link whose peer is not connected yet: what is sent waits until start(), or is dropped by peer_died().
   ShmLink(ShmContext context, LinkSink& sink, NodeId peer);
   ~ShmLink() override;
 
   // Any thread, once. Begins to carry frames.
   void start(Setup setup);
-  // Any thread, instead of start(): the peer cannot be reached. The sink hears on_closed.
-  void fail(const Error& why);
 
   bool send(const Outgoing& outgoing) override;
   bool send_control(const Outgoing& outgoing) override;
@@ -60,62 +94,97 @@ class ShmLink final : public Link, public Pollable, public std::enable_shared_fr
 
   bool poll() override;
   void before_sleep() override;
+  void give_back(std::vector<std::unique_ptr<Lease>> leases) override;
 
  private:
   struct Chunk {
     std::vector<std::byte> bytes;
     size_t written = 0;
   };
-  class Lease;
+  // What a kSegment frame says, in its `method`; `dest` is the segment's number.
+  enum SegmentWord : uint32_t {
+    kOffered = 0,  // a segment of the sender; its descriptor is beside the frame
+    kWanted = 1,   // one of the receiver: it was lost
+  };
+  enum class Offer : uint8_t { kNone, kQueued, kSent };
+  enum class Parts { kThere, kWait, kMoreToRead, kWrong };
+  static void end_lease(Lease* lease);
+  SocketLane::Events control_events();
   void drop_outbound();
   void place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locations);
+  void release_slabs(std::span<const uint64_t> locations);
   bool share_segment(uint32_t segment);
-  bool wait_for_segment(uint32_t segment);
-  void write_record(const Outgoing& outgoing, std::span<const uint64_t> locations, bool quiet);
-  void flush_overflow();
+  bool offer_segment(uint32_t segment);
+  void on_segment_wanted(uint32_t segment);
+  void write_record(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size, bool quiet);
+  void queue_record(std::vector<std::byte> record);
+  bool flush_overflow();
   void ring_peer();
+  void look_again();
   bool drain(bool* more);
-  bool receive_arena_parts(Message& message);
-  void give_back_slab(uint64_t packed, uint64_t bytes);
+  Parts receive_arena_parts(Message& message);
+  Parts wait_for_segment(uint32_t segment);
+  Parts read_part(const UniqueFd& fd, const Message::ArenaRef& ref, Part& part);
   void flush_released();
+  void tell_of_released();
   void on_released(const Message& message);
-  void on_control_message(MessagePtr message, UniqueFd fd);
+  SocketLane::Verdict on_control_read(SocketLane::Received& received);
+  void on_control_message(SocketLane::Received received);
+  void short_of_room(const std::string& why);
+  void ask_later();
+  bool has_waited_long();
+  void lose(Message& message);
+  void ask_for_segments();
   void finish(const Error& why);
   void release_memory();
 
   ShmContext context_;
   LinkSink& sink_;
 
-  std::mutex life_mutex_;  // start() against close()
-  std::mutex send_mutex_;
+  Mutex life_mutex_{LockRank::kLinkLife};
+
+  Mutex finish_mutex_{LockRank::kShmLinkFinish};
+  bool finished_ = false;
+  Error gone_why_;
+  std::atomic<bool> peer_gone_{false};
+  std::atomic<bool> torn_down_{false};
+
+  Mutex send_mutex_{LockRank::kShmLinkSend};
   bool started_ = false;
   Mapping rings_;
   PeerBell bell_;
   std::optional<RingProducer> producer_;
   std::deque<Chunk> overflow_;
   std::atomic<uint64_t> backlog_{0};
-  enum class Offer : uint8_t { kNone, kQueued, kSent };
   std::vector<Offer> offered_segments_;
   std::unordered_map<uint64_t, uint32_t> lent_;  // slab key -> times lent to this peer
-  std::vector<uint64_t> released_;               // slabs of the peer that are done with here
-  uint64_t released_bytes_ = 0;
-  std::atomic<bool> has_released_{false};
+  std::vector<uint64_t> released_;               // where ended_ were: kept for its memory
+  uint64_t released_quietly_ = 0;                // bytes that the peer may not have seen to be back
+  bool tell_armed_ = false;
+
+  EndedLeases ended_;  // slabs of the peer that are done with here
 
   // The leader's.
   std::optional<RingConsumer> consumer_;
-  RecordAssembler assembler_;
-  std::string bad_part_;
-  uint32_t bell_index_ = kNoBellIndex;
+  RecordAssembler assembler_{ArenaParts::kAllowed};
+  MessagePtr waiting_;  // for a segment that was lost, or memory
+  int64_t waiting_since_ns_ = 0;  // 0: it does not wait for room here
+  struct {
+    std::shared_ptr<std::byte> bytes;  // shared: with the part, when all of it is here
+    uint64_t done = 0;
+  } reading_;  // the part of waiting_ that is being read from a segment without a mapping
+  std::string wrong_;
+  std::atomic<bool> polling_{false};
+  std::atomic<uint32_t> bell_index_{kNoBellIndex};
 
-  std::mutex view_mutex_;
+  Mutex view_mutex_{LockRank::kShmLinkView};
   ArenaView view_;
+  int64_t ask_after_ns_;
+  bool ask_armed_ = false;
+  bool wants_memory_ = false;  // the leader does, to read a part
+  bool told_of_shortage_ = false;
 
-  std::unique_ptr<SocketLane> control_;
-  std::atomic<bool> torn_down_{false};
-  std::atomic<bool> peer_gone_{false};
-  std::mutex finish_mutex_;
-  bool finished_ = false;
-  Error gone_why_;
+  SocketLane control_;
 };
 
 }  // namespace monarch

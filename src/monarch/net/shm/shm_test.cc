@@ -1,13 +1,19 @@
-// The pieces of the shared-memory link by themselves: sealed memory, arena, ring.
+// The pieces of the shared-memory link by themselves: sealed memory, the view of an arena, the ring.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <random>
 #include <thread>
 
-#include "monarch/net/shm/arena.h"
+#include "monarch/base/system.h"
+#include "monarch/net/shm/arena_view.h"
+#include "monarch/net/shm/lease.h"
+#include "monarch/net/shm/own_bell.h"
 #include "monarch/net/shm/ring.h"
+#include "monarch/net/shm/shm_link.h"
 
 namespace monarch {
 namespace {
@@ -26,96 +32,97 @@ TEST(SharedMemory, CannotBeTruncatedAndUnsealedIsRefused) {
   EXPECT_FALSE(map_shared_memory(-1, 0).ok());
 }
 
-TEST(Arena, SlabsNeverOverlapAndHoldWhatWasAskedFor) {
-  Arena arena(uint64_t{512} << 20);
-  std::mt19937 random(3);
-  struct Held {
-    Slab slab;
-    uint64_t size;
-    std::byte mark;
-  };
-  std::vector<Held> held;
-  for (int i = 0; i < 4000; ++i) {
-    if (held.size() > 60 || (random() % 3 == 0 && !held.empty())) {
-      std::swap(held[random() % held.size()], held.back());
-      const Held& last = held.back();
-      ASSERT_EQ(last.slab.data[0], last.mark);
-      ASSERT_EQ(last.slab.data[last.size - 1], last.mark);
-      ASSERT_TRUE(arena.release(last.slab.key()));
-      held.pop_back();
-      continue;
-    }
-    const uint64_t size = 1 + random() % (1u << (random() % 22));
-    auto slab = arena.allocate(size);
-    ASSERT_TRUE(slab.has_value());
-    const auto mark = static_cast<std::byte>(i);
-    slab->data[0] = slab->data[size - 1] = mark;
-    held.push_back({*slab, size, mark});
+// Who rings it is a reactor, perhaps.
+TEST(OwnBell, OfAPeerIsAnEventfdAtWhichNobodyWaits) {
+  OwnBell own = OwnBell::make().value();
+  const auto taken = [&](UniqueFd event) { return OwnBell::of_peer(sys::duplicate(own.page_fd.get()), std::move(event)); };
+  EXPECT_TRUE(taken(sys::duplicate(own.event_fd.get())).ok());
+  UniqueFd pipe[2];
+  ASSERT_TRUE(sys::make_pipe(pipe, O_NONBLOCK));
+  UniqueFd waits(eventfd(0, EFD_CLOEXEC));
+  for (UniqueFd* wrong : {&pipe[1], &waits}) {
+    auto refused = taken(std::move(*wrong));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kMalformed);
   }
-  for (const Held& last : held) {
-    ASSERT_EQ(last.slab.data[last.size - 1], last.mark);
-    ASSERT_TRUE(arena.release(last.slab.key()));
-  }
-  EXPECT_EQ(arena.bytes_held(), 0u);
-}
-
-TEST(Arena, WastesAtMostAQuarter) {
-  Arena arena(uint64_t{1} << 30);
-  for (uint64_t size = 4096; size < 3'000'000; size += size / 7 + 13) {
-    auto slab = arena.allocate(size);
-    ASSERT_TRUE(slab.has_value());
-    EXPECT_GE(arena.bytes_held(), size);
-    EXPECT_LE(arena.bytes_held(), size + size / 4 + 1) << size;
-    arena.release(slab->key());
-  }
-}
-
-TEST(Arena, UsesAFreedSlabAgain) {
-  Arena arena(uint64_t{256} << 20);
-  auto first = arena.allocate(1 << 20);
-  arena.release(first->key());
-  auto second = arena.allocate((1 << 20) - 100);
-  EXPECT_EQ(second->key(), first->key());
-}
-
-TEST(Arena, KeepsToItsCapAndSaysWhenItIsFull) {
-  Arena arena(1 << 20);
-  EXPECT_FALSE(arena.allocate(2 << 20).has_value());
-  EXPECT_FALSE(arena.allocate(UINT64_MAX).has_value());
-  std::vector<Slab> slabs;
-  while (auto slab = arena.allocate(64 * 1024)) slabs.push_back(*slab);
-  EXPECT_EQ(slabs.size(), 16u);
-  EXPECT_LE(arena.bytes_reserved(), uint64_t{1} << 20);
-  arena.release(slabs.back().key());
-  EXPECT_TRUE(arena.allocate(40 * 1024).has_value()) << "a larger free slab does when there is no room for a new one";
-}
-
-TEST(Arena, CountsHoldersAndIgnoresLies) {
-  Arena arena(1 << 20);
-  auto slab = arena.allocate(5000);
-  arena.hold(slab->key());
-  EXPECT_TRUE(arena.release(slab->key()));
-  EXPECT_GT(arena.bytes_held(), 0u);
-  EXPECT_TRUE(arena.release(slab->key()));
-  EXPECT_EQ(arena.bytes_held(), 0u);
-  EXPECT_FALSE(arena.release(slab->key()));
-  EXPECT_FALSE(arena.release(12345));
 }
 
 TEST(ArenaView, ResolvesOnlyWhatLiesInside) {
   ArenaView view;
+  Reactor reactor;
+  Received received(reactor);
   auto fd = make_shared_memory("test", 8192);
-  ASSERT_TRUE(view.add(3, std::move(*fd)).ok());
-  EXPECT_FALSE(view.add(3, std::move(*make_shared_memory("test", 8192))).ok());
-  EXPECT_FALSE(view.add(1 << 20, std::move(*make_shared_memory("test", 8192))).ok());
-  EXPECT_FALSE(view.add(4, UniqueFd()).ok());
-  EXPECT_NE(view.resolve({3, false, 0}, 8192), nullptr);
-  EXPECT_NE(view.resolve({3, false, 8192}, 0), nullptr);
-  EXPECT_EQ(view.resolve({3, false, 1}, 8192), nullptr);
-  EXPECT_EQ(view.resolve({3, false, 8193}, 0), nullptr);
-  EXPECT_EQ(view.resolve({3, false, 0}, UINT64_MAX), nullptr);
-  EXPECT_EQ(view.resolve({2, false, 0}, 1), nullptr);
-  EXPECT_EQ(view.resolve({99, false, 0}, 1), nullptr);
+  ASSERT_TRUE(view.add(3, std::move(*fd), received).ok());
+  EXPECT_FALSE(view.add(3, std::move(*make_shared_memory("test", 8192)), received).ok());
+  EXPECT_FALSE(view.add(1 << 20, std::move(*make_shared_memory("test", 8192)), received).ok());
+  EXPECT_FALSE(view.add(4, UniqueFd(), received).ok());
+  EXPECT_NE(view.resolve({3, false, 0}, 8192, received), nullptr);
+  EXPECT_NE(view.resolve({3, false, 8192}, 0, received), nullptr);
+  EXPECT_EQ(view.resolve({3, false, 1}, 8192, received), nullptr);
+  EXPECT_EQ(view.resolve({3, false, 8193}, 0, received), nullptr);
+  EXPECT_EQ(view.resolve({3, false, 0}, UINT64_MAX, received), nullptr);
+  EXPECT_EQ(view.resolve({2, false, 0}, 1, received), nullptr);
+  EXPECT_EQ(view.resolve({99, false, 0}, 1, received), nullptr);
+}
+
+TEST(ArenaView, RemembersWhatItCouldNotTakeUntilItIsThere) {
+  ArenaView view;
+  Reactor reactor;
+  Received received(reactor);
+  ASSERT_TRUE(view.lose(2).ok());
+  EXPECT_TRUE(view.has_lost(2));
+  EXPECT_FALSE(view.has(2));
+  EXPECT_EQ(view.lost(), std::vector<uint32_t>{2});
+  ASSERT_TRUE(view.add(2, std::move(*make_shared_memory("test", 8192)), received).ok());
+  EXPECT_TRUE(view.lost().empty());
+  std::byte* const there = view.resolve({2, false, 0}, 8192, received);
+  EXPECT_NE(there, nullptr);
+  // It was asked for twice, perhaps.
+  EXPECT_TRUE(view.add(2, std::move(*make_shared_memory("test", 4096)), received).ok());
+  EXPECT_TRUE(view.lose(2).ok());
+  EXPECT_TRUE(view.lost().empty());
+  EXPECT_EQ(view.resolve({2, false, 0}, 8192, received), there);
+  ASSERT_TRUE(view.add(3, std::move(*make_shared_memory("test", 8192)), received).ok());
+  EXPECT_FALSE(view.lose(3).ok()) << "it was never lost";
+  EXPECT_FALSE(view.lose(1 << 20).ok());
+}
+
+TEST(ArenaView, KeepsTheDescriptorOfWhatItCannotMapAndTriesAgainWhenItIsUsed) {
+  ArenaView view;
+  Reactor reactor;
+  Received received(reactor);
+  UniqueFd segment = std::move(*make_shared_memory("test", 8192));
+  sys::fail_nth(1);
+  ASSERT_TRUE(view.add(2, std::move(segment), received).ok());
+  EXPECT_TRUE(view.has(2));
+  EXPECT_TRUE(view.lost().empty());
+  EXPECT_NE(view.unmapped(2), nullptr);
+  EXPECT_FALSE(view.contains({2, false, 1}, 8192));
+  sys::fail_nth(1);
+  EXPECT_EQ(view.resolve({2, false, 0}, 8192, received), nullptr);
+  sys::fail_nth(0);
+  EXPECT_NE(view.resolve({2, false, 0}, 8192, received), nullptr);
+  EXPECT_EQ(view.unmapped(2), nullptr);
+}
+
+TEST(EndedLeases, GivesEachBackOnceWhoeverPushesMeanwhile) {
+  EndedLeases ended;
+  constexpr uint64_t kEach = 20'000;
+  std::vector<std::thread> threads;
+  std::atomic<int> running{3};
+  for (uint64_t t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 0; i < kEach; ++i) {
+        ended.push(std::unique_ptr<Lease>(new Lease{nullptr, nullptr, t * kEach + i, 3, 0}));
+      }
+      --running;
+    });
+  }
+  std::vector<int> seen(3 * kEach);
+  while (running != 0 || !ended.empty()) ended.take_all([&](std::unique_ptr<Lease> lease) { ++seen[lease->location]; });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<int64_t>(seen.size()));
+  EXPECT_EQ(ended.bytes(), 0u);
 }
 
 TEST(Ring, CarriesAStreamBetweenTwoThreadsRoundItsEnd) {

@@ -3,9 +3,8 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <vector>
 
+#include "monarch/base/mutex.h"
 #include "monarch/net/link.h"
 #include "monarch/net/socket_lane.h"
 
@@ -13,30 +12,29 @@ namespace monarch {
 
 class UnixLink final : public Link, public std::enable_shared_from_this<UnixLink> {
  public:
-  UnixLink(Reactor& reactor, LinkSink& sink, NodeId peer) : Link(peer), reactor_(reactor), sink_(sink) {}
-  ~UnixLink() override { close(); }
+  UnixLink(Reactor& reactor, LinkSink& sink, NodeId peer);
+  ~UnixLink() override;
 
   // Any thread, once: the connected sockets. What was sent before waits until now.
   void start(UniqueFd data, UniqueFd control);
-  // Any thread, instead of start(): the peer cannot be reached.
-  void fail(const Error& why) { finish(why); }
 
   bool send(const Outgoing& outgoing) override;
   bool send_control(const Outgoing& outgoing) override;
   void peer_died(const Error& why) override;
   void close() override;
-  uint64_t backlog() const override;
+  uint64_t backlog() const override { return data_.backlog(); }
   std::string_view transport() const override { return "unix"; }
 
  private:
+  SocketLane::Events data_events();
+  SocketLane::Events control_events();
   void finish(const Error& why);
 
   Reactor& reactor_;
   LinkSink& sink_;
-  mutable std::mutex mutex_;
-  std::vector<MessagePtr> early_;  // sent before start()
-  std::unique_ptr<SocketLane> data_;
-  std::unique_ptr<SocketLane> control_;
+  SocketLane data_;
+  SocketLane control_;
+  Mutex finish_mutex_{LockRank::kUnixLink};
   bool finished_ = false;
 };
 

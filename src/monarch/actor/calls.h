@@ -1,0 +1,64 @@
+// The calls that a node waits for: each has a slot, whose token travels with the request and comes back with the answer,
+// and perhaps a deadline. Any thread; every answer, failure and deadline of a call ends in here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "monarch/actor/deadlines.h"
+#include "monarch/base/ids.h"
+#include "monarch/base/mutex.h"
+#include "monarch/net/message.h"
+#include "monarch/wire/failure.h"
+
+namespace monarch {
+
+class Driver;
+class PendingCall;
+
+class Calls {
+ public:
+  Calls(Driver& driver, Timers& timers);
+
+  // The token for `call`. From `deadline_ns` on (0: never) its ranks that have not answered are filled with
+  // make_expired().
+  uint64_t open(std::shared_ptr<PendingCall> call, int64_t deadline_ns);
+  // Fills the slot of `rank`; an answer to a call that has ended, by its deadline too, is dropped.
+  void answer(uint64_t token, uint32_t rank, MessagePtr reply);
+  // Fills every slot that is owed by one of these nodes with that failure.
+  void fail_owed(const std::function<bool(NodeId)>& owed_by, const Failure& why);
+
+ private:
+  struct Slot {
+    uint32_t generation = 1;
+    int64_t deadline_ns = 0;  // 0: none
+    std::shared_ptr<PendingCall> call;
+  };
+  Slot find(uint64_t token);  // without a call: it has ended
+  void expire(uint64_t token);
+  void fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply);
+
+  Driver& driver_;
+  Clock& clock_;
+  Mutex mutex_{LockRank::kNodeCalls};
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_slots_;
+  Deadlines deadlines_;
+};
+
+// What a call past its deadline is answered with (see Node::cast).
+MessagePtr make_expired(uint64_t token, uint32_t rank, std::string_view text);
+
+// The failure that a rank gets whose process is gone, or that cannot be asked.
+MessagePtr make_failure(uint64_t token, uint32_t rank, const Failure& why);
+
+// Of a kReplyFailed or kUndeliverable, or what a port passes on as one: what has failed.
+Failure failure_of(const Message& message);
+
+// The words of an answer: of a kReplyFailed those of its failure, else its body.
+std::string reply_text(const Message& reply);
+
+}  // namespace monarch

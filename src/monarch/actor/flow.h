@@ -1,0 +1,27 @@
+// Who has asked this node to hold back (actor/inflow.h says why and when). Any thread.
+#pragma once
+
+#include <atomic>
+#include <unordered_set>
+
+#include "monarch/base/ids.h"
+#include "monarch/base/mutex.h"
+
+namespace monarch {
+
+class Flow {
+ public:
+  // The actor has too much waiting, or room again.
+  void set_held(const ActorId& actor, bool held);
+  // One that is held is sent nothing one-way.
+  bool is_held(const ActorId& actor) const;
+  // The dead hold nobody.
+  void forget_node(NodeId node);
+
+ private:
+  mutable Mutex mutex_{LockRank::kNodeFlow};
+  std::unordered_set<ActorId> held_;
+  std::atomic<bool> any_{false};
+};
+
+}  // namespace monarch

@@ -1,0 +1,115 @@
+// How the nodes that this one talks to are reached, and which of them are dead. Any thread.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "monarch/actor/recent.h"
+#include "monarch/base/ids.h"
+#include "monarch/base/mutex.h"
+#include "monarch/wire/failure.h"
+#include "monarch/base/result.h"
+#include "monarch/net/peer.h"
+
+namespace monarch {
+
+class Link;
+
+class Routes {
+ public:
+  // Of how many dead nodes it is remembered that they are dead, and of what. An older one is asked for again: its dial is
+  // refused, since no id is ever used twice, and so it is declared dead once more.
+  static constexpr size_t kDeadMax = 4096;
+  // How many one-way messages wait for what their node, whose link has broken, has died of.
+  static constexpr size_t kUnsentMax = 100'000;
+
+  // Makes a link to a node that there is none to; null: it cannot be reached.
+  using Dial = std::function<std::shared_ptr<Link>(NodeId)>;
+  explicit Routes(Dial dial, size_t dead_max = kDeadMax) : dial_(std::move(dial)), dead_(dead_max) {}
+
+  // shared_ptr: frames under way keep their link. False: its node is held for dead, and is to be told so by the link's end.
+  [[nodiscard]] bool add(std::shared_ptr<Link> link);
+  // The link to `node`, made if need be; null if the node is down or cannot be reached, or when all are closed.
+  std::shared_ptr<Link> find(NodeId node);
+  std::vector<std::shared_ptr<Link>> links() const;
+  // A link has ended. kReport: what its node has died of is to be told. kGiveUp: nothing is known of its node, but what
+  // waits for it waits in vain.
+  PeerAction link_ended(const Link& link, const Error& why);
+  // From now on there is no route to anywhere. Returns all links.
+  std::vector<std::shared_ptr<Link>> close();
+  bool closing() const;
+
+  // ---- Through others ----
+  static constexpr size_t kGatewaysMax = 100'000;
+
+  // What goes between two nodes goes one way in each direction, for good: who changes it lets messages overtake others.
+
+  // find(node) gives the link to `gateway` from now on, unless there is a way to `node`. A link that comes from `node`
+  // later is only listened to.
+  void set_gateway(NodeId node, NodeId gateway);
+  // A frame of `node` has come through `gateway`, which is the way to it if there is no other. False: not to be
+  // believed, since `node` comes in another way (it has dialled this node, or come through another one), or too many
+  // come so.
+  bool hear_through(NodeId node, NodeId gateway);
+  // Whether it is reached, or heard, through that one.
+  bool is_behind(NodeId node, NodeId gateway) const;
+  // All those; they are so no more.
+  std::vector<NodeId> take_behind(NodeId gateway);
+  // These two talk through this node. Who does so with `node`, which is forgotten.
+  void note_forwarded(NodeId a, NodeId b);
+  std::vector<NodeId> take_forwarded(NodeId node);
+
+  // ---- The dead ----
+  // A one-way message that could not be sent: its sender is told when it is known what the node died of.
+  struct Unsent {
+    ActorIndex sender;
+    ActorId dest;
+  };
+  // False: its sender is to be told now; `*why`.
+  bool keep_unsent(const Unsent& message, Failure* why);
+
+  std::vector<Unsent> take_unsent(NodeId node);
+
+  // The first reason stays. Null: it was down already; else what could not be sent to it.
+  std::optional<std::vector<Unsent>> mark_down(NodeId node, FailurePtr reason);
+  FailurePtr why_down(NodeId node) const;  // null: it is not
+  // One relaxed load, for what is asked with every frame.
+  bool any_down() const { return any_down_.load(std::memory_order_relaxed); }
+  // Whether whoever may have created this actor is dead.
+  bool creator_is_down(ActorIndex index, std::string* reason) const;
+
+ private:
+  struct Reach {
+    Peer peer;
+    std::shared_ptr<Link> link;  // that is sent on; null: none at present
+    bool has_dialled = false;    // so it speaks for itself; whom only this node has dialled may have had a way before
+  };
+  struct Gateways {
+    NodeId to = 0;
+    NodeId from = 0;  // 0: not known yet
+  };
+  std::vector<std::shared_ptr<Link>> take_dead_links();  // mutex_ held
+  std::vector<Unsent> take_unsent_locked(NodeId node);
+
+  const Dial dial_;
+  mutable Mutex mutex_{LockRank::kNodeRoutes};
+  std::unordered_map<NodeId, Reach> routes_;
+  std::vector<std::shared_ptr<Link>> all_links_;  // also those that only receive
+  Recent<NodeId, FailurePtr> dead_;
+  std::set<NodeId> dead_ids_;  // those of dead_, ordered, so that a creator can be found by an index
+  std::unordered_map<NodeId, Gateways> gateways_;
+  std::set<std::pair<NodeId, NodeId>> forwarded_;  // each pair both ways round
+  std::vector<Unsent> unsent_;
+  std::atomic<bool> any_down_{false};
+  bool any_given_up_ = false;
+  bool closing_ = false;
+};
+
+}  // namespace monarch

@@ -1,0 +1,90 @@
+#include "monarch/actor/routes.h"
+
+#include <gtest/gtest.h>
+
+#include "monarch/testing/sim_world.h"
+
+namespace monarch::testing {
+namespace {
+
+struct NoSink final : LinkSink {
+  void on_frame(Link&, MessagePtr) override {}
+  void on_control(Link&, MessagePtr) override {}
+  void on_closed(Link&, const Error&) override {}
+};
+
+struct RoutesTest : ::testing::Test {
+  std::shared_ptr<Link> dial(NodeId node) {
+    ++dialled;
+    return sim.connect(1, sink, node, sink).first;
+  }
+  SimWorld sim{1};
+  NoSink sink;
+  int dialled = 0;
+  Routes routes{[this](NodeId node) { return dial(node); }, 3};  // remembers three of the dead
+};
+
+TEST_F(RoutesTest, DialsOnceAndNeverTheDead) {
+  const auto link = routes.find(7);
+  EXPECT_EQ(routes.find(7), link);
+  EXPECT_EQ(dialled, 1);
+  EXPECT_TRUE(routes.mark_down(7, std::make_shared<Failure>("killed")));
+  EXPECT_FALSE(routes.mark_down(7, std::make_shared<Failure>("again")));
+  EXPECT_EQ(routes.find(7), nullptr);
+  std::string why;
+  ASSERT_NE(routes.why_down(7), nullptr);
+  why = routes.why_down(7)->text();
+  EXPECT_EQ(why, "killed");
+}
+
+TEST_F(RoutesTest, RefusesALinkFromOneThatIsDeadHere) {
+  EXPECT_TRUE(routes.add(dial(7)));
+  routes.mark_down(7, std::make_shared<Failure>("killed"));
+  EXPECT_FALSE(routes.add(dial(7)));
+  EXPECT_EQ(routes.links().size(), 1u);
+}
+
+// The table of the dead is bounded. One that it has forgotten is not sent on to on a link that has ended, which would
+// tell nobody: it is dialled again, and refused.
+TEST_F(RoutesTest, ADeadNodeThatIsForgottenIsDialledAgain) {
+  const auto link = routes.find(7);
+  link->close();
+  for (NodeId node = 7; node < 7 + 4; ++node) routes.mark_down(node, std::make_shared<Failure>("killed"));
+  EXPECT_EQ(routes.why_down(7), nullptr);
+  EXPECT_NE(routes.why_down(8), nullptr);
+  const auto again = routes.find(7);
+  EXPECT_NE(again, link);
+  EXPECT_EQ(dialled, 2);
+}
+
+TEST_F(RoutesTest, FindsADeadCreatorByAnIndexOfItsActors) {
+  std::string why;
+  EXPECT_FALSE(routes.creator_is_down(actor_index(1000, 20), &why));
+  routes.mark_down(1000, std::make_shared<Failure>("killed"));
+  routes.mark_down(kNumberMax * 3, std::make_shared<Failure>("another"));
+  EXPECT_TRUE(routes.creator_is_down(actor_index(1000, 20), &why));
+  EXPECT_EQ(why, "killed");
+  EXPECT_FALSE(routes.creator_is_down(999, &why));
+  EXPECT_FALSE(routes.creator_is_down(kNumberMax * 2, &why));
+  EXPECT_TRUE(routes.creator_is_down(kNumberMax * 3 + kFirstNumber, &why));
+  routes.mark_down(kIdMask, std::make_shared<Failure>("the last"));
+  EXPECT_TRUE(routes.creator_is_down(actor_index(kIdMask, kFirstNumber), &why));
+  EXPECT_EQ(why, "the last");
+  routes.mark_down(kNumberMax * 5, std::make_shared<Failure>("one more"));
+  routes.mark_down(kNumberMax * 7, std::make_shared<Failure>("and another"));
+  EXPECT_FALSE(routes.creator_is_down(kNumberMax * 3 + kFirstNumber, &why)) << "forgotten, and " << why;
+}
+
+TEST_F(RoutesTest, WhatCouldNotBeSentWaitsForTheReasonAndIsBounded) {
+  routes.find(7);
+  Failure why;
+  EXPECT_FALSE(routes.keep_unsent({1, {8, 20}}, &why)) << "there is no route";
+  for (size_t i = 0; i < Routes::kUnsentMax; ++i) ASSERT_TRUE(routes.keep_unsent({1, {7, 20}}, &why));
+  EXPECT_FALSE(routes.keep_unsent({1, {7, 20}}, &why));
+  EXPECT_EQ(routes.mark_down(7, std::make_shared<Failure>("killed"))->size(), Routes::kUnsentMax);
+  EXPECT_FALSE(routes.keep_unsent({1, {7, 20}}, &why));
+  EXPECT_EQ(why.text(), "killed");
+}
+
+}  // namespace
+}  // namespace monarch::testing

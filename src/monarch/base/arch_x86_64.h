@@ -1,0 +1,26 @@
+// See base/arch.h.
+#pragma once
+
+#include <emmintrin.h>
+
+#include <cstdint>
+
+namespace monarch::arch {
+
+inline void pause() { __builtin_ia32_pause(); }
+
+inline uint64_t ticks() { return __builtin_ia32_rdtsc(); }
+
+constexpr uint64_t ticks_per_us() { return 2'500; }
+
+inline void prefetch(const void* from) { _mm_prefetch(static_cast<const char*>(from), _MM_HINT_T0); }
+
+inline void stream_line(void* to, const void* from) {
+  __m128i line[4];
+  for (int i = 0; i < 4; ++i) line[i] = _mm_loadu_si128(static_cast<const __m128i*>(from) + i);
+  for (int i = 0; i < 4; ++i) _mm_stream_si128(static_cast<__m128i*>(to) + i, line[i]);
+}
+
+inline void stream_fence() { _mm_sfence(); }
+
+}  // namespace monarch::arch

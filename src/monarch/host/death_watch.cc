@@ -1,0 +1,306 @@
+#include "monarch/host/death_watch.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "monarch/base/log.h"
+
+namespace monarch {
+
+namespace {
+
+Outgoing notice_of(FrameKind kind, NodeId node, const std::string& body) {
+  Outgoing notice{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
+  notice.header.kind = kind;
+  notice.header.dest = node;
+  return notice;
+}
+
+}  // namespace
+
+DeathWatch::DeathWatch(Reactor& reactor, Node& node, Hooks hooks)
+    : reactor_(reactor), node_(node), hooks_(std::move(hooks)), deaths_(node.id()) {}
+
+// ---- Who is who ----
+
+void DeathWatch::set_parent(NodeId parent, Failure why) {
+  std::lock_guard lock(mutex_);
+  parent_ = parent;
+  deaths_.set_parent(parent, std::move(why));
+}
+
+void DeathWatch::add_child(NodeId node, NodeId owner, Failure who, uint32_t last_lines) {
+  {
+    std::lock_guard lock(mutex_);
+    deaths_.add_child(node, owner, std::move(who), last_lines);
+  }
+  on_hosts(node_.id(), node);
+}
+
+void DeathWatch::add_neighbour(NodeId node, bool believed) {
+  std::lock_guard lock(mutex_);
+  deaths_.add_neighbour(node, believed);
+}
+
+void DeathWatch::add_hosted(const std::vector<NodeId>& nodes, NodeId host) {
+  Deaths::Actions actions;
+  {
+    std::lock_guard lock(mutex_);
+    for (NodeId node : nodes) deaths_.add_hosted(node, host, reactor_.now_ns(), actions);
+    arm();
+  }
+  run(std::move(actions));
+}
+
+void DeathWatch::on_hosts(NodeId from, NodeId node) {
+  if (from != node_.id()) {
+    if (!is_child(from)) return;
+    add_hosted({node}, from);
+  }
+  if (parent_ == 0) return;
+  if (const auto link = node_.route(parent_)) link->send_control(notice_of(FrameKind::kHosts, node, ""));
+}
+
+bool DeathWatch::stop_asked(NodeId node, const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  return deaths_.stop_asked(node, reason);
+}
+
+bool DeathWatch::is_child(NodeId node) const {
+  std::lock_guard lock(mutex_);
+  return deaths_.is_child(node);
+}
+
+int64_t DeathWatch::pid_of(NodeId node) const {
+  std::lock_guard lock(mutex_);
+  return deaths_.pid_of(node);
+}
+
+FailurePtr DeathWatch::why_down(NodeId node) const {
+  std::lock_guard lock(mutex_);
+  return deaths_.why_down(node);
+}
+
+// ---- What happens ----
+
+void DeathWatch::started(NodeId node, int64_t pid) {
+  std::lock_guard lock(mutex_);
+  deaths_.started(node, pid);
+}
+
+void DeathWatch::exited(NodeId node, const ExitStatus& status) {
+  feed({.kind = Deaths::EventKind::kExited, .node = node, .status = status});
+}
+
+void DeathWatch::not_started(NodeId node, const std::string& why) {
+  feed({.kind = Deaths::EventKind::kNotStarted, .node = node, .text = why});
+}
+
+void DeathWatch::link_lost(NodeId node, const Error& why) {
+  feed({.kind = Deaths::EventKind::kLinkLost, .node = node, .text = why.message});
+}
+
+void DeathWatch::way_lost(NodeId node, FailurePtr failure) {
+  feed({.kind = Deaths::EventKind::kWayLost, .node = node, .failure = std::move(failure)});
+}
+
+void DeathWatch::noticed(NodeId from, NodeId node, FailurePtr failure) {
+  feed({.kind = Deaths::EventKind::kNoticed, .node = node, .from = from, .failure = std::move(failure)});
+}
+
+void DeathWatch::known(NodeId node, Failure failure) {
+  failure.node = node;
+  feed({.kind = Deaths::EventKind::kNoticed, .node = node, .from = node_.id(),
+        .failure = std::make_shared<Failure>(std::move(failure))});
+}
+
+void DeathWatch::feed(const Deaths::Event& event) {
+  Deaths::Actions actions;
+  {
+    std::lock_guard lock(mutex_);
+    deaths_.handle(reactor_.now_ns(), event, actions);
+    arm();
+  }
+  run(std::move(actions));
+}
+
+void DeathWatch::tick() {
+  Deaths::Actions actions;
+  {
+    std::lock_guard lock(mutex_);
+    armed_ns_ = INT64_MAX;
+    deaths_.tick(reactor_.now_ns(), actions);
+    arm();
+  }
+  run(std::move(actions));
+}
+
+// A tick too many does nothing, so an earlier timer is not taken back.
+void DeathWatch::arm() {
+  const int64_t next_ns = deaths_.next_ns();
+  if (next_ns >= armed_ns_) return;
+  armed_ns_ = next_ns;
+  reactor_.after(std::max<int64_t>(next_ns - reactor_.now_ns(), 0), [this] { tick(); });
+}
+
+void DeathWatch::inquire(NodeId node) {
+  if (parent_ == 0) return;
+  if (const auto link = node_.route(parent_)) link->send_control(notice_of(FrameKind::kWhyDown, node, ""));
+}
+
+// What is not known here, those above may know; their word comes to everybody below.
+void DeathWatch::answer_inquiry(Link& link, NodeId node) {
+  if (!is_child(link.peer())) return;
+  FailurePtr why;
+  {
+    std::lock_guard lock(mutex_);
+    why = deaths_.why_down(node);
+  }
+  if (!why) return inquire(node);
+  link.send_control(notice_of(FrameKind::kNodeDown, node, why->encoded()));
+}
+
+// ---- What is to be done ----
+
+void DeathWatch::run(Deaths::Actions actions) {
+  if (actions.empty()) return;
+  for (const Deaths::Action& action : actions) {
+    if (action.kind == Deaths::ActionKind::kDeclare) node_.node_down(action.node, action.failure);
+    // Then it is down when this returns.
+    if (action.kind == Deaths::ActionKind::kEndLinks && open_links(action.node).empty()) {
+      feed({.kind = Deaths::EventKind::kNoLinks, .node = action.node});
+    }
+  }
+  reactor_.post([this, actions = std::move(actions)] {
+    std::vector<NodeId> orphans;
+    for (const Deaths::Action& action : actions) {
+      if (action.kind == Deaths::ActionKind::kStopOrphan) orphans.push_back(action.node);
+      act(action);
+    }
+    if (!orphans.empty()) hooks_.stop_orphans(orphans);
+  });
+}
+
+void DeathWatch::act(const Deaths::Action& action) {
+  switch (action.kind) {
+    case Deaths::ActionKind::kEndLinks:
+      return end_links(action);
+    case Deaths::ActionKind::kCloseLinks:
+      for (const auto& link : node_.links()) {
+        if (link->peer() == action.node) link->close();
+      }
+      return hooks_.on_buried(action.node);
+    case Deaths::ActionKind::kTellAll: {
+      const std::string body = action.failure->encoded();
+      for (const auto& link : node_.links()) link->send_control(notice_of(FrameKind::kNodeDown, action.node, body));
+      return;
+    }
+    case Deaths::ActionKind::kTellTree:
+      // What becomes of another job's nodes is for this process alone: others there are told by their own.
+      if (!hooks_.is_foreign(action.node)) tell_tree(action.node, action.from, action.failure->encoded());
+      return;
+    case Deaths::ActionKind::kKill:
+      return hooks_.kill(action.node);
+    case Deaths::ActionKind::kAskLines:
+      return ask_lines(action);
+    case Deaths::ActionKind::kEndSelf:
+      return hooks_.end_self(action.failure->headline());
+    case Deaths::ActionKind::kReport:
+      return log_line(action.failure->headline());
+    case Deaths::ActionKind::kInquire:
+      return inquire(action.node);
+    case Deaths::ActionKind::kDeclare:
+      return tell_observers(action);
+    case Deaths::ActionKind::kStopOrphan:
+      return;
+  }
+}
+
+void DeathWatch::add_observer(Observer observer) {
+  auto kept = std::make_shared<const Observer>(std::move(observer));
+  std::lock_guard lock(mutex_);
+  observers_.push_back(std::move(kept));
+}
+
+// Without the lock, so that they may ask who is who, and add others.
+void DeathWatch::tell_observers(const Deaths::Action& action) {
+  std::unique_lock lock(mutex_);
+  const auto observers = observers_;
+  lock.unlock();
+  for (const auto& observer : observers) (*observer)(action.node, *action.failure);
+}
+
+// What it left is delivered by each link before that says that it is over.
+void DeathWatch::end_links(const Deaths::Action& action) {
+  const auto links = open_links(action.node);
+  for (const auto& link : links) link->peer_died(Error{ErrorCode::kClosed, action.failure->headline()});
+  if (links.empty()) feed({.kind = Deaths::EventKind::kNoLinks, .node = action.node});
+}
+
+std::vector<std::shared_ptr<Link>> DeathWatch::open_links(NodeId node) const {
+  std::vector<std::shared_ptr<Link>> links = node_.links();
+  std::erase_if(links, [node](const auto& link) { return link->peer() != node || link->closed(); });
+  return links;
+}
+
+void DeathWatch::ask_lines(const Deaths::Action& action) {
+  const NodeId node = action.node;
+  auto answer = hooks_.last_lines(node, action.lines);
+  if (!answer) return feed({.kind = Deaths::EventKind::kLastLines, .node = node});
+  auto fd = std::make_shared<UniqueFd>(std::move(*answer));  // shared: std::function must be copyable
+  reactor_.add(fd->get(), EPOLLIN, [this, node, fd](uint32_t) {
+    std::string text(64 << 10, '\0');
+    const ssize_t count = read(fd->get(), text.data(), text.size());
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    reactor_.remove(fd->get());
+    text.resize(count > 0 ? static_cast<size_t>(count) : 0);
+    feed({.kind = Deaths::EventKind::kLastLines, .node = node, .text = std::move(text)});
+  });
+  reactor_.after(Deaths::Limits{}.last_lines_ns, [this, fd] { reactor_.remove(fd->get()); });
+}
+
+bool DeathWatch::is_told(NodeId peer) const {
+  {
+    std::lock_guard lock(mutex_);
+    if (deaths_.is_told(peer)) return true;
+  }
+  return hooks_.is_guest(peer);
+}
+
+// The tree of parents and children, and neighbours, since anybody may hold a handle to that node; and the guests of a
+// script.
+void DeathWatch::tell_tree(NodeId node, NodeId except, const std::string& body) {
+  for (const auto& link : node_.links()) {
+    const NodeId peer = link->peer();
+    if (peer == except || peer == node || !is_told(peer)) continue;
+    link->send_control(notice_of(FrameKind::kNodeDown, node, body));
+  }
+}
+
+void DeathWatch::observed(NodeId from, NodeId node) {
+  NodeId host = 0;
+  bool child = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (!deaths_.observed(node, reactor_.now_ns())) return;
+    child = deaths_.is_child(node);
+    host = deaths_.host_of(node);
+    if (host != 0 && !deaths_.why_down(host)) host = 0;
+  }
+  if (!child) tell_tree(node, from, "");
+  if (host != 0) observed(node_.id(), host);
+}
+
+void DeathWatch::report_rest() {
+  Deaths::Actions actions;
+  {
+    std::lock_guard lock(mutex_);
+    deaths_.report_rest(actions);
+  }
+  for (const Deaths::Action& action : actions) log_line(action.failure->headline());
+}
+
+}  // namespace monarch

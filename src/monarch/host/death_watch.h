@@ -1,0 +1,98 @@
+// Runs Deaths (actor/deaths.h) for a process: tells it what happens here, and does what it says. What it says is down, is
+// down at once; everything else is done on the reactor, since news come from inside of links.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "monarch/actor/deaths.h"
+#include "monarch/actor/node.h"
+#include "monarch/base/unique_fd.h"
+#include "monarch/loop/reactor.h"
+
+namespace monarch {
+
+class DeathWatch {
+ public:
+  struct Hooks {
+    // All on the reactor.
+    std::function<void(NodeId child)> kill;
+    std::function<void(NodeId)> on_buried;                       // it is down, and its links are closed
+    std::function<void(const std::vector<NodeId>&)> stop_orphans;
+    std::function<void(const std::string& reason)> end_self;
+    // Any thread. Where the last lines of a child can be read, to their end.
+    std::function<Result<UniqueFd>(NodeId, uint32_t lines)> last_lines;
+    std::function<bool(NodeId)> is_guest;    // of this process's job, whose script this is
+    std::function<bool(NodeId)> is_foreign;  // of another job
+  };
+
+  // Whoever keeps something for nodes of this job, in whatever layer, and must let go of it (memory, references).
+  using Observer = std::function<void(NodeId, const Failure& why)>;
+
+  // `node` is what is told of deaths. Before its first link; `hooks` may be called from then on.
+  DeathWatch(Reactor& reactor, Node& node, Hooks hooks);
+
+  // ---- Any thread: who is who (see Deaths) ----
+  void set_parent(NodeId parent, Failure why);
+  void add_child(NodeId node, NodeId owner, Failure who, uint32_t last_lines);
+  void add_neighbour(NodeId node, bool believed);
+  void add_hosted(const std::vector<NodeId>& nodes, NodeId host);
+  // A child, or one below it, says that it has started this process. It is told further up.
+  void on_hosts(NodeId from, NodeId node);
+  bool stop_asked(NodeId node, const std::string& reason);
+  bool is_child(NodeId node) const;
+  int64_t pid_of(NodeId node) const;
+  FailurePtr why_down(NodeId node) const;
+
+  // Any thread. `observer` is called on the reactor, once for each node that is found dead from now on, when calls to it
+  // fail already; its links may still be open. It must not block, and lives as long as the reactor runs.
+  void add_observer(Observer observer);
+
+  // ---- Any thread: what happens ----
+  void started(NodeId node, int64_t pid);
+  void exited(NodeId node, const ExitStatus& status);
+  void not_started(NodeId node, const std::string& why);
+  void link_lost(NodeId node, const Error& why);
+  // Of a node that is reached through another one (Node::Hooks::on_way_lost).
+  void way_lost(NodeId node, FailurePtr failure);
+  // `from` says so; of what it may not speak, nothing is taken.
+  void noticed(NodeId from, NodeId node, FailurePtr failure);
+  // As noticed, for what this process knows for sure.
+  void known(NodeId node, Failure failure);
+
+  // Somebody here, or at `from`, was told that a call has failed which `node` had a part in: it need not be said again.
+  void observed(NodeId from, NodeId node);
+  // Reactor. A process below asks what `node` has died of.
+  void answer_inquiry(Link& link, NodeId node);
+  // Any thread, or after the reactor has ended: a line for each death that nobody was told of.
+  void report_rest();
+
+ private:
+  void feed(const Deaths::Event& event);
+  void tick();
+  void arm();  // mutex_ held
+  void run(Deaths::Actions actions);
+  void act(const Deaths::Action& action);
+  void end_links(const Deaths::Action& action);
+  std::vector<std::shared_ptr<Link>> open_links(NodeId node) const;
+  void tell_observers(const Deaths::Action& action);
+  void ask_lines(const Deaths::Action& action);
+  void inquire(NodeId node);
+  void tell_tree(NodeId node, NodeId except, const std::string& body);
+  bool is_told(NodeId peer) const;
+
+  Reactor& reactor_;
+  Node& node_;
+  const Hooks hooks_;
+
+  mutable std::mutex mutex_;  // a leaf: actions are done without it
+  std::vector<std::shared_ptr<const Observer>> observers_;  // shared: with a call of it under way
+  Deaths deaths_;
+  NodeId parent_ = 0;
+  int64_t armed_ns_ = INT64_MAX;  // when tick() is called next
+};
+
+}  // namespace monarch

@@ -1,0 +1,224 @@
+#include "monarch/host/start/fork_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <span>
+
+#include "monarch/base/bytes.h"
+#include "monarch/base/system.h"
+
+namespace monarch {
+
+namespace {
+
+// How long deaths wait where there is no descriptor to hear of them.
+constexpr int kBlindWaitMs = 50;
+static_assert(kFdCount <= sys::kFdsPerMessageMax);
+
+// ---- The end of all descendants: in a signal's handler, so nothing but system calls ----
+
+constexpr int kEndTries = 1000;  // of 2 ms
+
+pid_t server_pid = -1;
+
+// The parent of a process, by /proc; -1: it is gone.
+pid_t parent_of(const char* pid) {
+  char path[32] = "/proc/", text[512];
+  size_t size = strlen(path);
+  for (const char* at = pid; *at != '\0' && size < sizeof path - 6; ++at) path[size++] = *at;
+  memcpy(path + size, "/stat", 6);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  const ssize_t count = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (count <= 0) return -1;
+  text[count] = '\0';
+  const char* at = strrchr(text, ')');  // its name may hold anything; then: ") S 123"
+  if (at == nullptr || strlen(at) < 5) return -1;
+  pid_t parent = 0;
+  for (at += 4; *at >= '0' && *at <= '9'; ++at) parent = parent * 10 + (*at - '0');
+  return parent;
+}
+
+// What is a child of this process by now, whoever was its parent at first.
+void kill_children() {
+  struct Entry {  // linux_dirent64
+    uint64_t inode;
+    int64_t offset;
+    unsigned short size;
+    unsigned char type;
+    char name[];
+  };
+  alignas(Entry) char entries[8192];
+  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (proc < 0) return;
+  const pid_t self = getpid();
+  ssize_t count;
+  while ((count = syscall(SYS_getdents64, proc, entries, sizeof entries)) > 0) {
+    for (ssize_t at = 0; at < count;) {
+      const auto* entry = reinterpret_cast<const Entry*>(entries + at);
+      at += entry->size;
+      if (entry->name[0] < '1' || entry->name[0] > '9' || parent_of(entry->name) != self) continue;
+      pid_t pid = 0;
+      for (const char* digit = entry->name; *digit != '\0'; ++digit) pid = pid * 10 + (*digit - '0');
+      kill(-pid, SIGKILL);
+      kill(pid, SIGKILL);
+    }
+  }
+  close(proc);
+}
+
+// Each that dies leaves its children to us: until there is none.
+void end_descendants() {
+  for (int tries = 0; tries < kEndTries; ++tries) {
+    pid_t reaped;
+    do {
+      reaped = waitpid(-1, nullptr, WNOHANG);
+    } while (reaped > 0);
+    if (reaped < 0 && errno == ECHILD) return;
+    kill_children();
+    const timespec pause{0, 2'000'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+void on_terminate(int) {
+  if (getpid() != server_pid) {  // a worker that has not left yet
+    signal(SIGTERM, SIG_DFL);
+    raise(SIGTERM);
+    return;
+  }
+  end_descendants();
+  _exit(0);
+}
+
+}  // namespace
+
+ForkServer::ForkServer(int socket, Clock& clock) : socket_(socket), clock_(clock) {
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  server_pid = getpid();
+  struct sigaction action {};
+  action.sa_handler = on_terminate;
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+void leave_fork_server() {
+  signal(SIGTERM, SIG_DFL);
+  server_pid = -1;
+}
+
+std::optional<ForkReport> receive_fork_report(int socket, UniqueFd* pidfd) {
+  ForkReport report;
+  auto got = sys::receive_message(socket, std::as_writable_bytes(std::span(&report, 1)), MSG_DONTWAIT);
+  if (got.size >= 0 && got.size != sizeof report) errno = EPIPE;
+  if (got.size != sizeof report) return std::nullopt;
+  if (got.fds.size() == 1) *pidfd = std::move(got.fds.front());
+  return report;
+}
+
+bool send_fork_request(int socket, NodeId node, const std::array<int, kFdCount>& fds) {
+  return sys::send_message(socket, as_byte_span(&node, sizeof node), fds, MSG_DONTWAIT) == sizeof node;
+}
+
+// Waits for room: who does not read is stopped, and nothing here is urgent then. Where the kernel has too many descriptors
+// under way, it goes without.
+void ForkServer::report(const ForkReport& report, int pidfd) {
+  const auto bytes = as_byte_span(&report, sizeof report);
+  const std::span<const int> beside(&pidfd, pidfd >= 0 ? 1 : 0);
+  if (sys::send_message(socket_, bytes, beside, 0) < 0 && pidfd >= 0) sys::send_message(socket_, bytes, {}, 0);
+}
+
+void ForkServer::report_ready() { report({.kind = ForkReport::kReady}); }
+
+void ForkServer::report_spawned(NodeId node, pid_t pid) {
+  // Nobody else reaps it, so the number is its own.
+  const UniqueFd pidfd = sys::open_pidfd(pid);
+  children_[pid] = Worker{node, static_cast<bool>(pidfd)};
+  report({.kind = ForkReport::kSpawned, .pid = pid, .node = node}, pidfd.get());
+}
+
+void ForkServer::report_failed(NodeId node, int error) {
+  report({.kind = ForkReport::kFailed, .node = node, .signal = error});
+}
+
+void ForkServer::reap() {
+  for (;;) {
+    siginfo_t info{};
+    // Only our own children, and orphans that have come to us, live in this process: any of them may be taken. What a
+    // worker started and left in its process group ends with it, before the number of the group can be used again.
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+    const auto found = children_.find(info.si_pid);
+    if (found == children_.end()) {
+      waitid(P_PID, static_cast<id_t>(info.si_pid), &info, WEXITED);
+      continue;
+    }
+    kill(-info.si_pid, SIGKILL);
+    const Worker worker = found->second;
+    children_.erase(found);
+    ForkReport exited{.kind = ForkReport::kExited, .pid = info.si_pid, .node = worker.node};
+    (info.si_code == CLD_EXITED ? exited.code : exited.signal) = info.si_status;
+    if (!worker.has_pidfd) report(exited);
+    waitid(P_PID, static_cast<id_t>(info.si_pid), &info, WEXITED);
+    if (worker.has_pidfd) report(exited);
+  }
+}
+
+bool ForkServer::has_request(int wait_ms) {
+  sigset_t child, previous;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &child, &previous);
+  const UniqueFd signals = sys::make_signalfd(&child);
+  const int64_t end_ns = clock_.now_ns() + wait_ms * int64_t{1'000'000};
+  bool asked = false;
+  for (;;) {
+    reap();
+    const int64_t left_ns = std::max<int64_t>(0, end_ns - clock_.now_ns());
+    pollfd fds[2] = {{socket_, POLLIN, 0}, {signals.get(), POLLIN, 0}};
+    int limit_ms = wait_ms < 0 ? -1 : static_cast<int>((left_ns + 999'999) / 1'000'000);
+    if (!signals && (limit_ms < 0 || limit_ms > kBlindWaitMs)) limit_ms = kBlindWaitMs;
+    const int ready = poll(fds, 2, limit_ms);
+    if (fds[1].revents != 0) {
+      signalfd_siginfo info;
+      while (read(signals.get(), &info, sizeof info) > 0) {
+      }
+      continue;
+    }
+    asked = fds[0].revents != 0 || (ready < 0 && errno != EINTR);
+    if (asked || (wait_ms >= 0 && clock_.now_ns() >= end_ns)) break;
+  }
+  sigprocmask(SIG_SETMASK, &previous, nullptr);
+  return asked;
+}
+
+std::optional<ForkServer::Request> ForkServer::next() {
+  for (;;) {
+    has_request(-1);
+    NodeId node;
+    auto got = sys::receive_message(socket_, std::as_writable_bytes(std::span(&node, 1)), 0);
+    if (got.size != sizeof node) {
+      end_descendants();
+      return std::nullopt;
+    }
+    Request request{node, {}};
+    if (got.fds.size() == kFdCount) {
+      std::move(got.fds.begin(), got.fds.end(), request.fds.begin());
+      return request;
+    }
+    report_failed(node, EMFILE);  // the server has no room for them
+  }
+}
+
+}  // namespace monarch

@@ -1,0 +1,153 @@
+// What a new process is given, and the fork server's protocol.
+#include "monarch/host/start/fork_server.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "monarch/base/system.h"
+#include "monarch/testing/runtime_fixture.h"
+
+namespace monarch {
+namespace {
+
+using namespace testing;  // NOLINT: the fixture
+
+TEST(ForkServer, ReportsWhatItStartsAndHowThatEnds) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  const pid_t server_pid = fork();
+  if (server_pid == 0) {
+    ::close(pair[0]);
+    SystemClock clock;
+    ForkServer server(pair[1], clock);
+    server.report_ready();
+    while (auto request = server.next()) {
+      if (request->node == 13) {
+        server.report_failed(13, EAGAIN);
+        continue;
+      }
+      const pid_t pid = fork();
+      if (pid == 0) {
+        char code = 0;
+        if (read(request->fds[kFdSocket].get(), &code, 1) != 1) _exit(99);
+        if (code == 'k') raise(SIGKILL);
+        _exit(code);
+      }
+      server.report_spawned(request->node, pid);
+    }
+    _exit(0);
+  }
+  ::close(pair[1]);
+  UniqueFd pidfd;
+  auto next = [&] {
+    pollfd fd{pair[0], POLLIN, 0};
+    EXPECT_EQ(poll(&fd, 1, 5000), 1);
+    return receive_fork_report(pair[0], &pidfd).value();
+  };
+  EXPECT_EQ(next().kind, ForkReport::kReady);
+  for (const char code : {char(7), 'k'}) {
+    int pipe_ends[2];
+    ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
+    std::array<int, kFdCount> fds;
+    fds.fill(pipe_ends[0]);
+    ASSERT_TRUE(send_fork_request(pair[0], 42, fds));
+    ForkReport report = next();
+    EXPECT_EQ(report.kind, ForkReport::kSpawned);
+    EXPECT_EQ(report.node, 42u);
+    ASSERT_TRUE(pidfd);  // whose else could it be: only the server reaps it
+    EXPECT_TRUE(signal_process(Process{report.pid, std::move(pidfd)}, 0));
+    ASSERT_EQ(write(pipe_ends[1], &code, 1), 1);
+    const int pid = report.pid;
+    report = next();
+    EXPECT_EQ(report.kind, ForkReport::kExited);
+    EXPECT_EQ(report.pid, pid);
+    EXPECT_EQ(report.code, code == 'k' ? 0 : 7);
+    EXPECT_EQ(report.signal, code == 'k' ? SIGKILL : 0);
+    std::array<int, kFdCount> more;
+    more.fill(pipe_ends[0]);
+    ASSERT_TRUE(send_fork_request(pair[0], 13, more));
+    report = next();
+    EXPECT_EQ(report.kind, ForkReport::kFailed);
+    EXPECT_EQ(report.signal, EAGAIN);
+    ::close(pipe_ends[0]);
+    ::close(pipe_ends[1]);
+  }
+  ::close(pair[0]);
+  int status;
+  ASSERT_EQ(waitpid(server_pid, &status, 0), server_pid);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// What leads a session of its own is out of reach of the guard and of the kill of a group, but not of a subreaper.
+TEST(ForkServer, EndsWithAllThatItsWorkersHaveLeft) {
+  for (const bool by_signal : {false, true}) {
+    UniqueFd pair[2], alive[2];
+    ASSERT_TRUE(sys::make_socket_pair(AF_UNIX, SOCK_SEQPACKET, pair));
+    ASSERT_TRUE(sys::make_pipe(alive));  // its end: everybody has gone
+    const pid_t server_pid = fork();
+    if (server_pid == 0) {
+      pair[0].reset();
+      alive[0].reset();
+      SystemClock clock;
+      ForkServer server(pair[1].get(), clock);
+      const pid_t worker = fork();
+      if (worker == 0) {
+        if (fork() == 0) {
+          setsid();
+          if (fork() == 0) setsid();
+          for (;;) pause();
+        }
+        _exit(0);
+      }
+      server.report_spawned(7, worker);
+      while (server.next()) {
+      }
+      _exit(0);
+    }
+    pair[1].reset();
+    alive[1].reset();
+    ForkReport report;
+    for (UniqueFd ignored; report.kind != ForkReport::kExited;) {
+      pollfd fd{pair[0].get(), POLLIN, 0};
+      ASSERT_EQ(poll(&fd, 1, 5000), 1);
+      report = receive_fork_report(pair[0].get(), &ignored).value();
+    }
+    pollfd fd{alive[0].get(), POLLIN, 0};
+    EXPECT_EQ(poll(&fd, 1, 20), 0);
+    by_signal ? static_cast<void>(kill(server_pid, SIGTERM)) : pair[0].reset();
+    EXPECT_EQ(poll(&fd, 1, 5000), 1) << "somebody lives";
+    int status;
+    ASSERT_EQ(waitpid(server_pid, &status, 0), server_pid);
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+  }
+}
+
+TEST(Bootstrap, SurvivesTheWayThroughItsDescriptor) {
+  Bootstrap out;
+  SystemRandom random;
+  out.key = NodeKey::make(random);
+  out.parent = 6;
+  out.parent_pid = 7;
+  out.transport = "shm";
+  out.address = "an address";
+  out.payload = std::string(100'000, 'p');
+  auto fd = write_bootstrap(out, {1, 2, 3});
+  ASSERT_TRUE(fd.ok());
+  std::vector<int> numbers;
+  auto in = read_bootstrap(fd->get(), &numbers);
+  ASSERT_TRUE(in.ok());
+  EXPECT_EQ(in->key.id(), out.key.id());
+  EXPECT_EQ(in->transport, out.transport);
+  EXPECT_EQ(in->address, out.address);
+  EXPECT_EQ(in->payload, out.payload);
+  EXPECT_EQ(numbers, (std::vector<int>{1, 2, 3}));
+  UniqueFd null(open("/dev/null", O_RDONLY));
+  EXPECT_FALSE(read_bootstrap(null.get(), &numbers).ok());
+}
+
+}  // namespace
+}  // namespace monarch

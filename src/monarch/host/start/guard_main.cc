@@ -1,0 +1,87 @@
+// monarch-guard <fd> [<token file>]: see host/start/guard.h. Plain system calls, no library of ours: it must start in well
+// under a millisecond and must outlive everything else.
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "monarch/host/start/guard.h"
+
+namespace {
+
+constexpr int kGroupsMax = 65536;
+constexpr int kGentleLimitMs = 1000;
+monarch::GuardEntry groups[kGroupsMax];
+int count = 0;
+int fork_server = -1;  // its pidfd; there is one at a time
+
+bool is_gentle(monarch::GuardEntry entry) { return entry >= monarch::kGuardGentle; }
+pid_t group_of(monarch::GuardEntry entry) { return static_cast<pid_t>(entry & (monarch::kGuardGentle - 1)); }
+
+void note(monarch::GuardEntry entry) {
+  const monarch::GuardEntry group = entry > 0 ? entry : -entry;
+  int at = 0;
+  while (at < count && groups[at] != group) ++at;
+  if (entry > 1 && at == count && count < kGroupsMax) {
+    groups[count++] = entry;
+    if (is_gentle(entry)) fork_server = static_cast<int>(syscall(SYS_pidfd_open, group_of(entry), 0));
+  }
+  if (entry < 0 && at < count) {
+    groups[at] = groups[--count];
+    if (is_gentle(group) && fork_server >= 0) close(fork_server);
+    if (is_gentle(group)) fork_server = -1;
+  }
+}
+
+// A fork server ends what its workers leave to it, before itself. It may be stopped.
+void end_gently() {
+  if (fork_server < 0) return;
+  syscall(SYS_pidfd_send_signal, fork_server, SIGTERM, nullptr, 0);
+  syscall(SYS_pidfd_send_signal, fork_server, SIGCONT, nullptr, 0);
+  pollfd ended{fork_server, POLLIN, 0};
+  poll(&ended, 1, kGentleLimitMs);
+}
+
+// With its folder, if that is empty then. As remove_token_file() (host/membership/token_file.h).
+void remove_token(const char* path) {
+  char folder[PATH_MAX];
+  const char* slash = strrchr(path, '/');
+  if (slash == nullptr || slash - path >= PATH_MAX) return;
+  memcpy(folder, path, static_cast<size_t>(slash - path));
+  folder[slash - path] = '\0';
+  struct stat info;
+  if (lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) return;  // not ours
+  unlink(path);
+  rmdir(folder);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2 && argc != 3) return 2;
+  const int fd = atoi(argv[1]);
+  for (;;) {
+    monarch::GuardEntry entry;
+    const ssize_t got = read(fd, &entry, sizeof entry);
+    if (got == sizeof entry) {
+      note(entry);
+    } else if (got == 0 || errno != EINTR) {
+      break;
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    if (!is_gentle(groups[i])) kill(-group_of(groups[i]), SIGKILL);
+  }
+  end_gently();
+  for (int i = 0; i < count; ++i) {
+    if (is_gentle(groups[i])) kill(-group_of(groups[i]), SIGKILL);
+  }
+  // Only the script writes it, and the script is gone.
+  if (argc == 3) remove_token(argv[2]);
+  return 0;
+}

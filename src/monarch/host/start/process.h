@@ -1,0 +1,51 @@
+// Starting a process: vfork and exec, so that the cost does not grow with the size of the script.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "monarch/base/result.h"
+#include "monarch/base/unique_fd.h"
+#include "monarch/wire/failure.h"
+
+namespace monarch {
+
+struct ProcessSpec {
+  std::string program;            // looked up as execvp does; empty: argv[0]
+  std::vector<std::string> argv;
+  std::vector<std::string> env;   // "NAME=value", the whole environment
+  std::vector<int> keep_fds;      // stay open in the child under the same numbers; all others are close-on-exec
+  std::string cwd;                // empty: as here
+  int stdout_fd = -1;             // become its stdout and stderr; -1: as here
+  int stderr_fd = -1;
+  int death_signal = SIGKILL;     // it gets when the *thread* that starts it ends: start from the reactor. 0: none
+};
+
+struct Process {
+  pid_t pid = -1;
+  UniqueFd pidfd;  // readable when the process has ended
+};
+
+// The child leads a session of its own (no terminal signals), with default signal handling, nothing blocked, and the limit
+// of descriptors that this process had at first (base/system.h).
+Result<Process> start_process(const ProcessSpec& spec);
+
+// Takes the exit status of a child of ours, and ends what is left of its group. Waits for its end.
+ExitStatus reap(const Process& process);
+// The same, and never waits. nullopt: it has not ended; or a debugger has it, and it will be there later.
+std::optional<ExitStatus> try_reap(const Process& process);
+
+// Signals to a process that another one will reap go by its pidfd: its number may be somebody else's by now. False: it is
+// gone.
+bool signal_process(const Process& process, int number);
+// The same for all of its group, whose leader it is; where the kernel cannot do that by pidfd (before 6.9), only as long as
+// nobody has reaped it.
+void kill_group(const Process& process);
+// How a process has ended that is somebody else's child, and that nobody has reaped. Not known: it lives, or was reaped.
+ExitStatus read_exit_status(const Process& process);
+
+}  // namespace monarch

@@ -1,0 +1,179 @@
+// Starts the processes of a host and watches them to their end, by fork from a warm single-threaded server or by a clean
+// exec, with a guard that ends them when this process is killed. What their end means is not known here: it is told.
+//
+// A launch holds a dozen descriptors until its process has them, so only kUnderWayMax hold any at a time; the others wait
+// for their turn, each with the one descriptor that makes it known to its siblings: the socket on which it will be dialled.
+// (Whoever dials a process that nobody listens for is told that it is dead.) Where even that many descriptors are not to be
+// had, a launch waits for those under way to end.
+//
+// Signals to workers go by pidfd. A worker that the fork server has forked is known to be dead by its pidfd, at once and
+// whatever the server does; how it ended the server says, if it does within kReportLimitNs, or else /proc does.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "monarch/host/membership/job_address.h"
+#include "monarch/host/output/output_route.h"
+#include "monarch/host/start/fork_server.h"
+#include "monarch/host/start/guard.h"
+#include "monarch/host/start/process.h"
+#include "monarch/net/connector.h"
+
+namespace monarch {
+
+// What is to be started.
+struct Launch {
+  bool use_fork_server = true;
+  std::string program;            // exec only; empty: argv[0]
+  std::vector<std::string> argv;  // exec only; gets the number of the bootstrap descriptor appended
+  std::vector<std::string> env;   // exec only
+  std::string cwd;                // exec only; empty: as here
+  std::string payload;            // for the language on top
+  std::string label;              // for people: "rank {'gpus': 2/4} of procs 'trainer'"
+  OutputName output;              // who it is in what it prints
+  std::vector<int64_t> coordinates;  // in its mesh
+  uint32_t tail_lines = 0;        // so many of its last lines on stderr are told with its death
+};
+
+class Starter {
+ public:
+  // All on the reactor. For each process that was to be launched: on_spawned and later on_exited, or on_not_started.
+  struct Events {
+    std::function<void(NodeId, pid_t)> on_spawned;
+    std::function<void(NodeId, const ExitStatus&)> on_exited;
+    std::function<void(NodeId, const std::string& why)> on_not_started;
+  };
+  // What makes a process; tests put another one in its place.
+  using StartProcess = std::function<Result<Process>(const ProcessSpec&)>;
+
+  // `output` outlives it, and so does `budget_fd`, which is handed on to every process (kFdBudget).
+  Starter(Reactor& reactor, Connector& connector, OutputRoute& output, int budget_fd, const JobAddress& address,
+          NodeId self, Events events, StartProcess start_process = monarch::start_process);
+  // Nobody outlives it. After the reactor has ended.
+  ~Starter();
+
+  // Any thread. The command that becomes the fork server; `argv` gets the number of its socket appended. Starting takes
+  // a while and happens in the background; workers that are wanted meanwhile wait. If it dies it can be started again.
+  void start_fork_server(std::vector<std::string> argv, std::vector<std::string> env);
+  bool has_fork_server() const { return fork_server_wanted_.load(); }
+
+  // Reactor. Starts the guard of this process, if it does not run: it ends what this one leaves behind when it is killed.
+  // That of a script takes away the job's token, too. One that dies is replaced.
+  void start_guard();
+
+  // One process that is to be started.
+  struct Order {
+    Bootstrap bootstrap;  // but for the pid of its parent
+    Launch launch;
+    uint64_t mesh = 0;
+    std::shared_ptr<Link> link;  // from Connector::new_child(), with the listener. Shared: with the node
+    UniqueFd listener;
+  };
+  // Any thread. Whether the descriptors for so many more processes can be had: those that each keeps while it lives.
+  Status expect(size_t count) const;
+  // Any thread.
+  void launch(Order order);
+  // Reactor. Kills it, now or as soon as it is there; a launch that waits for its turn is told as not started. Nothing
+  // happens if it has ended.
+  void kill(NodeId node);
+  // Reactor. From now on nothing is started any more; what waits is told as not started.
+  void end();
+  // Reactor. The fork server is killed, and what it has started with it.
+  void give_up_fork_server() { lose_fork_server(); }
+
+  // In a child that fork() made: what it must not keep open.
+  void after_fork_in_child() { guard_pipe_.reset(); }
+
+  static constexpr int kUnderWayMax = 32;
+  static constexpr size_t kDescriptorsEach = 5;  // a socket, a bell, two pipes of its output, a pidfd
+  static constexpr int64_t kReportLimitNs = 300'000'000;
+
+ private:
+  // From launch() until the process is there, or is not to be.
+  struct Launching {
+    explicit Launching(Order wanted) : order(std::move(wanted)) {}
+    NodeId node() const { return order.bootstrap.key.id(); }
+    Order order;
+    BootstrapFds fds;
+    bool has_output = false;
+    bool has_ends = false;
+    int64_t short_since_ns = 0;  // 0: nothing is short
+  };
+  using LaunchingPtr = std::shared_ptr<Launching>;  // shared: posted tasks must be copyable
+  // From there to its end.
+  struct Running {
+    Process process;  // pid -1: the fork server has not said it yet. No pidfd: there was no descriptor for it
+    bool forked = false;
+    bool kill_when_known = false;
+    bool given_up = false;  // nobody waits to hear of it any more
+    bool ended = false;  // says its pidfd
+    std::string because;
+  };
+
+  bool take_slot();
+  void give_slot();
+  Status prepare(Launching& launching);
+  void pump();
+  bool begin(const LaunchingPtr& launching);
+  bool wait_out(Launching& launching, int64_t limit_ns);
+  std::string begin_exec(Launching& launching, const std::vector<int>& numbers);
+  bool drop_waiting(NodeId node);
+  void fail_waiting(const std::string& why, bool forks_only);
+  void pump_later(int64_t delay_ns);
+
+  void watch(NodeId node);
+  void on_ended(NodeId node);
+  void reap_exec(NodeId node);
+  void find_pidfd(NodeId node);
+  void spawned(NodeId node, Process process);
+  void exited(NodeId node, const ExitStatus& status);
+  void not_started(NodeId node, const std::string& why);
+
+  void on_fork_server();
+  void on_fork_report(const ForkReport& report, UniqueFd pidfd);
+  void try_fork_server(const ProcessSpec& command, int64_t until_ns);
+  void lose_fork_server();
+  void fork_server_ended();
+  void fork_server_gone(const std::string& how);
+
+  void guard_died();
+  void tell_guard(GuardEntry entry);
+  void flush_guard();
+
+  Reactor& reactor_;
+  Connector& connector_;
+  OutputRoute& output_;
+  const JobAddress address_;
+  const int budget_fd_;
+  const NodeId self_;
+  const Events events_;
+  const StartProcess start_process_;
+  std::atomic<bool> fork_server_wanted_{false};
+  std::atomic<int> slots_{0};  // launches that hold descriptors
+
+  // Reactor only.
+  std::deque<LaunchingPtr> ready_;    // prepared
+  std::deque<LaunchingPtr> waiting_;  // for a slot
+  std::unordered_map<NodeId, Running> running_;
+  bool pump_posted_ = false;
+  bool retry_armed_ = false;
+  bool guard_short_ = false;  // it could not be started, which has been said
+  bool ending_ = false;
+  UniqueFd guard_pipe_;
+  Process guard_;
+  bool guard_missing_ = false;
+  int guard_deaths_ = 0;
+  std::deque<GuardEntry> guard_waiting_;  // what it has not taken yet
+  Process fork_server_;
+  UniqueFd fork_socket_;
+  std::atomic<bool> fork_ready_{false};
+  std::string fork_server_end_ = "is not running";  // of the last one
+};
+
+}  // namespace monarch

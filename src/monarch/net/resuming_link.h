@@ -1,0 +1,156 @@
+// A session: one link to a peer on another host that goes on, exactly where it was, on another link when the one under
+// it breaks. Upwards it is a Link whose end says that the lease is over, or that the peer is not the one any more that it
+// was; downwards it is made of links of a transport, one after the other, its *carriers*.
+//
+//   - Who has opened it redials (net/peer.h says when); the other end waits. Two nodes that dial each other at once have
+//     two sessions, each used in one direction, as they have two links on one host.
+//   - The first frame on each carrier, on its control lane, says which session it is for and how much of each lane has
+//     come (wire/session.h). Until the other end has answered with the same, the dialer sends nothing else on it. A
+//     session is opened as it is resumed.
+//   - A frame is kept until it is acknowledged, and that is part of backlog(): the back-pressure of senders bounds it.
+//     Acknowledged is what has come every 64 frames, every MiB, and 20 ms after a frame at the latest.
+//   - Only one carrier is heard at a time. What older ones still bring is dropped before it is counted, since it is sent
+//     again.
+//   - Nothing that the peer says is believed: a count that cannot be, or a word out of turn, ends the session
+//     (kMalformed).
+//
+// A shortage here while redialling is waited out until the lease ends. A session that was never answered ends then with
+// what kept it from that; one that was, with kClosed.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "monarch/base/mutex.h"
+#include "monarch/loop/timers.h"
+#include "monarch/net/link.h"
+#include "monarch/net/peer.h"
+#include "monarch/wire/session.h"
+
+namespace monarch {
+
+class ResumingLink;
+class Sessions;
+
+// One link that a session is made of, or that has yet to say of which: what that link tells its sink goes to the session.
+// Owned by Sessions until that link is over and nothing of it is under way.
+class Carrier final : public LinkSink, public std::enable_shared_from_this<Carrier> {
+ public:
+  // shared_ptr: a link may be telling something when its session has ended.
+  Carrier(std::shared_ptr<Sessions> sessions, std::shared_ptr<ResumingLink> session);
+  // Of a link that a peer has dialled: what it says first names the session.
+  Carrier(std::shared_ptr<Sessions> sessions, NodeId peer, bool guest, int64_t lease_ns);
+  ~Carrier() override;
+
+  void on_frame(Link& link, MessagePtr message) override;
+  void on_control(Link& link, MessagePtr message) override;
+  void on_closed(Link& link, const Error& why) override;
+
+  // Reactor, before anything of this carrier is taken for the session.
+  void belongs_to(std::shared_ptr<ResumingLink> session);
+  bool has_session() const { return session_.load(std::memory_order_acquire) != nullptr; }
+
+  const NodeId peer;
+  const bool guest = false;
+  const int64_t lease_ns = 0;
+  // Set once, by whoever has made it. shared_ptr: links are.
+  std::shared_ptr<Link> link;
+  std::atomic<bool> refused{false};  // nothing that it says counts any more
+
+ private:
+  const std::shared_ptr<Sessions> sessions_;
+  std::shared_ptr<ResumingLink> owner_;  // of session_
+  std::atomic<ResumingLink*> session_{nullptr};
+};
+
+class ResumingLink final : public Link, public std::enable_shared_from_this<ResumingLink> {
+ public:
+  // Makes a link to the peer whose frames go to the sink, and begins to connect it; null: it cannot be reached. It ends
+  // with kRefused if it is known that the peer is not there any more.
+  using Dial = std::function<std::shared_ptr<Link>(LinkSink&)>;
+
+  // Made by Sessions, which is told when it ends; shared: it is told then, whoever is gone. `dial` empty: the peer has
+  // opened it, and redials.
+  ResumingLink(std::shared_ptr<Sessions> sessions, NodeId peer, uint64_t number, int64_t lease_ns, Dial dial);
+  ~ResumingLink() override;
+
+  // The dialer, first, before anybody else knows of it.
+  void begin();
+
+  bool send(const Outgoing& outgoing) override;
+  bool send_control(const Outgoing& outgoing) override;
+  void peer_died(const Error& why) override;
+  void close() override;
+  uint64_t backlog() const override { return unacknowledged_.load(std::memory_order_relaxed); }
+  std::string_view transport() const override { return "session"; }
+
+  uint64_t number() const { return number_; }
+  // How many carriers it has had.
+  uint32_t carriers() const;
+
+  // ---- From its carriers ----
+  void on_frame(Carrier& carrier, Link& link, MessagePtr message);
+  void on_control(Carrier& carrier, Link& link, MessagePtr message);
+  void on_closed(Carrier& carrier, const Error& why);
+  // Reactor. The peer goes on here on a new carrier, with this frame as its first. False: there is nothing to go on with.
+  bool adopt(const std::shared_ptr<Carrier>& carrier, const SessionFrame& frame);
+
+ private:
+  using Lock = std::unique_lock<Mutex>;
+  struct Lane {
+    Mutex mutex{LockRank::kSessionLane};
+    ResumeWindow window;
+    std::shared_ptr<Link> link;  // that frames are sent on at once; null: they wait
+  };
+  bool transmit(Lane& lane, bool control, const Outgoing& outgoing);
+  void redial();
+  std::shared_ptr<Carrier> new_carrier(SessionFrame* first);
+  void connect(std::shared_ptr<Carrier> carrier, const SessionFrame& first);
+  void on_session_frame(Carrier& carrier, const SessionFrame& frame);
+  void on_acknowledge(Carrier& carrier, const ReceivedCounts& received);
+  bool resume(const std::shared_ptr<Link>& link, const ReceivedCounts& received);
+  void take(PeerStep step, Lock& lock);
+  void arm(int64_t at_ns);
+  void on_timer();
+  void end(Lock& lock, const Error& why);
+  std::shared_ptr<Link> tear_down(Lock& lock);
+  void malformed(Carrier& carrier, const char* what);
+  void drop_carrier();
+  ReceivedCounts received() const { return {received_data_.count(), received_control_.count()}; }
+  void count(ReceivedCount& lane, const Message& message, Link& link);
+  void acknowledge(Link& link);
+  void on_ack_timer();
+  void update_backlog(uint64_t before, uint64_t after);
+
+  const std::shared_ptr<Sessions> sessions_;
+  Timers& timers_;
+  LinkSink& sink_;
+  const uint64_t number_;
+  const int64_t lease_ns_;
+  const Dial dial_;
+
+  Mutex delivery_mutex_{LockRank::kSessionDelivery};
+  const Carrier* hearing_ = nullptr;  // null: none is heard
+  ReceivedCount received_data_, received_control_;
+  Link* ack_link_ = nullptr;  // that of hearing_, when there is something to acknowledge
+  Timers::TimerId ack_timer_ = 0;
+
+  mutable Mutex mutex_{LockRank::kSession};
+  Peer peer_;
+  std::shared_ptr<Carrier> carrier_;  // null: none, or none yet
+  uint32_t carriers_ = 0;             // how many there were: the number of the present one
+  bool opened_ = false;               // the other end has it
+  bool told_ = false;                 // the end has been told, or is not wanted
+  std::optional<Error> ending_;       // it ends with its carrier, with this
+  Error last_error_{ErrorCode::kClosed, "it cannot be reached"};
+  Timers::TimerId timer_ = 0;
+  int64_t due_ns_ = 0;
+
+  Lane data_, control_;
+  std::atomic<uint64_t> unacknowledged_{0};
+};
+
+}  // namespace monarch

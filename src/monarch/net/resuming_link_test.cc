@@ -1,0 +1,592 @@
+#include "monarch/net/resuming_link.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "monarch/net/sessions.h"
+#include "monarch/testing/link_suite.h"
+#include "monarch/testing/sim_world.h"
+
+namespace monarch::testing {
+namespace {
+
+constexpr NodeId kA = 0xa1, kB = 0xb1;
+constexpr int64_t kMs = 1'000'000, kLease = 2'000 * kMs;
+
+struct Counting final : Random {
+  uint64_t next_u64() override { return ++last; }
+  uint64_t last = 100;
+};
+
+struct NoSink final : LinkSink {
+  void on_frame(Link&, MessagePtr) override {}
+  void on_control(Link&, MessagePtr) override {}
+  void on_closed(Link&, const Error&) override {}
+};
+
+// Two processes, one of which dials the other over simulated links.
+class Session : public ::testing::Test {
+ protected:
+  enum class Reach { kThrough, kNothing, kRefused, kShortage, kSilence };
+  struct End {
+    RecordingSink sink;
+    Counting random;
+    std::shared_ptr<Sessions> sessions;
+    std::shared_ptr<Link> link;
+  };
+
+  explicit Session(uint64_t seed = 1) : sim(seed) {
+    restart(a);
+    restart(b);
+  }
+  ~Session() override { finish(); }
+  void finish() {
+    for (End* end : {&a, &b}) {
+      if (end->link) end->link->close();
+      end->sessions->end();
+    }
+    for (auto& old : former) old->end();
+    sim.end();
+  }
+
+  void restart(End& end) {
+    if (end.sessions) former.push_back(end.sessions);
+    Sessions::Events events;
+    events.on_accepted = [&end](std::shared_ptr<Link> link, bool) { end.link = std::move(link); };
+    events.is_down = [this](NodeId node) { return held_for_dead == node; };
+    end.sessions = Sessions::make(sim, end.random, end.sink, std::move(events));
+  }
+  void open() {
+    a.link = a.sessions->dial(kB, kLease, [this](LinkSink& sink) { return connect(sink); });
+  }
+  std::shared_ptr<Link> connect(LinkSink& sink) {
+    ++dials;
+    std::pair<std::shared_ptr<SimLink>, std::shared_ptr<SimLink>> ends;
+    if (reach == Reach::kThrough) {
+      b.sessions->accepted(kA, false, kLease, [&](LinkSink& far) {
+        ends = sim.connect(kA, sink, kB, far);
+        return ends.second;
+      });
+      carriers.push_back(ends.first);
+      return ends.first;
+    }
+    ends = sim.connect(kA, sink, kB, nowhere);
+    Error why{ErrorCode::kClosed, "nothing gets through"};
+    if (reach == Reach::kRefused) why = {ErrorCode::kRefused, "nobody is there"};
+    if (reach == Reach::kShortage) why = {ErrorCode::kUnavailable, "out of file descriptors"};
+    if (reach != Reach::kSilence) sim.after(kMs, [this, end = ends.first, why] { sim.break_link(end, why); });
+    return ends.first;
+  }
+  void break_carrier() {
+    if (!carriers.empty() && !carriers.back()->closed()) {
+      sim.break_link(carriers.back(), Error{ErrorCode::kClosed, "the connection broke"});
+    }
+  }
+  static void say(Link& link, uint64_t number, size_t size = 0) {
+    const std::vector<std::byte> body(size, std::byte{7});
+    Outgoing outgoing{FrameHeader{}, body, {}};
+    outgoing.header.token = number;
+    ASSERT_TRUE(link.send(outgoing));
+  }
+  static void say_control(Link& link, uint64_t number) {
+    Outgoing outgoing{FrameHeader{}, {}, {}};
+    outgoing.header.kind = FrameKind::kPing;
+    outgoing.header.token = number;
+    ASSERT_TRUE(link.send_control(outgoing));
+  }
+  bool run_until(const std::function<bool()>& ready) {
+    while (!ready()) {
+      if (!sim.step()) return ready();
+    }
+    return true;
+  }
+  uint32_t carriers_of(const End& end) const { return static_cast<ResumingLink&>(*end.link).carriers(); }
+
+  SimWorld sim;
+  End a, b;
+  NoSink nowhere;
+  Reach reach = Reach::kThrough;
+  NodeId held_for_dead = 0;
+  int dials = 0;
+  std::vector<std::shared_ptr<SimLink>> carriers;
+  std::vector<std::shared_ptr<Sessions>> former;
+};
+
+TEST_F(Session, CarriesWhatWasSentBeforeItWasOpen) {
+  open();
+  say(*a.link, 1);
+  say_control(*a.link, 2);
+  EXPECT_GT(a.link->backlog(), 0u);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(b.sink.frames(), 1u);
+  EXPECT_EQ(b.sink.controls(), 1u);
+  ASSERT_TRUE(b.link);
+  EXPECT_EQ(b.link->peer(), kA);
+  say(*b.link, 3);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(a.sink.frames(), 1u);
+  EXPECT_EQ(dials, 1);
+}
+
+TEST_F(Session, AFrameThatComesAloneDoesNotStayInTheWindow) {
+  open();
+  say(*a.link, 1, 100'000);
+  say_control(*a.link, 2);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(a.link->backlog(), 0u);
+  say(*b.link, 1, 1);
+  EXPECT_GT(b.link->backlog(), 0u);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(b.link->backlog(), 0u);
+}
+
+TEST_F(Session, WhatIsNotAcknowledgedCountsAsBacklog) {
+  open();
+  ASSERT_TRUE(sim.run());
+  reach = Reach::kNothing;
+  break_carrier();
+  for (uint64_t i = 0; i < 100; ++i) say(*a.link, i, 1000);
+  EXPECT_GE(a.link->backlog(), 100'000u);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(a.link->backlog(), 0u) << "it is over, and nothing waits";
+}
+
+// One more of these.
+template <typename Fixture = Session>
+struct World : Fixture {
+  using Fixture::a, Fixture::b, Fixture::sim, Fixture::open, Fixture::reach, Fixture::break_carrier, Fixture::dials;
+  using Fixture::run_until;
+  void TestBody() override {}
+};
+
+// Breaks at any moment, also while it resumes, and while the far end has not yet seen the last one.
+TEST(SessionOverSeeds, NothingIsLostAndNothingComesTwiceThroughHundredsOfBreaks) {
+  struct Many : Session {
+    explicit Many(uint64_t seed) : Session(seed) {}
+    void TestBody() override {}
+    void run(int frames, int breaks) {
+      open();
+      uint64_t sent[2] = {}, controls[2] = {};
+      for (int i = 0; i < frames; ++i) {
+        sim.after(static_cast<int64_t>(sim.random(4000)) * kMs, [&] {
+          say(*a.link, sent[0]++, sim.random(2000));
+          if (sim.chance(30)) say_control(*a.link, controls[0]++);
+          if (!b.link) return;
+          if (sim.chance(60)) say(*b.link, sent[1]++, sim.random(50));
+          if (sim.chance(30)) say_control(*b.link, controls[1]++);
+        });
+      }
+      for (int i = 0; i < breaks; ++i) {
+        sim.after(static_cast<int64_t>(sim.random(4000)) * kMs, [&] {
+          if (sim.chance(70)) return break_carrier();
+          // Only one end notices; the other hears of it by the next carrier, or later.
+          if (!carriers.empty()) carriers.back()->peer_died(Error{ErrorCode::kClosed, "it broke on this side"});
+        });
+      }
+      ASSERT_TRUE(sim.run());
+      EXPECT_FALSE(a.sink.closed()) << a.sink.why().message;
+      EXPECT_FALSE(b.sink.closed()) << b.sink.why().message;
+      expect_exactly(b.sink, sent[0], controls[0]);
+      expect_exactly(a.sink, sent[1], controls[1]);
+      EXPECT_EQ(a.link->backlog() + b.link->backlog(), 0u);
+      EXPECT_GT(carriers_of(a), static_cast<uint32_t>(breaks) / 2);
+      EXPECT_EQ(carriers_of(a), carriers_of(b));
+    }
+    static void expect_exactly(RecordingSink& sink, uint64_t sent, uint64_t controls) {
+      const auto frames = sink.take();
+      ASSERT_EQ(frames.size(), sent);
+      for (uint64_t i = 0; i < sent; ++i) ASSERT_EQ(frames[i]->header.token, i);
+      const auto heard = sink.take_controls();
+      ASSERT_EQ(heard.size(), controls);
+      for (uint64_t i = 0; i < controls; ++i) ASSERT_EQ(heard[i]->header.token, i);
+    }
+  };
+  for (const uint64_t seed : sim_seeds(100, 10)) {
+    SCOPED_TRACE(reproduction(seed, "net_test", "SessionOverSeeds.*"));
+    Many(seed).run(2000, 300);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST_F(Session, EndsOnBothSidesWhenNothingGetsThroughForItsLease) {
+  open();
+  ASSERT_TRUE(sim.run());
+  const int64_t broken_ns = sim.now_ns();
+  reach = Reach::kNothing;
+  break_carrier();
+  say(*a.link, 1);
+  ASSERT_TRUE(run_until([&] { return a.sink.closed() || b.sink.closed(); }));
+  EXPECT_GE(sim.now_ns(), broken_ns + kLease);
+  ASSERT_TRUE(sim.run());
+  EXPECT_TRUE(a.sink.closed() && b.sink.closed());
+  EXPECT_EQ(a.sink.why().code, ErrorCode::kClosed);
+  EXPECT_NE(a.sink.why().message.find("did not come back for 2000 ms"), std::string::npos) << a.sink.why().message;
+  EXPECT_LE(sim.now_ns(), broken_ns + kLease + Sessions::kFirstFrameNs + 100 * kMs);
+  Outgoing late{FrameHeader{}, {}, {}};
+  EXPECT_FALSE(a.link->send(late));
+  EXPECT_TRUE(a.link->over() && b.link->over());
+}
+
+TEST_F(Session, ADialThatGetsNowhereIsNotWaitedFor) {
+  reach = Reach::kSilence;
+  a.link = a.sessions->dial(kB, 60'000 * kMs, [this](LinkSink& sink) { return connect(sink); });
+  say(*a.link, 1);
+  sim.after(Peer::kDialNs - 1, [&] { reach = Reach::kThrough; });
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(b.sink.frames(), 1u);
+  EXPECT_FALSE(a.sink.closed());
+}
+
+TEST_F(Session, WithAProcessThatHasBeenRestartedItEndsAtOnce) {
+  open();
+  ASSERT_TRUE(sim.run());
+  const int64_t then_ns = sim.now_ns();
+  restart(b);
+  break_carrier();
+  ASSERT_TRUE(run_until([&] { return a.sink.closed(); }));
+  EXPECT_LT(sim.now_ns(), then_ns + kLease / 2);
+  EXPECT_NE(a.sink.why().message.find("or is another one"), std::string::npos) << a.sink.why().message;
+}
+
+TEST_F(Session, WhereNobodyIsAnyMoreItEndsAtOnce) {
+  open();
+  ASSERT_TRUE(sim.run());
+  const int64_t then_ns = sim.now_ns();
+  reach = Reach::kRefused;
+  break_carrier();
+  ASSERT_TRUE(run_until([&] { return a.sink.closed(); }));
+  EXPECT_LT(sim.now_ns(), then_ns + kLease / 2);
+  EXPECT_EQ(a.sink.why().message, "nobody is there");
+}
+
+TEST_F(Session, WhoIsHeldForDeadOpensNoSessionAndLearnsSo) {
+  held_for_dead = kA;
+  open();
+  say(*a.link, 1);
+  ASSERT_TRUE(run_until([&] { return a.sink.closed(); }));
+  EXPECT_LT(sim.now_ns(), kLease / 2);
+  EXPECT_EQ(a.sink.why().code, ErrorCode::kClosed);
+  EXPECT_EQ(b.link, nullptr);
+}
+
+TEST_F(Session, AnEndThatIsWantedIsHeardBehindAllThatWasSent) {
+  for (const bool dialler_ends : {true, false}) {
+    SCOPED_TRACE(dialler_ends);
+    World<> world;
+    world.open();
+    ASSERT_TRUE(world.sim.run());
+    End& ends = dialler_ends ? world.a : world.b;
+    End& hears = dialler_ends ? world.b : world.a;
+    for (uint64_t i = 0; i < 50; ++i) say(*ends.link, i, 100);
+    const int64_t then_ns = world.sim.now_ns();
+    ends.link->close();
+    ASSERT_TRUE(world.run_until([&] { return hears.sink.closed(); }));
+    EXPECT_LT(world.sim.now_ns(), then_ns + 100 * kMs);
+    EXPECT_EQ(hears.sink.frames(), 50u);
+    ASSERT_TRUE(world.sim.run());
+    EXPECT_FALSE(ends.sink.closed());
+  }
+}
+
+TEST_F(Session, WhoEndsItWhileTheConnectionIsBrokenIsFoundOut) {
+  open();
+  ASSERT_TRUE(sim.run());
+  break_carrier();
+  b.link->close();
+  const int64_t then_ns = sim.now_ns();
+  ASSERT_TRUE(run_until([&] { return a.sink.closed(); }));
+  EXPECT_LT(sim.now_ns(), then_ns + kLease / 2);
+}
+
+TEST_F(Session, AShortageWhileRediallingIsWaitedOut) {
+  open();
+  ASSERT_TRUE(sim.run());
+  reach = Reach::kShortage;
+  break_carrier();
+  say(*a.link, 1);
+  sim.after(kLease / 2, [&] { reach = Reach::kThrough; });
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(b.sink.frames(), 1u);
+  EXPECT_FALSE(a.sink.closed());
+  EXPECT_GT(dials, 4);
+  EXPECT_LT(dials, 12);
+}
+
+// Of a node that was never reached, for want of something here, nothing is known; one that was is dead.
+TEST_F(Session, AShortageForItsWholeLeaseIsADeathOnlyIfItWasEverOpen) {
+  reach = Reach::kShortage;
+  open();
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(a.sink.why().code, ErrorCode::kUnavailable);
+  World<> world;
+  world.open();
+  ASSERT_TRUE(world.sim.run());
+  world.reach = Reach::kShortage;
+  world.break_carrier();
+  ASSERT_TRUE(world.sim.run());
+  EXPECT_EQ(world.a.sink.why().code, ErrorCode::kClosed);
+  EXPECT_TRUE(world.b.sink.closed());
+}
+
+TEST_F(Session, WhoIsKnownToBeDeadIsNotRedialled) {
+  open();
+  say(*a.link, 1);
+  ASSERT_TRUE(sim.run());
+  for (uint64_t i = 0; i < 20; ++i) say(*a.link, i);
+  ASSERT_TRUE(run_until([&] { return b.sink.frames() == 21; }));
+  b.link->peer_died(Error{ErrorCode::kClosed, "killed"});
+  b.link->peer_died(Error{ErrorCode::kClosed, "again"});
+  ASSERT_TRUE(run_until([&] { return b.sink.closed(); }));
+  EXPECT_EQ(b.sink.why().message, "killed");
+  const int64_t then_ns = sim.now_ns();
+  ASSERT_TRUE(run_until([&] { return a.sink.closed(); })) << "half a death";
+  EXPECT_LT(sim.now_ns(), then_ns + kLease / 2);
+
+  World<> world;
+  world.open();
+  ASSERT_TRUE(world.sim.run());
+  world.reach = Reach::kNothing;
+  world.break_carrier();
+  ASSERT_TRUE(world.run_until([&] { return world.dials == 3; }));
+  world.a.link->peer_died(Error{ErrorCode::kClosed, "killed"});
+  ASSERT_TRUE(world.run_until([&] { return world.a.sink.closed(); }));
+  EXPECT_EQ(world.a.sink.why().message, "killed");
+  EXPECT_EQ(world.dials, 3);
+}
+
+TEST_F(Session, OfADeadlineTheTimeThatIsLeftGoesAlongHoweverLateItIsSent) {
+  open();
+  ASSERT_TRUE(sim.run());
+  reach = Reach::kNothing;
+  break_carrier();
+  sim.after(kLease / 2, [&] { reach = Reach::kThrough; });
+  Outgoing request{FrameHeader{}, {}, {}};
+  request.header.kind = FrameKind::kRequest;
+  request.header.time_left_ns = 10 * kLease;
+  ASSERT_TRUE(a.link->send(request));
+  ASSERT_TRUE(sim.run());
+  const auto frames = b.sink.take();
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_LE(frames[0]->header.time_left_ns, static_cast<uint64_t>(10 * kLease - kLease / 2));
+  EXPECT_GT(frames[0]->header.time_left_ns, static_cast<uint64_t>(8 * kLease));
+}
+
+TEST_F(Session, CarriersThatAreOverAreClosed) {
+  open();
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(sim.run());
+    break_carrier();
+  }
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(carriers_of(a), 201u);
+  for (size_t i = 0; i + 1 < carriers.size(); ++i) EXPECT_TRUE(carriers[i]->closed());
+}
+
+// ---- A peer that means no good ----
+
+// Speaks to `b` on bare links.
+class HostilePeer : public Session {
+ protected:
+  std::shared_ptr<SimLink> dial_raw() {
+    std::pair<std::shared_ptr<SimLink>, std::shared_ptr<SimLink>> ends;
+    auto sink = std::make_unique<RecordingSink>();
+    b.sessions->accepted(kA, false, kLease, [&](LinkSink& far) {
+      ends = sim.connect(kA, *sink, kB, far);
+      return ends.second;
+    });
+    sinks[ends.first.get()] = std::move(sink);
+    return ends.first;
+  }
+  RecordingSink& heard(const std::shared_ptr<SimLink>& link) { return *sinks.at(link.get()); }
+  static void word(SimLink& link, SessionWord what, uint32_t number = 1, ReceivedCounts received = {},
+                   uint64_t session = 7) {
+    link.send_control(Outgoing{encode_session({what, session, number, received}), {}, {}});
+  }
+  // A session that b has opened for us, on this link.
+  std::shared_ptr<SimLink> opened() {
+    auto link = dial_raw();
+    word(*link, SessionWord::kOpen);
+    sim.run();
+    EXPECT_TRUE(b.link);
+    return link;
+  }
+  std::string line() {
+    sim.run();
+    return b.sink.closed() ? b.sink.why().message : "";
+  }
+  std::map<SimLink*, std::unique_ptr<RecordingSink>> sinks;  // of each bare link
+};
+
+struct HostileWorld : HostilePeer {
+  using HostilePeer::b, HostilePeer::sim, HostilePeer::opened, HostilePeer::dial_raw, HostilePeer::line;
+  void TestBody() override {}
+};
+
+TEST_F(HostilePeer, WhoAcknowledgesWhatItCannotHaveReceivedIsDropped) {
+  auto link = opened();
+  say(*b.link, 1);
+  link->send_control(Outgoing{encode_acknowledge({2, 0}), {}, {}});
+  EXPECT_EQ(line(), "it acknowledges what it cannot have received");
+  EXPECT_EQ(b.sink.why().code, ErrorCode::kMalformed);
+  EXPECT_TRUE(heard(link).closed());
+}
+
+TEST_F(HostilePeer, WhoTakesBackAnAcknowledgementIsDropped) {
+  auto link = opened();
+  say(*b.link, 1);
+  link->send_control(Outgoing{encode_acknowledge({1, 0}), {}, {}});
+  link->send_control(Outgoing{encode_acknowledge({0, 0}), {}, {}});
+  EXPECT_NE(line(), "");
+}
+
+TEST_F(HostilePeer, WhoResumesFromWhereItCannotHaveBeenIsDropped) {
+  for (const ReceivedCounts& received : {ReceivedCounts{2, 0}, ReceivedCounts{0, 1}, ReceivedCounts{UINT64_MAX, 0}}) {
+    HostileWorld world;
+    auto link = world.opened();
+    say(*world.b.link, 1);
+    world.sim.break_link(link, Error{ErrorCode::kClosed, "broke"});
+    link = world.dial_raw();
+    word(*link, SessionWord::kResume, 2, received);
+    EXPECT_EQ(world.line(), "a session cannot go on from where its peer says that it was");
+  }
+}
+
+TEST_F(HostilePeer, WordsOutOfTurnEndTheSessionAndNothingElse) {
+  for (const SessionWord what : {SessionWord::kOpen, SessionWord::kResume, SessionWord::kGoOn, SessionWord::kUnknown}) {
+    HostileWorld world;
+    auto link = world.opened();
+    word(*link, what, 2);
+    EXPECT_EQ(world.line(), "a word about a session, out of turn");
+  }
+  auto link = opened();
+  word(*link, SessionWord::kOver, 1, {}, 8);
+  EXPECT_EQ(line(), "a word about another session");
+  HostileWorld world;
+  link = world.opened();
+  link->send(Outgoing{encode_acknowledge({0, 0}), {}, {}});
+  EXPECT_EQ(world.line(), "a word about a session among data");
+}
+
+TEST_F(HostilePeer, NothingIsTakenBeforeItIsSaidForWhichSession) {
+  auto link = dial_raw();
+  say(*link, 1);
+  sim.run();
+  EXPECT_TRUE(heard(link).closed());
+  link = dial_raw();
+  word(*link, SessionWord::kGoOn);
+  word(*link, SessionWord::kOpen);
+  sim.run();
+  EXPECT_TRUE(link->closed());
+  link = dial_raw();
+  link->send_control(Outgoing{encode_acknowledge({0, 0}), {}, {}});
+  sim.run();
+  EXPECT_TRUE(link->closed());
+  EXPECT_EQ(b.link, nullptr);
+  EXPECT_EQ(b.sink.frames(), 0u);
+}
+
+TEST_F(HostilePeer, WhoSaysNothingIsLetGo) {
+  auto link = dial_raw();
+  sim.run();
+  EXPECT_TRUE(link->closed());
+  EXPECT_GE(sim.now_ns(), Sessions::kFirstFrameNs);
+}
+
+TEST_F(HostilePeer, WhoSaysThatItIsOverAndGoesOnIsLetGo) {
+  auto link = opened();
+  word(*link, SessionWord::kOver);
+  EXPECT_EQ(line(), "the peer closed the connection");
+}
+
+TEST_F(HostilePeer, OfASessionThatIsNotKnownItIsToldSo) {
+  auto link = dial_raw();
+  word(*link, SessionWord::kResume);
+  sim.run();
+  const auto said = heard(link).take_controls();
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(decode_session(said[0]->header)->word, SessionWord::kUnknown);
+  EXPECT_EQ(b.link, nullptr);
+  EXPECT_TRUE(link->closed()) << "it does not go by itself";
+}
+
+TEST_F(HostilePeer, WhoIsRefusedAndStaysIsLetGo) {
+  auto link = opened();
+  word(*link, SessionWord::kOver);  // it still waits for the end of that link
+  bool settled = false;
+  sim.after(100 * kMs, [&] { settled = true; });
+  run_until([&] { return settled; });
+  auto again = dial_raw();
+  word(*again, SessionWord::kResume, 2);
+  sim.run();
+  EXPECT_TRUE(again->closed());
+}
+
+// A link that brings what the test says, also after it was closed: as one does whose reader is on another thread.
+struct LateLink final : Link {
+  LateLink(LinkSink& s, NodeId peer) : Link(peer), sink(s) {}
+  bool send(const Outgoing&) override { return true; }
+  bool send_control(const Outgoing&) override { return true; }
+  void peer_died(const Error&) override {}
+  void close() override { over_ = true; }
+  uint64_t backlog() const override { return 0; }
+  std::string_view transport() const override { return "late"; }
+  void bring(const FrameHeader& header) { sink.on_frame(*this, Message::make(header, "", peer())); }
+  void bring_control(const FrameHeader& header) { sink.on_control(*this, Message::make(header, "", peer())); }
+  LinkSink& sink;
+};
+
+TEST_F(HostilePeer, WhatAnOlderCarrierStillBringsIsNeitherHeardNorCounted) {
+  auto dial_late = [this] {
+    return std::static_pointer_cast<LateLink>(b.sessions->accepted(
+        kA, false, kLease, [](LinkSink& sink) { return std::make_shared<LateLink>(sink, kA); }));
+  };
+  const auto first = dial_late(), second = dial_late();
+  first->bring_control(encode_session({SessionWord::kOpen, 7, 1, {}}));
+  first->bring(FrameHeader{});
+  EXPECT_EQ(b.sink.frames(), 1u);
+  second->bring_control(encode_session({SessionWord::kResume, 7, 2, {}}));
+  first->bring(FrameHeader{});
+  FrameHeader ping;
+  ping.kind = FrameKind::kPing;
+  first->bring_control(ping);
+  first->bring_control(encode_acknowledge({99, 99}));
+  first->sink.on_closed(*first, Error{ErrorCode::kMalformed, "nonsense"});
+  EXPECT_EQ(b.sink.frames(), 1u);
+  EXPECT_EQ(b.sink.controls(), 0u);
+  second->bring(FrameHeader{});
+  EXPECT_EQ(b.sink.frames(), 2u);
+  EXPECT_FALSE(b.sink.closed());
+}
+
+// What was on its way when its dialer had gone on already.
+TEST_F(HostilePeer, ACarrierThatHasBeenOvertakenChangesNothing) {
+  auto link = opened();
+  auto late = dial_raw(), present = dial_raw();
+  auto settle = [this] {
+    bool settled = false;
+    sim.after(100 * kMs, [&] { settled = true; });
+    run_until([&] { return settled; });
+  };
+  say(*link, 1);
+  settle();
+  word(*present, SessionWord::kResume, 3, {0, 0});
+  settle();
+  EXPECT_TRUE(link->closed());
+  say(*b.link, 5);
+  settle();
+  word(*late, SessionWord::kResume, 2, {0, 0});
+  settle();
+  EXPECT_TRUE(late->closed());
+  EXPECT_FALSE(present->closed());
+  EXPECT_FALSE(b.sink.closed());
+  EXPECT_EQ(heard(present).frames(), 1u);
+  say(*present, 2);
+  settle();
+  EXPECT_EQ(b.sink.frames(), 2u);
+}
+
+}  // namespace
+}  // namespace monarch::testing

@@ -1,0 +1,111 @@
+#include "monarch/net/sessions.h"
+
+#include <utility>
+
+namespace monarch {
+
+std::shared_ptr<Link> Sessions::dial(NodeId peer, int64_t lease_ns, ResumingLink::Dial dial) {
+  auto session =
+      std::make_shared<ResumingLink>(shared_from_this(), peer, random_.next_u64(), lease_ns, std::move(dial));
+  session->begin();
+  return session;
+}
+
+std::shared_ptr<Link> Sessions::accepted(NodeId peer, bool guest, int64_t lease_ns, const ResumingLink::Dial& make) {
+  auto carrier = std::make_shared<Carrier>(shared_from_this(), peer, guest, lease_ns);
+  std::shared_ptr<Link> link = carrier->link = make(*carrier);
+  timers_.after(kFirstFrameNs, [weak = std::weak_ptr<Carrier>(carrier)] {
+    const auto waiting = weak.lock();
+    if (waiting && (waiting->refused || !waiting->has_session())) waiting->link->close();
+  });
+  keep(std::move(carrier));
+  return link;
+}
+
+void Sessions::on_first(Carrier& carrier, Link& link, const Message& message) {
+  if (carrier.refused) return;  // it goes when the dialer has heard so
+  const auto frame = decode_session(message.header);
+  if (!frame || (frame->word != SessionWord::kOpen && frame->word != SessionWord::kResume)) {
+    return drop(carrier, "it does not say which session it is for");
+  }
+  bool made = false;
+  const std::shared_ptr<ResumingLink> session = find_or_make(carrier, *frame, &made);
+  if (session) {
+    carrier.belongs_to(session);
+    if (made) events_.on_accepted(session, carrier.guest);  // first: answers to what arrives go back on it
+    if (session->adopt(carrier.shared_from_this(), *frame)) return;
+  }
+  carrier.refused = true;
+  const FrameHeader unknown = encode_session({SessionWord::kUnknown, frame->session, frame->link, {}});
+  static_cast<void>(link.send_control(Outgoing{unknown, {}, {}}));
+}
+
+std::shared_ptr<ResumingLink> Sessions::find_or_make(const Carrier& carrier, const SessionFrame& frame, bool* made) {
+  const bool welcome = frame.word == SessionWord::kOpen && !(events_.is_down && events_.is_down(carrier.peer));
+  std::shared_ptr<ResumingLink> session;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  const std::pair key(carrier.peer, frame.session);
+  if (auto found = opened_.find(key); found != opened_.end()) session = found->second.lock();
+  if (session || !welcome) return session;
+  session = std::make_shared<ResumingLink>(shared_from_this(), carrier.peer, frame.session, carrier.lease_ns, nullptr);
+  opened_[key] = session;
+  *made = true;
+  return session;
+}
+
+void Sessions::forget(const ResumingLink& session) {
+  std::lock_guard lock(mutex_);
+  auto found = opened_.find({session.peer(), session.number()});
+  if (found != opened_.end() && (found->second.expired() || found->second.lock().get() == &session)) opened_.erase(found);
+}
+
+// ---- Carriers ----
+
+void Sessions::drop(Carrier& carrier, const char* what) {
+  if (carrier.refused.exchange(true)) return;
+  log_malformed(what);
+  close_later(carrier.link);
+}
+
+void Sessions::close_later(std::shared_ptr<Link> link) {
+  timers_.after(0, [self = shared_from_this(), link = std::move(link)]() mutable {
+    link->close();
+    link = nullptr;
+    self->take_over();
+  });
+}
+
+void Sessions::keep(std::shared_ptr<Carrier> carrier) {
+  const auto gone = take_over();
+  std::lock_guard lock(mutex_);
+  carriers_.push_back(std::move(carrier));
+}
+
+// Those whose link is over, and of which nothing is under way: whatever tells something holds its link.
+std::vector<std::shared_ptr<Carrier>> Sessions::take_over() {
+  std::vector<std::shared_ptr<Carrier>> gone;
+  std::lock_guard lock(mutex_);
+  std::erase_if(carriers_, [&](std::shared_ptr<Carrier>& carrier) {
+    if (!carrier->link->over() || carrier->link.use_count() != 1 || carrier.use_count() != 1) return false;
+    gone.push_back(std::move(carrier));
+    return true;
+  });
+  return gone;
+}
+
+size_t Sessions::carriers() const {
+  std::lock_guard lock(mutex_);
+  return carriers_.size();
+}
+
+void Sessions::end() {
+  std::vector<std::shared_ptr<Carrier>> all;
+  {
+    std::lock_guard lock(mutex_);
+    all = std::exchange(carriers_, {});
+    opened_.clear();
+  }
+  for (const auto& carrier : all) carrier->link->close();
+}
+
+}  // namespace monarch

@@ -1,0 +1,171 @@
+#include "monarch/wire/failure.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace monarch {
+
+namespace {
+
+constexpr int64_t kKindMax = static_cast<int64_t>(Failure::Kind::kNotSent);
+constexpr uint32_t kFields = 15;
+constexpr uint32_t kFieldsMax = 64;
+constexpr uint32_t kCoordinatesMax = 64;
+constexpr size_t kDetailMax = size_t{256} << 10;
+
+// "failed: Killed(sig=9)", as a continuation of "the process this actor was running on ".
+std::string how_it_ended(const ExitStatus& status) {
+  if (!status.because.empty()) return status.because;
+  if (!status.known) return "ended, and its exit status is not known";
+  if (status.signal != 0) {
+    const std::string name = sigabbrev_np(status.signal) == nullptr ? "Signal" : strsignal(status.signal);
+    return "failed: " + name + "(sig=" + std::to_string(status.signal) + ")";
+  }
+  if (status.code != 0) return "exited with non-zero code " + std::to_string(status.code);
+  return "exited with code 0 without being asked to";
+}
+
+std::string indented(const std::string& lines) {
+  std::string text;
+  for (char c : lines) {
+    text += c;
+    if (c == '\n') text += "  ";
+  }
+  return text;
+}
+
+void write_text(ValueWriter& writer, std::string_view text) { writer.bytes(as_byte_span(text.data(), text.size())); }
+
+// The next place at or after `at` where a character of UTF-8 begins.
+size_t next_character(std::string_view text, size_t at) {
+  while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) ++at;
+  return at;
+}
+
+}  // namespace
+
+std::string shortened(std::string_view text, size_t bytes_max) {
+  if (text.size() <= bytes_max) return std::string(text);
+  const size_t head = next_character(text, bytes_max / 2), tail = next_character(text, text.size() - bytes_max / 2);
+  return std::string(text.substr(0, head)) + " [... " + std::to_string(tail - head) + " bytes are left out ...] " +
+         std::string(text.substr(tail));
+}
+
+std::string describe(const ExitStatus& status) {
+  if (!status.because.empty()) return status.because;
+  if (!status.known) return "ended, and its exit status is not known";
+  if (status.signal != 0) {
+    return "was killed by signal " + std::to_string(status.signal) + " (" + strsignal(status.signal) + ")";
+  }
+  return "exited with code " + std::to_string(status.code);
+}
+
+bool Failure::is_death() const {
+  return kind == Kind::kExited || kind == Kind::kNotStarted || kind == Kind::kStopped || kind == Kind::kLost ||
+         kind == Kind::kOwnerEnded || kind == Kind::kForeign;
+}
+
+std::string Failure::headline() const {
+  const std::string subject = of_host ? "the host of the process this actor was running on "
+                                      : "the process this actor was running on ";
+  switch (kind) {
+    case Kind::kExited:
+      return subject + how_it_ended(status) + " (" + label + ", pid " + std::to_string(pid) + ")" +
+             (cut_off ? "; it had closed its connection and did not end" : "");
+    case Kind::kNotStarted:
+      return (of_host ? "the host of the process this actor was to run on" : "the process this actor was to run on") +
+             std::string(" could not be started (") + label + "): " + detail;
+    case Kind::kStopped:
+      return "stopped: " + detail;
+    case Kind::kLost:
+      return subject + "was lost: " + detail;
+    case Kind::kOwnerEnded:
+      return detail + " has ended";
+    case Kind::kUnreachable:
+      return "the process this actor is running on cannot be reached from here: " + detail;
+    case Kind::kEnding:
+      return "this process is ending";
+    case Kind::kNoActor:
+      return detail.empty() ? "there is no such actor in this process" : detail;
+    case Kind::kRefused:
+    case Kind::kActor:
+    case Kind::kForeign:
+    case Kind::kActorStopped:
+    case Kind::kNotSent:
+      break;
+  }
+  return detail;
+}
+
+std::string Failure::text() const {
+  if (last_lines.empty()) return headline();
+  return headline() + "\nThe last that it printed to stderr:\n  " + indented(last_lines);
+}
+
+void Failure::encode(ValueWriter& writer) const {
+  writer.begin_tuple(kFields);
+  writer.integer(static_cast<int64_t>(kind));
+  writer.integer(int64_t{of_host} | int64_t{cut_off} << 1 | int64_t{status.known} << 2);
+  writer.integer(static_cast<int64_t>(node));
+  writer.integer(static_cast<int64_t>(actor));
+  writer.integer(rank);
+  const auto dims = static_cast<uint32_t>(std::min<size_t>(coordinates.size(), kCoordinatesMax));
+  writer.begin_tuple(dims);
+  for (uint32_t i = 0; i < dims; ++i) writer.integer(coordinates[i]);
+  for (const std::string* text : {&mesh, &label, &host}) write_text(writer, shortened(*text));
+  writer.integer(pid);
+  writer.integer(status.code);
+  writer.integer(status.signal);
+  write_text(writer, shortened(detail, kDetailMax));
+  write_text(writer, shortened(last_lines, kDetailMax));
+  write_text(writer, shortened(status.because));
+}
+
+std::string Failure::encoded() const {
+  ValueWriter writer;
+  encode(writer);
+  return {reinterpret_cast<const char*>(writer.data()), writer.size()};
+}
+
+Result<Failure> Failure::decode(ByteSpan bytes) {
+  const Error malformed{ErrorCode::kMalformed, "not the record of a failure"};
+  ValueReader reader(bytes);
+  Failure failure;
+  uint32_t fields = 0, coordinate_count = 0;
+  int64_t kind = 0, flags = 0, node = 0, actor = 0, code = 0, signal = 0;
+  if (!reader.begin_tuple(fields) || fields < kFields || fields > kFieldsMax) return malformed;
+  if (!reader.integer(kind) || kind < 1 || kind > kKindMax) return malformed;
+  if (!reader.integer(flags) || !reader.integer(node) || !reader.integer(actor) || !reader.integer(failure.rank)) {
+    return malformed;
+  }
+  if (!reader.begin_tuple(coordinate_count) || coordinate_count > kCoordinatesMax) return malformed;
+  failure.coordinates.resize(coordinate_count);
+  for (int64_t& coordinate : failure.coordinates) {
+    if (!reader.integer(coordinate)) return malformed;
+  }
+  auto read_text = [&reader](std::string& into) {
+    ByteSpan raw;
+    if (!reader.bytes(raw)) return false;
+    into.assign(reinterpret_cast<const char*>(raw.data()), raw.size());
+    return true;
+  };
+  if (!read_text(failure.mesh) || !read_text(failure.label) || !read_text(failure.host)) return malformed;
+  if (!reader.integer(failure.pid) || !reader.integer(code) || !reader.integer(signal)) return malformed;
+  if (!read_text(failure.detail) || !read_text(failure.last_lines) ||
+      !read_text(failure.status.because)) {
+    return malformed;
+  }
+  failure.kind = static_cast<Kind>(kind);
+  failure.of_host = (flags & 1) != 0;
+  failure.cut_off = (flags & 2) != 0;
+  failure.status.known = (flags & 4) != 0;
+  failure.status.code = static_cast<int>(code);
+  failure.status.signal = static_cast<int>(signal);
+  failure.node = static_cast<NodeId>(node);
+  failure.actor = static_cast<ActorIndex>(actor);
+  return failure;
+}
+
+}  // namespace monarch

@@ -1,0 +1,43 @@
+#include "monarch/wire/session.h"
+
+namespace monarch {
+
+namespace {
+bool is_bare(const FrameHeader& header) {
+  return header.body_size == 0 && header.part_count == 0 && header.flags == 0 && header.time_left_ns == 0;
+}
+}  // namespace
+
+FrameHeader encode_session(const SessionFrame& frame) {
+  FrameHeader header = encode_acknowledge(frame.received);
+  header.kind = FrameKind::kSession;
+  header.method = static_cast<uint32_t>(frame.word);
+  header.dest = frame.session;
+  header.rank = frame.link;
+  return header;
+}
+
+FrameHeader encode_acknowledge(const ReceivedCounts& received) {
+  FrameHeader header;
+  header.kind = FrameKind::kAcknowledge;
+  header.token = received.data;
+  header.sender = received.control;
+  return header;
+}
+
+std::optional<SessionFrame> decode_session(const FrameHeader& header) {
+  if (header.kind != FrameKind::kSession || !is_bare(header)) return std::nullopt;
+  if (header.method < static_cast<uint32_t>(SessionWord::kOpen) ||
+      header.method > static_cast<uint32_t>(SessionWord::kOver)) {
+    return std::nullopt;
+  }
+  return SessionFrame{static_cast<SessionWord>(header.method), header.dest, header.rank, {header.token, header.sender}};
+}
+
+std::optional<ReceivedCounts> decode_acknowledge(const FrameHeader& header) {
+  if (header.kind != FrameKind::kAcknowledge || !is_bare(header)) return std::nullopt;
+  if (header.method != 0 || header.dest != 0 || header.rank != 0) return std::nullopt;
+  return ReceivedCounts{header.token, header.sender};
+}
+
+}  // namespace monarch
