@@ -360,7 +360,10 @@ void shutdown(double grace_seconds, bool at_exit) {
   if (s.finalizing.exchange(true)) return;
   { std::unique_lock no_user(host_users); }
   const bool native_ended = s.native_actors->stop(grace_ns);
-  s.runtime->shutdown(grace_ns);
+  s.runtime->shutdown(grace_ns, [&s] {
+    if (s.interrupts_ignored) signal(SIGINT, SIG_DFL);  // there is nothing left to clean up
+  });
+  if (s.interrupts_ignored) signal(SIGINT, SIG_IGN);
   // Not before: until the links are closed, others may spawn actors here.
   native_ended ? s.native_actors.reset() : void(s.native_actors.release());  // one is busy: it ends with the process
 }
@@ -391,12 +394,14 @@ void stop_worker(double limit_seconds, const std::string& reason) {
 }
 
 // Ctrl-C has done its work when the script is on its way out: another one would only interrupt the cleaning up. Runs no
-// Python code, so nothing can be raised in between. Not if the user has a handler of their own.
+// Python code, so nothing can be raised in between. Not if the user has a handler of their own. shutdown() ends it while it
+// waits for who reads the output.
 void ignore_interrupts() {
   nb::module_ signals = nb::module_::import_("_signal");
   if (!signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"))) return;
   if (PyErr_CheckSignals() != 0) PyErr_Clear();
   signals.attr("signal")(SIGINT, signals.attr("SIG_IGN"));
+  state().interrupts_ignored = true;
 }
 
 }  // namespace

@@ -134,6 +134,30 @@ TEST(Controller, AKilledProcessIsSeenAtOnceWithPidAndSignal) {
   EXPECT_EQ(more.call_one<&Counter::pid>().get(), pids[1]);
 }
 
+// What a controller has caught is no news on stderr.
+TEST(Controller, ADeathThatACallWasToldOfIsNotToldAgain) {
+  testing::internal::CaptureStderr();
+  {
+    Runtime runtime(g_argc, g_argv);
+    auto counters = runtime.this_host().spawn_procs({{"gpus", 2}}, "trainers").spawn<Counter>("counters", 0);
+    const auto pids = counters.call<&Counter::pid>().get();
+    ASSERT_EQ(kill(static_cast<pid_t>(pids[1]), SIGKILL), 0);
+    EXPECT_THROW(counters.call<&Counter::hang>().get(), monarch::SupervisionError);
+  }
+  const std::string caught = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(caught, "");
+  testing::internal::CaptureStderr();
+  {
+    Runtime runtime(g_argc, g_argv);
+    auto procs = runtime.this_host().spawn_procs({{"gpus", 2}}, "trainers");
+    const auto pids = procs.spawn<Counter>("counters", 0).call<&Counter::pid>().get();
+    ASSERT_EQ(kill(static_cast<pid_t>(pids[1]), SIGUSR1), 0);  // by SIGKILL it might have ended as it was asked to
+    EXPECT_TRUE(ends_within(static_cast<pid_t>(pids[1]), 2'000'000'000));
+  }
+  const std::string unheard = testing::internal::GetCapturedStderr();
+  EXPECT_HAS(unheard, "sig=10");
+}
+
 TEST(Controller, StopEndsTheProcessesAndSaysWhy) {
   Runtime runtime(g_argc, g_argv);
   auto procs = runtime.this_host().spawn_procs({{"gpus", 2}});

@@ -4,9 +4,10 @@ import os
 import random
 import select
 import signal
+import time
 
 import pytest
-from script_run import PROLOGUE, WAYS, Run
+from script_run import PROLOGUE, WAYS, Run, ended
 
 ways = pytest.mark.parametrize("way", WAYS)
 
@@ -123,6 +124,28 @@ def test_ctrl_c_twice_during_the_exit():
     run.interrupt()
     run.done(limit=3)
     assert "monarch/" not in run.err
+
+
+@pytest.mark.feature(38)
+def test_ctrl_c_ends_a_script_whose_reader_has_paused():
+    run = Run(WORKERS + """
+class Talker(Actor):
+    @endpoint
+    def talk(self):
+        print("x" * 60000, flush=True)
+
+import atexit
+talker = this_host().spawn_procs().spawn("talker", Talker)
+for _ in range(3):  # one in the reader's pipe, one under way, one in the worker's pipe
+    talker.talk.call_one().get()
+atexit.register(os.write, 2, b"leaving")
+""")  # fmt: skip
+    run.err_line(30)
+    assert not ended(run.process.pid, time.monotonic() + 1)  # it waits for the reader
+    run.interrupt()
+    assert ended(run.process.pid, time.monotonic() + 10)
+    run.done(limit=3)
+    assert (run.status, run.err) == (-signal.SIGINT, "leaving")
 
 
 @pytest.mark.feature(38, 60)

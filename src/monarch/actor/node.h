@@ -47,6 +47,8 @@ class Node final : public LinkSink {
     // Any thread, maybe with a lock of its user's held (the GIL): must not block. An actor of this node has failed;
     // `owner` is who has spawned it ({0, 0}: not known). Before anybody who calls it is told.
     std::function<void(const ActorId& owner, const Failure& why)> on_actor_failed;
+    // Any thread. See observed(): an end of one of these need not be told again, on stderr.
+    std::function<void(const Members& members)> on_observed;
     // Any thread but an actor's: see answered().
     std::function<void(int64_t waited_ns)> on_answered;
   };
@@ -59,6 +61,10 @@ class Node final : public LinkSink {
   Driver& driver() { return driver_; }
   Clock& clock() { return timers_; }
 
+  // Any thread. Somebody has been told that a call to these has failed.
+  void observed(const Members& members) const {
+    if (hooks_.on_observed) hooks_.on_observed(members);
+  }
   // A thread that is no actor's has waited so long, and has the answers to a call.
   void answered(int64_t waited_ns) {
     if (hooks_.on_answered) hooks_.on_answered(waited_ns);

@@ -1,5 +1,5 @@
-// Identities. A node is one incarnation of a process: a random 63-bit number, never reused. An actor is a node and an
-// index that its creator chooses, so a handle exists, can be called and can be sent before the actor does.
+// Identities. A node is one incarnation of a process: the 63-bit hash of its key (wire/node_key.h), never reused. An actor
+// is a node and an index that its creator chooses, so a handle exists, can be called and can be sent before the actor does.
 #pragma once
 
 #include <cstdint>

@@ -72,6 +72,7 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
     return true;
   };
   hooks.on_way_lost = [this](NodeId node, FailurePtr why) { deaths_->way_lost(node, std::move(why)); };
+  hooks.on_observed = [this](const Members& members) { note_observed(members); };
   hooks.on_undeliverable = std::move(options.on_undeliverable);
   if (output_) {
     hooks.on_answered = [this](int64_t waited_ns) {
@@ -216,7 +217,7 @@ void ProcessRuntime::leak() {
   new std::shared_ptr<Reception>(std::move(reception_));
 }
 
-void ProcessRuntime::shutdown(int64_t grace_ns) {
+void ProcessRuntime::shutdown(int64_t grace_ns, const std::function<void()>& only_output_left) {
   if (in_forked_child() || std::exchange(shut_down_, true)) return;
   if (!reactor_ || !reactor_->running()) {  // it never came up
     if (node_) node_->close_links();
@@ -225,6 +226,7 @@ void ProcessRuntime::shutdown(int64_t grace_ns) {
   node_->note_ending();
   dismiss_guests();
   stop_children(job_address_.name() + " has ended", grace_ns);
+  if (only_output_left) only_output_left();
   if (output_) output_->finish();  // what the dead have left
   reactor_->post_and_wait([this] { connector_->close(); });
   node_->close_links();

@@ -92,8 +92,9 @@ class ProcessRuntime final : private ForkWatcher {
   void stop_children(const std::string& reason, int64_t grace_ns);
   // Stops all processes of this host object, closes the links, ends the reactor, frees host(). Idempotent. Not from the
   // reactor, nor while anybody uses host(). In a child of fork(), which may not use the runtime and keeps nothing of it
-  // open, neither this nor the destructor does anything.
-  void shutdown(int64_t grace_ns);
+  // open, neither this nor the destructor does anything. `only_output_left` is called when all processes have ended, and
+  // what they have printed is all that is left to be written: for as long as the script's own reader takes.
+  void shutdown(int64_t grace_ns, const std::function<void()>& only_output_left = {});
 
  private:
   explicit ProcessRuntime(std::unique_ptr<Reactor> reactor) : reactor_(std::move(reactor)) {}

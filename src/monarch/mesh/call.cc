@@ -119,6 +119,7 @@ std::optional<CallError> MeshCall::failure() const {
   CallError error;
   error.rank = rank;
   if (message.header.kind == FrameKind::kReplyFailed) {
+    info_->node->observed(call_->members());
     error.kind = CallError::Kind::kSupervision;
     error.message = failure_of(message).text();
     error.text = endpoint() + where(rank) + " has no answer: " + error.message;
