@@ -46,6 +46,12 @@ PyObject* call_python(PyObject* callable, PyObject* const* args, size_t count) {
 // A deadline of a message is on the clock of its node.
 bool is_expired(int64_t deadline_ns, Node& node) { return deadline_ns != 0 && node.clock().now_ns() >= deadline_ns; }
 
+// A decorator around an async method may answer without it.
+bool is_awaitable(PyObject* object) {
+  const PyAsyncMethods* methods = Py_TYPE(object)->tp_as_async;
+  return PyCoro_CheckExact(object) || (methods != nullptr && methods->am_await != nullptr);
+}
+
 bool is_user_exception() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }
 
 // The exception that is set, as an object with its traceback; clears it.
@@ -108,7 +114,9 @@ void wait_for_release() {
 
 void PyCell::deliver(MessagePtr message) {
   inflow_->arrived(*message);
+  const bool stops = message->header.kind == FrameKind::kStopActor && message->header.token != 0;
   if (mailbox_.push(message)) {
+    if (stops) watch_stop();
     wake();
     return;
   }
@@ -147,22 +155,45 @@ PyCell::Ended PyCell::ended(std::string* why) {
 
 // The actor takes nothing more: what waits, and what comes, is answered with the epitaph.
 void PyCell::refuse_rest() {
-  mailbox_.close(batch_);
+  MessageQueue rest;
+  mailbox_.close(rest);
   inflow_->begin_blocking();  // for good: nobody is held back by an actor that has ended
-  while (MessagePtr message = batch_.pop()) refuse(std::move(message));
+  while (MessagePtr message = rest.pop()) refuse(std::move(message));
 }
 
 void PyCell::end(std::string reason, bool failure) {
-  if (ending_) return;
-  end_is_failure_ = failure;
-  end_reason_ = std::move(reason);
-  if (failure) node_.actor_failed(end_failure());
-  ending_.store(true, std::memory_order_seq_cst);
+  {
+    std::lock_guard lock(epitaph_mutex_);
+    if (ending_) return;
+    end_is_failure_ = failure;
+    end_reason_ = std::move(reason);
+    if (failure) node_.actor_failed(end_failure());
+    ending_.store(true, std::memory_order_seq_cst);
+  }
   wake();  // the actor may be asleep: another thread, or a task of its event loop, may end it
 }
 
-void PyCell::owe(const Ticket& ticket) { owed_.emplace(std::pair(ticket.from, ticket.header.token), ticket); }
-void PyCell::settle(const Ticket& ticket) { owed_.erase({ticket.from, ticket.header.token}); }
+void PyCell::owe(const Ticket& ticket) {
+  std::lock_guard lock(calls_mutex_);
+  owed_.emplace(std::pair(ticket.from, ticket.header.token), ticket);
+}
+void PyCell::settle(const Ticket& ticket) {
+  std::lock_guard lock(calls_mutex_);
+  owed_.erase({ticket.from, ticket.header.token});
+}
+
+// The call is not handled any more. False: it has been answered, by abandon().
+bool PyCell::end_call(const Ticket& ticket) {
+  if (ticket.header.token == 0) return true;
+  std::lock_guard lock(calls_mutex_);
+  for (size_t i = open_calls_.size(); i-- > 0;) {
+    if (open_calls_[i].first != ticket.from || open_calls_[i].second.token != ticket.header.token) continue;
+    open_calls_[i] = open_calls_.back();
+    open_calls_.pop_back();
+    return true;
+  }
+  return false;
+}
 
 Failure PyCell::end_failure() const {
   const auto kind = end_is_failure_ ? Failure::Kind::kActor : Failure::Kind::kActorStopped;
@@ -170,9 +201,72 @@ Failure PyCell::end_failure() const {
 }
 
 void PyCell::answer_owed() {
-  for (const auto& [who, ticket] : std::exchange(owed_, {})) {
-    node_.reply_failed(ticket.header, ticket.from, end_failure());
+  decltype(owed_) owed;
+  {
+    std::lock_guard lock(calls_mutex_);
+    owed.swap(owed_);
   }
+  for (const auto& [who, ticket] : owed) node_.reply_failed(ticket.header, ticket.from, end_failure());
+}
+
+// ---- PyCell: one that is stuck when it is to stop ----
+
+namespace {
+std::atomic<int64_t> stop_limit_ns{3'000'000'000};  // cleanup_timeout, as in the reference
+}
+
+void set_stop_limit(int64_t limit_ns) { stop_limit_ns = limit_ns; }
+
+void PyCell::watch_stop() {
+  state().runtime->reactor().after(stop_limit_ns, [weak = weak_from_this(), steps = steps_.load()] {
+    if (const auto cell = weak.lock()) cell->check_stop(steps);
+  });
+}
+
+// What was sent before the stop has its turn: as long as the actor gets on, it is waited for.
+void PyCell::check_stop(uint64_t steps_before) {
+  if (ending_) return;  // its clean-up has limits of its own
+  if (steps_ != steps_before) return watch_stop();
+  abandon();
+}
+
+// Whoever waits for it is answered, as if it had ended. Its thread goes on, and ends with what it runs: a thread cannot be
+// killed. On the reactor: without the GIL.
+void PyCell::abandon() {
+  if (stop_taken_.exchange(true)) return;
+  MessageQueue rest;
+  mailbox_.close(rest);
+  inflow_->begin_blocking();
+  std::vector<MessagePtr> waiting;
+  std::string reason;
+  while (MessagePtr message = rest.pop()) {
+    if (reason.empty() && message->header.kind == FrameKind::kStopActor) reason = message->text();
+    waiting.push_back(std::move(message));
+  }
+  end("stopped: " + reason, /*failure=*/false);
+  std::string name;
+  MessageQueue stops;
+  {
+    std::lock_guard lock(epitaph_mutex_);
+    epitaph_ = end_failure();
+    over_ = true;
+    name = name_;
+    stops.take(late_stops_);
+  }
+  log_line("the actor '" + name + "' in process " + std::to_string(getpid()) + " was to stop and is busy for " +
+           std::to_string(stop_limit_ns / 1'000'000) + " ms with one message or its constructor (cleanup_timeout): it " +
+           "is left behind, and what it runs goes on");
+  for (MessagePtr& message : waiting) refuse(std::move(message));
+  while (MessagePtr stop = stops.pop()) node_.refuse(*stop, "");
+  decltype(open_calls_) open;
+  {
+    std::lock_guard lock(calls_mutex_);
+    open.swap(open_calls_);
+  }
+  for (const auto& [from, header] : open) node_.reply_failed(header, from, end_failure());
+  answer_owed();
+  leave();
+  python_factory().forget(this);
 }
 
 // ---- PyCell: life ----
@@ -180,6 +274,12 @@ void PyCell::answer_owed() {
 void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, Methods methods) {
   instance_ = Ref::borrow(instance);
   identity_ = Ref::borrow(identity);
+  Ref name = Ref::steal(PyObject_GetAttrString(identity, "name"));
+  {
+    std::string text = text_of(name.get());
+    std::lock_guard lock(epitaph_mutex_);
+    name_ = std::move(text);
+  }
   extent_ = Ref::borrow(extent);
   methods_ = std::move(methods);
   FrameHeader whole;
@@ -317,7 +417,7 @@ void PyCell::run_sync() {
       if (count % 32 == 31 && (count >= kBatchMax || monotonic_ns() > until_ns)) break;
     }
     GilRelease release;
-    if (!batch_.empty() || has_work()) continue;
+    if (has_work()) continue;
     auto ready = [](const void* self) { return static_cast<const PyCell*>(self)->has_work(); };
     node_.driver().wait(waiter_, ready, this, kNoDeadline);
   }
@@ -325,7 +425,7 @@ void PyCell::run_sync() {
 
 bool PyCell::poll_briefly() {
   auto ready = [](const void* self) { return static_cast<const PyCell*>(self)->has_work(); };
-  if (ready(this) || !batch_.empty()) return true;
+  if (ready(this)) return true;
   const int64_t start_ns = monotonic_ns();
   bool found;
   {
@@ -446,15 +546,15 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     set_deadline(0);  // what follows, hooks among it, is not done for a caller
     return Step::kEnd;
   }
-  if (batch_.empty()) {
-    if (mailbox_.empty()) return Step::kIdle;
-    mailbox_.take_all(batch_);
-    if (idle_since_ns_ != 0) Driver::note_wait(monotonic_ns() - std::exchange(idle_since_ns_, 0));
-  }
-  MessagePtr message = batch_.pop();
+  if (mailbox_.empty()) return Step::kIdle;
+  MessagePtr message = mailbox_.pop();
+  if (!message) return Step::kIdle;  // abandon() has taken it
+  if (idle_since_ns_ != 0) Driver::note_wait(monotonic_ns() - std::exchange(idle_since_ns_, 0));
+  steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   inflow_->taken(Inflow::cost_of(*message));
   const FrameHeader& header = message->header;
   if (header.kind == FrameKind::kStopActor) {
+    stop_taken_ = true;
     stop_request_ = header;
     stop_from_ = message->from;
     end("stopped: " + std::string(message->text()), /*failure=*/false);
@@ -475,10 +575,14 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
   set_deadline(static_cast<uint64_t>(message->deadline_ns));
   if (is_expired(message->deadline_ns, node_)) return Step::kDone;  // its caller has given up
   set_context(*message);
+  if (header.token != 0) {
+    std::lock_guard lock(calls_mutex_);
+    open_calls_.emplace_back(message->from, header);
+  }
   Ref result = call_method(method, *message, *ticket);
   message.reset();  // arguments that the user kept live on by themselves
   if (!result) return Step::kDone;
-  if (method.kind == MethodKind::kSync) {
+  if (method.kind == MethodKind::kSync || !is_awaitable(result.get())) {
     finish(*ticket, result.get());
     return Step::kDone;
   }
@@ -495,15 +599,23 @@ void PyCell::send_reply(const Ticket& ticket, FrameKind kind, Encoded& encoded) 
 
 bool PyCell::finish(const Ticket& ticket, PyObject* result) {
   end_if_forked();
-  if (ticket.header.token == 0 || ticket.explicit_port) return true;
+  if (ticket.header.token == 0 || ticket.explicit_port) {
+    end_call(ticket);
+    return true;
+  }
   Encoded encoded;
-  if (!encoded.encode_value(result)) return finish_error(ticket);
+  if (!encoded.encode_value(result, Contents::kResult)) return finish_error(ticket);
+  if (!end_call(ticket)) return true;
   send_reply(ticket, FrameKind::kReply, encoded);
   return true;
 }
 
 bool PyCell::finish_error(const Ticket& ticket) {
   end_if_forked();
+  if (!end_call(ticket)) {
+    PyErr_Clear();
+    return true;
+  }
   if (ticket.header.token == 0 || ticket.explicit_port || !is_user_exception()) return fail_call(ticket, "");
   Ref exception = take_exception();
   Ref packed = Ref::steal(PyObject_CallOneArg(state().pack_answer.get(), exception.get()));
@@ -609,6 +721,7 @@ void PyCellFactory::park_loop(Work work) {
     work();
     if (context && PyContext_Exit(context.get()) != 0) PyErr_Clear();
     context = Ref();
+    python.forget_thread_locals();  // nor what it has in `threading.local`
     GilRelease release;
     work = nullptr;
     if (!wait_for_work(&work)) break;

@@ -85,7 +85,9 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   bool finish_error(const Ticket& ticket);
   bool poll_briefly();
   LoopWake& loop_wake() { return loop_wake_; }
-  bool has_work() const { return !mailbox_.empty() || ending_.load(std::memory_order_seq_cst); }
+  bool has_work() const {  // or is to end
+    return !mailbox_.empty() || ending_.load(std::memory_order_seq_cst);
+  }
 
   // Any thread. Has the actor ended, and if so, has it failed? `*why` is what its callers are told.
   enum class Ended { kNo, kStopped, kFailed };
@@ -109,6 +111,10 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   void run_sync();
   void write_epitaph();
   void leave();
+  void watch_stop();
+  void check_stop(uint64_t steps_before);
+  void abandon();
+  bool end_call(const Ticket& ticket);
   void wake();
   void refuse(MessagePtr message);
   void refuse_rest();
@@ -141,7 +147,6 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   int64_t idle_since_ns_ = 0;  // 0: not known to be idle
 
   // The actor's thread.
-  MessageQueue batch_;
   Methods methods_;
   Ref instance_;
   Ref identity_;  // context().actor_instance
@@ -156,16 +161,24 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   FrameHeader stop_request_;
   NodeId stop_from_ = 0;
 
-  std::map<std::pair<NodeId, uint64_t>, Ticket> owed_;  // by who waits and its token
+  std::mutex calls_mutex_;  // guards the two below: of an actor that is stuck, another thread answers them
+  std::vector<std::pair<NodeId, FrameHeader>> open_calls_;  // that are being handled
+  std::map<std::pair<NodeId, uint64_t>, Ticket> owed_;      // by who waits and its token
 
+  std::atomic<uint64_t> steps_{0};        // messages that it has begun with
+  std::atomic<bool> stop_taken_{false};   // by the actor, or by abandon(): who is first sees to its end
   std::atomic<bool> ending_{false};
   bool end_is_failure_ = false;
   std::string end_reason_;
-  std::mutex epitaph_mutex_;  // guards the three below
+  std::mutex epitaph_mutex_;  // guards the four below, and the two above while they are set
+  std::string name_;
   std::optional<Failure> epitaph_;
   bool over_ = false;
   MessageQueue late_stops_;
 };
+
+// How long an actor that is to stop may be busy with one message (or its constructor) before it is left behind. Any thread.
+void set_stop_limit(int64_t limit_ns);
 
 // Makes PyCells and gives them threads.
 class PyCellFactory final : public CellFactory {

@@ -429,6 +429,8 @@ void bind_runtime(nb::module_& m) {
   m.def("completed_future", &completed_future, nb::arg("outcome").none(), nb::arg("failed") = false);
   // Bytes; for a runtime that is there.
   m.def("set_frame_max", [](uint64_t bytes) { runtime().node().set_message_bytes_max(bytes); });
+  // Seconds; of actors that are to stop.
+  m.def("set_stop_limit", [](double seconds) { set_stop_limit(static_cast<int64_t>(std::min(seconds, 1e9) * 1e9)); });
   m.def("set_output", &set_output);
   m.def("shutdown", &shutdown);
   m.def("load_actor_library", [](const std::string& path) {

@@ -338,7 +338,7 @@ bool Encoded::encode_call(PyObject* const* args, Py_ssize_t count) {
   if (!tuple) return false;
   for (Py_ssize_t i = 0; i < count; ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(args[i]));
   Ref pair = Ref::steal(PyTuple_Pack(2, tuple.get(), Py_None));
-  return pair && encode_pickled(pair.get());
+  return pair && encode_pickled(pair.get(), Contents::kCall);
 }
 
 bool Encoded::encode_native_call(PyObject* const* args, Py_ssize_t count) {
@@ -360,14 +360,16 @@ bool Encoded::encode_scalars(PyObject* value) {
   return write_native(writer_, value, 0) && writer_.failure() == nullptr;
 }
 
-bool Encoded::encode_value(PyObject* value) {
+bool Encoded::encode_value(PyObject* value, Contents contents) {
   if (find_arrays(&value, 1) != 0 && encode_with_arrays(&value, 1, 1)) return true;
-  return encode_scalars(value) || encode_pickled(value);
+  return encode_scalars(value) || encode_pickled(value, contents);
 }
 
-bool Encoded::encode_pickled(PyObject* value) {
+bool Encoded::encode_pickled(PyObject* value, Contents contents) {
   flags_ = kFlagPickle;
-  Ref result = Ref::steal(PyObject_CallOneArg(state().dumps.get(), value));
+  Ref what = Ref::steal(PyLong_FromLong(static_cast<long>(contents)));
+  PyObject* args[] = {value, what.get()};
+  Ref result = Ref::steal(PyObject_Vectorcall(state().dumps.get(), args, 2, nullptr));
   if (!result) return false;
   PyObject* body;
   PyObject* list;

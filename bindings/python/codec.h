@@ -10,6 +10,14 @@
 
 namespace monarch {
 
+// What is encoded, for the words about what cannot be (python/monarch/_pickle.py).
+enum class Contents : int {
+  kMessage = 0,
+  kCall = 1,   // (args, kwargs or None)
+  kSpawn = 2,  // (class, args, kwargs, ...)
+  kResult = 3,
+};
+
 // An encoded value; everything that outgoing() points to lives in here. Needs the GIL for its whole life.
 class Encoded {
  public:
@@ -21,9 +29,9 @@ class Encoded {
   // Each false: a Python exception is set.
   bool encode_call(PyObject* const* args, Py_ssize_t count);     // a tuple of positional arguments
   bool encode_native_call(PyObject* const* args, Py_ssize_t count);  // the same for C++: lists and dicts too, no pickle
-  bool encode_value(PyObject* value);
+  bool encode_value(PyObject* value, Contents contents = Contents::kMessage);
   bool encode_scalars(PyObject* value);  // by the native codec; false without an exception: that cannot be
-  bool encode_pickled(PyObject* value);                          // always by pickle
+  bool encode_pickled(PyObject* value, Contents contents = Contents::kMessage);  // always by pickle
 
   uint8_t flags() const { return flags_; }
   ByteSpan body() const { return (flags_ & kFlagPickle) != 0 ? body_ : writer_.written(); }

@@ -59,7 +59,8 @@ struct FutureState {
   Ref endpoint;
   Ref outcome;  // once somebody has looked
   bool failed = false;
-  // Of a port. Who gives up waiting leaves the line: his place would take messages that others wait for, out of order.
+  // Of a port. Who looks joins the line for its messages, and who gives up leaves it: his place would take messages that
+  // others wait for, out of order.
   std::shared_ptr<PortReceiver> port;
   int waiting = 0;
   bool promised = false;  // somebody has been told that it is there: it stays, who else may give up
@@ -79,7 +80,13 @@ struct FutureState {
   Awaited awaited() const { return {call, gather()}; }
   bool is_ready() const { return outcome || (call && gather().is_there()); }
   // The same for who will look at the outcome because of it.
-  bool promise() { return promised = is_ready(); }
+  bool promise() {
+    const bool joins = !outcome && !call && port;
+    if (joins) begin_waiting();
+    promised = is_ready();
+    if (joins) give_up();
+    return promised;
+  }
 };
 
 PyTypeObject* future_base_type = nullptr;
@@ -388,9 +395,10 @@ PyObject* future_wait(PyObject* self, PyObject* timeout) {
 PyObject* future_poll(PyObject* self, PyObject*) {
   FutureState& future = future_of(self);
   if (future.promise()) Py_RETURN_TRUE;
-  if (!future.call) Py_RETURN_FALSE;
+  if (!future.call && !future.port) Py_RETURN_FALSE;
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
+  future.begin_waiting();
   const int64_t start_ns = monotonic_ns();
   const Awaited awaited = future.awaited();
   bool ready;
@@ -403,6 +411,7 @@ PyObject* future_poll(PyObject* self, PyObject*) {
   } else {
     awaiting_since_ns = start_ns;
   }
+  future.give_up();
   return PyBool_FromLong(future.promised);
 }
 
@@ -617,7 +626,7 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
 
 PyObject* new_port_future(std::shared_ptr<PortReceiver> port, bool ranked) {
   auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
-  FutureState future(port->receive(), ranked ? FutureMode::kPortRanked : FutureMode::kPort, 0, Ref::borrow(Py_None));
+  FutureState future(nullptr, ranked ? FutureMode::kPortRanked : FutureMode::kPort, 0, Ref::borrow(Py_None));
   future.port = std::move(port);
   return box<FutureState>(type, std::move(future));
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 
 #include "monarch/base/forked.h"
 #include "monarch/loop/turnstile.h"
@@ -81,6 +82,28 @@ GilThread::GilThread() {
   guard.returned();
 }
 GilThread::~GilThread() { PyGILState_Release(state_); }
+
+void GilThread::forget_thread_locals() {
+#if PY_VERSION_HEX >= 0x030D0000
+  // They hang on something of the thread state that has no name: a new one it is.
+  PyGILState_Release(state_);
+  state_ = PyGILState_Ensure();
+#else
+  // Their values stand in the dictionary of the thread state, as "thread.local.<address>" (Modules/_threadmodule.c). The
+  // rest stays: asyncio keeps a pointer to an entry of its own without holding it.
+  PyObject* all = PyThreadState_GetDict();
+  if (all == nullptr || PyDict_GET_SIZE(all) == 0) return;
+  PyObject* keys = PyDict_Keys(all);
+  for (Py_ssize_t i = 0; keys != nullptr && i < PyList_GET_SIZE(keys); ++i) {
+    PyObject* key = PyList_GET_ITEM(keys, i);
+    const char* name = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : "";
+    if (name != nullptr && std::strncmp(name, "thread.local.", 13) == 0) PyDict_DelItem(all, key);
+    PyErr_Clear();
+  }
+  Py_XDECREF(keys);
+  PyErr_Clear();
+#endif
+}
 
 uint64_t gil_taken_by_reactor() { return reactor_takes.load(); }
 void gil_mark_reactor_thread() { is_reactor = true; }

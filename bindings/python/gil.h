@@ -65,6 +65,9 @@ class GilThread {
   GilThread(const GilThread&) = delete;
   GilThread& operator=(const GilThread&) = delete;
 
+  // GIL held: every `threading.local` is on this thread as on a new one. May run destructors of users' values.
+  void forget_thread_locals();
+
  private:
   PyGILState_STATE state_;
 };

@@ -103,7 +103,7 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   if (kind == static_cast<uint32_t>(CellKind::kNative)) {
     if (!PyTuple_Check(value)) return PyErr_Format(PyExc_TypeError, "expected a tuple");
     if (!encoded.encode_native_call(PySequence_Fast_ITEMS(value), PyTuple_GET_SIZE(value))) return nullptr;
-  } else if (!(named != Py_None && encoded.encode_scalars(named)) && !encoded.encode_pickled(value)) {
+  } else if (!(named != Py_None && encoded.encode_scalars(named)) && !encoded.encode_pickled(value, Contents::kSpawn)) {
     return nullptr;
   }
   if (!check_size(*runtime, encoded)) return nullptr;
@@ -120,7 +120,7 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
 PyObject* mesh_ref_spawn_lazy(PyObject* self, PyObject* value) {
   ProcessRuntime* runtime = require_runtime();
   Encoded encoded;
-  if (runtime == nullptr || !encoded.encode_pickled(value)) return nullptr;
+  if (runtime == nullptr || !encoded.encode_pickled(value, Contents::kSpawn)) return nullptr;
   Outgoing spawn{FrameHeader{}, encoded.body(), encoded.parts()};
   spawn.header.kind = FrameKind::kSpawn;
   spawn.header.method = static_cast<uint32_t>(CellKind::kPython);
@@ -187,7 +187,7 @@ bool encode_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count, P
   if (!bound) return false;
   if (name_count == 0) return encoded.encode_call(args, count);
   Ref pair = Ref::steal(PyTuple_Pack(2, positional.get(), named.get()));
-  return pair && encoded.encode_pickled(pair.get());
+  return pair && encoded.encode_pickled(pair.get(), Contents::kCall);
 }
 
 // The common part of all adverbs. Null call: one-way.
@@ -269,7 +269,7 @@ PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
   if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return nullptr;
   Encoded encoded;
   if (!check_port(PyTuple_GET_ITEM(PyTuple_GET_ITEM(pair, 0), 0))) return nullptr;
-  if (!encoded.encode_pickled(pair) || !check_size(*runtime, encoded)) return nullptr;
+  if (!encoded.encode_pickled(pair, Contents::kCall) || !check_size(*runtime, encoded)) return nullptr;
   if (!wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return nullptr;
   FrameHeader header;
   header.kind = FrameKind::kOneway;

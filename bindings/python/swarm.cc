@@ -161,7 +161,7 @@ bool Swarm::resume(const std::shared_ptr<PyCell>& cell) {
 }
 
 void Swarm::go_on(const std::shared_ptr<PyCell>& cell) {
-  if (!cell->batch_.empty() || cell->has_work()) ready(cell);
+  if (cell->has_work()) ready(cell);
 }
 
 void Swarm::end(const std::shared_ptr<PyCell>& cell) {

@@ -46,5 +46,7 @@ def __getattr__(name: str):
 
         return getattr(importlib.import_module(f"monarch.{_LAZY[name]}"), name)
     if name in _NOT_YET:
-        raise NotImplementedError(f"monarch.{name} is not there yet; README.md lists what is.")
+        from monarch._not_yet import not_yet
+
+        raise not_yet(f"monarch.{name}")
     raise AttributeError(f"module 'monarch' has no attribute {name!r}")

@@ -10,7 +10,7 @@ from _thread import allocate_lock, get_ident
 from monarch import _core
 from monarch._context import ActorInstance
 from monarch._geometry import Extent, Point
-from monarch._mesh_trait import MeshTrait
+from monarch._mesh_trait import MeshTrait, Undefined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Actor"]
 
+_LOGGER = "<logger>"  # in an actor's dictionary, where no attribute of its class can be
+
 
 class Actor(MeshTrait):
     """Base class of actors. Instances exist only through ``procs.spawn(name, Class, ...)``: one per process.
@@ -29,6 +31,7 @@ class Actor(MeshTrait):
     (``concurrent_endpoint`` is the exception). Optional hooks:
 
     - ``__cleanup__(self, exc)``, ``def`` or ``async def``, when it ends: ``exc`` is None after a stop, else the cause.
+      The actors and processes that it has spawned have ended by then.
       It has 3 s when its process is stopped, 0.3 s when the script ends, and is not called after a crash.
     - ``_handle_undeliverable_message(self, message) -> bool`` for one-way messages of this actor that found nobody;
       unless it returns true, this actor fails.
@@ -42,15 +45,14 @@ class Actor(MeshTrait):
         """A ``logging.Logger`` named after the class, level DEBUG; the same one at each look."""
         import logging
 
-        found = self.__dict__.get("_logger")
+        found = self.__dict__.get(_LOGGER)
         if found is None:
-            found = self.__dict__["_logger"] = logging.getLogger(type(self).__name__)
+            found = self.__dict__[_LOGGER] = logging.getLogger(type(self).__name__)
             found.setLevel(logging.DEBUG)
         return found
 
-    @property
-    def _shape(self) -> Any:
-        raise NotImplementedError("an actor is not a mesh: the mesh methods belong to what spawn() returns")
+    if not TYPE_CHECKING:
+        _shape = Undefined("an actor is not a mesh: the mesh methods belong to what spawn() returns")
 
     @property
     def initialized(self) -> Future[None]:
@@ -254,12 +256,16 @@ def format_failure(error: BaseException, identity: ActorInstance | None) -> str:
 
 
 def end_actor(cell: Any, failure: BaseException | None) -> None:
-    """The last thing on the actor's thread: its __cleanup__ hook, and what it has sent and is held back.
+    """The last on the actor's thread: what it owns ends, its __cleanup__ hook runs, what it has held back is sent.
 
     Async actors have run their hook on their loop.
     """
     from monarch import _endpoint, _forks, _runtime
 
+    if cell.identity._owned is not None:
+        from monarch import _owned
+
+        _owned.stop_and_wait(cell.identity, _runtime.limit("process_exit_timeout"))
     try:
         hook = getattr(cell.instance, "__cleanup__", None)
         if hook is not None and failure is None and not _endpoint.is_async(hook):

@@ -133,6 +133,10 @@ async def _end(cell: Any, tasks: Collection[Any]) -> None:
         if left:
             what = f"{len(left)} of its endpoints went on after they had been cancelled (cleanup_timeout)"
             cell.report_hook(TimeoutError(what))
+    if cell.identity._owned is not None:
+        from monarch import _owned
+
+        await _owned.stop_and_await(cell.identity, _runtime.limit("process_exit_timeout"))
     await _clean_up(cell)
 
 

@@ -80,7 +80,7 @@ def _tell_core() -> None:
     """The one setting that C++ code looks at."""
     runtime = sys.modules.get("monarch._runtime")
     if runtime is not None:
-        runtime.apply_frame_limit()
+        runtime.apply_limits()
 
 
 def for_children() -> Mapping[str, Any]:

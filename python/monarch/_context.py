@@ -60,6 +60,7 @@ class ActorInstance:
         self._procs = procs  # ProcMesh._parts() of the mesh that it was spawned on
         self._cell = cell
         self._substitutes = substitutes  # of patch_actor, in force when it was spawned
+        self._owned: Any = None  # _owned.Owned, once it has spawned something; the client ends with all of its job
 
     @property
     def creator(self) -> Creator | None:
@@ -129,6 +130,16 @@ class ActorInstance:
     def kill(self, reason: str | None = None) -> None:
         """As ``abort``."""
         self.abort(reason)
+
+    def _own(self, mesh: Any) -> None:
+        """What this actor has spawned ends with it."""
+        if self._cell is None:
+            return
+        if self._owned is None:
+            from monarch._owned import Owned
+
+            self._owned = Owned()
+        self._owned.add(mesh)
 
     def _end(self, reason: str, failure: bool) -> None:
         if self._cell is None:

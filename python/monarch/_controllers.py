@@ -32,6 +32,13 @@ class Controllers(Actor):
         end = None if mesh is None else _core.actor_end(mesh._ids[0][1])
         if end is not None and end[0]:
             raise ValueError(f"Failure on {name}: {end[1]}")
+        if mesh is not None and end is None and _name_of(mesh._class) != _name_of(Class):
+            import warnings
+
+            text = (
+                f"the controller {name!r} is a {_name_of(mesh._class)}; asked for as a {_name_of(Class)} it is the same"
+            )
+            warnings.warn(text, stacklevel=2)
         if mesh is None or end is not None:
             token = _context.current.set(_context.client_context())  # the script owns it
             try:
@@ -39,6 +46,10 @@ class Controllers(Actor):
             finally:
                 _context.current.reset(token)
         return mesh
+
+
+def _name_of(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def offer() -> None:
@@ -57,9 +68,10 @@ def _registry_id() -> tuple[int, int]:
 def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
     """The actor of that name in the script's process; the first who asks makes it, of ``Class`` with these arguments.
 
-    May be called anywhere, in actors too. Requests that come together are merged; later arguments are ignored. An
-    actor that was stopped is made anew. The future raises ``ActorError`` around ``ValueError: Failure on <name>: ...``
-    once it has failed; an exception in its constructor shows at the first call.
+    May be called anywhere, in actors too. Requests that come together are merged; later arguments are ignored, and so
+    is another class, with a warning in the script. An actor that was stopped is made anew. The future raises
+    ``ActorError`` around ``ValueError: Failure on <name>: ...`` once it has failed; an exception in its constructor
+    shows at the first call.
 
     Raises ``ValueError`` if ``Class`` is not an actor class, ``TypeError`` for wrong constructor arguments.
     """

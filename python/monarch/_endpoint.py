@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monarch import _core
+from monarch._pickle import BY_VALUE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,10 +56,16 @@ _ANY_COUNT = 1 << 30
 
 
 def is_async(function: Any) -> bool:
-    code = getattr(function, "__code__", None)
-    if code is not None and code.co_flags & _CO_COROUTINE:
-        return True
-    return getattr(function, "_is_coroutine_mark", None) is not None
+    """Whether a call gives a coroutine; of a plain decorator around (``functools.wraps``), whether it may."""
+    while True:
+        code = getattr(function, "__code__", None)
+        if code is not None and code.co_flags & _CO_COROUTINE:
+            return True
+        if getattr(function, "_is_coroutine_mark", None) is not None:
+            return True
+        function = getattr(function, "__wrapped__", None)
+        if function is None:
+            return False
 
 
 class EndpointProperty(Generic[P, R]):
@@ -195,11 +202,7 @@ class ClassTable:
     native = False
 
     def __init__(self, cls: type) -> None:
-        found: dict[str, Any] = {}
-        for base in reversed(cls.__mro__):
-            if base is object or base.__module__ in ("monarch._actor", "monarch._mesh_trait"):
-                continue
-            found.update(vars(base))
+        found = _methods_of(cls)
         endpoints = sorted(name for name, value in found.items() if isinstance(value, EndpointProperty))
         others = sorted(
             name
@@ -229,8 +232,28 @@ class ClassTable:
         if not self.is_async:
             run = [(_no_loop(f, cls), SYNC) if kind & ~EXPLICIT_PORT != SYNC else (f, kind) for f, kind in run]
         self.methods = _core.Methods(run)
+        # Code by value comes again with each message, and may have changed: a cell of a notebook that was run again.
+        comes_again = code_arrives and cls.__module__ in BY_VALUE
+        self._found = {name: found[name] for name in self.names} if comes_again else None
         self.class_name = f"{cls.__module__}.{cls.__qualname__}"
         self.ranges = [_arity(function, 2 if kind & EXPLICIT_PORT else 1) for function, kind in self.functions]
+
+    def is_of(self, cls: type) -> bool:
+        """Whether it still says what ``cls`` has."""
+        known = self._found
+        if known is None:
+            return True
+        found = _methods_of(cls)
+        return all(found.get(name) is value for name, value in known.items())
+
+
+def _methods_of(cls: type) -> dict[str, Any]:
+    """The attributes of a class and its bases, without those of ``Actor``."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if base is not object and base.__module__ not in ("monarch._actor", "monarch._mesh_trait"):
+            found.update(vars(base))
+    return found
 
 
 def _no_loop(function: Any, cls: type) -> Any:
@@ -244,6 +267,7 @@ def _no_loop(function: Any, cls: type) -> Any:
 
 
 _HOOKS = ("__cleanup__", "__supervise__", "_handle_undeliverable_message")
+code_arrives = False  # in a worker; a script has the classes of `__main__` themselves
 _tables: Any = None  # WeakKeyDictionary: class -> ClassTable
 _last: Any = (lambda: None, None)  # who was asked for last, since it mostly is the next one too
 
@@ -252,7 +276,7 @@ def table_of(cls: Any) -> Any:
     """The methods of an actor class: a Python one, or one from ``monarch.cpp.load``."""
     global _tables, _last
     last_cls, table = _last
-    if last_cls() is cls:
+    if last_cls() is cls and (table._found is None or table.is_of(cls)):
         return table
     table = cls.__dict__.get("_native_table")
     if table is not None:
@@ -262,7 +286,7 @@ def table_of(cls: Any) -> Any:
     if _tables is None:
         _tables = weakref.WeakKeyDictionary()
     table = _tables.get(cls)
-    if table is None:
+    if table is None or not table.is_of(cls):
         table = _tables[cls] = ClassTable(cls)
     _last = weakref.ref(cls), table
     return table
@@ -388,9 +412,9 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
 
     def rref(self, *args: Any, **kwargs: Any) -> Any:
         """Not there yet: ``NotImplementedError``."""
-        raise NotImplementedError(
-            "Endpoint.rref is not there yet: it needs the tensor engine; README.md lists what is."
-        )
+        from monarch._not_yet import not_yet
+
+        raise not_yet("Endpoint.rref")
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(

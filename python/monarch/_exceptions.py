@@ -101,6 +101,9 @@ class SetupFailed(Exception):
 _OWN_FILES = tuple(f"/monarch/_{name}.py" for name in ("endpoint", "async", "actor", "forks", "worker", "reducers"))
 
 
+_REPEATS_MAX = 3  # as of the interpreter: more of the same frame is said in words
+
+
 def format_exception(error: BaseException) -> str:
     """The traceback of ``error`` with causes and contexts, without the frames of this package."""
     return _format(error)[0]
@@ -120,9 +123,20 @@ def _format(error: BaseException) -> tuple[str, bool]:
     lines = []
     complete = True
     entry = error.__traceback__
+    last, count = None, 0  # where the frame before was, and how often it has been there one after the other
     while entry is not None:
         code = entry.tb_frame.f_code
         if not code.co_filename.endswith(_OWN_FILES):
+            here = code, entry.tb_lineno
+            count = count + 1 if here == last else 1
+            last = here
+            if count > _REPEATS_MAX:
+                following = entry.tb_next
+                if following is None or (following.tb_frame.f_code, following.tb_lineno) != here:
+                    times = count - _REPEATS_MAX
+                    lines.append(f"  [Previous line repeated {times} more time{'s' if times > 1 else ''}]\n")
+                entry = following
+                continue
             lines.append(f'  File "{code.co_filename}", line {entry.tb_lineno}, in {code.co_name}\n')
             source = linecache.getline(code.co_filename, entry.tb_lineno, entry.tb_frame.f_globals).strip()
             if source:

@@ -268,6 +268,7 @@ def _spawn_procs(
 ) -> ProcMesh:
     procs = start_mesh(host, per_host, bootstrap, name or "procs", proc_bind, bootstrap_command)
     _active_meshes.note_spawned(procs)
+    _context.context().actor_instance._own(procs)
     if local := _context.context().actor_instance._local:
         from monarch import _local
 

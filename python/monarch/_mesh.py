@@ -14,9 +14,10 @@ from monarch._mesh_trait import MeshTrait
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
-    from typing import Any, ParamSpec, TypeVar
+    from typing import Any, Generic, ParamSpec, TypeVar
 
     from typing_extensions import Self
+    from typing_extensions import TypeVar as DefaultedTypeVar
 
     from monarch._future import Future
     from monarch._geometry import Region
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
     T = TypeVar("T", bound=Actor)
+    A = DefaultedTypeVar("A", default=Any)
+else:
+    from monarch._value_mesh import Generic
+
+    A = None
 
 __all__ = ["ActorMesh", "ProcMesh", "this_proc"]
 
@@ -39,17 +45,26 @@ class _Mesh(MeshTrait):
 
     _view: Shape
     _name: str
+    _owner: Any = None  # _owned.Owned of the actor that has spawned it
     _NOT_YET: frozenset[str] = frozenset()  # names of later versions: they say so
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self).__name__
         if name in self._NOT_YET:
-            raise NotImplementedError(f"{kind}.{name} is not there yet; README.md lists what is.")
+            from monarch._not_yet import not_yet
+
+            raise not_yet(f"{kind}.{name}")
         raise AttributeError(f"{kind!r} object has no attribute {name!r}")
 
     @property
     def _shape(self) -> Shape:
         return self._view
+
+    def _ends(self, end: Future[None]) -> Future[None]:
+        """It has been asked to end, and ``end`` says when it has."""
+        if self._owner is not None:
+            self._owner.ends(self, end)
+        return end
 
     def _members(self) -> Sequence[Any]:
         """What the base ranks stand for."""
@@ -148,12 +163,14 @@ class ProcMesh(Handle, _Mesh):
         cls, substitutes = substitute(Class, instance)
         local = self._local or instance._local
         if not local:
-            return self._spawn(name, cls, args, kwargs, instance, substitutes)
-        from monarch import _local
-
-        with _local.admission(local) as admit:
             mesh = self._spawn(name, cls, args, kwargs, instance, substitutes)
-            admit(mesh)
+        else:
+            from monarch import _local
+
+            with _local.admission(local) as admit:
+                mesh = self._spawn(name, cls, args, kwargs, instance, substitutes)
+                admit(mesh)
+        instance._own(mesh)
         return mesh
 
     def _spawn(self, name: str, Class: Any, args: Any, kwargs: Any, instance: Any, substitutes: Any) -> Any:
@@ -239,8 +256,14 @@ class ProcMesh(Handle, _Mesh):
         Its future raises what that raised (``ActorError``), or ``SupervisionError`` if a process has ended.
         """
         self._check_alive()
+        return self._set_up(True)
+
+    def _set_up(self, done: Any) -> Future[Any]:
+        """``done`` when all of these processes are up."""
         setup: Any = self.spawn("setup", _Setup)
-        setup._gather = lambda entries: True
+        if setup._owner is not None:
+            setup._owner.forget(setup)
+        setup._gather = lambda entries: done
         return setup.setup.call()
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
@@ -254,8 +277,10 @@ class ProcMesh(Handle, _Mesh):
         if not self._stopped:
             self._stopped.append(reason)
         if self._host is not None:
-            return self._host._stop_nodes(self._nodes, reason)
-        return _core.stop_procs(self._nodes, reason, _runtime.limit("process_exit_timeout"))
+            end = self._host._stop_nodes(self._nodes, reason)
+        else:
+            end = _core.stop_procs(self._nodes, reason, _runtime.limit("process_exit_timeout"))
+        return self._ends(end)
 
     async def logging_option(
         self,
@@ -389,7 +414,7 @@ def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 class _Setup(Actor):
     @_endpoint.endpoint
     def setup(self) -> None:
-        pass
+        _context.context().actor_instance.stop()
 
     @_endpoint.endpoint
     def set_log_level(self, level: int) -> None:
@@ -413,8 +438,10 @@ def this_proc() -> ProcMesh:
 # ---- Actors ----
 
 
-class ActorMesh(Handle, _Mesh):
+class ActorMesh(Handle, _Mesh, Generic[A]):
     """Actors of one class, as a mesh, with an ``Endpoint`` per endpoint. What ``procs.spawn(...)`` returns.
+
+    In annotations also with its class, ``ActorMesh[Trainer]``.
 
     It may be sent in messages, and called, sliced and passed on there; what arrives is a reference. Other attributes of
     the class raise what to do instead. Equal are views of the same actors in the same shape.
@@ -514,19 +541,28 @@ class ActorMesh(Handle, _Mesh):
 
     @property
     def initialized(self) -> Future[None]:
-        """Done when the mesh exists, which is at once; says nothing about constructors."""
+        """Done when the processes of these actors are up; says nothing about constructors.
+
+        Its future raises what their bootstrap function raised (``ActorError``), or ``SupervisionError`` if a process
+        has ended.
+        """
         _runtime.ensure()
-        return _core.completed_future(None)
+        nodes = list(dict.fromkeys(self._ids[rank][0] for rank in self._view.ranks()))
+        procs = ProcMesh(nodes, _whole(["procs"], [len(nodes)]), self._name)
+        procs._job = self._job
+        return procs._set_up(None)
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
-        """Stops the actors after the messages sent before. Starts at once; twice is fine.
+        """Stops the actors after the messages sent before, and what they own with them. Starts at once; twice is fine.
 
+        One that is busy for ``cleanup_timeout`` (3 s) with one message, or its constructor, is left behind: its callers
+        are answered as if it had ended, stderr says so, and what it runs goes on, since a thread cannot be killed.
         Later calls raise ``SupervisionError``: ``stopped: <reason>``. Only for what ``spawn`` returned: slices and
         received references raise ``NotImplementedError``.
         """
         if not self._owned:
             raise NotImplementedError("Cannot call stop on an ActorMeshRef, requires an owned ActorMesh")
-        return self._ref().stop(reason)
+        return self._ends(self._ref().stop(reason))
 
     def _members(self) -> Sequence[Any]:
         return self._ids

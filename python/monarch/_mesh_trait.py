@@ -20,19 +20,35 @@ if TYPE_CHECKING:
 __all__ = ["MeshTrait"]
 
 
+class Undefined:
+    """An attribute that subclasses or their instances are to have; until then NotImplementedError says so."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        raise NotImplementedError(self._text.format(type(instance).__name__))
+
+
 class MeshTrait:
     """What hosts, processes, actors and values have in common: an array with named dimensions, the first outermost.
 
-    Ranks are row-major. All methods return at once; views name the same members. (A mix-in over two hooks: the property
-    ``_shape`` and the method ``_new_with_shape``.)
+    Ranks are row-major. All methods return at once; views name the same members. (A mix-in over two hooks: ``_shape``,
+    a property or an attribute, and the method ``_new_with_shape``.)
     """
 
     __slots__ = ()
 
-    @property
-    def _shape(self) -> Shape:
-        """Labels and base ranks of this mesh."""
-        raise NotImplementedError(f"{type(self).__name__} does not define _shape")
+    if TYPE_CHECKING:
+
+        @property
+        def _shape(self) -> Shape:
+            """Labels and base ranks of this mesh."""
+
+    else:
+        _shape = Undefined("{} does not define _shape")
 
     def _new_with_shape(self, shape: Shape) -> Self:
         """A view of the same members, restricted and arranged as ``shape`` says."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _fast_pickler: Any = None
 _code_pickler: Any = None
-_BY_VALUE = ("__main__", "__mp_main__", None)
+BY_VALUE = ("__main__", "__mp_main__", None)  # modules whose code travels
 
 
 class _HasCode(Exception):
@@ -39,7 +39,7 @@ def _make_fast_pickler() -> Any:
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, (type, FunctionType)):
-                if value.__module__ in _BY_VALUE or _some_modules_by_value():
+                if value.__module__ in BY_VALUE or _some_modules_by_value():
                     raise _HasCode
                 return NotImplemented
             if isinstance(value, Handle):
@@ -101,8 +101,17 @@ def _memoryview(buffer: Any, format: str, shape: tuple[int, ...]) -> memoryview:
     return flat if format == "B" and len(shape) == 1 else flat.cast(format, shape)  # type: ignore[call-overload]
 
 
-def dumps(value: Any) -> tuple[Any, list[Any]]:
-    """The pickle of ``value`` and its buffers. What cannot be pickled raises, and the text names where it sits."""
+# What is pickled, for the words about what cannot be: bindings/python/codec.h, Contents
+MESSAGE, CALL, SPAWN, RESULT = 0, 1, 2, 3
+# Errors whose text may be another one: they are made of a text and nothing else.
+_OF_A_TEXT = frozenset({"TypeError", "AttributeError", "ValueError", "RuntimeError", "RecursionError", "PicklingError"})
+
+
+def dumps(value: Any, contents: int = MESSAGE) -> tuple[Any, list[Any]]:
+    """The pickle of ``value`` and its buffers. What cannot be pickled raises, and the text names where it sits.
+
+    An exception that is not pickle's, but was raised by the value, comes as it is.
+    """
     try:
         return _dump((_fast_pickler or _make_fast_pickler())(), value)
     except Exception:
@@ -112,16 +121,19 @@ def dumps(value: Any) -> tuple[Any, list[Any]]:
     except BufferError:  # a buffer that is not contiguous: in band then
         return dumps_code(value), []
     except Exception as error:
-        where = _culprit(value, "the message", 0)
+        kind = type(error)
+        if kind.__name__ not in _OF_A_TEXT or kind.__module__ not in ("builtins", "_pickle"):
+            raise
+        where = _culprit_of(value, contents)
         if where is None:
             raise
-        raise type(error)(f"cannot pickle {where}: {error}") from error
+        raise kind(f"cannot pickle {where}: {error}") from error
 
 
 def importable_name(cls: type) -> tuple[str, str] | None:
     """Module and qualified name by which a receiver can import ``cls``; None if pickle has to say how it travels."""
     module, qualname = cls.__module__, cls.__qualname__
-    if module in _BY_VALUE or type(cls) is not type or _some_modules_by_value():
+    if module in BY_VALUE or type(cls) is not type or _some_modules_by_value():
         return None
     found: Any = sys.modules.get(module)
     for name in qualname.split("."):
@@ -146,6 +158,22 @@ def _dump(pickler: Any, value: Any) -> tuple[Any, list[Any]]:
     return pickler.file.getbuffer(), [buffer.raw() for buffer in pickler.buffers]
 
 
+def _culprit_of(value: Any, contents: int) -> str | None:
+    """As :func:`_culprit`, for a whole message."""
+    if contents not in (CALL, SPAWN):
+        return _culprit(value, "the result" if contents == RESULT else "the message", 0)
+    args, kwargs = value[1:3] if contents == SPAWN else value
+    parts = [(f"argument {i}", item) for i, item in enumerate(args)]
+    parts += [(f"argument {name!r}", item) for name, item in (kwargs or {}).items()]
+    if contents == SPAWN:
+        parts.append((f"the class {value[0].__qualname__}", value[0]))
+    for label, item in parts:
+        found = _culprit(item, label, 0)
+        if found is not None:
+            return found
+    return None
+
+
 def _culprit(value: Any, where: str, depth: int) -> str | None:
     """The innermost part of ``value`` that does not pickle, described; None if it pickles after all."""
     try:
@@ -155,10 +183,11 @@ def _culprit(value: Any, where: str, depth: int) -> str | None:
         pass
     if depth >= 8:
         return where
+    parts: list[tuple[str, Any]]
     if isinstance(value, (tuple, list)):
-        parts = [(f"{where}[{i}]" if depth else f"argument {i}", item) for i, item in enumerate(value)]
+        parts = [(f"{where}[{i}]", item) for i, item in enumerate(value)]
     elif isinstance(value, dict):
-        parts = [(f"{where}[{key!r}]" if depth else f"argument {key!r}", item) for key, item in value.items()]
+        parts = [(f"{where}[{key!r}]", item) for key, item in value.items()]
     elif isinstance(value, type):
         parts = [(f"attribute {value.__qualname__}.{key}", item) for key, item in vars(value).items()]
     else:

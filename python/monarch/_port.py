@@ -79,7 +79,7 @@ class PortReceiver(_core.PortReceiverBase, Generic[R]):
         self._used = False
 
     def recv(self) -> Future[R]:
-        """The next message, one per future, in order of arrival.
+        """The next message: each future takes one when it is looked at, in the order of the looks.
 
         A future whose ``get(timeout)`` expires and that is dropped loses nothing: the next ``recv()`` takes its
         message. ``ValueError`` on the second call for a port of ``open(once=True)``.

@@ -64,7 +64,7 @@ def ensure(processes: bool = True) -> None:
             stdout, stderr = (-1 if stream is None else fd for fd, stream in ((1, sys.__stdout__), (2, sys.__stderr__)))
             _core.start_root(os.environ.get("MONARCH_TRANSPORT", "shm"), arena_bytes(), stdout, stderr)
             _started = True
-            apply_frame_limit()
+            apply_limits()
             _at_exit()
             if processes:
                 start_fork_server()
@@ -73,12 +73,14 @@ def ensure(processes: bool = True) -> None:
             _controllers.offer()
 
 
-def apply_frame_limit() -> None:
-    """Tells the core, once it runs, what ``codec_max_frame_length`` is, if somebody has configured anything."""
-    if _started and ("monarch._config" in sys.modules or "HYPERACTOR_CODEC_MAX_FRAME_LENGTH" in os.environ):
+def apply_limits() -> None:
+    """Tells the core, once it runs, what it needs of the configuration, if somebody has configured anything."""
+    of_core = ("HYPERACTOR_CODEC_MAX_FRAME_LENGTH", "HYPERACTOR_CLEANUP_TIMEOUT")
+    if _started and ("monarch._config" in sys.modules or any(name in os.environ for name in of_core)):
         from monarch import _config
 
         _core.set_frame_max(_config.get("codec_max_frame_length"))
+        _core.set_stop_limit(_config.seconds("cleanup_timeout"))
 
 
 def is_started() -> bool:
@@ -90,7 +92,7 @@ def mark_started(root: int) -> None:
     global _started, _root
     _started = True
     _root = root
-    apply_frame_limit()
+    apply_limits()
     os.register_at_fork(before=flush)
 
 

@@ -131,7 +131,6 @@ class BodyFuture(DoneFuture[R]):
     _body: Callable[[], Awaitable[R]] | None
     _context: contextvars.Context
     _lock: threading.Lock
-    _task: asyncio.Task[None]
 
     def _take_body(self) -> Callable[[], Awaitable[R]] | None:
         with self._lock:
@@ -189,7 +188,11 @@ class BodyFuture(DoneFuture[R]):
             else:
                 self._done.set_result(value)
 
-        self._task = self._context.run(loop.create_task, run())
+        task = self._context.run(loop.create_task, run())
+        # A loop holds its tasks weakly, and who looks may have gone.
+        bodies = loop.__dict__.setdefault("_monarch_bodies", set())
+        bodies.add(task)
+        task.add_done_callback(bodies.discard)
 
 
 def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]]:

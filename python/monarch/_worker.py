@@ -30,8 +30,9 @@ def main(fds: list[int]) -> None:
 def _run(fds: list[int]) -> int:
     import _pickle as pickle
 
-    from monarch import _actor, _core, _forks, _runtime
+    from monarch import _actor, _core, _endpoint, _forks, _runtime
 
+    _endpoint.code_arrives = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the script
     _runtime.configure()
     _core.hold_actors()

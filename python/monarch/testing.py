@@ -21,8 +21,9 @@ class patch_actor:
     """``with patch_actor(Original, Mock):`` spawns ``Mock`` where the code under test spawns ``Original``.
 
     It holds for ``spawn`` and ``get_or_spawn_controller``, with the arguments of the original's constructor, on every
-    kind of mesh. Also a decorator, of ``def`` and ``async def`` functions. Patches nest; of several for one class the
-    innermost counts, and a mock is not replaced in its turn. It ends with its block, after exceptions too.
+    kind of mesh. ``async with`` is the same. Also a decorator, of ``def`` and ``async def`` functions. Patches nest; of
+    several for one class the innermost counts, and a mock is not replaced in its turn. It ends with its block, after
+    exceptions too.
 
     It is in force for the whole script, in all its threads, and travels: an actor that is spawned meanwhile, in a
     worker too, spawns ``Mock`` as well, for all its life, and so do those that it spawns. Actors that were there before
@@ -44,6 +45,12 @@ class patch_actor:
 
     def __enter__(self) -> None:
         _actor.patches.append(self._pair)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__(*error)
 
     def __exit__(self, *_: object) -> None:
         # The innermost of its own: blocks may end in another order than they began.

@@ -703,3 +703,108 @@ def test_large_arguments_reach_every_rank(procs):
     array = np.arange(2_000_000)
     for args, _ in counters.echo.call(array, b"x" * 200_000, "y" * 100_000).get(timeout=LIMIT).values():
         assert (args[0] == array).all() and args[1] == b"x" * 200_000 and args[2] == "y" * 100_000
+
+
+LOCAL = threading.local()
+
+
+class SetsLocal(Actor):
+    @endpoint
+    def set(self, value):
+        seen = getattr(LOCAL, "value", None)
+        LOCAL.value = value
+        return seen, threading.get_ident()
+
+
+@pytest.mark.feature(17)
+def test_a_new_actor_sees_no_thread_locals_of_one_before(procs):
+    one = procs.slice(gpus=0)
+    threads = set()
+    for value in range(20):
+        actor = one.spawn("sets", SetsLocal)
+        seen, thread = actor.set.call_one(value).get(timeout=LIMIT)
+        assert seen is None
+        assert actor.set.call_one(value).get(timeout=LIMIT) == (value, thread)
+        threads.add(thread)
+        actor.stop().get(timeout=LIMIT)
+    assert len(threads) < 20  # or nothing has been tested
+
+
+def plain_decorator(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def impatient(function):
+    @functools.wraps(function)
+    def wrapper(self, value):
+        return "at once" if value is None else function(self, value)
+
+    return wrapper
+
+
+class Decorated(Actor):
+    @endpoint
+    @plain_decorator
+    async def twice(self, value):
+        await asyncio.sleep(0)
+        return 2 * value
+
+    @endpoint
+    @impatient
+    async def thrice(self, value):
+        await asyncio.sleep(0)
+        return 3 * value
+
+
+@pytest.mark.feature(3)
+def test_an_async_endpoint_below_a_plain_decorator(procs):
+    actors = procs.spawn("decorated", Decorated)
+    assert list(actors.twice.call(2).get(timeout=LIMIT).values()) == [4, 4]
+    assert list(actors.thrice.call(2).get(timeout=LIMIT).values()) == [6, 6]
+    assert list(actors.thrice.call(None).get(timeout=LIMIT).values()) == ["at once", "at once"]
+
+
+class OwnLogger(Actor):
+    def __init__(self):
+        self._logger = "mine"
+
+    @endpoint
+    def loggers(self):
+        return self.logger.name, self._logger, self.logger is self.logger
+
+
+def test_the_logger_of_an_actor_leaves_an_attribute_of_the_users_alone(procs):
+    actor = procs.slice(gpus=0).spawn("logger", OwnLogger)
+    assert actor.loggers.call_one().get(timeout=LIMIT) == ("OwnLogger", "mine", True)
+
+
+def test_an_actor_mesh_is_a_generic_in_annotations():
+    from monarch.actor import ActorMesh
+
+    assert "ActorMesh[" in str(ActorMesh[Counter]).replace(Counter.__qualname__, "")
+
+
+class BadConstructor(Actor):
+    def __init__(self):
+        raise ValueError("not this one")
+
+    @endpoint
+    def nothing(self):
+        pass
+
+
+def refuse_to_begin():
+    raise LookupError("no such device")
+
+
+@pytest.mark.feature(48)
+def test_initialized_speaks_of_processes_and_not_of_constructors():
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        assert procs.spawn("bad", BadConstructor).initialized.get(timeout=LIMIT) is None
+    with this_host().spawn_procs({"gpus": 2}, bootstrap=refuse_to_begin) as procs:
+        with pytest.raises(ActorError, match="no such device"):
+            procs.spawn("counters", Counter).initialized.get(timeout=LIMIT)

@@ -259,3 +259,21 @@ import atexit
 atexit.register(lambda: print("before"))
 """).ok()
     assert run.out == "before\ncleaned up None\n"
+
+
+def test_another_class_under_a_name_that_is_taken_gives_the_first_and_warns():
+    Run("""
+import warnings
+class First(Actor):
+    @endpoint
+    def who(self):
+        return "first"
+class Second(First):
+    pass
+get_or_spawn_controller("name", First).get()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    assert get_or_spawn_controller("name", Second).get().who.call_one().get() == "first"
+text = str(caught[-1].message)
+assert "'name'" in text and "First" in text and "Second" in text, text
+""").ok()

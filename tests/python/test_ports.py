@@ -146,12 +146,12 @@ def test_a_channel_can_be_subscripted():
 
 
 @pytest.mark.feature(28)
-def test_each_future_takes_one_message_whichever_is_looked_at_first(sender):
+def test_each_future_takes_one_message_in_the_order_in_which_they_are_looked_at(sender):
     port, receiver = Channel.open()
     futures = [receiver.recv() for _ in range(4)]
     sender.send.call_one(port, *range(4)).get(timeout=LIMIT)
-    assert [future.get(timeout=LIMIT) for future in reversed(futures)] == [3, 2, 1, 0]
-    assert [future.get() for future in futures] == [0, 1, 2, 3]
+    assert [future.get(timeout=LIMIT) for future in reversed(futures)] == [0, 1, 2, 3]
+    assert [future.get() for future in futures] == [3, 2, 1, 0]
 
 
 @pytest.mark.feature(28)
@@ -464,3 +464,12 @@ def test_what_cannot_be_unpickled_raises_at_its_recv_only(sender):
 
 def _raise(text):
     raise ValueError(text)
+
+
+def test_who_looks_without_waiting_takes_what_is_there():
+    port, receiver = Channel.open()
+    first, second = receiver.recv(), receiver.recv()
+    assert not second._ready()
+    port.send("only")
+    assert second._ready() and not first._ready()
+    assert second.get(timeout=LIMIT) == "only"

@@ -47,3 +47,16 @@ def test_a_missing_name_says_so():
 class Plain(Actor):
     def method(self):
         pass
+
+
+MISSING_MODULES = ("rdma", "spmd", "tensor_engine", "tools")
+
+
+def test_programs_can_ask_for_what_is_missing():
+    assert not hasattr(monarch, "Tensor") and getattr(monarch.actor, "attach", None) is None
+    with pytest.raises(ImportError, match="cannot import name 'SlurmJob'"):
+        exec("from monarch.job import SlurmJob")
+    for module in MISSING_MODULES:
+        with pytest.raises(ModuleNotFoundError, match=f"monarch.{module} is not there yet") as info:
+            exec(f"import monarch.{module}")
+        assert isinstance(info.value, NotImplementedError)

@@ -340,3 +340,36 @@ future = work()
 print(_core.has_runtime(), future.get())
 """).ok()
     assert run.out == "False\nTrue 1\n"
+
+
+def test_a_body_that_runs_is_held_though_nobody_looks_any_more():
+    async def main():
+        done = asyncio.Event()
+        begun = asyncio.Event()
+
+        @returns_future
+        async def work():
+            begun.set()
+            waiter = asyncio.get_running_loop().create_future()
+            self_reference = {"waiter": waiter}  # only the body itself knows what it waits for
+            asyncio.get_running_loop().call_later(0.05, lambda: gc.collect() and None)
+            asyncio.get_running_loop().call_later(0.1, release, __import__("weakref").ref(waiter))
+            del waiter
+            await self_reference["waiter"]
+            done.set()
+
+        def release(reference):
+            waiter = reference()
+            if waiter is not None:
+                waiter.set_result(None)
+
+        async def observe():
+            await work()
+
+        observer = asyncio.ensure_future(observe())
+        await begun.wait()
+        observer.cancel()
+        del observer
+        await asyncio.wait_for(done.wait(), LIMIT)
+
+    asyncio.run(main())

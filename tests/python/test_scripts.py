@@ -265,3 +265,26 @@ class A(Actor):
             assert child.wait(timeout=5) == -signal.SIGTERM
 this_host().spawn_procs().spawn("a", A).f.call_one().get()
 """).ok()  # fmt: skip
+
+
+def test_a_cell_that_is_run_again_changes_what_new_actors_run():
+    Run("""
+def helper():
+    return "old"
+class Cell(Actor):
+    @endpoint
+    def direct(self):
+        return helper()
+    @endpoint
+    def through_self(self):
+        return self.method()
+    def method(self):
+        return helper()
+procs = this_host().spawn_procs()
+def results():
+    cell = procs.spawn("cell", Cell)
+    return cell.direct.call_one().get(), cell.through_self.call_one().get()
+assert results() == ("old", "old")
+exec("def helper():\\n    return 'new'", globals())
+assert results() == ("new", "new"), results()
+""").ok()

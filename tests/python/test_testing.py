@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import script_run
 
+from monarch import _actor
 from monarch.actor import (
     Actor,
     ActorError,
@@ -515,3 +516,13 @@ print("children", children)
 def test_local_tests_leave_nothing_and_start_no_process():
     run = script_run.Run(LEFT).ok()
     assert run.out == "children []\n"
+
+
+def test_patch_actor_as_an_async_context_manager():
+    async def main():
+        async with patch_actor(Real, Mock):
+            with local_procs() as procs:
+                return await procs.spawn("real", Real, 1).who.call_one()
+
+    assert asyncio.run(main()) == "mock 2"
+    assert _actor.patches == []

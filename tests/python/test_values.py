@@ -163,3 +163,53 @@ assert echo.length.call_one(array).get(timeout=20) == size
 assert len(echo.full.call_one(size).get(timeout=20)) == size
 """, way=way).done()  # fmt: skip
     assert run.status == 0, run.err
+
+
+class Wants2(Exception):
+    def __init__(self, code, text):
+        super().__init__(code, text)
+
+
+class Unpicklable:
+    def __init__(self, error=None):
+        self.error = error or TypeError("it does not travel")
+
+    def __reduce__(self):
+        raise self.error
+
+
+class Takes(Actor):
+    def __init__(self, *args, **kwargs):
+        pass
+
+    @endpoint
+    def take(self, *args, **kwargs):
+        pass
+
+    @endpoint
+    def give(self):
+        return {"inner": [1, Unpicklable()]}
+
+
+def test_the_culprit_is_named_where_the_user_knows_it(procs):
+    takes = procs.slice(gpus=0).spawn("takes", Takes)
+    with pytest.raises(TypeError, match=r"cannot pickle attribute|cannot pickle argument 1 \("):
+        takes.take.call_one(1, Unpicklable())
+    with pytest.raises(TypeError, match=r"cannot pickle argument 'named' \("):
+        takes.take.call_one(1, named=Unpicklable())
+    with pytest.raises(TypeError, match=r"cannot pickle argument 0\[1\] \("):
+        takes.take.call_one([1, Unpicklable()])
+    with pytest.raises(TypeError, match=r"cannot pickle argument 0 \("):
+        procs.spawn("takes", Takes, Unpicklable())
+    with pytest.raises(TypeError, match=r"cannot pickle argument 'named' \("):
+        procs.spawn("takes", Takes, named=Unpicklable())
+    with pytest.raises(ActorError, match=r"cannot pickle the result\['inner'\]\[1\] \("):
+        takes.give.call_one().get(timeout=LIMIT)
+
+
+def test_an_exception_of_a_class_of_its_own_comes_as_it_is(procs):
+    takes = procs.slice(gpus=0).spawn("takes", Takes)
+    mine = Wants2(7, "my own")
+    with pytest.raises(Wants2) as info:
+        takes.take.call_one(Unpicklable(mine))
+    assert info.value is mine

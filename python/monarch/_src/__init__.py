@@ -15,4 +15,6 @@ def later(module: str, name: str, names: tuple[str, ...]):
     try:
         return getattr(actor, name)
     except AttributeError:
-        raise NotImplementedError(f"{module}.{name} is not there yet; README.md lists what is.") from None
+        from monarch._not_yet import not_yet
+
+        raise not_yet(f"{module}.{name}") from None

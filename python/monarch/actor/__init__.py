@@ -106,5 +106,7 @@ def __getattr__(name: str):
 
         return importlib.import_module("monarch.actor.config")
     if name in _NOT_YET:
-        raise NotImplementedError(f"monarch.actor.{name} is not there yet; README.md lists what is.")
+        from monarch._not_yet import not_yet
+
+        raise not_yet(f"monarch.actor.{name}")
     raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")

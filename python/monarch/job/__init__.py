@@ -21,5 +21,7 @@ def __getattr__(name: str):
         globals()[name] = hosts_from_config
         return hosts_from_config
     if name in _NOT_YET:
-        raise NotImplementedError(f"monarch.job.{name} is not there yet; README.md lists what is.")
+        from monarch._not_yet import not_yet
+
+        raise not_yet(f"monarch.job.{name}")
     raise AttributeError(f"module 'monarch.job' has no attribute {name!r}")

@@ -18,11 +18,13 @@ class Mailbox {
     size_.fetch_add(1, std::memory_order_release);
     return true;
   }
-  // The receiver's thread. Moves everything that waits to the end of `into`.
-  void take_all(MessageQueue& into) {
+  // The receiver's thread. The next message; null: none waits. Not all at once: another thread may have to answer what
+  // waits (PyCell::abandon).
+  MessagePtr pop() {
     std::lock_guard lock(mutex_);
-    into.take(queue_);
-    size_.store(0, std::memory_order_relaxed);
+    MessagePtr message = queue_.pop();
+    if (message) size_.fetch_sub(1, std::memory_order_relaxed);
+    return message;
   }
   bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
   // Refuses what comes from now on and hands over what waits.
