@@ -218,7 +218,7 @@ std::atomic<int64_t> stop_limit_ns{3'000'000'000};  // cleanup_timeout, as in th
 void set_stop_limit(int64_t limit_ns) { stop_limit_ns = limit_ns; }
 
 void PyCell::watch_stop() {
-  state().runtime->reactor().after(stop_limit_ns, [weak = weak_from_this(), steps = steps_.load()] {
+  stop_timer_ = state().runtime->reactor().after(stop_limit_ns, [weak = weak_from_this(), steps = steps_.load()] {
     if (const auto cell = weak.lock()) cell->check_stop(steps);
   });
 }
@@ -352,7 +352,10 @@ void PyCell::write_epitaph() {
 }
 
 // From here on the directory answers for it, with the epitaph.
-void PyCell::leave() { node_.remove_cell(index_, end_failure()); }
+void PyCell::leave() {
+  if (stop_timer_ != 0) state().runtime->reactor().cancel(stop_timer_);  // which would keep its memory
+  node_.remove_cell(index_, end_failure());
+}
 
 void PyCell::never_begins(const std::string& why) {
   end(why, /*failure=*/true);

@@ -166,6 +166,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   std::map<std::pair<NodeId, uint64_t>, Ticket> owed_;      // by who waits and its token
 
   std::atomic<uint64_t> steps_{0};        // messages that it has begun with
+  std::atomic<Timers::TimerId> stop_timer_{0};  // the last that looks whether it is stuck
   std::atomic<bool> stop_taken_{false};   // by the actor, or by abandon(): who is first sees to its end
   std::atomic<bool> ending_{false};
   bool end_is_failure_ = false;

@@ -61,7 +61,7 @@ def _is_there(end: Any) -> bool:
 
 def _stop_those_of(identity: Any) -> list[Any]:
     owned, identity._owned = identity._owned, None
-    return [] if owned is None else owned.stop(f"stopped with its owner {identity}")
+    return [] if owned is None else owned.stop(f"its owner {identity} has ended")
 
 
 def stop_and_wait(identity: Any, limit: float) -> None:

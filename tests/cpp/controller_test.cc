@@ -254,6 +254,11 @@ TEST(Controller, AnInnerRuntimeReplacesTheOuterOne) {
     EXPECT_EQ(Runtime::current(), &inner);
     auto counter = monarch::this_host().spawn_procs({}).spawn<Counter>("counter", 1);
     EXPECT_EQ(counter.call_one<&Counter::add>(1).get(), 2);
+    const pid_t child = fork();  // which takes locks of both
+    if (child == 0) _exit(0);
+    ASSERT_GT(child, 0);
+    EXPECT_EQ(waitpid(child, nullptr, 0), child);
+    EXPECT_EQ(counter.call_one<&Counter::add>(1).get(), 3);
   }
   EXPECT_EQ(Runtime::current(), &outer);
 }

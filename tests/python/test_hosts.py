@@ -193,12 +193,13 @@ a = first.spawn("a", A)
 b = second.spawn("b", A, a.slice(gpus=1))  # a mesh that is not there yet, in a message
 pending = [first.initialized, a.add.call(1), b.add.call_one(2), a.slice(gpus=0).add.call_one(3)]
 assert host.initialized.get(timeout=30) is True and second.initialized.get(timeout=30) is True
-assert a.initialized.get(timeout=30) is None
+assert b.initialized.get(timeout=30) is None  # it says nothing about constructors
+pending.append(a.initialized)
 for future in pending:
     assert isinstance(future.exception(timeout=0.01), TimeoutError)
 os.write(gate, b"12")
 done = [future.get(timeout=30) for future in pending]
-assert [done[0], done[1].values(), *done[2:]] == [True, [2, 2], 3, 4], done
+assert [done[0], done[1].values(), *done[2:]] == [True, [2, 2], 3, 4, None], done
 """, way=way).ok()  # fmt: skip
 
 

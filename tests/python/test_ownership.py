@@ -84,7 +84,7 @@ def test_what_an_actor_owns_ends_with_it_and_before_its_clean_up(tmp_path, kind,
         pids = nested.pid.call().get(timeout=LIMIT).values()
         ENDS[end](owner)
         assert all(ended(pid) for pid in pids)
-        with pytest.raises(SupervisionError, match="stopped with its owner .* owner>"):
+        with pytest.raises(SupervisionError, match="stopped: its owner .* owner> has ended"):
             leaf.pid.call_one().get(timeout=LIMIT)
         owner.stop().get(timeout=LIMIT)  # when it is over
         *owned, last = names_in(path)

@@ -53,8 +53,8 @@ class AsyncStuck(Actor):
 
 
 @pytest.fixture
-def one():
-    with configured(cleanup_timeout="300ms"):
+def one(request):
+    with configured(cleanup_timeout=getattr(request, "param", "300ms")):
         with this_host().spawn_procs() as own:  # takes the configuration along
             yield own
 
@@ -108,11 +108,12 @@ def test_all_that_an_actor_was_about_is_answered(one):
 
 
 @pytest.mark.feature(52)
+@pytest.mark.parametrize("one", ["1s"], indirect=True)
 def test_an_actor_that_gets_on_has_the_time_that_it_takes(one):
     actor = one.spawn("busy", Stuck)
-    calls = [actor.nap.call_one(0.1) for _ in range(8)]
+    calls = [actor.nap.call_one(0.25) for _ in range(8)]
     actor.stop("enough").get(timeout=LIMIT)
-    assert [call.get(timeout=LIMIT) for call in calls] == [0.1] * 8
+    assert [call.get(timeout=LIMIT) for call in calls] == [0.25] * 8
 
 
 @pytest.mark.feature(52)

@@ -29,6 +29,11 @@ class Mutex {
     mutex_.lock();
     internal::note_locked(this, rank_);
   }
+  // Before a fork(), when those of another runtime of this process may be held already: nobody else ever holds locks of two.
+  void lock_for_fork() {
+    mutex_.lock();
+    internal::note_locked(this, rank_);
+  }
   bool try_lock() {
     if (!mutex_.try_lock()) return false;
     internal::note_locked(this, rank_);
@@ -55,6 +60,7 @@ class Mutex {
   Mutex& operator=(const Mutex&) = delete;
 
   void lock() { mutex_.lock(); }
+  void lock_for_fork() { mutex_.lock(); }
   bool try_lock() { return mutex_.try_lock(); }
   void unlock() { mutex_.unlock(); }
   void assert_held() const {}

@@ -53,7 +53,7 @@ class Reactor final : public Timers {
   // Around fork() in a process that has a reactor: the child gets a consistent copy, and closes every descriptor that
   // the reactor watches, so that the end of this process is seen even while such a child lives on. There, it is dead:
   // nothing runs any more, and no call waits. (Not even remove(): the child's epoll is its parent's.)
-  void before_fork() { mutex_.lock(); }
+  void before_fork() { mutex_.lock_for_fork(); }
   void after_fork_in_parent() { mutex_.unlock(); }
   void after_fork_in_child();
 

@@ -72,7 +72,7 @@ uint64_t Received::held() const {
 
 // A lease that begins or ends on another thread meanwhile is none that the child can know of.
 void Received::before_fork() {
-  mutex_.lock();
+  mutex_.lock_for_fork();
   leaves_leases_ = std::any_of(segments_.begin(), segments_.end(), [](const auto& known) {
     const auto segment = known.lock();
     return segment && segment->in_use();
