@@ -521,7 +521,7 @@ def test_local_tests_leave_nothing_and_start_no_process():
 def test_patch_actor_as_an_async_context_manager():
     async def main():
         async with patch_actor(Real, Mock):
-            with local_procs() as procs:
+            async with local_procs() as procs:
                 return await procs.spawn("real", Real, 1).who.call_one()
 
     assert asyncio.run(main()) == "mock 2"
