@@ -29,7 +29,7 @@ class Mutex {
     mutex_.lock();
     internal::note_locked(this, rank_);
   }
-  // Before a fork(), when those of another runtime of this process may be held already: nobody else ever holds locks of two.
+  // Before a fork(), when those of another runtime of this process may be held: nobody else ever holds locks of two.
   void lock_for_fork() {
     mutex_.lock();
     internal::note_locked(this, rank_);
