@@ -808,3 +808,22 @@ def test_initialized_speaks_of_processes_and_not_of_constructors():
     with this_host().spawn_procs({"gpus": 2}, bootstrap=refuse_to_begin) as procs:
         with pytest.raises(ActorError, match="no such device"):
             procs.spawn("counters", Counter).initialized.get(timeout=LIMIT)
+
+
+class Recursive(Actor):
+    @endpoint
+    def descend(self, depth):
+        def further(left):
+            if left == 0:
+                raise ValueError("the bottom")
+            further(left - 1)
+
+        further(depth)
+
+
+def test_the_traceback_of_a_recursion_is_short(procs):
+    actor = procs.slice(gpus=0).spawn("recursive", Recursive)
+    with pytest.raises(ActorError) as info:
+        actor.descend.call_one(500).get(timeout=LIMIT)
+    text = str(info.value)
+    assert "[Previous line repeated 497 more times]" in text and len(text) < 2000, text

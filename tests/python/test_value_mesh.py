@@ -397,3 +397,15 @@ def test_a_mesh_that_lacks_the_hooks_says_so():
         pass
 
     assert error(NotImplementedError, lambda: Bare().sizes) == "Bare does not define _shape"
+
+
+def test_the_shape_of_a_mesh_may_be_an_attribute():
+    class Own(MeshTrait):
+        def __init__(self, shape):
+            self._shape = shape
+
+        def _new_with_shape(self, shape):
+            return Own(shape)
+
+    mesh = Own(Shape(["a", "b"], Slice(offset=0, sizes=[2, 3], strides=[3, 1])))
+    assert mesh.sizes == {"a": 2, "b": 3} and mesh.slice(a=1).sizes == {"b": 3}
