@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import warnings
+import weakref
 
 import pytest
 from script_run import Run
@@ -344,32 +345,28 @@ print(_core.has_runtime(), future.get())
 
 def test_a_body_that_runs_is_held_though_nobody_looks_any_more():
     async def main():
+        waiters = []  # weak: only the body itself knows what it waits for
         done = asyncio.Event()
-        begun = asyncio.Event()
 
         @returns_future
         async def work():
-            begun.set()
             waiter = asyncio.get_running_loop().create_future()
-            self_reference = {"waiter": waiter}  # only the body itself knows what it waits for
-            asyncio.get_running_loop().call_later(0.05, lambda: gc.collect() and None)
-            asyncio.get_running_loop().call_later(0.1, release, __import__("weakref").ref(waiter))
-            del waiter
-            await self_reference["waiter"]
+            waiters.append(weakref.ref(waiter))
+            await waiter
             done.set()
-
-        def release(reference):
-            waiter = reference()
-            if waiter is not None:
-                waiter.set_result(None)
 
         async def observe():
             await work()
 
         observer = asyncio.ensure_future(observe())
-        await begun.wait()
+        while not waiters:
+            await asyncio.sleep(0)
         observer.cancel()
+        await asyncio.wait({observer})
         del observer
+        gc.collect()
+        assert waiters[0]() is not None
+        waiters[0]().set_result(None)
         await asyncio.wait_for(done.wait(), LIMIT)
 
     asyncio.run(main())
