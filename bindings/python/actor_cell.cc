@@ -1,13 +1,9 @@
 #include "actor_cell.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 
-#include "actor_thread.h"
 #include "codec.h"
 #include "deadline.h"
 #include "forks.h"
@@ -15,7 +11,6 @@
 #include "gil.h"
 #include "monarch/actor/calls.h"
 #include "monarch/base/log.h"
-#include "monarch/base/system.h"
 #include "port.h"
 #include "state.h"
 #include "swarm.h"
@@ -28,11 +23,6 @@ namespace {
 constexpr int kBatchMax = 256;
 constexpr int64_t kBatchNs = 1'000'000;
 constexpr Py_ssize_t kStackArgs = 16;
-// So many threads wait for actors to come for as long as it takes, others for a while.
-constexpr int kParkedMax = 64;
-constexpr std::chrono::seconds kParkedFor(3);
-
-thread_local bool runs_actors = false;
 
 // Runs code of the user's, which may still be running when the script has ended. A child that it forks does not come back.
 PyObject* call_python(PyObject* callable, PyObject* const* args, size_t count) {
@@ -63,12 +53,6 @@ Ref take_exception() {
   Py_XDECREF(type);
   Py_XDECREF(traceback);
   return Ref::steal(value);
-}
-
-FrameHeader stop_frame() {
-  FrameHeader header;
-  header.kind = FrameKind::kStopActor;
-  return header;
 }
 
 std::string text_of(PyObject* object) {
@@ -661,124 +645,6 @@ void PyCell::handle_undeliverable(const Message& message, Ref* coroutine) {
   } else if (PyCoro_CheckExact(outcome.get())) {
     *coroutine = std::move(outcome);
   }
-}
-
-// ---- PyCellFactory ----
-
-namespace {
-std::string no_thread_text() {
-  const std::string what = "start a thread for this actor in process " + std::to_string(getpid());
-  return sys::shortage_error(what.c_str()).message;
-}
-}  // namespace
-
-std::shared_ptr<Cell> PyCellFactory::make(Node& node, ActorIndex index, MessagePtr spawn) {
-  if (const uint32_t count = spawn->header.method >> kSwarmShift; count != 0) {
-    auto swarm = std::make_shared<Swarm>(node, index, count, std::move(spawn));
-    swarm->add_cells();
-    if (!start([swarm] { swarm->run(); })) swarm->never_begins(no_thread_text());
-    return nullptr;
-  }
-  auto cell = std::make_shared<PyCell>(node, index, std::move(spawn));
-  add_live(cell);
-  const bool started = start([this, cell] {
-    cell->run();
-    forget(cell.get());
-  });
-  if (!started) {
-    cell->never_begins(no_thread_text());
-    forget(cell.get());
-  }
-  return cell;
-}
-
-bool PyCellFactory::start(Work work) {
-  {
-    std::lock_guard lock(mutex_);
-    if (parked_ > static_cast<int>(handed_.size())) {
-      handed_.push_back(std::move(work));
-      work_.notify_one();
-      return true;
-    }
-  }
-  // A new thread has the name of the one that starts it.
-  return start_actor_thread([this, named = runs_actors, work = std::move(work)]() mutable {
-    if (!named) pthread_setname_np(pthread_self(), "monarch-actor");
-    park_loop(std::move(work));
-  });
-}
-
-bool on_actor_thread() { return runs_actors; }
-
-void PyCellFactory::park_loop(Work work) {
-  runs_actors = true;
-  // Not blocked as in our other threads: what actors start inherits the mask, and must end on SIGTERM. The kernel gives
-  // a process's signals to its main thread first.
-  pthread_sigmask(SIG_SETMASK, &state().users_signal_mask, nullptr);
-  gil_take_turns();
-  GilThread python;
-  for (;;) {
-    // A context of its own: what an actor sets in context variables is not for the next one on this thread.
-    Ref context = Ref::steal(PyContext_New());
-    if (!context || PyContext_Enter(context.get()) != 0) PyErr_Clear();
-    work();
-    if (context && PyContext_Exit(context.get()) != 0) PyErr_Clear();
-    context = Ref();
-    python.forget_thread_locals();  // nor what it has in `threading.local`
-    GilRelease release;
-    work = nullptr;
-    if (!wait_for_work(&work)) break;
-  }
-  gil_leave_turns();
-}
-
-bool PyCellFactory::wait_for_work(Work* work) {
-  std::unique_lock lock(mutex_);
-  ++parked_;
-  const auto there = [this] { return !handed_.empty(); };
-  const bool found = parked_ <= kParkedMax || work_.wait_for(lock, kParkedFor, there) || parked_ <= kParkedMax;
-  if (found) work_.wait(lock, there);
-  --parked_;
-  if (!found) return false;
-  *work = std::move(handed_.back());
-  handed_.pop_back();
-  return true;
-}
-
-void PyCellFactory::add_live(std::shared_ptr<PyCell> cell) {
-  std::lock_guard lock(mutex_);
-  live_.emplace(cell.get(), std::move(cell));
-}
-
-void PyCellFactory::forget(PyCell* cell) {
-  std::shared_ptr<PyCell> last;  // destroyed outside the lock
-  std::lock_guard lock(mutex_);
-  auto found = live_.find(cell);
-  if (found == live_.end()) return;
-  last = std::move(found->second);
-  live_.erase(found);
-  if (live_.empty()) all_ended_.notify_all();
-}
-
-bool PyCellFactory::has_actors() {
-  std::lock_guard lock(mutex_);
-  return !live_.empty();
-}
-
-void PyCellFactory::stop_all(int64_t limit_ns, const std::string& reason) {
-  std::vector<std::shared_ptr<PyCell>> cells;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& [raw, cell] : live_) cells.push_back(cell);
-  }
-  for (auto& cell : cells) cell->deliver(Message::make(stop_frame(), reason));
-  std::unique_lock lock(mutex_);
-  all_ended_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return live_.empty(); });
-}
-
-PyCellFactory& python_factory() {
-  static auto* factory = new PyCellFactory;  // never destroyed: parked threads wait in it
-  return *factory;
 }
 
 }  // namespace monarch
