@@ -3,7 +3,6 @@
 import ast
 import importlib
 import inspect
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,16 +56,28 @@ def callable_or_property(value: object) -> bool:
     )
 
 
+def is_native(cls: type) -> bool:
+    return getattr(_core, cls.__name__, None) is cls
+
+
+CLASSES = {
+    node.name: node
+    for file in FOLDER.rglob("*.py")
+    for node in ast.parse(file.read_text()).body
+    if isinstance(node, ast.ClassDef)
+}
+
+
 def class_docstrings(cls: type) -> dict[str, str | None]:
     """Name -> docstring, of the nearest class that defines it."""
     found: dict[str, str | None] = {}
     for base in reversed(cls.__mro__):
-        if base.__module__ == _core.__name__ and base.__name__ in STUB_CLASSES:
+        if is_native(base) and base.__name__ in STUB_CLASSES:
             found |= documented_in(STUB_CLASSES[base.__name__].body)
         elif base.__module__.startswith("monarch"):
             found |= {name: value.__doc__ for name, value in vars(base).items()}
-            if base.__module__ != _core.__name__:
-                found |= documented_in(ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body)
+            if base.__name__ in CLASSES:
+                found |= documented_in(CLASSES[base.__name__].body)
     return found
 
 
@@ -75,7 +86,7 @@ def test_a_public_name_has_a_docstring(value):
     if not isinstance(value, type):
         assert not callable(value) or inspect.getdoc(value)
         return
-    if value.__module__ == _core.__name__ and value.__name__ in STUB_CLASSES:
+    if is_native(value) and value.__name__ in STUB_CLASSES:
         assert ast.get_docstring(STUB_CLASSES[value.__name__])
     else:
         assert value.__doc__ or value is _core.Context  # which is described for type checkers only

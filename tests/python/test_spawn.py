@@ -9,7 +9,7 @@ import cloudpickle
 import numpy
 import pytest
 
-from monarch._pickle import importable_name
+from monarch._calls.pickling import importable_name
 from monarch.actor import Actor, ActorError, SupervisionError, current_rank, endpoint, this_host
 
 LIMIT = 30
