@@ -1,4 +1,4 @@
-"""mkdocs runs this: the built site must not fetch anything from elsewhere."""
+"""mkdocs runs this: pictures of README.md are found, and the built site must not fetch anything from elsewhere."""
 
 import re
 from pathlib import Path
@@ -8,6 +8,11 @@ from mkdocs.exceptions import PluginError
 # What a browser loads by itself; a link to another site (<a href>) is only followed by people.
 _LOADED = re.compile(r"<(?:script|img|link|iframe)[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)")
 _LOADED_BY_STYLE = re.compile(r"(?:url\(|@import )[\"']?((?:https?:)?//[^\"')]+)")
+
+
+def on_page_content(html: str, page, **_) -> str:
+    """README.md, of which the home page has a part, stands one folder above the pages."""
+    return html.replace('src="docs/pictures/', 'src="pictures/') if page.file.src_uri == "index.md" else html
 
 
 def on_post_build(config) -> None:
