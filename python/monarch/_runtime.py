@@ -24,7 +24,7 @@ _base_env: dict[str, str] = {}  # the environment that the fork server was start
 default_python: str | None = None
 host_agent: tuple[int, int] | None = None  # of the host that this process was started on (_hosts.py); None: the machine
 
-# What only a new interpreter can take up: a difference here means exec instead of fork (DESIGN.md section 8).
+# What only a new interpreter can take up: a difference here means exec instead of fork.
 _BEFORE_MAIN = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_TUNABLES")
 
 # How long a script's end waits for its processes before it kills them, in seconds.
