@@ -13,6 +13,8 @@ from types import ModuleType
 import pytest
 from test_docstrings import PUBLIC
 
+from monarch.actor import Extent, ValueMesh
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PICTURES = sorted((DOCS / "pictures").glob("*.svg"))
@@ -94,6 +96,24 @@ def test_a_picture_can_be_read_by_all_and_needs_nothing(file):
     assert title.text and description.text and text.count('aria-labelledby="title desc"') == 1
     assert "prefers-color-scheme: dark" in text
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg\")|@import|<script|<image|xlink", text)
+
+
+def test_the_slices_that_are_drawn_light_up_who_they_name():
+    svg = "{http://www.w3.org/2000/svg}"
+    whole = mesh_of_ranks()
+    for panel in ET.parse(DOCS / "pictures" / "mesh.svg").getroot().iter(f"{svg}g"):
+        cells = [element for element in panel if element.get("class") in ("lit", "box", "mid")]
+        lit = [int(text.text) for cell, text in zip(cells[::2], cells[1::2]) if cell.get("class") == "lit"]
+        code = "".join(text.text for text in panel.iter(f"{svg}text") if text.get("class") == "code")
+        sizes = next(text.text for text in panel.iter(f"{svg}text") if text.text.startswith("{"))
+        named = eval(f"workers{code.removeprefix('workers')}", {"workers": whole})
+        assert repr(named.extent) == sizes
+        assert lit == ([] if named is whole else named.values())
+
+
+def mesh_of_ranks() -> ValueMesh:
+    extent = Extent(["replicas", "gpus"], [2, 4])
+    return ValueMesh(extent.region.as_shape(), range(8))
 
 
 def test_pages_show_the_pictures_that_there_are():
