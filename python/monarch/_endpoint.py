@@ -138,12 +138,15 @@ def endpoint(
 ) -> Any:
     """Makes a method (``def`` or ``async def``) callable on the meshes of its actor: ``@endpoint``, ``@endpoint(...)``.
 
-    With ``explicit_response_port`` the method's first parameter after ``self`` is a port, which callers do not see: it
-    answers with ``port.send(value)`` or ``port.exception(error)``, now or later, from any thread; its return value is
-    ignored. ``instrument`` and ``propagate`` are taken and have no effect yet; ``propagate="cached"`` and ``"mocked"``
-    are a ``ValueError``.
-
     The method runs on its actor's thread, one message at a time; an ``async def`` is awaited there before the next.
+
+    Args:
+        method: what stands below the decorator.
+        propagate: taken, and has no effect yet; ``"cached"`` and ``"mocked"`` are a ``ValueError``.
+        explicit_response_port: the method's first parameter after ``self`` is a port, which callers do not see: it
+            answers with ``port.send(value)`` or ``port.exception(error)``, now or later, from any thread; its return
+            value is ignored.
+        instrument: taken, and has no effect yet.
     """
     return _declare(method, False, propagate, explicit_response_port, instrument)
 
@@ -174,6 +177,12 @@ def concurrent_endpoint(
     """As ``endpoint``, for ``async def`` only, else ``ValueError``: each call is a task of its own, so calls overlap.
 
     Bodies start in the order of the messages. Tasks that still run when the actor ends are cancelled.
+
+    Args:
+        method: what stands below the decorator.
+        propagate: as for ``endpoint``.
+        explicit_response_port: as for ``endpoint``.
+        instrument: as for ``endpoint``.
     """
     return _declare(method, True, propagate, explicit_response_port, instrument)
 
@@ -492,8 +501,13 @@ def as_endpoint(
 def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Any:
     """Makes a method without decorator of a spawned actor callable: ``as_endpoint(mesh.method).call(...)``.
 
-    Anything else is a ``ValueError``. An ``async def`` method of an actor whose endpoints are all ``def`` has no event
-    loop to run on: ``ActorError`` around ``TypeError``. ``explicit_response_port``: as for :func:`endpoint`.
+    An ``async def`` method of an actor whose endpoints are all ``def`` has no event loop to run on: ``ActorError``
+    around ``TypeError``.
+
+    Args:
+        method: of a mesh; anything else is a ``ValueError``.
+        propagate: as for ``endpoint``.
+        explicit_response_port: as for ``endpoint``.
     """
     if not isinstance(method, PlainMethod):
         raise ValueError("expected an method of a spawned actor")
@@ -507,12 +521,17 @@ def send(
     port: Port[R] | None = None,
     selection: Literal["all", "choose"] = "all",
 ) -> None:
-    """Sends one message to all actors of the endpoint's mesh, or to one at random (``selection="choose"``).
+    """Sends one message to the actors of the endpoint's mesh; whoever answers does so through a port.
 
-    The answers go to ``port``, each with the rank of its actor, failures as exceptions; without a port nobody answers,
-    as for ``broadcast``. An endpoint with an explicit response port is given ``port`` itself, and may send through it
-    as often as it likes. ``port`` may itself be the explicit response port of a call, whose answer is then the first
-    one. ``ValueError`` for another selection.
+    An endpoint with an explicit response port is given ``port`` itself, and may send through it as often as it likes.
+
+    Args:
+        endpoint: of a mesh, ``mesh.method``.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+        port: where the answers go, each with the rank of its actor, failures as exceptions; without one nobody answers,
+            as for ``broadcast``. It may be the explicit response port of a call, whose answer is then the first one.
+        selection: all actors, or one at random (``"choose"``); another one is a ``ValueError``.
     """
     if selection not in ("all", "choose"):
         raise ValueError(f"Invalid selection: {selection}")

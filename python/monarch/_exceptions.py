@@ -21,8 +21,12 @@ __all__ = ["ActorError", "DeadlineExceeded", "SupervisionError", "WouldBlockRunt
 class ActorError(Exception):
     """An endpoint raised, or its arguments or result did not pickle. The actor lives on.
 
-    ``exception`` is the original (a ``RuntimeError`` with its type and text if it does not pickle), ``message`` names
-    the call, ``exception_formatted`` is the remote traceback as text. ``str()`` has all of it.
+    All of its arguments are attributes, and ``str()`` has all of them.
+
+    Args:
+        exception: the original; a ``RuntimeError`` with its type and text if it does not pickle.
+        message: names the call.
+        exception_formatted: the remote traceback as text.
     """
 
     def __init__(
