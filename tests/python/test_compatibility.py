@@ -1,4 +1,4 @@
-"""Old spellings and private paths that published programs use (api.md 1.1, 21.1, 21.2; around-the-core.md 12)."""
+"""Old spellings and private paths that published programs use."""
 
 import asyncio
 import importlib

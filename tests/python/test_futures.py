@@ -1,4 +1,4 @@
-"""Futures: get, await, time-outs, observers on several tasks and loops (api.md 2.5)."""
+"""Futures: get, await, time-outs, observers on several tasks and loops."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Reducers, which combine in the senders' processes what they send to a port that folds (api.md 2.8)."""
+"""Reducers, which combine in the senders' processes what they send to a port that folds."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""returns_future: futures whose body runs when somebody first looks (api.md 2.5)."""
+"""returns_future: futures whose body runs when somebody first looks."""
 
 import asyncio
 import contextvars

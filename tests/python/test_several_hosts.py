@@ -1,4 +1,4 @@
-"""Meshes over several hosts (api.md 3.3, 4.1): the two stand-ins on this machine that hosts_from_config makes."""
+"""Meshes over several hosts: the two stand-ins on this machine that hosts_from_config makes."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a new actor is made of when it arrives (api.md 4.2, 6.1 and 7): class, arguments, thread; and what it raises."""
+"""What a new actor is made of when it arrives: class, arguments, thread; and what it raises."""
 
 import ctypes
 import resource

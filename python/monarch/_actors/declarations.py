@@ -130,12 +130,15 @@ def endpoint(
 ) -> Any:
     """Makes a method (``def`` or ``async def``) callable on the meshes of its actor: ``@endpoint``, ``@endpoint(...)``.
 
-    With ``explicit_response_port`` the method's first parameter after ``self`` is a port, which callers do not see: it
-    answers with ``port.send(value)`` or ``port.exception(error)``, now or later, from any thread; its return value is
-    ignored. ``instrument`` and ``propagate`` are taken and have no effect yet; ``propagate="cached"`` and ``"mocked"``
-    are a ``ValueError``.
-
     The method runs on its actor's thread, one message at a time; an ``async def`` is awaited there before the next.
+
+    Args:
+        method: what stands below the decorator.
+        propagate: taken, and has no effect yet; ``"cached"`` and ``"mocked"`` are a ``ValueError``.
+        explicit_response_port: the method's first parameter after ``self`` is a port, which callers do not see: it
+            answers with ``port.send(value)`` or ``port.exception(error)``, now or later, from any thread; its return
+            value is ignored.
+        instrument: taken, and has no effect yet.
     """
     return _declare(method, False, propagate, explicit_response_port, instrument)
 
@@ -166,6 +169,12 @@ def concurrent_endpoint(
     """As ``endpoint``, for ``async def`` only, else ``ValueError``: each call is a task of its own, so calls overlap.
 
     Bodies start in the order of the messages. Tasks that still run when the actor ends are cancelled.
+
+    Args:
+        method: what stands below the decorator.
+        propagate: as for ``endpoint``.
+        explicit_response_port: as for ``endpoint``.
+        instrument: as for ``endpoint``.
     """
     return _declare(method, True, propagate, explicit_response_port, instrument)
 

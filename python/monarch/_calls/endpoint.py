@@ -200,8 +200,13 @@ def as_endpoint(
 def as_endpoint(not_an_endpoint: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Any:
     """Makes a method without decorator of a spawned actor callable: ``as_endpoint(mesh.method).call(...)``.
 
-    Anything else is a ``ValueError``. An ``async def`` method of an actor whose endpoints are all ``def`` has no event
-    loop to run on: ``ActorError`` around ``TypeError``. ``explicit_response_port``: as for :func:`endpoint`.
+    An ``async def`` method of an actor whose endpoints are all ``def`` has no event loop to run on: ``ActorError``
+    around ``TypeError``.
+
+    Args:
+        not_an_endpoint: a method of a mesh; anything else is a ``ValueError``.
+        propagate: as for ``endpoint``.
+        explicit_response_port: as for ``endpoint``.
     """
     if not isinstance(not_an_endpoint, PlainMethod):
         raise ValueError("expected an method of a spawned actor")
@@ -215,12 +220,17 @@ def send(
     port: Port[R] | None = None,
     selection: Literal["all", "choose"] = "all",
 ) -> None:
-    """Sends one message to all actors of the endpoint's mesh, or to one at random (``selection="choose"``).
+    """Sends one message to the actors of the endpoint's mesh; whoever answers does so through a port.
 
-    The answers go to ``port``, each with the rank of its actor, failures as exceptions; without a port nobody answers,
-    as for ``broadcast``. An endpoint with an explicit response port is given ``port`` itself, and may send through it
-    as often as it likes. ``port`` may itself be the explicit response port of a call, whose answer is then the first
-    one. ``ValueError`` for another selection.
+    An endpoint with an explicit response port is given ``port`` itself, and may send through it as often as it likes.
+
+    Args:
+        endpoint: of a mesh, ``mesh.method``.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+        port: where the answers go, each with the rank of its actor, failures as exceptions; without one nobody answers,
+            as for ``broadcast``. It may be the explicit response port of a call, whose answer is then the first one.
+        selection: all actors, or one at random (``"choose"``); another one is a ``ValueError``.
     """
     if not isinstance(endpoint, Endpoint):
         raise TypeError(f"send() takes an endpoint of a mesh first (mesh.step), but got {endpoint!r}")

@@ -24,7 +24,11 @@ def proc_mesh(
 ) -> ProcMesh:
     """Old spelling of ``this_host().spawn_procs(per_host={"hosts": hosts, "gpus": gpus}, bootstrap=setup)``.
 
-    ``env`` is set in the processes. ``gpus=None``: as many as ``CUDA_VISIBLE_DEVICES`` names, else as there are.
+    Args:
+        gpus: how many processes on each host; none: as many as ``CUDA_VISIBLE_DEVICES`` names, else as there are.
+        hosts: how many hosts.
+        env: variables that are set in the processes.
+        setup: a function that runs once in each process, before any actor is made there.
     """
     deprecated("proc_mesh() is an old spelling of this_host().spawn_procs(per_host={...})")
     return _spawn(gpus, hosts, env, setup)

@@ -21,11 +21,14 @@ __all__ = ["ActorError", "DeadlineExceeded", "SupervisionError", "WouldBlockRunt
 class ActorError(Exception):
     """An endpoint raised, or its arguments or result did not pickle. The actor lives on.
 
-    ``exception`` is the original (a ``RuntimeError`` with its type and text if it does not pickle), ``message`` names
-    the call, ``exception_formatted`` is the remote traceback as text. ``str()`` has all of it.
+    All of its arguments are attributes, and ``str()`` has all of them. Who failed are attributes too, None if unknown,
+    and a note below the traceback: ``rank`` in the mesh that was called, its ``coordinates`` (one for each dimension),
+    and of its process ``pid`` and ``host``, the machine.
 
-    Who failed are attributes too, None if unknown, and a note below the traceback: ``rank`` in the mesh that was
-    called, its ``coordinates`` (one for each dimension), and of its process ``pid`` and ``host``, the machine.
+    Args:
+        exception: the original; a ``RuntimeError`` with its type and text if it does not pickle.
+        message: names the call.
+        exception_formatted: the remote traceback as text.
     """
 
     rank: int | None = None

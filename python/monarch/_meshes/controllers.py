@@ -77,7 +77,11 @@ def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **k
     ``ActorError`` around ``ValueError: Failure on <name>: ...`` once it has failed; an exception in its constructor
     shows at the first call.
 
-    Raises ``ValueError`` if ``Class`` is not an actor class, ``TypeError`` for wrong constructor arguments.
+    Args:
+        name: what it is asked for by.
+        Class: an actor class, else ``ValueError``.
+        *args: for its constructor; wrong ones raise ``TypeError``.
+        **kwargs: likewise.
     """
     runtime.ensure()
     cls, _ = substitute(Class, context.context().actor_instance)

@@ -90,19 +90,21 @@ class HostMesh(Mesh):
         proc_bind: list[dict[str, str]] | None = None,
         bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None = None,
     ) -> ProcMesh:
-        """Starts processes: ``per_host`` says how many along which dimensions (``{"gpus": 8}``); none: one process.
+        """Starts processes and returns at once, before they are up.
 
-        Returns at once, before they are up. ``bootstrap`` (``def`` or ``async def``, no arguments) runs once in every
-        process before any actor is made there; if it raises, ``initialized`` and every use of the mesh raise
-        ``ActorError``. ``name`` is for reports. The processes have the script's environment, working directory and
-        ``sys.path`` as they are now.
+        They have the script's environment, working directory and ``sys.path`` as they are now.
 
-        ``bootstrap_command``: how to start them, or a function that is given each one's point in the mesh and returns
-        how (:func:`~monarch.actor.default_bootstrap_cmd`). A program that cannot be run shows at the use of the mesh,
-        as ``SupervisionError``.
-
-        ``proc_bind``: for each process of a host a dict of the CPUs and memory that it may use: ``cpunodebind``,
-        ``membind``, ``physcpubind`` as the options of numactl, which must be installed, ``cpus`` as taskset's list.
+        Args:
+            per_host: how many along which dimensions, ``{"gpus": 8}``; none: one process.
+            bootstrap: a function (``def`` or ``async def``) without arguments that runs once in every process before
+                any actor is made there. If it raises, ``initialized`` and every use of the mesh raise ``ActorError``.
+            name: for reports.
+            proc_bind: for each process of a host a dict of the CPUs and memory that it may use: ``cpunodebind``,
+                ``membind``, ``physcpubind`` as the options of numactl, which must be installed, ``cpus`` as taskset's
+                list.
+            bootstrap_command: how to start them (``default_bootstrap_cmd()``, changed), or a function that is given
+                each one's point in the mesh and returns how. A program that cannot be run shows at the use of the
+                mesh, as ``SupervisionError``.
 
         Sizes that are not positive, a ``proc_bind`` of another length, an unknown key in it: ``ValueError``. After
         ``stop`` or ``shutdown``: ``RuntimeError``.

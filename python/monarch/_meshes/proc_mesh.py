@@ -80,12 +80,17 @@ class ProcMesh(Handle, Mesh):
         return ProcMesh._received, self._parts(job)
 
     def spawn(self, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Makes one actor of ``Class`` in every process of the mesh; the arguments, pickled, go to each constructor.
+        """Makes one actor of ``Class`` in every process of the mesh.
 
-        Returns an ``ActorMesh`` of this shape, at once; calls wait in line until it is up. ``name`` is for reports and
-        need not be unique. ``Class`` is an ``Actor``, else ``ValueError``, or comes from ``monarch.cpp.load``. Wrong
-        arguments raise ``TypeError`` here, an endpoint with the name of a mesh attribute ``ValueError``, a stopped mesh
-        ``RuntimeError``. An exception in a constructor shows in the calls to that rank, as ``SupervisionError``.
+        Returns an ``ActorMesh`` of this shape, at once; calls wait in line until it is up. An endpoint with the name of
+        a mesh attribute raises ``ValueError`` here, a stopped mesh ``RuntimeError``. An exception in a constructor
+        shows in the calls to that rank, as ``SupervisionError``.
+
+        Args:
+            name: for reports; need not be unique.
+            Class: an ``Actor``, else ``ValueError``, or from ``monarch.cpp.load``.
+            *args: go, pickled, to each constructor; wrong ones raise ``TypeError`` here.
+            **kwargs: likewise.
         """
         check_text("the name of an actor mesh, the first argument of spawn(name, Class, ...),", name)
         self._check_alive()
@@ -212,11 +217,14 @@ class ProcMesh(Handle, Mesh):
         """Changes how lines of these processes reach the script's stdout and stderr, from now on.
 
         Without it each comes as ``[3] line`` (the rank in its mesh; ``[trainer 3]`` if several meshes print).
-        ``stream_to_client`` gives the long prefix, ``[host process] [3] line``. ``aggregate_window_sec`` folds equal
-        and nearly equal lines of the mesh within so many seconds into one, ``[32 similar log lines] [ranks 0-31]
-        line``. ``level`` (0 to 255; ``logging.INFO``) filters records of ``logging`` in the processes, never what is
-        printed. ``on_slow`` says what happens while the reader of the script's output is slow: with "block"
-        writers wait, as on a pipe, with "drop" whole lines are dropped, counted and announced.
+
+        Args:
+            stream_to_client: the long prefix, ``[host process] [3] line``.
+            aggregate_window_sec: folds equal and nearly equal lines of the mesh within so many seconds into one,
+                ``[32 similar log lines] [ranks 0-31] line``.
+            level: filters records of ``logging`` in the processes, never what is printed; 0 to 255.
+            on_slow: what happens while the reader of the script's output is slow: with "block" writers wait, as on a
+                pipe, with "drop" whole lines are dropped, counted and announced.
 
         When it returns, what was printed before is out. ``RuntimeError`` on a stopped mesh, and for a window without
         ``stream_to_client``; ``ValueError`` for any other level, window or ``on_slow``; ``SupervisionError`` if one of
