@@ -1,4 +1,4 @@
-"""What a script that ends leaves unanswered, unhandled or unlooked at: a short grace, and then a line for each endpoint."""
+"""What a script that ends leaves unanswered, unhandled or unlooked at: a short grace, then a line for each endpoint."""
 
 import pytest
 from script_run import Run
