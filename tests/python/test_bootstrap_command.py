@@ -255,7 +255,7 @@ def refused(kind, text, make):
     else:
         raise AssertionError(text)
 refused(TypeError, "env['N'] of a BootstrapCommand must be a str, but is 3", lambda: bad.with_env({"N": 3}))
-refused(TypeError, "env[b'N'] of a BootstrapCommand", lambda: bad.with_env({b"N": "3"}))
+refused(TypeError, "the name of a variable in env of a BootstrapCommand", lambda: bad.with_env({b"N": "3"}))
 refused(TypeError, "with_env takes a mapping", lambda: bad.with_env(None))
 refused(ValueError, "env['N'] of a BootstrapCommand contains a NUL", lambda: bad.with_env({"N": chr(0)}))
 refused(ValueError, "not a name of an environment variable: 'N='", lambda: bad.with_env({"N=": "1"}))
