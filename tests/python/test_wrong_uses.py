@@ -190,5 +190,3 @@ def test_a_notebook_finds_what_it_can_call(worker):
     assert set(monarch.actor.__all__) <= set(dir(monarch.actor))
     names = ("ActorError", "this_host", "Uid")
     assert all(getattr(monarch.actor, name).__module__ == "monarch.actor" for name in names)
-        getattr(monarch.actor, name).__module__ == "monarch.actor" for name in ("ActorError", "this_host", "Uid")
-    )
