@@ -1,0 +1,24 @@
+"""An old place of what ``monarch.spmd`` has."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._mesh import ProcMesh
+    from monarch.tools.network import AddrType
+
+__all__ = ["setup_env_for_distributed"]
+
+
+async def setup_env_for_distributed(
+    proc_mesh: ProcMesh,
+    master_addr: str | None = None,
+    master_port: int | None = None,
+    use_ipaddr: AddrType | None = None,
+) -> None:
+    """Old spelling of ``monarch.spmd.setup_torch_elastic_env_async``."""
+    from monarch._old_spellings import deprecated
+    from monarch.spmd import setup_torch_elastic_env_async
+
+    deprecated("setup_env_for_distributed() is an old spelling of monarch.spmd.setup_torch_elastic_env_async()")
+    await setup_torch_elastic_env_async(proc_mesh, master_addr, master_port, use_ipaddr)
