@@ -16,7 +16,7 @@ dist = pytest.importorskip("torch.distributed")
 if not dist.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
-from monarch.actor import Actor, SupervisionError, endpoint, this_host  # noqa: E402
+from monarch.actor import Actor, ActorError, SupervisionError, endpoint, this_host  # noqa: E402
 from monarch.spmd import SPMDActor, setup_torch_elastic_env  # noqa: E402
 
 PROGRAMS = Path(__file__).parent / "spmd_programs"
@@ -203,5 +203,6 @@ def test_nobody_waits_for_a_rank_whose_program_has_failed(two):
     ranks = two.spawn("ranks", SPMDActor)
     address, port = ranks.slice(gpus=0).get_host_port.call_one(None).get(timeout=LIMIT_S)
     answers = list(ranks.main.stream(address, port, [str(PROGRAMS / "fail.py")]))
-    errors = [str(answer.exception(timeout=LIMIT_S)) for answer in answers]
-    assert sorted("rank 1 has had enough" in error for error in errors) == [False, True], errors
+    errors = [answer.exception(timeout=LIMIT_S) for answer in answers]
+    assert all(isinstance(error, ActorError) for error in errors), errors  # and none is a TimeoutError of the wait
+    assert sorted("rank 1 has had enough" in str(error) for error in errors) == [False, True], errors
