@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -13,7 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from monarch.actor import Actor, ActorError, SupervisionError, endpoint, hosts_from_config, this_host, this_proc
+from monarch.actor import (
+    Actor,
+    ActorError,
+    DeadlineExceeded,
+    SupervisionError,
+    deadline,
+    endpoint,
+    hosts_from_config,
+    this_host,
+    this_proc,
+)
 from monarch.spmd import SPMDActor, _ports, setup_torch_elastic_env, setup_torch_elastic_env_async
 from monarch.testing import local_procs
 from monarch.tools.network import AddrType, get_ipaddr, get_sockaddr
@@ -55,6 +66,10 @@ class Process(Actor):
     @endpoint
     def modules(self) -> list[str]:
         return list(sys.modules)
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
 
     @endpoint
     def exit(self) -> None:
@@ -256,6 +271,20 @@ def test_a_dead_rank_is_told_and_the_others_can_be_set_up_again():
         assert [numbers[:3] for numbers in numbers_of(left)] == [(0, 0, 2), (1, 1, 2)]
     with pytest.raises(RuntimeError, match="already been stopped"):
         setup_torch_elastic_env(procs)
+
+
+@pytest.mark.feature(94)
+def test_a_deadline_ends_a_set_up_that_a_rank_does_not_answer():
+    with this_host().spawn_procs(per_host={"gpus": 2}) as procs:
+        pids = procs.spawn("process", Process).pid.call().get(timeout=LIMIT_S).values()
+        os.kill(pids[1], signal.SIGSTOP)
+        try:
+            with pytest.raises(DeadlineExceeded, match="these had not answered: 1"), deadline(1):
+                setup_torch_elastic_env(procs)
+        finally:
+            os.kill(pids[1], signal.SIGCONT)
+        setup_torch_elastic_env(procs)
+        assert [numbers[0] for numbers in numbers_of(procs)] == [0, 1]
 
 
 # ---- Addresses and ports ----
