@@ -429,7 +429,7 @@ def test_a_module_is_the_main_program(tmp_path, monkeypatch):
 @pytest.mark.feature(94)
 @pytest.mark.parametrize("code", ["0", "none"])
 def test_a_script_may_exit_well(ranks, code):
-    assert ranks.main.call("here", 1, [str(PROGRAMS / "end.py"), code]).get(timeout=LIMIT_S).values() == [True, True]
+    assert ranks.main.call("here", 1, [PROGRAMS / "end.py", code]).get(timeout=LIMIT_S).values() == [True, True]
 
 
 @pytest.mark.feature(94)
@@ -449,6 +449,8 @@ def test_a_script_that_exits_badly_is_an_error_and_the_process_goes_on(ranks, co
     [
         ([], ValueError, "No script or module specified"),
         (["-m"], ValueError, "No script or module specified"),
+        ("train.py", TypeError, "expected a list, of a program and its arguments"),
+        (["train.py", 0.1], TypeError, "expected str, bytes or os.PathLike object, not float"),
         (["there_is_no.py"], FileNotFoundError, "there_is_no.py"),
         (["-m", "there_is_no"], ImportError, "there_is_no"),
         ([str(PROGRAMS / "raise.py")], KeyError, "a script of ours"),

@@ -52,10 +52,11 @@ class SPMDActor(Actor):
 
         Raises:
             ValueError: ``No script or module specified``.
+            TypeError: ``script_args`` is no list, or not one of texts and paths.
             RuntimeError: the program has ended with an exit status other than 0, or another one runs in this process.
             Exception: whatever the program raised.
         """
-        _scripts.check(script_args)
+        arguments = _scripts.as_arguments(script_args)
         _elastic.set_variables(current_rank(), master_addr, master_port)
-        _scripts.run_as_main(script_args)
+        _scripts.run_as_main(arguments)
         return True

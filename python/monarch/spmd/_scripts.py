@@ -13,17 +13,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check", "run_as_main"]
+__all__ = ["as_arguments", "run_as_main"]
 
 _running = threading.Lock()  # sys.argv and __main__ are the process's
 
 
-def check(script_args: Sequence[str]) -> None:
-    if not script_args or list(script_args) == ["-m"]:
+def as_arguments(script_args: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """As ``python`` takes them; ``TypeError`` or ``ValueError`` if they name no program."""
+    if isinstance(script_args, str):
+        raise TypeError(f"script_args is {script_args!r}: expected a list, of a program and its arguments")
+    arguments = [os.fspath(argument) for argument in script_args]
+    if not arguments or arguments == ["-m"]:
         raise ValueError("No script or module specified")
+    return arguments
 
 
-def run_as_main(script_args: Sequence[str]) -> None:
+def run_as_main(script_args: list[str]) -> None:
     """Runs what ``python *script_args`` would. Returns if that has ended well.
 
     Raises what it raised, and ``RuntimeError`` for an exit status other than 0, or while another program runs here.
@@ -33,7 +38,7 @@ def run_as_main(script_args: Sequence[str]) -> None:
     try:
         _groups.close_left_over()
         with _groups.of_a_program():
-            _run(list(script_args))
+            _run(script_args)
     finally:
         _running.release()
 
