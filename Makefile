@@ -44,6 +44,7 @@ test-torch:  ## the tests that need torch, which this installs (about 1 GB; a CP
 lint:  ## layers, style, types, the parity table; a short run under TSan, of each fuzzer and for aarch64
 	@tools/bootstrap build test lint
 	@$(VENV_PYTHON) tools/check_layers.py
+	@$(VENV_PYTHON) tools/check_python_layers.py
 	@$(VENV_PYTHON) tools/check_style.py
 	@$(VENV_PYTHON) tools/parity.py --check
 	@$(VENV_PYTHON) -m ruff check $(PEOPLE)

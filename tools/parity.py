@@ -14,7 +14,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ HEAD = """\
 Written by `make parity` from a run of the tests; `make lint` compares it with the markers in the tests. A feature
 **works** if a test that is marked with its row passes and none fails; a test that was skipped proves nothing. **Not
 yet** with a remark: the tests beside it pass, and what the remark names is missing. What differs on purpose is told in
-[Moving from PyTorch Monarch](moving.md).
+[Moving from PyTorch Monarch](moving.md). The tests of each area stand below its table, folded away.
 
 """
 
@@ -106,16 +106,49 @@ def tests_of_run(results: Path) -> dict[str, Test]:
 
 
 def render(tests: dict[str, Test]) -> str:
-    lines = ["| # | feature | area | status | tests |", "|---|---|---|---|---|"]
-    statuses = []
+    proofs = {
+        row.number: {name: test for name, test in sorted(tests.items()) if row.number in test.rows} for row in ROWS
+    }
+    statuses = {row.number: status_of(row, proofs[row.number]) for row in ROWS}
+    areas: dict[str, list[Row]] = {}
     for row in ROWS:
-        mine = {name: test for name, test in sorted(tests.items()) if row.number in test.rows}
-        status = status_of(row, mine)
-        statuses.append(status)
-        lines.append(f"| {row.number} | {row.name} | {row.area} | {status} | {test_cell(mine)} |")
-    counts = Counter(re.split("[:,]", status)[0] for status in statuses)
+        areas.setdefault(row.area, []).append(row)
+    parts = [HEAD + summary_line(statuses.values()), overview(areas, statuses)]
+    parts += [section(area, rows, statuses, proofs) for area, rows in areas.items()]
+    return "\n".join(parts)
+
+
+def summary_line(statuses: Iterable[str]) -> str:
+    counts = counts_of(statuses)
     total = f"Of {len(ROWS)} features {counts['works']} work, {counts['differs on purpose']} differ on purpose, "
-    return HEAD + total + f"{counts['not yet']} are not there yet.\n\n" + "\n".join(lines) + "\n"
+    return total + f"{counts['not yet']} are not there yet.\n"
+
+
+def counts_of(statuses: Iterable[str]) -> Counter[str]:
+    return Counter(re.split("[:,]", status)[0] for status in statuses)
+
+
+def overview(areas: dict[str, list[Row]], statuses: dict[int, str]) -> str:
+    lines = ["| area | works | differs on purpose | not yet |", "|---|---|---|---|"]
+    for area, rows in areas.items():
+        counts = counts_of(statuses[row.number] for row in rows)
+        cells = (str(counts[kind] or "") for kind in ("works", "differs on purpose", "not yet"))
+        lines.append(f"| [{area}](#{anchor(area)}) | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def anchor(area: str) -> str:
+    return re.sub(r"[^a-z0-9 -]", "", area.lower()).replace(" ", "-")
+
+
+def section(area: str, rows: list[Row], statuses: dict[int, str], proofs: dict[int, dict[str, Test]]) -> str:
+    """A table of the area's features, and folded away below it the tests."""
+    lines = [f"## {area}", "", "| # | feature | status |", "|---|---|---|"]
+    lines += [f"| {row.number} | {row.name} | {statuses[row.number]} |" for row in rows]
+    told = [f"- {row.number}: {test_list(proofs[row.number])}" for row in rows if proofs[row.number]]
+    if told:
+        lines += ["", '<details markdown="1">', "<summary>tests</summary>", "", *told, "", "</details>"]
+    return "\n".join(lines) + "\n"
 
 
 def status_of(row: Row, tests: dict[str, Test]) -> str:
@@ -129,7 +162,7 @@ def status_of(row: Row, tests: dict[str, Test]) -> str:
     return f"differs on purpose: {row.differs}" if row.differs else "works"
 
 
-def test_cell(tests: dict[str, Test]) -> str:
+def test_list(tests: dict[str, Test]) -> str:
     """The first few that passed, how many more did, and all that did not."""
     passed = [name for name, test in tests.items() if test.outcome == "passed"]
     text = ", ".join(f"`{name}`" for name in passed[:SHOWN])
@@ -169,7 +202,7 @@ def check(root: Path) -> list[str]:
     outcomes = {
         name: outcome
         for outcome in BAD_OUTCOMES
-        for listed in re.findall(rf"[|;] {outcome}: ([^|;]*)", page)
+        for listed in re.findall(rf"[:;] {outcome}: ([^;\n]*)", page)
         for name in re.findall("`(.*?)`", listed)
     }
     expected = render({name: Test(rows, outcomes.get(name, "passed")) for name, rows in marked.items()})

@@ -1,5 +1,5 @@
 // What Python sees of an actor: its context, the port that an explicit_response_port method answers through, and the
-// cell and its tickets, which python/monarch/_async.py drives.
+// cell and its tickets, which python/monarch/_running/event_loop.py drives.
 #include <utility>
 
 #include "actor_cell.h"
@@ -65,6 +65,21 @@ PyObject* methods_new(PyTypeObject* type, PyObject* args, PyObject*) {
     methods->push_back({Ref::borrow(function), static_cast<MethodKind>(kind & 3), (kind & kExplicitPort) != 0});
   }
   return box<PyCell::Methods>(type, std::move(methods));
+}
+
+// Functions lead to their modules, and by those to the tables of classes: such circles go with the interpreter. While actors
+// share the methods they are held from outside.
+int methods_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  const PyCell::Methods& methods = unbox<PyCell::Methods>(self);
+  if (methods == nullptr || methods.use_count() > 1) return 0;
+  for (const PyCell::Method& method : *methods) Py_VISIT(method.function.get());
+  return 0;
+}
+
+int methods_clear(PyObject* self) {
+  unbox<PyCell::Methods>(self) = std::make_shared<const std::vector<PyCell::Method>>();
+  return 0;
 }
 
 // set_up(instance, identity, extent, methods)
@@ -305,10 +320,12 @@ bool add_actor_types(PyObject* module) {
   static PyType_Slot methods_slots[] = {
       {Py_tp_new, reinterpret_cast<void*>(methods_new)},
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<PyCell::Methods>)},
+      {Py_tp_traverse, reinterpret_cast<void*>(methods_traverse)},
+      {Py_tp_clear, reinterpret_cast<void*>(methods_clear)},
       {0, nullptr},
   };
-  static PyType_Spec methods_spec = {"monarch._core.Methods", sizeof(Boxed<PyCell::Methods>), 0, Py_TPFLAGS_DEFAULT,
-                                     methods_slots};
+  static PyType_Spec methods_spec = {"monarch._core.Methods", sizeof(Boxed<PyCell::Methods>), 0,
+                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, methods_slots};
   static PyGetSetDef ticket_fields[] = {
       {"concurrent", ticket_concurrent, nullptr, nullptr, nullptr},
       {"seconds_left", ticket_seconds_left, nullptr, nullptr, nullptr},

@@ -1,4 +1,4 @@
-// The runtime of the process, as python/monarch/_runtime.py drives it.
+// The runtime of the process, as python/monarch/_runtime/runtime.py drives it.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -59,10 +59,11 @@ auto with_host(Work work) {
   return work(state().runtime->host());
 }
 
-void configure(nb::dict hooks) {
+// `callbacks`: monarch._wiring.Callbacks
+void configure(nb::object callbacks) {
   State& s = state();
   pthread_sigmask(SIG_SETMASK, nullptr, &s.users_signal_mask);
-  auto take = [&hooks](const char* name, Ref& into) { into = Ref::borrow(nb::object(hooks[name]).ptr()); };
+  auto take = [&callbacks](const char* name, Ref& into) { into = Ref::borrow(nb::object(callbacks.attr(name)).ptr()); };
   take("dumps", s.dumps);
   take("loads", s.loads);
   take("future_type", s.future_type);

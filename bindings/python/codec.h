@@ -10,7 +10,7 @@
 
 namespace monarch {
 
-// What is encoded, for the words about what cannot be (python/monarch/_pickle.py).
+// What is encoded, for the words about what cannot be (python/monarch/_calls/pickling.py).
 enum class Contents : int {
   kMessage = 0,
   kCall = 1,   // (args, kwargs or None)

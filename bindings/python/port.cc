@@ -12,6 +12,7 @@
 #include "mesh_ref.h"
 #include "monarch/actor/port.h"
 #include "monarch/base/forked.h"
+#include "monarch/wire/error_kind.h"
 #include "state.h"
 
 namespace monarch {
@@ -37,8 +38,7 @@ class ReplyPort {
   ~ReplyPort() {
     if (in_forked_child() || !settle() || state().runtime == nullptr || state().finalizing) return;
     ValueWriter gone;
-    gone.begin_tuple(2);
-    gone.str("__eof__");
+    begin_error(gone, ErrorKind::kEndOfStream, 1);
     gone.str("the response port was dropped without an answer");
     Outgoing reply{FrameHeader{}, gone.written(), {}};
     state().runtime->node().reply(ticket_.header, ticket_.from, FrameKind::kReplyError, reply);
@@ -175,11 +175,11 @@ PyObject* port_exception(PyObject* self, PyObject* exception) {
   if (!PyExceptionInstance_Check(exception)) {
     return PyErr_Format(PyExc_TypeError, "exception() takes an exception, not %R", exception);
   }
-  Ref plain = Ref::steal(Py_BuildValue("(sO)", "__plain__", exception));
+  Ref plain = Ref::steal(Py_BuildValue("(iO)", static_cast<int>(ErrorKind::kPlain), exception));
   return plain ? send(self, FrameKind::kReplyError, plain.get()) : nullptr;
 }
 
-// ---- For messages that are put together from several (_reducers.py); never of a port that answers a call ----
+// ---- For messages that are put together from several (_ports/reducing_port.py); never of a port that answers a call ----
 
 // _sender() -> index of the actor that runs
 PyObject* port_sender(PyObject*, PyObject*) {
@@ -199,7 +199,7 @@ PyObject* port_has_room(PyObject* self, PyObject*) {
   return PyBool_FromLong(runtime->node().has_room(Members{{port_of(self).address}}, Node::kBacklogMax));
 }
 
-// _post(value, failed, sender): at once, whatever waits at the receiver. failed: the value is ("__plain__", exception).
+// _post(value, failed, sender): at once, whatever waits at the receiver. failed: the value is what packing.pack_error() gives.
 PyObject* port_post(PyObject* self, PyObject* args) {
   PyObject* value;
   int failed;

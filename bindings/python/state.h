@@ -40,7 +40,7 @@ struct State {
 
   sigset_t users_signal_mask{};  // of the thread that started the runtime
 
-  // Set by configure(); python/monarch/_runtime.py holds them.
+  // Set by configure(): monarch._wiring.Callbacks
   Ref dumps;              // (object) -> (bytes-like, [buffers])
   Ref loads;              // pickle.loads
   Ref future_type;        // subclass of FutureBase

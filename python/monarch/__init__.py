@@ -1,8 +1,10 @@
 """Monarch: one script drives processes and actors as meshes.
 
-Layout: the public modules (``monarch.actor``, ...) are thin; what they export lives in private modules beside them
-(``_endpoint``, ``_mesh``, ``_future``, ...) over the native core, ``monarch._core``. Importing this package imports
-nothing else: attributes load at first access.
+Layout: the public modules (``monarch.actor``, ...) are thin; what they export lives in private packages beside them, in
+layers that import one way, over the native core, ``monarch._core``. From the bottom: ``_values``, ``_config``,
+``_errors``, ``_runtime``, ``_actors``, ``_calls``, ``_ports``, ``_processes``, ``_meshes``, ``_running``; ``_wiring``
+puts them together, ``_programs`` are the main programs of worker processes. Importing this package imports nothing
+else: attributes load at first access.
 """
 
 __version__ = "0.1.0"
@@ -14,8 +16,8 @@ _NOT_YET = {
     "grad_generator", "OpaqueRef", "RemoteProcessGroup", "function_resolvers", "world_mesh", "Simulator", "set_meta",
 }  # fmt: skip
 _LAZY = {
-    **dict.fromkeys(("Extent", "NDSlice", "Shape"), "_geometry"),
-    "Selection": "_selection",
+    **dict.fromkeys(("Extent", "NDSlice", "Shape"), "_values.geometry"),
+    "Selection": "_values.selection",
     **dict.fromkeys(
         ("clear_runtime_config", "configure", "configured", "get_global_config", "get_runtime_config"), "config"
     ),
@@ -33,20 +35,18 @@ __all__ = [
     "get_runtime_config",
 ]
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # without importing typing
 if TYPE_CHECKING:
-    from monarch._geometry import Extent, NDSlice, Shape
-    from monarch._selection import Selection
+    from monarch._values.geometry import Extent, NDSlice, Shape
+    from monarch._values.selection import Selection
     from monarch.config import clear_runtime_config, configure, configured, get_global_config, get_runtime_config
 
 
 def __getattr__(name: str):
-    if name in _LAZY:
-        import importlib
+    from monarch._public import load
 
-        return getattr(importlib.import_module(f"monarch.{_LAZY[name]}"), name)
-    if name in _NOT_YET:
-        from monarch._not_yet import not_yet
+    return load(globals(), name, _LAZY, _NOT_YET)
 
-        raise not_yet(f"monarch.{name}")
-    raise AttributeError(f"module 'monarch' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -84,9 +84,12 @@ class Slice:
     def __init__(
         self, *, offset: SupportsIndex, sizes: Sequence[SupportsIndex], strides: Sequence[SupportsIndex]
     ) -> None:
-        """Sizes and strides, as many of the one as of the other, are positive, and no number comes twice.
+        """No number comes twice, else ``ValueError``.
 
-        Else ``ValueError``.
+        Args:
+            offset: the first number.
+            sizes: of the dimensions, outermost first, positive.
+            strides: how far apart neighbours of each dimension are, positive, as many as sizes.
         """
 
     @staticmethod

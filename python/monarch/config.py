@@ -7,20 +7,18 @@ environment variables, which win over the program. ``docs/configuration.md`` lis
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from monarch import _config
-from monarch._transport import Encoding
+from monarch._config import settings as _settings
+from monarch._config.arguments import ConfigureArgs
+from monarch._config.transports import Encoding
+from monarch._public import publish
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from typing import Any, TypeVar
-
     from typing_extensions import Unpack
 
-    from monarch._config_args import ConfigureArgs
-
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "ConfigureArgs",
@@ -42,7 +40,7 @@ def configure(**settings: Unpack[ConfigureArgs]) -> None:
     key that does not exist, ``TypeError`` for a value of another type, a text that is no duration, or a key that only
     the environment sets. Any thread may call it.
     """
-    _config.configure(settings)
+    _settings.configure(settings)
 
 
 @contextlib.contextmanager
@@ -51,26 +49,26 @@ def configured(**settings: Unpack[ConfigureArgs]) -> Iterator[dict[str, Any]]:
 
     At the end everything is configured as before. It is so for the whole process, so use it from one thread at a time.
     """
-    before = _config.configure(settings)
+    before = _settings.configure(settings)
     try:
-        yield _config.global_config()
+        yield _settings.global_config()
     finally:
-        _config.restore(before)
+        _settings.restore(before)
 
 
 def get_global_config() -> dict[str, Any]:
     """What is in force for each key, the environment included. A copy; durations in their normal spelling."""
-    return _config.global_config()
+    return _settings.global_config()
 
 
 def get_runtime_config() -> dict[str, Any]:
     """What :func:`configure` has set for each key, or else its default; without the environment. A copy."""
-    return _config.runtime_config()
+    return _settings.runtime_config()
 
 
 def clear_runtime_config() -> None:
     """Forgets what :func:`configure` has set."""
-    _config.restore({})
+    _settings.restore({})
 
 
 def parametrize_config(**settings: Collection[Any]) -> Callable[[F], F]:
@@ -79,9 +77,9 @@ def parametrize_config(**settings: Collection[Any]) -> Callable[[F], F]:
     ``@parametrize_config(message_ttl_default={1, 64}, enable_log_forwarding={True, False})`` makes four of it.
     The test may be ``async``. ``ValueError`` if a key has no values.
     """
-    from monarch import _config_pytest
+    from monarch._config import pytest_plugin
 
-    return _config_pytest.all_combinations(settings)
+    return pytest_plugin.all_combinations(settings)
 
 
 def parametrize_config_pointwise(**settings: Sequence[Any]) -> Callable[[F], F]:
@@ -89,14 +87,9 @@ def parametrize_config_pointwise(**settings: Sequence[Any]) -> Callable[[F], F]:
 
     ``ValueError`` if there are not as many values for each key.
     """
-    from monarch import _config_pytest
+    from monarch._config import pytest_plugin
 
-    return _config_pytest.position_by_position(settings)
+    return pytest_plugin.position_by_position(settings)
 
 
-def __getattr__(name: str) -> Any:
-    if name == "ConfigureArgs":  # needs typing, which nothing else here does
-        from monarch._config_args import ConfigureArgs
-
-        return ConfigureArgs
-    raise AttributeError(f"module 'monarch.config' has no attribute {name!r}")
+publish(__name__, {name: globals()[name] for name in __all__})

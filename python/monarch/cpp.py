@@ -10,11 +10,9 @@ bytes, or tuples, lists and dicts of them. An exception in one arrives as ``Acto
 
 from __future__ import annotations
 
-from monarch import _core
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from monarch import _core
 
 __all__ = ["Library", "load"]
 

@@ -6,8 +6,11 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from monarch import _actor
-from monarch._local import LocalProcMesh, local_procs
+import monarch._wiring  # noqa: F401
+from monarch._actors.actor import Actor
+from monarch._meshes import spawning
+from monarch._meshes.local_procs import LocalProcMesh, local_procs
+from monarch._public import publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,21 +33,21 @@ class patch_actor:
     are not touched. ``Mock`` itself, where it stands for ``Original``, may spawn the real one: it may wrap it.
 
     Args:
-        Original: an actor class, Python or C++.
-        Mock: the actor class to be spawned in its place; any, it need not be a subclass.
+        original: an actor class, Python or C++.
+        mock: the actor class to be spawned in its place; any, it need not be a subclass.
 
     Raises:
         TypeError: if one of them is no actor class.
     """
 
-    def __init__(self, Original: type, Mock: type) -> None:
-        for label, cls in (("Original", Original), ("Mock", Mock)):
-            if not (isinstance(cls, type) and (issubclass(cls, _actor.Actor) or hasattr(cls, "_native_table"))):
-                raise TypeError(f"patch_actor(Original, Mock) takes two actor classes, but {label} is {cls!r}")
-        self._pair = (Original, Mock)
+    def __init__(self, original: type, mock: type) -> None:
+        for label, cls in (("original", original), ("mock", mock)):
+            if not (isinstance(cls, type) and (issubclass(cls, Actor) or hasattr(cls, "_native_table"))):
+                raise TypeError(f"patch_actor(original, mock) takes two actor classes, but {label} is {cls!r}")
+        self._pair = (original, mock)
 
     def __enter__(self) -> None:
-        _actor.patches.append(self._pair)
+        spawning.patches.append(self._pair)
 
     async def __aenter__(self) -> None:
         self.__enter__()
@@ -54,9 +57,9 @@ class patch_actor:
 
     def __exit__(self, *_: object) -> None:
         # The innermost of its own: blocks may end in another order than they began.
-        for place in range(len(_actor.patches) - 1, -1, -1):
-            if _actor.patches[place] is self._pair:
-                del _actor.patches[place]
+        for place in range(len(spawning.patches) - 1, -1, -1):
+            if spawning.patches[place] is self._pair:
+                del spawning.patches[place]
                 return
 
     def __call__(self, function: F) -> F:
@@ -80,3 +83,6 @@ class patch_actor:
                 return await function(*args, **kwargs)
 
         return patched_async  # type: ignore[return-value]
+
+
+publish(__name__, {name: globals()[name] for name in __all__})

@@ -1,4 +1,4 @@
-"""Ports that fold what is sent to them: what their receiver gives (api.md 2.8). With reducers: test_reducers.py."""
+"""Ports that fold what is sent to them: what their receiver gives. With reducers: test_reducers.py."""
 
 import asyncio
 import operator

@@ -1,4 +1,4 @@
-"""Accumulator: a left fold over the answers of a mesh, in order of arrival (api.md 2.8)."""
+"""Accumulator: a left fold over the answers of a mesh, in order of arrival."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Actors and endpoints through the public API, with real worker processes (api.md 2.1 to 2.4)."""
+"""Actors and endpoints through the public API, with real worker processes."""
 
 import asyncio
 import functools

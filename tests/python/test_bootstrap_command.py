@@ -1,4 +1,4 @@
-"""How processes are started: bootstrap_command, with_python_executable, proc_bind (api.md 4.1)."""
+"""How processes are started: bootstrap_command, with_python_executable, proc_bind."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Concurrent endpoints: their bodies overlap; when they start and end (api.md 2.4)."""
+"""Concurrent endpoints: their bodies overlap; when they start and end."""
 
 import asyncio
 import os

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import monarch.actor
-from monarch._endpoint import EndpointProperty
+from monarch._actors.declarations import EndpointProperty
 from monarch.actor import (
     Actor,
     ActorError,

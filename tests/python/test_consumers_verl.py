@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from monarch._endpoint import EndpointProperty
+from monarch._actors.declarations import EndpointProperty
 from monarch.actor import (
     Actor,
     ActorError,

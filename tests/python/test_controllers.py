@@ -1,4 +1,4 @@
-"""Named controllers: one actor for each name, in the script's process (api.md 4.4)."""
+"""Named controllers: one actor for each name, in the script's process."""
 
 import asyncio
 import os

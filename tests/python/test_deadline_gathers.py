@@ -1,4 +1,4 @@
-"""Deadlines of calls to several ranks, partial gathers, and many deadlines at once (DESIGN section 12)."""
+"""Deadlines of calls to several ranks, partial gathers, and many deadlines at once."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Deadlines: the caller gives up, and with it what was asked for on its behalf (DESIGN sections 4 and 12)."""
+"""Deadlines: the caller gives up, and with it what was asked for on its behalf."""
 
 import asyncio
 import contextvars

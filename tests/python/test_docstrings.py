@@ -3,7 +3,6 @@
 import ast
 import importlib
 import inspect
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 import monarch
 from monarch import _core
+from monarch.actor import Accumulator, ActorError
 
 FOLDER = Path(monarch.__file__).parent
 MISSING = {file.stem for file in FOLDER.glob("*.py") if file.read_text().startswith('"""Not there yet."""')}
@@ -52,21 +52,35 @@ def public_members(cls: type) -> set[str]:
 
 
 def callable_or_property(value: object) -> bool:
+    if isinstance(value, type):  # an iterator, which nanobind makes with the first iteration
+        return False
     return (
         callable(value) or isinstance(value, (property, classmethod, staticmethod)) or inspect.isdatadescriptor(value)
     )
+
+
+def is_native(cls: type) -> bool:
+    return getattr(_core, cls.__name__, None) is cls
+
+
+CLASSES = {
+    node.name: node
+    for file in FOLDER.rglob("*.py")
+    for node in ast.parse(file.read_text()).body
+    if isinstance(node, ast.ClassDef)
+}
 
 
 def class_docstrings(cls: type) -> dict[str, str | None]:
     """Name -> docstring, of the nearest class that defines it."""
     found: dict[str, str | None] = {}
     for base in reversed(cls.__mro__):
-        if base.__module__ == _core.__name__ and base.__name__ in STUB_CLASSES:
+        if is_native(base) and base.__name__ in STUB_CLASSES:
             found |= documented_in(STUB_CLASSES[base.__name__].body)
         elif base.__module__.startswith("monarch"):
             found |= {name: value.__doc__ for name, value in vars(base).items()}
-            if base.__module__ != _core.__name__:
-                found |= documented_in(ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body)
+            if base.__name__ in CLASSES:
+                found |= documented_in(CLASSES[base.__name__].body)
     return found
 
 
@@ -75,7 +89,7 @@ def test_a_public_name_has_a_docstring(value):
     if not isinstance(value, type):
         assert not callable(value) or inspect.getdoc(value)
         return
-    if value.__module__ == _core.__name__ and value.__name__ in STUB_CLASSES:
+    if is_native(value) and value.__name__ in STUB_CLASSES:
         assert ast.get_docstring(STUB_CLASSES[value.__name__])
     else:
         assert value.__doc__ or value is _core.Context  # which is described for type checkers only
@@ -83,9 +97,39 @@ def test_a_public_name_has_a_docstring(value):
     assert sorted(name for name in public_members(value) if not docstrings.get(name)) == []
 
 
+def functions_with_many_parameters() -> Iterator:
+    """(docstring, parameters) of public functions and methods with three or more, and of what programs construct."""
+    seen = set()
+    for module in map(importlib.import_module, PUBLIC):
+        for owner in (getattr(module, name) for name in module.__all__):
+            members = [vars(base).items() for base in getattr(owner, "__mro__", ())]
+            methods = {name: value for items in members for name, value in items if name[0] != "_"}
+            for value in [owner, *methods.values()]:
+                value = getattr(value, "__func__", value)  # of a class method
+                if inspect.isfunction(value) and value.__module__.startswith("monarch") and value not in seen:
+                    seen.add(value)
+                    yield value.__qualname__, value.__doc__, inspect.signature(value)
+    for cls in (ActorError, Accumulator):
+        yield cls.__name__, cls.__doc__, inspect.signature(cls)
+
+
+def test_three_or_more_parameters_have_a_table():
+    missing = []
+    for name, docstring, signature in functions_with_many_parameters():
+        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+        parameters = [
+            stars.get(p.kind, "") + p.name for p in signature.parameters.values() if p.name not in ("self", "cls")
+        ]
+        table = docstring.partition("Args:\n")[2]
+        if len(parameters) >= 3:
+            missing += [f"{name}: {one}" for one in parameters if f"    {one}: " not in table]
+    assert not missing, "\n".join(missing)
+
+
 def test_the_stub_has_what_the_extension_has():
     for name, node in STUB_CLASSES.items():
         if name.endswith("Base"):
             continue  # the classes of the package that stand on it say what it has
-        runtime = {name for name in vars(getattr(_core, name)) if name[0] != "_"}
+        members = vars(getattr(_core, name)).items()
+        runtime = {name for name, value in members if name[0] != "_" and not isinstance(value, type)}
         assert {name for name in documented_in(node.body) if name[0] != "_"} == runtime

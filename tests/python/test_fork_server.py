@@ -6,8 +6,8 @@ import sys
 
 def test_the_fork_server_imports_little_before_its_first_fork():
     code = (
-        "import sys; from monarch import _forkserver; _forkserver._preload(False); "
-        "print([name for name in ('asyncio', 'cloudpickle', 'inspect', 'logging') if name in sys.modules])"
+        "import sys; from monarch._programs import fork_server; fork_server._preload(False); "
+        "print([name for name in ('asyncio', 'cloudpickle', 'inspect', 'socket') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -15,7 +15,8 @@ def test_the_fork_server_imports_little_before_its_first_fork():
 
 FORK_SERVER = """
 import os, sys
-from monarch import _core, _forkserver, _worker
+from monarch import _core
+from monarch._programs import fork_server, worker
 
 class Server:
     events = []
@@ -36,25 +37,25 @@ class Server:
 
 requests = iter(range(1, 3))
 _core.ForkServer = Server
-_forkserver._SOON, _forkserver._LATER = ("first",), ("second", "third")
+fork_server._LATER = ("first", "second")
 sys.path.insert(0, os.getcwd())
 """
 LATER_MODULE = "import __main__\n__main__.Server.events.append(__name__)\n"
 
 
 def run_fork_server(folder, code, **modules):
-    for name in ("first", "second", "third"):
+    for name in ("first", "second"):
         (folder / f"{name}.py").write_text(LATER_MODULE + modules.get(name, ""))
     done = subprocess.run(
-        [sys.executable, "-c", FORK_SERVER + code + "\n_forkserver.main([0], False)"],
+        [sys.executable, "-c", FORK_SERVER + code + "\nfork_server.main([0], False)"],
         capture_output=True, text=True, check=True, cwd=folder, timeout=30,
     )  # fmt: skip
     return done.stdout
 
 
 def test_the_fork_server_imports_the_rest_when_nobody_has_asked_for_a_while(tmp_path):
-    out = run_fork_server(tmp_path, "_worker.main = lambda fds: os._exit(0)\nServer.reap = lambda self: None")
-    assert out == "[10, 10, 'first', 300, 'second', 10, 10, 'third']\n"
+    out = run_fork_server(tmp_path, "worker.main = lambda fds: os._exit(0)\nServer.reap = lambda self: None")
+    assert out == "[300, 300, 'first', 10, 'second']\n"
 
 
 def test_deaths_are_told_while_the_fork_server_imports(tmp_path):
@@ -67,8 +68,9 @@ while "reaped" not in __main__.Server.events:
     code = """
 read, write = os.pipe()
 go = os.fdopen(write, "w")
-_worker.main = lambda fds: (go.close(), os.read(read, 1), os._exit(0))
+worker.main = lambda fds: (go.close(), os.read(read, 1), os._exit(0))
 requests = iter([1])
+fork_server._LATER = ("first",)
 """
-    out = run_fork_server(tmp_path, code, second=waits_for_a_death)
-    assert out == "[10, 10, 'first', 300, 'second', 'reaped', 10]\n"
+    out = run_fork_server(tmp_path, code, first=waits_for_a_death)
+    assert out == "[300, 300, 'first', 'reaped']\n"

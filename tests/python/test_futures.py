@@ -1,4 +1,4 @@
-"""Futures: get, await, time-outs, observers on several tasks and loops (api.md 2.5)."""
+"""Futures: get, await, time-outs, observers on several tasks and loops."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ import weakref
 import numpy
 import pytest
 
-from monarch import _future
+from monarch._calls import future as futures
 from monarch.actor import Actor, ActorError, Future, SupervisionError, current_rank, endpoint, this_host
 
 LIMIT = 30
@@ -170,7 +170,7 @@ def test_an_await_that_is_given_up_leaves_nothing(pending):
                 await asyncio.wait_for(look(), patience)
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(pending.as_asyncio(), patience)
-        assert not any(observer.waiting for observer in _future._observers.values())
+        assert not any(observer.waiting for observer in futures._observers.values())
 
     assert loops_that_are_kept(give_up) == 0
 

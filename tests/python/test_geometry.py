@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from monarch._geometry import Extent, NDSlice, Point, Region, Shape, Slice
+from monarch._values.geometry import Extent, NDSlice, Point, Region, Shape, Slice
 
 
 @pytest.fixture
@@ -371,8 +371,8 @@ def test_numpy_integers_are_integers():
 
 def test_importing_geometry_loads_nothing_heavy():
     code = (
-        "import sys; before = set(sys.modules); import monarch._value_mesh; "
-        "print(sorted(m for m in ('numpy', 'asyncio', 'typing', 'inspect', 'pprint', 'torch', 'threading')"
+        "import sys; before = set(sys.modules); import monarch._values.value_mesh; "
+        "print(sorted(m for m in ('numpy', 'asyncio', 'inspect', 'pprint', 'torch', 'logging')"
         " if m in sys.modules and m not in before))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

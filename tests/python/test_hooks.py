@@ -1,4 +1,4 @@
-"""Hooks of an actor: clean-up, and one-way messages that found nobody (api.md 2.1, contract clause 5)."""
+"""Hooks of an actor: clean-up, and one-way messages that found nobody (contract clause 5)."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""HostMesh and what is spawned through it, on this host (api.md 4.1, 4.2)."""
+"""HostMesh and what is spawned through it, on this host."""
 
 import asyncio
 import gc

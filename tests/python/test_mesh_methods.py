@@ -1,4 +1,4 @@
-"""The mesh methods on processes and actors: which of them a view reaches (api.md 3.3)."""
+"""The mesh methods on processes and actors: which of them a view reaches."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Ports whose receiver, owner or process is gone, and floods (api.md 2.7, contract clause 5, invariant FLOW-1)."""
+"""Ports whose receiver, owner or process is gone, and floods (contract clause 5, invariant FLOW-1)."""
 
 import pytest
 from script_run import WAYS, Run

@@ -1,4 +1,4 @@
-"""Channels and ports: who has a port sends, from anywhere; in order per sender (api.md 2.7)."""
+"""Channels and ports: who has a port sends, from anywhere; in order per sender."""
 
 import asyncio
 import contextvars

@@ -1,4 +1,4 @@
-"""Reducers, which combine in the senders' processes what they send to a port that folds (api.md 2.8)."""
+"""Reducers, which combine in the senders' processes what they send to a port that folds."""
 
 import asyncio
 import contextlib
@@ -488,7 +488,7 @@ def test_what_a_reducer_raises_is_raised_by_recv_and_hurts_nobody(kind, full):
             until(receiver, lambda state: False)
         assert type(caught.value.exception) is kind
         assert "in reduce" in str(caught.value)
-        assert "/monarch/_reducers.py" not in str(caught.value)  # nobody else's frames
+        assert "/monarch/_ports/reducing_port.py" not in str(caught.value)  # nobody else's frames
         assert f"process {senders.slice(actors=0).pid.call_one().get(timeout=LIMIT)}; " in str(caught.value)
         assert "3 updates are lost" in str(caught.value)
         if full:

@@ -1,4 +1,4 @@
-"""Endpoints that answer through a port: later, from elsewhere, or never (api.md 2.2, 2.4, 6.2)."""
+"""Endpoints that answer through a port: later, from elsewhere, or never."""
 
 import asyncio
 import threading

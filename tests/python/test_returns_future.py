@@ -1,4 +1,4 @@
-"""returns_future: futures whose body runs when somebody first looks (api.md 2.5)."""
+"""returns_future: futures whose body runs when somebody first looks."""
 
 import asyncio
 import contextvars
@@ -13,7 +13,7 @@ import weakref
 import pytest
 from script_run import Run
 
-from monarch._exceptions import WouldBlockRuntime
+from monarch._errors.exceptions import WouldBlockRuntime
 from monarch.actor import Actor, Future, context, endpoint, returns_future
 
 LIMIT = 30

@@ -1,4 +1,4 @@
-"""The low-level send(): who answers, through which port, with which rank (api.md 2.3)."""
+"""The low-level send(): who answers, through which port, with which rank."""
 
 import asyncio
 import os

@@ -1,12 +1,12 @@
-"""Meshes over several hosts (api.md 3.3, 4.1): the two stand-ins on this machine that hosts_from_config makes."""
+"""Meshes over several hosts: the two stand-ins on this machine that hosts_from_config makes."""
 
-import _thread
 import asyncio
 import os
 import pickle
 import select
 import subprocess
 import sys
+import threading
 
 import pytest
 from script_run import WAYS, Run
@@ -546,12 +546,12 @@ def test_a_host_that_has_no_thread_for_a_moment_stops_what_it_is_asked_to_and_li
     class Saboteur(Actor):
         @endpoint
         def set_threads(self, there):
-            from monarch import _hosts
+            from monarch._meshes import agents
 
-            def fail(*_):
+            def fail(*_, **__):
                 raise RuntimeError("can't start new thread")
 
-            _hosts.start_new_thread = _thread.start_new_thread if there else fail
+            agents.Thread = threading.Thread if there else fail
 
     saboteur = hosts._own_procs.spawn("saboteur", Saboteur)
     procs = hosts.spawn_procs({"gpus": 1})

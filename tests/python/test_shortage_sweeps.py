@@ -15,7 +15,8 @@ STEP = 1 if os.environ.get("MONARCH_TEST_LONG") else 8
 TOOLS = f"""
 import base64, cloudpickle, faulthandler, gc, pickle
 import numpy as np
-from monarch import _core, _runtime
+from monarch import _core
+from monarch._runtime import runtime
 faulthandler.dump_traceback_later(100, exit=True)  # where it hangs
 STEP = {STEP}
 LIMIT = 20
@@ -179,7 +180,7 @@ GUEST = (
     + """
 def visit():
     check(pickle.loads(base64.b64decode(os.environ["HANDLE"])))
-_runtime.ensure(processes=False)
+runtime.ensure(processes=False)
 nth = int(os.environ["NTH"])
 _core.fail_nth_system_call(nth)
 well = told(visit)

@@ -1,4 +1,4 @@
-"""shutdown_context, and how scripts end (api.md 2.9): whole scripts, their exit status and what they leave behind."""
+"""shutdown_context, and how scripts end: whole scripts, their exit status and what they leave behind."""
 
 import pytest
 from script_run import WAYS, Run

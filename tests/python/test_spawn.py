@@ -1,4 +1,4 @@
-"""What a new actor is made of when it arrives (api.md 4.2, 6.1 and 7): class, arguments, thread; and what it raises."""
+"""What a new actor is made of when it arrives: class, arguments, thread; and what it raises."""
 
 import ctypes
 import resource
@@ -9,7 +9,7 @@ import cloudpickle
 import numpy
 import pytest
 
-from monarch._pickle import importable_name
+from monarch._calls.pickling import importable_name
 from monarch.actor import Actor, ActorError, SupervisionError, current_rank, endpoint, this_host
 
 LIMIT = 30

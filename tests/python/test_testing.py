@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import script_run
 
-from monarch import _actor
+from monarch._meshes import spawning
 from monarch.actor import (
     Actor,
     ActorError,
@@ -525,4 +525,4 @@ def test_patch_actor_as_an_async_context_manager():
                 return await procs.spawn("real", Real, 1).who.call_one()
 
     assert asyncio.run(main()) == "mock 2"
-    assert _actor.patches == []
+    assert spawning.patches == []

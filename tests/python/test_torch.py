@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from monarch import _pickle  # noqa: E402
+from monarch._calls import pickling  # noqa: E402
 from monarch.actor import Actor, Channel, endpoint, this_host  # noqa: E402
 
 
@@ -83,7 +83,7 @@ def test_tensors_of_one_message_share_memory_as_before(holder):
 @pytest.mark.feature(75)
 def test_the_memory_goes_beside_the_pickle_once():
     base = torch.arange(1 << 16)
-    body, buffers = _pickle.dumps({"a": base, "views": [base[10:], base.reshape(256, 256)]})
+    body, buffers = pickling.dumps({"a": base, "views": [base[10:], base.reshape(256, 256)]})
     assert len(body) < 2000 and [len(buffer) for buffer in buffers] == [base.nbytes]
     back = pickle.loads(body, buffers=[bytearray(buffer) for buffer in buffers])
     back["views"][1][0, 0] = 99

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from monarch._geometry import Extent, Point, Shape, Slice
-from monarch._mesh_trait import MeshTrait
-from monarch._value_mesh import Lazy, ValueMesh
+from monarch._values.geometry import Extent, Point, Shape, Slice
+from monarch._values.mesh_trait import MeshTrait
+from monarch._values.value_mesh import Lazy, ValueMesh
 from monarch.actor import Actor, current_rank, endpoint
 
 

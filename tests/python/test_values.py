@@ -1,4 +1,4 @@
-"""Values in messages: memory, code by value, and what goes wrong on the way (api.md 7)."""
+"""Values in messages: memory, code by value, and what goes wrong on the way."""
 
 import pytest
 from script_run import Run

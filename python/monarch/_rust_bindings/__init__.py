@@ -1,1 +1,3 @@
 """See ``monarch._src``."""
+
+import monarch._wiring  # noqa: F401

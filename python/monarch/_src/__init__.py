@@ -5,6 +5,8 @@ What exists is imported. What a later version brings is looked up in ``monarch.a
 that it is there as soon as it is there.
 """
 
+import monarch._wiring  # noqa: F401
+
 
 def later(module: str, name: str, names: tuple[str, ...]):
     """For ``__getattr__`` of a module: one of ``names`` as ``monarch.actor`` has it."""
@@ -15,6 +17,6 @@ def later(module: str, name: str, names: tuple[str, ...]):
     try:
         return getattr(actor, name)
     except AttributeError:
-        from monarch._not_yet import not_yet
+        from monarch._notices import not_yet
 
         raise not_yet(f"{module}.{name}") from None

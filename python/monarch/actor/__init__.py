@@ -1,34 +1,41 @@
 """Actors, meshes and calls: the public names."""
 
-from monarch._actor import Actor
-from monarch._context import (
+import importlib
+from typing import TYPE_CHECKING
+
+import monarch._wiring  # noqa: F401
+from monarch._actors.actor import Actor
+from monarch._actors.declarations import concurrent_endpoint, endpoint
+from monarch._calls.endpoint import Endpoint, as_endpoint, send
+from monarch._calls.future import Future
+from monarch._errors.exceptions import ActorError, DeadlineExceeded, SupervisionError
+from monarch._meshes.actor_mesh import ActorMesh
+from monarch._meshes.controllers import get_or_spawn_controller
+from monarch._meshes.host_mesh import HostMesh, this_host
+from monarch._meshes.proc_mesh import ProcMesh, this_proc
+from monarch._ports.port import Channel, Port, PortReceiver
+from monarch._public import load, publish
+from monarch._runtime.context import (
     Context,
     context,
     current_actor_name,
     current_rank,
     current_size,
-    shutdown_context,
 )
-from monarch._controllers import get_or_spawn_controller
-from monarch._deadline import deadline
-from monarch._endpoint import Endpoint, as_endpoint, concurrent_endpoint, endpoint, send
-from monarch._exceptions import ActorError, DeadlineExceeded, SupervisionError
-from monarch._future import Future
-from monarch._geometry import Extent, Point
-from monarch._host_mesh import HostMesh, this_host
-from monarch._mesh import ActorMesh, ProcMesh, this_proc
-from monarch._port import Channel, Port, PortReceiver
-from monarch._value_mesh import ValueMesh
+from monarch._runtime.deadline import deadline
+from monarch._values.geometry import Extent, Point
+from monarch._values.value_mesh import ValueMesh
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._accumulator import Accumulator
-    from monarch._bootstrap import default_bootstrap_cmd
-    from monarch._hosts import hosts_from_config
-    from monarch._identity import ProcId, Uid
-    from monarch._old_spellings import local_proc_mesh, proc_mesh
-    from monarch._task_future import returns_future
-    from monarch._transport import ChannelTransport, enable_transport
+    from monarch._calls.accumulator import Accumulator
+    from monarch._calls.python_futures import returns_future
+    from monarch._calls.shutdown import shutdown_context
+    from monarch._compat.old_spellings import local_proc_mesh, proc_mesh
+    from monarch._config.transports import ChannelTransport
+    from monarch._meshes.stand_ins import hosts_from_config
+    from monarch._processes.bootstrap import default_bootstrap_cmd
+    from monarch._runtime.transport import enable_transport
+    from monarch._values.identity import ProcId, Uid
     from monarch.actor import config
 
 __all__ = [
@@ -74,18 +81,19 @@ __all__ = [
     "this_proc",
 ]
 
-# What most programs do not use, or what imports asyncio and more: loaded when it is asked for.
+# What most programs do not use, or what imports asyncio: loaded when it is asked for.
 _LAZY = {
-    "Accumulator": "_accumulator",
-    "ChannelTransport": "_transport",
-    "ProcId": "_identity",
-    "Uid": "_identity",
-    "default_bootstrap_cmd": "_bootstrap",
-    "enable_transport": "_transport",
-    "hosts_from_config": "_hosts",
-    "local_proc_mesh": "_old_spellings",
-    "proc_mesh": "_old_spellings",
-    "returns_future": "_task_future",
+    "Accumulator": "_calls.accumulator",
+    "ChannelTransport": "_config.transports",
+    "ProcId": "_values.identity",
+    "Uid": "_values.identity",
+    "default_bootstrap_cmd": "_processes.bootstrap",
+    "enable_transport": "_runtime.transport",
+    "hosts_from_config": "_meshes.stand_ins",
+    "local_proc_mesh": "_compat.old_spellings",
+    "proc_mesh": "_compat.old_spellings",
+    "returns_future": "_calls.python_futures",
+    "shutdown_context": "_calls.shutdown",
 }
 
 _NOT_YET = {
@@ -95,18 +103,14 @@ _NOT_YET = {
 }  # fmt: skip
 
 
+publish(__name__, {name: globals()[name] for name in __all__ if name in globals()})
+
+
 def __getattr__(name: str):
-    if name in _LAZY:
-        import importlib
-
-        found = globals()[name] = getattr(importlib.import_module(f"monarch.{_LAZY[name]}"), name)
-        return found
     if name == "config":
-        import importlib
-
         return importlib.import_module("monarch.actor.config")
-    if name in _NOT_YET:
-        from monarch._not_yet import not_yet
+    return load(globals(), name, _LAZY, _NOT_YET)
 
-        raise not_yet(f"monarch.actor.{name}")
-    raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

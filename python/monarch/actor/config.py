@@ -1,4 +1,4 @@
 """Settings that a program assigns, as in ``monarch.actor.config.prefix_python_logs_with_actor = False``."""
 
-# Whether the messages of Python's logging begin with the actor that logs them: "[actor=<root>.<...>] ".
 prefix_python_logs_with_actor: bool = True
+"""Whether the messages of Python's logging begin with the actor that logs them: ``[actor=<root>.<...>]``."""

@@ -1,8 +1,11 @@
 """Jobs: hosts that somebody allocates. So far only a stand-in."""
 
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING
+
+from monarch._public import load
+
 if TYPE_CHECKING:
-    from monarch._hosts import hosts_from_config
+    from monarch._meshes.stand_ins import hosts_from_config
 
 __all__ = ["hosts_from_config"]
 
@@ -14,14 +17,12 @@ _NOT_YET = {
 }  # fmt: skip
 
 
+_LAZY = {"hosts_from_config": "_meshes.stand_ins"}
+
+
 def __getattr__(name: str):
-    if name == "hosts_from_config":
-        from monarch._hosts import hosts_from_config
+    return load(globals(), name, _LAZY, _NOT_YET)
 
-        globals()[name] = hosts_from_config
-        return hosts_from_config
-    if name in _NOT_YET:
-        from monarch._not_yet import not_yet
 
-        raise not_yet(f"monarch.job.{name}")
-    raise AttributeError(f"module 'monarch.job' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

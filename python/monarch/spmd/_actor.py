@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._actor import Actor
-from monarch._context import current_rank
-from monarch._endpoint import endpoint
+from monarch.actor import Actor, current_rank, endpoint
 from monarch.spmd import _elastic, _ports, _scripts
 
 TYPE_CHECKING = False
@@ -48,6 +46,8 @@ class SPMDActor(Actor):
         at once if the program has failed and the group is one of gloo, so that other ranks do not wait for it.
 
         Args:
+            master_addr: where rank 0 is.
+            master_port: where rank 0 listens, or is to listen.
             script_args: a file and its arguments, or ``-m``, a module and its arguments.
 
         Raises:

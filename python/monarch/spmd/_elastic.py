@@ -6,7 +6,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._geometry import Point
+    from monarch.actor import Point
 
 __all__ = ["check_master", "set_variables", "variables"]
 

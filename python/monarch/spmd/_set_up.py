@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from monarch._mesh import ProcMesh
+from monarch.actor import ProcMesh
 from monarch.spmd import _elastic
 from monarch.spmd._actor import SPMDActor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._future import Future
+    from monarch.actor import Future
     from monarch.tools.network import AddrType
 
 __all__ = ["setup_torch_elastic_env", "setup_torch_elastic_env_async"]
@@ -56,7 +56,7 @@ async def setup_torch_elastic_env_async(
 
 
 def _start(procs: ProcMesh, address: str | None, port: int | None, kind: AddrType | None) -> Future[None]:
-    from monarch._task_future import returns_future
+    from monarch.actor import returns_future
 
     _check(procs, address, port)
     return returns_future(_set_up)(procs.options(), address, port, kind)

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "monarch/actor/pending_call.h"
+#include "monarch/wire/error_kind.h"
 #include "monarch/wire/value.h"
 
 namespace monarch {
@@ -33,8 +34,7 @@ std::string expired_text(size_t ranks, const std::vector<uint32_t>& missing) {
 
 MessagePtr make_expired(uint64_t token, uint32_t rank, std::string_view text) {
   ValueWriter error;
-  error.begin_tuple(2);
-  error.str("__deadline__");
+  begin_error(error, ErrorKind::kDeadline, 1);
   error.str(text);
   const ByteSpan body = error.written();
   return Message::make(reply_header(FrameKind::kReplyError, token, rank),

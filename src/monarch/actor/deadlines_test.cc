@@ -7,6 +7,7 @@
 #include "monarch/actor/calls.h"
 #include "monarch/actor/pending_call.h"
 #include "monarch/testing/sim_world.h"
+#include "monarch/wire/error_kind.h"
 #include "monarch/wire/value.h"
 
 namespace monarch::testing {
@@ -121,9 +122,9 @@ struct World {
 bool expired(const Message& reply) {
   ValueReader reader({reply.body.data(), reply.body.size()});
   uint32_t size;
-  std::string_view kind;
+  int64_t kind;
   if (reply.header.kind != FrameKind::kReplyError) return false;
-  return reader.begin_tuple(size) && reader.str(kind) && kind == "__deadline__";
+  return reader.begin_tuple(size) && reader.integer(kind) && kind == static_cast<int64_t>(ErrorKind::kDeadline);
 }
 
 TEST(DeadlineOfACall, EndsItAtExactlyItsTime) {

@@ -1,4 +1,4 @@
-// How much waits for one actor, and who is asked to hold back: back-pressure (DESIGN section 4).
+// How much waits for one actor, and who is asked to hold back: back-pressure (docs/design/006).
 //
 // The receiving node counts the bytes that wait in an actor's mailbox. Above kBytesMax, each node that sends one more
 // one-way message is told to hold (FrameKind::kHold); when half of it is gone, they are told to go on (kResume). Whoever

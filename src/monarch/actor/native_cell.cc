@@ -8,6 +8,7 @@
 #include "monarch/actor/calls.h"
 #include "monarch/base/arch.h"
 #include "monarch/base/system.h"
+#include "monarch/wire/error_kind.h"
 
 namespace monarch {
 
@@ -413,7 +414,11 @@ void NativeCell::answer(const Message& request, const ValueWriter& result, const
 
 void NativeCell::answer_error(const Message& request, const ExceptionText& error) {
   ValueWriter writer;
-  encode(writer, std::tie(error.type, error.what));
+  begin_error(writer, ErrorKind::kNative, 4);
+  writer.str(error.type);
+  writer.str(error.what);
+  writer.integer(getpid());
+  writer.str(host_name());
   Outgoing reply{FrameHeader{}, writer.written(), {}};
   node_.reply(request.header, request.from, FrameKind::kReplyError, reply);
 }

@@ -98,7 +98,7 @@ class Node final : public LinkSink {
   // Sends `outgoing` to every member, with header.dest and header.rank filled in. If `call` is given, its token goes
   // along and ranks that cannot be reached are filled with that failure; else they go to on_undeliverable of the
   // sender. With outgoing.deadline_ns (a call only), ranks that have not answered by then are filled with kReplyError,
-  // ("__deadline__", text) in the native codec. Throws std::bad_alloc, after all that could be sent, if there was no memory
+  // ErrorKind::kDeadline. Throws std::bad_alloc, after all that could be sent, if there was no memory
   // to send something.
   void cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call);
   // Makes an actor of each member: `outgoing` is what its factory is told. Nobody answers; where it fails, calls say so.

@@ -1,4 +1,4 @@
-// CHECK: a broken invariant ends the process with a message, in release builds too (DESIGN section 10).
+// CHECK: a broken invariant ends the process with a message, in release builds too.
 #pragma once
 
 namespace monarch::internal {

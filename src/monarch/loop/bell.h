@@ -1,4 +1,4 @@
-// The door bell: how a process is told that one of its inbound rings holds something (WALK.md, "Door bell").
+// The door bell: how a process is told that one of its inbound rings holds something.
 //
 // Each process shows one BellPage in shared memory. Its state word says who would have to be woken:
 //   kAwake   somebody polls (or will look within the grace of the driver's tick): do nothing

@@ -1,4 +1,4 @@
-// Whoever waits, drives (DESIGN section 3, rule 2; known as leader/followers).
+// Whoever waits, drives (known as leader/followers).
 //
 // Rings are polled by one thread of the process at a time, the leader. A thread that waits for something becomes the
 // leader if there is none, polls, and takes what is its own without any other thread being woken. When it has what it

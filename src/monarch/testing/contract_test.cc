@@ -1,4 +1,4 @@
-// The delivery contract (DESIGN.md section 4) on real nodes over seeds of the SimWorld; docs/invariants.md names each.
+// The delivery contract on real nodes over seeds of the SimWorld; docs/invariants.md names each.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,7 +1,7 @@
 """See ``monarch._src``."""
 
+from monarch._config.transports import BindSpec, ChannelTransport
 from monarch._src import later
-from monarch._transport import BindSpec, ChannelTransport
 
 __all__ = ["BindSpec", "ChannelTransport"]
 

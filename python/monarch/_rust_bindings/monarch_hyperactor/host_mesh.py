@@ -1,5 +1,5 @@
 """See ``monarch._src``."""
 
-from monarch._bootstrap import BootstrapCommand
+from monarch._processes.bootstrap import BootstrapCommand
 
 __all__ = ["BootstrapCommand"]

@@ -1,5 +1,6 @@
 """See ``monarch._src``."""
 
-from monarch._port import Mailbox, PortReceiver
+from monarch._ports.mailbox import Mailbox
+from monarch._ports.port import PortReceiver
 
 __all__ = ["Mailbox", "PortReceiver"]

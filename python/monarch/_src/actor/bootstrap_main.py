@@ -5,9 +5,9 @@ import sys
 
 def main() -> None:
     """Runs the worker whose record is in the file descriptor that the last argument names. Does not return."""
-    from monarch import _worker
+    from monarch._programs import worker
 
-    _worker.main([int(sys.argv[-1])])
+    worker.main([int(sys.argv[-1])])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """See ``monarch._src``."""
 
-from monarch._future import Future
+from monarch._calls.future import Future
 from monarch._src import later
 
 __all__ = ["Future"]

@@ -1,8 +1,8 @@
 """See ``monarch._src``."""
 
-from monarch._bootstrap import BootstrapCommand, default_bootstrap_cmd
-from monarch._host_mesh import HostMesh, this_host
-from monarch._mesh import this_proc
+from monarch._meshes.host_mesh import HostMesh, this_host
+from monarch._meshes.proc_mesh import this_proc
+from monarch._processes.bootstrap import BootstrapCommand, default_bootstrap_cmd
 from monarch._src import later
 
 __all__ = ["BootstrapCommand", "HostMesh", "default_bootstrap_cmd", "this_host", "this_proc"]

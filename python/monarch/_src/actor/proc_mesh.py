@@ -1,13 +1,13 @@
 """See ``monarch._src``."""
 
-from monarch._active_meshes import (
+from monarch._compat.old_spellings import local_proc_mesh, proc_mesh
+from monarch._meshes.active import (
     get_active_proc_meshes,
     register_proc_mesh_spawn_callback,
     unregister_proc_mesh_spawn_callback,
 )
-from monarch._host_mesh import HostMesh
-from monarch._mesh import ProcMesh
-from monarch._old_spellings import local_proc_mesh, proc_mesh
+from monarch._meshes.host_mesh import HostMesh
+from monarch._meshes.proc_mesh import ProcMesh
 from monarch._src import later
 
 __all__ = [

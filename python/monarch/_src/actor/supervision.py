@@ -1,6 +1,6 @@
 """See ``monarch._src``."""
 
-from monarch._exceptions import SupervisionError
+from monarch._errors.exceptions import SupervisionError
 from monarch._src import later
 
 __all__ = ["SupervisionError"]

@@ -26,7 +26,7 @@ struct ForkReport {
   int32_t signal = 0;  // of kFailed: errno
 };
 
-// The server's side; used by the language that forks (python/monarch/_forkserver.py). Single-threaded.
+// The server's side; used by the language that forks (python/monarch/_programs/fork_server.py). Single-threaded.
 class ForkServer {
  public:
   ForkServer(int socket, Clock& clock);

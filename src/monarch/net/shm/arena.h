@@ -2,7 +2,7 @@
 //
 // A segment is address space, shown to every receiver once; memory stands behind those of its chunks (2 MiB) that have
 // been used. Slabs are runs of pages, merged when they come back, so that what has served small parts serves large ones.
-// Used memory stays, because a fresh page costs 20 times a warm one (a fault; TARGETS.md section 2.2), until more of it
+// Used memory stays, because a fresh page costs 20 times a warm one (a fault), until more of it
 // has been idle for a period than the last burst could need: then it goes back to the system.
 #pragma once
 

@@ -1,0 +1,1 @@
+"""What an actor class is: its base, its declared endpoints, and the table of its methods."""

@@ -1,0 +1,1 @@
+"""Calls: what is pickled, sent and answered; futures, endpoints, handles."""

@@ -1,0 +1,208 @@
+"""Future: the result of a call, to be waited for with ``get()`` or ``await``."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Generator
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from monarch import _core
+from monarch._errors.exceptions import DeadlineExceeded
+
+if TYPE_CHECKING:
+    import asyncio
+
+R = TypeVar("R")
+
+__all__ = ["Future"]
+
+
+class Future(_core.FutureBase, Generic[R]):
+    """The outcome of an operation that has started already. Programs get futures, they do not make them.
+
+    ``get()`` and ``await`` may be used again and again, in any mix, from several threads, tasks and loops: all see the
+    same value, or the same exception object. Cancelling a task that awaits cancels nothing else.
+    """
+
+    if TYPE_CHECKING:
+
+        def get(self, timeout: float | None = None) -> R:
+            """Blocks until the outcome is there, without the GIL; the value, or the exception raised.
+
+            ``timeout`` in seconds: then ``TimeoutError``, and nothing is cancelled or lost; negative, infinite, NaN:
+            ``ValueError``. Ctrl-C interrupts the main thread's wait. Inside a running event loop it works, blocks that
+            loop, and warns (``UserWarning``).
+            """
+
+        def result(self, timeout: float | None = None) -> R:
+            """As ``get``."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Future[R]:
+        raise TypeError("Future objects are returned by Monarch operations and cannot be constructed directly.")
+
+    def __await__(self) -> Generator[Any, None, R]:
+        loop = _running_loop()
+        if loop is None:
+            raise ValueError("__await__ with no active event loop (either asyncio or tokio)")
+        # A short look at the rings is cheaper than a turn of the loop, unless the loop has something else to do.
+        if not (self._poll() if _is_quiet(loop) else self._ready()):
+            yield from self._wait_on(loop)
+        return self._outcome()
+
+    def _wait_on(self, loop: Any) -> Generator[Any, None, None]:
+        """Until the outcome is there, without looking at it; or until the deadline of the code that waits."""
+        observer, ticket, waiter = _observe(self, loop)
+        timer = None
+        try:
+            left = self._seconds_left()
+            if left is not None:
+                timer = loop.call_later(left, _give_up_at_deadline, waiter)
+            yield from waiter
+        except BaseException:
+            observer.forget(ticket)
+            self._give_up()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def as_asyncio(self) -> asyncio.Future[R]:
+        """A new ``asyncio.Future`` of the running loop with the same outcome; without a loop ``RuntimeError``."""
+        loop = _running_loop()
+        if loop is None:
+            raise RuntimeError("as_asyncio() requires a running asyncio event loop.")
+        copy: asyncio.Future[R] = loop.create_future()
+
+        def finish(_: Any) -> None:
+            if copy.done():
+                return
+            try:
+                copy.set_result(self._outcome())
+            except BaseException as error:
+                set_exception(copy, error)
+
+        if self._ready():
+            finish(None)
+            return copy
+        observer, ticket, waiter = _observe(self, loop)
+
+        def give_up(_: Any) -> None:
+            if copy.cancelled():
+                observer.forget(ticket)
+                self._give_up()
+
+        waiter.add_done_callback(finish)
+        copy.add_done_callback(give_up)
+        return copy
+
+    def _take_inner(self) -> Any:
+        """For programs that reach below the public API."""
+        return Inner(self)
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """The exception that ``get(timeout)`` would raise, a ``TimeoutError`` too, or None. Waits as that does."""
+        try:
+            self.get(timeout)
+        except Exception as error:
+            return error
+        return None
+
+
+def _running_loop() -> Any:
+    import asyncio
+
+    return asyncio._get_running_loop()
+
+
+def set_exception(future: Any, error: BaseException) -> None:
+    """Of asyncio's futures, which before Python 3.12 refuse a StopIteration."""
+    if isinstance(error, StopIteration):
+        outer = RuntimeError("the outcome was a StopIteration")
+        outer.__cause__ = error
+        error = outer
+    future.set_exception(error)
+
+
+def _give_up_at_deadline(waiter: Any) -> None:
+    if not waiter.done():
+        waiter.set_exception(DeadlineExceeded("the deadline has passed while this was waited for"))
+
+
+def _is_quiet(loop: Any) -> bool:
+    return not getattr(loop, "_ready", True)
+
+
+class _LoopObserver:
+    """Completions for one loop: the core writes an eventfd, the loop's callback sets the futures."""
+
+    def __init__(self, loop: Any) -> None:
+        self.bridge = _core.LoopBridge()
+        self.waiting: dict[int, Any] = {}
+        self.next_ticket = 0
+        loop.add_reader(self.bridge.fileno(), self.drain)
+
+    def watch(self, future: Future[Any], waiter: Any) -> int:
+        ticket = self.next_ticket
+        self.next_ticket += 1
+        self.bridge.watch(future, ticket)
+        self.waiting[ticket] = waiter
+        return ticket
+
+    def forget(self, ticket: int) -> None:
+        """Nobody waits for that any more: nothing of it may stay, a waiter holds its loop."""
+        if self.waiting.pop(ticket, None) is not None:
+            self.bridge.unwatch(ticket)
+
+    def drain(self) -> None:
+        for ticket in self.bridge.drain():
+            waiter = self.waiting.pop(ticket, None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+
+_observers: weakref.WeakKeyDictionary[Any, _LoopObserver] = weakref.WeakKeyDictionary()
+_observers_lock = Lock()
+
+
+def _observe(future: Future[Any], loop: Any) -> tuple[_LoopObserver, int, Any]:
+    """An asyncio future that is done when ``future`` is, and what forgets it."""
+    with _observers_lock:  # other threads have loops of their own
+        observer = _observers.get(loop)
+        if observer is None:
+            _forget_closed_loops()
+            observer = _observers[loop] = _LoopObserver(loop)
+    waiter = loop.create_future()
+    return observer, observer.watch(future, waiter), waiter
+
+
+def _forget_closed_loops() -> None:
+    """What their tasks and copies have not given up: nobody will ever see it."""
+    for loop, observer in list(_observers.items()):
+        if loop.is_closed():
+            for ticket in list(observer.waiting):
+                observer.forget(ticket)
+
+
+def warn_running_loop() -> None:
+    warnings.warn(
+        "Future.get() was called from within an active event loop. It blocks that loop until the result is there; "
+        "use `await future` instead.",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+class Inner:
+    """What ``Future._take_inner()`` gives: the work behind a future, for programs that start it by hand.
+
+    Here work starts at the call, so there is nothing to start, and its handle is the future itself.
+    """
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    def spawn_handle(self) -> Future[Any]:
+        """Something to ``await`` or to ``get()``."""
+        return self._future

@@ -1,0 +1,101 @@
+"""What a caller is told of a call that failed: the exceptions that its future raises."""
+
+from __future__ import annotations
+
+import builtins
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from monarch._calls.packing import Packed
+from monarch._errors.exceptions import ActorError, DeadlineExceeded, SupervisionError, add_note
+from monarch._errors.tracebacks import fill_in_source
+
+
+def actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
+    """Of what an actor has answered; ``packed``: ``packing.Packed`` and what belongs to it."""
+    kind, *parts = packed
+    if kind == Packed.PLAIN:
+        return parts[0]
+    if kind == Packed.END_OF_STREAM:
+        return EOFError(parts[0])
+    if kind == Packed.DEADLINE:
+        return DeadlineExceeded(parts[0] if ep is None else f"{ep}: {parts[0]}")
+    *parts, pid, host = parts
+    error = _raised(kind, parts, f"Actor call {ep} failed." if ep is not None else "A remote actor call has failed.")
+    error.pid, error.host = pid, host
+    who = ""
+    if ep is not None:
+        error.rank = rank
+        error.coordinates, who = ep._mesh._place_of(rank)
+    add_note(error, f"raised by {who}in process {pid} on {host}")
+    return error
+
+
+def _raised(kind: int, parts: list[Any], message: str) -> ActorError:
+    if kind == Packed.PICKLED:
+        error, formatted = parts
+        return ActorError(error, message, fill_in_source(formatted))
+    if kind == Packed.BUILTIN:
+        name, args, formatted, complete = parts
+        error = getattr(builtins, name)(*args)
+        return ActorError(error, message, formatted if complete else fill_in_source(formatted))
+    if kind == Packed.SET_UP:  # whatever was called: the process is of no use
+        error, formatted = parts
+        return ActorError(error, "Actor call setup.setup failed.", formatted)
+    name, text = parts
+    return ActorError(RuntimeError(f"{name}: {text}"), message, f"{name}: {text}\n")
+
+
+class FailureKind(IntEnum):
+    """Those of ``wire/failure.h`` that are told in words of their own."""
+
+    REFUSED = 1
+    STOPPED = 4
+    UNSENT = 7
+    TOO_LARGE = 8
+    ACTOR_STOPPED = 12
+    SHORTAGE = 13
+
+
+_STOPPED = (FailureKind.STOPPED, FailureKind.ACTOR_STOPPED)
+_NOBODY_DIED = (FailureKind.REFUSED, FailureKind.UNSENT, FailureKind.TOO_LARGE, FailureKind.SHORTAGE)
+
+
+class FailureRecord(NamedTuple):
+    """What the core knows of a failure (``wire/failure.h``)."""
+
+    kind: int
+    pid: int | None
+    host: str
+    exit_code: int | None
+    signal: int | None
+    rank: int | None
+    mesh: str
+    coordinates: tuple[int, ...]
+
+
+def supervision_error(ep: Any, rank: int, text: str, record: tuple[Any, ...] | None) -> BaseException:
+    """Of a rank that cannot answer."""
+    text = fill_in_source(text)
+    failure = None if record is None else FailureRecord(*record)
+    if ep is None:
+        return _with_record(SupervisionError(text), failure)
+    actor = ep._mesh._describe_rank(rank)
+    kind = 0 if failure is None else failure.kind
+    if kind in _NOBODY_DIED:
+        cause = text
+    elif kind in _STOPPED:
+        cause = f"Supervision event: actor {actor} has status:\n  {text}"
+    else:
+        cause = f"The actor {actor} and all its descendants have failed:\n  {text}"
+    return _with_record(SupervisionError(f"Endpoint call {ep}() failed, {cause}", str(ep)), failure)
+
+
+def _with_record(error: SupervisionError, failure: FailureRecord | None) -> SupervisionError:
+    if failure is not None:
+        error.pid, error.exit_code, error.signal, error.rank = (
+            failure.pid, failure.exit_code, failure.signal, failure.rank
+        )  # fmt: skip
+        error.host, error.mesh = failure.host or None, failure.mesh or None
+        error.coordinates = failure.coordinates if failure.mesh else None
+    return error

@@ -1,0 +1,1 @@
+"""What programs say that were written for earlier versions of the API."""

@@ -1,0 +1,1 @@
+"""The exceptions of the public API, and how tracebacks are written."""

@@ -1,0 +1,105 @@
+"""The exceptions that calls raise, and how an exception travels from an actor to its caller.
+
+Exception
+ |- ActorError                   user code of an endpoint raised
+ `- RuntimeError
+     |- SupervisionError         the target died or was stopped
+     `- WouldBlockRuntime        a wait that could never end
+TimeoutError
+ `- DeadlineExceeded             the deadline of a call, or of what it was made for, has passed
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monarch._errors.tracebacks import HEADER, format_exception
+
+__all__ = ["ActorError", "DeadlineExceeded", "SupervisionError", "WouldBlockRuntime"]
+
+
+class ActorError(Exception):
+    """An endpoint raised, or its arguments or result did not pickle. The actor lives on.
+
+    All of its arguments are attributes, and ``str()`` has all of them. Who failed are attributes too, None if unknown,
+    and a note below the traceback: ``rank`` in the mesh that was called, its ``coordinates`` (one for each dimension),
+    and of its process ``pid`` and ``host``, the machine.
+
+    Args:
+        exception: the original; a ``RuntimeError`` with its type and text if it does not pickle.
+        message: names the call.
+        exception_formatted: the remote traceback as text.
+    """
+
+    rank: int | None = None
+    coordinates: tuple[int, ...] | None = None
+    pid: int | None = None
+    host: str | None = None
+
+    def __init__(
+        self,
+        exception: BaseException,
+        message: str = "A remote actor call has failed.",
+        exception_formatted: str | None = None,
+    ) -> None:
+        super().__init__(exception, message)
+        self.exception = exception
+        self.message = message
+        self.exception_formatted = format_exception(exception) if exception_formatted is None else exception_formatted
+
+    def __str__(self) -> str:
+        return f"{self.message}\n {_REMOTE_HEADER}\n{self.exception_formatted.replace(HEADER, _REMOTE_HEADER)}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.exception, self.message, self.exception_formatted), self.__dict__
+
+
+_REMOTE_HEADER = "Traceback of where the remote call failed (most recent call last):"
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """As ``error.add_note(note)``, which comes with Python 3.11; before that nobody shows it."""
+    error.__dict__.setdefault("__notes__", []).append(note)
+
+
+class SupervisionError(RuntimeError):
+    """A rank that a call needed died, failed or was stopped. ``endpoint`` is the call (``mesh.method``) or None.
+
+    The text says which rank, and how it ended: exit code, signal or traceback, and pid. Where it was a process, these
+    are attributes too, None if unknown: ``pid``, ``host`` (its machine), ``exit_code`` or ``signal``, the name of its
+    mesh of processes, ``mesh``, and in that its ``rank`` and ``coordinates`` (one for each dimension).
+    """
+
+    pid: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    mesh: str | None = None
+    rank: int | None = None
+    coordinates: tuple[int, ...] | None = None
+
+    def __init__(self, message: str, endpoint: str | None = None) -> None:
+        super().__init__(message)
+        self.endpoint = endpoint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.endpoint), self.__dict__
+
+
+class WouldBlockRuntime(RuntimeError):
+    """A blocking wait on a thread that itself makes what is waited for. Nothing has been consumed."""
+
+
+class DeadlineExceeded(TimeoutError):
+    """A deadline has passed (``with deadline(...)``, ``endpoint.options(deadline=...)``): the work was given up.
+
+    Unlike the plain ``TimeoutError`` of ``get(timeout)``, after which the call goes on and may be waited for again.
+    """
+
+
+class SetupFailed(Exception):
+    """In a worker: its bootstrap function has raised ``cause``, which is what callers get."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause

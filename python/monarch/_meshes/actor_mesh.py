@@ -1,0 +1,231 @@
+"""Actor meshes, and the actors of this package's own that every process can have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from monarch import _core
+from monarch._actors.actor import Actor
+from monarch._actors.class_table import arity, check_arguments, table_of
+from monarch._actors.declarations import endpoint
+from monarch._calls.endpoint import Endpoint, PlainMethod
+from monarch._calls.handles import Handle
+from monarch._checks import check_text
+from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
+from monarch._meshes.spawning import SpawnInfo, spawner_info
+from monarch._runtime import log_prefix, runtime
+from monarch._runtime.context import context
+from monarch._values.geometry import Point, Shape, Slice
+from monarch._values.value_mesh import ValueMesh
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultedTypeVar
+
+    from monarch._calls.future import Future
+
+    A = DefaultedTypeVar("A", default=Any)
+else:
+    A = TypeVar("A")
+
+__all__ = ["ActorMesh"]
+
+
+class ActorMesh(Handle, Mesh, Generic[A]):
+    """Actors of one class, as a mesh, with an ``Endpoint`` per endpoint. What ``procs.spawn(...)`` returns.
+
+    In annotations also with its class, ``ActorMesh[Trainer]``.
+
+    It may be sent in messages, and called, sliced and passed on there; what arrives is a reference. Other attributes of
+    the class raise what to do instead. Equal are views of the same actors in the same shape.
+    """
+
+    def __init__(
+        self, ids: list[tuple[int, int]], shape: Shape, cls: type, name: str, creator: str, owned: bool = False
+    ) -> None:
+        self._ids = ids  # by base rank
+        self._view = shape
+        self._class = cls
+        self._name = name
+        self._creator = creator
+        self._owned = owned
+        self._base_sizes: list[int] = list(shape.ndslice.sizes)
+        self._native_ref: Any = None
+        self.__name__ = cls.__name__
+
+    @classmethod
+    def _received(
+        cls, ids: Any, labels: Any, offset: int, sizes: Any, strides: Any, base_sizes: Any, job: str | None, *rest: Any
+    ) -> Any:
+        mesh = cls(ids, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), *rest)
+        mesh._base_sizes = base_sizes
+        mesh._arrived_from(job)
+        return mesh
+
+    def _reduce_for(self, job: str | None) -> Any:
+        n = self._view.ndslice
+        parts = (self._ids, self._view.labels, n.offset, n.sizes, n.strides, self._base_sizes, job)
+        return ActorMesh._received, (*parts, self._class, self._name, self._creator)
+
+    def _ref(self) -> Any:
+        """The core's side of this view."""
+        if self._native_ref is None:
+            ndslice = self._view.ndslice
+            ids = self._ids
+            self._introduce(node for node, _ in ids)
+            if len(self._view) != len(ids) or list(ndslice.sizes) != self._base_sizes:
+                chosen = [ids[rank] for rank in self._view.ranks()]
+                scalar = not self._view.labels
+                view = None if scalar else _core.encode_native((tuple(self._view.labels), tuple(ndslice.sizes)))
+                self._native_ref = _core.MeshRef(chosen, view, scalar)
+            else:
+                self._native_ref = _core.MeshRef(ids, None, False)
+        return self._native_ref
+
+    def _gather(self, entries: list[Any]) -> Any:
+        """What a call gives, from the answers of all ranks in order."""
+        shape = whole(list(self._view.labels), list(self._view.ndslice.sizes))
+        return ValueMesh(shape, entries)
+
+    def _choice(self, rank: int, ep: Endpoint) -> Endpoint:
+        """The endpoint of one rank, addressed as a member of this whole view."""
+        chosen = self._ids[self._view.ndslice[rank]] if self._view.labels else self._ids[self._view.ranks()[0]]
+        described = (tuple(self._view.labels), tuple(self._view.ndslice.sizes), rank)
+        ref = _core.MeshRef([chosen], _core.encode_native(described), False)
+        native = table_of(self._class).native
+        return Endpoint(ref, ep._number, 1, 0, native, ep._flags, self, ep._name)
+
+    def _make_endpoint(self, name: str, flags: int = 0) -> Endpoint:
+        table = table_of(self._class)
+        number = table.numbers[name]
+        # With a port that the method is not declared with, the numbers of the table are wrong: (1, 0) looks closely.
+        least, most = (1, 0) if flags else table.ranges[number]
+        return Endpoint(self._ref(), number, least, most, table.native, flags, self, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *table_of(self._class).endpoints})
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what is not found otherwise comes here, once: endpoints are kept on the mesh.
+        if name.startswith("__") or "_class" not in self.__dict__:
+            raise AttributeError(name)
+        table = table_of(self._class)
+        if name in table.endpoints:
+            found: Any = self._make_endpoint(name)
+        elif name in table.numbers:
+            found = PlainMethod(self, name)
+        elif name == "get":
+            found = self._get_self
+        else:
+            raise AttributeError(name)
+        self.__dict__[name] = found
+        return found
+
+    def _get_self(self) -> ActorMesh:
+        deprecated_wait(self)
+        return self
+
+    def _check_arguments(self, ep: Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        function, _ = table_of(self._class).functions[ep._number]
+        check_arguments(function, args, kwargs, 2 if ep._answers_by_port else 1)
+
+    def _place_of(self, rank: int) -> tuple[tuple[int, ...], str]:
+        """The coordinates of a rank, and how to begin a sentence about it."""
+        point = Point(rank, self._view.extent)
+        return tuple(point.values()), f"{f'rank {point!r} of ' if len(point) else ''}{self._name!r} "
+
+    def _describe_rank(self, rank: int) -> str:
+        extent = self._view.extent
+        coordinates = repr(Point(rank, extent)) if len(extent) else ""
+        cls = self._class
+        return f"{self._creator}.<{cls.__module__}.{cls.__qualname__} {self._name}{coordinates}>"
+
+    @property
+    def initialized(self) -> Future[None]:
+        """Done when the processes of these actors are up; says nothing about constructors.
+
+        Its future raises what their bootstrap function raised (``ActorError``), or ``SupervisionError`` if a process
+        has ended.
+        """
+        runtime.ensure()
+        nodes = list(dict.fromkeys(self._ids[rank][0] for rank in self._view.ranks()))
+        return when_up(nodes, self._job, None)
+
+    def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
+        """Stops the actors after the messages sent before, and what they own with them. Starts at once; twice is fine.
+
+        One that is busy for ``cleanup_timeout`` (3 s) with one message, or its constructor, is left behind: its callers
+        are answered as if it had ended, stderr says so, and what it runs goes on, since a thread cannot be killed.
+        Later calls raise ``SupervisionError``: ``stopped: <reason>``. Only for what ``spawn`` returned: slices and
+        received references raise ``NotImplementedError``.
+        """
+        check_text("the reason for stopping", reason)
+        if not self._owned:
+            raise NotImplementedError("Cannot call stop on an ActorMeshRef, requires an owned ActorMesh")
+        return self._ends(self._ref().stop(reason))
+
+    def _members(self) -> Sequence[Any]:
+        return self._ids
+
+    def __repr__(self) -> str:
+        return f"ActorMesh(class={self._class}, shape={self._describe()}), inner={self._name!r})"
+
+    def _new_with_shape(self, shape: Shape) -> ActorMesh:
+        view = ActorMesh(self._ids, shape, self._class, self._name, self._creator)
+        view._base_sizes = self._base_sizes
+        view._job = self._job
+        return view
+
+
+def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises what spawning it with these constructor arguments would raise."""
+    if not (isinstance(Class, type) and issubclass(Class, Actor)):
+        raise ValueError(f"{Class} must subclass monarch.service.Actor to spawn it.")
+    if missing := sorted(Class.__abstractmethods__):
+        methods = f"method{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+        raise TypeError(f"Can't instantiate abstract class {Class.__name__} with abstract {methods}")
+    table = table_of(Class)
+    if table.taken is None:
+        table.taken = sorted(label for label in table.endpoints if hasattr(ActorMesh, label) and label != "get")
+    if table.taken:
+        names = ", ".join(f"attribute={label}" for label in table.taken)
+        raise ValueError(f"ActorMesh has an attribute that collides with an endpoint name: {names}")
+    least, most = arity(Class.__init__)
+    if kwargs or not least <= len(args) <= most:
+        check_arguments(Class.__init__, args, kwargs)
+
+
+# ---- Actors of this package's own ----
+
+
+class SetUp(Actor):
+    """Answers when its process is up, and adjusts it."""
+
+    @endpoint
+    def setup(self) -> None:
+        context().actor_instance.stop()
+
+    @endpoint
+    def set_log_level(self, level: int) -> None:
+        log_prefix.set_level(level)
+
+
+def spawn_set_up(nodes: list[int], job: str | None) -> Any:
+    """One in each of these processes. Nobody owns it: whoever spawns it ends it, or it ends with its process."""
+    nodes = list(dict.fromkeys(nodes))
+    instance = context().actor_instance
+    index = _core.new_actor_index(1)
+    mesh: Any = ActorMesh(
+        [(node, index) for node in nodes], whole(["procs"], [len(nodes)]), SetUp, "setup", str(instance), owned=True
+    )
+    mesh._job = job
+    info = tuple(SpawnInfo("setup", ("procs",), (len(nodes),), spawner_info(instance), (), ()))
+    mesh._ref().spawn(1, 0, (SetUp, (), {}, info), ((SetUp.__module__, SetUp.__qualname__), (), None, info))
+    return mesh
+
+
+def when_up(nodes: list[int], job: str | None, outcome: Any) -> Future[Any]:
+    """``outcome``, when these processes are up and their bootstrap functions have run; or what those raised."""
+    mesh = spawn_set_up(nodes, job)
+    mesh._gather = lambda entries: outcome
+    return mesh.setup.call()

@@ -1,0 +1,328 @@
+"""Host meshes: ``this_host()``, and how processes are spawned on hosts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from monarch import _core
+from monarch._calls import pickling
+from monarch._checks import check_sizes, check_text
+from monarch._meshes import active, agents, inhabitants
+from monarch._meshes.actor_mesh import ActorMesh
+from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, whole
+from monarch._meshes.proc_mesh import ProcMesh, provide_this_host
+from monarch._processes import launch, output
+from monarch._runtime import runtime
+from monarch._runtime.context import context
+from monarch._values.geometry import Point, Region, Shape, Slice
+
+if TYPE_CHECKING:
+    from monarch._calls.future import Future
+    from monarch._processes.bootstrap import BootstrapCommand
+
+__all__ = ["HostMesh", "this_host"]
+
+
+class Spawned:
+    """What an owner of hosts and its views have in common."""
+
+    __slots__ = ("_look_at", "ended", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: list[int] = []  # that are not known to be down, and some that are
+        self.ended = False
+        self._look_at = 64  # so many nodes, to leave out those that are down
+
+    def add(self, nodes: list[int]) -> None:
+        self.nodes += nodes
+        if len(self.nodes) > self._look_at:
+            self.nodes = [node for node in self.nodes if _core.down_reason(node) is None]
+            self._look_at = max(64, 2 * len(self.nodes))
+
+
+class HostMesh(Mesh):
+    """Machines that processes can be spawned on: this one, ``this_host()``, or what ``hosts_from_config`` makes.
+
+    As a context manager, ``with`` or ``async with``, it shuts down at the end. Equal are the same hosts in the same
+    shape. It may be sent in messages; this machine is this machine there, too.
+    """
+
+    _NOT_YET = frozenset({"sync_workspace"})
+
+    is_fake_in_process = False
+    stream_logs = True  # what processes print reaches the script
+
+    def __init__(self, view: Shape, spawned: Spawned, owned: bool, python: str | None) -> None:
+        self._view = view
+        self._name = "host"
+        self._spawned = spawned
+        self._owned = owned
+        self._python = python  # None: the interpreter of whoever spawns
+        self._elsewhere: tuple[str, str] | None = None  # identity and name of another machine than this
+        # Who starts processes there, by base rank; None: this machine, and whoever spawns does it himself.
+        self._agents: ActorMesh | None = None
+        self._own_procs: ProcMesh | None = None  # of the owner of hosts that are processes: what they are
+
+    @classmethod
+    def _received(
+        cls, labels: list[str], offset: int, sizes: list[int], strides: list[int], python: str | None,
+        machine: tuple[str, str] | ActorMesh,
+    ) -> HostMesh:  # fmt: skip
+        host = cls(Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), Spawned(), False, python)
+        if isinstance(machine, ActorMesh):
+            host._agents = machine
+        else:
+            host._elsewhere = None if machine[0] == _this_machine()[0] else machine
+        return host
+
+    def __reduce__(self) -> Any:
+        n = self._view.ndslice
+        machine = self._agents or self._elsewhere or _this_machine()
+        return HostMesh._received, (self._view.labels, n.offset, n.sizes, n.strides, self._python, machine)
+
+    def spawn_procs(
+        self,
+        per_host: dict[str, int] | None = None,
+        bootstrap: Callable[[], Any] | None = None,
+        name: str | None = None,
+        proc_bind: list[dict[str, str]] | None = None,
+        bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None = None,
+    ) -> ProcMesh:
+        """Starts processes and returns at once, before they are up.
+
+        They have the script's environment, working directory and ``sys.path`` as they are now.
+
+        Args:
+            per_host: how many along which dimensions, ``{"gpus": 8}``; none: one process.
+            bootstrap: a function (``def`` or ``async def``) without arguments that runs once in every process before
+                any actor is made there. If it raises, ``initialized`` and every use of the mesh raise ``ActorError``.
+            name: for reports.
+            proc_bind: for each process of a host a dict of the CPUs and memory that it may use: ``cpunodebind``,
+                ``membind``, ``physcpubind`` as the options of numactl, which must be installed, ``cpus`` as taskset's
+                list.
+            bootstrap_command: how to start them (``default_bootstrap_cmd()``, changed), or a function that is given
+                each one's point in the mesh and returns how. A program that cannot be run shows at the use of the
+                mesh, as ``SupervisionError``.
+
+        Sizes that are not positive, a ``proc_bind`` of another length, an unknown key in it: ``ValueError``. After
+        ``stop`` or ``shutdown``: ``RuntimeError``.
+
+        The processes belong to whoever calls this, and end with it, also if the mesh came from another job. It must be
+        used on its own machine: ``RuntimeError``.
+
+        On the hosts of ``hosts_from_config`` the dimensions of the hosts come first, then those of ``per_host``, and
+        ranks are row-major. The processes have the environment, working directory and ``sys.path`` of their host, which
+        are the script's when that was made. This blocks until each host has begun to start them: a few milliseconds.
+        ``SupervisionError`` if one of the hosts is dead: none is started.
+        """
+        check_sizes("per_host", {} if per_host is None else per_host, "process")
+        if name is not None:
+            check_text("the name of the processes", name)
+        if bootstrap is not None and not callable(bootstrap):
+            raise TypeError(f"bootstrap must be a function without arguments, but is {bootstrap!r}")
+        return _spawn_procs(self, per_host or {}, bootstrap, name, proc_bind, bootstrap_command)
+
+    def with_python_executable(self, python_executable: str) -> HostMesh:
+        """The same hosts, where processes run the interpreter ``python_executable``, and those that they spawn in turn.
+
+        A path without a slash is looked up in ``PATH``. The interpreter keeps its own packages; what it does not have
+        is looked for where the script finds it, this package included. A script may stand in its place that runs an
+        interpreter with the arguments that it was given.
+        """
+        if not isinstance(python_executable, (str, os.PathLike)):
+            raise TypeError(f"with_python_executable takes the path of an interpreter, not {python_executable!r}")
+        path = os.fspath(python_executable)
+        if not path:
+            raise ValueError("with_python_executable needs the path of an interpreter")
+        host = self._new_with_shape(self._view)
+        host._owned, host._own_procs = self._owned, self._own_procs
+        host._python = os.path.abspath(path) if os.sep in path else path
+        return host
+
+    def stop(self) -> Future[None]:
+        """Stops the processes that were spawned through this object, which is spent afterwards. Starts at once.
+
+        Only the owner may: the future of a slice, or of a mesh that came in a message, raises ``RuntimeError``.
+        """
+        return self._end("stop")
+
+    def shutdown(self) -> Future[None]:
+        """As :meth:`stop`, and ends the hosts of ``hosts_from_config``; this machine has no worker program to end."""
+        return self._end("shut down")
+
+    def _end(self, what: str) -> Future[None]:
+        runtime.ensure()
+        if not self._owned:
+            text = f"cannot {what} `HostMesh` that is a reference instead of owned"
+            return _core.completed_future(RuntimeError(text), failed=True)
+        self._spawned.ended = True
+        ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT)
+        if self._own_procs is None or what == "stop":
+            return ending
+        return agents.then_stop(self._own_procs, ending)
+
+    def _asks_agents(self) -> bool:
+        """Whether agents start processes there, and not this process itself."""
+        return self._agents is not None and list(self._key()[0]) != [launch.host_agent]
+
+    def _start_nodes(self, requests: list[tuple[Any, ...]]) -> list[int]:
+        """Starts a process for each request, in rank order: (arguments of launch.launch(), who it is)."""
+        if not self._asks_agents():
+            return launch.start_here(requests)
+        return agents.start_nodes(self._agent_view(), requests)
+
+    def _stop_nodes(self, nodes: list[int], reason: str) -> Future[None]:
+        limit = runtime.limit("process_exit_timeout")
+        if not self._asks_agents():
+            return _core.stop_procs(nodes, reason, limit)
+        return agents.stop_nodes(self._agent_view(), nodes, reason, limit)
+
+    def _agent_view(self) -> Any:
+        actors: Any = self._agents
+        return actors._new_with_shape(self._view)
+
+    def _one(self, index: int) -> HostMesh:
+        """The host of that rank, without dimensions."""
+        return self._new_with_shape(Shape([], Slice(offset=self._view.ranks()[index], sizes=[], strides=[])))
+
+    def _check_alive(self) -> None:
+        if self._spawned.ended:
+            raise RuntimeError("HostMesh has already been shut down")
+
+    def _check_here(self) -> None:
+        if self._elsewhere is not None:
+            raise RuntimeError(
+                f"this HostMesh names another machine (or container, or one before a restart): {self._elsewhere[1]!r}, "
+                f"and this process runs on {_this_machine()[1]!r}. Processes can be spawned through it only where it is"
+            )
+
+    async def __aenter__(self) -> HostMesh:
+        self._check_alive()
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.shutdown()
+
+    def __enter__(self) -> HostMesh:
+        self._check_alive()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.shutdown().get()
+
+    @property
+    def initialized(self) -> Future[bool]:
+        """True when the hosts are there; raises ``SupervisionError`` if one of them has ended."""
+        runtime.ensure()
+        if not self._asks_agents():
+            return _core.completed_future(True)
+        actors: Any = self._agent_view()
+        actors._gather = lambda entries: True
+        return actors.answer.call()
+
+    @property
+    def region(self) -> Region:
+        """Labels and base ranks of these hosts."""
+        return self._view.region
+
+    def _members(self) -> Sequence[Any]:
+        if self._agents is not None:
+            return self._agents._ids
+        return (self._elsewhere[0] if self._elsewhere else "this host",)
+
+    def __repr__(self) -> str:
+        return f"HostMesh({self._describe()})"
+
+    def _new_with_shape(self, shape: Shape) -> HostMesh:
+        view = HostMesh(shape, self._spawned, False, self._python)
+        view._elsewhere, view._agents = self._elsewhere, self._agents
+        return view
+
+
+_machine: tuple[str, str] | None = None
+
+
+def _this_machine() -> tuple[str, str]:
+    """What tells this machine from others, and its name for people."""
+    global _machine
+    if _machine is None:
+        _machine = (_core.machine_id(), os.uname().nodename)
+    return _machine
+
+
+def this_host() -> HostMesh:
+    """The host of the current actor, or of the script, as a mesh without dimensions. Starts the runtime."""
+    runtime.ensure()
+    host = HostMesh(whole([], []), Spawned(), True, launch.default_python)
+    if launch.host_agent is not None:
+        host._agents = agents.agent_at(launch.host_agent)
+    return host
+
+
+provide_this_host(this_host)
+
+
+def _spawn_procs(
+    host: HostMesh,
+    per_host: dict[str, int],
+    bootstrap: Any,
+    name: str | None,
+    proc_bind: list[dict[str, str]] | None,
+    bootstrap_command: Any,
+) -> ProcMesh:
+    procs = start_mesh(host, per_host, bootstrap, name or "procs", proc_bind, bootstrap_command)
+    active.note_spawned(procs)
+    context().actor_instance._own(procs)
+    if local := context().actor_instance._local:
+        with inhabitants.admission(local) as here:
+            here.procs.append(procs)
+    return procs
+
+
+def start_mesh(
+    host: HostMesh, per_host: dict[str, int], bootstrap: Any, name: str, proc_bind: Any = None, command: Any = None
+) -> ProcMesh:
+    """``HostMesh.spawn_procs``, of which nobody is told."""
+    host._check_here()
+    runtime.ensure()
+    host._check_alive()
+    shape = _shape_of_procs(host, per_host)
+    extent = shape.extent
+    labels, sizes = list(extent.labels), list(extent.sizes)
+    points = [Point(rank, extent) for rank in range(len(shape))]
+    per_host_count = len(points) // len(host)
+    starts: list[Any] = [(None, None)] * len(points)
+    if proc_bind is not None or command is not None:
+        from monarch._processes import bootstrap as commands
+
+        starts = commands.starts(points, per_host_count, command, proc_bind)
+    setup = None if bootstrap is None else pickling.dumps_code(bootstrap)
+    output_of = output.output_settings(name)
+    addresses = None if host._agents is None else host._key()[0]
+    requests = []
+    for point, (start, prefix) in zip(points, starts):
+        where = f"rank {point!r} of {name!r}" if labels else repr(name)
+        agent = None if addresses is None else addresses[point.rank // per_host_count]
+        start_args = (where, setup, (labels, sizes, name), host._python, start, prefix, agent)
+        who = {"coordinates": list(point.values()), **output_of(point.rank if labels else -1)}
+        requests.append((start_args, who))
+    nodes = host._start_nodes(requests)
+    host._spawned.add(nodes)
+    procs = ProcMesh(nodes, shape, name, owned=True)
+    if host._agents is not None:
+        procs._host = host._new_with_shape(host._view)
+        procs._job = host._agents._job
+        procs._introduce(nodes)
+    return procs
+
+
+def _shape_of_procs(host: HostMesh, per_host: dict[str, int]) -> Shape:
+    """The dimensions of the hosts, then those of the processes on each."""
+    overlap = [label for label in per_host if label in host._view.labels]
+    if overlap:
+        raise ValueError(f"per_host labels {overlap} overlap with host labels {tuple(host._view.labels)}")
+    check_sizes("per_host", per_host, "process")
+    labels = [*host._view.labels, *per_host]
+    return whole(labels, [*host._view.ndslice.sizes, *(int(size) for size in per_host.values())])

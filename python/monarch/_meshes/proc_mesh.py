@@ -1,0 +1,329 @@
+"""Process meshes. A mesh is a handle: it may be sliced, sent and used at once, before what it names is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from monarch import _core
+from monarch._actors.actor import Actor
+from monarch._calls.handles import Handle
+from monarch._calls.pickling import importable_name
+from monarch._checks import check_sizes, check_text
+from monarch._meshes import inhabitants
+from monarch._meshes.actor_mesh import ActorMesh, check_spawn, spawn_set_up, when_up
+from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
+from monarch._meshes.spawning import ProcMeshParts, SpawnInfo, constructor_arguments, spawner_info, substitute
+from monarch._processes import launch, output
+from monarch._runtime import runtime
+from monarch._runtime.context import context
+from monarch._values.geometry import Region, Shape, Slice
+
+if TYPE_CHECKING:
+    from monarch._calls.future import Future
+    from monarch._meshes.host_mesh import HostMesh
+
+__all__ = ["ProcMesh", "this_proc"]
+
+P = ParamSpec("P")
+T = TypeVar("T", bound=Actor)
+
+_this_host: Callable[[], HostMesh] | None = None
+
+
+def provide_this_host(this_host: Callable[[], HostMesh]) -> None:
+    """Hosts make meshes of processes, so their module comes after this one."""
+    global _this_host
+    _this_host = this_host
+
+
+def _host_of_this_process() -> HostMesh:
+    assert _this_host is not None
+    return _this_host()
+
+
+class ProcMesh(Handle, Mesh):
+    """Processes, as a mesh. Made by ``this_host().spawn_procs(...)``; actors are spawned on it.
+
+    As a context manager, ``with`` or ``async with``, it stops at the end. Only what ``spawn_procs`` returned owns its
+    processes; slices and what arrives in a message are references. Losing the last one stops nothing.
+    """
+
+    def __init__(self, nodes: list[int], shape: Shape, name: str, owned: bool = False) -> None:
+        if not isinstance(shape, Shape):
+            raise TypeError("programs do not make a ProcMesh themselves: say this_host().spawn_procs(per_host={...})")
+        self._nodes = nodes  # by base rank
+        self._view = shape
+        self._name = name
+        self._owned = owned
+        self._stopped: list[str] = []  # shared with views: the reason, once stopped
+        self._per_proc: dict[str, int] = {}  # options(): of swarms
+        self._local: int = 0  # of monarch.testing.local_procs(): the number of what keeps its actors
+        self._host: HostMesh | None = None  # where they are, unless that is the machine of whoever asks
+
+    @classmethod
+    def _received(cls, *parts: Any) -> ProcMesh:
+        of = ProcMeshParts(*parts)
+        ranks = Slice(offset=of.offset, sizes=of.sizes, strides=of.strides)
+        mesh = cls(list(of.nodes), Shape(of.labels, ranks), of.name)
+        mesh._arrived_from(of.job)
+        mesh._local, mesh._host = of.local, of.host
+        return mesh
+
+    def _parts(self, job: str | None) -> tuple[Any, ...]:
+        """``ProcMeshParts``, as a plain tuple."""
+        n = self._view.ndslice
+        shape = (tuple(self._view.labels), n.offset, tuple(n.sizes), tuple(n.strides))
+        return (tuple(self._nodes), *shape, self._name, job, self._local, self._host)
+
+    def _reduce_for(self, job: str | None) -> Any:
+        return ProcMesh._received, self._parts(job)
+
+    def spawn(self, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Makes one actor of ``Class`` in every process of the mesh.
+
+        Returns an ``ActorMesh`` of this shape, at once; calls wait in line until it is up. An endpoint with the name of
+        a mesh attribute raises ``ValueError`` here, a stopped mesh ``RuntimeError``. An exception in a constructor
+        shows in the calls to that rank, as ``SupervisionError``.
+
+        Args:
+            name: for reports; need not be unique.
+            Class: an ``Actor``, else ``ValueError``, or from ``monarch.cpp.load``.
+            *args: go, pickled, to each constructor; wrong ones raise ``TypeError`` here.
+            **kwargs: likewise.
+        """
+        check_text("the name of an actor mesh, the first argument of spawn(name, Class, ...),", name)
+        self._check_alive()
+        instance = context().actor_instance
+        cls, substitutes = substitute(Class, instance)
+        local = self._local or instance._local
+        if not local:
+            mesh = self._spawn(name, cls, args, kwargs, instance, substitutes)
+        else:
+            with inhabitants.admission(local) as here:
+                mesh = self._spawn(name, cls, args, kwargs, instance, substitutes)
+                here.actors.append(mesh)
+        instance._own(mesh)
+        return mesh
+
+    def _spawn(self, name: str, Class: Any, args: Any, kwargs: Any, instance: Any, substitutes: Any) -> Any:
+        if hasattr(Class, "_native_table"):
+            return self._spawn_native(name, Class, args, kwargs)
+        if "id_func" in kwargs:
+            kwargs = constructor_arguments(Class, kwargs)
+        check_spawn(Class, args, kwargs)
+        ids, labels, sizes = self._new_actors()
+        procs = self._parts(self._job_in_message())
+        info = tuple(SpawnInfo(name, tuple(labels), tuple(sizes), spawner_info(instance), procs, substitutes))
+        mesh = ActorMesh(ids, whole(labels, sizes), Class, name, str(instance), owned=True)
+        mesh._job = self._job
+        class_name = None if kwargs else importable_name(Class)
+        named = None if class_name is None else (class_name, args, None, info)
+        if self._per_proc:
+            firsts, swarm = _core.MeshRef(ids[:: self._per_proc_count], None, False), self._per_proc_count
+        else:
+            firsts, swarm = mesh._ref(), 0
+        firsts.spawn(1, swarm, (Class, args, kwargs, info), named)
+        return mesh
+
+    def options(self, *, per_proc: dict[str, int] | None = None) -> ProcMesh:
+        """The same processes with options for what is spawned through the result.
+
+        Args:
+            per_proc: makes *swarms*: ``{"actors": 256}`` are 256 actors in each process, along one more dimension. They
+                share one thread of their process: cheap, and messages to all of them are too, but they give up thread
+                affinity, and must not block one another: ``get()`` of a call to the same swarm's actors in the same
+                process raises, async endpoints may await it. ``ValueError`` for labels that are taken or sizes below 1.
+        """
+        check_sizes("per_proc", {} if per_proc is None else per_proc, "actor")
+        sizes = dict(per_proc or {})
+        overlap = [label for label in sizes if label in self._view.labels]
+        if overlap:
+            raise ValueError(f"per_proc labels {overlap} overlap with those of the processes: {self._view.labels}")
+        view = self._new_with_shape(self._view)
+        view._per_proc = sizes
+        return view
+
+    @property
+    def _per_proc_count(self) -> int:
+        count = 1
+        for size in self._per_proc.values():
+            count *= size
+        return count
+
+    def _new_actors(self) -> tuple[list[tuple[int, int]], list[str], list[int]]:
+        """Identities for one new actor (or swarm) in each process, and the shape of their mesh."""
+        self._introduce(self._nodes)
+        count = self._per_proc_count
+        nodes = [self._nodes[rank] for rank in self._view.ranks()]
+        if self._local:  # all in one process
+            index = _core.new_actor_index(count * len(nodes))
+            ids = [(nodes[i // count], index + i) for i in range(count * len(nodes))]
+        else:
+            index = _core.new_actor_index(count)
+            ids = [(node, index + i) for node in nodes for i in range(count)]
+        return (
+            ids,
+            [*self._view.labels, *self._per_proc],
+            [*self._view.ndslice.sizes, *(int(size) for size in self._per_proc.values())],
+        )
+
+    def _spawn_native(self, name: str, Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs:
+            raise TypeError("C++ actors take positional arguments only")
+        if self._per_proc:
+            raise NotImplementedError("per_proc is for Python actors: C++ actors share threads anyway")
+        ids, labels, sizes = self._new_actors()
+        mesh = ActorMesh(ids, whole(labels, sizes), Class, name, str(context().actor_instance), owned=True)
+        mesh._job = self._job
+        value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
+        mesh._ref().spawn(0, 0, value, None)
+        return mesh
+
+    @property
+    def initialized(self) -> Future[bool]:
+        """True when all processes are up and their bootstrap function has run.
+
+        Its future raises what that raised (``ActorError``), or ``SupervisionError`` if a process has ended.
+        """
+        self._check_alive()
+        return when_up([self._nodes[rank] for rank in self._view.ranks()], self._job, True)
+
+    def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
+        """Stops the actors of these processes, then ends the processes. Starts at once; twice is fine.
+
+        Actors handle what was sent before and have 3 s for ``__cleanup__``; what has not ended after 10 s is killed.
+        Later calls raise ``SupervisionError``: ``stopped: <reason>``. Only for owners, else ``ValueError``.
+        """
+        check_text("the reason for stopping", reason)
+        if not self._owned:
+            raise ValueError("ProcMesh is not owned; must be stopped by an owner")
+        if not self._stopped:
+            self._stopped.append(reason)
+        if self._host is not None:
+            end = self._host._stop_nodes(self._nodes, reason)
+        else:
+            end = _core.stop_procs(self._nodes, reason, runtime.limit("process_exit_timeout"))
+        return self._ends(end)
+
+    async def logging_option(
+        self,
+        stream_to_client: bool = False,
+        aggregate_window_sec: float | None = None,
+        level: int = 20,
+        *,
+        on_slow: str = "block",
+    ) -> None:
+        """Changes how lines of these processes reach the script's stdout and stderr, from now on.
+
+        Without it each comes as ``[3] line`` (the rank in its mesh; ``[trainer 3]`` if several meshes print).
+
+        Args:
+            stream_to_client: the long prefix, ``[host process] [3] line``.
+            aggregate_window_sec: folds equal and nearly equal lines of the mesh within so many seconds into one,
+                ``[32 similar log lines] [ranks 0-31] line``.
+            level: filters records of ``logging`` in the processes, never what is printed; 0 to 255.
+            on_slow: what happens while the reader of the script's output is slow: with "block" writers wait, as on a
+                pipe, with "drop" whole lines are dropped, counted and announced.
+
+        When it returns, what was printed before is out. ``RuntimeError`` on a stopped mesh, and for a window without
+        ``stream_to_client``; ``ValueError`` for any other level, window or ``on_slow``; ``SupervisionError`` if one of
+        the processes is dead.
+        """
+        self._check_alive()
+        nodes = [self._nodes[rank] for rank in self._view.ranks()]
+        await output.set_output(nodes, stream_to_client, aggregate_window_sec, level, on_slow)
+        setup = spawn_set_up(nodes, self._job)
+        await setup.set_log_level.call(level)
+        setup.stop()
+
+    def _check_alive(self) -> None:
+        if self._stopped:
+            raise RuntimeError("`ProcMesh` has already been stopped")
+
+    @property
+    def host_mesh(self) -> HostMesh:
+        """The host of a mesh of one; else ``NotImplementedError``."""
+        if len(self._view) != 1:
+            raise NotImplementedError("`ProcMesh.host_mesh` is not yet supported for non-singleton proc meshes.")
+        if self._host is None:
+            return _host_of_this_process()
+        return self._host._one(self._view.ranks()[0] * len(self._host) // len(self._nodes))
+
+    async def __aenter__(self) -> ProcMesh:
+        self._check_alive()
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.stop()
+
+    def __enter__(self) -> ProcMesh:
+        self._check_alive()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop().get()
+
+    def get(self) -> ProcMesh:
+        """For programs that were written when spawning gave a future: returns the mesh itself."""
+        deprecated_wait(self)
+        return self
+
+    @property
+    def region(self) -> Region:
+        """Labels and base ranks of these processes."""
+        return self._view.region
+
+    def activate(self) -> Any:
+        """Of the tensor engine: ``RuntimeError``, since there is none."""
+        raise _no_tensor_engine()
+
+    def rank_tensor(self, dim: str | Sequence[str]) -> Any:
+        """Of the tensor engine: ``RuntimeError``, since there is none."""
+        raise _no_tensor_engine()
+
+    def rank_tensors(self) -> Any:
+        """Of the tensor engine: ``RuntimeError``, since there is none."""
+        raise _no_tensor_engine()
+
+    def to_table(self) -> str:
+        """Of the tensor engine: ``RuntimeError``, since there is none."""
+        raise _no_tensor_engine()
+
+    async def sync_workspace(self, *_: Any, **__: Any) -> None:
+        """``NotImplementedError``: workspaces are synchronised by host."""
+        raise NotImplementedError(
+            "sync_workspace is not implemented for ProcMesh. Use HostMesh.sync_workspace instead."
+        )
+
+    @classmethod
+    def from_host_mesh(cls, *_: Any, **__: Any) -> ProcMesh:
+        """Not for users."""
+        raise NotImplementedError("ProcMesh.from_host_mesh is not for users: say host_mesh.spawn_procs(...)")
+
+    def _members(self) -> Sequence[Any]:
+        # in a local mesh several members are one process
+        return [(self._local, rank) for rank in range(len(self._nodes))] if self._local else self._nodes
+
+    def __repr__(self) -> str:
+        return f"ProcMesh({self._name!r}, {self._describe()})"
+
+    def _new_with_shape(self, shape: Shape) -> ProcMesh:
+        view = ProcMesh(self._nodes, shape, self._name)
+        view._stopped, view._per_proc, view._local = self._stopped, self._per_proc, self._local
+        view._job, view._host = self._job, self._host
+        return view
+
+
+def _no_tensor_engine() -> RuntimeError:
+    return RuntimeError("DeviceMesh is not available because tensor_engine was not compiled (USE_TENSOR_ENGINE=0)")
+
+
+def this_proc() -> ProcMesh:
+    """The process of the current actor, or the script's own, as a mesh of one without dimensions."""
+    local = context().actor_instance._local
+    mesh = ProcMesh([_core.node_id()], whole([], []), "this_proc")
+    mesh._local = local
+    if launch.host_agent is not None:
+        mesh._host = _host_of_this_process()
+    return mesh

@@ -1,0 +1,1 @@
+"""Ports: mailboxes that programs open themselves."""

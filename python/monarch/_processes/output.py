@@ -1,0 +1,68 @@
+"""Where the output of processes goes: how their lines are named, kept and shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from monarch import _core
+from monarch._config import state as configuration
+from monarch._runtime import runtime
+
+if TYPE_CHECKING:
+    from monarch._calls.future import Future
+
+_DEFAULTS: dict[str, tuple[str, bool | int]] = {
+    "enable_file_capture": ("HYPERACTOR_MESH_ENABLE_FILE_CAPTURE", False),
+    "prefix_with_rank": ("HYPERACTOR_PREFIX_WITH_RANK", True),
+    "tail_log_lines": ("HYPERACTOR_MESH_TAIL_LOG_LINES", 0),
+}
+
+
+def _setting(key: str) -> Any:
+    """A key of ``monarch.config``. The configuration is not loaded for it as long as nothing is configured."""
+    variable, default = _DEFAULTS[key]
+    if configuration.changed or variable in os.environ:
+        from monarch._config import settings
+
+        return settings.get(key)
+    return default
+
+
+def output_settings(mesh: str) -> Callable[[int], dict[str, Any]]:
+    """rank (-1: there are no dimensions) -> what the core is told about the output of that process of a new mesh."""
+    prefix, tail_lines = _setting("prefix_with_rank"), _setting("tail_log_lines")
+    log_files = _log_file_prefix(mesh) if _setting("enable_file_capture") else None
+
+    def of(rank: int) -> dict[str, Any]:
+        log_file = "" if log_files is None else f"{log_files}{max(rank, 0)}.log"
+        return {"mesh": mesh, "rank": rank, "prefix": prefix, "log_file": log_file, "tail_lines": tail_lines}
+
+    return of
+
+
+def _log_file_prefix(mesh: str) -> str:
+    import tempfile
+
+    user = os.environ.get("USER") or str(os.getuid())
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in mesh)
+    name = f"monarch_log_{_core.job_id()[:4].hex()}_{safe}_{os.urandom(3).hex()}_"
+    return os.path.join(tempfile.gettempdir(), user.replace("/", "_"), name)
+
+
+def set_output(
+    nodes: list[int], stream_to_client: bool, aggregate_window_sec: float | None, level: int, on_slow: str
+) -> Future[None]:
+    """The part of ``ProcMesh.logging_option`` that concerns what is printed; checks all arguments."""
+    if aggregate_window_sec is not None and not stream_to_client:
+        raise RuntimeError("cannot set aggregate window without streaming to client")
+    if not isinstance(level, int) or not 0 <= level <= 255:
+        raise ValueError(f"Invalid logging level: {level}")
+    if on_slow not in ("block", "drop"):
+        raise ValueError(f'on_slow must be "block" or "drop", but is {on_slow!r}')
+    window = 0.0 if aggregate_window_sec is None else float(aggregate_window_sec)
+    if not 0 <= window <= 1e6:
+        raise ValueError(f"aggregate_window_sec must be a number of seconds, but is {aggregate_window_sec!r}")
+    runtime.flush()
+    return _core.set_output(nodes, bool(stream_to_client), window, on_slow == "drop")

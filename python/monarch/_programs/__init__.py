@@ -1,0 +1,1 @@
+"""The main programs of the processes that this package starts."""

@@ -1,0 +1,97 @@
+"""The main program of a worker process: of an interpreter of its own, or of a child of the fork server."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import traceback
+from typing import Any
+
+import monarch._wiring  # noqa: F401
+from monarch import _core
+from monarch._actors import class_table
+from monarch._processes import launch
+from monarch._running import construct
+from monarch._runtime import forks, runtime
+
+
+def main(fds: list[int]) -> None:
+    """Runs the worker until its owner ends it. Does not return."""
+    status = 1
+    try:
+        status = _run(fds)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        runtime.flush()
+        os._exit(status)
+
+
+def _run(fds: list[int]) -> int:
+    class_table.code_arrives = True
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the script
+    runtime.configure_worker()
+    _core.hold_actors()
+    payload = pickle.loads(_core.start_worker(fds, runtime.arena_bytes()))
+    _take_up(payload)
+    runtime.mark_started(payload["root"])
+    construct.run_setup(payload["setup"])
+    _core.release_actors()
+    reason = _core.wait_for_stop()
+    limit = runtime.limit("cleanup_timeout")
+    runtime.flush_ports(limit)  # what no actor's end would send, or not in time
+    _core.stop_worker(limit, reason)
+    forks.end_multiprocessing()
+    return 0
+
+
+def _take_up(payload: dict[str, Any]) -> None:
+    """Makes this process look like the script: search path, directory, environment, umask, arguments, configuration."""
+    if payload["cloudpickle"] is not None:
+        sys.path.insert(0, payload["cloudpickle"])
+        import cloudpickle  # noqa: F401
+
+        del sys.path[0]
+    launch.default_python, launch.host_agent = payload["python"], payload["agent"]
+    if payload["prefixes"][0] == sys.prefix:
+        sys.path[:] = payload["path"]
+    else:
+        sys.path[:] = _search_path(payload["path"], payload["prefixes"])
+        launch.default_python = payload["python"] or sys.executable
+    sys.argv[:] = payload["argv"]
+    env = payload["env"]
+    if env is not None and dict(os.environ) != env:
+        for name in [name for name in os.environ if name not in env]:
+            del os.environ[name]
+        os.environ.update(env)
+    if "config" in payload:
+        from monarch._config import settings
+
+        settings.take_up(payload["config"])
+    os.umask(payload["umask"])
+    try:
+        os.chdir(payload["cwd"])
+    except OSError:
+        pass
+    null = os.open(os.devnull, os.O_RDONLY)
+    if null == 0:  # it was closed
+        os.set_inheritable(0, True)
+    else:
+        os.dup2(null, 0)
+        os.close(null)
+    # A line is one write, so that lines of several workers do not mix, also under PYTHONUNBUFFERED, where Python would
+    # write each argument of print() and the newline for themselves.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+
+
+def _search_path(theirs: list[str], prefixes: tuple[str, str]) -> list[str]:
+    """For an environment that is not the script's: its own packages come before the script's.
+
+    What is no part of the script's environment (its folder, ``PYTHONPATH``) comes before both, as it does there.
+    """
+    roots = tuple(os.path.join(prefix, "") for prefix in prefixes)
+    folders = [entry for entry in theirs if not entry.startswith(roots)]
+    return list(dict.fromkeys([*folders, *sys.path, *theirs]))

@@ -1,0 +1,190 @@
+"""The runtime of this process: started at first use, ended at exit.
+
+It knows nothing of what is above it: ``monarch._wiring`` has told it what the core is to call, and what else begins and
+ends with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from threading import Lock
+from typing import Any, NamedTuple
+
+from monarch import _core
+from monarch._config import state as configuration
+
+_lock = Lock()
+_started = False
+_ended = False  # the client was shut down before its script's end
+_root: int = 0  # the node of the script; 0: this is it
+
+# How long a script's end waits for its processes before it kills them, in seconds.
+EXIT_GRACE = 0.3
+SHUTDOWN_GRACE = 10.0  # the same for shutdown_context()
+
+# Time limits of the configuration, in seconds, as they are unless somebody configures them.
+DEFAULT_LIMITS = {"cleanup_timeout": 3.0, "process_exit_timeout": 10.0}
+
+
+def arena_bytes() -> int:
+    """MONARCH_ARENA_BYTES: the most shared memory that this process lends to others; 0: a quarter of the machine's."""
+    return int(os.environ.get("MONARCH_ARENA_BYTES", "0"))
+
+
+def limit(key: str) -> float:
+    """A time limit in seconds. The configuration is not loaded for it as long as nothing is configured."""
+    if configuration.changed or f"HYPERACTOR_{key.upper()}" in os.environ:
+        from monarch._config import settings
+
+        return settings.seconds(key)
+    return DEFAULT_LIMITS[key]
+
+
+class Wired(NamedTuple):
+    """What the layers above give the runtime."""
+
+    callbacks: Any  # _wiring.Callbacks: what the core calls
+    started: Callable[[bool], None]  # in a script; argument: whether processes are to be started soon
+    ended: Callable[[], None]
+
+
+_wired: Wired | None = None
+
+
+def wire(wired: Wired) -> None:
+    """Before the runtime is started."""
+    global _wired
+    _wired = wired
+
+
+def ensure(processes: bool = True) -> None:
+    """Starts the runtime of this process if it has none.
+
+    Without ``processes`` nothing is prepared for starting some: that costs a process, and comes with the first.
+    """
+    global _started
+    if _started:
+        return
+    with _lock:
+        if not _started:
+            assert _wired is not None
+            _core.configure(_wired.callbacks)
+            # Without a stdout of its own, descriptor 1 may be any file of the script's.
+            stdout, stderr = (-1 if stream is None else fd for fd, stream in ((1, sys.__stdout__), (2, sys.__stderr__)))
+            _core.start_root(os.environ.get("MONARCH_TRANSPORT", "shm"), arena_bytes(), stdout, stderr)
+            _started = True
+            apply_limits()
+            _at_exit()
+            _wired.started(processes)
+
+
+def apply_limits() -> None:
+    """Tells the core, once it runs, what it needs of the configuration, if somebody has configured anything."""
+    of_core = ("HYPERACTOR_CODEC_MAX_FRAME_LENGTH", "HYPERACTOR_CLEANUP_TIMEOUT")
+    if _started and (configuration.changed or any(name in os.environ for name in of_core)):
+        from monarch._config import settings
+
+        _core.set_frame_max(settings.get("codec_max_frame_length"))
+        _core.set_stop_limit(settings.seconds("cleanup_timeout"))
+
+
+configuration.listeners.append(apply_limits)
+
+
+def is_started() -> bool:
+    return _started
+
+
+def configure_worker() -> None:
+    """Before a worker's main program starts the runtime itself."""
+    assert _wired is not None
+    _core.configure(_wired.callbacks)
+
+
+def mark_started(root: int) -> None:
+    """The worker's main program has started the runtime; ``root`` is the script's node."""
+    global _started, _root
+    _started = True
+    _root = root
+    apply_limits()
+    os.register_at_fork(before=flush)
+
+
+def root() -> int:
+    """The node of the script that everything here belongs to."""
+    return _root or _core.node_id()
+
+
+def is_root() -> bool:
+    """Has this process a client, which has started its runtime?"""
+    return _started and _root == 0
+
+
+def _at_exit() -> None:
+    atexit.register(_shutdown)
+    atexit.register(_core.ignore_interrupts)  # runs first
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing import util  # its children end without atexit
+
+        util.Finalize(None, _shutdown, exitpriority=10)
+
+
+def flush() -> None:
+    """Writes out what this process has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+
+
+port_flushers: list[Callable[[float], None]] = []  # of modules whose ports hold something back
+
+
+def flush_ports(limit: float) -> None:
+    """Sends what ports with a reducer hold back in this process; waits ``limit`` seconds for who is doing so."""
+    for flush_held_back in port_flushers:
+        flush_held_back(limit)
+
+
+def _shutdown() -> None:
+    """The end of the script."""
+    flush()
+    if _core.in_forked_child():
+        return  # the script is its parent
+    flush_ports(EXIT_GRACE)
+    _core.shutdown(EXIT_GRACE, True)
+    _tell_of_end()
+    _core.forget_hooks()
+
+
+def begin_shutdown(host_timeout: float | None) -> float | None:
+    """How long shut_down() may take, in seconds; None: there is no client to shut down (any more)."""
+    global _ended
+    if _core.in_forked_child():
+        return None
+    with _lock:
+        if not is_root() or _ended:
+            return None
+        grace = SHUTDOWN_GRACE if host_timeout is None else host_timeout
+        if not 0 <= grace < 2.0**64:
+            raise ValueError("host_timeout must be finite, non-negative and less than 2**64 seconds")
+        _ended = True
+    return grace
+
+
+def shut_down(grace: float) -> None:
+    """Ends the client before its script does."""
+    flush()
+    flush_ports(min(grace, SHUTDOWN_GRACE))
+    _core.shutdown(min(grace, 1e9), False)
+    _tell_of_end()
+
+
+def _tell_of_end() -> None:
+    if _wired is not None:
+        _wired.ended()

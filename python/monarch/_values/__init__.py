@@ -1,0 +1,1 @@
+"""Values: geometry, arrays of values, identities. They know nothing of actors."""

@@ -1,0 +1,107 @@
+"""Puts the layers of this package together: what the core calls, and what begins and ends with the runtime.
+
+Whatever can start the runtime imports this first: ``monarch.actor`` and the programs of worker processes.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, NamedTuple
+
+from monarch._calls import future, outcomes, packing, pickling
+from monarch._errors.exceptions import DeadlineExceeded
+from monarch._meshes import controllers, instance
+from monarch._ports.port import Port
+from monarch._processes import launch
+from monarch._running import construct, ends
+from monarch._runtime import context, deadline, forks, runtime
+from monarch._values.geometry import Extent, Point
+from monarch._values.value_mesh import Lazy
+
+
+class Callbacks(NamedTuple):
+    """What the core calls, and makes objects of: bindings/python/state.h says what each is given."""
+
+    dumps: Any
+    loads: Any
+    future_type: Any
+    port_type: Any
+    value_mesh: Any
+    lazy: Any
+    actor_error: Any
+    supervision_error: Any
+    bind_arguments: Any
+    warn_running_loop: Any
+    construct: Any
+    run_async: Any
+    run_swarm: Any
+    end_actor: Any
+    undeliverable: Any
+    pack_answer: Any
+    format_failure: Any
+    end_child: Any
+    context_var: Any
+    deadline_var: Any
+    deadline_exceeded: Any
+    make_point: Any
+    make_extent: Any
+
+
+def _value_mesh(ep: Any, entries: list[Any]) -> Any:
+    return ep._mesh._gather(entries)
+
+
+def _bind_arguments(ep: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    ep._mesh._check_arguments(ep, args, kwargs)
+
+
+def _run_async(cell: Any) -> None:
+    from monarch._running import event_loop  # asyncio
+
+    event_loop.run(cell)
+
+
+def _run_swarm(swarm: Any) -> None:
+    from monarch._running import event_loop
+
+    event_loop.run_swarm(swarm)
+
+
+def _started(processes: bool) -> None:
+    if processes:
+        launch.start_fork_server()
+    controllers.offer()
+
+
+context.provide_client(instance.client)
+runtime.wire(
+    runtime.Wired(
+        callbacks=Callbacks(
+            dumps=pickling.dumps,
+            loads=pickle.loads,
+            future_type=future.Future,
+            port_type=Port,
+            value_mesh=_value_mesh,
+            lazy=lambda raw: Lazy(raw, pickle.loads),
+            actor_error=outcomes.actor_error,
+            supervision_error=outcomes.supervision_error,
+            bind_arguments=_bind_arguments,
+            warn_running_loop=future.warn_running_loop,
+            construct=construct.construct,
+            run_async=_run_async,
+            run_swarm=_run_swarm,
+            end_actor=ends.end_actor,
+            undeliverable=ends.undeliverable,
+            pack_answer=packing.pack_answer,
+            format_failure=ends.format_failure,
+            end_child=forks.end,
+            context_var=context.current,
+            deadline_var=deadline.current,
+            deadline_exceeded=DeadlineExceeded,
+            make_point=Point,
+            make_extent=lambda labels, sizes: Extent(list(labels), list(sizes)),
+        ),
+        started=_started,
+        ended=context.forget_client,
+    )
+)
