@@ -46,7 +46,14 @@ int64_t to_unsigned(nb::handle value, const char* what) {
   return result;
 }
 
+void check_sequence(nb::handle values, const char* of_what) {
+  if (PyObject_HasAttrString(values.ptr(), "__iter__") || PySequence_Check(values.ptr())) return;
+  PyErr_Format(PyExc_TypeError, "expected a sequence of %s, but got %R", of_what, values.ptr());
+  throw nb::python_error();
+}
+
 std::vector<int64_t> to_ints(nb::handle values) {
+  check_sequence(values, "int");
   std::vector<int64_t> result;
   for (nb::handle value : nb::iter(values)) result.push_back(to_int(value));
   return result;
@@ -64,6 +71,7 @@ std::vector<std::string> to_labels(nb::handle values) {
     raise(PyExc_TypeError,
           "labels must be a sequence of str, but got " + std::string(nb::repr(values).c_str()));
   }
+  check_sequence(values, "str");
   std::vector<std::string> result;
   for (nb::handle value : nb::iter(values)) result.push_back(to_label(value));
   return result;
@@ -152,14 +160,38 @@ void def_equal_and_hash(nb::class_<T>& cls, size_t (*hash)(const T&)) {
   });
 }
 
+// As in python/monarch/_core.pyi, which type checkers and the documentation read; a test compares.
+constexpr char kExtentDoc[] = R"(Labels and sizes of a mesh, row-major, the first label the outermost. Printed: ``{hosts: 2, gpus: 4}``.
+
+Iteration and ``len`` are over labels; ``extent[label]`` is a size, of an unknown label a ``ValueError``.)";
+constexpr char kPointDoc[] = R"(A rank together with its coordinates in an extent: a mapping of label to index.
+
+So ``mesh.slice(**point)`` works. An unknown label is a ``ValueError``, also in ``get`` and ``in``. Printed with
+sizes: ``{'hosts': 1/2, 'gpus': 1/4}``.)";
+constexpr char kSliceDoc[] = R"(Which numbers a strided, multi-dimensional range names. ``monarch.NDSlice`` is this type.
+
+Iteration, ``slice[i]`` and ``slice[a:b]`` go over the numbers, in row-major order of their places.)";
+constexpr char kRegionDoc[] = R"(Labels over a ``Slice`` of base ranks, as ``Shape``.)";
+constexpr char kShapeDoc[] = R"(Labels over a ``Slice``: a mesh, or a view of one that still knows the ranks of the whole.)";
+
+template <typename T>
+const T& expect(nb::handle value, const char* what) {
+  if (!nb::isinstance<T>(value)) {
+    PyErr_Format(PyExc_TypeError, "%s, but is %R", what, value.ptr());
+    throw nb::python_error();
+  }
+  return nb::cast<const T&>(value);
+}
+
 void bind_extent(nb::module_& m) {
-  nb::class_<Extent> cls(m, "Extent");
+  nb::class_<Extent> cls(m, "Extent", kExtentDoc);
   cls.def(
       "__init__",
       [](Extent* self, nb::handle labels, nb::handle sizes) {
+        if (sizes.is_none()) raise(PyExc_TypeError, "an Extent is made of labels and sizes: Extent(['gpus'], [8])");
         new (self) Extent(value_or_raise(Extent::create(to_labels(labels), to_ints(sizes))));
       },
-      nb::arg("labels"), nb::arg("sizes"));
+      nb::arg("labels"), nb::arg("sizes") = nb::none());
   def_equal_and_hash<Extent>(cls, [](const Extent& self) { return self.hash(); });
   cls.def_prop_ro("labels", [](const Extent& self) { return self.labels(); })
       .def_prop_ro("sizes", [](const Extent& self) { return self.sizes(); })
@@ -185,18 +217,21 @@ void bind_point(nb::module_& m) {
   auto coordinate = [](const Point& self, nb::handle label) {
     return value_or_raise(self.coordinate(to_label(label)));
   };
-  nb::class_<Point> cls(m, "Point");
+  nb::class_<Point> cls(m, "Point", kPointDoc);
   cls.def(
       "__init__",
-      [](Point* self, nb::handle rank, const Extent& extent) {
-        new (self) Point(value_or_raise(Point::create(to_int(rank), extent)));
+      [](Point* self, nb::handle rank, nb::handle extent) {
+        const auto& of = expect<Extent>(extent, "the extent of a Point must be an Extent(labels, sizes)");
+        new (self) Point(value_or_raise(Point::create(to_int(rank), of)));
       },
       nb::arg("rank"), nb::arg("extent"));
   def_equal_and_hash<Point>(cls, [](const Point& self) { return self.hash(); });
   cls.def_prop_ro("rank", &Point::rank)
       .def_prop_ro("extent", [](const Point& self) { return self.extent(); })
-      .def("size", [](const Point& self,
-                      nb::handle label) { return value_or_raise(self.extent().size(to_label(label))); })
+      .def(
+          "size",
+          [](const Point& self, nb::handle label) { return value_or_raise(self.extent().size(to_label(label))); },
+          nb::arg("label"))
       .def("__getitem__", coordinate)
       // An unknown label is an error in every spelling: asking for one is a mistake, not a question.
       .def(
@@ -218,7 +253,7 @@ void bind_point(nb::module_& m) {
 }
 
 void bind_slice(nb::module_& m) {
-  nb::class_<Slice> cls(m, "Slice");
+  nb::class_<Slice> cls(m, "Slice", kSliceDoc);
   cls.def(
       "__init__",
       [](Slice* self, nb::handle offset, nb::handle sizes, nb::handle strides) {
@@ -226,10 +261,12 @@ void bind_slice(nb::module_& m) {
       },
       nb::arg("offset"), nb::arg("sizes"), nb::arg("strides"));
   def_equal_and_hash<Slice>(cls, [](const Slice& self) { return self.hash(); });
-  cls.def_static("new_row_major",
-                 [](nb::handle sizes) { return value_or_raise(Slice::row_major(to_ints(sizes))); })
-      .def_static("from_list",
-                  [](nb::handle ranks) { return value_or_raise(Slice::from_list(to_ints(ranks))); })
+  cls.def_static(
+         "new_row_major", [](nb::handle sizes) { return value_or_raise(Slice::row_major(to_ints(sizes))); },
+         nb::arg("sizes"))
+      .def_static(
+          "from_list", [](nb::handle ranks) { return value_or_raise(Slice::from_list(to_ints(ranks))); },
+          nb::arg("ranks"))
       .def_prop_ro("ndim", &Slice::dim_count)
       .def_prop_ro("offset", &Slice::offset)
       .def_prop_ro("sizes", [](const Slice& self) { return self.sizes(); })
@@ -252,7 +289,7 @@ void bind_slice(nb::module_& m) {
             auto coordinates = to_ints(coords);
             return value_or_raise(self.rank_of(coordinates), PyExc_IndexError);
           },
-          nb::arg("coords"))
+          nb::arg("coordinates"))
       .def(
           "get",
           [](const Slice& self, nb::handle i) { return value_or_raise(self.get(to_unsigned(i, "index"))); },
@@ -275,11 +312,12 @@ void bind_slice(nb::module_& m) {
 }
 
 void bind_region(nb::module_& m) {
-  nb::class_<Region> cls(m, "Region");
+  nb::class_<Region> cls(m, "Region", kRegionDoc);
   cls.def(
       "__init__",
-      [](Region* self, nb::handle labels, const Slice& slice) {
-        new (self) Region(value_or_raise(Region::create(to_labels(labels), slice)));
+      [](Region* self, nb::handle labels, nb::handle slice) {
+        const auto& ranks = expect<Slice>(slice, "the slice of a Region must be an NDSlice");
+        new (self) Region(value_or_raise(Region::create(to_labels(labels), ranks)));
       },
       nb::arg("labels"), nb::arg("slice"));
   def_equal_and_hash<Region>(cls, [](const Region& self) { return self.hash(); });
@@ -300,11 +338,12 @@ void bind_region(nb::module_& m) {
 }
 
 void bind_shape(nb::module_& m) {
-  nb::class_<Shape> cls(m, "Shape");
+  nb::class_<Shape> cls(m, "Shape", kShapeDoc);
   cls.def(
       "__init__",
-      [](Shape* self, nb::handle labels, const Slice& slice) {
-        new (self) Shape{value_or_raise(Region::create(to_labels(labels), slice))};
+      [](Shape* self, nb::handle labels, nb::handle slice) {
+        const auto& ranks = expect<Slice>(slice, "the slice of a Shape must be an NDSlice");
+        new (self) Shape{value_or_raise(Region::create(to_labels(labels), ranks))};
       },
       nb::arg("labels"), nb::arg("slice"));
   def_equal_and_hash<Shape>(cls, [](const Shape& self) { return self.region.hash(); });
@@ -321,8 +360,9 @@ void bind_shape(nb::module_& m) {
           nb::arg("label"), nb::arg("index"))
       .def(
           "select",
-          [](const Shape& self, nb::handle label, nb::slice range) {
-            return Shape{value_or_raise(self.region.select(to_label(label), to_range(range)))};
+          [](const Shape& self, nb::handle label, nb::handle range) {
+            if (!PySlice_Check(range.ptr())) raise(PyExc_TypeError, "select() takes a slice: shape.select('gpus', slice(0, 2))");
+            return Shape{value_or_raise(self.region.select(to_label(label), to_range(nb::borrow<nb::slice>(range))))};
           },
           nb::arg("label"), nb::arg("slice"))
       .def("index",

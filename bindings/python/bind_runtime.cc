@@ -33,6 +33,7 @@
 #include "monarch/host/start/guard.h"
 #include "port.h"
 #include "state.h"
+#include "unseen.h"
 
 namespace nb = nanobind;
 
@@ -72,6 +73,7 @@ void configure(nb::object callbacks) {
   take("lazy", s.lazy);
   take("actor_error", s.actor_error);
   take("supervision_error", s.supervision_error);
+  take("timed_out", s.timed_out);
   take("bind_arguments", s.bind_arguments);
   take("warn_running_loop", s.warn_running_loop);
   take("construct", s.construct);
@@ -374,8 +376,9 @@ void shutdown(double grace_seconds, bool at_exit) {
 void forget_hooks() {
   State& s = state();
   if (!s.finalizing || python_factory().has_actors()) return;
+  forget_dropped();
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
-                    &s.supervision_error, &s.bind_arguments, &s.warn_running_loop, &s.construct,
+                    &s.supervision_error, &s.timed_out, &s.bind_arguments, &s.warn_running_loop, &s.construct,
                     &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.pack_answer, &s.format_failure,
                     &s.end_child, &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent}) {
     *hook = Ref();

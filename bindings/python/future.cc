@@ -13,6 +13,7 @@
 
 #include "codec.h"
 #include "deadline.h"
+#include "future_state.h"
 #include "gil.h"
 #include "monarch/actor/calls.h"
 #include "monarch/actor/port.h"
@@ -30,64 +31,19 @@ constexpr int64_t kMainThreadSleepNs = 100'000'000;
 // The same for other threads of a script, and for what it does to our descriptors.
 constexpr int64_t kScriptSleepNs = 1'000'000'000;
 
-// What a thread waits for, apart from the future: another thread may look at the outcome and drop the call meanwhile.
-struct Awaited {
-  std::shared_ptr<PendingCall> call;
-  Gather gather;  // of it
+// As in python/monarch/_calls/future.py, which type checkers and the documentation read; a test compares.
+constexpr char kGetDoc[] = R"(get($self, /, timeout=None)
+--
 
-  static bool ready(const void* self) { return static_cast<const Awaited*>(self)->gather.is_there(); }
-};
+Blocks until the outcome is there, without the GIL; the value, or the exception raised.
 
-Gather::Wants wants_of(FutureMode mode) {
-  switch (mode) {
-    case FutureMode::kPartial:
-      return Gather::Wants::kAnswers;
-    case FutureMode::kArrival:
-      return Gather::Wants::kArrival;
-    case FutureMode::kEnded:
-      return Gather::Wants::kEnd;
-    default:
-      return Gather::Wants::kValues;
-  }
-}
+``timeout`` in seconds: then ``TimeoutError``, and nothing is cancelled or lost; its ``endpoint`` and
+``missing_ranks`` say whose answers were not there. Negative, infinite, NaN: ``ValueError``. Ctrl-C interrupts the
+main thread's wait. Inside a running event loop it works, blocks that loop, and warns (``UserWarning``).)";
+constexpr char kResultDoc[] = R"(result($self, /, timeout=None)
+--
 
-struct FutureState {
-  std::shared_ptr<PendingCall> call;  // null once the outcome is there; of a port also while nobody waits
-
-  FutureMode mode;
-  uint32_t arrival;
-  Ref endpoint;
-  Ref outcome;  // once somebody has looked
-  bool failed = false;
-  // Of a port. Who looks joins the line for its messages, and who gives up leaves it: his place would take messages that
-  // others wait for, out of order.
-  std::shared_ptr<PortReceiver> port;
-  int waiting = 0;
-  bool promised = false;  // somebody has been told that it is there: it stays, who else may give up
-
-  FutureState(std::shared_ptr<PendingCall> of, FutureMode how, uint32_t which, Ref by)
-      : call(std::move(of)), mode(how), arrival(which), endpoint(std::move(by)) {}
-
-  bool is_of_port() const { return mode == FutureMode::kPort || mode == FutureMode::kPortRanked; }
-  void begin_waiting() {
-    ++waiting;
-    if (!call && port) call = port->receive();
-  }
-  void give_up() {
-    if (--waiting == 0 && port && !promised) call.reset();
-  }
-  Gather gather() const { return Gather(*call, wants_of(mode), arrival); }  // while there is a call
-  Awaited awaited() const { return {call, gather()}; }
-  bool is_ready() const { return outcome || (call && gather().is_there()); }
-  // The same for who will look at the outcome because of it.
-  bool promise() {
-    const bool joins = !outcome && !call && port;
-    if (joins) begin_waiting();
-    promised = is_ready();
-    if (joins) give_up();
-    return promised;
-  }
-};
+As ``get``.)";
 
 PyTypeObject* future_base_type = nullptr;
 thread_local int64_t awaiting_since_ns = 0;  // this thread's loop sleeps for a future since then; 0: it does not
@@ -220,6 +176,7 @@ bool settle(FutureState& future) {
   }
   future.failed = failed;
   future.outcome = Ref::steal(outcome);
+  future.unlink();  // it has been looked at
   // The answers are not needed any more; a call that others share (stream) keeps them until they are gone.
   if (future.mode != FutureMode::kArrival) future.call.reset();
   future.port.reset();
@@ -341,6 +298,25 @@ int wait_until_ready(FutureState& future, int64_t deadline_ns, int64_t* waited_n
   return outcome;
 }
 
+// TimeoutError, with whose answers were waited for.
+PyObject* raise_timed_out(const FutureState& future) {
+  if (!future.call || !future.is_of_call()) {
+    PyErr_SetNone(PyExc_TimeoutError);
+    return nullptr;
+  }
+  Ref missing = Ref::steal(PyList_New(0));
+  for (uint32_t rank = 0; missing && rank < future.call->size(); ++rank) {
+    if (future.call->reply(rank) != nullptr) continue;
+    const Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
+    if (!number || PyList_Append(missing.get(), number.get()) != 0) return nullptr;
+  }
+  if (!missing) return nullptr;
+  PyObject* args[] = {future.endpoint.get(), missing.get()};
+  const Ref error = Ref::steal(PyObject_Vectorcall(state().timed_out.get(), args, 2, nullptr));
+  if (error) PyErr_SetObject(PyExc_TimeoutError, error.get());
+  return nullptr;
+}
+
 bool parse_timeout(PyObject* const* args, Py_ssize_t count, PyObject* names, PyObject** timeout) {
   *timeout = count > 0 ? args[0] : nullptr;
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
@@ -353,7 +329,6 @@ bool parse_timeout(PyObject* const* args, Py_ssize_t count, PyObject* names, PyO
   return true;
 }
 
-// get(timeout=None)
 PyObject* future_get(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   FutureState& future = future_of(self);
   int64_t deadline_ns = kNoDeadline;
@@ -367,11 +342,24 @@ PyObject* future_get(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
       let_output_catch_up(waited_ns);
       return give(future);
     case 0:
-      PyErr_SetNone(PyExc_TimeoutError);
-      return nullptr;
+      return raise_timed_out(future);
     default:
       return nullptr;
   }
+}
+
+// _progress() -> (endpoint or None, ranks that have answered, ranks, None (pending) or whether it has failed). No look.
+PyObject* future_progress(PyObject* self, PyObject*) {
+  const FutureState& future = future_of(self);
+  const bool known = future.call != nullptr && future.is_of_call();
+  Ref state = Ref::borrow(Py_None);
+  if (future.outcome) {
+    state = Ref::steal(PyBool_FromLong(future.failed));
+  } else if (future.is_ready()) {
+    state = Ref::steal(PyBool_FromLong(future.gather().failed_rank() >= 0));
+  }
+  PyObject* endpoint = future.endpoint ? future.endpoint.get() : Py_None;
+  return Py_BuildValue("(OIIO)", endpoint, known ? future.call->received() : 0, known ? future.call->size() : 0, state.get());
 }
 
 // _wait(timeout): until the outcome is there, without looking at it.
@@ -633,7 +621,9 @@ PyObject* new_port_future(std::shared_ptr<PortReceiver> port, bool ranked) {
 
 PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint) {
   auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
-  return box<FutureState>(type, FutureState(std::move(call), mode, arrival, Ref::borrow(endpoint)));
+  PyObject* future = box<FutureState>(type, FutureState(std::move(call), mode, arrival, Ref::borrow(endpoint)));
+  if (future != nullptr && future_of(future).is_of_call()) future_of(future).link();
+  return future;
 }
 
 PyObject* new_completed_future(PyObject* outcome, bool failed) {
@@ -652,12 +642,45 @@ PyObject* bare_future(PyObject*, PyObject* type) {
   }
   return box<FutureState>(reinterpret_cast<PyTypeObject*>(type), FutureState(nullptr, FutureMode::kNothing, 0, Ref()));
 }
+
+// wait_for_unseen(seconds): until those calls have an outcome that nobody has looked at.
+PyObject* wait_for_unseen(PyObject*, PyObject* seconds) {
+  int64_t deadline_ns;
+  if (require_runtime() == nullptr || !deadline_of(seconds, &deadline_ns)) return nullptr;
+  for (const UnseenCall& unseen : unseen_calls()) {
+    const Awaited awaited{unseen.call, unseen.gather};
+    if (!unseen.gather.is_there() && wait_for(&Awaited::ready, &awaited, deadline_ns, awaited.call.get()) < 0) return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+// unseen() -> [(endpoint, exception or None)]: calls that nobody has looked at, which an actor has answered with an
+// exception, or (None) which have not been answered.
+PyObject* unseen(PyObject*, PyObject*) {
+  if (require_runtime() == nullptr) return nullptr;
+  Ref list = Ref::steal(PyList_New(0));
+  for (const UnseenCall& unseen : unseen_calls()) {
+    const int64_t rank = unseen.raised();
+    if (!list || (unseen.gather.is_there() && rank < 0)) continue;
+    Ref error = Ref::borrow(Py_None);
+    if (rank >= 0) {
+      const auto from = static_cast<uint32_t>(rank);
+      const FutureState future(unseen.call, FutureMode::kAll, 0, Ref::borrow(unseen.endpoint.get()));
+      error = Ref::steal(exception_of(future, *unseen.call, from, unseen.gather.answer(from)));
+      if (!error) PyErr_Clear();  // it cannot be decoded here
+    }
+    const Ref entry = Ref::steal(PyTuple_Pack(2, unseen.endpoint.get(), error ? error.get() : Py_Ellipsis));
+    if (!entry || PyList_Append(list.get(), entry.get()) != 0) return nullptr;
+  }
+  return list.release();
+}
 }  // namespace
 
 bool add_future_types(PyObject* module) {
   static PyMethodDef future_methods[] = {
-      {"get", fast(future_get), METH_FASTCALL | METH_KEYWORDS, nullptr},
-      {"result", fast(future_get), METH_FASTCALL | METH_KEYWORDS, nullptr},
+      {"get", fast(future_get), METH_FASTCALL | METH_KEYWORDS, kGetDoc},
+      {"result", fast(future_get), METH_FASTCALL | METH_KEYWORDS, kResultDoc},
+      {"_progress", future_progress, METH_NOARGS, nullptr},
       {"_wait", future_wait, METH_O, nullptr},
       {"_poll", future_poll, METH_NOARGS, nullptr},
       {"_ready", future_ready, METH_NOARGS, nullptr},
@@ -692,7 +715,10 @@ bool add_future_types(PyObject* module) {
   static PyType_Spec bridge_spec = {"monarch._core.LoopBridge", sizeof(Boxed<BridgeRef>), 0, Py_TPFLAGS_DEFAULT,
                                     bridge_slots};
   future_base_type = add_type(module, future_spec);
-  static PyMethodDef functions[] = {{"bare_future", bare_future, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef functions[] = {{"bare_future", bare_future, METH_O, nullptr},
+                                    {"wait_for_unseen", wait_for_unseen, METH_O, nullptr},
+                                    {"unseen", unseen, METH_NOARGS, nullptr},
+                                    {nullptr, nullptr, 0, nullptr}};
   return future_base_type != nullptr && add_type(module, bridge_spec) != nullptr &&
          PyModule_AddFunctions(module, functions) == 0;
 }

@@ -16,6 +16,22 @@ namespace {
 // A call with more than this waits for room, as one-way messages do.
 constexpr uint64_t kFloodBytes = 256 * 1024;
 
+// As in python/monarch/_calls/endpoint.py, which type checkers and the documentation read; a test compares.
+constexpr char kCallDoc[] = R"(call($self, /, *args, **kwargs)
+--
+
+Asks every rank; the future gives a ``ValueMesh`` of the answers, of the shape of this mesh.
+
+If ranks raise, the future raises the first error that arrives.)";
+constexpr char kCallOneDoc[] = R"(call_one($self, /, *args, **kwargs)
+--
+
+Asks the only member of a mesh of one, else ``ValueError``; the future gives its answer.)";
+constexpr char kBroadcastDoc[] = R"(broadcast($self, /, *args, **kwargs)
+--
+
+Sends to every rank and wants no answer. An exception there ends that actor.)";
+
 PyTypeObject* mesh_ref_type = nullptr;
 
 struct EndpointState {
@@ -360,9 +376,9 @@ bool add_mesh_types(PyObject* module) {
                                   mesh_slots};
   constexpr int kFast = METH_FASTCALL | METH_KEYWORDS;
   static PyMethodDef endpoint_methods[] = {
-      {"call", fast(endpoint_call), kFast, nullptr},
-      {"call_one", fast(endpoint_call_one), kFast, nullptr},
-      {"broadcast", fast(endpoint_broadcast), kFast, nullptr},
+      {"call", fast(endpoint_call), kFast, kCallDoc},
+      {"call_one", fast(endpoint_call_one), kFast, kCallOneDoc},
+      {"broadcast", fast(endpoint_broadcast), kFast, kBroadcastDoc},
       {"_stream", fast(endpoint_stream), kFast, nullptr},
       {"_set_options", endpoint_set_options, METH_VARARGS, nullptr},
       {"_send", fast(endpoint_send), kFast, nullptr},

@@ -19,6 +19,16 @@ namespace monarch {
 
 namespace {
 
+// As in python/monarch/_ports/port.py, which type checkers and the documentation read; a test compares.
+constexpr char kSendDoc[] = R"(send($self, /, obj)
+--
+
+Sends a value. ``RuntimeError`` on the second one through a port of ``open(once=True)``.)";
+constexpr char kExceptionDoc[] = R"(exception($self, /, e)
+--
+
+Sends an exception: the ``recv`` that meets it raises it, as it is.)";
+
 PyTypeObject* port_base_type = nullptr;
 
 // Answers a call, from any thread. One that nobody kept and that never answered tells its caller so, and so does the end
@@ -169,9 +179,23 @@ PyObject* send(PyObject* self, FrameKind kind, PyObject* value) {
   Py_RETURN_NONE;
 }
 
-PyObject* port_send(PyObject* self, PyObject* value) { return send(self, FrameKind::kReply, value); }
+// The only argument, given by its place or its name. Null with TypeError otherwise.
+PyObject* only_argument(PyObject* const* args, Py_ssize_t count, PyObject* names, const char* method, const char* name) {
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+  if (count + named != 1 || (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) != 0)) {
+    return PyErr_Format(PyExc_TypeError, "Port.%s() takes one argument, %s", method, name);
+  }
+  return args[0];
+}
 
-PyObject* port_exception(PyObject* self, PyObject* exception) {
+PyObject* port_send(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  PyObject* value = only_argument(args, count, names, "send", "obj");
+  return value == nullptr ? nullptr : send(self, FrameKind::kReply, value);
+}
+
+PyObject* port_exception(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  PyObject* exception = only_argument(args, count, names, "exception", "e");
+  if (exception == nullptr) return nullptr;
   if (!PyExceptionInstance_Check(exception)) {
     return PyErr_Format(PyExc_TypeError, "exception() takes an exception, not %R", exception);
   }
@@ -274,8 +298,8 @@ void relay_to_port(PyObject* object, const std::shared_ptr<PendingCall>& call, u
 
 bool add_port_types(PyObject* module) {
   static PyMethodDef port_methods[] = {
-      {"send", port_send, METH_O, nullptr},
-      {"exception", port_exception, METH_O, nullptr},
+      {"send", fast(port_send), METH_FASTCALL | METH_KEYWORDS, kSendDoc},
+      {"exception", fast(port_exception), METH_FASTCALL | METH_KEYWORDS, kExceptionDoc},
       {"_parts", port_parts, METH_NOARGS, nullptr},
       {"_sender", port_sender, METH_NOARGS, nullptr},
       {"_wait_for_room", port_wait_for_room, METH_NOARGS, nullptr},

@@ -49,6 +49,7 @@ struct State {
   Ref lazy;               // (bytes) -> entry of a ValueMesh that is decoded when it is looked at
   Ref actor_error;        // (endpoint, rank, error as decoded) -> exception
   Ref supervision_error;  // (endpoint, rank, text, record or None) -> exception
+  Ref timed_out;          // (endpoint, [ranks that have not answered]) -> TimeoutError
   Ref bind_arguments;     // (endpoint, args, kwargs) -> None, or raises TypeError
   Ref warn_running_loop;  // () -> None
   Ref construct;          // (cell, spawn value, rank) -> bool: is it async? Fills the cell; raises what __init__ raised

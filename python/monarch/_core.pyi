@@ -93,11 +93,11 @@ class Slice:
         """
 
     @staticmethod
-    def new_row_major(sizes: Sequence[SupportsIndex], /) -> Slice:
+    def new_row_major(sizes: Sequence[SupportsIndex]) -> Slice:
         """All numbers from 0, without gaps."""
 
     @staticmethod
-    def from_list(ranks: Sequence[SupportsIndex], /) -> list[Slice]:
+    def from_list(ranks: Sequence[SupportsIndex]) -> list[Slice]:
         """Slices that name these numbers between them."""
 
     @property
@@ -122,7 +122,7 @@ class Slice:
     def coordinates(self, value: SupportsIndex) -> list[int]:
         """The place of a number in each dimension; a number that is not there is a ``ValueError``."""
 
-    def nditem(self, coords: Sequence[SupportsIndex]) -> int:
+    def nditem(self, coordinates: Sequence[SupportsIndex]) -> int:
         """The number at a place; out of range is an ``IndexError``."""
 
     def get(self, index: SupportsIndex) -> int:
@@ -212,6 +212,7 @@ class FutureBase:
     def _outcome(self) -> Any: ...
     def _seconds_left(self) -> float | None: ...
     def _give_up(self) -> None: ...
+    def _progress(self) -> tuple[Any, int, int, bool | None]: ...
 
 class EndpointBase:
     def _stream(self, *args: Any, **kwargs: Any) -> list[Any]: ...

@@ -30,6 +30,7 @@ class Callbacks(NamedTuple):
     lazy: Any
     actor_error: Any
     supervision_error: Any
+    timed_out: Any
     bind_arguments: Any
     warn_running_loop: Any
     construct: Any
@@ -71,6 +72,9 @@ def _started(processes: bool) -> None:
     if processes:
         launch.start_fork_server()
     controllers.offer()
+    from monarch._runtime import log_prefix  # logging
+
+    log_prefix.watch()
 
 
 context.provide_client(instance.client)
@@ -85,6 +89,7 @@ runtime.wire(
             lazy=lambda raw: Lazy(raw, pickle.loads),
             actor_error=outcomes.actor_error,
             supervision_error=outcomes.supervision_error,
+            timed_out=outcomes.timed_out,
             bind_arguments=_bind_arguments,
             warn_running_loop=future.warn_running_loop,
             construct=construct.construct,
@@ -103,5 +108,6 @@ runtime.wire(
         ),
         started=_started,
         ended=context.forget_client,
+        losses=outcomes.losses,
     )
 )

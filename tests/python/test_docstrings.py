@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import monarch
+import monarch.actor
 from monarch import _core
 from monarch.actor import Accumulator, ActorError
 
@@ -133,3 +134,28 @@ def test_the_stub_has_what_the_extension_has():
         members = vars(getattr(_core, name)).items()
         runtime = {name for name, value in members if name[0] != "_" and not isinstance(value, type)}
         assert {name for name in documented_in(node.body) if name[0] != "_"} == runtime
+
+
+def words(text: str | None) -> list[str]:
+    return (text or "").split()
+
+
+@pytest.mark.parametrize(
+    ("cls", "names"),
+    [
+        (monarch.actor.Future, ["get", "result"]),
+        (monarch.actor.Endpoint, ["call", "call_one", "broadcast"]),
+        (monarch.actor.Port, ["send", "exception"]),
+    ],
+)
+def test_what_is_native_says_at_run_time_what_the_documentation_says(cls, names):
+    documented = class_docstrings(cls)
+    for name in names:
+        found = getattr(cls, name)
+        assert words(found.__doc__) == words(documented[name])
+        assert list(inspect.signature(found).parameters)[0] == "self"
+
+
+@pytest.mark.parametrize("name", ["Extent", "Point", "Slice", "Region", "Shape"])
+def test_native_classes_say_what_they_are(name):
+    assert words(getattr(_core, name).__doc__) == words(ast.get_docstring(STUB_CLASSES[name]))

@@ -31,9 +31,10 @@ class Future(_core.FutureBase, Generic[R]):
         def get(self, timeout: float | None = None) -> R:
             """Blocks until the outcome is there, without the GIL; the value, or the exception raised.
 
-            ``timeout`` in seconds: then ``TimeoutError``, and nothing is cancelled or lost; negative, infinite, NaN:
-            ``ValueError``. Ctrl-C interrupts the main thread's wait. Inside a running event loop it works, blocks that
-            loop, and warns (``UserWarning``).
+            ``timeout`` in seconds: then ``TimeoutError``, and nothing is cancelled or lost; its ``endpoint`` and
+            ``missing_ranks`` say whose answers were not there. Negative, infinite, NaN: ``ValueError``. Ctrl-C
+            interrupts the main thread's wait. Inside a running event loop it works, blocks that loop, and warns
+            (``UserWarning``).
             """
 
         def result(self, timeout: float | None = None) -> R:
@@ -41,6 +42,13 @@ class Future(_core.FutureBase, Generic[R]):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Future[R]:
         raise TypeError("Future objects are returned by Monarch operations and cannot be constructed directly.")
+
+    def __repr__(self) -> str:
+        ep, answered, ranks, failed = self._progress()
+        what = "Future" if ep is None else f"Future of {ep}"
+        if failed is None:
+            return f"<{what}: pending, {answered} of {ranks} ranks have answered>" if ranks else f"<{what}: pending>"
+        return f"<{what}: failed>" if failed else f"<{what}: done>"
 
     def __await__(self) -> Generator[Any, None, R]:
         loop = _running_loop()

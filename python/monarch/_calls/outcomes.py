@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+from collections import Counter
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from monarch import _core
 from monarch._calls.packing import Packed
 from monarch._errors.exceptions import ActorError, DeadlineExceeded, SupervisionError, add_note
-from monarch._errors.tracebacks import fill_in_source
+from monarch._errors.tracebacks import fill_in_source, text_of
 
 
 def actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
@@ -99,3 +101,44 @@ def _with_record(error: SupervisionError, failure: FailureRecord | None) -> Supe
         error.host, error.mesh = failure.host or None, failure.mesh or None
         error.coordinates = failure.coordinates if failure.mesh else None
     return error
+
+
+_RANKS_MAX = 16  # more of them are said in words
+
+
+def timed_out(ep: Any, missing: list[int]) -> TimeoutError:
+    """What ``get(timeout)`` raises while these ranks have not answered. Its text is empty, as in the reference."""
+    error: Any = TimeoutError()
+    error.endpoint, error.missing_ranks = str(ep), tuple(missing)
+    ranks = ", ".join(str(rank) for rank in missing[:_RANKS_MAX])
+    if len(missing) > _RANKS_MAX:
+        ranks += f" and {len(missing) - _RANKS_MAX} more"
+    add_note(error, f"{ep} has not been answered by rank{'s' if len(missing) > 1 else ''} {ranks} of {len(ep._mesh)}")
+    return error
+
+
+def losses(waited: bool) -> list[str]:
+    """A line for each endpoint whose calls nobody has looked at, at the end of a script.
+
+    Those that raised, and if their answers have been ``waited`` for those that have not been answered.
+    """
+    unanswered: Counter[str] = Counter()
+    raised: dict[str, list[Any]] = {}
+    for ep, error in _core.unseen():
+        if error is not None:
+            raised.setdefault(str(ep), []).append(error)
+        elif waited:
+            unanswered[str(ep)] += 1
+    lines = [
+        f"the script has ended before {_calls(count)} of {name} {'was' if count == 1 else 'were'} answered"
+        for name, count in unanswered.items()
+    ]
+    for name, errors in raised.items():
+        first = getattr(errors[0], "exception", errors[0])
+        what = "an exception that cannot be decoded" if first is ... else f"{type(first).__name__}: {text_of(first)}"
+        lines.append(f"{_calls(len(errors))} of {name} failed, and nobody has looked at the future: {what}")
+    return lines
+
+
+def _calls(count: int) -> str:
+    return "a call" if count == 1 else f"{count} calls"

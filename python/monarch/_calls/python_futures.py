@@ -39,6 +39,10 @@ class DoneFuture(Future[R]):
         future._done = concurrent.futures.Future()
         return future
 
+    def __repr__(self) -> str:
+        state = "pending" if not self._done.done() else "failed" if self._done.exception() is not None else "done"
+        return f"<Future: {state}>"
+
     def _start_here(self, timeout: float | None) -> None:
         """Called by a get() that finds no outcome: begins the work, if it has not begun."""
 
@@ -231,6 +235,9 @@ class StepFuture(Future[Any]):
     def _result(self) -> Any:
         """The outcome, or raises it; once _advance() has given None."""
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return "<Future that is worked out while somebody waits>"
 
     def get(self, timeout: float | None = None) -> Any:
         _check_timeout(timeout)

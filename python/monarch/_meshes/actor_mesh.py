@@ -14,7 +14,7 @@ from monarch._calls.handles import Handle
 from monarch._checks import check_text
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
 from monarch._meshes.spawning import SpawnInfo, spawner_info
-from monarch._runtime import log_prefix, runtime
+from monarch._runtime import runtime
 from monarch._runtime.context import context
 from monarch._values.geometry import Point, Shape, Slice
 from monarch._values.value_mesh import ValueMesh
@@ -207,6 +207,8 @@ class SetUp(Actor):
 
     @endpoint
     def set_log_level(self, level: int) -> None:
+        from monarch._runtime import log_prefix  # logging
+
         log_prefix.set_level(level)
 
 

@@ -47,7 +47,7 @@ class Port(_core.PortBase, Generic[R]):
         def send(self, obj: R) -> None:
             """Sends a value. ``RuntimeError`` on the second one through a port of ``open(once=True)``."""
 
-        def exception(self, exc: BaseException) -> None:
+        def exception(self, e: BaseException) -> None:
             """Sends an exception: the ``recv`` that meets it raises it, as it is."""
 
     def __reduce__(self) -> Any:

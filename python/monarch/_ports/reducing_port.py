@@ -46,11 +46,11 @@ class ReducingPort(Port[Any]):
         else:
             super().send(obj)
 
-    def exception(self, exc: BaseException) -> None:
+    def exception(self, e: BaseException) -> None:
         batch = self._find_batch()
         if batch:
             batch.flush()
-        super().exception(exc)
+        super().exception(e)
 
     def _find_batch(self) -> Any:
         if self._batch is None:

@@ -13,7 +13,7 @@ from monarch._errors.exceptions import SetupFailed
 from monarch._meshes.instance import ActorInstance
 from monarch._meshes.spawning import SpawnInfo
 from monarch._running import threads
-from monarch._runtime import forks, log_prefix
+from monarch._runtime import forks
 from monarch._values.geometry import Extent, Point
 
 _setup_error: BaseException | None = None
@@ -68,6 +68,18 @@ def _extent(labels: tuple[str, ...], sizes: tuple[int, ...]) -> Extent:
     return extent
 
 
+_prepared = False
+
+
+def _prepare() -> None:
+    """Before the first actor of this process."""
+    global _prepared
+    from monarch._runtime import log_prefix  # logging
+
+    log_prefix.watch()
+    _prepared = True
+
+
 def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     """Makes the instance. Returns whether the actor needs an event loop.
 
@@ -75,7 +87,8 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     """
     cls, args, kwargs, told = value
     info = SpawnInfo(*told)
-    log_prefix.watch()
+    if not _prepared:
+        _prepare()
     if kwargs is None:  # nothing was pickled
         cls, kwargs = _find_class(*cls), {}
     extent = _extent(info.labels, info.sizes)

@@ -29,6 +29,7 @@ else:
     Context = _core.Context
 
 current: ContextVar[Any] = ContextVar("monarch_context")
+in_client: ContextVar[bool] = ContextVar("monarch_in_client", default=False)  # has this thread or task used the client?
 _client: Any = None
 _make_client: Callable[[], Any] | None = None
 
@@ -49,6 +50,8 @@ def client_context() -> Any:
     """The client's own."""
     global _client
     runtime.ensure()
+    if not in_client.get():
+        in_client.set(True)
     if _client is None:
         _core.node_id()  # raises if this process has no client any more
         assert _make_client is not None

@@ -23,6 +23,7 @@ _root: int = 0  # the node of the script; 0: this is it
 
 # How long a script's end waits for its processes before it kills them, in seconds.
 EXIT_GRACE = 0.3
+ANSWER_GRACE = 0.5  # and before that for answers to what it has sent, unless MONARCH_EXIT_GRACE says otherwise
 SHUTDOWN_GRACE = 10.0  # the same for shutdown_context()
 
 # Time limits of the configuration, in seconds, as they are unless somebody configures them.
@@ -49,6 +50,7 @@ class Wired(NamedTuple):
     callbacks: Any  # _wiring.Callbacks: what the core calls
     started: Callable[[bool], None]  # in a script; argument: whether processes are to be started soon
     ended: Callable[[], None]
+    losses: Callable[[bool], list[str]]  # lines about calls that nobody has looked at
 
 
 _wired: Wired | None = None
@@ -157,9 +159,28 @@ def _shutdown() -> None:
     if _core.in_forked_child():
         return  # the script is its parent
     flush_ports(EXIT_GRACE)
+    if not _ended and _wired is not None:
+        _tell_losses(_wired.losses)
     _core.shutdown(EXIT_GRACE, True)
     _tell_of_end()
     _core.forget_hooks()
+
+
+def _tell_losses(losses: Callable[[bool], list[str]]) -> None:
+    """Gives what was sent a short grace, unless the script has failed, and says what is lost."""
+    went_well = getattr(sys, "last_type", None) is None
+    if went_well:
+        _core.wait_for_unseen(exit_grace())
+    for line in losses(went_well):
+        _core.log_line(line)
+
+
+def exit_grace() -> float:
+    """MONARCH_EXIT_GRACE: seconds that a script's end waits for answers that nobody has looked at."""
+    try:
+        return max(0.0, float(os.environ.get("MONARCH_EXIT_GRACE", ANSWER_GRACE)))
+    except ValueError:
+        return ANSWER_GRACE
 
 
 def begin_shutdown(host_timeout: float | None) -> float | None:

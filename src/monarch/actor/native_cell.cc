@@ -7,6 +7,7 @@
 
 #include "monarch/actor/calls.h"
 #include "monarch/base/arch.h"
+#include "monarch/base/host_name.h"
 #include "monarch/base/system.h"
 #include "monarch/wire/error_kind.h"
 

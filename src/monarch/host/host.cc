@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "monarch/base/host_name.h"
 #include "monarch/base/system.h"
 
 namespace monarch {
@@ -14,11 +15,6 @@ namespace {
 constexpr int64_t kReapLimitNs = 500'000'000;
 // How long processes may take to end whose owner is gone.
 constexpr int64_t kOrphanGraceNs = 3'000'000'000;
-
-std::string this_machine() {
-  char name[256] = "";
-  return gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
 
 }  // namespace
 
@@ -76,7 +72,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
     who.mesh = launch.output.mesh;
     who.rank = launch.output.rank;
     who.coordinates = launch.coordinates;
-    who.host = this_machine();
+    who.host = host_name();
     deaths_.add_child(id, owner, std::move(who), launch.tail_lines);
     node_.add_link(link);
     nodes.push_back(id);

@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <vector>
 
 #include "monarch/base/hex.h"
+#include "monarch/base/host_name.h"
 #include "monarch/base/system.h"
 #include "monarch/base/unique_fd.h"
 #include "monarch/host/membership/token_file.h"
@@ -22,11 +22,6 @@ constexpr std::string_view kFormat = "monarch-job-1";
 // The format's name and seven fields, with one blank between two; the last one, the folder, may contain blanks.
 constexpr size_t kFieldCount = 8;
 constexpr size_t kTextSizeMax = 8192;
-
-std::string host_name() {
-  utsname name;
-  return uname(&name) == 0 && name.nodename[0] != '\0' ? name.nodename : "unknown";
-}
 
 template <typename Number>
 bool read_number(std::string_view text, Number* out) {

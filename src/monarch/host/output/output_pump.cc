@@ -17,6 +17,7 @@
 
 #include "monarch/base/bytes.h"
 #include "monarch/base/check.h"
+#include "monarch/base/host_name.h"
 #include "monarch/base/system.h"
 
 namespace monarch {
@@ -45,11 +46,6 @@ constexpr int64_t kShortageRetryNs = 20'000'000;
 
 timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
 
-std::string this_host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
-
 void wait_for_room_of(const LineWriter& writer) {
   pollfd room{writer.fd(), POLLOUT, 0};
   const timespec limit = to_timespec(kRoomLookNs);
@@ -67,7 +63,7 @@ OutputPump::OutputPump(Clock& clock, int out_fd, int err_fd, std::string host_na
       scratch_(kReadBytes) {}
 
 Result<std::unique_ptr<OutputPump>> OutputPump::make(Clock& clock, int out_fd, int err_fd) {
-  std::unique_ptr<OutputPump> pump(new OutputPump(clock, out_fd, err_fd, this_host_name()));
+  std::unique_ptr<OutputPump> pump(new OutputPump(clock, out_fd, err_fd, host_name()));
   if (!pump->wake_ || !pump->ready_ ||
       !sys::make_socket_pair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, pump->sockets_)) {
     return sys::shortage_error("show what workers print");

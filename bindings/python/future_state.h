@@ -1,0 +1,80 @@
+// What a future consists of; future.cc makes the Python type of it.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "future.h"
+#include "monarch/actor/pending_call.h"
+#include "monarch/actor/port.h"
+#include "monarch/mesh/gather.h"
+#include "support.h"
+#include "unseen.h"
+
+namespace monarch {
+
+// What a thread waits for, apart from the future: another thread may look at the outcome and drop the call meanwhile.
+struct Awaited {
+  std::shared_ptr<PendingCall> call;
+  Gather gather;  // of it
+
+  static bool ready(const void* self) { return static_cast<const Awaited*>(self)->gather.is_there(); }
+};
+
+inline Gather::Wants wants_of(FutureMode mode) {
+  switch (mode) {
+    case FutureMode::kPartial:
+      return Gather::Wants::kAnswers;
+    case FutureMode::kArrival:
+      return Gather::Wants::kArrival;
+    case FutureMode::kEnded:
+      return Gather::Wants::kEnd;
+    default:
+      return Gather::Wants::kValues;
+  }
+}
+
+struct FutureState : Unseen {
+  std::shared_ptr<PendingCall> call;  // null once the outcome is there; of a port also while nobody waits
+
+  FutureMode mode;
+  uint32_t arrival;
+  Ref endpoint;
+  Ref outcome;  // once somebody has looked
+  bool failed = false;
+  // Of a port. Who looks joins the line for its messages, and who gives up leaves it: his place would take messages that
+  // others wait for, out of order.
+  std::shared_ptr<PortReceiver> port;
+  int waiting = 0;
+  bool promised = false;  // somebody has been told that it is there: it stays, who else may give up
+
+  FutureState(std::shared_ptr<PendingCall> of, FutureMode how, uint32_t which, Ref by)
+      : call(std::move(of)), mode(how), arrival(which), endpoint(std::move(by)) {}
+
+  FutureState(FutureState&&) = default;
+  ~FutureState();
+
+  bool is_of_port() const { return mode == FutureMode::kPort || mode == FutureMode::kPortRanked; }
+  void begin_waiting() {
+    ++waiting;
+    if (!call && port) call = port->receive();
+  }
+  void give_up() {
+    if (--waiting == 0 && port && !promised) call.reset();
+  }
+  // Of a call of an endpoint, to which somebody may want to be answered.
+  bool is_of_call() const { return mode <= FutureMode::kArrival && endpoint && endpoint.get() != Py_None; }
+  Gather gather() const { return Gather(*call, wants_of(mode), arrival); }  // while there is a call
+  Awaited awaited() const { return {call, gather()}; }
+  bool is_ready() const { return outcome || (call && gather().is_there()); }
+  // The same for who will look at the outcome because of it.
+  bool promise() {
+    const bool joins = !outcome && !call && port;
+    if (joins) begin_waiting();
+    promised = is_ready();
+    if (joins) give_up();
+    return promised;
+  }
+};
+
+}  // namespace monarch

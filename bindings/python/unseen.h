@@ -1,0 +1,52 @@
+// Calls whose outcome nobody has looked at: at its end a script says what is lost with them. All with the GIL.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "monarch/actor/pending_call.h"
+#include "monarch/mesh/gather.h"
+#include "support.h"
+
+namespace monarch {
+
+// Base of what is in the list of futures that nobody has looked at.
+class Unseen {
+ public:
+  Unseen() = default;
+  Unseen(Unseen&&) noexcept {}  // what is moved is not in the list yet
+  Unseen& operator=(Unseen&&) = delete;
+  ~Unseen() { unlink(); }
+
+  void link();
+  void unlink();
+  bool is_linked() const { return linked_; }
+
+ private:
+  friend std::vector<struct UnseenCall> unseen_calls();
+  Unseen* previous_ = nullptr;
+  Unseen* next_ = nullptr;
+  bool linked_ = false;
+};
+
+// What such a future is about, also once it is gone.
+struct UnseenCall {
+  std::shared_ptr<PendingCall> call;
+  Gather gather;  // of it
+  Ref endpoint;
+
+  // The rank whose actor has raised; -1: none has.
+  int64_t raised() const;
+};
+
+// A future has gone that nobody has looked at.
+void note_dropped(UnseenCall dropped);
+
+// All of them: those that are still there, and of those that have gone what may have to be told; of these only the last
+// some thousands.
+std::vector<UnseenCall> unseen_calls();
+
+// Forgets them: the runtime has ended.
+void forget_dropped();
+
+}  // namespace monarch
