@@ -51,7 +51,14 @@ async def setup_torch_elastic_env_async(
     master_port: int | None = None,
     use_ipaddr: AddrType | None = None,
 ) -> None:
-    """As :func:`setup_torch_elastic_env`, to be awaited."""
+    """As :func:`setup_torch_elastic_env`, to be awaited.
+
+    Args:
+        proc_mesh: the ranks.
+        master_addr: where rank 0 is to be reached; none: it finds out.
+        master_port: the port to be named; none: one that is held.
+        use_ipaddr: an address of that kind, not the name of the host.
+    """
     await _start(proc_mesh, master_addr, master_port, use_ipaddr)
 
 
