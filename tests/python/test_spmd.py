@@ -25,7 +25,7 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
-from monarch.spmd import SPMDActor, _ports, setup_torch_elastic_env, setup_torch_elastic_env_async
+from monarch.spmd import SPMDActor, _ports, _scripts, setup_torch_elastic_env, setup_torch_elastic_env_async
 from monarch.testing import local_procs
 from monarch.tools.network import AddrType, get_ipaddr, get_sockaddr
 from monarch.utils import setup_env_for_distributed
@@ -58,6 +58,10 @@ class Process(Actor):
     def hold_ports(self, count: int) -> tuple[list[int], int]:
         """The ports, and how many descriptors are open then."""
         return [_ports.hold_port() for _ in range(count)], len(os.listdir("/proc/self/fd"))
+
+    @endpoint
+    def wait_for_programs(self, seconds: float) -> None:
+        _scripts.WAIT_S = seconds
 
     @endpoint
     def main_program(self) -> tuple[list[str], list[str], int]:
@@ -476,11 +480,14 @@ def test_one_program_at_a_time_in_a_process(pair, tmp_path):
     first = one.spawn("first", SPMDActor).main.call_one("here", 1, [str(PROGRAMS / "wait.py"), str(here), str(go_on)])
     assert here.read_text() == "here"
     second = one.spawn("second", SPMDActor)
+    process = one.spawn("process", Process)
+    process.wait_for_programs.call_one(0.0).get(timeout=LIMIT_S)
     with pytest.raises(ActorError, match=r"cannot run -m this: another program runs in this process \(pid \d+\)"):
         second.main.call_one("here", 1, ["-m", "this"]).get(timeout=LIMIT_S)
+    process.wait_for_programs.call_one(float(LIMIT_S)).get(timeout=LIMIT_S)
+    waiting = second.main.call_one("here", 1, [str(PROGRAMS / "end.py"), "0"])
     go_on.write_text("")
-    assert first.get(timeout=LIMIT_S) is True
-    assert second.main.call_one("here", 1, [str(PROGRAMS / "end.py"), "0"]).get(timeout=LIMIT_S) is True
+    assert waiting.get(timeout=LIMIT_S) is True and first.get(timeout=LIMIT_S) is True
 
 
 def test_no_torch_is_imported(pair, ranks):

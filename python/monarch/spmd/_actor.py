@@ -53,7 +53,7 @@ class SPMDActor(Actor):
         Raises:
             ValueError: ``No script or module specified``.
             TypeError: ``script_args`` is no list, or not one of texts and paths.
-            RuntimeError: the program has ended with an exit status other than 0, or another one runs in this process.
+            RuntimeError: the program has ended with an exit status other than 0, or another one runs here for 10 s.
             Exception: whatever the program raised.
         """
         arguments = _scripts.as_arguments(script_args)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["as_arguments", "run_as_main"]
 
+WAIT_S = 10.0  # where one rank has failed, its caller may start the next program before the other ranks have ended
 _running = threading.Lock()  # sys.argv and __main__ are the process's
 
 
@@ -31,9 +32,10 @@ def as_arguments(script_args: Sequence[str | os.PathLike[str]]) -> list[str]:
 def run_as_main(script_args: list[str]) -> None:
     """Runs what ``python *script_args`` would. Returns if that has ended well.
 
-    Raises what it raised, and ``RuntimeError`` for an exit status other than 0, or while another program runs here.
+    Raises what it raised, and ``RuntimeError`` for an exit status other than 0, or if another program runs here
+    and does not end within ``WAIT_S``.
     """
-    if not _running.acquire(blocking=False):
+    if not _running.acquire(timeout=WAIT_S):
         raise RuntimeError(f"cannot run {_name(script_args)}: another program runs in this process (pid {os.getpid()})")
     try:
         _groups.close_left_over()
