@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from monarch._notices import deprecated
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch.actor import ProcMesh
     from monarch.tools.network import AddrType

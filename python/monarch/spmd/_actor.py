@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from monarch.actor import Actor, current_rank, endpoint
 from monarch.spmd import _elastic, _ports, _scripts
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch.tools.network import AddrType
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import collections
 import socket
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch.tools.network import AddrType
 

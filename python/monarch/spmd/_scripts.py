@@ -6,10 +6,10 @@ import os
 import runpy
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 from monarch.spmd import _groups
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from monarch.actor import ProcMesh
 from monarch.spmd import _elastic
 from monarch.spmd._actor import SPMDActor
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch.actor import Future
     from monarch.tools.network import AddrType
