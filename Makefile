@@ -24,7 +24,7 @@ build:  ## the core and the extension, into build/release and python/monarch
 	@$(COMPILE) build/release -j $(JOBS)
 	@$(VENV_PYTHON) -m compileall -q python/monarch  # workers start without compiling, also where bytecode is not written
 
-demo:  ## the main job: one script trains a model on four worker processes
+demo:  ## the main job: one script trains a model, with a worker process for each core
 	@tools/bootstrap build demo
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) examples/digits.py
