@@ -144,6 +144,6 @@ parity:  ## docs/parity.md, from a run of the Python tests
 	@$(VENV_PYTHON) tools/parity.py build/parity.json
 
 clean:  ## removes what was built; .venv stays
-	rm -rf build dist python/monarch/_core*.so python/monarch/libmonarch.so* python/monarch/bin
+	rm -rf build dist python/monarch/_core*.so python/monarch/libmonarch.so* python/monarch/bin python/monarch/cmake
 	find $(PEOPLE) -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .pytest_cache .mypy_cache .ruff_cache
