@@ -96,6 +96,8 @@ soak:  ## an hour or two, not in CI: sanitizers over many seeds, long fuzzing, a
 	  tests/python/test_unrelated.py tests/python/test_several_hosts.py; done
 	$(call STEP,each system call fails once)
 	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal tests/python/test_shortage_sweeps.py
+	$(call STEP,a wheel in an environment of its own)
+	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q tests/python/test_package.py
 	$(call STEP,ASan and UBSan over 500 seeds)
 	@MONARCH_SIM_SEEDS=500 $(MAKE) --no-print-directory asan LIMIT=3600
 	$(call STEP,TSan)
