@@ -16,7 +16,6 @@ if(CMAKE_CXX_COMPILER)
     #include <concepts>
     #include <coroutine>
     #include <latch>
-    #include <source_location>
     #include <span>
     std::latch one(std::bit_ceil(1u));
     template <std::integral N> std::span<N> all(N* first, N* last) { return {first, last}; }
