@@ -19,7 +19,8 @@ _left_over = False
 def _distributed() -> Any:
     """``torch.distributed``, if somebody has imported it here and it has a default group; else None."""
     module = sys.modules.get("torch.distributed")
-    return module if module is not None and module.is_available() and module.is_initialized() else None
+    is_initialized = getattr(module, "is_initialized", None)  # it may have been imported in part only
+    return module if is_initialized is not None and module.is_available() and is_initialized() else None
 
 
 def close_left_over() -> None:
