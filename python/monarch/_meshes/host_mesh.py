@@ -45,8 +45,8 @@ class Spawned:
 class HostMesh(Mesh):
     """Machines that processes can be spawned on: this one, ``this_host()``, or what ``hosts_from_config`` makes.
 
-    As a context manager, ``with`` or ``async with``, it shuts down at the end, as a :class:`ProcMesh` stops. Equal are the same hosts in the same
-    shape. It may be sent in messages; this machine is this machine there, too.
+    As a context manager, ``with`` or ``async with``, it shuts down at the end, as a :class:`ProcMesh` stops. Equal are
+    the same hosts in the same shape. It may be sent in messages; this machine is this machine there, too.
     """
 
     _NOT_YET = frozenset({"sync_workspace"})

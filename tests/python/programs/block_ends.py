@@ -1,4 +1,4 @@
-"""Leaves a block whose workers are busy: block_ends.py KIND. Says "busy" for each worker, and what is left in the end."""
+"""Leaves a block whose workers are busy: block_ends.py KIND. Says "busy" for each, and how many are left in the end."""
 
 import asyncio
 import contextlib

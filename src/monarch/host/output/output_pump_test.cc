@@ -287,7 +287,7 @@ TEST_F(OutputPumpTest, FoldsLinesOfAMeshUntilTheOptionsChange) {
   put(all[5].out, "before\n");
   set(nodes, {.long_prefix = true, .window_ns = 3'600'000'000'000, .drop = false});
   EXPECT_EQ(screen.now(), "[5] before\n");
-  for (const auto& each : all) put(each.out, "loading the weights\n");
+  for (const auto& each : all) put(each.out, "10%\rloading the weights\n");
   put(all[2].out, "mine alone\n");
   put(all[2].err, "oops\noops\n");
   set(nodes, {});
@@ -344,7 +344,7 @@ TEST_F(OutputPumpTest, WritesLogFilesForTheirOwnerOnly) {
                                  "/user; of the first one: " + path + "\n");
   put(ends.out, "to both\n");
   EXPECT_EQ(screen.lines(1), "[0] to both\n");
-  put(ends.err, "half");
+  put(ends.err, "10%\rhalf");
   ends = {};
   EXPECT_EQ(errors.lines(1), "[0] half\n");
   pump->finish();
