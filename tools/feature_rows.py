@@ -138,7 +138,7 @@ ROWS = [
     Row(91, "jobs", "KubernetesJob", needs=SCHEDULER),
     Row(92, "jobs", "Jobs over SSH, SkyPilot", needs=SCHEDULER),
     Row(93, "jobs", "Batch mode"),
-    Row(94, "spmd", "SPMD programs"),
+    Row(94, "spmd", "SPMD programs", missing="`SPMDJob`, which is one of the jobs"),
     Row(95, "spmd", "A job from a torch store"),
     Row(96, "CLI", "The command `monarch`"),
     Row(97, "jobs", "Running commands on a job's hosts, forwarding ports"),

@@ -360,7 +360,8 @@ PyObject* future_progress(PyObject* self, PyObject*) {
     state = Ref::steal(PyBool_FromLong(future.gather().failed_rank() >= 0));
   }
   PyObject* endpoint = future.endpoint ? future.endpoint.get() : Py_None;
-  return Py_BuildValue("(OIIO)", endpoint, known ? future.call->received() : 0, known ? future.call->size() : 0, state.get());
+  const uint32_t received = known ? future.call->received() : 0;
+  return Py_BuildValue("(OIIO)", endpoint, received, known ? future.call->size() : 0, state.get());
 }
 
 // _wait(timeout): until the outcome is there, without looking at it.

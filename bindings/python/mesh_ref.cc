@@ -57,8 +57,9 @@ void note_one_way(PyObject* self, uint32_t& count) {
   if (count++ != 0 || state().worker) return;
   std::vector<Ref> forgotten;  // what goes may run Python code
   if (told_one_way.size() == kToldMax) {
-    forgotten.assign(std::make_move_iterator(told_one_way.begin()), std::make_move_iterator(told_one_way.begin() + kToldMax / 2));
-    told_one_way.erase(told_one_way.begin(), told_one_way.begin() + kToldMax / 2);
+    const auto middle = told_one_way.begin() + kToldMax / 2;
+    forgotten.assign(std::make_move_iterator(told_one_way.begin()), std::make_move_iterator(middle));
+    told_one_way.erase(told_one_way.begin(), middle);
   }
   told_one_way.push_back(Ref::borrow(self));
 }

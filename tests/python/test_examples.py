@@ -133,6 +133,17 @@ def test_grpo_learns_and_the_same_each_time():
     assert all(later > earlier - 0.02 for earlier, later in zip(rewards, rewards[1:]))
 
 
+@pytest.mark.feature(94)
+def test_ddp_has_the_losses_of_one_process_both_times():
+    pytest.importorskip("torch")
+    done = run("ddp.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    losses = re.findall(r"^rate [\d.]+: loss ([\d.]+), after 60 steps ([\d.]+)$", done.stdout, re.MULTILINE)
+    assert len(losses) == 2 and all(float(last) < float(first) / 4 for first, last in losses)
+    differences = re.findall(r"^largest difference to one process: (\S+)$", done.stdout, re.MULTILINE)
+    assert len(differences) == 2 and all(float(difference) < 1e-4 for difference in differences)
+
+
 @pytest.mark.feature(24, 74)
 def test_the_notebook_gives_the_results_that_are_stored_in_it():
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
