@@ -1,11 +1,15 @@
 """``with procs:`` over busy workers: it says what it waits for, and Ctrl-C ends the wait and the workers."""
 
+import dataclasses
 import signal
 import time
 from pathlib import Path
 
 import pytest
 from script_run import WAYS, Run
+
+from monarch._meshes import block_end
+from monarch._meshes.block_end import ranks_text
 
 PROGRAM = str(Path(__file__).parent / "programs" / "block_ends.py")
 LIMIT = 8  # seconds: less than what a busy worker is waited for
@@ -100,3 +104,20 @@ def test_nobody_waits_for_local_actors_after_the_second_ctrl_c():
     run.done(limit=LIMIT)
     assert said == f"{WAITS}the local actors worker to end; Ctrl-C again ends the wait\n"
     assert (run.status, run.err.count("Traceback (most")) == (-signal.SIGINT, 1)
+
+
+def test_of_many_ranks_the_first_are_named():
+    assert ranks_text([3]) == "rank 3"
+    assert ranks_text([0, 2, 3]) == "ranks 0, 2, 3"
+    assert ranks_text(list(range(20))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more"
+
+
+@pytest.mark.feature(38)
+def test_blocks_around_do_not_wait_either_whatever_the_exception_allows():
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Exception):
+        text: str
+
+    error = Frozen("mine")
+    block_end._hurry(KeyboardInterrupt(), error, None)
+    assert block_end._in_a_hurry(error) and not block_end._in_a_hurry(Frozen("other"))

@@ -21,6 +21,7 @@ _QUIET_AFTER_EXCEPTION = 0.5
 _KILL_LIMIT = 2.0  # seconds: nobody waits longer for what was killed
 
 _RANKS_MAX = 8  # that are named
+_HURRY = "_monarch_in_a_hurry"  # in an exception's dictionary
 
 
 class Ending(Protocol):
@@ -92,11 +93,11 @@ def _hurry(*errors: BaseException | None) -> None:
     """The blocks around, which one of them leaves next, are not to wait either."""
     for error in errors:
         if error is not None:
-            error._monarch_in_a_hurry = True  # type: ignore[attr-defined]
+            error.__dict__[_HURRY] = True  # not setattr: users' exceptions may be frozen
 
 
 def _in_a_hurry(error: BaseException | None) -> bool:
-    return getattr(error, "_monarch_in_a_hurry", False)
+    return error is not None and _HURRY in error.__dict__
 
 
 def _wait_for_kill(of: Ending) -> None:
