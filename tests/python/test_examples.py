@@ -163,16 +163,24 @@ def without_results(cell):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_digits_trains_a_model_and_agrees_with_one_process(workers):
     pytest.importorskip("sklearn")
-    done = run("digits.py", "--workers", str(workers), "--steps", "120")
+    done = run("digits.py", "--workers", str(workers), "--steps", "80")
     assert (done.returncode, done.stderr) == (0, "")
     assert float(re.search(r"^test accuracy (\S+)$", done.stdout, re.MULTILINE)[1]) >= 0.95
     assert float(re.search(r"^largest difference of a loss: (\S+)$", done.stdout, re.MULTILINE)[1]) < 1e-9
-    assert re.findall(r"^step (\d+)/120, loss", done.stdout, re.MULTILINE) == ["30", "60", "90", "120"]
+    assert re.findall(r"^step (\d+)/80, loss", done.stdout, re.MULTILINE) == ["20", "40", "60", "80"]
     table = re.findall(r"^ +(\d+) +(\d+) +(\d+) +[\d.]+ s +[\d.]+ s$", done.stdout, re.MULTILINE)
     assert [int(rank) for rank, _, _ in table] == list(range(workers))
     assert len({pid for _, pid, _ in table}) == workers
-    assert sum(int(samples) for _, _, samples in table) == 120 * 479
+    assert sum(int(samples) for _, _, samples in table) == 80 * 2395
     assert len(re.findall(r"[\d.]+ ms per step", done.stdout)) == 2
+    assert re.search(r"^with workers +[\d.]+ times as fast", done.stdout, re.MULTILINE)
+
+
+def test_digits_has_a_worker_for_each_core_by_default():
+    pytest.importorskip("sklearn")
+    done = run("digits.py", "--steps", "4")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f", {len(os.sched_getaffinity(0))} worker processes\n" in done.stdout
 
 
 def test_the_workers_of_digits_need_numpy_only():
