@@ -674,8 +674,8 @@ PyObject* wait_for_unseen(PyObject*, PyObject* seconds) {
   return list.release();
 }
 
-// unseen() -> [(call, endpoint, exception or None)]: calls that nobody has looked at, each with a number of its own, which an
-// actor has answered with an exception (Ellipsis: one that cannot be decoded), or (None) which have not been answered.
+// unseen() -> [(call, endpoint, exception or None)]: calls that nobody has looked at, each with a number of its own, which
+// an actor has answered with an exception (Ellipsis: one that cannot be decoded), or (None) which have not been answered.
 PyObject* unseen(PyObject*, PyObject*) {
   if (require_runtime() == nullptr) return nullptr;
   Ref list = Ref::steal(PyList_New(0));
