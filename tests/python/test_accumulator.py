@@ -17,6 +17,7 @@ from monarch.actor import (
     ActorError,
     Channel,
     DeadlineExceeded,
+    Endpoint,
     PortReceiver,
     SupervisionError,
     concurrent_endpoint,
@@ -126,7 +127,10 @@ def test_what_cannot_be_sent_raises_at_the_call(gates):
 
 @pytest.mark.feature(33)
 def test_the_identity_is_the_value_of_nobodys_answers():
-    class Nobody:  # a mesh has always a member; an endpoint of somebody else's need not
+    class Nobody(Endpoint):  # a mesh has always a member; an endpoint of somebody else's need not
+        def __init__(self):
+            pass
+
         def stream(self, *args, **kwargs):
             return iter(())
 
