@@ -77,7 +77,7 @@ def open_gate(gates, rank):
     gates.slice(gpus=rank).open.call_one().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(33)
+@pytest.mark.feature(33, "a left fold", "arguments are passed on")
 def test_a_left_fold_with_arguments(gates):
     total = Accumulator(gates.value, 100, operator.add).accumulate(10, by=2)
     assert total.get(timeout=LIMIT) == 100 + 20 + 22
@@ -124,7 +124,7 @@ def test_what_cannot_be_sent_raises_at_the_call(gates):
     assert gates.count.call().get(timeout=LIMIT).values() == [0, 0]
 
 
-@pytest.mark.feature(33)
+@pytest.mark.feature(33, "the identity of nothing")
 def test_the_identity_is_the_value_of_nobodys_answers(gates, monkeypatch):
     nobody = gates.value  # a mesh has always a member; an endpoint of a class of somebody else's need not
     monkeypatch.setattr(nobody, "stream", lambda *args, **kwargs: iter(()), raising=False)

@@ -109,7 +109,7 @@ def test_it_can_be_rebuilt_set_and_pickled():
 # ---- bootstrap_command ----
 
 
-@pytest.mark.feature(50)
+@pytest.mark.feature(50, "an environment for each rank", "None takes a variable out", "nested hosts inherit")
 @ways
 def test_each_process_gets_its_environment(way):
     Run(LOOK + """
@@ -128,7 +128,7 @@ assert values(same.spawn("look", Look).env.call("RANK")) == [["one"], ["one"]]
 """, way=way).ok()  # fmt: skip
 
 
-@pytest.mark.feature(50)
+@pytest.mark.feature(50, "inherit_env")
 @ways
 def test_an_environment_that_inherits_nothing(way):
     Run(LOOK + """
@@ -156,7 +156,7 @@ MARKING = '#!/bin/sh\nexport MARK="marked $1"\nshift\nexec "$@"\n'
 MARKING_PARENT = '#!/bin/sh\nexport MARK="marked $1"\nshift\n"$@"\n'
 
 
-@pytest.mark.feature(50)
+@pytest.mark.feature(50, "another program for each rank")
 @pytest.mark.parametrize("text", [MARKING, MARKING_PARENT], ids=["exec", "child"])
 def test_another_program_for_some(tmp_path, text):
     marking = program(tmp_path, "marking", text)
@@ -271,7 +271,7 @@ def venv(tmp_path_factory):
     return folder
 
 
-@pytest.mark.feature(50)
+@pytest.mark.feature(50, "other interpreters")
 def test_another_interpreter_and_its_packages(tmp_path, venv):
     (tmp_path / "beside_the_script.py").write_text("where = 'beside the script'\n")
     script = tmp_path / "script.py"
@@ -337,7 +337,7 @@ except ValueError as error:
 # ---- proc_bind ----
 
 
-@pytest.mark.feature(49)
+@pytest.mark.feature(49, "to processors")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_processes_are_bound_to_cpus():
     Run(LOOK + """
@@ -351,7 +351,7 @@ assert look.slice(a=0, b=1).nested.call_one("threads_cpus").get() == [second]  #
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(49)
+@pytest.mark.feature(49, "by numactl")
 def test_a_binding_by_numactl(tmp_path):
     # Not on every machine: this one notes what it is told, and runs what follows.
     options = 'while [ "${1#--}" != "$1" ]; do TOLD="$TOLD $1"; shift; done\n'
@@ -380,7 +380,7 @@ assert procs.slice(gpus=0).spawn("look", Look).parent.call_one().get()
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(49)
+@pytest.mark.feature(49, "the length is checked")
 @pytest.mark.parametrize(
     ("kind", "text", "binds"),
     [

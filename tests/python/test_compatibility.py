@@ -82,7 +82,7 @@ def test_concurrent_endpoint_has_a_module_of_its_own():
     assert concurrent_endpoint is monarch.actor.concurrent_endpoint
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "old modules")
 @pytest.mark.parametrize(
     ("module", "names"),
     [
@@ -103,7 +103,7 @@ def test_old_modules_warn_and_lead_to_the_new(module, names):
         assert found.Service is found.ActorMeshRef is ActorMesh
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "a DeprecationWarning")
 def test_the_warning_names_the_line_that_imports(tmp_path):
     script = tmp_path / "old.py"
     script.write_text("import os\nfrom monarch.proc_mesh import proc_mesh\nimport monarch.bootstrap_main\n")
@@ -122,7 +122,7 @@ def test_new_programs_are_not_warned_and_load_nothing_old():
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "the oldest program")
 def test_the_oldest_program_runs():
     run = Run("""
 import asyncio
@@ -147,7 +147,7 @@ asyncio.run(main())
     assert run.err.count("DeprecationWarning") == 3, run.err
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "old ways to make a mesh")
 def test_old_ways_to_make_a_mesh():
     Run("""
 import warnings
@@ -179,7 +179,7 @@ assert local_proc_mesh(gpus=1, hosts=2).sizes == {"hosts": 2, "gpus": 1}
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "meshes that are awaited", "a DeprecationWarning")
 def test_old_ways_to_make_a_mesh_warn_their_caller():
     run = Run("""
 import warnings
@@ -212,7 +212,7 @@ class Numbers(Actor):
         return "an endpoint"
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "streams of values")
 def test_stream_may_be_iterated_as_it_once_was(procs):
     numbers = procs.spawn("numbers", Numbers)
 

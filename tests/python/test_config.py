@@ -17,6 +17,7 @@ from monarch._config import settings
 from monarch._config.keys import ENVIRONMENT_ONLY, KEYS
 from monarch._config.transports import BindSpec, ChannelTransport
 from monarch._runtime import runtime
+from monarch.actor import Actor, endpoint, this_host
 from monarch.config import Encoding, configure, configured, get_global_config, get_runtime_config
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,7 @@ def sample(key):
 # ---- Keys ----
 
 
-@pytest.mark.feature(77, 78)
+@pytest.mark.feature(77, "values and types", 78, "a variable wins over a default")
 @pytest.mark.parametrize("key", SETTABLE)
 def test_a_key_is_set_read_back_and_overruled_by_its_variable(key, monkeypatch):
     value, reads, text, text_reads = sample(key)
@@ -79,7 +80,7 @@ def test_a_key_is_set_read_back_and_overruled_by_its_variable(key, monkeypatch):
     assert (get_global_config()[key], get_runtime_config()[key]) == (text_reads, default)
 
 
-@pytest.mark.feature(77)
+@pytest.mark.feature(77, "values and types")
 def test_the_dictionaries_have_all_keys_and_are_copies():
     for ask in (get_global_config, get_runtime_config):
         assert sorted(ask()) == SETTABLE
@@ -96,13 +97,13 @@ def test_an_environment_only_key_is_refused_and_read(key, monkeypatch):
     assert settings.get(key) == "7s"
 
 
-@pytest.mark.feature(77)
+@pytest.mark.feature(77, "errors")
 @pytest.mark.parametrize("key", ["nope", "remote_alloc_bind_to_inaddr_any", "rdma_cq_busy_poll_window"])
 def test_an_unknown_key_is_refused(key):
     assert error(ValueError, **{key: 1}) == f"invalid configuration key: `{key}`"
 
 
-@pytest.mark.feature(77)
+@pytest.mark.feature(77, "errors")
 @pytest.mark.parametrize(
     ("key", "value", "kind", "inner"),
     [
@@ -134,14 +135,14 @@ def test_none_is_a_value_where_the_table_says_so():
     assert get_runtime_config()["tokio_worker_threads"] is None
 
 
-@pytest.mark.feature(77)
+@pytest.mark.feature(77, "errors")
 def test_nothing_is_set_if_anything_is_wrong():
     error(ValueError, tail_log_lines=5, nope=1)
     error(TypeError, tail_log_lines=5, prefix_with_rank="x")
     assert get_runtime_config()["tail_log_lines"] == 0
 
 
-@pytest.mark.feature(77, 79)
+@pytest.mark.feature(77, 79, "durations")
 @pytest.mark.parametrize(
     ("text", "reads"),
     [
@@ -177,7 +178,7 @@ def test_what_is_for_ever_fits_the_core():
     assert runtime.limit("process_exit_timeout") == 1e9
 
 
-@pytest.mark.feature(77, 79)
+@pytest.mark.feature(77, 79, "texts, members and addresses", "a bind spec is read back")
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -216,7 +217,7 @@ def test_a_transport_of_another_type_is_refused(value):
 # ---- Layers ----
 
 
-@pytest.mark.feature(77)
+@pytest.mark.feature(77, "restored at the end")
 def test_configured_gives_what_is_in_force_and_restores_it(monkeypatch):
     monkeypatch.setenv("HYPERACTOR_MESSAGE_DELIVERY_TIMEOUT", "5s")
     configure(tail_log_lines=5)
@@ -293,7 +294,7 @@ DEFAULTS = ["0", "3s", "unix", "Encoding.Multipart", "100"]
 """
 
 
-@pytest.mark.feature(77, 78)
+@pytest.mark.feature(77, 78, "what is configured reaches children")
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_what_is_configured_reaches_children_and_theirs(way):
     Run(CHILDREN + """
@@ -305,6 +306,25 @@ assert a.ask.call_one().get() == [expected + ["100"], DEFAULTS]
 assert a.ask_child.call_one().get() == [expected + ["7"], DEFAULTS]
 assert get_global_config()["read_log_buffer"] == 100
 """, way=way, env={"HYPERACTOR_CLEANUP_TIMEOUT": "8s"}).ok()  # fmt: skip
+
+
+class Echo(Actor):
+    @endpoint
+    def echo(self, value):
+        return value, get_global_config()["default_encoding"]
+
+
+@pytest.mark.feature(76, "ends of different encodings", "below and above the threshold")
+@pytest.mark.parametrize("there", [Encoding.Bincode, Encoding.Json, Encoding.Multipart])
+def test_ends_of_different_encodings_understand_each_other(there):
+    with configured(default_encoding=there, small_write_threshold=64):
+        procs = this_host().spawn_procs()
+    with procs:
+        echo = procs.spawn("echo", Echo)
+        for here in (Encoding.Bincode, Encoding.Json, Encoding.Multipart):
+            with configured(default_encoding=here, small_write_threshold=256):
+                for value in ({"nested": [1, None]}, *(bytes(size) for size in (0, 63, 64, 255, 256, 100_000))):
+                    assert echo.echo.call_one(value).get(timeout=20) == (value, there)
 
 
 def test_a_child_loads_no_configuration_if_nothing_is_configured():
@@ -384,7 +404,7 @@ input()
     assert run.status == 0 and "__cleanup__ failed" in run.err and "cancelled after 0.05 s (cleanup_timeout)" in run.err
 
 
-@pytest.mark.feature(77, 78)
+@pytest.mark.feature(77, 78, "a variable wins over a default")
 def test_cleanup_timeout_is_taken_from_the_environment():
     Run(HANGING + "assert time_to_stop(Sync) < 2.5", env={"HYPERACTOR_CLEANUP_TIMEOUT": "50ms"}).ok()
 

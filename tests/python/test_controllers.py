@@ -97,7 +97,7 @@ def get(name, cls=Registry, *args, **kwargs):
     return get_or_spawn_controller(name, cls, *args, **kwargs).get(timeout=LIMIT)
 
 
-@pytest.mark.feature(41)
+@pytest.mark.feature(41, "the same from any actor")
 def test_the_first_request_makes_it_and_later_arguments_are_ignored(name):
     before = Registry.made
     controller = get(name, Registry, 5)
@@ -109,7 +109,7 @@ def test_the_first_request_makes_it_and_later_arguments_are_ignored(name):
     assert Registry.made == before + 2
 
 
-@pytest.mark.feature(41)
+@pytest.mark.feature(41, "in the script's process")
 def test_it_lives_in_the_scripts_process_and_is_the_scripts(name, askers):
     pid, _, who, rank = get(name).where.call_one().get(timeout=LIMIT)
     assert pid == os.getpid()
@@ -119,7 +119,7 @@ def test_it_lives_in_the_scripts_process_and_is_the_scripts(name, askers):
     assert (pid, who) == (os.getpid(), f"<root>.<test_controllers.Registry {name} by an actor>")
 
 
-@pytest.mark.feature(41)
+@pytest.mark.feature(41, "concurrent requests")
 def test_concurrent_requests_from_everywhere_get_the_same_one(name, askers):
     before = Registry.made
     asked = [
@@ -149,7 +149,7 @@ def test_concurrent_requests_from_everywhere_get_the_same_one(name, askers):
     assert Registry.made == before + 1
 
 
-@pytest.mark.feature(41)
+@pytest.mark.feature(41, "the same from any actor")
 def test_a_controller_travels(name, askers):
     controller = get(name)
     assert sorted(askers.use.call(controller).get(timeout=LIMIT).values()) == [1, 2]

@@ -59,7 +59,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.feature(38, 60)
+@pytest.mark.feature(38, "nothing is left running", 60)
 @ways
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_ending(way, ending):
@@ -190,7 +190,7 @@ except SupervisionError:
     assert run.out == "ended True\n"
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "a script ends though its workers are busy")
 @ways
 @pytest.mark.parametrize(("busy", "line"), [("spin", "spinning"), ("block", "blocking"), ("wait", "waiting"),
                                             ("await_forever", "awaiting")])  # fmt: skip

@@ -100,7 +100,7 @@ def test_only_the_owner_stops_a_host(reference):
     host.shutdown().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(46)
+@pytest.mark.feature(46, "equal to slices")
 def test_hosts_are_equal_and_hashable():
     host = this_host()
     assert host == this_host() == host.slice() == pickle.loads(pickle.dumps(host))
@@ -135,7 +135,7 @@ class Where(Actor):
         child.stop().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(46, 55)
+@pytest.mark.feature(46, "whose they are", 55)
 def test_where_an_actor_is(procs):
     assert this_proc().host_mesh == this_host()
     assert this_proc().spawn("a", Pid).pid.call_one().get(timeout=LIMIT) == os.getpid()
@@ -155,7 +155,7 @@ class Rank(Actor):
         return rank.rank, dict(rank)
 
 
-@pytest.mark.feature(47)
+@pytest.mark.feature(47, "row by row")
 def test_processes_are_numbered_row_by_row():
     host = this_host().flatten("hosts")
     procs = host.spawn_procs(per_host={"workers": 2, "gpus": 3})
@@ -171,7 +171,16 @@ def test_processes_are_numbered_row_by_row():
 # ---- Everything may be used before it is there ----
 
 
-@pytest.mark.feature(51)
+@pytest.mark.feature(
+    51,
+    "meshes that are not there yet",
+    "calls wait their turn",
+    "initialized",
+    1,
+    "usable at once",
+    61,
+    "not there yet",
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_waits_for_processes_to_start(way, tmp_path):
     gate = tmp_path / "gate"
@@ -232,7 +241,7 @@ def test_meshes_outlive_the_last_reference():
 # ---- Who wants to know of new meshes ----
 
 
-@pytest.mark.feature(56)
+@pytest.mark.feature(56, "for each mesh", "several")
 def test_spawn_callbacks_hear_of_each_mesh():
     seen, thread = [], []
 

@@ -71,7 +71,7 @@ actors.rest.call().get()
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(18)
+@pytest.mark.feature(18, "a held GIL does not stop the runtime", 35, "not on threads of the runtime")
 def test_the_reactor_never_takes_the_gil():
     """Calls, deaths, stops, time-outs and an event loop's completions: all of the control path."""
     Run("""
@@ -106,7 +106,7 @@ assert _core.gil_taken_by_reactor() == 0
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(18)
+@pytest.mark.feature(18, "a held GIL does not stop the runtime")
 def test_the_reactor_answers_while_python_is_busy():
     """A worker that keeps the GIL in C dies when it is told to, and its peers' deaths reach it."""
     run = Run("""

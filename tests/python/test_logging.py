@@ -54,7 +54,7 @@ def per_speaker(text):
 # ---- Who said it ----
 
 
-@pytest.mark.feature(82)
+@pytest.mark.feature(82, "stdout and stderr apart", "the rank")
 @ways
 def test_each_stream_reaches_its_own_with_the_rank(way):
     run = Run(TALKER + """
@@ -196,7 +196,7 @@ ENDS = {
 }
 
 
-@pytest.mark.feature(82)
+@pytest.mark.feature(82, "nothing is lost at the end")
 @ways
 @pytest.mark.parametrize("end", ENDS)
 def test_nothing_is_lost_at_the_end(way, end):
@@ -377,7 +377,7 @@ asyncio.run(main())
     assert sorted(run.out.splitlines()[:-1]) == sorted(expected)
 
 
-@pytest.mark.feature(83)
+@pytest.mark.feature(83, "merged in a window", "changed while it runs", "told when it is switched off")
 @ways
 def test_a_window_folds_lines_and_keeps_who_said_them(way):
     run = Run(TALKER + """
@@ -513,7 +513,7 @@ asyncio.run(main())
 # ---- Kept for later ----
 
 
-@pytest.mark.feature(64, 85)
+@pytest.mark.feature(64, "the tail of stderr", 85, "the tail in a death's report")
 @pytest.mark.parametrize("lines", [0, 2, 5000])
 def test_a_death_tells_the_last_lines_on_stderr(lines):
     run = Run(TALKER + """
@@ -550,7 +550,7 @@ assert text.endswith("\\nThe last that it printed to stderr:\\n  complaint\\n  t
     assert run.err == "[boss/nested] complaint\n[boss/nested] the last\n"
 
 
-@pytest.mark.feature(85)
+@pytest.mark.feature(85, "files")
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_file_capture(way, tmp_path):
     env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
@@ -586,7 +586,7 @@ def test_files_are_not_put_into_somebody_elses_folder(tmp_path):
 # ---- Python's logging ----
 
 
-@pytest.mark.feature(81)
+@pytest.mark.feature(81, "the prefix", "empty lines have none", 37, "in logs")
 def test_records_say_which_actor_made_them():
     run = Run("""
 import logging
@@ -621,7 +621,7 @@ a.alog.call().get()
     ]
 
 
-@pytest.mark.feature(81)
+@pytest.mark.feature(81, 37, "in logs")
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_the_prefix_is_there_whenever_logging_is_imported(way):
     run = Run("""
@@ -646,7 +646,7 @@ logging.warning("the script's own")
     ]
 
 
-@pytest.mark.feature(81)
+@pytest.mark.feature(81, "switchable")
 def test_the_prefix_can_be_switched_off():
     run = Run("""
 class A(Actor):

@@ -3,6 +3,8 @@
 import pytest
 from script_run import WAYS, Run
 
+from monarch.actor import Actor, SupervisionError, endpoint, this_host
+
 ways = pytest.mark.parametrize("way", WAYS)
 
 NESTED = """
@@ -68,7 +70,7 @@ def fails(call, *texts, limit=0.9):
 """
 
 
-@pytest.mark.feature(46, 55)
+@pytest.mark.feature(46, 55, "processes and actors of actors", 21, "within a process")
 @ways
 def test_actors_that_spawn_processes_and_actors(way):
     run = Run(NESTED + """
@@ -86,7 +88,7 @@ assert this_proc().spawn("mine", Leaf, "mine").pid.call_one().get() == os.getpid
     assert {tag: run.out.count(f"cleaned up {tag}\n") for tag in expected} == expected
 
 
-@pytest.mark.feature(21)
+@pytest.mark.feature(21, "to other processes")
 @ways
 def test_calls_between_workers(way):
     Run(NESTED + """
@@ -103,7 +105,7 @@ for _ in range(5):
 """, way=way).ok()  # fmt: skip
 
 
-@pytest.mark.feature(21, 51, 61)
+@pytest.mark.feature(21, 51, 61, "not there yet")
 @ways
 def test_a_handle_to_a_process_that_is_still_starting_can_be_called_by_others(way):
     Run(NESTED + """
@@ -131,7 +133,7 @@ assert nested.slice(gpus=0).pid.call_one().get() != pid
 """, way=way).ok()  # fmt: skip
 
 
-@pytest.mark.feature(55, 69)
+@pytest.mark.feature(55, 69, "what it owned ends")
 @ways
 def test_when_a_worker_dies_its_nested_processes_die(way):
     Run(NESTED + """
@@ -152,7 +154,7 @@ assert leaves.slice(gpus=1).pid.call_one().get()
 """, way=way).ok()  # fmt: skip
 
 
-@pytest.mark.feature(55)
+@pytest.mark.feature(55, "a stop reaches what they own")
 @ways
 def test_a_nested_mesh_is_stopped_by_its_owner_and_with_it(way):
     run = Run(NESTED + """
@@ -189,3 +191,25 @@ class Catcher(Actor):
             return "non-zero code 3" in str(error)
 assert procs.slice(gpus=slice(0, 1)).spawn("catcher", Catcher).kill.call_one(leaves.slice(gpus=1)).get()
 """).ok()  # fmt: skip
+
+
+class Ended(Actor):
+    @endpoint
+    def end(self) -> None:
+        raise SystemExit("enough")
+
+
+class Starter(Actor):
+    @endpoint
+    def start(self) -> Ended:
+        return this_host().spawn_procs({"gpus": 2}).spawn("ended", Ended)
+
+
+@pytest.mark.feature(37, "in errors")
+def test_an_error_tells_the_way_from_the_root(procs):
+    ended = procs.spawn("starter", Starter).slice(gpus=1).start.call_one().get(timeout=20)
+    with pytest.raises(SupervisionError, match="enough") as raised:
+        ended.slice(gpus=1).end.call_one().get(timeout=20)
+    starter, last = (f"<{cls.__module__}.{cls.__qualname__} " for cls in (Starter, Ended))
+    assert f"The actor <root>.{starter}starter{{'gpus': 1/2}}>.{last}ended> and" in str(raised.value)
+    assert "rank {'gpus': 1/2} of 'ended'" in str(raised.value)

@@ -49,7 +49,7 @@ print("in order")
 """  # fmt: skip
 
 
-@pytest.mark.feature(16)
+@pytest.mark.feature(16, "casts, calls and slices in order", "over every transport")
 @pytest.mark.parametrize("way", WAYS)
 def test_each_of_many_senders_keeps_its_order_over_casts_slices_and_calls(way):
     assert Run(SENDERS, way=way).ok(limit=120).out == "in order\n"
@@ -74,7 +74,7 @@ class Gate(Actor):
         self.open.set()
 
 
-@pytest.mark.feature(13)
+@pytest.mark.feature(13, "in order of arrival")
 def test_stream_gives_answers_in_the_order_in_which_they_arrive():
     from monarch.actor import this_host
 
@@ -112,7 +112,7 @@ class Backlog(Actor):
         return self.at_tick
 
 
-@pytest.mark.feature(3)
+@pytest.mark.feature(3, "a backlog does not starve the loop")
 def test_a_backlog_does_not_starve_tasks_of_the_loop(procs):
     actor = procs.slice(gpus=0).spawn("backlog", Backlog)
     actor.report.call_one().get(timeout=LIMIT)
@@ -188,7 +188,7 @@ class Threads(Actor):
             file.write(f"{threading.get_ident()} {self.local.value}")
 
 
-@pytest.mark.feature(17)
+@pytest.mark.feature(17, "constructor, hooks and endpoints")
 def test_hooks_run_on_the_actors_thread_too(procs, tmp_path):
     gone = procs.slice(gpus=1).spawn("gone", Threads, str(tmp_path / "gone"))
     gone.here.call_one().get(timeout=LIMIT)

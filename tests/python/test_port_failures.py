@@ -83,7 +83,7 @@ def sender(procs):
     return procs.slice(gpus=1).spawn("sender", Sender)
 
 
-@pytest.mark.feature(32)
+@pytest.mark.feature(32, "the hook is asked")
 def test_the_hook_of_who_sends_to_a_closed_port_is_asked(sender):
     port, receiver = Channel.open()
     del receiver
@@ -116,7 +116,7 @@ def test_a_port_stays_open_while_a_future_of_it_waits(sender):
     assert "closed" in wait_until_told(sender)[0][0]
 
 
-@pytest.mark.feature(32)
+@pytest.mark.feature(32, "without it the sender fails")
 def test_a_sender_without_a_hook_fails(procs):
     port, receiver = Channel.open()
     del receiver
@@ -138,7 +138,7 @@ def test_a_hook_that_says_no_fails_its_actor(procs):
             sender.texts.call_one().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(32)
+@pytest.mark.feature(32, "return_undeliverable")
 def test_without_return_undeliverable_nobody_is_told(sender):
     port, receiver = Channel.open()
     assert port.return_undeliverable is True

@@ -5,6 +5,8 @@ import re
 import pytest
 from script_run import WAYS, Run
 
+from monarch.actor import Actor, SupervisionError, current_rank, endpoint
+
 ways = pytest.mark.parametrize("way", WAYS)
 
 MORTALS = """
@@ -68,7 +70,9 @@ CAUSES = {
 }
 
 
-@pytest.mark.feature(64, 68)
+@pytest.mark.feature(
+    64, "pending calls", "later calls", "the signal or exit status", 68, "slices without the failed rank"
+)
 @ways
 @pytest.mark.parametrize("how", CAUSES)
 def test_a_death_during_a_call(way, how):
@@ -111,7 +115,7 @@ else:
     ).ok()
 
 
-@pytest.mark.feature(64)
+@pytest.mark.feature(64, "later calls", "the signal or exit status")
 @ways
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV"])
 def test_a_death_between_calls(way, number):
@@ -224,7 +228,7 @@ def fails(call, *texts):
 """
 
 
-@pytest.mark.feature(68, 70)
+@pytest.mark.feature(68, "new actors in the process", 70)
 @ways
 @pytest.mark.parametrize(("how", "text"), [("raise", "ValueError: at birth"), ("exit", "SystemExit: 7")])
 def test_a_constructor_that_fails(way, how, text):
@@ -236,11 +240,50 @@ assert len(procs.spawn("fine", Failing).work.call().get()) == 2
 """, way=way).ok()  # fmt: skip
 
 
-@pytest.mark.feature(70)
+@pytest.mark.feature(70, "each rank for itself")
 def test_a_constructor_that_fails_unseen_is_a_report_for_each_rank():
     run = Run(FAILING + "failing = procs.spawn('failing', Failing, 'raise')\nprocs.stop().get()").done()
     assert run.status == 0
     assert run.err.count("failed: ValueError: at birth") == 2
+
+
+class Picky(Actor):
+    def __init__(self, *refused):
+        self.check(refused)
+
+    def check(self, refused):
+        if (rank := current_rank()["gpus"]) in refused:
+            raise ValueError(f"not as rank {rank}")
+
+    @endpoint
+    def work(self):
+        return 1
+
+    @endpoint
+    def leave(self):
+        raise SystemExit("enough")
+
+
+@pytest.mark.feature(70, "each rank for itself", "the traceback")
+def test_what_a_constructor_raises_comes_for_its_rank_with_the_traceback(procs):
+    both = procs.spawn("picky", Picky, 0, 1)
+    for rank in (0, 1):
+        with pytest.raises(SupervisionError) as raised:
+            both.slice(gpus=rank).work.call_one().get(timeout=20)
+        text = str(raised.value)
+        assert f"rank {{'gpus': {rank}/2}} of 'picky'" in text and f"ValueError: not as rank {rank}" in text
+        assert "in __init__\n      self.check(refused)" in text and "in check\n      raise ValueError" in text
+        assert f"not as rank {1 - rank}" not in text
+
+
+@pytest.mark.feature(68, "other meshes of the process")
+def test_other_actors_of_the_process_of_a_failed_one_go_on(procs):
+    failing, other = procs.spawn("failing", Picky), procs.spawn("other", Picky)
+    assert other.work.call().get(timeout=20).values() == [1, 1]
+    with pytest.raises(SupervisionError, match="enough"):
+        failing.slice(gpus=0).leave.call_one().get(timeout=20)
+    assert other.work.call().get(timeout=20).values() == [1, 1]
+    assert failing.slice(gpus=1).work.call_one().get(timeout=20) == 1
 
 
 @pytest.mark.feature(52)
@@ -260,7 +303,7 @@ print("stopped")
     assert "stopped\n" in run.out
 
 
-@pytest.mark.feature(68)
+@pytest.mark.feature(68, "new actors in the process")
 @pytest.mark.parametrize("leave", ["leave", "async_leave"])
 def test_a_base_exception_ends_the_actor_not_the_process(leave):
     Run(FAILING + f"""
@@ -271,7 +314,7 @@ assert len(procs.spawn("fine", Failing).work.call().get()) == 2
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(63)
+@pytest.mark.feature(63, "of a broadcast")
 def test_a_broadcast_that_raises_ends_the_actor_and_later_calls_say_why():
     Run(FAILING + """
 failing = procs.spawn("failing", Failing)
@@ -280,7 +323,7 @@ fails(lambda: failing.work.call().get(), "KeyError: 'in passing'")
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(63)
+@pytest.mark.feature(63, "a report where nobody looks")
 def test_a_broadcast_that_raises_unseen_is_reported():
     run = Run(FAILING + """
 one = this_host().spawn_procs().spawn("failing", Failing)
@@ -294,7 +337,7 @@ sys.stdin.readline()
     assert run.err.count("failed: KeyError") == 1
 
 
-@pytest.mark.feature(48)
+@pytest.mark.feature(48, "a failure shows in initialized")
 @ways
 def test_a_failed_bootstrap_shows_in_every_use(way):
     run = Run("""
@@ -369,7 +412,7 @@ except SupervisionError:
     run.done()
 
 
-@pytest.mark.feature(48)
+@pytest.mark.feature(48, "sync and async functions")
 @ways
 def test_bootstrap_runs_once_before_any_actor(way):
     Run("""
@@ -484,7 +527,7 @@ def refused(call):
 """
 
 
-@pytest.mark.feature(52, 72)
+@pytest.mark.feature(52, "again: nothing", 72)
 @ways
 def test_stop_of_an_actor_mesh(way):
     run = Run(STOPPING + """
@@ -500,7 +543,7 @@ assert len(procs.spawn("b", A).count.call().get()) == 2
     assert run.out.count("cleaned up after 1 None") == 2
 
 
-@pytest.mark.feature(52, 72)
+@pytest.mark.feature(52, "again: nothing", 72)
 @ways
 def test_stop_of_a_proc_mesh(way):
     run = Run(STOPPING + """
@@ -516,7 +559,7 @@ refused(lambda: procs.slice(gpus=0).spawn("b", A))
     assert run.out.count("cleaned up after 1 None") == 2
 
 
-@pytest.mark.feature(52)
+@pytest.mark.feature(52, "what was sent is handled")
 def test_stop_handles_what_was_sent_before():
     run = Run(STOPPING + """
 a.count.call().get()
@@ -529,7 +572,7 @@ assert list(last.get().values()) == [1002, 1002]
     assert run.out.count("cleaned up after 1002 None") == 2
 
 
-@pytest.mark.feature(52)
+@pytest.mark.feature(52, "context managers")
 def test_context_managers():
     Run(STOPPING + """
 with procs as entered:

@@ -137,7 +137,7 @@ def flat(batches: list) -> dict:
     return {who: [update for batch in batches if batch[0] == who for update in batch[1]] for who, _ in batches}
 
 
-@pytest.mark.feature(34)
+@pytest.mark.feature(34, "the result of a flat fold")
 @pytest.mark.parametrize("seed", range(12))
 def test_the_state_is_that_of_a_flat_fold_in_the_order_of_each_sender(seed):
     chance = random.Random(seed)
@@ -160,7 +160,7 @@ def test_the_state_is_that_of_a_flat_fold_in_the_order_of_each_sender(seed):
     assert messages == count if size <= 1 else messages <= count
 
 
-@pytest.mark.feature(34)
+@pytest.mark.feature(34, "combined on the way")
 def test_a_reducer_runs_where_the_senders_are_and_fewer_messages_arrive():
     def add(a, b):
         return a[0] + b[0], a[1] | b[1] | {os.getpid()}

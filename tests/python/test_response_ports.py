@@ -179,7 +179,7 @@ def test_all_adverbs_take_what_comes_through_the_port(procs):
         mesh.ping.call().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(6)
+@pytest.mark.feature(6, "answers later, out of order, from another thread")
 def test_answers_come_later_out_of_order_from_another_thread(answerer):
     futures = [answerer.keep.call_one(i) for i in range(5)]
     assert answerer.ping.call_one().get(timeout=LIMIT) == "alive"
@@ -212,7 +212,7 @@ def test_an_exception_arrives_unwrapped(answerer, error):
     assert answerer.ping.call_one().get(timeout=LIMIT) == "alive"
 
 
-@pytest.mark.feature(6, 63)
+@pytest.mark.feature(6, "an exception that escapes ends the actor", 63, "past a response port")
 @pytest.mark.parametrize("kind, method", [("answerer", "die"), ("async_answerer", "die"),
                                           ("async_answerer", "die_concurrently")])  # fmt: skip
 def test_an_exception_that_escapes_kills_the_actor(kind, method, request):
@@ -370,7 +370,7 @@ def take(receiver, count):
     return [receiver.recv().get(timeout=LIMIT) for _ in range(count)]
 
 
-@pytest.mark.feature(15)
+@pytest.mark.feature(15, "answers come to the port")
 def test_all_answer_to_the_port_with_their_ranks(workers):
     port, receiver = Channel.open_ranked()
     assert send(workers.double, (3,), {"by": 5}, port=port) is None
@@ -389,7 +389,7 @@ def test_a_ranked_view_of_a_plain_port(workers):
     assert sorted(take(receiver.ranked(), 2)) == [(0, 2), (1, 2)]
 
 
-@pytest.mark.feature(15)
+@pytest.mark.feature(15, "answers come to the port")
 def test_one_is_chosen_and_tells_its_rank(workers):
     port, receiver = Channel.open_ranked()
     for x in range(40):
@@ -408,14 +408,14 @@ def test_without_a_port_nobody_answers(workers):
     assert all("silent" in seen for seen in workers.numbers.call().get(timeout=LIMIT).values())
 
 
-@pytest.mark.feature(15)
+@pytest.mark.feature(15, "a wrong selection is refused")
 @pytest.mark.parametrize("selection", ["x", "", None])
 def test_another_selection_is_refused(workers, selection):
     with pytest.raises(ValueError, match=f"Invalid selection: {selection}"):
         send(workers.double, (1,), {}, selection=selection)
 
 
-@pytest.mark.feature(15)
+@pytest.mark.feature(15, 8, "nothing is sent")
 def test_wrong_arguments_raise_here_and_nothing_is_sent(workers):
     port, receiver = Channel.open()
     for ep, args, kwargs in [

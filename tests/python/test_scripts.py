@@ -73,7 +73,7 @@ def test_inside_pytest(tmp_path):
     assert "1 passed" in run.out
 
 
-@pytest.mark.feature(24, 35)
+@pytest.mark.feature(24, "on every thread", 35, "in any thread of the program")
 @ways
 def test_first_use_in_another_thread_and_ctrl_c_in_the_main_one(way):
     run = Run("""

@@ -85,7 +85,7 @@ asyncio.run(main())
     assert run.out == "[True, True] None True\n"
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "nothing without a client")
 def test_without_a_client_nothing_changes():
     run = Run(
         ACTORS
@@ -119,7 +119,7 @@ print(shutdown_context({timeout}).get(timeout=0))  # there is no client any more
     assert run.out == "host_timeout must be finite, non-negative and less than 2**64 seconds\n2\nNone\n"
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "again: nothing")
 def test_later_calls_are_finished_at_once_even_while_the_first_runs():
     run = Run(
         ACTORS
@@ -139,7 +139,7 @@ print(first.get(timeout=10))
     assert run.out == "not yet ''\nNone\n"
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "host_timeout holds")
 @pytest.mark.parametrize("timeout, least, most", [(0, 0, 1.5), (1, 0.9, 3)])
 def test_host_timeout_bounds_how_long_processes_may_take(timeout, least, most):
     run = Run(
@@ -158,7 +158,7 @@ print([gone(pid) for pid in pids])
     assert run.out == "[True, True]\n"
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "host_timeout holds")
 def test_clean_up_runs_within_the_host_timeout():
     run = Run("""
 class Last(Actor):
@@ -247,7 +247,7 @@ os._exit(0)  # a local actor is blocked for good
     assert (run.status, run.out) == (0, "done\n"), run.err
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "nothing is left running")
 @ways
 def test_a_script_that_forgets_it_ends_fast_and_leaves_nothing(way):
     run = Run(ACTORS + """

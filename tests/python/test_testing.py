@@ -104,7 +104,7 @@ def places(request, procs):
 # ---- patch_actor ----
 
 
-@pytest.mark.feature(119)
+@pytest.mark.feature(119, "patch_actor")
 def test_a_patch_spawns_the_mock_with_the_same_arguments_while_it_lasts(places):
     before = places.spawn("before", Real, 1)
     with patch_actor(Real, Mock):
@@ -117,7 +117,7 @@ def test_a_patch_spawns_the_mock_with_the_same_arguments_while_it_lasts(places):
     assert who(places, 1) == "real 1"
 
 
-@pytest.mark.feature(119)
+@pytest.mark.feature(119, "patch_actor")
 def test_patches_nest_and_the_innermost_counts():
     with local_procs({"gpus": 1}) as procs:
         with patch_actor(Real, Mock):
@@ -287,7 +287,7 @@ def test_local_actors_live_here_each_with_a_rank_and_a_thread():
     assert local_procs() != local_procs() and procs == procs.slice(gpus=slice(0, 3))
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "old ways to make a mesh")
 def test_the_old_local_proc_mesh_is_in_this_process():
     with pytest.warns(DeprecationWarning, match="local_procs"):
         procs = local_proc_mesh(gpus=2)

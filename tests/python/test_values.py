@@ -44,7 +44,7 @@ def echo(procs):
     return procs.slice(gpus=0).spawn("echo", Echo)
 
 
-@pytest.mark.feature(76)
+@pytest.mark.feature(76, "below and above the threshold")
 @pytest.mark.parametrize("size", [0, 10, 100_000, 3_000_000])
 def test_memory_arrives_as_it_was_sent(echo, size):
     data = bytes(range(256)) * (size // 256)
@@ -64,7 +64,7 @@ def test_a_memoryview_keeps_format_and_shape(echo):
     assert echo.echo.call_one(every_other).get(timeout=LIMIT).tobytes() == b"ace"
 
 
-@pytest.mark.feature(71)
+@pytest.mark.feature(71, "ActorError where it arrives")
 @pytest.mark.parametrize("cls", [Echo, Sync])
 def test_an_argument_that_does_not_unpickle_is_an_error_of_the_call_and_the_actor_lives(procs, cls):
     actor = procs.slice(gpus=1).spawn("receiver", cls)
@@ -119,7 +119,7 @@ except SupervisionError as error:
 """  # fmt: skip
 
 
-@pytest.mark.feature(74)
+@pytest.mark.feature(74, "classes, lambdas, closures", "tracebacks show the source")
 def test_code_of_main_travels_by_value_and_tracebacks_show_its_source():
     done = Run(CODE_BY_VALUE).ok()
     assert (done.out, done.err) == ("[40, 40]\nTrue True\nTrue\n", "")
