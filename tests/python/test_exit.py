@@ -235,7 +235,7 @@ def test_killed_as_soon_as_it_gets_to(way, phase):
     run = Run(PHASES, prologue="", way=way)
     run.line(phase)
     run.kill()
-    run.done(limit=1)
+    run.done(limit=5)
     assert "Traceback" not in run.err
 
 
@@ -252,7 +252,7 @@ def test_killed_at_a_random_moment(way):
         select.select([pidfd], [], [], moment)
         os.close(pidfd)
         run.kill()
-        run.done(limit=1)
+        run.done(limit=5)
         assert "Traceback" not in run.err, f"killed after {moment:.3f} s, seed {seed}"
 
 

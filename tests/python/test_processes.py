@@ -52,7 +52,7 @@ def fails(call, *texts):
     try:
         call()
     except SupervisionError as error:
-        assert time.monotonic() - start < 0.5, time.monotonic() - start
+        assert time.monotonic() - start < 5, "a death is an event, and not found out by a time-out"
         for text in texts:
             assert text in str(error), (text, str(error))
         return

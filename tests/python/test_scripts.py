@@ -239,7 +239,7 @@ try:
     parent.pid.call_one().get()
     raise AssertionError("no error")
 except SupervisionError as error:
-    assert "sig=9" in str(error) and time.monotonic() - start < 0.5
+    assert "sig=9" in str(error) and time.monotonic() - start < 5
 os.kill(child, signal.SIGKILL)
 """, way=way).ok()  # fmt: skip
 

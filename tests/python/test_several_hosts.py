@@ -457,7 +457,7 @@ for _ in range(5):
     start = time.monotonic()
     procs.stop().get()
     times.append(time.monotonic() - start)
-assert min(times) < 0.9, times  # they need not wait to see whether more comes
+assert sum(times) < 5, times  # none waits for a second to see whether more comes
 hosts.shutdown().get()
 """, way=way).ok()  # fmt: skip
     assert run.out.count("counted 2000\n") == 20, run.out
@@ -505,7 +505,7 @@ for call in calls:
     error = call.exception(timeout=10)
     assert isinstance(error, SupervisionError) and why in str(error), error
 assert why in other.ask.call_one(lost).get() and why in other.ask.call_one(theirs).get()
-assert time.monotonic() - start < 1, time.monotonic() - start
+assert time.monotonic() - start < 5  # not found out by a time-out
 for pidfd in pidfds:
     assert select.select([pidfd], [], [], 5)[0]
 assert len(healthy.pid.call().get().values()) == 2
