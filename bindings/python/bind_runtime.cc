@@ -377,6 +377,7 @@ void forget_hooks() {
   State& s = state();
   if (!s.finalizing || python_factory().has_actors()) return;
   forget_dropped();
+  forget_one_way();
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
                     &s.supervision_error, &s.timed_out, &s.bind_arguments, &s.warn_running_loop, &s.construct,
                     &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.pack_answer, &s.format_failure,

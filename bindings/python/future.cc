@@ -15,6 +15,7 @@
 #include "deadline.h"
 #include "future_state.h"
 #include "gil.h"
+#include "mesh_ref.h"
 #include "monarch/actor/calls.h"
 #include "monarch/actor/port.h"
 #include "monarch/base/forked.h"
@@ -643,15 +644,27 @@ PyObject* bare_future(PyObject*, PyObject* type) {
   return box<FutureState>(reinterpret_cast<PyTypeObject*>(type), FutureState(nullptr, FutureMode::kNothing, 0, Ref()));
 }
 
-// wait_for_unseen(seconds): until those calls have an outcome that nobody has looked at.
+// wait_for_unseen(seconds) -> [(endpoint, messages)]: until those calls have an outcome that nobody has looked at, and
+// one-way messages have been handled; gives those that have not.
 PyObject* wait_for_unseen(PyObject*, PyObject* seconds) {
   int64_t deadline_ns;
   if (require_runtime() == nullptr || !deadline_of(seconds, &deadline_ns)) return nullptr;
+  const auto is_there = [deadline_ns](const Awaited& awaited) {
+    return awaited.gather.is_there() ? 1 : wait_for(&Awaited::ready, &awaited, deadline_ns, awaited.call.get());
+  };
+  const std::vector<ToldOneWay> told = ask_about_one_way();
   for (const UnseenCall& unseen : unseen_calls()) {
-    const Awaited awaited{unseen.call, unseen.gather};
-    if (!unseen.gather.is_there() && wait_for(&Awaited::ready, &awaited, deadline_ns, awaited.call.get()) < 0) return nullptr;
+    if (is_there({unseen.call, unseen.gather}) < 0) return nullptr;
   }
-  Py_RETURN_NONE;
+  Ref list = Ref::steal(PyList_New(0));
+  for (const ToldOneWay& one : told) {
+    const int there = list ? is_there({one.refusals, Gather(*one.refusals, Gather::Wants::kEnd)}) : -1;
+    if (there < 0) return nullptr;
+    if (there == 1) continue;
+    const Ref entry = Ref::steal(Py_BuildValue("(OI)", one.endpoint.get(), one.messages));
+    if (!entry || PyList_Append(list.get(), entry.get()) != 0) return nullptr;
+  }
+  return list.release();
 }
 
 // unseen() -> [(endpoint, exception or None)]: calls that nobody has looked at, which an actor has answered with an

@@ -1,6 +1,9 @@
 #include "mesh_ref.h"
 
+#include <iterator>
+#include <limits>
 #include <new>
+#include <vector>
 
 #include "codec.h"
 #include "deadline.h"
@@ -43,7 +46,22 @@ struct EndpointState {
   uint8_t flags = 0;    // of every frame: kFlagPort
   double deadline_s = 0;  // 0: none but that of the code that calls
   bool partial = false;   // call() gives failures beside values
+  uint32_t oneways = 0;   // one-way messages that have been sent through it
 };
+
+// The endpoints that one-way messages were sent through, the last thousand or so of them.
+std::vector<Ref> told_one_way;
+constexpr size_t kToldMax = 2048;
+
+void note_one_way(PyObject* self, uint32_t& count) {
+  if (count++ != 0 || state().worker) return;
+  std::vector<Ref> forgotten;  // what goes may run Python code
+  if (told_one_way.size() == kToldMax) {
+    forgotten.assign(std::make_move_iterator(told_one_way.begin()), std::make_move_iterator(told_one_way.begin() + kToldMax / 2));
+    told_one_way.erase(told_one_way.begin(), told_one_way.begin() + kToldMax / 2);
+  }
+  told_one_way.push_back(Ref::borrow(self));
+}
 
 EndpointState& endpoint_of(PyObject* self) { return unbox<EndpointState>(self); }
 View& view_of(PyObject* self) { return unbox<View>(self); }
@@ -249,6 +267,7 @@ PyObject* endpoint_call(PyObject* self, PyObject* const* args, Py_ssize_t count,
 
 PyObject* endpoint_broadcast(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   if (!start_call(self, args, count, names, nullptr)) return nullptr;
+  note_one_way(self, endpoint_of(self).oneways);
   Py_RETURN_NONE;
 }
 
@@ -349,6 +368,27 @@ class PythonSleep final : public RoomSleep {
   PyObject* const receiver_;
 };
 }  // namespace
+
+std::vector<ToldOneWay> ask_about_one_way() {
+  std::vector<ToldOneWay> asked;
+  for (const Ref& endpoint : told_one_way) {
+    const EndpointState& of = endpoint_of(endpoint.get());
+    const View& mesh = view_of(of.mesh.get());
+    auto call = mesh.new_call();
+    Outgoing outgoing{FrameHeader{}, {}, {}};
+    outgoing.header.kind = FrameKind::kRequest;
+    outgoing.header.method = std::numeric_limits<uint32_t>::max();
+    outgoing.header.sender = current_sender();
+    mesh.cast(state().runtime->node(), outgoing, call);
+    asked.push_back({std::move(call), Ref::borrow(endpoint.get()), of.oneways});
+  }
+  return asked;
+}
+
+void forget_one_way() {
+  std::vector<Ref> forgotten;
+  forgotten.swap(told_one_way);
+}
 
 bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns) {
   PythonSleep sleep(receiver);

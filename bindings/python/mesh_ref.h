@@ -17,6 +17,16 @@ bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* re
 // SupervisionError is set.
 bool check_size(ProcessRuntime& runtime, const class Encoded& encoded);
 
+// At the end of a script: whether the actors that it has sent one-way messages have handled them. A request that nobody
+// serves is refused after all that was sent before it.
+struct ToldOneWay {
+  std::shared_ptr<PendingCall> refusals;
+  Ref endpoint;
+  uint32_t messages;  // that were sent through it
+};
+std::vector<ToldOneWay> ask_about_one_way();
+void forget_one_way();
+
 bool add_mesh_types(PyObject* module);
 
 }  // namespace monarch

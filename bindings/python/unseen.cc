@@ -66,7 +66,7 @@ std::vector<UnseenCall> unseen_calls() {
   for (const UnseenCall& call : dropped_calls) found.push_back({call.call, call.gather, Ref::borrow(call.endpoint.get())});
   for (Unseen* unseen = first; unseen != nullptr; unseen = unseen->next_) {
     const auto& future = static_cast<const FutureState&>(*unseen);
-    if (future.call && future.is_of_call()) found.push_back(about(future));
+    if (future.call && future.is_of_call() && future.waiting == 0) found.push_back(about(future));
   }
   return found;
 }

@@ -42,7 +42,7 @@ struct UnseenCall {
 // A future has gone that nobody has looked at.
 void note_dropped(UnseenCall dropped);
 
-// All of them: those that are still there, and of those that have gone what may have to be told; of these only the last
+// All of them: those that are still there and that nobody waits for, and of those that have gone what may have to be told; of these only the last
 // some thousands.
 std::vector<UnseenCall> unseen_calls();
 

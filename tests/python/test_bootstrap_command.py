@@ -247,12 +247,25 @@ rejected(TypeError, "must be a BootstrapCommand", bootstrap_command="python")
 rejected(TypeError, "must be a BootstrapCommand", bootstrap_command=lambda point: ["python"])
 rejected(ZeroDivisionError, "", bootstrap_command=lambda point: 1 // point.rank)
 bad = default_bootstrap_cmd()
-rejected(TypeError, "env['N'] of a BootstrapCommand must be a str, but is 3", bootstrap_command=bad.with_env({"N": 3}))
-rejected(ValueError, "env['N'] of a BootstrapCommand contains a NUL", bootstrap_command=bad.with_env({"N": chr(0)}))
-rejected(ValueError, "not a name of an environment variable: 'N='", bootstrap_command=bad.with_env({"N=": "1"}))
+def refused(kind, text, make):
+    try:
+        make()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(text)
+refused(TypeError, "env['N'] of a BootstrapCommand must be a str, but is 3", lambda: bad.with_env({"N": 3}))
+refused(TypeError, "the name of a variable in env of a BootstrapCommand", lambda: bad.with_env({b"N": "3"}))
+refused(TypeError, "with_env takes a mapping", lambda: bad.with_env(None))
+refused(ValueError, "env['N'] of a BootstrapCommand contains a NUL", lambda: bad.with_env({"N": chr(0)}))
+refused(ValueError, "not a name of an environment variable: 'N='", lambda: bad.with_env({"N=": "1"}))
+refused(ValueError, "needs a program", lambda: type(bad)("", None, [], {}))
+refused(TypeError, "args of a BootstrapCommand must be a sequence", lambda: type(bad)("p", None, "args", {}))
 bad.args.append(None)
 rejected(TypeError, "of a BootstrapCommand must be a str, but is None", bootstrap_command=bad)
-rejected(ValueError, "needs a program", bootstrap_command=type(bad)("", None, [], {}))
+bad.args.pop()
+bad.program = ""
+rejected(ValueError, "needs a program", bootstrap_command=bad)
 from monarch._src.actor.proc_mesh import get_active_proc_meshes
 assert get_active_proc_meshes() == []
 """).ok()  # fmt: skip

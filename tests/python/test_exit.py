@@ -114,7 +114,7 @@ except KeyboardInterrupt:
     run.line("waiting")
     run.interrupt()
     assert run.line("answers") == "2"
-    run.ok()
+    run.ok(lost="worker.wait")
 
 
 def test_ctrl_c_twice_during_the_exit():
@@ -198,7 +198,7 @@ def test_a_busy_worker_does_not_hold_up_the_end(way, busy, line):
     run = Run(WORKERS + f"f = workers.{busy}.call()\nsys.stdin.readline()\n", way=way)
     run.line(line)
     run.tell("\n")
-    run.ok(limit=3)
+    run.ok(limit=3, lost=f"worker.{busy}")
 
 
 PHASES = (
@@ -330,7 +330,7 @@ procs = this_host().spawn_procs()
 actor = procs.spawn("a", A)
 actor.f.call_one().get()
 future = actor.forever.call_one()
-""").ok()  # fmt: skip
+""").ok(lost="a.forever")  # fmt: skip
     assert run.out == "True\n" * 4
 
 

@@ -55,7 +55,7 @@ waiter = threading.Thread(target=lambda: actors.rest.call().get(), daemon=True)
 waiter.start()
 others.nap.call()
 check()
-""", way=way).ok()  # fmt: skip
+""", way=way).ok(lost="b.nap")  # fmt: skip
 
 
 def test_a_script_that_waits_in_its_main_thread_burns_next_to_nothing():
@@ -128,4 +128,4 @@ assert actors.slice(gpus=1).f.call_one().get(timeout=5) == 1
 """)  # fmt: skip
     run.line("holding")
     run.tell("\n")
-    run.ok(limit=3)
+    run.ok(limit=3, lost="a.hold_the_gil")

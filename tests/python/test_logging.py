@@ -642,7 +642,7 @@ logging.warning("the script's own")
     assert run.err.splitlines() == [
         "WARNING:root:[actor=<root>.<__main__.A local>] late",
         "[procs] WARNING:root:[actor=<root>.<__main__.A a>] late",
-        "WARNING:root:the script's own",
+        "WARNING:root:[actor=<root>] the script's own",
     ]
 
 

@@ -190,7 +190,7 @@ for _ in range(3):
     assert len(actors.f.call().get()) == 2
     assert len(procs.spawn("b", A).f.call().get()) == 2
 assert len(this_host().spawn_procs().spawn("b", A).f.call().get()) == 1
-""", way=way).ok()  # fmt: skip
+""", way=way).ok(lost="waiting.wait")  # fmt: skip
 
 
 @ways
@@ -200,7 +200,7 @@ def test_fork_in_an_actor(way, use_monarch):
 for _ in range(3):
     assert list(actors.fork.call({use_monarch}).get().values()) == [7, 7]
     assert len(actors.f.call().get()) == 2
-""", way=way).ok()  # fmt: skip
+""", way=way).ok(lost="waiting.wait")  # fmt: skip
 
 
 def test_a_forked_child_that_ends_normally_disturbs_nobody():
@@ -211,7 +211,7 @@ if os.fork() == 0:
 os.wait()
 assert len(actors.f.call().get()) == 2
 print("parent", flush=True)
-""").ok()  # fmt: skip
+""").ok(lost="waiting.wait")  # fmt: skip
     assert run.out == "child\nparent\n"
 
 
@@ -250,7 +250,7 @@ for _ in range(20):
     assert subprocess.run(["true"]).returncode == 0
     assert subprocess.run(["sh", "-c", "exit 3"]).returncode == 3
 assert len(actors.f.call().get()) == 2
-""").ok()  # fmt: skip
+""").ok(lost="waiting.wait")  # fmt: skip
 
 
 def test_what_an_actor_starts_can_be_terminated():

@@ -204,7 +204,7 @@ def test_a_mock_may_wrap_the_real_thing(places):
 
 @pytest.mark.feature(119)
 def test_wrong_patches_say_what_is_wrong(places):
-    for original, mock, text in ((Real, int, "Mock is <class 'int'>"), ("Real", Mock, "Original is 'Real'")):
+    for original, mock, text in ((Real, int, "mock is <class 'int'>"), ("Real", Mock, "original is 'Real'")):
         with pytest.raises(TypeError, match=f"two actor classes, but {text}"):
             patch_actor(original, mock)
     with patch_actor(Real, Parent), pytest.raises(TypeError):

@@ -4,9 +4,11 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_docs import PAGES, blocks_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "typing"
@@ -44,6 +46,34 @@ def test_a_type_checker_finds_what_is_wrong_and_only_that(path, found):
     marks = expected(path)
     assert bool(marks) == path.name.startswith("reject_")
     assert {place: codes for place, codes in found.items() if place[0] == path.name} == marks
+
+
+def programs_of_the_documentation() -> Iterator[tuple[str, str]]:
+    """(name, text) of each Python block, with those that continue it."""
+    for page in PAGES:
+        program, start = "", 0
+        for block in [*blocks_of(page.read_text()), None]:
+            if block is not None and (block.language != "python" or block.marker.startswith(("part of", "not run"))):
+                continue
+            if block is not None and block.marker.startswith("continues"):
+                program += block.text
+                continue
+            if program:
+                yield f"{page.stem.replace('-', '_')}_{start}.py", program
+            if block is not None:
+                program, start = block.text, block.line
+
+
+def test_type_checkers_accept_the_programs_of_the_documentation(tmp_path):
+    for name, text in programs_of_the_documentation():
+        (tmp_path / name).write_text(text)
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", "--check-untyped-defs", "--config-file=", "--ignore-missing-imports",
+         "--scripts-are-modules", f"--cache-dir={tmp_path / 'cache'}", "--follow-imports=silent",
+         *sorted(map(str, tmp_path.glob("*.py")))],
+        env={"MYPYPATH": str(ROOT / "python"), "PATH": ""}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_endpoints_can_be_named_in_annotations_at_run_time():

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterator
+from typing import Any
 
 from typing_extensions import assert_type
 
@@ -187,3 +188,18 @@ def patched(x: int) -> str:
 
 
 assert_type(patched(1), str)
+
+
+class Ranked(Actor):
+    def __init__(self) -> None:
+        self.rank = current_rank().rank
+
+    @endpoint
+    def get(self) -> int:
+        return self.rank
+
+
+assert_type(procs.spawn("ranked", Ranked).get.call_one(), Future[int])
+any_port, any_receiver = Channel.open()
+any_port.send("text")
+assert_type(any_receiver.recv().get(), Any)

@@ -26,7 +26,7 @@ class Accumulator(Generic[P, R, A]):
     """
 
     def __init__(self, endpoint: Endpoint[P, R], identity: A, combine: Callable[[A, R], A]) -> None:
-        if not isinstance(endpoint, Endpoint):
+        if not callable(getattr(endpoint, "stream", None)):
             raise TypeError(f"Accumulator folds the answers of an endpoint of a mesh (mesh.loss), not of {endpoint!r}")
         if not callable(combine):
             raise TypeError(f"combine is called as combine(state, answer), but is {combine!r}")

@@ -28,6 +28,22 @@ __all__ = ["Endpoint", "as_endpoint", "send"]
 PORT_FLAG = 128  # wire/frame.h, kFlagPort
 
 
+class _MethodSignature:
+    """``inspect.signature(mesh.method)``: that of the method, as callers see it."""
+
+    def __get__(self, instance: Endpoint[Any, Any] | None, owner: Any = None) -> Any:
+        if instance is None:
+            return None
+        table = table_of(instance._mesh._class)
+        if table.native:
+            raise AttributeError("__signature__")
+        import inspect
+
+        signature = inspect.signature(table.functions[instance._number][0])
+        hidden = 2 if instance._answers_by_port else 1
+        return signature.replace(parameters=list(signature.parameters.values())[hidden:])
+
+
 class Endpoint(_core.EndpointBase, Generic[P, R]):
     """One endpoint of a mesh. Each adverb pickles and sends at once; only collecting the results waits.
 
@@ -51,6 +67,11 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
         self._name = name
         self._flags = flags
         self._options = (0.0, False)
+        table = table_of(mesh._class)
+        if not table.native:
+            self.__doc__ = table.functions[number][0].__doc__
+
+    __signature__ = _MethodSignature()
 
     if TYPE_CHECKING:
 
@@ -236,8 +257,6 @@ def send(
         raise TypeError(f"send() takes an endpoint of a mesh first (mesh.step), but got {endpoint!r}")
     if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
         raise TypeError(f"send() takes the arguments as a tuple and a dict, but got {args!r} and {kwargs!r}")
-    if port is not None and not isinstance(port, _core.PortBase):
-        raise TypeError(f"send() takes a Port for the answers, as of Channel.open(), but got {port!r}")
     if selection not in ("all", "choose"):
         raise ValueError(f"Invalid selection: {selection}")
     rank, target = endpoint._choose_rank() if selection == "choose" else (0, endpoint)

@@ -117,22 +117,27 @@ def timed_out(ep: Any, missing: list[int]) -> TimeoutError:
     return error
 
 
-def losses(waited: bool) -> list[str]:
-    """A line for each endpoint whose calls nobody has looked at, at the end of a script.
+def losses(grace: float | None) -> list[str]:
+    """A line for each endpoint with lost calls, at the end of a script: those that raised, and nobody has looked.
 
-    Those that raised, and if their answers have been ``waited`` for those that have not been answered.
+    And, after a wait of ``grace`` seconds (None: the script has failed), those that have not been answered, and one-way
+    messages that have not been handled.
     """
+    unhandled = [] if grace is None else _core.wait_for_unseen(grace)
     unanswered: Counter[str] = Counter()
     raised: dict[str, list[Any]] = {}
     for ep, error in _core.unseen():
         if error is not None:
             raised.setdefault(str(ep), []).append(error)
-        elif waited:
+        elif grace is not None:
             unanswered[str(ep)] += 1
     lines = [
         f"the script has ended before {_calls(count)} of {name} {'was' if count == 1 else 'were'} answered"
         for name, count in unanswered.items()
     ]
+    for ep, count in unhandled:
+        what = "a broadcast" if count == 1 else f"all of {count} broadcasts"
+        lines.append(f"the script has ended before {what} to {ep} {'was' if count == 1 else 'were'} handled")
     for name, errors in raised.items():
         first = getattr(errors[0], "exception", errors[0])
         what = "an exception that cannot be decoded" if first is ... else f"{type(first).__name__}: {text_of(first)}"

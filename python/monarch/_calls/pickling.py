@@ -8,7 +8,9 @@ import sys
 from abc import ABCMeta
 from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from monarch import _core
 from monarch._actors.class_table import BY_VALUE
 from monarch._calls.handles import Handle
 
@@ -99,6 +101,8 @@ def dumps(value: Any, contents: int = MESSAGE) -> tuple[Any, list[Any]]:
         return _dump(_FastPickler(), value)
     except Exception:
         pass  # code, or what plain pickle cannot do: cloudpickle has the last word, and the better text
+    if contents == SPAWN and (apart := _with_class_apart(value)) is not None:
+        return apart
     try:
         return _dump((_code_pickler or _make_code_pickler())(), value)
     except BufferError:  # a buffer that is not contiguous: in band then
@@ -111,6 +115,50 @@ def dumps(value: Any, contents: int = MESSAGE) -> tuple[Any, list[Any]]:
         if where is None:
             raise
         raise kind(f"cannot pickle {where}: {error}") from error
+
+
+# ---- Classes of actors that travel by value ----
+
+_LOADED_MAX = 256
+_own_classes: WeakValueDictionary[int, type] = WeakValueDictionary()  # that this process has sent, by id
+_loaded: dict[bytes, type] = {}  # that have arrived here, by their pickles
+_newest: WeakKeyDictionary[type, bytes] = WeakKeyDictionary()  # what each of them is now
+
+
+class _Apart:
+    """A class that is pickled by itself: who gets the same bytes again need not decode them again."""
+
+    def __init__(self, cls: type) -> None:
+        self._pickled = dumps_code(cls)
+        self._origin = _core.node_id(), id(cls)
+        _own_classes[id(cls)] = cls
+
+    def __reduce__(self) -> Any:
+        return _load_class, (self._pickled, *self._origin)
+
+
+def _with_class_apart(value: Any) -> tuple[Any, list[Any]] | None:
+    """None: something beside the class travels by value too, and may share variables with it."""
+    cls, *rest = value
+    if cls.__module__ not in BY_VALUE:
+        return None
+    try:
+        return _dump(_FastPickler(), (_Apart(cls), *rest))
+    except Exception:
+        return None
+
+
+def _load_class(pickled: bytes, node: int, number: int) -> type:
+    if node == _core.node_id() and (own := _own_classes.get(number)) is not None:
+        return own
+    cls = _loaded.get(pickled)
+    if cls is None or _newest.get(cls) != pickled:  # a class that was changed is the same one, with other contents
+        cls = pickle.loads(pickled)
+        if len(_loaded) >= _LOADED_MAX:
+            _loaded.clear()
+        _loaded[pickled] = cls
+        _newest[cls] = pickled
+    return cls
 
 
 def importable_name(cls: type) -> tuple[str, str] | None:

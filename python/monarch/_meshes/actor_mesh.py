@@ -117,7 +117,8 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         elif name == "get":
             found = self._get_self
         else:
-            raise AttributeError(name)
+            known = ", ".join(sorted(table.endpoints)) or "none"
+            raise AttributeError(f"{self._class.__qualname__} has no endpoint or method {name!r}; endpoints: {known}")
         self.__dict__[name] = found
         return found
 
@@ -127,7 +128,10 @@ class ActorMesh(Handle, Mesh, Generic[A]):
 
     def _check_arguments(self, ep: Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         function, _ = table_of(self._class).functions[ep._number]
-        check_arguments(function, args, kwargs, 2 if ep._answers_by_port else 1)
+        try:
+            check_arguments(function, args, kwargs, 2 if ep._answers_by_port else 1)
+        except TypeError as error:
+            raise TypeError(f"{ep}(): {error}") from None
 
     def _place_of(self, rank: int) -> tuple[tuple[int, ...], str]:
         """The coordinates of a rank, and how to begin a sentence about it."""

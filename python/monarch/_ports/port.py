@@ -8,9 +8,13 @@ from monarch import _core
 from monarch._runtime import runtime
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultedTypeVar
+
     from monarch._calls.future import Future
 
-R = TypeVar("R")
+    R = DefaultedTypeVar("R", default=Any)
+else:
+    R = TypeVar("R")
 
 __all__ = ["Channel", "Port", "PortReceiver", "RankedPortReceiver"]
 

@@ -14,8 +14,9 @@ import monarch._wiring  # noqa: F401
 from monarch import _core
 from monarch._actors import class_table
 from monarch._processes import launch
+from monarch._programs.finalise import finalise
 from monarch._running import construct
-from monarch._runtime import forks, runtime
+from monarch._runtime import runtime
 
 
 def main(fds: list[int]) -> None:
@@ -45,7 +46,7 @@ def _run(fds: list[int]) -> int:
     limit = runtime.limit("cleanup_timeout")
     runtime.flush_ports(limit)  # what no actor's end would send, or not in time
     _core.stop_worker(limit, reason)
-    forks.end_multiprocessing()
+    finalise(limit)
     return 0
 
 

@@ -6,6 +6,7 @@ own: nobody else may serve its parent's actor.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable
@@ -70,4 +71,5 @@ def end_multiprocessing() -> None:
     for child in multiprocessing.active_children():
         if child.daemon:
             child.terminate()
+    atexit.unregister(util._exit_function)  # which would wait for the others
     util._run_finalizers()

@@ -23,7 +23,7 @@ _root: int = 0  # the node of the script; 0: this is it
 
 # How long a script's end waits for its processes before it kills them, in seconds.
 EXIT_GRACE = 0.3
-ANSWER_GRACE = 0.5  # and before that for answers to what it has sent, unless MONARCH_EXIT_GRACE says otherwise
+ANSWER_GRACE = 1.0  # and before that for answers to what it has sent, unless MONARCH_EXIT_GRACE says otherwise
 SHUTDOWN_GRACE = 10.0  # the same for shutdown_context()
 
 # Time limits of the configuration, in seconds, as they are unless somebody configures them.
@@ -50,7 +50,7 @@ class Wired(NamedTuple):
     callbacks: Any  # _wiring.Callbacks: what the core calls
     started: Callable[[bool], None]  # in a script; argument: whether processes are to be started soon
     ended: Callable[[], None]
-    losses: Callable[[bool], list[str]]  # lines about calls that nobody has looked at
+    losses: Callable[[float | None], list[str]]  # waits, if so long, and gives lines about what is lost
 
 
 _wired: Wired | None = None
@@ -159,20 +159,21 @@ def _shutdown() -> None:
     if _core.in_forked_child():
         return  # the script is its parent
     flush_ports(EXIT_GRACE)
-    if not _ended and _wired is not None:
+    if not _ended and _wired is not None and _core.has_runtime():
         _tell_losses(_wired.losses)
     _core.shutdown(EXIT_GRACE, True)
     _tell_of_end()
     _core.forget_hooks()
 
 
-def _tell_losses(losses: Callable[[bool], list[str]]) -> None:
+def _tell_losses(losses: Callable[[float | None], list[str]]) -> None:
     """Gives what was sent a short grace, unless the script has failed, and says what is lost."""
-    went_well = getattr(sys, "last_type", None) is None
-    if went_well:
-        _core.wait_for_unseen(exit_grace())
-    for line in losses(went_well):
-        _core.log_line(line)
+    failed = getattr(sys, "last_type", None) is not None
+    try:
+        for line in losses(None if failed else exit_grace()):
+            _core.log_line(line)
+    except RuntimeError:
+        pass  # the runtime has lost its descriptors, and has said so
 
 
 def exit_grace() -> float:

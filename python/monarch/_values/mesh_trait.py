@@ -58,7 +58,11 @@ class MeshTrait:
         Slices follow Python (``slice(-2, None)`` are the last two); their steps must be positive. An unknown dimension
         is a ``TypeError``, an int out of range (or negative) an ``IndexError``, an empty range a ``ValueError``.
         """
-        return self._new_with_shape(self._shape._slice(dims))
+        try:
+            shape = self._shape._slice(dims)
+        except (TypeError, IndexError, ValueError) as error:
+            raise type(error)(f"{error} (of a mesh with the dimensions {self.sizes})") from None
+        return self._new_with_shape(shape)
 
     def split(self, /, **dims: Sequence[str] | int) -> Self:
         """Turns one dimension into several, the first outermost: ``mesh.split(rank=("host", "gpu"), gpu=8)``.

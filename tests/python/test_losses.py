@@ -1,0 +1,91 @@
+"""What a script that ends leaves unanswered, unhandled or unlooked at: a short grace, then a line for each endpoint."""
+
+import pytest
+from script_run import Run
+
+PROGRAM = """
+class T(Actor):
+    @endpoint
+    def save(self, seconds):
+        time.sleep(seconds)
+        print("saved", flush=True)
+    @endpoint
+    def fail(self, text):
+        raise ValueError(text)
+t = this_host().spawn_procs({"gpus": 2}).spawn("t", T)
+"""
+SHORT = {"MONARCH_EXIT_GRACE": "0.1"}
+
+
+def said(source: str, status: int = 0, env: dict[str, str] | None = None) -> list[str]:
+    run = Run(PROGRAM + source, env=env).done()
+    assert run.status == status, run.err
+    return [line.removeprefix("monarch: ") for line in run.err.splitlines()], run.out.count("saved")
+
+
+@pytest.mark.parametrize("send", ["t.save.call(0)", "t.save.broadcast(0)", "kept = t.save.call(0)"])
+def test_what_was_sent_last_is_done(send):
+    assert said(send, env={"MONARCH_EXIT_GRACE": "20"}) == ([], 2)
+
+
+def test_what_takes_longer_is_said_to_be_lost():
+    lines, _ = said("t.save.call(60)\nfutures = [t.save.call(0) for _ in range(2)]", env=SHORT)
+    assert lines == ["the script has ended before 3 calls of t.save were answered"]
+    lines, _ = said("t.slice(gpus=0).save.call_one(60)", env=SHORT)
+    assert lines == ["the script has ended before a call of t.save was answered"]
+
+
+def test_one_way_messages_are_counted_too():
+    lines, _ = said("t.save.broadcast(60)\nt.save.broadcast(0)", env=SHORT)
+    assert lines == ["the script has ended before all of 2 broadcasts to t.save were handled"]
+
+
+@pytest.mark.parametrize("keep", ["", "kept = "])
+def test_a_failure_that_nobody_has_looked_at_is_told(keep):
+    lines, _ = said(f"{keep}t.fail.call('first')\nt.fail.call('second')\nt.save.call(0).get()")
+    assert lines in (
+        [f"2 calls of t.fail failed, and nobody has looked at the future: ValueError: {text}"]
+        for text in ("first", "second")
+    )
+
+
+def test_who_has_looked_is_told_nothing():
+    assert said("""
+future = t.fail.call("seen")
+for _ in range(2):
+    try:
+        future.get()
+    except ActorError:
+        pass
+assert t.fail.call("seen").exception() is not None
+async def main():
+    await asyncio.gather(t.fail.call("seen"), return_exceptions=True)
+asyncio.run(main())
+try:
+    list(t.fail.stream("seen"))[0].get()
+except ActorError:
+    pass
+t.fail.options(partial=True).call("seen")
+""")[0] in ([], ["a call of t.fail failed, and nobody has looked at the future: ValueError: seen"])
+
+
+def test_a_script_that_fails_does_not_wait():
+    run = Run(PROGRAM + "t.save.call(60)\nraise KeyError('why')", env={"MONARCH_EXIT_GRACE": "60"}).done(limit=10)
+    assert run.status == 1 and "KeyError: 'why'" in run.err and "has ended before" not in run.err
+
+
+def test_a_thread_that_waits_has_looked():
+    assert said("""
+def wait():
+    try:
+        t.save.call(60).get()
+    except Exception:
+        pass
+threading.Thread(target=wait, daemon=True).start()
+while "saving" not in dir():
+    saving = t.save.options(deadline=0.2).call(0).exception()
+""", env=SHORT)[0] == []  # fmt: skip
+
+
+def test_after_shutdown_context_there_is_nothing_more_to_say():
+    assert said("t.save.call(60)\nshutdown_context(0.1).get()")[0] == []

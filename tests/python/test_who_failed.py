@@ -1,0 +1,127 @@
+"""Errors, time-outs and futures say whom they are about."""
+
+import os
+import pickle
+import traceback
+
+import pytest
+
+from monarch.actor import Actor, ActorError, context, endpoint, this_host, this_proc
+from monarch.testing import local_procs
+
+LIMIT = 20
+
+
+class Worker(Actor):
+    @endpoint
+    def fail(self, rank):
+        if context().message_rank.rank == rank:
+            raise ValueError("bad")
+        return os.getpid()
+
+    @endpoint
+    def chained(self):
+        try:
+            int("zz")
+        except ValueError as error:
+            raise RuntimeError("outer") from error
+
+    @endpoint
+    async def chained_async(self):
+        try:
+            int("zz")
+        except ValueError:
+            raise RuntimeError("outer")  # noqa: B904  # a context, and no cause
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with this_host().spawn_procs({"hosts": 2, "gpus": 2}) as procs:
+        yield procs.spawn("workers", Worker)
+
+
+def test_an_actor_error_says_who(workers):
+    pids = workers.fail.call(-1).get()
+    with pytest.raises(ActorError) as info:
+        workers.fail.call(3).get(timeout=LIMIT)
+    error = info.value
+    assert (error.rank, error.coordinates, error.pid) == (3, (1, 1), pids.item(hosts=1, gpus=1))
+    assert error.host == os.uname().nodename
+    note = f"raised by rank {{'hosts': 1/2, 'gpus': 1/2}} of 'workers' in process {error.pid} on {error.host}"
+    assert error.__notes__ == [note]
+    assert note not in str(error) and note in "".join(traceback.format_exception(error))
+
+
+def test_its_rank_is_that_in_the_mesh_that_was_called(workers):
+    with pytest.raises(ActorError) as info:
+        workers.slice(hosts=1).fail.call(1).get(timeout=LIMIT)
+    assert (info.value.rank, info.value.coordinates) == (1, (1,))
+    with pytest.raises(ActorError) as info:
+        workers.slice(hosts=1, gpus=0).fail.call_one(0).get(timeout=LIMIT)
+    assert (info.value.rank, info.value.coordinates) == (0, ())
+
+
+def test_it_says_so_after_a_journey_too(workers):
+    error = workers.fail.call(2).exception()
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.rank, copy.coordinates, copy.pid, copy.host) == (error.rank, error.coordinates, error.pid, error.host)
+    assert copy.__notes__ == error.__notes__ and str(copy) == str(error)
+
+
+def test_made_by_hand_it_is_about_nobody():
+    error = ActorError(ValueError("v"))
+    assert (error.rank, error.coordinates, error.pid, error.host) == (None, None, None, None)
+
+
+HEADER = "Traceback of where the remote call failed (most recent call last):"
+
+
+@pytest.mark.parametrize("name", ["chained", "chained_async"])
+def test_each_error_of_a_chain_has_one_header_and_no_frames_of_this_package(workers, name):
+    text = str(getattr(workers.slice(hosts=0, gpus=0), name).call_one().exception(timeout=LIMIT))
+    lines = text.splitlines()
+    assert lines[:3:2] == [f"Actor call workers.{name} failed.", lines[2]] and lines[1] == f" {HEADER}"
+    assert lines[2].startswith("  File ") and text.count(HEADER) == 2
+    assert "Traceback (most recent" not in text and "/monarch/_" not in text
+    assert text.index("ValueError: invalid literal") < text.index("RuntimeError: outer")
+
+
+class Event(Actor):
+    def __init__(self):
+        self.waiting = []
+
+    @endpoint(explicit_response_port=True)
+    def wait(self, port):
+        self.waiting.append(port)
+
+    @endpoint
+    def set(self):
+        for port in self.waiting:
+            port.send(None)
+
+
+def test_a_time_out_says_whose_answers_were_missing():
+    event = this_proc().spawn("event", Event)
+    pending = event.wait.call_one()
+    with pytest.raises(TimeoutError) as info:
+        pending.get(timeout=0.01)
+    error = info.value
+    assert str(error) == "" and error.endpoint == "event.wait" and error.missing_ranks == (0,)
+    assert error.__notes__ == ["event.wait has not been answered by rank 0 of 1"]
+    assert repr(pending) == "<Future of event.wait: pending, 0 of 1 ranks have answered>"
+    event.set.call_one().get(timeout=LIMIT)
+    assert pending.get(timeout=LIMIT) is None
+    assert repr(pending) == "<Future of event.wait: done>"
+
+
+def test_a_future_says_what_it_is_without_being_looked_at(workers):
+    future = workers.fail.call(0)
+    assert repr(future).startswith("<Future of workers.fail: ")
+    assert isinstance(future.exception(timeout=LIMIT), ActorError)
+    assert repr(future) == "<Future of workers.fail: failed>"
+
+
+def test_local_actors_say_it_as_well():
+    with local_procs({"gpus": 2}) as procs:
+        error = procs.spawn("local", Worker).fail.call(1).exception(timeout=LIMIT)
+        assert (error.rank, error.coordinates, error.pid) == (1, (1,), os.getpid())

@@ -1,0 +1,192 @@
+"""Wrong types, names and targets are refused where they stand, in words that say what is expected."""
+
+import functools
+import re
+
+import pytest
+
+from monarch import NDSlice, Shape
+from monarch.actor import (
+    Accumulator,
+    Actor,
+    Channel,
+    Extent,
+    Point,
+    Port,
+    ProcMesh,
+    as_endpoint,
+    concurrent_endpoint,
+    deadline,
+    endpoint,
+    hosts_from_config,
+    send,
+    this_host,
+    this_proc,
+)
+
+
+class Worker(Actor):
+    @endpoint
+    def add(self, x: int, y: int = 1) -> int:
+        """Adds."""
+        return x + y
+
+    def plain(self):
+        return 1
+
+
+@pytest.fixture(scope="module")
+def worker():
+    return this_proc().spawn("worker", Worker)
+
+
+HOST = this_host
+MESHES = {
+    "per_host is no dict": (lambda: HOST().spawn_procs(4), "per_host must be a dict .* but is 4"),
+    "a size is a text": (lambda: HOST().spawn_procs({"gpus": "4"}), "'gpus' has the size '4'"),
+    "a name is a number": (lambda: HOST().spawn_procs({1: 4}), "has the name 1"),
+    "name of processes": (lambda: HOST().spawn_procs(name=5), "the name of the processes must be a str, but is 5"),
+    "bootstrap": (lambda: HOST().spawn_procs(bootstrap="setup"), "bootstrap must be a function .* but is 'setup'"),
+    "interpreter": (lambda: HOST().with_python_executable(3), "takes the path of an interpreter, not 3"),
+    "hosts": (lambda: hosts_from_config(2), "the name of the hosts must be a str, but is 2"),
+    "name and class": (lambda: this_proc().spawn(Worker, "w"), "the first argument of spawn.name, Class"),
+    "options": (lambda: this_proc().options(per_proc=3), "per_proc must be a dict"),
+    "reason of processes": (lambda: HOST().spawn_procs().stop(3), "the reason for stopping must be a str, but is 3"),
+    "a mesh by hand": (lambda: ProcMesh(1, 2, 3), "say this_host"),
+    "a port by hand": (lambda: Port(1), "say port, receiver = Channel.open"),
+    "send without a value": (lambda: Channel.open()[0].send(), "takes one argument, obj"),
+    "a deadline": (lambda: deadline("5"), "a deadline is a number of seconds, not '5'"),
+    "an accumulator": (lambda: Accumulator(3, 0, max), "folds the answers of an endpoint of a mesh"),
+    "combine": (lambda: Accumulator(this_proc().spawn("w", Worker).add, 0, 5), "combine is called as"),
+    "send to nobody": (lambda: send("x", (), {}), "takes an endpoint of a mesh first"),
+    "an extent of a dict": (lambda: Extent({"a": 1}), "made of labels and sizes"),
+    "labels": (lambda: Extent(1, [2]), "expected a sequence of str, but got 1"),
+    "sizes": (lambda: Extent(["a"], 2), "expected a sequence of int, but got 2"),
+    "a point": (lambda: Point(0, {"x": 2}), "must be an Extent.*but is {'x': 2}"),
+    "a shape": (lambda: Shape(["a"], [1]), "must be an NDSlice, but is"),
+    "select": (lambda: Shape(["a"], NDSlice.new_row_major([2])).select("a", 1), "takes a slice"),
+}
+
+
+@pytest.mark.parametrize("wrong", MESHES)
+def test_a_wrong_type_is_a_type_error_that_says_what_is_expected(wrong):
+    make, text = MESHES[wrong]
+    with pytest.raises(TypeError) as info:
+        make()
+    assert re.search(text, str(info.value))
+    assert "incompatible function arguments" not in str(info.value) and "std::" not in str(info.value)
+
+
+def test_what_a_mesh_does_not_have_names_what_it_has(worker):
+    procs = this_host().spawn_procs({"hosts": 1, "gpus": 2})
+    dimensions = re.escape("(of a mesh with the dimensions {'hosts': 1, 'gpus': 2})")
+    for wrong, kind in (({"gpu": 0}, TypeError), ({"gpus": 2}, IndexError), ({"gpus": slice(2, 2)}, ValueError)):
+        with pytest.raises(kind, match=dimensions):
+            procs.slice(**wrong)
+    with pytest.raises(AttributeError, match="Worker has no endpoint or method 'sub'; endpoints: add"):
+        worker.sub  # noqa: B018
+    with pytest.raises(TypeError, match=re.escape("worker.add(): too many positional arguments")):
+        worker.add.call(1, 2, 3)
+    with pytest.raises(TypeError, match="the reason for stopping must be a str"):
+        worker.stop(3)
+
+
+def test_a_forgotten_endpoint_is_said_at_each_adverb(worker):
+    for adverb in ("call", "call_one", "broadcast", "choose", "stream", "options"):
+        with pytest.raises(AttributeError, match=rf"Worker.plain is not an endpoint, so it has no {adverb}\(\): put @"):
+            getattr(worker.plain, adverb)
+    assert not hasattr(worker.plain, "other")
+    assert as_endpoint(worker.plain).call_one().get() == 1
+
+
+def generator(self):
+    yield 1
+
+
+async def async_generator(self):
+    yield 1
+
+
+TARGETS = {
+    "staticmethod": (staticmethod(len), "not a staticmethod"),
+    "classmethod": (classmethod(len), "not a classmethod"),
+    "property": (property(len), "not a property"),
+    "class": (int, "int is a class"),
+    "text": ("name", "'name' is not callable"),
+    "no self": (lambda: None, "its first parameters are self"),
+    "generator": (generator, "is a generator, and an endpoint gives one answer"),
+    "async generator": (async_generator, "is a generator"),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_wrong_target_of_endpoint_is_refused_where_it_stands(target):
+    function, text = TARGETS[target]
+    with pytest.raises(TypeError, match=text):
+        endpoint(function)
+
+
+def test_an_explicit_port_needs_a_parameter():
+    with pytest.raises(TypeError, match="its first parameters are self and port"):
+        endpoint(explicit_response_port=True)(lambda self: None)
+    with pytest.raises(ValueError, match="can only wrap async endpoints"):
+        concurrent_endpoint(lambda self: None)
+
+
+def test_decorators_that_hide_their_function_are_taken_at_their_word():
+    def counted(function):
+        @functools.wraps(function)
+        def wrapper(*args):
+            return function(*args)
+
+        return wrapper
+
+    assert endpoint(counted(lambda self: None)) and endpoint(functools.partial(lambda self: None))
+
+
+def test_an_abstract_class_cannot_be_spawned():
+    from abc import abstractmethod
+
+    class Abstract(Actor):
+        @abstractmethod
+        def step(self): ...
+
+    with pytest.raises(TypeError, match="abstract class Abstract with abstract method step"):
+        this_proc().spawn("abstract", Abstract)
+
+
+def test_hooks_of_the_base_may_be_called():
+    class Polite(Actor):
+        def __cleanup__(self, exc):
+            assert super().__cleanup__(exc) is None
+
+        @endpoint
+        def ask(self):
+            return super().__supervise__(None), super()._handle_undeliverable_message(None)
+
+    assert this_proc().spawn("polite", Polite).ask.call_one().get() == (None, False)
+
+
+def test_names_of_parameters_are_those_of_the_reference(worker):
+    port, receiver = Channel.open()
+    port.send(obj=1)
+    assert receiver.recv().get() == 1
+    port.exception(e=KeyError("k"))
+    with pytest.raises(KeyError):
+        receiver.recv().get()
+    assert as_endpoint(not_an_endpoint=worker.plain).call_one().get() == 1
+    assert NDSlice.new_row_major(sizes=[2]).nditem(coordinates=[1]) == 1
+    assert Point(1, Extent(["a"], [2])).size(label="a") == 2 and Point[int]
+    assert this_host().with_python_executable(python_executable="python3")
+
+
+def test_a_notebook_finds_what_it_can_call(worker):
+    import inspect
+
+    assert "add" in dir(worker) and worker.add.__doc__ == "Adds."
+    assert list(inspect.signature(worker.add).parameters) == ["x", "y"]
+    import monarch.actor
+
+    assert set(monarch.actor.__all__) <= set(dir(monarch.actor))
+    names = ("ActorError", "this_host", "Uid")
+    assert all(getattr(monarch.actor, name).__module__ == "monarch.actor" for name in names)
