@@ -15,6 +15,7 @@ import uuid
 from pathlib import Path
 
 MARK = "MONARCH_TEST_MARK"
+PROGRAMS = Path(__file__).parent / "programs"
 unfinished: list[Run] = []  # begun, and not done: conftest.py ends them with their test
 WAYS = {
     "fork": {},
@@ -27,6 +28,11 @@ import asyncio, os, signal, subprocess, sys, threading, time
 from monarch.actor import *
 sys.stdout.reconfigure(line_buffering=True, write_through=False)
 """
+
+
+def program(name: str) -> str:
+    """The text of a file in programs/: a whole script for Run, or one that a few lines are added to."""
+    return (PROGRAMS / name).read_text()
 
 
 SPEAKER = re.compile(r"^\[[^\]\n]*\] ", re.MULTILINE)  # who says it: before each line of a worker
@@ -68,7 +74,7 @@ class Run:
 
     def __init__(
         self, source: str | None = None, *, argv: list[str] | None = None, way: str = "fork", stdin: str | None = None,
-        prologue: str = PROLOGUE, env: dict[str, str] | None = None, cwd: str | None = None,
+        prologue: str = PROLOGUE, args: tuple[str, ...] = (), env: dict[str, str] | None = None, cwd: str | None = None,
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="monarch-test-")
         folder = Path(self._folder.name)
@@ -76,7 +82,7 @@ class Run:
         self.tmp.mkdir()
         if argv is None:
             (folder / "script.py").write_text(prologue + (source or ""))
-            argv = [str(folder / "script.py")]
+            argv = [str(folder / "script.py"), *args]
         self.mark = uuid.uuid4().hex
         unfinished.append(self)
         self._shm_before = set(os.listdir("/dev/shm"))

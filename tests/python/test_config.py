@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from script_run import Run
+from script_run import Run, program
 
 import monarch
 from monarch import config
@@ -279,19 +279,7 @@ def test_an_empty_variable_is_none(monkeypatch):
         assert get_global_config()["read_log_buffer"] == 100
 
 
-CHILDREN = """
-from monarch.config import *
-class A(Actor):
-    @endpoint
-    def ask(self):
-        keys = "tail_log_lines", "cleanup_timeout", "default_transport", "default_encoding", "read_log_buffer"
-        return [[str(ask()[key]) for key in keys] for ask in (get_global_config, get_runtime_config)]
-    @endpoint
-    def ask_child(self):
-        configure(read_log_buffer=7)
-        return this_host().spawn_procs().spawn("b", A).ask.call_one().get()
-DEFAULTS = ["0", "3s", "unix", "Encoding.Multipart", "100"]
-"""
+CHILDREN = program("config/children.py")
 
 
 @pytest.mark.feature(77, 78, "what is configured reaches children")
@@ -328,19 +316,7 @@ def test_ends_of_different_encodings_understand_each_other(there):
 
 
 def test_a_child_loads_no_configuration_if_nothing_is_configured():
-    Run("""
-import monarch
-class A(Actor):
-    @endpoint
-    def modules(self):
-        return [name for name in sys.modules if name in ("monarch._config.settings", "monarch._config.keys")]
-def spawn():
-    return this_host().spawn_procs().spawn("a", A)
-monarch.configure()
-assert spawn().modules.call_one().get() == []
-monarch.configure(cleanup_timeout="1s")
-assert "monarch._config.settings" in spawn().modules.call_one().get()
-""").ok()  # fmt: skip
+    Run(program("config/a_child_loads_no_configuration_if_nothing_is_configured.py")).ok()
 
 
 def test_importing_the_api_loads_no_configuration():
@@ -354,32 +330,7 @@ def test_importing_the_api_loads_no_configuration():
 
 # ---- What the keys do ----
 
-HANGING = """
-from monarch.config import configure
-class Sync(Actor):
-    @endpoint
-    def ready(self):
-        pass
-    def __cleanup__(self, error):
-        print("cleaning up")
-        threading.Event().wait()
-class Async(Actor):
-    @endpoint
-    async def ready(self):
-        pass
-    async def __cleanup__(self, error):
-        start = time.monotonic()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            print("cancelled after", time.monotonic() - start)
-def time_to_stop(Class):
-    procs = this_host().spawn_procs()
-    procs.spawn("a", Class).ready.call_one().get()
-    start = time.monotonic()
-    procs.stop().get()
-    return time.monotonic() - start
-"""
+HANGING = program("config/hanging.py")
 
 
 def test_cleanup_timeout_limits_all_hooks_of_a_process_that_ends():
@@ -418,44 +369,7 @@ assert time_to_stop(Sync) < 5  # 10 s by default
 
 # ---- Tests under several configurations ----
 
-DECORATED = """
-import pytest
-from monarch.config import get_global_config, parametrize_config, parametrize_config_pointwise
-
-seen = []
-
-def note():
-    found = get_global_config()
-    seen.append((found["message_ttl_default"], found["prefix_with_rank"]))
-
-class TestAll:
-    @parametrize_config(message_ttl_default={1, 2}, prefix_with_rank=[True, False])
-    @pytest.mark.parametrize("x", [10])
-    def test_all(self, x, tmp_path):
-        assert x == 10 and tmp_path.exists()
-        note()
-
-def test_all_were_seen():
-    assert seen == [(1, True), (1, False), (2, True), (2, False)]
-    seen.clear()
-
-@parametrize_config_pointwise(message_ttl_default=[1, 2], prefix_with_rank=(False, True))
-def test_pairs():
-    note()
-
-def test_pairs_were_seen():
-    assert seen == [(1, False), (2, True)]
-    seen.clear()
-
-@parametrize_config(message_ttl_default=[1, 2])
-@parametrize_config(prefix_with_rank={False})
-def test_twice():
-    note()
-
-def test_twice_was_seen():
-    assert seen == [(1, False), (2, False)]
-    assert get_global_config()["message_ttl_default"] == 64
-"""
+DECORATED = program("config/decorated.py")
 
 
 @pytest.mark.feature(80)

@@ -1,27 +1,11 @@
 """Children that user code forks, in actors and in the script: what they may do, and that their parents never notice."""
 
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
 
 ways = pytest.mark.parametrize("way", WAYS)
 
-WORKER = """
-import numpy as np
-def status_of(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-def end(how):
-    if how == "raise":
-        raise ValueError("of the child")
-    if how == "exit 3":
-        sys.exit(3)
-    if how == "exit text":
-        sys.exit("so long")
-    return "the answer of the child"
-def fork(how):
-    "in the parent the child's pid; in the child what `how` says"
-    print("before", end="")
-    return os.fork() or end(how)
-"""
+WORKER = program("forks/worker.py")
 
 ENDS = {"return": 0, "raise": 1, "exit 3": 3, "exit text": 1}
 SHOWN = {"return": "", "raise": "ValueError: of the child", "exit 3": "", "exit text": "so long"}
@@ -192,54 +176,7 @@ for i in range(200):
     assert "a process made by os.fork() in an async actor cannot await there" in run.err
 
 
-ARRAYS = """
-import gc
-import numpy as np
-class Keeper(Actor):
-    @endpoint
-    def keep(self, array):
-        self.array = array
-    def fork(self):
-        return os.fork()
-    @endpoint
-    def fork_and_drop(self, done, go_on):
-        if (pid := self.fork()) == 0:
-            del self.array
-            gc.collect()
-            os._exit(0)
-        assert status_of(pid) == 0
-        os.close(os.open(done, os.O_WRONLY))
-        os.close(os.open(go_on, os.O_RDONLY))
-    @endpoint
-    def take(self, array):
-        assert (array == array[0]).all()
-        return array[:1]
-    @endpoint
-    def is_all(self, value):
-        return bool((self.array == value).all())
-def status_of(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-def check(size, cls):
-    "the child drops 1s; then the script looks at what it could have written, and sends other numbers"
-    keeper = this_host().spawn_procs().spawn("keeper", cls)
-    other = this_host().spawn_procs().spawn("other", cls)
-    keeper.keep.call_one(np.ones(size, np.uint8)).get()
-    pipes = [os.environ["TMPDIR"] + "/" + name for name in ("done", "go_on")]
-    for pipe in pipes:
-        os.mkfifo(pipe)
-    dropped = keeper.fork_and_drop.call_one(*pipes)
-    os.close(os.open(pipes[0], os.O_RDONLY))
-    for _ in range(10):
-        other.take.call_one(np.ones(10)).get()
-    os.close(os.open(pipes[1], os.O_WRONLY))
-    dropped.get(timeout=20)
-    for value in range(2, 40):
-        keeper.take.call_one(np.full(size, value, np.uint8)).get(timeout=20)
-    assert keeper.is_all.call_one(1).get(timeout=20)
-    for pipe in pipes:
-        os.remove(pipe)
-    return keeper
-"""
+ARRAYS = program("forks/arrays.py")
 
 
 @pytest.mark.parametrize("size", [1 << 20, 16 << 20])
@@ -268,46 +205,7 @@ assert (kept == 1).all()
 
 
 SIZES = (10_000, 1 << 14, 1 << 16, 1 << 20, 20 << 20)
-KEPT = """
-import gc
-import numpy as np
-def status_of(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-def held():
-    "the memory behind the arenas that this process knows"
-    return sum(os.stat(f"/proc/self/fd/{fd}").st_blocks * 512 for fd in os.listdir("/proc/self/fd")
-               if "monarch-arena" in os.path.realpath(f"/proc/self/fd/{fd}"))
-class Child:
-    "a process that looks at what it has when it is told to"
-    def __init__(self, array, value):
-        go, self.go = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self.go)
-            os.read(go, 1)
-            os._exit(int((array != value).any()))
-        os.close(go)
-    def wrong(self):
-        os.write(self.go, b"x")
-        os.close(self.go)
-        return status_of(self.pid)
-class Keeper(Actor):
-    @endpoint
-    def fork(self, array, value):
-        self.child = Child(array, value)
-    @endpoint
-    def take(self, array):
-        return array
-    @endpoint
-    def wrong(self):
-        return self.child.wrong()
-    @endpoint
-    def write_in_child(self, array):
-        if (pid := os.fork()) == 0:
-            array *= 7
-            os._exit(int((array != 7).any()))
-        return status_of(pid) or int((array != 1).any())
-"""
+KEPT = program("forks/kept.py")
 
 
 @pytest.mark.parametrize("way", ["fork", "unix"])
@@ -498,32 +396,7 @@ assert keeper.come_back.call_one().get(timeout=20) == 0
 """).ok()  # fmt: skip
 
 
-POOLS = """
-import multiprocessing
-def use_all(method):
-    many = multiprocessing.get_context(method)
-    with many.Pool(2) as pool:
-        assert pool.map(abs, range(-20, 0)) == list(range(20, 0, -1))
-    queue = many.Queue()
-    process = many.Process(target=queue.put, args=("from the child",))
-    process.start()
-    assert queue.get(timeout=20) == "from the child"
-    process.join(20)
-    assert process.exitcode == 0
-    process = many.Process(target=sys.exit, args=(7,))
-    process.start()
-    process.join(20)
-    assert process.exitcode == 7
-class Loader(Actor):
-    @endpoint
-    def use(self, method, array):
-        use_all(method)
-        return int(array.sum())
-    @endpoint
-    async def use_async(self, method, array):
-        use_all(method)
-        return int(array.sum())
-"""
+POOLS = program("forks/pools.py")
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

@@ -6,7 +6,7 @@ import resource
 import threading
 
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
 
 from monarch.actor import Actor, Channel, SupervisionError, endpoint, this_host
 
@@ -183,28 +183,7 @@ class Exit(Actor):
 
 # ---- Floods ----
 
-FLOOD = """
-import numpy
-PIECE = numpy.zeros(1 << 20, "u1")
-class Flooder(Actor):
-    @endpoint
-    def pid(self):
-        return os.getpid()
-    @endpoint
-    def flood(self, port, count):
-        for i in range(count):
-            port.send(PIECE)
-        return "sent"
-    def _handle_undeliverable_message(self, message):
-        return True
-def resident(pid="self"):
-    with open(f"/proc/{pid}/statm") as statm:
-        return int(statm.read().split()[1]) * 4096
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-flooder = procs.slice(gpus=0).spawn("flooder", Flooder)
-pid = flooder.pid.call_one().get()
-port, receiver = Channel.open()
-"""  # fmt: skip
+FLOOD = program("port_failures/flood.py")
 
 
 @pytest.mark.feature(28)
@@ -303,27 +282,7 @@ os._exit(0)
 
 @pytest.mark.feature(32)
 def test_threads_that_wait_for_a_port_hear_of_the_end_of_the_client():
-    run = Run("""
-port, receiver = Channel.open()
-future, asked = receiver.recv(), threading.Event()
-def wait():
-    asked.set()
-    try:
-        future.get()
-    except RuntimeError as error:  # SupervisionError if the wait has begun
-        print("told:", error)
-async def wait_async():
-    asked.set()
-    try:
-        await receiver.recv()
-    except RuntimeError as error:
-        print("told:", error)
-for work in wait, lambda: asyncio.run(wait_async()):
-    threading.Thread(target=work).start()
-    asked.wait()
-    asked.clear()
-shutdown_context().get()
-""")
+    run = Run(program("port_failures/threads_that_wait_for_a_port_hear_of_the_end_of_the_client.py"))
     run.ok()
     assert [line.split(":")[0] for line in run.out.splitlines()] == ["told"] * 2
 
@@ -533,39 +492,7 @@ def test_looking_again_and_again_costs_no_memory():
 
 
 # After an await that was given up a sender is still held back, and an idle process still burns no CPU.
-GIVEN_UP = """
-import numpy
-class Flooder(Actor):
-    @endpoint
-    def flood(self, port, count):
-        for i in range(count):
-            port.send(PIECE)
-class Owner(Actor):
-    @endpoint
-    async def give_up(self):
-        self.port, self.receiver = Channel.open()
-        for _ in range(10):
-            try:
-                await asyncio.wait_for(self.receiver.recv(), 0.001)
-            except asyncio.TimeoutError:
-                pass
-        return self.port
-    @endpoint
-    def resident(self):
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * 4096
-PIECE = numpy.zeros(1 << 20, "u1")
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-owner, flooder = procs.slice(gpus=0).spawn("owner", Owner), procs.slice(gpus=1).spawn("flooder", Flooder)
-port = owner.give_up.call_one().get()
-flood = flooder.flood.call_one(port, 1000)
-print("flooding")
-sys.stdin.readline()  # the sender has said that it waits
-resident = owner.resident.call_one().get()
-assert resident < 400 << 20, resident
-print("bounded")
-os._exit(0)
-"""  # fmt: skip
+GIVEN_UP = program("port_failures/given_up.py")
 
 
 @pytest.mark.feature(28)

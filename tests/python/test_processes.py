@@ -3,64 +3,13 @@
 import re
 
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
 
 from monarch.actor import Actor, SupervisionError, current_rank, endpoint
 
 ways = pytest.mark.parametrize("way", WAYS)
 
-MORTALS = """
-import ctypes
-def segfault():
-    import faulthandler
-    faulthandler.disable()
-    ctypes.string_at(0)
-HOW = {
-    "os._exit": lambda: os._exit(3),
-    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "SIGSEGV": segfault,
-    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    "exit 0": lambda: os._exit(0),
-}
-class Mortal(Actor):
-    def __init__(self):
-        self.my_rank = current_rank()["gpus"]
-    @endpoint
-    def pid(self):
-        return os.getpid()
-    @endpoint
-    def rank(self):
-        return self.my_rank
-    @endpoint
-    def die(self, how, rank=1):
-        if self.my_rank == rank:
-            HOW[how]()
-    @endpoint
-    def wait(self):
-        print("waiting")
-        threading.Event().wait()
-class Stillborn(Actor):
-    def __init__(self, how, rank=1):
-        self.my_rank = current_rank()["gpus"]
-        if self.my_rank == rank:
-            HOW[how]()
-    @endpoint
-    def rank(self):
-        return self.my_rank
-def fails(call, *texts):
-    start = time.monotonic()
-    try:
-        call()
-    except SupervisionError as error:
-        assert time.monotonic() - start < 5, "a death is an event, and not found out by a time-out"
-        for text in texts:
-            assert text in str(error), (text, str(error))
-        return
-    raise AssertionError("no error")
-procs = this_host().spawn_procs(per_host={"gpus": 3}, name="trainers")
-mortals = procs.spawn("mortal", Mortal)
-pids = [pid for _, pid in mortals.pid.call().get().items()]
-"""
+MORTALS = program("processes/mortals.py")
 CAUSES = {
     "os._exit": "exited with non-zero code 3",
     "SIGKILL": "(sig=9)",
@@ -194,38 +143,7 @@ select.select([pidfd], [], [])
     assert re.fullmatch(r"[^\n]*non-zero code 3[^\n]*\n", run.err), run.err
 
 
-FAILING = """
-class Failing(Actor):
-    def __init__(self, how="no"):
-        if how == "raise":
-            raise ValueError("at birth")
-        if how == "exit":
-            sys.exit(7)
-        if how == "hang":
-            print("hanging", flush=True)
-            threading.Event().wait()
-    @endpoint
-    def work(self):
-        return 1
-    @endpoint
-    def fail(self):
-        raise KeyError("in passing")
-    @endpoint
-    def leave(self):
-        raise SystemExit(5)
-    @endpoint
-    async def async_leave(self):
-        raise KeyboardInterrupt()
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-def fails(call, *texts):
-    try:
-        call()
-    except SupervisionError as error:
-        for text in texts:
-            assert text in str(error), (text, str(error))
-        return
-    raise AssertionError("no error")
-"""
+FAILING = program("processes/failing.py")
 
 
 @pytest.mark.feature(68, "new actors in the process", 70)
@@ -340,40 +258,7 @@ sys.stdin.readline()
 @pytest.mark.feature(48, "a failure shows in initialized")
 @ways
 def test_a_failed_bootstrap_shows_in_every_use(way):
-    run = Run("""
-class A(Actor):
-    @endpoint
-    def f(self):
-        return 1
-    @endpoint
-    async def g(self):
-        return 1
-def bootstrap():
-    raise ValueError("no GPU")
-async def async_bootstrap():
-    await asyncio.sleep(0)
-    bootstrap()
-def leaving_bootstrap():
-    sys.exit("no GPU")
-def check(use, kind):
-    try:
-        use().get()
-    except ActorError as error:
-        text = str(error)
-        assert text.startswith("Actor call setup.setup failed.\\n Traceback of where the remote call"), text
-        assert f"{kind.__name__}: no GPU" in text and ", in bootstrap" in text.replace("leaving_", ""), text
-        assert type(error.exception) is kind and error.exception.args == ("no GPU",)
-        print("failed")
-for function, kind in ((bootstrap, ValueError), (async_bootstrap, ValueError), (leaving_bootstrap, SystemExit)):
-    procs = this_host().spawn_procs(per_host={"gpus": 2}, bootstrap=function)
-    a = procs.spawn("a", A)
-    check(lambda: procs.initialized, kind)
-    check(lambda: a.f.call(), kind)
-    check(lambda: a.slice(gpus=1).g.call_one(), kind)
-    check(lambda: procs.slice(gpus=0).spawn("late", A).f.call_one(), kind)
-    check(lambda: procs.initialized, kind)
-    procs.stop().get()
-""", way=way).ok()  # fmt: skip
+    run = Run(program("processes/a_failed_bootstrap_shows_in_every_use.py"), way=way).ok()
     assert run.out == "failed\n" * 15
 
 
@@ -415,39 +300,10 @@ except SupervisionError:
 @pytest.mark.feature(48, "sync and async functions")
 @ways
 def test_bootstrap_runs_once_before_any_actor(way):
-    Run("""
-class A(Actor):
-    def __init__(self):
-        self.seen = sys.bootstrapped
-    @endpoint
-    def f(self):
-        return self.seen
-def bootstrap():
-    sys.bootstrapped = getattr(sys, "bootstrapped", 0) + 1
-async def async_bootstrap():
-    await asyncio.sleep(0)
-    bootstrap()
-for function in (bootstrap, async_bootstrap):
-    procs = this_host().spawn_procs(per_host={"gpus": 2}, bootstrap=function)
-    assert list(procs.spawn("a", A).f.call().get().values()) == [1, 1]
-    assert list(procs.spawn("b", A).f.call().get().values()) == [1, 1]
-    procs.initialized.get()
-""", way=way).ok()  # fmt: skip
+    Run(program("processes/bootstrap_runs_once_before_any_actor.py"), way=way).ok()
 
 
-LOOKING = """
-class Looking(Actor):
-    @endpoint
-    def look(self):
-        umask = os.umask(0)
-        os.umask(umask)
-        with open(f"/proc/{os.getpid()}/environ") as file:
-            born_with = dict(e.partition("=")[::2] for e in file.read().split(chr(0)) if e)
-        return {"env": dict(os.environ), "path": sys.path, "argv": sys.argv, "cwd": os.getcwd(), "umask": umask,
-                "born with": born_with, "session": os.getsid(0) == os.getpid(), "stdin": sys.stdin.read()}
-def look():
-    return this_host().spawn_procs().spawn("looking", Looking).look.call_one().get()
-"""
+LOOKING = program("processes/looking.py")
 
 
 @ways
@@ -478,53 +334,12 @@ assert "OMP_NUM_THREADS" not in look()["born with"]
 
 
 def test_the_fork_server_is_started_again_when_it_died():
-    run = Run("""
-class A(Actor):
-    @endpoint
-    def ppid(self):
-        return os.getppid()
-actor = this_host().spawn_procs().spawn("a", A)
-server = actor.ppid.call_one().get()
-os.kill(server, signal.SIGKILL)
-try:
-    while True:
-        actor.ppid.call_one().get()
-except SupervisionError as error:
-    print("lost", flush=True)
-again = this_host().spawn_procs().spawn("a", A).ppid.call_one().get()
-assert again not in (server, os.getpid())
-""").done()  # fmt: skip
+    run = Run(program("processes/the_fork_server_is_started_again_when_it_died.py")).done()
     assert (run.status, run.out) == (0, "lost\n")
     assert re.fullmatch(r"[^\n]*fork server was killed by signal 9[^\n]*\n", run.err), run.err
 
 
-STOPPING = """
-class A(Actor):
-    def __init__(self):
-        self.calls = 0
-    @endpoint
-    def count(self):
-        self.calls += 1
-        return self.calls
-    def __cleanup__(self, error):
-        print("cleaned up after", self.calls, error)
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-a = procs.spawn("a", A)
-def stopped(call, reason):
-    try:
-        call()
-    except SupervisionError as error:
-        assert f"stopped: {reason}" in str(error), error
-        return
-    raise AssertionError("no error")
-def refused(call):
-    try:
-        call()
-    except RuntimeError as error:
-        assert "`ProcMesh` has already been stopped" in str(error)
-        return
-    raise AssertionError("no error")
-"""
+STOPPING = program("processes/stopping.py")
 
 
 @pytest.mark.feature(52, "again: nothing", 72)
