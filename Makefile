@@ -24,7 +24,7 @@ build:  ## the core and the extension, into build/release and python/monarch
 	@$(COMPILE) build/release -j $(JOBS)
 	@$(VENV_PYTHON) -m compileall -q python/monarch  # workers start without compiling, also where bytecode is not written
 
-demo:  ## the main job: one script trains a model on four worker processes
+demo:  ## the main job: one script trains a model, with a worker process for each core
 	@tools/bootstrap build demo
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) examples/digits.py
@@ -39,7 +39,7 @@ test:  ## every test that needs no GPU and no cluster, and a short run under ASa
 test-torch:  ## the tests that need torch, which this installs (about 1 GB; a CPU build will do)
 	@tools/bootstrap build test torch
 	@$(MAKE) --no-print-directory build
-	@$(VENV_PYTHON) -m pytest -n 2 --dist worksteal tests/python/test_torch.py
+	@$(VENV_PYTHON) -m pytest -n 2 --dist worksteal tests/python/test_torch.py tests/python/test_spmd_torch.py
 
 lint:  ## layers, style, types, the parity table; a short run under TSan, of each fuzzer and for aarch64
 	@tools/bootstrap build test lint
@@ -97,6 +97,8 @@ soak:  ## an hour or two, not in CI: sanitizers over many seeds, long fuzzing, a
 	  tests/python/test_guests.py tests/python/test_several_hosts.py; done
 	$(call STEP,each system call fails once)
 	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal tests/python/test_shortage_sweeps.py
+	$(call STEP,a wheel in an environment of its own)
+	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q tests/python/test_package.py
 	$(call STEP,ASan and UBSan over 500 seeds)
 	@MONARCH_SIM_SEEDS=500 $(MAKE) --no-print-directory asan LIMIT=3600
 	$(call STEP,TSan)
@@ -145,6 +147,6 @@ parity:  ## docs/parity.md, from a run of the Python tests
 	@$(VENV_PYTHON) tools/parity.py build/parity.json
 
 clean:  ## removes what was built; .venv stays
-	rm -rf build dist python/monarch/_core*.so python/monarch/libmonarch.so* python/monarch/bin
+	rm -rf build dist python/monarch/_core*.so python/monarch/libmonarch.so* python/monarch/bin python/monarch/cmake
 	find $(PEOPLE) -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .pytest_cache .mypy_cache .ruff_cache

@@ -301,7 +301,7 @@ ROWS = [
     Row(92, "jobs", "Jobs over SSH, SkyPilot", needs=SCHEDULER),
     Row(93, "jobs", "Batch mode"),
     Row(94, "spmd", "SPMD programs",
-        clauses=("the environment of torchrun", "scripts and modules", "a DDP program"),
+        clauses=("the environment of torchrun", "scripts and modules", "a DDP program", "SPMDJob"),
     ),
     Row(95, "spmd", "A job from a torch store"),
     Row(96, "CLI", "The command `monarch`",

@@ -38,8 +38,7 @@ bool is_expired(int64_t deadline_ns, Node& node) { return deadline_ns != 0 && no
 
 // A decorator around an async method may answer without it.
 bool is_awaitable(PyObject* object) {
-  const PyAsyncMethods* methods = Py_TYPE(object)->tp_as_async;
-  return PyCoro_CheckExact(object) || (methods != nullptr && methods->am_await != nullptr);
+  return PyCoro_CheckExact(object) || PyType_GetSlot(Py_TYPE(object), Py_am_await) != nullptr;
 }
 
 bool is_user_exception() { return PyErr_ExceptionMatches(PyExc_Exception) != 0; }

@@ -79,11 +79,7 @@ void PyCellFactory::park_loop(Work work) {
   GilThread python;
   for (;;) {
     // A context of its own: what an actor sets in context variables is not for the next one on this thread.
-    Ref context = Ref::steal(PyContext_New());
-    if (!context || PyContext_Enter(context.get()) != 0) PyErr_Clear();
-    work();
-    if (context && PyContext_Exit(context.get()) != 0) PyErr_Clear();
-    context = Ref();
+    run_in_new_context([](void* given) { (*static_cast<Work*>(given))(); }, &work);
     python.forget_thread_locals();  // nor what it has in `threading.local`
     GilRelease release;
     work = nullptr;

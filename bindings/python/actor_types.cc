@@ -67,8 +67,8 @@ PyObject* methods_new(PyTypeObject* type, PyObject* args, PyObject*) {
   return box<PyCell::Methods>(type, std::move(methods));
 }
 
-// Functions lead to their modules, and by those to the tables of classes: such circles go with the interpreter. While actors
-// share the methods they are held from outside.
+// Functions lead to their modules, and by those to the tables of classes: such circles go with the interpreter. While
+// actors share the methods they are held from outside.
 int methods_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   const PyCell::Methods& methods = unbox<PyCell::Methods>(self);

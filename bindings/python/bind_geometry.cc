@@ -161,7 +161,8 @@ void def_equal_and_hash(nb::class_<T>& cls, size_t (*hash)(const T&)) {
 }
 
 // As in python/monarch/_core.pyi, which type checkers and the documentation read; a test compares.
-constexpr char kExtentDoc[] = R"(Labels and sizes of a mesh, row-major, the first label the outermost. Printed: ``{hosts: 2, gpus: 4}``.
+constexpr char kExtentDoc[] = R"(Labels and sizes of a mesh, row-major, the first label the outermost.
+Printed: ``{hosts: 2, gpus: 4}``.
 
 Iteration and ``len`` are over labels; ``extent[label]`` is a size, of an unknown label a ``ValueError``.)";
 constexpr char kPointDoc[] = R"(A rank together with its coordinates in an extent: a mapping of label to index.
@@ -172,7 +173,8 @@ constexpr char kSliceDoc[] = R"(Which numbers a strided, multi-dimensional range
 
 Iteration, ``slice[i]`` and ``slice[a:b]`` go over the numbers, in row-major order of their places.)";
 constexpr char kRegionDoc[] = R"(Labels over a ``Slice`` of base ranks, as ``Shape``.)";
-constexpr char kShapeDoc[] = R"(Labels over a ``Slice``: a mesh, or a view of one that still knows the ranks of the whole.)";
+constexpr char kShapeDoc[] =
+    R"(Labels over a ``Slice``: a mesh, or a view of one that still knows the ranks of the whole.)";
 
 template <typename T>
 const T& expect(nb::handle value, const char* what) {
@@ -361,7 +363,9 @@ void bind_shape(nb::module_& m) {
       .def(
           "select",
           [](const Shape& self, nb::handle label, nb::handle range) {
-            if (!PySlice_Check(range.ptr())) raise(PyExc_TypeError, "select() takes a slice: shape.select('gpus', slice(0, 2))");
+            if (!PySlice_Check(range.ptr())) {
+              raise(PyExc_TypeError, "select() takes a slice: shape.select('gpus', slice(0, 2))");
+            }
             return Shape{value_or_raise(self.region.select(to_label(label), to_range(nb::borrow<nb::slice>(range))))};
           },
           nb::arg("label"), nb::arg("slice"))

@@ -345,10 +345,12 @@ bool Encoded::encode_native_call(PyObject* const* args, Py_ssize_t count) {
   writer_.begin_tuple(static_cast<uint32_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (write_native(writer_, args[i], 1, /*for_cpp=*/true)) continue;
+    Ref type = Ref::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(args[i])), "__name__"));
+    if (!type) return false;
     PyErr_Format(PyExc_TypeError,
-                 "argument %zd is a %s: C++ actors take None, bool, int (64 bits), float, str, bytes, and tuples, "
+                 "argument %zd is a %S: C++ actors take None, bool, int (64 bits), float, str, bytes, and tuples, "
                  "lists and dicts of them",
-                 i, Py_TYPE(args[i])->tp_name);
+                 i, type.get());
     return false;
   }
   if (writer_.failure() == nullptr) return true;

@@ -1,6 +1,5 @@
 #include "frame_chunks.h"
 
-#include <Python.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -9,6 +8,15 @@
 #include <vector>
 
 #include "monarch/base/system.h"
+#include "python_api.h"
+
+#ifdef Py_LIMITED_API  // which has no word for these chunks
+
+namespace monarch {
+void pool_frame_chunks() {}
+}  // namespace monarch
+
+#else
 
 namespace monarch {
 
@@ -82,3 +90,5 @@ void pool_frame_chunks() {
 }
 
 }  // namespace monarch
+
+#endif

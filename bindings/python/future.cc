@@ -360,7 +360,8 @@ PyObject* future_progress(PyObject* self, PyObject*) {
     state = Ref::steal(PyBool_FromLong(future.gather().failed_rank() >= 0));
   }
   PyObject* endpoint = future.endpoint ? future.endpoint.get() : Py_None;
-  return Py_BuildValue("(OIIO)", endpoint, known ? future.call->received() : 0, known ? future.call->size() : 0, state.get());
+  const uint32_t received = known ? future.call->received() : 0;
+  return Py_BuildValue("(OIIO)", endpoint, received, known ? future.call->size() : 0, state.get());
 }
 
 // _wait(timeout): until the outcome is there, without looking at it.
@@ -654,7 +655,7 @@ PyObject* wait_for_unseen(PyObject*, PyObject* seconds) {
   };
   const std::vector<ToldOneWay> told = ask_about_one_way();
   for (const UnseenCall& unseen : unseen_calls()) {
-    if (is_there({unseen.call, unseen.gather}) < 0) return nullptr;
+    if (is_there({unseen.call, *unseen.gather}) < 0) return nullptr;
   }
   Ref list = Ref::steal(PyList_New(0));
   for (const ToldOneWay& one : told) {
@@ -674,12 +675,12 @@ PyObject* unseen(PyObject*, PyObject*) {
   Ref list = Ref::steal(PyList_New(0));
   for (const UnseenCall& unseen : unseen_calls()) {
     const int64_t rank = unseen.raised();
-    if (!list || (unseen.gather.is_there() && rank < 0)) continue;
+    if (!list || (unseen.gather->is_there() && rank < 0)) continue;
     Ref error = Ref::borrow(Py_None);
     if (rank >= 0) {
       const auto from = static_cast<uint32_t>(rank);
       const FutureState future(unseen.call, FutureMode::kAll, 0, Ref::borrow(unseen.endpoint.get()));
-      error = Ref::steal(exception_of(future, *unseen.call, from, unseen.gather.answer(from)));
+      error = Ref::steal(exception_of(future, *unseen.call, from, unseen.gather->answer(from)));
       if (!error) PyErr_Clear();  // it cannot be decoded here
     }
     const Ref entry = Ref::steal(PyTuple_Pack(2, unseen.endpoint.get(), error ? error.get() : Py_Ellipsis));

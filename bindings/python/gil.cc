@@ -7,6 +7,7 @@
 
 #include "monarch/base/forked.h"
 #include "monarch/loop/turnstile.h"
+#include "python_api.h"
 
 namespace monarch {
 
@@ -84,11 +85,12 @@ GilThread::GilThread() {
 GilThread::~GilThread() { PyGILState_Release(state_); }
 
 void GilThread::forget_thread_locals() {
-#if PY_VERSION_HEX >= 0x030D0000
-  // They hang on something of the thread state that has no name: a new one it is.
-  PyGILState_Release(state_);
-  state_ = PyGILState_Ensure();
-#else
+  if (python_is_at_least(0x030D0000)) {
+    // They hang on something of the thread state that has no name: a new one it is.
+    PyGILState_Release(state_);
+    state_ = PyGILState_Ensure();
+    return;
+  }
   // Their values stand in the dictionary of the thread state, as "thread.local.<address>" (Modules/_threadmodule.c). The
   // rest stays: asyncio keeps a pointer to an entry of its own without holding it.
   PyObject* all = PyThreadState_GetDict();
@@ -102,7 +104,6 @@ void GilThread::forget_thread_locals() {
   }
   Py_XDECREF(keys);
   PyErr_Clear();
-#endif
 }
 
 uint64_t gil_taken_by_reactor() { return reactor_takes.load(); }

@@ -57,8 +57,9 @@ void note_one_way(PyObject* self, uint32_t& count) {
   if (count++ != 0 || state().worker) return;
   std::vector<Ref> forgotten;  // what goes may run Python code
   if (told_one_way.size() == kToldMax) {
-    forgotten.assign(std::make_move_iterator(told_one_way.begin()), std::make_move_iterator(told_one_way.begin() + kToldMax / 2));
-    told_one_way.erase(told_one_way.begin(), told_one_way.begin() + kToldMax / 2);
+    const auto middle = told_one_way.begin() + kToldMax / 2;
+    forgotten.assign(std::make_move_iterator(told_one_way.begin()), std::make_move_iterator(middle));
+    told_one_way.erase(told_one_way.begin(), middle);
   }
   told_one_way.push_back(Ref::borrow(self));
 }
@@ -136,7 +137,9 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   Encoded encoded;
   if (kind == static_cast<uint32_t>(CellKind::kNative)) {
     if (!PyTuple_Check(value)) return PyErr_Format(PyExc_TypeError, "expected a tuple");
-    if (!encoded.encode_native_call(PySequence_Fast_ITEMS(value), PyTuple_GET_SIZE(value))) return nullptr;
+    std::vector<PyObject*> items;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) items.push_back(PyTuple_GET_ITEM(value, i));
+    if (!encoded.encode_native_call(items.data(), static_cast<Py_ssize_t>(items.size()))) return nullptr;
   } else if (!(named != Py_None && encoded.encode_scalars(named)) && !encoded.encode_pickled(value, Contents::kSpawn)) {
     return nullptr;
   }

@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include "python_api.h"
+
 namespace monarch {
 void bind_geometry(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
@@ -11,6 +13,7 @@ void bind_runtime(nanobind::module_& m);
 NB_MODULE(_core, m) {
   // Leaks of bound objects are looked for by a test (tests/python/test_leaks.py), not at every exit of every script.
   nanobind::set_leak_warnings(std::getenv("MONARCH_LEAK_CHECK") != nullptr);
+  if (!monarch::init_python_api()) throw nanobind::python_error();
   m.doc() = "Native core of monarch.";
   monarch::bind_geometry(m);
   monarch::bind_runtime(m);

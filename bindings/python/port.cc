@@ -223,7 +223,7 @@ PyObject* port_has_room(PyObject* self, PyObject*) {
   return PyBool_FromLong(runtime->node().has_room(Members{{port_of(self).address}}, Node::kBacklogMax));
 }
 
-// _post(value, failed, sender): at once, whatever waits at the receiver. failed: the value is what packing.pack_error() gives.
+// _post(value, failed, sender): at once, whatever waits at the receiver. failed: the value is what packing.py packs.
 PyObject* port_post(PyObject* self, PyObject* args) {
   PyObject* value;
   int failed;

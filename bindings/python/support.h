@@ -1,14 +1,13 @@
 // Small things for writing against the C API: an owned reference, heap types, error checks.
 #pragma once
 
-#include <Python.h>
-
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "monarch/base/system.h"
+#include "python_api.h"
 
 namespace monarch {
 
@@ -38,7 +37,7 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
-// The C++ part of an instance of one of our heap types; constructed in tp_alloc'ed memory, destroyed in tp_dealloc.
+// The C++ part of an instance of one of our heap types; constructed in memory of Python's, destroyed in tp_dealloc.
 template <typename T>
 struct Boxed {
   PyObject_HEAD
@@ -53,7 +52,7 @@ T& unbox(PyObject* object) {
 // A new instance of `type` (ours or a Python subclass) around `value`. tp_init is not run.
 template <typename T>
 PyObject* box(PyTypeObject* type, T value) {
-  PyObject* object = type->tp_alloc(type, 0);
+  PyObject* object = PyType_GenericAlloc(type, 0);
   if (object != nullptr) new (&unbox<T>(object)) T(std::move(value));
   return object;
 }
@@ -61,9 +60,10 @@ PyObject* box(PyTypeObject* type, T value) {
 template <typename T>
 void dealloc_boxed(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
-  if (PyType_IS_GC(type)) PyObject_GC_UnTrack(object);
+  const bool collected = (PyType_GetFlags(type) & Py_TPFLAGS_HAVE_GC) != 0;
+  if (collected) PyObject_GC_UnTrack(object);
   unbox<T>(object).~T();
-  type->tp_free(object);
+  collected ? PyObject_GC_Del(object) : PyObject_Free(object);
   Py_DECREF(type);
 }
 

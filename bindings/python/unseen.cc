@@ -1,6 +1,7 @@
 #include "unseen.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "future_state.h"
@@ -14,13 +15,77 @@ namespace {
 constexpr size_t kLookAt = 64;        // so many, and then twice as many as were kept: those that went well go
 constexpr size_t kDroppedMax = 4096;  // the older half is forgotten then
 
+// What becomes of a call whose future is gone: an answer that is no exception is not kept.
+class Fate {
+ public:
+  // Whatever thread fills the call.
+  void raised(std::shared_ptr<PendingCall> call) {
+    std::lock_guard lock(mutex_);
+    call_ = std::move(call);
+  }
+  std::shared_ptr<PendingCall> raised() const {
+    std::lock_guard lock(mutex_);
+    return call_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<PendingCall> call_;
+};
+
+struct Dropped {
+  std::weak_ptr<PendingCall> call;  // while it has not been answered
+  std::shared_ptr<Fate> fate;
+  Gather::Wants wants;
+  uint32_t arrival;
+  Ref endpoint;
+
+  // What may have to be told of it; without a call if it went well.
+  UnseenCall unseen() const {
+    std::shared_ptr<PendingCall> found = fate->raised();
+    if (!found) found = call.lock();
+    if (!found) return {};
+    Gather gather(*found, wants, arrival);
+    return {std::move(found), gather, Ref::borrow(endpoint.get())};
+  }
+  bool is_over() const { return call.expired() && !fate->raised(); }
+};
+
 Unseen* first = nullptr;
-std::vector<UnseenCall> dropped_calls;
+std::vector<Dropped> dropped_calls;
 size_t look_at = kLookAt;
 
-bool went_well(const UnseenCall& of) { return of.gather.is_there() && of.raised() < 0; }
+int64_t raised_in(const Gather& gather) {
+  const int64_t rank = gather.is_there() ? gather.failed_rank() : -1;
+  return rank >= 0 && gather.answer(static_cast<uint32_t>(rank)).header.kind == FrameKind::kReplyError ? rank : -1;
+}
 
-UnseenCall about(const FutureState& future) { return {future.call, future.gather(), Ref::borrow(future.endpoint.get())}; }
+void forget_some() {
+  std::vector<Dropped> kept;
+  for (Dropped& call : dropped_calls) {
+    if (!call.is_over()) kept.push_back(std::move(call));
+  }
+  if (kept.size() > kDroppedMax) kept.erase(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(kept.size() / 2));
+  look_at = std::max(kLookAt, 2 * kept.size());
+  dropped_calls.swap(kept);  // what goes may run Python code, with the list in order
+}
+
+void note_dropped(const FutureState& future) {
+  const Gather gather = future.gather();
+  const auto fate = std::make_shared<Fate>();
+  if (gather.is_there()) {
+    if (raised_in(gather) < 0) return;
+    fate->raised(future.call);
+  } else {
+    const std::weak_ptr<PendingCall> answered = future.call;
+    future.call->observe(gather.arrivals_wanted(), [fate, answered, mode = future.mode, arrival = future.arrival] {
+      std::shared_ptr<PendingCall> call = answered.lock();
+      if (call && raised_in(Gather(*call, wants_of(mode), arrival)) >= 0) fate->raised(std::move(call));
+    });
+  }
+  dropped_calls.push_back({future.call, fate, wants_of(future.mode), future.arrival, Ref::borrow(future.endpoint.get())});
+  if (dropped_calls.size() >= look_at) forget_some();
+}
 
 }  // namespace
 
@@ -40,39 +105,26 @@ void Unseen::unlink() {
 FutureState::~FutureState() {
   if (!is_linked()) return;
   unlink();
-  if (call && is_of_call() && !in_forked_child() && !state().finalizing) note_dropped(about(*this));
+  if (call && is_of_call() && !in_forked_child() && !state().finalizing) note_dropped(*this);
 }
 
-int64_t UnseenCall::raised() const {
-  const int64_t rank = gather.is_there() ? gather.failed_rank() : -1;
-  return rank >= 0 && gather.answer(static_cast<uint32_t>(rank)).header.kind == FrameKind::kReplyError ? rank : -1;
-}
-
-void note_dropped(UnseenCall dropped) {
-  if (went_well(dropped)) return;
-  dropped_calls.push_back(std::move(dropped));
-  if (dropped_calls.size() < look_at) return;
-  std::vector<UnseenCall> kept;
-  for (UnseenCall& call : dropped_calls) {
-    if (!went_well(call)) kept.push_back(std::move(call));
-  }
-  if (kept.size() > kDroppedMax) kept.erase(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(kept.size() / 2));
-  look_at = std::max(kLookAt, 2 * kept.size());
-  dropped_calls.swap(kept);  // what goes may run Python code, with the list in order
-}
+int64_t UnseenCall::raised() const { return raised_in(*gather); }
 
 std::vector<UnseenCall> unseen_calls() {
   std::vector<UnseenCall> found;
-  for (const UnseenCall& call : dropped_calls) found.push_back({call.call, call.gather, Ref::borrow(call.endpoint.get())});
+  for (const Dropped& call : dropped_calls) {
+    if (UnseenCall unseen = call.unseen(); unseen.call) found.push_back(std::move(unseen));
+  }
   for (Unseen* unseen = first; unseen != nullptr; unseen = unseen->next_) {
     const auto& future = static_cast<const FutureState&>(*unseen);
-    if (future.call && future.is_of_call() && future.waiting == 0) found.push_back(about(future));
+    if (!future.call || !future.is_of_call() || future.waiting > 0) continue;
+    found.push_back({future.call, future.gather(), Ref::borrow(future.endpoint.get())});
   }
   return found;
 }
 
 void forget_dropped() {
-  std::vector<UnseenCall> forgotten;
+  std::vector<Dropped> forgotten;
   forgotten.swap(dropped_calls);
 }
 

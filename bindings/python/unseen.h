@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "monarch/actor/pending_call.h"
@@ -32,18 +33,15 @@ class Unseen {
 // What such a future is about, also once it is gone.
 struct UnseenCall {
   std::shared_ptr<PendingCall> call;
-  Gather gather;  // of it
+  std::optional<Gather> gather;  // of it
   Ref endpoint;
 
   // The rank whose actor has raised; -1: none has.
   int64_t raised() const;
 };
 
-// A future has gone that nobody has looked at.
-void note_dropped(UnseenCall dropped);
-
-// All of them: those that are still there and that nobody waits for, and of those that have gone what may have to be told; of these only the last
-// some thousands.
+// All of them: those that are still there and that nobody waits for, and of those that have gone what may have to be told;
+// of these only the last some thousands.
 std::vector<UnseenCall> unseen_calls();
 
 // Forgets them: the runtime has ended.

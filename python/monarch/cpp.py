@@ -4,6 +4,10 @@
     mesh = procs.spawn("counters", counters.Counter, 0)
     mesh.add.call(1).get()
 
+C++ code builds against this package with CMake's ``find_package(Monarch)``, which is told where it is:
+
+    cmake -S . -B build -DMonarch_ROOT=$(python -m monarch.cpp --cmake-dir)
+
 Endpoints and constructors of C++ actors take positional arguments that are None, bool, int (64 bits), float, str,
 bytes, or tuples, lists and dicts of them. An exception in one arrives as ``ActorError``.
 """
@@ -14,7 +18,7 @@ from typing import Any
 
 from monarch import _core
 
-__all__ = ["Library", "load"]
+__all__ = ["Library", "cmake_dir", "load"]
 
 
 class _NativeTable:
@@ -74,3 +78,19 @@ def load(path: str) -> Library:
     if full not in _loaded:
         _loaded[full] = Library(full, _core.load_actor_library(full))
     return _loaded[full]
+
+
+def cmake_dir() -> str:
+    """The folder with ``MonarchConfig.cmake``, for ``Monarch_ROOT``. A checkout has it once it is built."""
+    import os
+
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "cmake")
+
+
+if __name__ == "__main__":
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m monarch.cpp")
+    parser.add_argument("--cmake-dir", action="store_true", required=True, help="print what Monarch_ROOT has to be")
+    parser.parse_args()
+    print(cmake_dir())

@@ -38,6 +38,8 @@ PRESENT = {
     "monarch.actor.concurrent": ["concurrent_endpoint"],
     "monarch._src.actor.host_mesh": ["HostMesh", "hosts_from_config", "this_host", "this_proc"],
     "monarch.job": ["hosts_from_config"],
+    "monarch.spmd": ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"],
+    "monarch.tools.network": ["AddrType", "get_ipaddr"],
     "monarch._src.actor.actor_mesh": ["Actor", "ActorMesh", "Channel", "Port", "PortReceiver", "context"],
     "monarch._src.actor.proc_mesh": ["ProcMesh", "get_or_spawn_controller"],
     "monarch._rust_bindings.monarch_hyperactor.supervision": ["SupervisionError"],
@@ -56,8 +58,6 @@ LATER = {
     "monarch.job.kubernetes": ["ImageSpec", "KubeConfig", "KubernetesJob"],
     "monarch.job.spmd": ["SPMDJob", "StoreJob", "serve"],
     "monarch.rdma": ["RDMAAction", "RDMABuffer", "is_ibverbs_available"],
-    "monarch.spmd": ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"],
-    "monarch.tools.network": ["AddrType", "get_ipaddr"],
     "monarch": ["fetch_shard", "inspect", "remote", "Stream"],
     "monarch._src.spmd.host_mesh": ["host_mesh_from_store"],
 }  # fmt: skip

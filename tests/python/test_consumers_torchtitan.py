@@ -55,7 +55,7 @@ def test_a_trainer_on_each_rank():
     asyncio.run(main())
 
 
-@pytest.mark.xfail(strict=True, raises=ImportError, reason="monarch.spmd is not there yet")
+@pytest.mark.feature(94)
 def test_the_environment_of_torchrun_is_set_on_each_rank():
     from monarch.spmd import setup_torch_elastic_env_async
 

@@ -133,6 +133,17 @@ def test_grpo_learns_and_the_same_each_time():
     assert all(later > earlier - 0.02 for earlier, later in zip(rewards, rewards[1:]))
 
 
+@pytest.mark.feature(94, "a DDP program")
+def test_ddp_has_the_losses_of_one_process_both_times():
+    pytest.importorskip("torch")
+    done = run("ddp.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    losses = re.findall(r"^rate [\d.]+: loss ([\d.]+), after 60 steps ([\d.]+)$", done.stdout, re.MULTILINE)
+    assert len(losses) == 2 and all(float(last) < float(first) / 4 for first, last in losses)
+    differences = re.findall(r"^largest difference to one process: (\S+)$", done.stdout, re.MULTILINE)
+    assert len(differences) == 2 and all(float(difference) < 1e-4 for difference in differences)
+
+
 @pytest.mark.feature(24, 74)
 def test_the_notebook_gives_the_results_that_are_stored_in_it():
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
@@ -152,16 +163,24 @@ def without_results(cell):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_digits_trains_a_model_and_agrees_with_one_process(workers):
     pytest.importorskip("sklearn")
-    done = run("digits.py", "--workers", str(workers), "--steps", "120")
+    done = run("digits.py", "--workers", str(workers), "--steps", "80")
     assert (done.returncode, done.stderr) == (0, "")
     assert float(re.search(r"^test accuracy (\S+)$", done.stdout, re.MULTILINE)[1]) >= 0.95
     assert float(re.search(r"^largest difference of a loss: (\S+)$", done.stdout, re.MULTILINE)[1]) < 1e-9
-    assert re.findall(r"^step (\d+)/120, loss", done.stdout, re.MULTILINE) == ["30", "60", "90", "120"]
+    assert re.findall(r"^step (\d+)/80, loss", done.stdout, re.MULTILINE) == ["20", "40", "60", "80"]
     table = re.findall(r"^ +(\d+) +(\d+) +(\d+) +[\d.]+ s +[\d.]+ s$", done.stdout, re.MULTILINE)
     assert [int(rank) for rank, _, _ in table] == list(range(workers))
     assert len({pid for _, pid, _ in table}) == workers
-    assert sum(int(samples) for _, _, samples in table) == 120 * 479
+    assert sum(int(samples) for _, _, samples in table) == 80 * 2395
     assert len(re.findall(r"[\d.]+ ms per step", done.stdout)) == 2
+    assert re.search(r"^with workers +[\d.]+ times as fast", done.stdout, re.MULTILINE)
+
+
+def test_digits_has_a_worker_for_each_core_by_default():
+    pytest.importorskip("sklearn")
+    done = run("digits.py", "--steps", "4")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f", {len(os.sched_getaffinity(0))} worker processes\n" in done.stdout
 
 
 def test_the_workers_of_digits_need_numpy_only():

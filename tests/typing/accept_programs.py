@@ -28,7 +28,9 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
+from monarch.spmd import SPMDActor, setup_torch_elastic_env, setup_torch_elastic_env_async
 from monarch.testing import local_procs, patch_actor
+from monarch.tools.network import AddrType
 
 
 class Counter(Actor):
@@ -203,3 +205,13 @@ assert_type(procs.spawn("ranked", Ranked).get.call_one(), Future[int])
 any_port, any_receiver = Channel.open()
 any_port.send("text")
 assert_type(any_receiver.recv().get(), Any)
+
+setup_torch_elastic_env(procs, use_ipaddr=AddrType.IPv4)
+ranks = procs.spawn("ranks", SPMDActor)
+host, number = ranks.get_host_port.call_one(None).get()
+assert_type(number, int)
+assert_type(ranks.main.call(host, number, ["train.py"]).get(), ValueMesh[bool])
+
+
+async def sets_up() -> None:
+    await setup_torch_elastic_env_async(procs, "host", 29500)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
@@ -116,6 +115,8 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
         return chosen.call_one(*args, **kwargs)
 
     def _choose_rank(self) -> tuple[int, Endpoint[P, R]]:
+        import random  # hashes
+
         rank = random.randrange(len(self._mesh))
         return rank, self._mesh._choice(rank, self)._with_options(self._options)
 

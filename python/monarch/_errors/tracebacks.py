@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import linecache
 import os
-import traceback
 from typing import Any
 
 _OWN_FILES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -29,6 +27,8 @@ def format_plainly(error: BaseException) -> tuple[str, bool]:
         return _format_fully(error), False
     if isinstance(error, SyntaxError) or getattr(error, "__notes__", None) or hasattr(error, "exceptions"):
         return _format_fully(error), False
+    import linecache  # and with it tokenize
+
     lines = []
     complete = True
     entry = error.__traceback__
@@ -63,6 +63,8 @@ def format_plainly(error: BaseException) -> tuple[str, bool]:
 
 
 def _format_fully(error: BaseException) -> str:
+    import traceback
+
     told = traceback.TracebackException(type(error), error, error.__traceback__)
     _drop_own_frames(told)
     return "".join(told.format()).removeprefix(HEADER + "\n")
@@ -82,6 +84,8 @@ def fill_in_source(text: str) -> str:
     """
     if ' File "' not in text:
         return text
+    import linecache
+
     lines = text.split("\n")
     filled = []
     for line, following in zip(lines, [*lines[1:], ""]):

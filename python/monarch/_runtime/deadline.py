@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextvars import ContextVar, Token
-from numbers import Real
 
 from monarch import _core
 
@@ -45,7 +44,7 @@ class deadline:
 
 def check_seconds(seconds: float) -> float:
     """``seconds``, or ``ValueError`` if that is no time in which something could be done."""
-    if not isinstance(seconds, Real):
+    if isinstance(seconds, str) or not hasattr(seconds, "__float__"):
         raise TypeError(f"a deadline is a number of seconds, not {seconds!r}")
     if not 0 < seconds < float("inf"):
         raise ValueError(f"a deadline is a positive, finite number of seconds, not {seconds!r}")

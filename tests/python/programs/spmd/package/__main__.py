@@ -1,0 +1,3 @@
+"""What ``-m package`` runs."""
+
+from package import tell  # noqa: F401

@@ -1,0 +1,3 @@
+"""Fails."""
+
+raise KeyError("a script of ours")
