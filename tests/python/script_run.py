@@ -190,12 +190,13 @@ class Run:
     def ok(self, limit: float = 30.0, lost: str = "") -> Run:
         """As done(), for a script that must end well and say nothing on stderr.
 
-        But, if there is an endpoint ``lost``, that calls of it have not been answered.
+        But, if there is an endpoint ``lost``, that calls of it have not been answered, or broadcasts not handled.
         """
         self.done(limit)
         if lost:
-            said = r"monarch: the script has ended before (a call|\d+ calls) of (.*) (was|were) answered\n"
-            assert [found[2] for found in re.finditer(said, self.err)] == [lost], self.err
+            calls, broadcasts = r"(?:a call|\d+ calls) of", r"(?:a broadcast|\d+ broadcasts) to"
+            said = rf"monarch: the script has ended before (?:{calls}|{broadcasts}) (.*) w\w+ (answered|handled)\n"
+            assert [found[1] for found in re.finditer(said, self.err)] == [lost], self.err
             self.err = re.sub(said, "", self.err)
         assert (self.status, self.err) == (0, ""), f"status {self.status}, out {self.out!r}, err:\n{self.err}"
         return self

@@ -227,7 +227,7 @@ a = mesh(4)
 a.pid.call().get()
 a.block.broadcast()
 print(time.monotonic())
-""", way=way).ok()  # fmt: skip
+""", way=way).ok(lost="a.block")  # fmt: skip
     import time
 
     assert time.monotonic() - float(run.out) < 3.0
