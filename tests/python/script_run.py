@@ -73,14 +73,17 @@ class Run:
     """One run. ``out`` is what it and its processes have printed so far, ``err`` (once done) what went to stderr."""
 
     def __init__(
-        self, source: str | None = None, *, argv: list[str] | None = None, way: str = "fork", stdin: str | None = None,
-        prologue: str = PROLOGUE, args: tuple[str, ...] = (), env: dict[str, str] | None = None, cwd: str | None = None,
+        self, source: str | Path | None = None, *, argv: list[str] | None = None, args: tuple[str, ...] = (),
+        way: str = "fork", stdin: str | None = None, prologue: str = PROLOGUE, env: dict[str, str] | None = None,
+        cwd: str | None = None,
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="monarch-test-")
         folder = Path(self._folder.name)
         self.tmp = folder / "tmp"
         self.tmp.mkdir()
-        if argv is None:
+        if isinstance(source, Path):  # as it stands and where it is, without the prologue
+            argv = [str(source), *args]
+        elif argv is None:
             (folder / "script.py").write_text(prologue + (source or ""))
             argv = [str(folder / "script.py"), *args]
         self.mark = uuid.uuid4().hex

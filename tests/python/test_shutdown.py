@@ -1,7 +1,7 @@
 """shutdown_context, and how scripts end: whole scripts, their exit status and what they leave behind."""
 
 import pytest
-from script_run import WAYS, Run, program
+from script_run import PROGRAMS, WAYS, Run, program
 
 ways = pytest.mark.parametrize("way", list(WAYS))
 
@@ -183,38 +183,7 @@ print("ended")
 
 @pytest.mark.feature(38)
 def test_what_has_arrived_can_still_be_looked_at_and_what_has_not_fails():
-    run = Run(
-        ACTORS
-        + """
-a, local = mesh(), this_proc().spawn("local", A)
-arrived = [a.large.call(), a.slice(gpus=0).pid.call_one(), local.large.call_one()]
-for future in arrived:
-    while not future._ready():
-        pass
-port, receiver = Channel.open()
-port.send("arrived")
-came, never = receiver.recv(), Channel.open()[1].recv()
-pending, local_pending = a.block.call(), local.block.call_one()
-waited = []
-def wait():
-    try:
-        pending.get()
-    except SupervisionError as error:
-        waited.append(str(error))
-thread = threading.Thread(target=wait)
-thread.start()
-shutdown_context(0.2).get()
-thread.join()
-assert "this process is ending" in waited[0] or "Killed" in waited[0] or "stopped" in waited[0], waited
-assert arrived[0].get().values() == [(b"x" * 1_000_000, [1])] * 2
-assert arrived[2].get() == (b"x" * 1_000_000, [1]) and type(arrived[1].get()) is int
-assert came.get() == "arrived" and came.exception() is None
-for future in pending, never:
-    assert isinstance(future.exception(timeout=10), RuntimeError), future.exception()
-print("done")
-os._exit(0)  # a local actor is blocked for good
-"""
-    )
+    run = Run(PROGRAMS / "shutdown/what_has_arrived.py")
     run.done()
     assert (run.status, run.out) == (0, "done\n"), run.err
 
@@ -261,34 +230,7 @@ if {when == "after it"}:
 
 @ways
 def test_threads_that_use_everything_all_the_while_end_too(way):
-    run = Run(ACTORS + """
-a, local = mesh(), this_proc().spawn("local", A)
-port, receiver = Channel.open()
-def again_and_again(use):
-    try:
-        while True:
-            use()
-    except RuntimeError:
-        pass
-def use_async():
-    async def main():
-        while True:
-            await a.pid.call()
-    asyncio.run(main())
-uses = [lambda: a.pid.call().get(), use_async, lambda: local.pid.call_one().get(),
-        lambda: port.send(1), lambda: receiver.recv().get(), lambda: Channel.open()[1].recv().get(),
-        lambda: this_proc().spawn("another", A).pid.call_one().get(), lambda: next(a.pid.stream()).get(),
-        lambda: get_or_spawn_controller("a", A).get()]
-threads = [threading.Thread(target=again_and_again, args=(use,)) for use in uses]
-for thread in threads:
-    thread.start()
-for _ in range(100):
-    a.pid.call().get()
-shutdown_context(0.5).get()
-for thread in threads:
-    thread.join(10)
-print([thread.is_alive() for thread in threads].count(True))
-""", way=way).done()  # fmt: skip
+    run = Run(PROGRAMS / "shutdown/threads_that_use_everything.py", way=way).done()
     assert (run.status, run.out) == (0, "0\n"), run.err
 
 

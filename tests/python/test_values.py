@@ -84,44 +84,9 @@ def test_a_result_that_does_not_unpickle_raises_at_the_caller_each_time(echo):
     assert echo.echo.call_one(1).get(timeout=LIMIT) == 1
 
 
-CODE_BY_VALUE = """
-from monarch.actor import Actor, ActorError, SupervisionError, endpoint, this_host
-import linecache
-
-def make(scale):
-    class Made(Actor):
-        @endpoint
-        def run(self, function, x):
-            return scale * function(x)
-        @endpoint
-        def fail(self):
-            raise ValueError("no")
-    return Made
-
-mesh = this_host().spawn_procs(per_host={"gpus": 2}).spawn("made", make(10))
-offset = 3
-print(mesh.run.call(lambda x: x + offset, 1).get().values())
-
-# what an interactive session does with what is typed in
-cell = "def typed(x):\\n    y = 1 / x\\n    return y\\n\\n"
-cell += "class Typed(Actor):\\n    def __init__(self):\\n        self.nothing.here\\n"
-linecache.cache["<cell 7>"] = (len(cell), None, cell.splitlines(True), "<cell 7>")
-exec(compile(cell, "<cell 7>", "exec"))
-try:
-    mesh.run.call(typed, 0).get()
-except ActorError as error:
-    print("y = 1 / x" in str(error), "ZeroDivisionError" in str(error))
-Typed.ep = endpoint(lambda self: None)
-try:
-    this_host().spawn_procs().spawn("typed", Typed).ep.call_one().get()
-except SupervisionError as error:
-    print("self.nothing.here" in str(error))
-"""  # fmt: skip
-
-
 @pytest.mark.feature(74, "classes, lambdas, closures", "tracebacks show the source")
 def test_code_of_main_travels_by_value_and_tracebacks_show_its_source():
-    done = Run(CODE_BY_VALUE).ok()
+    done = Run(program("values/code_by_value.py")).ok()
     assert (done.out, done.err) == ("[40, 40]\nTrue True\nTrue\n", "")
 
 
