@@ -94,7 +94,7 @@ soak:  ## an hour or two, not in CI: sanitizers over many seeds, long fuzzing, a
 	$(call STEP,the Python tests of processes and shutdown 5 times over)
 	@for round in 1 2 3 4 5; do $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal tests/python/test_spawn.py \
 	  tests/python/test_processes.py tests/python/test_shutdown.py tests/python/test_exit.py tests/python/test_logging.py \
-	  tests/python/test_unrelated.py tests/python/test_several_hosts.py; done
+	  tests/python/test_guests.py tests/python/test_several_hosts.py; done
 	$(call STEP,each system call fails once)
 	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal tests/python/test_shortage_sweeps.py
 	$(call STEP,a wheel in an environment of its own)

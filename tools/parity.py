@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/parity.md: each row of the feature table (feature_rows.py), its status, and the tests that prove it.
+"""docs/parity.md: each row of the feature table (feature_rows.py), its status, and the tests that prove its clauses.
 
 tools/parity.py RESULTS.json     writes it, from what `pytest --parity-out RESULTS.json` wrote about a whole run
 tools/parity.py --check          compares it with the markers in the tree, without a run; exits 1 if they disagree
@@ -14,7 +14,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,26 +22,33 @@ from feature_rows import ROWS, Row
 
 TESTS = "tests/python"
 PAGE = "docs/parity.md"
-SHOWN = 3  # tests named per row; the others are counted
+SHOWN = 3  # tests named per clause; the others are counted
 BAD_OUTCOMES = ("failed", "skipped", "not run")
 
 HEAD = """\
 # Parity with PyTorch Monarch
 
-Written by `make parity` from a run of the tests; `make lint` compares it with the markers in the tests. A feature
-**works** if a test that is marked with its row passes and none fails; a test that was skipped proves nothing. **Not
-yet** with a remark: the tests beside it pass, and what the remark names is missing. What differs on purpose is told in
-[Moving from PyTorch Monarch](moving.md). The tests of each area stand below its table, folded away.
+Written by `make parity` from a run of the tests; `make lint` compares it with the markers in the tests. A feature is
+cut into clauses, and **works** if each of them has a test that passes, and no test of the feature fails; a test that
+was skipped proves nothing. **Not yet** with a remark: what the remark names is open, the other clauses are proved.
+What differs on purpose is told in [Moving from PyTorch Monarch](moving.md). The clauses of each area, with their tests,
+stand below its table, folded away.
 
 """
+
+
+Proof = tuple[int, str]  # a row and one of its clauses, or "" for the row as a whole
 
 
 @dataclass
 class Test:
     """A marked test function. If it is parametrised: failed if one case failed, else passed if one passed."""
 
-    rows: set[int]
+    proofs: set[Proof]
     outcome: str
+
+
+Tests = dict[str, Test]  # by ``file::name``
 
 
 def main() -> int:
@@ -63,14 +70,14 @@ def main() -> int:
 # ---- What the tests say ----
 
 
-def marked_tests(root: Path) -> dict[str, set[int]]:
-    """``file::name`` -> rows, read from the source of the tests."""
+def marked_tests(root: Path) -> dict[str, set[Proof]]:
+    """``file::name`` -> what it is marked with, read from the source of the tests."""
     found = {}
     for file in sorted((root / TESTS).rglob("test_*.py")):
         for name, decorators in functions(ast.parse(file.read_text()).body, []):
-            rows = {row for decorator in decorators for row in rows_in(decorator)}
-            if rows:
-                found[f"{file.relative_to(root / TESTS).as_posix()}::{name}"] = rows
+            proofs = {proof for decorator in decorators for mark in marks_in(decorator) for proof in proofs_of(mark)}
+            if proofs:
+                found[f"{file.relative_to(root / TESTS).as_posix()}::{name}"] = proofs
     return found
 
 
@@ -83,20 +90,32 @@ def functions(body: list[ast.stmt], outer: list[ast.expr], prefix: str = "") -> 
             yield prefix + node.name, outer + node.decorator_list
 
 
-def rows_in(decorator: ast.expr) -> Iterator[int]:
+def marks_in(decorator: ast.expr) -> Iterator[list[int | str]]:
     for node in ast.walk(decorator):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.feature":
-            for argument in node.args:
-                yield ast.literal_eval(argument)
+            yield [ast.literal_eval(argument) for argument in node.args]
 
 
-def tests_of_run(results: Path) -> dict[str, Test]:
-    """``file::name`` -> test, from the JSON of a run; the cases of a parametrised test count as one."""
-    found: dict[str, Test] = {}
+def proofs_of(mark: Sequence[int | str]) -> set[Proof]:
+    """``12, "a", "b", 25`` -> clauses "a" and "b" of row 12, and row 25 as a whole."""
+    proofs: set[Proof] = set()
+    row = 0  # which there is not, for a clause that stands first
+    for argument in mark:
+        if isinstance(argument, str):
+            proofs = proofs - {(row, "")} | {(row, argument)}
+        else:
+            row = argument
+            proofs.add((row, ""))
+    return proofs
+
+
+def tests_of_run(results: Path) -> Tests:
+    """From the JSON of a run; the cases of a parametrised test count as one."""
+    found: Tests = {}
     for node, entry in json.loads(results.read_text()).items():
         name = node.split("[")[0].removeprefix(TESTS + "/")
         test = found.setdefault(name, Test(set(), entry["outcome"]))
-        test.rows |= set(entry["rows"])
+        test.proofs.update(*(proofs_of(mark) for mark in entry["marks"]))
         outcomes = (test.outcome, entry["outcome"])
         test.outcome = "failed" if "failed" in outcomes else "passed" if "passed" in outcomes else outcomes[0]
     return found
@@ -105,16 +124,17 @@ def tests_of_run(results: Path) -> dict[str, Test]:
 # ---- The page ----
 
 
-def render(tests: dict[str, Test]) -> str:
-    proofs = {
-        row.number: {name: test for name, test in sorted(tests.items()) if row.number in test.rows} for row in ROWS
-    }
-    statuses = {row.number: status_of(row, proofs[row.number]) for row in ROWS}
+def render(tests: Tests) -> str:
+    proved: dict[int, dict[str, Tests]] = {row.number: {} for row in ROWS}  # row -> clause -> tests
+    for name, test in sorted(tests.items()):
+        for row, clause in test.proofs:
+            proved[row].setdefault(clause, {})[name] = test
+    statuses = {row.number: status_of(row, proved[row.number]) for row in ROWS}
     areas: dict[str, list[Row]] = {}
     for row in ROWS:
         areas.setdefault(row.area, []).append(row)
     parts = [HEAD + summary_line(statuses.values()), overview(areas, statuses)]
-    parts += [section(area, rows, statuses, proofs) for area, rows in areas.items()]
+    parts += [section(area, rows, statuses, proved) for area, rows in areas.items()]
     return "\n".join(parts)
 
 
@@ -141,28 +161,39 @@ def anchor(area: str) -> str:
     return re.sub(r"[^a-z0-9 -]", "", area.lower()).replace(" ", "-")
 
 
-def section(area: str, rows: list[Row], statuses: dict[int, str], proofs: dict[int, dict[str, Test]]) -> str:
-    """A table of the area's features, and folded away below it the tests."""
+def section(area: str, rows: list[Row], statuses: dict[int, str], proved: dict[int, dict[str, Tests]]) -> str:
+    """A table of the area's features, and folded away below it their clauses and tests."""
     lines = [f"## {area}", "", "| # | feature | status |", "|---|---|---|"]
     lines += [f"| {row.number} | {row.name} | {statuses[row.number]} |" for row in rows]
-    told = [f"- {row.number}: {test_list(proofs[row.number])}" for row in rows if proofs[row.number]]
+    told = [line for row in rows for line in clause_list(row, proved[row.number])]
     if told:
-        lines += ["", '<details markdown="1">', "<summary>tests</summary>", "", *told, "", "</details>"]
+        lines += ["", '<details markdown="1">', "<summary>clauses and tests</summary>", "", *told, "", "</details>"]
     return "\n".join(lines) + "\n"
 
 
-def status_of(row: Row, tests: dict[str, Test]) -> str:
-    outcomes = [test.outcome for test in tests.values()]
-    if "failed" in outcomes:
+def clause_list(row: Row, proved: dict[str, Tests]) -> list[str]:
+    if not row.clauses:
+        return [f"- {row.number}: {test_list(proved[''])}"] if proved else []
+    lines = [f"- {row.number}"]
+    lines += [f"    - {clause}: {test_list(proved[clause]) if clause in proved else 'open'}" for clause in row.clauses]
+    return lines + ([f"    - besides: {test_list(proved[''])}"] if "" in proved else [])
+
+
+def status_of(row: Row, proved: dict[str, Tests]) -> str:
+    outcomes = {clause: {test.outcome for test in tests.values()} for clause, tests in proved.items()}
+    if any("failed" in each for each in outcomes.values()):
         return "not yet: a test fails"
-    if "passed" not in outcomes:
-        return f"not yet, needs {row.needs}" if row.needs else "not yet"
-    if row.missing:
-        return f"not yet: {row.missing}"
+    clauses = row.clauses or ("",)
+    unproved = [clause for clause in clauses if "passed" not in outcomes.get(clause, ())]
+    needs = f", needs {row.needs}" if row.needs else ""
+    if len(unproved) == len(clauses):
+        return f"not yet{needs}"
+    if unproved:
+        return f"not yet: open: {'; '.join(unproved)}{needs}"
     return f"differs on purpose: {row.differs}" if row.differs else "works"
 
 
-def test_list(tests: dict[str, Test]) -> str:
+def test_list(tests: Tests) -> str:
     """The first few that passed, how many more did, and all that did not."""
     passed = [name for name, test in tests.items() if test.outcome == "passed"]
     text = ", ".join(f"`{name}`" for name in passed[:SHOWN])
@@ -182,7 +213,7 @@ def summary(page: str) -> str:
 def write(root: Path, results: Path) -> list[str]:
     tests = tests_of_run(results)
     marked = marked_tests(root)
-    problems = unknown_rows(marked)
+    problems = unknown_marks(marked)
     if left_out := sorted(marked.keys() - tests.keys()):
         problems.append(f"the run left out {len(left_out)} marked tests, {left_out[0]} among them: run all")
     if more := sorted(tests.keys() - marked.keys()):
@@ -195,7 +226,7 @@ def write(root: Path, results: Path) -> list[str]:
 def check(root: Path) -> list[str]:
     """The page must be what the markers give, where all tests pass but those that the page itself says did not."""
     marked = marked_tests(root)
-    problems = unknown_rows(marked)
+    problems = unknown_marks(marked)
     if not (root / PAGE).exists():
         return [*problems, f"no {PAGE}: run `make parity`"]
     page = (root / PAGE).read_text()
@@ -205,7 +236,9 @@ def check(root: Path) -> list[str]:
         for listed in re.findall(rf"[:;] {outcome}: ([^;\n]*)", page)
         for name in re.findall("`(.*?)`", listed)
     }
-    expected = render({name: Test(rows, outcomes.get(name, "passed")) for name, rows in marked.items()})
+    if problems:
+        return problems
+    expected = render({name: Test(proofs, outcomes.get(name, "passed")) for name, proofs in marked.items()})
     if page != expected:
         problems.append(
             f"{PAGE} is not what the tests and tools/feature_rows.py say; run `make parity`. It should say:"
@@ -214,9 +247,16 @@ def check(root: Path) -> list[str]:
     return problems
 
 
-def unknown_rows(marked: dict[str, set[int]]) -> list[str]:
-    known = {row.number for row in ROWS}
-    return [f"{test} is marked with row {row}, which there is not" for test in marked for row in marked[test] - known]
+def unknown_marks(marked: dict[str, set[Proof]]) -> list[str]:
+    known = {row.number: row.clauses for row in ROWS}
+    problems = []
+    for test, proofs in marked.items():
+        for row, clause in sorted(proofs):
+            if row not in known:
+                problems.append(f"{test} is marked with row {row}, which there is not")
+            elif clause and clause not in known[row]:
+                problems.append(f"{test} is marked with {clause!r} of row {row}, which has {known[row]}")
+    return problems
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import uuid
 from pathlib import Path
 
 MARK = "MONARCH_TEST_MARK"
+PROGRAMS = Path(__file__).parent / "programs"
 unfinished: list[Run] = []  # begun, and not done: conftest.py ends them with their test
 WAYS = {
     "fork": {},
@@ -27,6 +28,11 @@ import asyncio, os, signal, subprocess, sys, threading, time
 from monarch.actor import *
 sys.stdout.reconfigure(line_buffering=True, write_through=False)
 """
+
+
+def program(name: str) -> str:
+    """The text of a file in programs/: a whole script for Run, or one that a few lines are added to."""
+    return (PROGRAMS / name).read_text()
 
 
 SPEAKER = re.compile(r"^\[[^\]\n]*\] ", re.MULTILINE)  # who says it: before each line of a worker
@@ -67,16 +73,19 @@ class Run:
     """One run. ``out`` is what it and its processes have printed so far, ``err`` (once done) what went to stderr."""
 
     def __init__(
-        self, source: str | None = None, *, argv: list[str] | None = None, way: str = "fork", stdin: str | None = None,
-        prologue: str = PROLOGUE, env: dict[str, str] | None = None, cwd: str | None = None,
+        self, source: str | Path | None = None, *, argv: list[str] | None = None, args: tuple[str, ...] = (),
+        way: str = "fork", stdin: str | None = None, prologue: str = PROLOGUE, env: dict[str, str] | None = None,
+        cwd: str | None = None,
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="monarch-test-")
         folder = Path(self._folder.name)
         self.tmp = folder / "tmp"
         self.tmp.mkdir()
-        if argv is None:
+        if isinstance(source, Path):  # as it stands and where it is, without the prologue
+            argv = [str(source), *args]
+        elif argv is None:
             (folder / "script.py").write_text(prologue + (source or ""))
-            argv = [str(folder / "script.py")]
+            argv = [str(folder / "script.py"), *args]
         self.mark = uuid.uuid4().hex
         unfinished.append(self)
         self._shm_before = set(os.listdir("/dev/shm"))
@@ -184,12 +193,13 @@ class Run:
     def ok(self, limit: float = 30.0, lost: str = "") -> Run:
         """As done(), for a script that must end well and say nothing on stderr.
 
-        But, if there is an endpoint ``lost``, that calls of it have not been answered.
+        But, if there is an endpoint ``lost``, that calls of it have not been answered, or broadcasts not handled.
         """
         self.done(limit)
         if lost:
-            said = r"monarch: the script has ended before (a call|\d+ calls) of (.*) (was|were) answered\n"
-            assert [found[2] for found in re.finditer(said, self.err)] == [lost], self.err
+            calls, broadcasts = r"(?:a call|\d+ calls) of", r"(?:a broadcast|\d+ broadcasts) to"
+            said = rf"monarch: the script has ended before (?:{calls}|{broadcasts}) (.*) w\w+ (answered|handled)\n"
+            assert [found[1] for found in re.finditer(said, self.err)] == [lost], self.err
             self.err = re.sub(said, "", self.err)
         assert (self.status, self.err) == (0, ""), f"status {self.status}, out {self.out!r}, err:\n{self.err}"
         return self

@@ -60,7 +60,7 @@ class Counter(Actor):
         return None
 
 
-@pytest.mark.feature(1)
+@pytest.mark.feature(1, "one instance per process", "constructor arguments arrive", 46, "real processes")
 def test_one_instance_per_process_with_the_constructor_arguments(procs):
     counters = procs.spawn("counters", Counter, 10)
     assert counters.add.call(1).get(timeout=LIMIT).values() == [11, 11]
@@ -68,7 +68,7 @@ def test_one_instance_per_process_with_the_constructor_arguments(procs):
     assert len(pids) == 2 and os.getpid() not in pids
 
 
-@pytest.mark.feature(2, 17)
+@pytest.mark.feature(2, "on one thread", 17, "thread-locals stay")
 def test_all_user_code_of_an_actor_runs_on_one_thread(procs):
     counter = procs.slice(gpus=0).spawn("counter", Counter)
     first = counter.thread.call_one().get(timeout=LIMIT)
@@ -78,7 +78,7 @@ def test_all_user_code_of_an_actor_runs_on_one_thread(procs):
     assert first[3] == "monarch-actor-driver"
 
 
-@pytest.mark.feature(10, 36, 43)
+@pytest.mark.feature(10, "the extent of the mesh", "the value of each rank", 36, 43)
 def test_call_has_the_extent_of_the_mesh_and_its_slices(procs):
     counters = procs.spawn("counters", Counter)
     result = counters.where.call().get(timeout=LIMIT)
@@ -89,7 +89,7 @@ def test_call_has_the_extent_of_the_mesh_and_its_slices(procs):
     assert counters.slice(gpus=1).where.call_one().get(timeout=LIMIT) == ({}, 0, {})
 
 
-@pytest.mark.feature(11)
+@pytest.mark.feature(11, "the one result")
 def test_keywords_defaults_and_varargs_reach_the_method(procs):
     counter = procs.slice(gpus=0).spawn("counter", Counter)
     assert counter.add.call_one(2, scale=5).get(timeout=LIMIT) == 10
@@ -123,7 +123,7 @@ def test_values_arrive_as_they_were(procs, value):
     assert args[0] == value and type(args[0]) is type(value)
 
 
-@pytest.mark.feature(8)
+@pytest.mark.feature(8, "of endpoints", "nothing is sent")
 @pytest.mark.parametrize(
     ("args", "kwargs", "text"),
     [
@@ -140,7 +140,7 @@ def test_wrong_arguments_raise_at_the_caller_and_nothing_is_sent(procs, args, kw
     assert counter.add.call_one(0).get(timeout=LIMIT) == 0
 
 
-@pytest.mark.feature(8)
+@pytest.mark.feature(8, "of constructors")
 def test_wrong_constructor_arguments_raise_at_spawn(procs):
     with pytest.raises(TypeError, match="too many positional arguments"):
         procs.spawn("counter", Counter, 1, 2)
@@ -148,14 +148,14 @@ def test_wrong_constructor_arguments_raise_at_spawn(procs):
         procs.spawn("counter", Counter, z=1)
 
 
-@pytest.mark.feature(11)
+@pytest.mark.feature(11, "raises at once unless the size is 1")
 def test_call_one_needs_exactly_one_actor(procs):
     counters = procs.spawn("counters", Counter)
     with pytest.raises(ValueError, match="call_one requires exactly 1 actor, but mesh has 2"):
         counters.add.call_one(1)
 
 
-@pytest.mark.feature(12)
+@pytest.mark.feature(12, "one rank handles it", "at random")
 def test_choose_asks_one_rank_and_in_time_every_rank(procs):
     counters = procs.spawn("counters", Counter)
     seen = {counters.where.choose().get(timeout=LIMIT)[1] for _ in range(64)}
@@ -165,7 +165,7 @@ def test_choose_asks_one_rank_and_in_time_every_rank(procs):
     assert sum(counters.add.call(0).get(timeout=LIMIT).values()) == 1
 
 
-@pytest.mark.feature(13)
+@pytest.mark.feature(13, "a future for each rank, of one send")
 def test_stream_gives_a_future_per_rank_in_order_of_arrival(procs):
     counters = procs.spawn("counters", Counter, 3)
     futures = list(counters.add.stream(1))
@@ -173,7 +173,7 @@ def test_stream_gives_a_future_per_rank_in_order_of_arrival(procs):
     assert [future.get(timeout=LIMIT) for future in futures] == [4, 4]
 
 
-@pytest.mark.feature(14, 16)
+@pytest.mark.feature(14, "returns None", "all ranks run it", "in order with later calls", 16)
 def test_broadcast_is_ordered_with_later_calls_on_slices(procs):
     counters = procs.spawn("counters", Counter)
     for i in range(200):
@@ -224,7 +224,7 @@ def test_many_senders_each_keep_their_order(procs):
 # ---- Errors ----
 
 
-@pytest.mark.feature(62)
+@pytest.mark.feature(62, "the remote traceback", "the actor lives")
 def test_an_exception_reaches_the_caller_with_the_remote_traceback_and_the_actor_lives(procs):
     counter = procs.slice(gpus=0).spawn("counter", Counter)
     with pytest.raises(ActorError) as raised:
@@ -236,7 +236,7 @@ def test_an_exception_reaches_the_caller_with_the_remote_traceback_and_the_actor
     assert counter.add.call_one(1).get(timeout=LIMIT) == 1
 
 
-@pytest.mark.feature(10, 62)
+@pytest.mark.feature(10, "an error of a rank is raised", 62)
 def test_one_failing_rank_fails_the_call_and_touches_nobody_else(procs):
     class Half(Actor):
         @endpoint
@@ -382,7 +382,7 @@ def test_a_result_that_cannot_be_pickled_is_an_error_of_the_call(procs):
             locks.get_lock.call_one().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(71)
+@pytest.mark.feature(71, "arguments raise at the send")
 def test_an_argument_that_cannot_be_pickled_raises_at_the_caller_and_is_named(procs):
     counter = procs.slice(gpus=0).spawn("counter", Counter)
     with pytest.raises(TypeError, match="argument .*lock"):
@@ -422,7 +422,7 @@ def test_an_actor_that_waits_for_itself_gets_an_error_at_once(procs):
 # ---- Declarations ----
 
 
-@pytest.mark.feature(7)
+@pytest.mark.feature(7, "a plain call says what to do")
 def test_wrong_uses_of_endpoints_say_what_to_do(procs):
     counters = procs.spawn("counters", Counter)
     with pytest.raises(TypeError, match="is an endpoint: it runs in a spawned actor"):
@@ -439,7 +439,7 @@ def test_wrong_uses_of_endpoints_say_what_to_do(procs):
         procs.spawn("int", int)
 
 
-@pytest.mark.feature(7)
+@pytest.mark.feature(7, "as_endpoint calls it")
 def test_as_endpoint_calls_an_undecorated_method(procs):
     counters = procs.spawn("counters", Counter)
     assert as_endpoint(counters.plain).call(4).get(timeout=LIMIT).values() == [("plain", 4)] * 2
@@ -462,7 +462,7 @@ def test_reserved_endpoint_names_are_refused(procs):
         procs.spawn("clash", Clash)
 
 
-@pytest.mark.feature(5)
+@pytest.mark.feature(5, "wrong uses are refused")
 def test_concurrent_endpoint_refuses_what_it_cannot_run():
     with pytest.raises(ValueError, match="concurrent_endpoint can only wrap async endpoints"):
         concurrent_endpoint(lambda self: None)
@@ -554,7 +554,7 @@ class Async(Actor):
         return asyncio.current_task() is not None and asyncio.timeout is not None
 
 
-@pytest.mark.feature(3)
+@pytest.mark.feature(3, "one at a time across awaits")
 def test_async_endpoints_run_one_at_a_time_across_awaits(procs):
     actor = procs.slice(gpus=0).spawn("async", Async)
     futures = [actor.step.call_one(name, 5) for name in ("a", "b")]
@@ -563,7 +563,7 @@ def test_async_endpoints_run_one_at_a_time_across_awaits(procs):
     assert actor.seen.call_one().get(timeout=LIMIT) == [("start", "a"), ("end", "a"), ("start", "b"), ("end", "b")]
 
 
-@pytest.mark.feature(4)
+@pytest.mark.feature(4, "both kinds of endpoints", 2, "no event loop", 3, "on the actor's loop")
 def test_sync_endpoints_of_a_mixed_class_see_no_running_loop(procs):
     actor = procs.slice(gpus=0).spawn("async", Async)
     loop_thread = actor.step.call_one("a", 1).get(timeout=LIMIT)
@@ -571,7 +571,7 @@ def test_sync_endpoints_of_a_mixed_class_see_no_running_loop(procs):
     assert actor.task.call_one().get(timeout=LIMIT) is True
 
 
-@pytest.mark.feature(5)
+@pytest.mark.feature(5, "bodies overlap")
 def test_concurrent_endpoints_overlap(procs):
     actor = procs.slice(gpus=0).spawn("async", Async)
     waiting = [actor.wait_for_go.call_one() for _ in range(3)]
@@ -579,7 +579,7 @@ def test_concurrent_endpoints_overlap(procs):
     assert [future.get(timeout=LIMIT) for future in waiting] == ["went"] * 3
 
 
-@pytest.mark.feature(18)
+@pytest.mark.feature(18, "slow actors overlap")
 def test_actors_of_one_process_run_in_parallel(procs):
     class Gate(Actor):
         @endpoint
@@ -591,7 +591,7 @@ def test_actors_of_one_process_run_in_parallel(procs):
     assert gate.meet.call_one(counter, 1).get(timeout=LIMIT) == 1
 
 
-@pytest.mark.feature(21, 61)
+@pytest.mark.feature(21, "in arguments and results", "slices", 61)
 def test_meshes_travel_in_arguments_and_results(procs):
     class Holder(Actor):
         @endpoint
@@ -636,7 +636,7 @@ class Identity(Actor):
         return os.getpid()
 
 
-@pytest.mark.feature(36, 37)
+@pytest.mark.feature(36, 37, "a path from the root")
 def test_an_actor_knows_who_it_is_and_who_made_it(procs):
     name, class_name, rank, chain, creator, address = (
         procs.spawn("who", Identity).slice(gpus=1).describe.call_one().get(timeout=LIMIT)
@@ -646,7 +646,7 @@ def test_an_actor_knows_who_it_is_and_who_made_it(procs):
     assert "who" in address
 
 
-@pytest.mark.feature(37, 46)
+@pytest.mark.feature(37, "a path from the root", 46, "in this process")
 def test_this_proc_spawns_in_the_same_process(procs):
     outer, inner, chain = procs.slice(gpus=0).spawn("outer", Identity).neighbour.call_one().get(timeout=LIMIT)
     assert outer == inner
@@ -656,7 +656,7 @@ def test_this_proc_spawns_in_the_same_process(procs):
     assert this_proc().host_mesh == this_host()
 
 
-@pytest.mark.feature(35)
+@pytest.mark.feature(35, "the first use makes the root")
 def test_the_client_is_the_root():
     me = context().actor_instance
     assert (me.name, str(me), me.creator, dict(me.rank)) == ("root", "<root>", None, {})

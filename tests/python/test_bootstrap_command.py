@@ -8,65 +8,17 @@ import sys
 
 import cloudpickle
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
 
 from monarch._rust_bindings.monarch_hyperactor.host_mesh import BootstrapCommand
 from monarch.actor import default_bootstrap_cmd, this_host
 
 ways = pytest.mark.parametrize("way", WAYS)
 
-LOOK = """
-class Look(Actor):
-    @endpoint
-    def env(self, *names):
-        return [os.environ.get(name) for name in names]
-    @endpoint
-    def whole_env(self):
-        return dict(os.environ)
-    @endpoint
-    def parent(self):
-        return os.getppid()
-    @endpoint
-    def options(self):
-        return sys._xoptions
-    @endpoint
-    def start_sleeper(self):
-        return subprocess.Popen(["sleep", "1000"]).pid
-    @endpoint
-    def first_argument(self):
-        with open("/proc/self/cmdline") as file:
-            return file.read().split(chr(0))[0]
-    @endpoint
-    def cpus(self):
-        return sorted(os.sched_getaffinity(0))
-    @endpoint
-    def threads_cpus(self):
-        return sorted({cpu for thread in os.listdir("/proc/self/task") for cpu in os.sched_getaffinity(int(thread))})
-    @endpoint
-    def nested(self, method, *args, host=None):
-        look = (host or this_host()).spawn_procs().spawn("look", Look)
-        return getattr(look, method).call_one(*args).get()
-def values(future):
-    return future.get(timeout=60).values()
-def fails(call, *texts):
-    try:
-        call()
-    except SupervisionError as error:
-        for text in texts:
-            assert text in str(error), (text, str(error))
-        return
-    raise AssertionError("no error")
-def rejected(kind, text, **how):
-    try:
-        this_host().spawn_procs({"gpus": 2}, **how)
-    except kind as error:
-        assert text in str(error), str(error)
-        return
-    raise AssertionError("no error")
-"""
+LOOK = program("bootstrap_command/look.py")
 
 
-def program(folder, name, text):
+def executable(folder, name, text):
     path = folder / name
     path.write_text(text)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -109,7 +61,7 @@ def test_it_can_be_rebuilt_set_and_pickled():
 # ---- bootstrap_command ----
 
 
-@pytest.mark.feature(50)
+@pytest.mark.feature(50, "an environment for each rank", "None takes a variable out", "nested hosts inherit")
 @ways
 def test_each_process_gets_its_environment(way):
     Run(LOOK + """
@@ -128,7 +80,7 @@ assert values(same.spawn("look", Look).env.call("RANK")) == [["one"], ["one"]]
 """, way=way).ok()  # fmt: skip
 
 
-@pytest.mark.feature(50)
+@pytest.mark.feature(50, "inherit_env")
 @ways
 def test_an_environment_that_inherits_nothing(way):
     Run(LOOK + """
@@ -156,10 +108,10 @@ MARKING = '#!/bin/sh\nexport MARK="marked $1"\nshift\nexec "$@"\n'
 MARKING_PARENT = '#!/bin/sh\nexport MARK="marked $1"\nshift\n"$@"\n'
 
 
-@pytest.mark.feature(50)
+@pytest.mark.feature(50, "another program for each rank")
 @pytest.mark.parametrize("text", [MARKING, MARKING_PARENT], ids=["exec", "child"])
 def test_another_program_for_some(tmp_path, text):
-    marking = program(tmp_path, "marking", text)
+    marking = executable(tmp_path, "marking", text)
     Run(LOOK + f"""
 def command(point):
     default = default_bootstrap_cmd()
@@ -177,7 +129,7 @@ assert look.slice(gpus=2).nested.call_one("env", "MARK").get() == ["marked 2"]
 @pytest.mark.feature(50)
 @pytest.mark.parametrize("text", [MARKING, MARKING_PARENT], ids=["exec", "child"])
 def test_what_another_program_started_ends_with_a_killed_script(tmp_path, text):
-    marking = program(tmp_path, "marking", text)
+    marking = executable(tmp_path, "marking", text)
     run = Run(LOOK + f"""
 default = default_bootstrap_cmd()
 command = type(default)({marking!r}, None, ["x", default.program, *default.args], {{}})
@@ -284,7 +236,7 @@ def venv(tmp_path_factory):
     return folder
 
 
-@pytest.mark.feature(50)
+@pytest.mark.feature(50, "other interpreters")
 def test_another_interpreter_and_its_packages(tmp_path, venv):
     (tmp_path / "beside_the_script.py").write_text("where = 'beside the script'\n")
     script = tmp_path / "script.py"
@@ -323,7 +275,7 @@ print(sys.prefix)
 @pytest.mark.parametrize("runs", ["exec", ""])
 def test_a_script_in_the_place_of_the_interpreter(tmp_path, runs):
     text = f'#!/bin/sh\nexport MARK="$MARK+"\n{runs} {sys.executable} "$@"\n'
-    program(tmp_path, "marking python", text)
+    executable(tmp_path, "marking python", text)
     Run(LOOK + """
 assert this_host().spawn_procs().spawn("look", Look).env.call_one("MARK").get() == [None]
 host = this_host().with_python_executable("./marking python")
@@ -350,7 +302,7 @@ except ValueError as error:
 # ---- proc_bind ----
 
 
-@pytest.mark.feature(49)
+@pytest.mark.feature(49, "to processors")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_processes_are_bound_to_cpus():
     Run(LOOK + """
@@ -364,11 +316,11 @@ assert look.slice(a=0, b=1).nested.call_one("threads_cpus").get() == [second]  #
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(49)
+@pytest.mark.feature(49, "by numactl")
 def test_a_binding_by_numactl(tmp_path):
     # Not on every machine: this one notes what it is told, and runs what follows.
     options = 'while [ "${1#--}" != "$1" ]; do TOLD="$TOLD $1"; shift; done\n'
-    program(tmp_path, "numactl", f'#!/bin/sh\n{options}export TOLD\nexec "$@"\n')
+    executable(tmp_path, "numactl", f'#!/bin/sh\n{options}export TOLD\nexec "$@"\n')
     Run(LOOK + f"""
 os.environ["PATH"] = {str(tmp_path)!r} + os.pathsep + os.environ["PATH"]
 cpu = min(os.sched_getaffinity(0))
@@ -393,7 +345,7 @@ assert procs.slice(gpus=0).spawn("look", Look).parent.call_one().get()
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(49)
+@pytest.mark.feature(49, "the length is checked")
 @pytest.mark.parametrize(
     ("kind", "text", "binds"),
     [

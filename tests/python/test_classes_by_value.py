@@ -1,21 +1,8 @@
 """Actor classes of ``__main__``: decoded once where they arrive, and again when they have changed."""
 
-from script_run import Run
+from script_run import Run, program
 
-PROGRAM = """
-def helper():
-    return "old"
-class A(Actor):
-    label = "first"
-    seen = 0
-    @endpoint
-    def look(self):
-        type(self).seen += 1
-        return id(type(self).look), type(self).label, helper(), type(self).seen
-procs = this_host().spawn_procs()
-def look(where=procs):
-    return where.spawn("a", A).look.call_one().get()
-"""
+PROGRAM = program("classes_by_value/program.py")
 
 
 def test_the_same_class_is_decoded_once():
@@ -45,16 +32,4 @@ assert look(this_proc())[3] == 2 and A.seen == 2
 
 
 def test_what_travels_beside_the_class_may_share_its_variables():
-    Run("""
-count = 0
-def bump():
-    global count
-    count += 1
-class A(Actor):
-    def __init__(self, function):
-        function()
-    @endpoint
-    def count(self):
-        return count
-assert this_host().spawn_procs().spawn("a", A, bump).count.call_one().get() == 1
-""").ok()  # fmt: skip
+    Run(program("classes_by_value/what_travels_beside_the_class_may_share_its_variables.py")).ok()

@@ -7,7 +7,7 @@ import sys
 import warnings
 
 import pytest
-from script_run import Run
+from script_run import Run, program
 
 import monarch.actor
 from monarch.actor import Actor, ActorMesh, endpoint, this_host
@@ -82,7 +82,7 @@ def test_concurrent_endpoint_has_a_module_of_its_own():
     assert concurrent_endpoint is monarch.actor.concurrent_endpoint
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "old modules")
 @pytest.mark.parametrize(
     ("module", "names"),
     [
@@ -103,7 +103,7 @@ def test_old_modules_warn_and_lead_to_the_new(module, names):
         assert found.Service is found.ActorMeshRef is ActorMesh
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "a DeprecationWarning")
 def test_the_warning_names_the_line_that_imports(tmp_path):
     script = tmp_path / "old.py"
     script.write_text("import os\nfrom monarch.proc_mesh import proc_mesh\nimport monarch.bootstrap_main\n")
@@ -122,83 +122,22 @@ def test_new_programs_are_not_warned_and_load_nothing_old():
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "the oldest program")
 def test_the_oldest_program_runs():
-    run = Run("""
-import asyncio
-from monarch.actor import Actor, current_rank, endpoint, proc_mesh
-
-class ToyActor(Actor):
-    def __init__(self):
-        self.rank = current_rank().rank
-    @endpoint
-    async def hello_world(self, msg):
-        print(f"Identity: {self.rank}, {msg=}")
-
-async def main():
-    mesh = await proc_mesh(gpus=4)
-    toy = await mesh.spawn("toy_actor", ToyActor)
-    await toy.hello_world.call("hey there, from script!!")
-
-asyncio.run(main())
-""").done()  # fmt: skip
+    run = Run(program("compatibility/the_oldest_program_runs.py")).done()
     assert run.status == 0
     assert sorted(run.out.splitlines()) == [f"[{n}] Identity: {n}, msg='hey there, from script!!'" for n in range(4)]
     assert run.err.count("DeprecationWarning") == 3, run.err
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "old ways to make a mesh")
 def test_old_ways_to_make_a_mesh():
-    Run("""
-import warnings
-warnings.simplefilter("ignore")
-from monarch.proc_mesh import local_proc_mesh, proc_mesh
-from monarch.service import Actor, ServiceCallFailedException, endpoint
-class Old(Actor):
-    @endpoint
-    def env(self, name):
-        return os.environ.get(name), getattr(sys, "was_set_up", None)
-    @endpoint
-    def fail(self):
-        raise ValueError("old")
-def setup():
-    sys.was_set_up = True
-procs = proc_mesh(gpus=2, env={"OLD": "value"}, setup=setup).get()
-assert procs.sizes == {"hosts": 1, "gpus": 2}
-old = procs.spawn("old", Old).get()
-assert old.env.call("OLD").get().values() == [("value", True)] * 2
-try:
-    old.slice(hosts=0, gpus=0).fail.call_one().get()
-except ServiceCallFailedException as error:
-    assert "old" in str(error)
-else:
-    raise AssertionError("no error")
-os.environ["CUDA_VISIBLE_DEVICES"] = "3,5,6"
-assert proc_mesh().sizes == {"hosts": 1, "gpus": 3}
-assert local_proc_mesh(gpus=1, hosts=2).sizes == {"hosts": 2, "gpus": 1}
-""").ok()  # fmt: skip
+    Run(program("compatibility/old_ways_to_make_a_mesh.py")).ok()
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "meshes that are awaited", "a DeprecationWarning")
 def test_old_ways_to_make_a_mesh_warn_their_caller():
-    run = Run("""
-import warnings
-def warned(use):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        use()
-    print(len(caught), caught[0].category.__name__, caught[0].filename == __file__)
-class A(Actor):
-    pass
-procs = this_host().spawn_procs()
-warned(lambda: proc_mesh(gpus=1))
-warned(lambda: local_proc_mesh(gpus=1))
-warned(lambda: procs.get())
-warned(lambda: procs.spawn("a", A).get())
-async def main():
-    await procs
-warned(lambda: asyncio.run(main()))
-""").ok()  # fmt: skip
+    run = Run(program("compatibility/old_ways_to_make_a_mesh_warn_their_caller.py")).ok()
     assert run.out == "1 DeprecationWarning True\n" * 5
 
 
@@ -212,7 +151,7 @@ class Numbers(Actor):
         return "an endpoint"
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "streams of values")
 def test_stream_may_be_iterated_as_it_once_was(procs):
     numbers = procs.spawn("numbers", Numbers)
 

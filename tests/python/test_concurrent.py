@@ -69,7 +69,7 @@ def names_of(server, count):
     return names
 
 
-@pytest.mark.feature(5)
+@pytest.mark.feature(5, "bodies overlap")
 def test_bodies_overlap_and_end_in_any_order(procs):
     server = procs.slice(gpus=0).spawn("server", Server)
     futures = {name: server.serve.call_one(name) for name in "abc"}
@@ -79,7 +79,7 @@ def test_bodies_overlap_and_end_in_any_order(procs):
         assert futures[name].get(timeout=LIMIT) == name
 
 
-@pytest.mark.feature(5)
+@pytest.mark.feature(5, "they start in order")
 def test_bodies_start_in_the_order_of_their_sender(procs):
     server = procs.slice(gpus=0).spawn("server", Server)
     for i in range(500):
@@ -112,7 +112,7 @@ def test_an_exception_goes_to_the_caller_and_the_actor_lives(procs):
             server.names.call_one().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(5, 20)
+@pytest.mark.feature(5, "cancelled before the clean-up", 20)
 def test_what_is_outstanding_is_cancelled_and_awaited_before_the_clean_up(procs):
     port, receiver = Channel.open()
     server = procs.slice(gpus=0).spawn("server", Server, port)
@@ -142,7 +142,7 @@ def test_a_call_right_before_a_stop_is_answered(procs, alone, tmp_path):
         call.get(timeout=LIMIT)
 
 
-@pytest.mark.feature(3)
+@pytest.mark.feature(3, "a backlog does not starve the loop")
 def test_a_backlog_does_not_starve_what_has_started(procs):
     """An ordinary endpoint that never waits, a thousand times in the mailbox: a body that has begun gets its turns."""
 

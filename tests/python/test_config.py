@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from script_run import Run
+from script_run import Run, program
 
 import monarch
 from monarch import config
@@ -17,6 +17,7 @@ from monarch._config import settings
 from monarch._config.keys import ENVIRONMENT_ONLY, KEYS
 from monarch._config.transports import BindSpec, ChannelTransport
 from monarch._runtime import runtime
+from monarch.actor import Actor, endpoint, this_host
 from monarch.config import Encoding, configure, configured, get_global_config, get_runtime_config
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,7 @@ def sample(key):
 # ---- Keys ----
 
 
-@pytest.mark.feature(77, 78)
+@pytest.mark.feature(77, "values and types", 78, "a variable wins over a default")
 @pytest.mark.parametrize("key", SETTABLE)
 def test_a_key_is_set_read_back_and_overruled_by_its_variable(key, monkeypatch):
     value, reads, text, text_reads = sample(key)
@@ -79,7 +80,7 @@ def test_a_key_is_set_read_back_and_overruled_by_its_variable(key, monkeypatch):
     assert (get_global_config()[key], get_runtime_config()[key]) == (text_reads, default)
 
 
-@pytest.mark.feature(77)
+@pytest.mark.feature(77, "values and types")
 def test_the_dictionaries_have_all_keys_and_are_copies():
     for ask in (get_global_config, get_runtime_config):
         assert sorted(ask()) == SETTABLE
@@ -96,13 +97,13 @@ def test_an_environment_only_key_is_refused_and_read(key, monkeypatch):
     assert settings.get(key) == "7s"
 
 
-@pytest.mark.feature(77)
+@pytest.mark.feature(77, "errors")
 @pytest.mark.parametrize("key", ["nope", "remote_alloc_bind_to_inaddr_any", "rdma_cq_busy_poll_window"])
 def test_an_unknown_key_is_refused(key):
     assert error(ValueError, **{key: 1}) == f"invalid configuration key: `{key}`"
 
 
-@pytest.mark.feature(77)
+@pytest.mark.feature(77, "errors")
 @pytest.mark.parametrize(
     ("key", "value", "kind", "inner"),
     [
@@ -134,14 +135,14 @@ def test_none_is_a_value_where_the_table_says_so():
     assert get_runtime_config()["tokio_worker_threads"] is None
 
 
-@pytest.mark.feature(77)
+@pytest.mark.feature(77, "errors")
 def test_nothing_is_set_if_anything_is_wrong():
     error(ValueError, tail_log_lines=5, nope=1)
     error(TypeError, tail_log_lines=5, prefix_with_rank="x")
     assert get_runtime_config()["tail_log_lines"] == 0
 
 
-@pytest.mark.feature(77, 79)
+@pytest.mark.feature(77, 79, "durations")
 @pytest.mark.parametrize(
     ("text", "reads"),
     [
@@ -177,7 +178,7 @@ def test_what_is_for_ever_fits_the_core():
     assert runtime.limit("process_exit_timeout") == 1e9
 
 
-@pytest.mark.feature(77, 79)
+@pytest.mark.feature(77, 79, "texts, members and addresses", "a bind spec is read back")
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -216,7 +217,7 @@ def test_a_transport_of_another_type_is_refused(value):
 # ---- Layers ----
 
 
-@pytest.mark.feature(77)
+@pytest.mark.feature(77, "restored at the end")
 def test_configured_gives_what_is_in_force_and_restores_it(monkeypatch):
     monkeypatch.setenv("HYPERACTOR_MESSAGE_DELIVERY_TIMEOUT", "5s")
     configure(tail_log_lines=5)
@@ -278,22 +279,10 @@ def test_an_empty_variable_is_none(monkeypatch):
         assert get_global_config()["read_log_buffer"] == 100
 
 
-CHILDREN = """
-from monarch.config import *
-class A(Actor):
-    @endpoint
-    def ask(self):
-        keys = "tail_log_lines", "cleanup_timeout", "default_transport", "default_encoding", "read_log_buffer"
-        return [[str(ask()[key]) for key in keys] for ask in (get_global_config, get_runtime_config)]
-    @endpoint
-    def ask_child(self):
-        configure(read_log_buffer=7)
-        return this_host().spawn_procs().spawn("b", A).ask.call_one().get()
-DEFAULTS = ["0", "3s", "unix", "Encoding.Multipart", "100"]
-"""
+CHILDREN = program("config/children.py")
 
 
-@pytest.mark.feature(77, 78)
+@pytest.mark.feature(77, 78, "what is configured reaches children")
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_what_is_configured_reaches_children_and_theirs(way):
     Run(CHILDREN + """
@@ -307,20 +296,27 @@ assert get_global_config()["read_log_buffer"] == 100
 """, way=way, env={"HYPERACTOR_CLEANUP_TIMEOUT": "8s"}).ok()  # fmt: skip
 
 
-def test_a_child_loads_no_configuration_if_nothing_is_configured():
-    Run("""
-import monarch
-class A(Actor):
+class Echo(Actor):
     @endpoint
-    def modules(self):
-        return [name for name in sys.modules if name in ("monarch._config.settings", "monarch._config.keys")]
-def spawn():
-    return this_host().spawn_procs().spawn("a", A)
-monarch.configure()
-assert spawn().modules.call_one().get() == []
-monarch.configure(cleanup_timeout="1s")
-assert "monarch._config.settings" in spawn().modules.call_one().get()
-""").ok()  # fmt: skip
+    def echo(self, value):
+        return value, get_global_config()["default_encoding"]
+
+
+@pytest.mark.feature(76, "ends of different encodings", "below and above the threshold")
+@pytest.mark.parametrize("there", [Encoding.Bincode, Encoding.Json, Encoding.Multipart])
+def test_ends_of_different_encodings_understand_each_other(there):
+    with configured(default_encoding=there, small_write_threshold=64):
+        procs = this_host().spawn_procs()
+    with procs:
+        echo = procs.spawn("echo", Echo)
+        for here in (Encoding.Bincode, Encoding.Json, Encoding.Multipart):
+            with configured(default_encoding=here, small_write_threshold=256):
+                for value in ({"nested": [1, None]}, *(bytes(size) for size in (0, 63, 64, 255, 256, 100_000))):
+                    assert echo.echo.call_one(value).get(timeout=20) == (value, there)
+
+
+def test_a_child_loads_no_configuration_if_nothing_is_configured():
+    Run(program("config/a_child_loads_no_configuration_if_nothing_is_configured.py")).ok()
 
 
 def test_importing_the_api_loads_no_configuration():
@@ -334,32 +330,7 @@ def test_importing_the_api_loads_no_configuration():
 
 # ---- What the keys do ----
 
-HANGING = """
-from monarch.config import configure
-class Sync(Actor):
-    @endpoint
-    def ready(self):
-        pass
-    def __cleanup__(self, error):
-        print("cleaning up")
-        threading.Event().wait()
-class Async(Actor):
-    @endpoint
-    async def ready(self):
-        pass
-    async def __cleanup__(self, error):
-        start = time.monotonic()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            print("cancelled after", time.monotonic() - start)
-def time_to_stop(Class):
-    procs = this_host().spawn_procs()
-    procs.spawn("a", Class).ready.call_one().get()
-    start = time.monotonic()
-    procs.stop().get()
-    return time.monotonic() - start
-"""
+HANGING = program("config/hanging.py")
 
 
 def test_cleanup_timeout_limits_all_hooks_of_a_process_that_ends():
@@ -384,7 +355,7 @@ input()
     assert run.status == 0 and "__cleanup__ failed" in run.err and "cancelled after 0.05 s (cleanup_timeout)" in run.err
 
 
-@pytest.mark.feature(77, 78)
+@pytest.mark.feature(77, 78, "a variable wins over a default")
 def test_cleanup_timeout_is_taken_from_the_environment():
     Run(HANGING + "assert time_to_stop(Sync) < 2.5", env={"HYPERACTOR_CLEANUP_TIMEOUT": "50ms"}).ok()
 
@@ -398,44 +369,7 @@ assert time_to_stop(Sync) < 5  # 10 s by default
 
 # ---- Tests under several configurations ----
 
-DECORATED = """
-import pytest
-from monarch.config import get_global_config, parametrize_config, parametrize_config_pointwise
-
-seen = []
-
-def note():
-    found = get_global_config()
-    seen.append((found["message_ttl_default"], found["prefix_with_rank"]))
-
-class TestAll:
-    @parametrize_config(message_ttl_default={1, 2}, prefix_with_rank=[True, False])
-    @pytest.mark.parametrize("x", [10])
-    def test_all(self, x, tmp_path):
-        assert x == 10 and tmp_path.exists()
-        note()
-
-def test_all_were_seen():
-    assert seen == [(1, True), (1, False), (2, True), (2, False)]
-    seen.clear()
-
-@parametrize_config_pointwise(message_ttl_default=[1, 2], prefix_with_rank=(False, True))
-def test_pairs():
-    note()
-
-def test_pairs_were_seen():
-    assert seen == [(1, False), (2, True)]
-    seen.clear()
-
-@parametrize_config(message_ttl_default=[1, 2])
-@parametrize_config(prefix_with_rank={False})
-def test_twice():
-    note()
-
-def test_twice_was_seen():
-    assert seen == [(1, False), (2, False)]
-    assert get_global_config()["message_ttl_default"] == 64
-"""
+DECORATED = program("config/decorated.py")
 
 
 @pytest.mark.feature(80)

@@ -185,7 +185,7 @@ class Poisoned(Actor):
         return current_rank().rank
 
 
-@pytest.mark.feature(68, 70)
+@pytest.mark.feature(68, "slices without the failed rank", "new slices with it fail", 70, "each rank for itself")
 def test_a_poisoned_rank_spoils_calls_that_need_it_and_no_others(procs):
     poisoned = procs.spawn("poisoned", Poisoned)
     with pytest.raises(SupervisionError, match="bad from the start"):

@@ -143,7 +143,7 @@ def knowing(grid):
 METHODS = ["sync", "wait", "in_a_task", "in_a_thread", "beside"]
 
 
-@pytest.mark.feature(36)
+@pytest.mark.feature(36, "relative to the slice that was asked")
 @pytest.mark.parametrize("method", METHODS)
 def test_rank_and_size_are_those_of_the_mesh_that_was_asked(knowing, method):
     def ask(view):
@@ -217,7 +217,7 @@ def test_nested_calls_each_see_their_own(grid, knowing):
     ]
 
 
-@pytest.mark.feature(36, 37)
+@pytest.mark.feature(36, "the name", 37)
 def test_names_are_those_of_one_incarnation(grid):
     names = [grid.spawn("asking", Asking).name.call().get(timeout=LIMIT).values() for _ in range(2)]
     said = [name for mesh in names for name, _ in mesh]
@@ -225,7 +225,7 @@ def test_names_are_those_of_one_incarnation(grid):
     assert all(name == identity and name.startswith("asking") for mesh in names for name, identity in mesh)
 
 
-@pytest.mark.feature(35)
+@pytest.mark.feature(35, "the first use makes the root")
 def test_the_client_is_at_the_root_in_every_thread():
     results = []
     thread = threading.Thread(target=lambda: results.append(here()))
@@ -310,7 +310,7 @@ def expect_end(actor, receiver, text, cleanup):
         actor.ping.call_one().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(19)
+@pytest.mark.feature(19, "a stop is clean", "abort and kill are failures")
 @hows
 def test_an_endpoint_ends_its_actor_after_its_answer(procs, how, text, cleanup):
     port, receiver = Channel.open()
@@ -341,7 +341,7 @@ def test_a_concurrent_endpoint_ends_its_actor(procs, how, text, cleanup):
     expect_end(ending, receiver, text, cleanup)
 
 
-@pytest.mark.feature(19)
+@pytest.mark.feature(19, "a stop is clean")
 def test_without_a_reason_and_the_client_itself(procs):
     port, receiver = Channel.open()
     ending = procs.slice(gpus=0).spawn("ending", Ending, port)

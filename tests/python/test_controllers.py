@@ -5,7 +5,7 @@ import os
 import threading
 
 import pytest
-from script_run import Run
+from script_run import Run, program
 
 from monarch.actor import Actor, ActorError, SupervisionError, context, endpoint, get_or_spawn_controller
 
@@ -97,7 +97,7 @@ def get(name, cls=Registry, *args, **kwargs):
     return get_or_spawn_controller(name, cls, *args, **kwargs).get(timeout=LIMIT)
 
 
-@pytest.mark.feature(41)
+@pytest.mark.feature(41, "the same from any actor")
 def test_the_first_request_makes_it_and_later_arguments_are_ignored(name):
     before = Registry.made
     controller = get(name, Registry, 5)
@@ -109,7 +109,7 @@ def test_the_first_request_makes_it_and_later_arguments_are_ignored(name):
     assert Registry.made == before + 2
 
 
-@pytest.mark.feature(41)
+@pytest.mark.feature(41, "in the script's process")
 def test_it_lives_in_the_scripts_process_and_is_the_scripts(name, askers):
     pid, _, who, rank = get(name).where.call_one().get(timeout=LIMIT)
     assert pid == os.getpid()
@@ -119,7 +119,7 @@ def test_it_lives_in_the_scripts_process_and_is_the_scripts(name, askers):
     assert (pid, who) == (os.getpid(), f"<root>.<test_controllers.Registry {name} by an actor>")
 
 
-@pytest.mark.feature(41)
+@pytest.mark.feature(41, "concurrent requests")
 def test_concurrent_requests_from_everywhere_get_the_same_one(name, askers):
     before = Registry.made
     asked = [
@@ -149,7 +149,7 @@ def test_concurrent_requests_from_everywhere_get_the_same_one(name, askers):
     assert Registry.made == before + 1
 
 
-@pytest.mark.feature(41)
+@pytest.mark.feature(41, "the same from any actor")
 def test_a_controller_travels(name, askers):
     controller = get(name)
     assert sorted(askers.use.call(controller).get(timeout=LIMIT).values()) == [1, 2]
@@ -216,26 +216,7 @@ def test_a_class_that_only_a_worker_knows_goes_by_value(name, askers):
 
 
 # Nothing but the script's own definitions; the first thing that it does is to ask.
-OF_MAIN = """
-notes = []
-class Notes(Actor):
-    @endpoint
-    def note(self, text):
-        notes.append(text)
-        return os.getpid()
-    @endpoint
-    def all(self):
-        return notes
-class Worker(Actor):
-    @endpoint
-    def work(self, text):
-        return get_or_spawn_controller("notes", Notes).get().note.call_one(text).get()
-controller = get_or_spawn_controller("notes", Notes).get()
-assert controller.note.call_one("script").get() == os.getpid()
-workers = this_host().spawn_procs(per_host={"gpus": 2}).spawn("workers", Worker)
-assert workers.work.call("worker").get().values() == [os.getpid()] * 2
-print(controller.all.call_one().get(), notes)
-"""
+OF_MAIN = program("controllers/of_main.py")
 
 
 @pytest.mark.feature(41)
@@ -262,18 +243,4 @@ atexit.register(lambda: print("before"))
 
 
 def test_another_class_under_a_name_that_is_taken_gives_the_first_and_warns():
-    Run("""
-import warnings
-class First(Actor):
-    @endpoint
-    def who(self):
-        return "first"
-class Second(First):
-    pass
-get_or_spawn_controller("name", First).get()
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    assert get_or_spawn_controller("name", Second).get().who.call_one().get() == "first"
-text = str(caught[-1].message)
-assert "'name'" in text and "First" in text and "Second" in text, text
-""").ok()
+    Run(program("controllers/another_class_under_a_name_that_is_taken_gives_the_first_and_warns.py")).ok()

@@ -5,7 +5,7 @@ import gc
 import resource
 
 import pytest
-from script_run import Run
+from script_run import Run, program
 
 from monarch.actor import (
     Actor,
@@ -157,42 +157,7 @@ def test_deadlines_that_were_met_cost_no_memory(mesh):
 
 
 def test_a_flood_in_a_deadline_gives_up_when_there_is_no_room():
-    run = Run("""
-import numpy
-PIECE = numpy.zeros(1 << 20, "u1")
-class Slow(Actor):
-    @endpoint
-    def block(self, port):
-        gate, receiver = Channel.open()
-        port.send(gate)
-        thread = threading.Thread(target=lambda: receiver.recv().get())
-        thread.start()
-        thread.join()
-    @endpoint
-    def take(self, piece):
-        pass
-slow = this_host().spawn_procs().spawn("slow", Slow)
-port, receiver = Channel.open()
-slow.block.broadcast(port)
-gate = receiver.recv().get()
-sent = 0
-try:
-    with deadline(1):
-        while True:
-            slow.take.broadcast(PIECE)
-            sent += 1
-except DeadlineExceeded as error:
-    print(error)
-assert 64 <= sent < 300, sent
-gate.send("go on")
-slow.take.call_one(None).get()
-try:
-    with deadline(0.2):
-        slow.block.call_one(port).get()
-except DeadlineExceeded as error:
-    print(error)
-receiver.recv().get().send("go on")
-""").ok()
+    run = Run(program("deadline_gathers/a_flood_in_a_deadline_gives_up_when_there_is_no_room.py")).ok()
     assert run.out == (
         "the deadline has passed while the receiver had no room: nothing was sent\n"
         "slow.block: the deadline of this call has passed\n"
@@ -200,34 +165,5 @@ receiver.recv().get().send("go on")
 
 
 def test_a_port_that_is_full_gives_up_too():
-    run = Run("""
-import numpy
-PIECE = numpy.zeros(1 << 20, "u1")
-class Flooder(Actor):
-    @endpoint
-    def flood(self, port, end):
-        sent = 0
-        try:
-            with deadline(1):
-                while True:
-                    port.send(PIECE)
-                    sent += 1
-        except DeadlineExceeded as error:
-            end.send((sent, str(error)))
-end_port, end = Channel.open()
-class Owner(Actor):
-    def __init__(self):
-        self.port, self.receiver = Channel.open()
-    @endpoint
-    def give(self):
-        return self.port
-    @endpoint
-    def count(self, count):
-        return sum(len(self.receiver.recv().get(timeout=10)) for _ in range(count)) >> 20
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-owner, flooder = procs.slice(gpus=0).spawn("owner", Owner), procs.slice(gpus=1).spawn("flooder", Flooder)
-flooder.flood.broadcast(owner.give.call_one().get(), end_port)
-sent, why = end.recv().get()
-print(why, 64 <= sent < 300, owner.count.call_one(sent).get() == sent)
-""").ok()
+    run = Run(program("deadline_gathers/a_port_that_is_full_gives_up_too.py")).ok()
     assert run.out == "the deadline has passed while the receiver had no room: nothing was sent True True\n"

@@ -133,7 +133,7 @@ def test_grpo_learns_and_the_same_each_time():
     assert all(later > earlier - 0.02 for earlier, later in zip(rewards, rewards[1:]))
 
 
-@pytest.mark.feature(94)
+@pytest.mark.feature(94, "a DDP program")
 def test_ddp_has_the_losses_of_one_process_both_times():
     pytest.importorskip("torch")
     done = run("ddp.py")

@@ -1,24 +1,12 @@
 """Back-pressure: who sends one-way to a slow actor waits, memory stays bounded, and nobody waits for ever."""
 
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
 
 ways = pytest.mark.parametrize("way", list(WAYS))
 transports = pytest.mark.parametrize("way", ["fork", "unix"])  # each of these waits five seconds for a line
 
-TAKER = """
-import contextlib, numpy
-PIECE = numpy.zeros(1 << 20, "u1")
-class Taker(Actor):
-    def __init__(self):
-        self.count = 0
-    @endpoint
-    def take(self, piece):
-        self.count += 1
-    @endpoint
-    def taken(self):
-        return self.count
-"""
+TAKER = program("flow/taker.py")
 # A slow actor: `block` runs until its FIFO is closed by the writer. 64 pieces are what it lets wait.
 SLOW = TAKER + """
 class Slow(Taker):

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from script_run import program
+
 
 def test_the_fork_server_imports_little_before_its_first_fork():
     code = (
@@ -13,33 +15,7 @@ def test_the_fork_server_imports_little_before_its_first_fork():
     assert done.stdout == "[]\n"
 
 
-FORK_SERVER = """
-import os, sys
-from monarch import _core
-from monarch._programs import fork_server, worker
-
-class Server:
-    events = []
-    asked = iter([True, False, False, True, False])  # then always
-    def __init__(self, socket): pass
-    def ready(self): pass
-    def spawned(self, node, pid): pass
-    def has_request(self, limit_ms):
-        self.events.append(limit_ms)
-        return next(self.asked, True)
-    def reap(self):
-        if os.waitpid(-1, os.WNOHANG)[0]:
-            self.events.append("reaped")
-    def next(self):
-        if next(requests, None):
-            return 1, []
-        print(self.events, flush=True)
-
-requests = iter(range(1, 3))
-_core.ForkServer = Server
-fork_server._LATER = ("first", "second")
-sys.path.insert(0, os.getcwd())
-"""
+FORK_SERVER = program("fork_server/fork_server.py")
 LATER_MODULE = "import __main__\n__main__.Server.events.append(__name__)\n"
 
 

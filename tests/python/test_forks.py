@@ -1,27 +1,11 @@
 """Children that user code forks, in actors and in the script: what they may do, and that their parents never notice."""
 
 import pytest
-from script_run import WAYS, Run
+from script_run import PROGRAMS, WAYS, Run, program
 
 ways = pytest.mark.parametrize("way", WAYS)
 
-WORKER = """
-import numpy as np
-def status_of(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-def end(how):
-    if how == "raise":
-        raise ValueError("of the child")
-    if how == "exit 3":
-        sys.exit(3)
-    if how == "exit text":
-        sys.exit("so long")
-    return "the answer of the child"
-def fork(how):
-    "in the parent the child's pid; in the child what `how` says"
-    print("before", end="")
-    return os.fork() or end(how)
-"""
+WORKER = program("forks/worker.py")
 
 ENDS = {"return": 0, "raise": 1, "exit 3": 3, "exit text": 1}
 SHOWN = {"return": "", "raise": "ValueError: of the child", "exit 3": "", "exit text": "so long"}
@@ -90,156 +74,18 @@ for cls in (Forker, AsyncForker):
 
 
 def test_a_child_ends_after_constructors_and_hooks_as_after_endpoints():
-    run = Run(WORKER + """
-class Construct(Actor):
-    def __init__(self, how):
-        self.pid = fork(how)
-        self.status = status_of(self.pid) if isinstance(self.pid, int) else None
-    @endpoint
-    def get(self):
-        return self.status
-class Hook(Actor):
-    @endpoint
-    def start(self): ...
-    def __cleanup__(self, exc):
-        pid = fork("exit 3")
-        print("cleaned up after", status_of(pid))
-class AsyncHook(Actor):
-    @endpoint
-    async def start(self): ...
-    async def __cleanup__(self, exc):
-        pid = fork("exit 3")
-        print("async, cleaned up after", status_of(pid))
-class Bounce(Actor):
-    @endpoint
-    def send(self, other):
-        other.start.broadcast()
-    @endpoint
-    def get(self):
-        return self.status
-    def _handle_undeliverable_message(self, message):
-        pid = fork("return")
-        if isinstance(pid, int):
-            self.status = status_of(pid)
-        return True
-def set_up():
-    pid = fork("return")
-    if isinstance(pid, int):
-        os.environ["CHILD"] = str(status_of(pid))
-class SetUp(Actor):
-    @endpoint
-    def get(self):
-        return os.environ["CHILD"]
-procs = this_host().spawn_procs(bootstrap=set_up)
-assert procs.spawn("setup", SetUp).get.call_one().get(timeout=20) == "0"
-for how, status in {"return": 0, "exit 3": 3}.items():
-    assert procs.spawn("construct", Construct, how).get.call_one().get(timeout=20) == status
-for cls in (Hook, AsyncHook):
-    hook = procs.spawn("hook", cls)
-    hook.start.call_one().get()
-    hook.stop().get()
-bounce = procs.spawn("bounce", Bounce)
-bounce.send.call_one(hook).get()
-limit = time.monotonic() + 20
-while True:
-    try:
-        assert bounce.get.call_one().get(timeout=20) == 0
-        break
-    except ActorError:
-        assert time.monotonic() < limit
-""").ok()  # fmt: skip
+    run = Run(PROGRAMS / "forks/constructors_and_hooks.py").ok()
     assert run.out.count("cleaned up after 3") == 2
 
 
 def test_a_child_that_awaits_in_its_parents_event_loop_ends_with_a_reason():
-    run = Run(WORKER + """
-class Forker(Actor):
-    def __init__(self):
-        self.ran = []
-    @concurrent_endpoint
-    async def fork(self, others):
-        await self.turn(others)
-        pid = os.fork()
-        if pid == 0:
-            await asyncio.sleep(0)
-            print("went on", flush=True)
-            await asyncio.sleep(0)
-            os._exit(0)
-        return status_of(pid)
-    @concurrent_endpoint
-    async def touch(self, i):
-        self.ran.append(i)
-        await asyncio.sleep(0)
-        with open(os.environ["TMPDIR"] + f"/touched-{i}", "a") as file:
-            file.write("x")
-    async def turn(self, count):
-        while len(self.ran) < count:
-            await asyncio.sleep(0)
-forker = this_host().spawn_procs().spawn("forker", Forker)
-for round in range(10):
-    done = forker.fork.call_one(20 * (round + 1))
-    others = [forker.touch.call_one(20 * round + i) for i in range(20)]
-    assert done.get(timeout=20) == 1
-    for other in others:
-        other.get(timeout=20)
-for i in range(200):
-    path = os.environ["TMPDIR"] + f"/touched-{i}"
-    assert open(path).read() == "x", i
-    os.remove(path)
-""").done()  # fmt: skip
+    run = Run(PROGRAMS / "forks/awaits.py").done()
     assert run.status == 0, run.err
     assert "went on" not in run.out
     assert "a process made by os.fork() in an async actor cannot await there" in run.err
 
 
-ARRAYS = """
-import gc
-import numpy as np
-class Keeper(Actor):
-    @endpoint
-    def keep(self, array):
-        self.array = array
-    def fork(self):
-        return os.fork()
-    @endpoint
-    def fork_and_drop(self, done, go_on):
-        if (pid := self.fork()) == 0:
-            del self.array
-            gc.collect()
-            os._exit(0)
-        assert status_of(pid) == 0
-        os.close(os.open(done, os.O_WRONLY))
-        os.close(os.open(go_on, os.O_RDONLY))
-    @endpoint
-    def take(self, array):
-        assert (array == array[0]).all()
-        return array[:1]
-    @endpoint
-    def is_all(self, value):
-        return bool((self.array == value).all())
-def status_of(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-def check(size, cls):
-    "the child drops 1s; then the script looks at what it could have written, and sends other numbers"
-    keeper = this_host().spawn_procs().spawn("keeper", cls)
-    other = this_host().spawn_procs().spawn("other", cls)
-    keeper.keep.call_one(np.ones(size, np.uint8)).get()
-    pipes = [os.environ["TMPDIR"] + "/" + name for name in ("done", "go_on")]
-    for pipe in pipes:
-        os.mkfifo(pipe)
-    dropped = keeper.fork_and_drop.call_one(*pipes)
-    os.close(os.open(pipes[0], os.O_RDONLY))
-    for _ in range(10):
-        other.take.call_one(np.ones(10)).get()
-    os.close(os.open(pipes[1], os.O_WRONLY))
-    dropped.get(timeout=20)
-    for value in range(2, 40):
-        keeper.take.call_one(np.full(size, value, np.uint8)).get(timeout=20)
-    assert keeper.is_all.call_one(1).get(timeout=20)
-    for pipe in pipes:
-        os.remove(pipe)
-    return keeper
-"""
+ARRAYS = program("forks/arrays.py")
 
 
 @pytest.mark.parametrize("size", [1 << 20, 16 << 20])
@@ -268,46 +114,7 @@ assert (kept == 1).all()
 
 
 SIZES = (10_000, 1 << 14, 1 << 16, 1 << 20, 20 << 20)
-KEPT = """
-import gc
-import numpy as np
-def status_of(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-def held():
-    "the memory behind the arenas that this process knows"
-    return sum(os.stat(f"/proc/self/fd/{fd}").st_blocks * 512 for fd in os.listdir("/proc/self/fd")
-               if "monarch-arena" in os.path.realpath(f"/proc/self/fd/{fd}"))
-class Child:
-    "a process that looks at what it has when it is told to"
-    def __init__(self, array, value):
-        go, self.go = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self.go)
-            os.read(go, 1)
-            os._exit(int((array != value).any()))
-        os.close(go)
-    def wrong(self):
-        os.write(self.go, b"x")
-        os.close(self.go)
-        return status_of(self.pid)
-class Keeper(Actor):
-    @endpoint
-    def fork(self, array, value):
-        self.child = Child(array, value)
-    @endpoint
-    def take(self, array):
-        return array
-    @endpoint
-    def wrong(self):
-        return self.child.wrong()
-    @endpoint
-    def write_in_child(self, array):
-        if (pid := os.fork()) == 0:
-            array *= 7
-            os._exit(int((array != 7).any()))
-        return status_of(pid) or int((array != 1).any())
-"""
+KEPT = program("forks/kept.py")
 
 
 @pytest.mark.parametrize("way", ["fork", "unix"])
@@ -362,104 +169,15 @@ assert 0 < use(60) <= first + 4 * size, (first, held())
 
 
 def test_a_storm_of_forks_finds_its_data_and_leaves_nothing():
-    Run(KEPT + """
-import collections
-class Storm(Keeper):
-    children = collections.deque()
-    @endpoint
-    def fork(self, array, value):
-        self.children.append(Child(array, value))
-        return self.children.popleft().wrong() if len(self.children) > 30 else 0
-    @endpoint
-    def end(self):
-        return sum(child.wrong() for child in self.children), len(os.listdir("/proc/self/fd"))
-    @endpoint
-    def descriptors(self):
-        return len(os.listdir("/proc/self/fd"))
-storm = this_host().spawn_procs().spawn("storm", Storm)
-storm.take.call_one(np.ones(1 << 16, np.uint8)).get()
-before = storm.descriptors.call_one().get()
-waiting = [storm.fork.call_one(np.full(1 << 16, i % 250, np.uint8), i % 250) for i in range(300)]
-assert [wrong.get(timeout=60) for wrong in waiting] == [0] * 300
-assert storm.end.call_one().get(timeout=20)[0] == 0
-limit = time.monotonic() + 20
-while storm.descriptors.call_one().get() > before:
-    assert time.monotonic() < limit
-""").ok()  # fmt: skip
+    Run(PROGRAMS / "forks/storm.py").ok()
 
 
 def test_a_loader_whose_children_alone_have_the_data_reads_the_right_rows():
-    Run(KEPT + """
-import multiprocessing
-def serve(rows, asked, found):
-    for i in iter(asked.get, None):
-        found.put((i, rows[i].copy()))
-class Loader(Actor):
-    @endpoint
-    def start(self, rows):
-        many = multiprocessing.get_context("fork")
-        self.asked, self.found = many.Queue(), many.Queue()
-        self.processes = [many.Process(target=serve, args=(rows, self.asked, self.found)) for _ in range(2)]
-        for process in self.processes:
-            process.start()
-    @endpoint
-    def step(self, gradient):
-        for i in range(64):
-            self.asked.put(i)
-        found = [self.found.get(timeout=20) for _ in range(64)]
-        return sum(int((row != i).any()) for i, row in found)
-    @endpoint
-    def end(self):
-        for _ in self.processes:
-            self.asked.put(None)
-        for process in self.processes:
-            process.join(20)
-loader = this_host().spawn_procs(per_host={"gpus": 2}).spawn("loader", Loader)
-loader.start.call(np.repeat(np.arange(64, dtype=np.float32)[:, None], 4096, axis=1)).get(timeout=20)
-for step in range(5):
-    wrong = loader.step.call(np.full((64, 4096), -1, np.float32)).get(timeout=60)
-    assert list(wrong.values()) == [0, 0], (step, wrong)
-loader.end.call().get(timeout=20)
-""").ok()  # fmt: skip
+    Run(PROGRAMS / "forks/loader.py").ok()
 
 
 def test_a_child_that_drops_ports_futures_and_handles_tells_nobody():
-    Run(WORKER + """
-class Echo(Actor):
-    @endpoint
-    def echo(self, x):
-        return x
-    @endpoint(explicit_response_port=True)
-    def later(self, port):
-        pid = os.fork()
-        if pid == 0:
-            del port
-            os._exit(0)
-        assert status_of(pid) == 0
-        port.send("answered")
-echo = this_host().spawn_procs().spawn("echo", Echo)
-port, receiver = Channel.open()
-waiting, answered, ready = receiver.recv(), echo.echo.call_one(1), echo.echo.call_one(2)
-assert ready.get() == 2
-pid = os.fork()
-if pid == 0:
-    assert ready.get() == 2
-    for use in (answered.get, waiting.get, lambda: port.send(1), receiver.recv, lambda: echo.echo.call_one(1),
-                this_host().spawn_procs, context, Channel.open, lambda: echo.echo.broadcast(1)):
-        try:
-            use()
-        except RuntimeError as error:
-            assert "cannot be used in a process made by os.fork()" in str(error), error
-        else:
-            if use is not context:
-                raise AssertionError(use)
-    del port, receiver, waiting, answered, ready, echo
-    sys.exit(0)
-assert status_of(pid) == 0
-port.send("through the port")
-assert waiting.get(timeout=20) == "through the port" and answered.get(timeout=20) == 1
-assert echo.later.call_one().get(timeout=20) == "answered"
-""").ok()  # fmt: skip
+    Run(PROGRAMS / "forks/drops.py").ok()
 
 
 @ways
@@ -498,32 +216,7 @@ assert keeper.come_back.call_one().get(timeout=20) == 0
 """).ok()  # fmt: skip
 
 
-POOLS = """
-import multiprocessing
-def use_all(method):
-    many = multiprocessing.get_context(method)
-    with many.Pool(2) as pool:
-        assert pool.map(abs, range(-20, 0)) == list(range(20, 0, -1))
-    queue = many.Queue()
-    process = many.Process(target=queue.put, args=("from the child",))
-    process.start()
-    assert queue.get(timeout=20) == "from the child"
-    process.join(20)
-    assert process.exitcode == 0
-    process = many.Process(target=sys.exit, args=(7,))
-    process.start()
-    process.join(20)
-    assert process.exitcode == 7
-class Loader(Actor):
-    @endpoint
-    def use(self, method, array):
-        use_all(method)
-        return int(array.sum())
-    @endpoint
-    async def use_async(self, method, array):
-        use_all(method)
-        return int(array.sum())
-"""
+POOLS = program("forks/pools.py")
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

@@ -42,7 +42,7 @@ def sizes():
         procs.stop().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(71)
+@pytest.mark.feature(71, "too large is refused")
 @pytest.mark.parametrize("way", ["bytes", "array", "pickle"])
 def test_a_call_fails_and_nothing_arrives(sizes, way):
     array = pytest.importorskip("numpy").frombuffer(LARGE, "u1")
@@ -72,7 +72,7 @@ def test_what_has_no_future_raises_at_once(sizes):
     assert receiver.recv().get(timeout=LIMIT) == 1
 
 
-@pytest.mark.feature(71)
+@pytest.mark.feature(71, "too large is refused")
 def test_an_answer_that_is_too_large_fails_the_call_and_the_actor_lives(sizes):
     assert len(sizes.slice(gpus=1).give.call_one(len(SMALL)).get(timeout=LIMIT)) == len(SMALL)
     with pytest.raises(SupervisionError, match=TEXT):

@@ -61,7 +61,7 @@ def test_a_future_cannot_be_constructed():
     assert Future[int] is not None
 
 
-@pytest.mark.feature(22)
+@pytest.mark.feature(22, "looking again gives the same")
 def test_looking_again_gives_the_same_object(gate):
     future = gate.value.call_one([1])
     assert future.get(timeout=LIMIT) is future.result(LIMIT)
@@ -75,7 +75,7 @@ def test_looking_again_gives_the_same_object(gate):
     assert future.exception() is None
 
 
-@pytest.mark.feature(22)
+@pytest.mark.feature(22, "time-outs consume nothing")
 def test_a_time_out_consumes_nothing(pending):
     for _ in range(2):
         with pytest.raises(TimeoutError) as raised:
@@ -84,7 +84,7 @@ def test_a_time_out_consumes_nothing(pending):
     assert isinstance(pending.exception(timeout=0), TimeoutError)
 
 
-@pytest.mark.feature(22)
+@pytest.mark.feature(22, "wrong time-outs are refused")
 @pytest.mark.parametrize("timeout", [-1, math.nan, math.inf, -0.5])
 def test_invalid_time_outs_are_refused(gate, timeout):
     future = gate.value.call_one(1)
@@ -103,7 +103,7 @@ def test_await_needs_a_loop(gate):
     assert future.get(LIMIT) == 1
 
 
-@pytest.mark.feature(23)
+@pytest.mark.feature(23, "several tasks and loops")
 def test_await_again_by_several_tasks_and_loops(gate):
     future = gate.value.call_one("x")
 
@@ -125,7 +125,7 @@ def test_await_again_by_several_tasks_and_loops(gate):
     assert future.get() == "x"
 
 
-@pytest.mark.feature(23)
+@pytest.mark.feature(23, "cancelling one leaves the others")
 def test_cancelling_one_observer_leaves_the_others_alone(gate, pending):
     async def run():
         async def look(future):
@@ -200,7 +200,7 @@ def test_gather_of_many_and_errors_through_await(gate):
     asyncio.run(run())
 
 
-@pytest.mark.feature(24)
+@pytest.mark.feature(24, "a warning in asyncio code")
 def test_get_inside_a_running_loop_warns_once_and_works(gate):
     async def run():
         with warnings.catch_warnings(record=True) as caught:
@@ -213,7 +213,7 @@ def test_get_inside_a_running_loop_warns_once_and_works(gate):
     asyncio.run(run())
 
 
-@pytest.mark.feature(2, 4, 24)
+@pytest.mark.feature(2, "a silent get()", 4, 24, "on every thread")
 def test_get_in_an_endpoint_is_silent_in_sync_and_works_in_async_actors(procs, gate):
     class Sync(Actor):
         @endpoint
@@ -237,7 +237,7 @@ def test_get_in_an_endpoint_is_silent_in_sync_and_works_in_async_actors(procs, g
     assert mixed.ask_blocking.call_one(gate).get(timeout=LIMIT) == 3
 
 
-@pytest.mark.feature(24)
+@pytest.mark.feature(24, "Ctrl-C interrupts")
 def test_ctrl_c_interrupts_a_blocked_get(pending):
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()

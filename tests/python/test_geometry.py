@@ -41,7 +41,7 @@ def raises(kind, text):
 # Extent
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "Extent")
 def test_an_extent_has_labels_sizes_and_a_count(extent):
     assert extent.labels == ["hosts", "gpus"]
     assert extent.sizes == [2, 4]
@@ -57,7 +57,7 @@ def test_an_extent_is_made_by_keyword_and_from_any_sequence(extent):
     assert Extent(labels=("hosts", "gpus"), sizes=(2, 4)) == extent
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "Extent")
 def test_an_extent_prints_as_sizes_by_label(extent):
     assert repr(extent) == str(extent) == "{hosts: 2, gpus: 4}"
     assert repr(Extent([], [])) == "{}"
@@ -69,13 +69,13 @@ def test_an_extent_without_dimensions_has_one_element():
     assert len(Extent([], [])) == 0
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "errors of Extent")
 def test_an_unknown_dimension_of_an_extent_is_a_value_error(extent):
     with raises(ValueError, "Dimension 'x' not found"):
         extent["x"]
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "errors of Extent")
 @pytest.mark.parametrize(
     "labels, sizes, text",
     [
@@ -115,7 +115,7 @@ def test_an_extent_has_no_get_or_items(extent):
 # Point
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "Point, a mapping")
 def test_a_point_is_a_mapping_of_label_to_index(extent):
     point = Point(5, extent)
     assert isinstance(point, Mapping)
@@ -144,7 +144,7 @@ def test_a_point_prints_index_and_size(extent):
     assert repr(Point(0, Extent([], []))) == "{}"
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "errors of Point")
 @pytest.mark.parametrize(
     "ask",
     [
@@ -160,7 +160,7 @@ def test_an_unknown_label_of_a_point_is_a_value_error(extent, ask):
         ask(Point(0, extent))
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "errors of Point")
 @pytest.mark.parametrize("rank", [8, -1])
 def test_a_point_outside_its_extent_is_refused(extent, rank):
     with raises(ValueError, f"out of range: total ranks 8; does not contain rank {rank}"):
@@ -175,7 +175,7 @@ def test_nd_slice_is_slice():
     assert NDSlice is Slice
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "Slice")
 def test_a_slice_has_its_fields():
     ndslice = Slice(offset=1, sizes=[2, 2], strides=[4, 2])
     assert (ndslice.ndim, ndslice.offset, ndslice.sizes, ndslice.strides) == (2, 1, [2, 2], [4, 2])
@@ -190,7 +190,7 @@ def test_a_slice_prints_its_fields():
     assert str(Slice.new_row_major([2, 4])) == repr(Slice.new_row_major([2, 4])) == text
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "Slice")
 def test_a_slice_goes_between_values_and_places():
     ndslice = Slice.new_row_major([2, 4])
     assert ndslice.index(5) == 5
@@ -203,7 +203,7 @@ def test_a_slice_goes_between_values_and_places():
     assert ndslice[3:1] == ()
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "errors of Slice")
 @pytest.mark.parametrize(
     "ask, kind, text",
     [
@@ -223,7 +223,7 @@ def test_a_wrong_question_to_a_slice_says_what_is_wrong(ask, kind, text):
         ask(Slice.new_row_major([2, 4]))
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "errors of Slice")
 @pytest.mark.parametrize(
     "fields, text",
     [
@@ -263,7 +263,7 @@ def test_an_iterator_of_a_slice_keeps_the_slice_alive():
 # Shape and Region
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "Shape")
 def test_a_shape_has_labels_slice_extent_and_region(shape):
     assert shape.labels == ["a", "b"]
     assert shape.ndslice == Slice.new_row_major([2, 4])
@@ -283,7 +283,7 @@ def test_a_shape_prints(shape):
     assert repr(shape.region) == text.replace("Shape", "Region", 1)
 
 
-@pytest.mark.feature(42, 43)
+@pytest.mark.feature(42, "Shape", 43)
 def test_at_drops_a_dimension_and_select_keeps_it(shape):
     assert repr(shape.at("a", 1)) == 'Shape { labels: ["b"], slice: Slice { offset: 4, sizes: [4], strides: [1] } }'
     assert shape.select("b", slice(1, None, 2)).ranks() == [1, 3, 5, 7]
@@ -293,7 +293,7 @@ def test_at_drops_a_dimension_and_select_keeps_it(shape):
     assert shape.index() == shape
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "errors of Shape and Region")
 @pytest.mark.parametrize(
     "ask, kind, text",
     [
@@ -325,7 +325,7 @@ def test_unity_is_one_rank_without_dimensions():
     assert Shape.unity() == Shape([], Slice(offset=0, sizes=[], strides=[]))
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "Region", "errors of Shape and Region")
 def test_a_region_finds_the_point_of_a_base_rank(shape):
     region = shape.at("a", 1).region
     assert region.labels == ["b"]
@@ -343,7 +343,7 @@ def values(extent, shape):
     return [extent, Point(5, extent), Slice(offset=1, sizes=[2], strides=[3]), view, view.region, Shape.unity()]
 
 
-@pytest.mark.feature(42)
+@pytest.mark.feature(42, "pickles")
 def test_every_value_survives_pickle_and_copy(extent, shape):
     for value in values(extent, shape):
         for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):

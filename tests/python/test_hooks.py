@@ -51,7 +51,7 @@ def wait_until_told(sender):
     return texts
 
 
-@pytest.mark.feature(32)
+@pytest.mark.feature(32, "the hook is asked")
 def test_a_sender_that_deals_with_undeliverable_messages_lives(procs):
     sink = procs.slice(gpus=0).spawn("sink", Sink)
     address = sink.address.call_one().get(timeout=LIMIT)
@@ -64,7 +64,7 @@ def test_a_sender_that_deals_with_undeliverable_messages_lives(procs):
     assert address == "sink" + dest
 
 
-@pytest.mark.feature(32)
+@pytest.mark.feature(32, "without it the sender fails")
 def test_a_sender_that_does_not_fails(procs):
     sink = procs.slice(gpus=0).spawn("sink", Sink)
     sink.stop().get(timeout=LIMIT)
@@ -74,7 +74,7 @@ def test_a_sender_that_does_not_fails(procs):
         wait_until_told(sender)
 
 
-@pytest.mark.feature(20)
+@pytest.mark.feature(20, "on a stop", "on a failure, with the exception")
 def test_clean_up_runs_on_a_stop_and_on_a_failure(procs, tmp_path):
     stopped = procs.slice(gpus=0).spawn("stopped", Sender, True, str(tmp_path / "stopped"))
     stopped.texts.call_one().get(timeout=LIMIT)
@@ -93,7 +93,7 @@ def test_clean_up_runs_on_a_stop_and_on_a_failure(procs, tmp_path):
     assert "enough" in (tmp_path / "failed").read_text()
 
 
-@pytest.mark.feature(20)
+@pytest.mark.feature(20, "on a stop")
 def test_async_clean_up_runs_on_the_actors_loop(procs, tmp_path):
     path = str(tmp_path / "async")
 
@@ -133,7 +133,7 @@ class SlowToEnd(Actor):
             raise
 
 
-@pytest.mark.feature(20)
+@pytest.mark.feature(20, "within cleanup_timeout")
 def test_a_clean_up_that_takes_too_long_is_cancelled_and_counts_as_a_failure(tmp_path, capfd):
     with configured(cleanup_timeout="200ms"):
         procs = this_host().spawn_procs()
@@ -248,6 +248,65 @@ class AsyncHook(Actor):
         return self.forgiving
 
 
+class SyncWithAsyncHooks(Actor):
+    def __init__(self, path):
+        self.path = path
+        self.told = 0
+
+    @endpoint
+    def send(self, sink):
+        sink.take.broadcast(1)
+
+    @endpoint
+    def count(self):
+        return self.told
+
+    async def _handle_undeliverable_message(self, message):
+        await asyncio.sleep(0)
+        self.told += 1
+        return True
+
+    async def __cleanup__(self, exc):
+        await asyncio.sleep(0)
+        with open(self.path, "w") as file:
+            file.write(repr(exc))
+
+
+class AsyncWithSyncHooks(Actor):
+    def __init__(self, path):
+        self.path = path
+        self.told = 0
+
+    @endpoint
+    async def send(self, sink):
+        sink.take.broadcast(1)
+
+    @endpoint
+    async def count(self):
+        return self.told
+
+    def _handle_undeliverable_message(self, message):
+        self.told += 1
+        return True
+
+    def __cleanup__(self, exc):
+        with open(self.path, "w") as file:
+            file.write(repr(exc))
+
+
+@pytest.mark.feature(4, "hooks of either kind")
+@pytest.mark.parametrize("cls", [SyncWithAsyncHooks, AsyncWithSyncHooks])
+def test_hooks_may_be_of_the_other_kind_than_the_endpoints(procs, tmp_path, cls):
+    sink = procs.slice(gpus=0).spawn("sink", Sink)
+    sink.stop().get(timeout=LIMIT)
+    actor = procs.slice(gpus=1).spawn("mixed", cls, str(tmp_path / "log"))
+    actor.send.call_one(sink).get(timeout=LIMIT)
+    while not actor.count.call_one().get(timeout=LIMIT):
+        pass
+    actor.stop().get(timeout=LIMIT)
+    assert (tmp_path / "log").read_text() == "None"
+
+
 @pytest.mark.feature(32)
 def test_an_async_hook_is_awaited_and_decides(procs):
     sink = procs.slice(gpus=0).spawn("sink", Sink)
@@ -298,7 +357,7 @@ class Ends(Actor):
             file.write(repr(exc))
 
 
-@pytest.mark.feature(19)
+@pytest.mark.feature(19, "abort and kill are failures")
 @pytest.mark.parametrize(
     ("how", "text", "cause"),
     [
@@ -316,7 +375,7 @@ def test_an_actor_ends_itself_after_the_message(procs, tmp_path, how, text, caus
     assert (tmp_path / "log").read_text().startswith(cause)
 
 
-@pytest.mark.feature(52)
+@pytest.mark.feature(52, "slices and references do not stop")
 def test_slices_and_received_process_meshes_do_not_stop(procs):
     import pickle
 

@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
 
 from monarch._src.actor.proc_mesh import (
     get_active_proc_meshes,
@@ -100,7 +100,7 @@ def test_only_the_owner_stops_a_host(reference):
     host.shutdown().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(46)
+@pytest.mark.feature(46, "equal to slices")
 def test_hosts_are_equal_and_hashable():
     host = this_host()
     assert host == this_host() == host.slice() == pickle.loads(pickle.dumps(host))
@@ -135,7 +135,7 @@ class Where(Actor):
         child.stop().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(46, 55)
+@pytest.mark.feature(46, "whose they are", 55)
 def test_where_an_actor_is(procs):
     assert this_proc().host_mesh == this_host()
     assert this_proc().spawn("a", Pid).pid.call_one().get(timeout=LIMIT) == os.getpid()
@@ -155,7 +155,7 @@ class Rank(Actor):
         return rank.rank, dict(rank)
 
 
-@pytest.mark.feature(47)
+@pytest.mark.feature(47, "row by row")
 def test_processes_are_numbered_row_by_row():
     host = this_host().flatten("hosts")
     procs = host.spawn_procs(per_host={"workers": 2, "gpus": 3})
@@ -171,36 +171,13 @@ def test_processes_are_numbered_row_by_row():
 # ---- Everything may be used before it is there ----
 
 
-@pytest.mark.feature(51)
+@pytest.mark.feature(51, "meshes that are not there yet", "calls wait their turn", "initialized", 1, "usable at once")
+@pytest.mark.feature(61, "not there yet")
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_waits_for_processes_to_start(way, tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    Run(f"""
-class A(Actor):
-    def __init__(self, other=None):
-        self.other = other
-    @endpoint
-    def add(self, x):
-        return x + 1 if self.other is None else self.other.add.call_one(x).get()
-def bootstrap():
-    os.read(os.open({str(gate)!r}, os.O_RDONLY), 1)
-gate = os.open({str(gate)!r}, os.O_RDWR)
-host = this_host()
-first = host.spawn_procs({{"gpus": 2}}, bootstrap=bootstrap)
-second = host.spawn_procs()
-a = first.spawn("a", A)
-b = second.spawn("b", A, a.slice(gpus=1))  # a mesh that is not there yet, in a message
-pending = [first.initialized, a.add.call(1), b.add.call_one(2), a.slice(gpus=0).add.call_one(3)]
-assert host.initialized.get(timeout=30) is True and second.initialized.get(timeout=30) is True
-assert b.initialized.get(timeout=30) is None  # it says nothing about constructors
-pending.append(a.initialized)
-for future in pending:
-    assert isinstance(future.exception(timeout=0.01), TimeoutError)
-os.write(gate, b"12")
-done = [future.get(timeout=30) for future in pending]
-assert [done[0], done[1].values(), *done[2:]] == [True, [2, 2], 3, 4, None], done
-""", way=way).ok()  # fmt: skip
+    Run(program("hosts/nothing_waits.py"), way=way, args=(str(gate),)).ok()
 
 
 def test_a_host_forgets_processes_that_have_ended():
@@ -232,7 +209,7 @@ def test_meshes_outlive_the_last_reference():
 # ---- Who wants to know of new meshes ----
 
 
-@pytest.mark.feature(56)
+@pytest.mark.feature(56, "for each mesh", "several")
 def test_spawn_callbacks_hear_of_each_mesh():
     seen, thread = [], []
 

@@ -8,39 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from script_run import PROLOGUE, WAYS, Run
+from script_run import PROLOGUE, WAYS, Run, program
 
 ways = pytest.mark.parametrize("way", WAYS)
 
-TALKER = """
-class Talker(Actor):
-    @endpoint
-    def say(self, *lines):
-        for line in lines:
-            print(line)
-    @endpoint
-    def complain(self, line):
-        print(line, file=sys.stderr)
-    @endpoint
-    def count(self, lines):
-        for i in range(lines):
-            print("line", i)
-    @endpoint
-    def pid(self):
-        return os.getpid()
-    @endpoint
-    def die(self, last):
-        sys.stderr.write(last)
-        sys.stderr.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-    @endpoint
-    def nest(self, name, *lines):
-        self.nested = this_host().spawn_procs(per_host={"n": 2}, name=name).spawn("nested", Talker)
-        self.nested.say.call(*lines).get()
-        return self.nested
-def talkers(count=2, name=None):
-    return this_host().spawn_procs(per_host={"gpus": count}, name=name).spawn("talkers", Talker)
-"""
+TALKER = program("logging/talker.py")
 
 
 def per_speaker(text):
@@ -55,7 +27,7 @@ def per_speaker(text):
 # ---- Who said it ----
 
 
-@pytest.mark.feature(82)
+@pytest.mark.feature(82, "stdout and stderr apart", "the rank")
 @ways
 def test_each_stream_reaches_its_own_with_the_rank(way):
     run = Run(TALKER + """
@@ -71,24 +43,7 @@ t.complain.call("to stderr").get()
 @pytest.mark.feature(82)
 @ways
 def test_whoever_prints_in_a_process(way):
-    run = Run(TALKER + """
-class Many(Actor):
-    @endpoint
-    def print(self):
-        import ctypes
-        print("Python", "pieces")
-        os.write(1, b"a system call\\n")
-        subprocess.run(["echo", "a process"])
-        ctypes.CDLL(None).printf(b"C\\n")
-        if os.fork() == 0:
-            print("a fork", flush=True)
-            os._exit(0)
-        os.wait()
-        print("C without an end of its line", end="")
-        sys.stdout.flush()
-        ctypes.CDLL(None).printf(b", and more of it")
-this_host().spawn_procs().spawn("many", Many).print.call_one().get()
-""", way=way).ok()  # fmt: skip
+    run = Run(TALKER + program("logging/whoever_prints_in_a_process.py"), way=way).ok()
     assert per_speaker(run.out) == {
         "procs": [
             *("Python pieces", "a system call", "a process", "C", "a fork"),
@@ -150,22 +105,7 @@ def test_without_prefix():
 
 @pytest.mark.feature(82)
 def test_workers_have_no_terminal():
-    Run("""
-class A(Actor):
-    @endpoint
-    def terminal(self):
-        return sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty(), os.isatty(1)
-    @endpoint
-    def say(self):
-        print("on the terminal")
-terminal, slave = os.openpty()
-for fd in range(3):
-    os.dup2(slave, fd)
-a = this_host().spawn_procs().spawn("a", A)
-assert a.terminal.call_one().get() == (False, False, False, False)
-a.say.call_one().get()
-assert os.read(terminal, 1000) == b"[procs] on the terminal\\r\\n"
-""").ok()  # fmt: skip
+    Run(program("logging/workers_have_no_terminal.py")).ok()
 
 
 # ---- Order, and nothing lost ----
@@ -196,7 +136,7 @@ ENDS = {
 }
 
 
-@pytest.mark.feature(82)
+@pytest.mark.feature(82, "nothing is lost at the end")
 @ways
 @pytest.mark.parametrize("end", ENDS)
 def test_nothing_is_lost_at_the_end(way, end):
@@ -212,20 +152,7 @@ def test_nothing_is_lost_at_the_end(way, end):
 @pytest.mark.feature(82)
 @ways
 def test_nothing_is_lost_when_a_process_dies(way):
-    run = Run(TALKER + """
-class Mortal(Actor):
-    @endpoint
-    def die(self):
-        for i in range(3000):
-            print("line", i)
-        sys.stderr.write("last words, without an end")
-        sys.stderr.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-try:
-    this_host().spawn_procs().spawn("m", Mortal).die.call_one().get()
-except SupervisionError as error:
-    print("[script] " + ("sig=9" in str(error)) * "dead")
-""", way=way).done()  # fmt: skip
+    run = Run(TALKER + program("logging/nothing_is_lost_when_a_process_dies.py"), way=way).done()
     assert run.status == 0
     assert per_speaker(run.out) == {"procs": [f"line {i}" for i in range(3000)], "script": ["dead"]}
     assert run.out.endswith("[script] dead\n")
@@ -259,19 +186,7 @@ t.say.call_one("x" * 100_000, "y" * 2**20, "z" * (2**20 + 5)).get()
 @pytest.mark.feature(82)
 def test_what_outlives_the_script_does_not_hold_up_its_end():
     # What forked workers leave behind ends with the script; see test_shortages.py.
-    run = Run("""
-class A(Actor):
-    @endpoint
-    def start(self):
-        loop = "while True: print('still here', flush=True)"
-        return subprocess.Popen([sys.executable, "-c", loop], start_new_session=True, env={},
-                                stderr=subprocess.DEVNULL).pid
-    @endpoint
-    def start_quiet(self):
-        return subprocess.Popen(["sleep", "1000"], start_new_session=True, env={}).pid
-a = this_host().spawn_procs(name="a").spawn("a", A)
-print("[pid]", a.start.call_one().get(), a.start_quiet.call_one().get(), flush=True)
-""", way="exec")  # fmt: skip
+    run = Run(program("logging/what_outlives_the_script_does_not_hold_up_its_end.py"), way="exec")
     run.done(limit=10)
     assert run.status == 0
     pids = [int(pid) for pid in re.search(r"^\[pid\] (\d+) (\d+)$", run.out, re.MULTILINE).groups()]
@@ -420,7 +335,7 @@ asyncio.run(main())
     assert sorted(run.out.splitlines()[:-1]) == sorted(expected)
 
 
-@pytest.mark.feature(83)
+@pytest.mark.feature(83, "merged in a window", "changed while it runs", "told when it is switched off")
 @ways
 def test_a_window_folds_lines_and_keeps_who_said_them(way):
     run = Run(TALKER + """
@@ -457,29 +372,7 @@ asyncio.run(main())
 
 @pytest.mark.feature(82)
 def test_the_level_filters_records_and_nothing_else():
-    run = Run("""
-import logging
-class A(Actor):
-    def __init__(self):
-        logging.basicConfig(level=logging.DEBUG, format="%(message)s", stream=sys.stdout)
-    @endpoint
-    def log(self, round):
-        print("print", round)
-        for level in (logging.DEBUG, logging.INFO, logging.ERROR):
-            logging.getLogger("other").log(level, f"{logging.getLevelName(level)} {round}")
-            self.logger.log(level, f"{logging.getLevelName(level)} own {round}")
-async def main():
-    procs = this_host().spawn_procs()
-    a = procs.spawn("a", A)
-    await a.log.call(0)
-    await procs.logging_option(level=logging.ERROR)
-    await a.log.call(1)
-    await procs.logging_option()
-    await a.log.call(2)
-    await procs.logging_option(level=0)
-    await a.log.call(3)
-asyncio.run(main())
-""").ok()  # fmt: skip
+    run = Run(program("logging/the_level_filters_records_and_nothing_else.py")).ok()
     lines = [re.sub(r"^\[procs\] (\[actor=[^\]]*\] )?", "", line) for line in run.out.splitlines()]
     every = ["print", "DEBUG", "DEBUG own", "INFO", "INFO own", "ERROR", "ERROR own"]
     expected = [every, [every[0], *every[-2:]], [every[0], *every[-4:]], every]
@@ -529,34 +422,13 @@ this_host().spawn_procs(name="boss").spawn("boss", Boss).run.call_one().get()
 
 @pytest.mark.feature(82, 83)
 def test_logging_option_refuses_nonsense():
-    Run("""
-import contextlib
-async def main():
-    procs = this_host().spawn_procs()
-    async def fails(kind, text, **options):
-        try:
-            await procs.logging_option(**options)
-        except kind as error:
-            assert str(error) == text, error
-        else:
-            raise AssertionError(f"no {kind} for {options}")
-    await fails(RuntimeError, "cannot set aggregate window without streaming to client", aggregate_window_sec=1)
-    await fails(ValueError, "Invalid logging level: 300", level=300)
-    await fails(ValueError, "Invalid logging level: -1", level=-1)
-    await fails(ValueError, "Invalid logging level: INFO", level="INFO")
-    await fails(ValueError, 'on_slow must be "block" or "drop", but is \\'wait\\'', on_slow="wait")
-    await fails(ValueError, "aggregate_window_sec must be a number of seconds, but is -1",
-                stream_to_client=True, aggregate_window_sec=-1)
-    await procs.stop()
-    await fails(RuntimeError, "`ProcMesh` has already been stopped")
-asyncio.run(main())
-""").ok()  # fmt: skip
+    Run(program("logging/logging_option_refuses_nonsense.py")).ok()
 
 
 # ---- Kept for later ----
 
 
-@pytest.mark.feature(64, 85)
+@pytest.mark.feature(64, "the tail of stderr", 85, "the tail in a death's report")
 @pytest.mark.parametrize("lines", [0, 2, 5000])
 def test_a_death_tells_the_last_lines_on_stderr(lines):
     run = Run(TALKER + """
@@ -593,7 +465,7 @@ assert text.endswith("\\nThe last that it printed to stderr:\\n  complaint\\n  t
     assert run.err == "[boss/nested] complaint\n[boss/nested] the last\n"
 
 
-@pytest.mark.feature(85)
+@pytest.mark.feature(85, "files")
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_file_capture(way, tmp_path):
     env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
@@ -629,30 +501,9 @@ def test_files_are_not_put_into_somebody_elses_folder(tmp_path):
 # ---- Python's logging ----
 
 
-@pytest.mark.feature(81)
+@pytest.mark.feature(81, "the prefix", "empty lines have none", 37, "in logs")
 def test_records_say_which_actor_made_them():
-    run = Run("""
-import logging
-class A(Actor):
-    def __init__(self):
-        handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(logging.Formatter("%(levelname)s <%(actor_prefix)s> %(message)s"))
-        logging.getLogger().addHandler(handler)
-    @endpoint
-    def log(self):
-        logging.warning("plain")
-        logging.warning("%d %s", 3, "%")
-        logging.warning("")
-        logging.warning(ValueError("an object"))
-        threading.Thread(target=logging.warning, args=["from a thread"]).start()
-    @endpoint
-    async def alog(self):
-        logging.warning("100% async")
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-a = procs.slice(gpus=1).spawn("a", A)
-a.log.call().get()
-a.alog.call().get()
-""").ok()  # fmt: skip
+    run = Run(program("logging/records_say_which_actor_made_them.py")).ok()
     me = "[actor=<root>.<__main__.A a>] "
     assert run.out.splitlines() == [
         f"[1] WARNING <{me}> {me}plain",
@@ -664,23 +515,10 @@ a.alog.call().get()
     ]
 
 
-@pytest.mark.feature(81)
+@pytest.mark.feature(81, 37, "in logs")
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_the_prefix_is_there_whenever_logging_is_imported(way):
-    run = Run("""
-class A(Actor):
-    @endpoint
-    def log(self):
-        import logging, inspect
-        logging.warning("late")
-        assert inspect.getsource(logging).startswith("# Copyright")
-        assert type(logging.__spec__.loader).__name__ == "SourceFileLoader"
-local = this_proc().spawn("local", A)
-local.log.call_one().get()
-this_host().spawn_procs().spawn("a", A).log.call_one().get()
-import logging
-logging.warning("the script's own")
-""", way=way).done()  # fmt: skip
+    run = Run(program("logging/the_prefix_is_there_whenever_logging_is_imported.py"), way=way).done()
     assert run.status == 0
     assert run.err.splitlines() == [
         "WARNING:root:[actor=<root>.<__main__.A local>] late",
@@ -689,7 +527,7 @@ logging.warning("the script's own")
     ]
 
 
-@pytest.mark.feature(81)
+@pytest.mark.feature(81, "switchable")
 def test_the_prefix_can_be_switched_off():
     run = Run("""
 class A(Actor):

@@ -54,7 +54,7 @@ VIEWS = {
 views = pytest.mark.parametrize(("view", "sizes", "ranks"), VIEWS.values(), ids=VIEWS)
 
 
-@pytest.mark.feature(43, 44)
+@pytest.mark.feature(43, "an int drops the dimension", 44)
 @views
 def test_a_call_on_a_view_reaches_its_members(members, view, sizes, ranks):
     part = view(members)
@@ -80,7 +80,7 @@ def test_a_point_slices_its_member(members):
         assert members.slice(**point).rank.call_one().get(timeout=LIMIT) == rank == point.rank
 
 
-@pytest.mark.feature(43, 44)
+@pytest.mark.feature(43, "errors", 44, "errors")
 @pytest.mark.parametrize("kind", ["grid", "members"])
 @pytest.mark.parametrize(
     ("ask", "error", "text"),
@@ -111,7 +111,7 @@ def test_a_wrong_view_says_what_is_wrong(kind, ask, error, text, request):
     assert type(info.value) is error and str(info.value) == text
 
 
-@pytest.mark.feature(43, 44)
+@pytest.mark.feature(43, 44, "size")
 @pytest.mark.parametrize("kind", ["grid", "members"])
 def test_sizes_of_a_mesh(kind, request):
     mesh = request.getfixturevalue(kind)

@@ -53,7 +53,7 @@ def by_cloudpickle(value):
     return cloudpickle.loads(cloudpickle.dumps(value))
 
 
-@pytest.mark.feature(61)
+@pytest.mark.feature(61, "hosts", "processes", "actors", "bare pickles")
 @pytest.mark.parametrize("copy", [by_hand, by_cloudpickle])
 def test_copies_reach_the_same(fresh, copy):
     procs, actors = fresh
@@ -70,7 +70,7 @@ def test_copies_reach_the_same(fresh, copy):
         copy(actors).stop()
 
 
-@pytest.mark.feature(61)
+@pytest.mark.feature(61, "processes", "actors", "inside a ValueMesh")
 def test_meshes_in_messages_and_answers(procs, fresh):
     mesh, actors = fresh
     asked = procs.spawn("asked", Worker)

@@ -1,74 +1,16 @@
 """Actors that start processes and actors, and calls between workers of different owners."""
 
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
+
+from monarch.actor import Actor, SupervisionError, endpoint, this_host
 
 ways = pytest.mark.parametrize("way", WAYS)
 
-NESTED = """
-class Leaf(Actor):
-    def __init__(self, tag="leaf"):
-        self.tag = tag
-    @endpoint
-    def pid(self):
-        return os.getpid()
-    @endpoint
-    def ask(self, other):
-        return other.pid.call_one().get()
-    @endpoint
-    async def ask_async(self, other):
-        return await other.pid.call_one()
-    @endpoint
-    def relay(self, first, second):
-        return first.ask.call_one(second).get()
-    @endpoint
-    def die(self):
-        os._exit(3)
-    def __cleanup__(self, error):
-        print("cleaned up", self.tag, flush=True)
-class Boss(Actor):
-    def __init__(self, count=2):
-        self.procs = this_host().spawn_procs(per_host={"gpus": count})
-        self.leaves = self.procs.spawn("leaf", Leaf, "nested")
-    @endpoint
-    def pid(self):
-        return os.getpid()
-    @endpoint
-    def handles(self):
-        return self.leaves
-    @endpoint
-    def pids(self):
-        return list(self.leaves.pid.call().get().values())
-    @endpoint
-    def more(self):
-        return this_host().spawn_procs().spawn("more", Leaf, "more")
-    @endpoint
-    def local(self):
-        leaf = this_proc().spawn("local", Leaf, "local")
-        return leaf, leaf.pid.call_one().get()
-    @endpoint
-    def die(self):
-        os._exit(3)
-    @endpoint
-    def end(self):
-        self.procs.stop("by the boss").get()
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-boss = procs.slice(gpus=slice(0, 1)).spawn("boss", Boss)
-leaves = procs.spawn("leaf", Leaf, "top")
-def fails(call, *texts, limit=0.9):
-    start = time.monotonic()
-    try:
-        call()
-    except (SupervisionError, ActorError) as error:
-        assert time.monotonic() - start < limit, time.monotonic() - start
-        for text in texts:
-            assert text in str(error), (text, str(error))
-        return
-    raise AssertionError("no error")
-"""
+NESTED = program("nested/nested.py")
 
 
-@pytest.mark.feature(46, 55)
+@pytest.mark.feature(46, 55, "processes and actors of actors", 21, "within a process")
 @ways
 def test_actors_that_spawn_processes_and_actors(way):
     run = Run(NESTED + """
@@ -86,7 +28,7 @@ assert this_proc().spawn("mine", Leaf, "mine").pid.call_one().get() == os.getpid
     assert {tag: run.out.count(f"cleaned up {tag}\n") for tag in expected} == expected
 
 
-@pytest.mark.feature(21)
+@pytest.mark.feature(21, "to other processes")
 @ways
 def test_calls_between_workers(way):
     Run(NESTED + """
@@ -103,7 +45,7 @@ for _ in range(5):
 """, way=way).ok()  # fmt: skip
 
 
-@pytest.mark.feature(21, 51, 61)
+@pytest.mark.feature(21, 51, 61, "not there yet")
 @ways
 def test_a_handle_to_a_process_that_is_still_starting_can_be_called_by_others(way):
     Run(NESTED + """
@@ -131,7 +73,7 @@ assert nested.slice(gpus=0).pid.call_one().get() != pid
 """, way=way).ok()  # fmt: skip
 
 
-@pytest.mark.feature(55, 69)
+@pytest.mark.feature(55, 69, "what it owned ends")
 @ways
 def test_when_a_worker_dies_its_nested_processes_die(way):
     Run(NESTED + """
@@ -142,7 +84,7 @@ nested.pid.call().get()
 unseen = boss.more.call_one().get()
 fails(lambda: boss.die.call_one().get(), "non-zero code 3", "0/2")
 for pidfd in pidfds:
-    assert select.select([pidfd], [], [], 1)[0]
+    assert select.select([pidfd], [], [], 5)[0]
 fails(lambda: nested.pid.call().get())
 limit = time.monotonic() + 5  # it is told to die with those above, and may be the last to go
 while unseen.pid.call_one().exception() is None:
@@ -152,7 +94,7 @@ assert leaves.slice(gpus=1).pid.call_one().get()
 """, way=way).ok()  # fmt: skip
 
 
-@pytest.mark.feature(55)
+@pytest.mark.feature(55, "a stop reaches what they own")
 @ways
 def test_a_nested_mesh_is_stopped_by_its_owner_and_with_it(way):
     run = Run(NESTED + """
@@ -189,3 +131,25 @@ class Catcher(Actor):
             return "non-zero code 3" in str(error)
 assert procs.slice(gpus=slice(0, 1)).spawn("catcher", Catcher).kill.call_one(leaves.slice(gpus=1)).get()
 """).ok()  # fmt: skip
+
+
+class Ended(Actor):
+    @endpoint
+    def end(self) -> None:
+        raise SystemExit("enough")
+
+
+class Starter(Actor):
+    @endpoint
+    def start(self) -> Ended:
+        return this_host().spawn_procs({"gpus": 2}).spawn("ended", Ended)
+
+
+@pytest.mark.feature(37, "in errors")
+def test_an_error_tells_the_way_from_the_root(procs):
+    ended = procs.spawn("starter", Starter).slice(gpus=1).start.call_one().get(timeout=20)
+    with pytest.raises(SupervisionError, match="enough") as raised:
+        ended.slice(gpus=1).end.call_one().get(timeout=20)
+    starter, last = (f"<{cls.__module__}.{cls.__qualname__} " for cls in (Starter, Ended))
+    assert f"The actor <root>.{starter}starter{{'gpus': 1/2}}>.{last}ended> and" in str(raised.value)
+    assert "rank {'gpus': 1/2} of 'ended'" in str(raised.value)

@@ -5,51 +5,16 @@ import asyncio
 import threading
 
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
 
 from monarch.actor import Actor, concurrent_endpoint, current_rank, endpoint
 
 LIMIT = 30
 
-SENDERS = """
-COUNT, SENDERS = 300, 4
-
-class Sink(Actor):
-    def __init__(self):
-        self.seen = {}
-    @endpoint
-    def note(self, sender, number):
-        self.seen.setdefault(sender, []).append(number)
-    @endpoint
-    def get(self):
-        return self.seen
-
-class Sender(Actor):
-    @endpoint
-    def run(self, sinks):
-        me, last = context().actor_instance.rank.rank, []
-        for i in range(COUNT):
-            sinks.note.broadcast(me, 3 * i)                                    # a cast to all
-            sinks.slice(gpus=slice(me % 2, None)).note.broadcast(me, 3 * i + 1)  # to a slice with both kinds of sinks
-            last.append(sinks.slice(gpus=2).note.call_one(me, 3 * i + 2))      # to one, with an answer
-        for future in last:
-            future.get(timeout=60)
-        sinks.get.call().get(timeout=60)
-
-procs = this_host().spawn_procs({"gpus": 3})
-sinks = procs.spawn("sinks", Sink)
-senders = this_host().spawn_procs({"gpus": SENDERS}).spawn("senders", Sender)
-senders.run.call(sinks).get(timeout=90)
-for rank, (_, seen) in enumerate(sinks.get.call().get(timeout=60)):
-    for sender in range(SENDERS):
-        reached = (True, rank >= sender % 2, rank == 2)
-        own = [i for i in range(3 * COUNT) if reached[i % 3]]
-        assert seen[sender][:len(own)] == own, (rank, sender)
-print("in order")
-"""  # fmt: skip
+SENDERS = program("order/senders.py")
 
 
-@pytest.mark.feature(16)
+@pytest.mark.feature(16, "casts, calls and slices in order", "over every transport")
 @pytest.mark.parametrize("way", WAYS)
 def test_each_of_many_senders_keeps_its_order_over_casts_slices_and_calls(way):
     assert Run(SENDERS, way=way).ok(limit=120).out == "in order\n"
@@ -74,7 +39,7 @@ class Gate(Actor):
         self.open.set()
 
 
-@pytest.mark.feature(13)
+@pytest.mark.feature(13, "in order of arrival")
 def test_stream_gives_answers_in_the_order_in_which_they_arrive():
     from monarch.actor import this_host
 
@@ -112,7 +77,7 @@ class Backlog(Actor):
         return self.at_tick
 
 
-@pytest.mark.feature(3)
+@pytest.mark.feature(3, "a backlog does not starve the loop")
 def test_a_backlog_does_not_starve_tasks_of_the_loop(procs):
     actor = procs.slice(gpus=0).spawn("backlog", Backlog)
     actor.report.call_one().get(timeout=LIMIT)
@@ -188,7 +153,7 @@ class Threads(Actor):
             file.write(f"{threading.get_ident()} {self.local.value}")
 
 
-@pytest.mark.feature(17)
+@pytest.mark.feature(17, "constructor, hooks and endpoints")
 def test_hooks_run_on_the_actors_thread_too(procs, tmp_path):
     gone = procs.slice(gpus=1).spawn("gone", Threads, str(tmp_path / "gone"))
     gone.here.call_one().get(timeout=LIMIT)

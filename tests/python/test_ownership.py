@@ -73,7 +73,7 @@ ENDS = {
 }
 
 
-@pytest.mark.feature(55)
+@pytest.mark.feature(55, 69, "what it owned ends")
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("kind", [Owner, AsyncOwner])
 def test_what_an_actor_owns_ends_with_it_and_before_its_clean_up(tmp_path, kind, end):

@@ -1,7 +1,12 @@
-"""Ports whose receiver, owner or process is gone, and floods (contract clause 5, invariant FLOW-1)."""
+"""Ports whose receiver or owner is gone, floods (contract clause 5, invariant FLOW-1), and waits that are given up."""
+
+import asyncio
+import itertools
+import resource
+import threading
 
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
 
 from monarch.actor import Actor, Channel, SupervisionError, endpoint, this_host
 
@@ -78,7 +83,7 @@ def sender(procs):
     return procs.slice(gpus=1).spawn("sender", Sender)
 
 
-@pytest.mark.feature(32)
+@pytest.mark.feature(32, "the hook is asked")
 def test_the_hook_of_who_sends_to_a_closed_port_is_asked(sender):
     port, receiver = Channel.open()
     del receiver
@@ -111,7 +116,7 @@ def test_a_port_stays_open_while_a_future_of_it_waits(sender):
     assert "closed" in wait_until_told(sender)[0][0]
 
 
-@pytest.mark.feature(32)
+@pytest.mark.feature(32, "without it the sender fails")
 def test_a_sender_without_a_hook_fails(procs):
     port, receiver = Channel.open()
     del receiver
@@ -133,7 +138,7 @@ def test_a_hook_that_says_no_fails_its_actor(procs):
             sender.texts.call_one().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(32)
+@pytest.mark.feature(32, "return_undeliverable")
 def test_without_return_undeliverable_nobody_is_told(sender):
     port, receiver = Channel.open()
     assert port.return_undeliverable is True
@@ -178,28 +183,7 @@ class Exit(Actor):
 
 # ---- Floods ----
 
-FLOOD = """
-import numpy
-PIECE = numpy.zeros(1 << 20, "u1")
-class Flooder(Actor):
-    @endpoint
-    def pid(self):
-        return os.getpid()
-    @endpoint
-    def flood(self, port, count):
-        for i in range(count):
-            port.send(PIECE)
-        return "sent"
-    def _handle_undeliverable_message(self, message):
-        return True
-def resident(pid="self"):
-    with open(f"/proc/{pid}/statm") as statm:
-        return int(statm.read().split()[1]) * 4096
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-flooder = procs.slice(gpus=0).spawn("flooder", Flooder)
-pid = flooder.pid.call_one().get()
-port, receiver = Channel.open()
-"""  # fmt: skip
+FLOOD = program("port_failures/flood.py")
 
 
 @pytest.mark.feature(28)
@@ -298,26 +282,224 @@ os._exit(0)
 
 @pytest.mark.feature(32)
 def test_threads_that_wait_for_a_port_hear_of_the_end_of_the_client():
-    run = Run("""
-port, receiver = Channel.open()
-future, asked = receiver.recv(), threading.Event()
-def wait():
-    asked.set()
-    try:
-        future.get()
-    except RuntimeError as error:  # SupervisionError if the wait has begun
-        print("told:", error)
-async def wait_async():
-    asked.set()
-    try:
-        await receiver.recv()
-    except RuntimeError as error:
-        print("told:", error)
-for work in wait, lambda: asyncio.run(wait_async()):
-    threading.Thread(target=work).start()
-    asked.wait()
-    asked.clear()
-shutdown_context().get()
-""")
+    run = Run(program("port_failures/threads_that_wait_for_a_port_hear_of_the_end_of_the_client.py"))
     run.ok()
     assert [line.split(":")[0] for line in run.out.splitlines()] == ["told"] * 2
+
+
+# ---- Waits that are given up: nothing is lost, no order disturbed, no memory kept ----
+
+
+class Flooder(Actor):
+    @endpoint
+    def send(self, port, count, start=0):
+        for i in range(start, start + count):
+            port.send(i)
+
+
+@pytest.fixture(scope="module")
+def flooder(procs):
+    mesh = procs.slice(gpus=1).spawn("flooder", Flooder)
+    mesh.send.call_one(None, 0).get(timeout=LIMIT)
+    yield mesh
+    mesh.stop().get(timeout=LIMIT)
+
+
+@pytest.mark.feature(28)
+def test_a_time_out_loses_nothing_and_the_future_stays_good(flooder):
+    port, receiver = Channel.open()
+    future = receiver.recv()
+    for timeout in (0, 0.001, 0.01):
+        with pytest.raises(TimeoutError) as raised:
+            future.get(timeout=timeout)
+        assert str(raised.value) == ""
+    assert isinstance(future.exception(timeout=0), TimeoutError)
+    port.send("came")
+    assert future.get(timeout=LIMIT) == "came"
+
+
+@pytest.mark.feature(28)
+def test_messages_that_come_after_a_time_out_keep_their_order(flooder):
+    """A future that nobody waits for any more, but that is still held, takes none of them."""
+    port, receiver = Channel.open()
+    kept = []
+    for _ in range(3):
+        future = receiver.recv()
+        kept.append(future)
+        with pytest.raises(TimeoutError):
+            future.get(timeout=0.001)
+    flooder.send.call_one(port, 3).get(timeout=LIMIT)
+    assert [receiver.recv().get(timeout=LIMIT) for _ in range(3)] == [0, 1, 2]
+    flooder.send.call_one(port, 3).get(timeout=LIMIT)
+    assert [future.get(timeout=LIMIT) for future in kept] == [0, 1, 2]
+
+
+@pytest.mark.feature(28)
+def test_a_dropped_future_gives_its_message_to_the_next(flooder):
+    port, receiver = Channel.open()
+    dropped, waiting = receiver.recv(), receiver.recv()
+    port.send(1)
+    del dropped
+    assert waiting.get(timeout=LIMIT) == 1
+    dropped = receiver.recv()
+    port.send(2)
+    port.send(3)
+    del dropped
+    assert [receiver.recv().get(timeout=LIMIT) for _ in range(2)] == [2, 3]
+
+
+TIMEOUTS = (0, 1e-6, 1e-5, 1e-4)
+BURST, COUNT = 300, 30_000
+
+
+@pytest.mark.feature(28)
+@pytest.mark.parametrize("hold", [False, True], ids=["dropped", "held"])
+def test_tiny_time_outs_while_a_sender_floods(flooder, hold):
+    port, receiver = Channel.open()
+    seen, expired, held, timeouts = [], 0, [], itertools.cycle(TIMEOUTS)
+    for start in range(0, COUNT, BURST):
+        flooder.send.broadcast(port, BURST, start)
+        while len(seen) < start + BURST:
+            future = receiver.recv()
+            if hold:
+                held = [*held[-3:], future]
+            try:
+                seen.append(future.get(timeout=next(timeouts)))
+            except TimeoutError:
+                expired += 1
+    assert seen == list(range(COUNT))
+    assert expired > 0
+
+
+@pytest.mark.feature(28)
+def test_tiny_time_outs_on_an_event_loop(flooder):
+    """asyncio.wait_for cancels: before a message comes, and while it does."""
+
+    async def main():
+        port, receiver = Channel.open()
+        seen, expired, timeouts = [], 0, itertools.cycle((0, 1e-5, 5e-5, 2e-4))
+        for start in range(0, COUNT // 3, BURST):
+            flooder.send.broadcast(port, BURST, start)
+            while len(seen) < start + BURST:
+                try:
+                    seen.append(await asyncio.wait_for(receiver.recv(), next(timeouts)))
+                except asyncio.TimeoutError:
+                    expired += 1
+        assert seen == list(range(len(seen)))
+        assert expired > 0
+
+    asyncio.run(asyncio.wait_for(main(), 2 * LIMIT))
+
+
+@pytest.mark.feature(28)
+def test_an_await_that_is_cancelled_takes_nothing(flooder):
+    async def main():
+        port, receiver = Channel.open()
+        cancelled = []
+        for kind in ("task", "copy"):
+            future = receiver.recv()
+            waiting = asyncio.ensure_future(_look(future)) if kind == "task" else future.as_asyncio()
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await asyncio.sleep(0)  # what was cancelled ends with the next turn of its loop
+            cancelled.append((future, waiting))
+        await flooder.send.call_one(port, 3)
+        assert [await receiver.recv() for _ in range(3)] == [0, 1, 2]
+        port.send("later")
+        assert await cancelled[1][0] == "later"
+
+    async def _look(future):
+        return await future
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+@pytest.mark.feature(28)
+def test_one_of_two_who_wait_for_a_future_may_give_up(flooder):
+    port, receiver = Channel.open()
+    future = receiver.recv()
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(future.get(timeout=LIMIT)))
+    thread.start()
+    with pytest.raises(TimeoutError):
+        future.get(timeout=0.05)
+    later = receiver.recv()
+    flooder.send.call_one(port, 2).get(timeout=LIMIT)
+    thread.join(LIMIT)
+    assert (seen, future.get(timeout=LIMIT), later.get(timeout=LIMIT)) == ([0], 0, 1)
+
+
+@pytest.mark.feature(28)
+def test_a_message_that_one_has_been_told_of_is_his_though_another_gives_up():
+    async def run():
+        port, receiver = Channel.open()
+        future = receiver.recv()
+        copy = future.as_asyncio()
+        port.send("came")
+        while not future._ready():  # as `await` asks, before it looks
+            pass
+        copy.cancel()
+        await asyncio.sleep(0)  # what its end calls has run
+        assert future._outcome() == "came"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature(28)
+def test_several_threads_take_from_one_port_each_message_once(flooder):
+    count, port_and_receiver = 20_000, Channel.open()
+    port, receiver = port_and_receiver
+    taken = [[] for _ in range(4)]
+
+    def take(into):
+        for timeout in itertools.cycle(TIMEOUTS):
+            try:
+                value = receiver.recv().get(timeout=timeout)
+            except TimeoutError:
+                continue
+            if value is None:
+                return
+            into.append(value)
+
+    threads = [threading.Thread(target=take, args=(into,)) for into in taken]
+    for thread in threads:
+        thread.start()
+    flooder.send.call_one(port, count).get(timeout=LIMIT)
+    for _ in threads:
+        port.send(None)
+    for thread in threads:
+        thread.join(LIMIT)
+    assert sorted(itertools.chain(*taken)) == list(range(count))
+
+
+@pytest.mark.feature(28)
+def test_looking_again_and_again_costs_no_memory():
+    port, receiver = Channel.open()
+
+    def look(times):
+        for _ in range(times):
+            with pytest.raises(TimeoutError):
+                receiver.recv().get(timeout=0)
+
+    look(1000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    look(50_000)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4096  # KiB; one place in the line is 0.2
+    port.send(1)
+    assert receiver.recv().get(timeout=LIMIT) == 1
+
+
+# After an await that was given up a sender is still held back, and an idle process still burns no CPU.
+GIVEN_UP = program("port_failures/given_up.py")
+
+
+@pytest.mark.feature(28)
+def test_back_pressure_holds_after_awaits_that_were_given_up():
+    run = Run(GIVEN_UP)
+    run.line("flooding")
+    assert "message to <Port" in run.err_line(limit=LIMIT)
+    run.tell("go on\n")
+    assert run.line("bounded") == ""
+    run.done()

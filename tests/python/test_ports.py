@@ -8,7 +8,7 @@ import threading
 
 import numpy
 import pytest
-from script_run import Run
+from script_run import Run, program
 
 from monarch.actor import Actor, ActorError, Channel, Port, PortReceiver, concurrent_endpoint, context, endpoint
 
@@ -127,7 +127,7 @@ def take(receiver, count):
     return [receiver.recv().get(timeout=LIMIT) for _ in range(count)]
 
 
-@pytest.mark.feature(28)
+@pytest.mark.feature(28, "in arguments")
 def test_a_port_in_arguments_carries_values_in_order(sender):
     port, receiver = Channel.open()
     assert isinstance(port, Port) and isinstance(receiver, PortReceiver)
@@ -165,7 +165,7 @@ def test_a_message_is_a_snapshot_and_its_futures_value_is_kept(sender):
     assert future.get() is future.get() is not value
 
 
-@pytest.mark.feature(28)
+@pytest.mark.feature(28, "inside objects")
 def test_a_port_travels_in_objects_closures_and_constructors(procs, sender):
     port, receiver = Channel.open()
     sender.send_nested.call_one({"ports": [(port, "x")]}, "nested").get(timeout=LIMIT)
@@ -175,7 +175,7 @@ def test_a_port_travels_in_objects_closures_and_constructors(procs, sender):
     assert take(receiver, 5) == ["nested", "job", "job", "closure", "from the constructor"]
 
 
-@pytest.mark.feature(28)
+@pytest.mark.feature(28, "in results")
 def test_a_port_in_a_result_reaches_the_actor_that_opened_it(procs, sender):
     owner = procs.slice(gpus=1).spawn("owner", Owner)
     port = owner.give.call_one().get(timeout=LIMIT)["port"]
@@ -210,7 +210,7 @@ def test_a_port_travels_through_a_port(procs):
     assert owner.take.call_one(1).get(timeout=LIMIT) == ["two"]
 
 
-@pytest.mark.feature(31)
+@pytest.mark.feature(31, "sends as its holder")
 @pytest.mark.parametrize("how", ["send_async", "send_concurrent", "send_from_a_thread"])
 def test_any_code_of_an_actor_sends(sender, how):
     port, receiver = Channel.open()
@@ -218,7 +218,7 @@ def test_any_code_of_an_actor_sends(sender, how):
     assert take(receiver, 1) == [1]
 
 
-@pytest.mark.feature(31)
+@pytest.mark.feature(31, "starts no client")
 def test_a_thread_of_the_users_keeps_the_context_and_starts_no_client(senders):
     port, receiver = Channel.open()
     senders.send_from_a_thread_with_context.call(port).get(timeout=LIMIT)
@@ -240,7 +240,7 @@ def test_receivers_on_an_event_loop(sender):
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
-@pytest.mark.feature(29)
+@pytest.mark.feature(29, "ranks are told", 28, "in order, of many senders")
 def test_many_messages_from_all_ranks_at_once_keep_each_senders_order(senders):
     port, receiver = Channel.open()
     counting = [senders.slice(gpus=rank).count.call_one(port, rank, 5000) for rank in range(2)]
@@ -255,42 +255,7 @@ def test_many_messages_from_all_ranks_at_once_keep_each_senders_order(senders):
     [future.get(timeout=LIMIT) for future in counting]
 
 
-MANY_SENDERS = """
-class Sender(Actor):
-    @endpoint
-    def start(self, port, who):
-        self.thread = threading.Thread(target=self.send, args=(port, (who, "thread")))
-        self.thread.start()
-        self.send(port, (who, "actor"))
-        self.thread.join()
-    def send(self, port, who):
-        for i in range(2000):
-            port.send((who, i))
-class Sink(Actor):
-    def __init__(self):
-        self.port, self.receiver = Channel.open()
-    @endpoint
-    def address(self):
-        return self.port
-    @endpoint
-    def take(self, count):
-        seen = {}
-        for _ in range(count):
-            who, i = self.receiver.recv().get(timeout=30)
-            assert seen.setdefault(who, 0) == i, (who, i, seen)
-            seen[who] += 1
-        return seen
-procs = this_host().spawn_procs(per_host={"gpus": 4})
-sink = procs.slice(gpus=0).spawn("sink", Sink)
-meshes = [procs.spawn("senders", Sender) for _ in range(2)]
-port = sink.address.call_one().get()
-taking = sink.take.call_one(2 * 4 * 2 * 2000)
-sending = [mesh.slice(gpus=rank).start.call_one(port, (i, rank)) for i, mesh in enumerate(meshes) for rank in range(4)]
-[future.get(timeout=60) for future in sending]
-seen = taking.get(timeout=60)
-assert len(seen) == 16 and set(seen.values()) == {2000}, seen
-print("done")
-"""  # fmt: skip
+MANY_SENDERS = program("ports/many_senders.py")
 
 
 @pytest.mark.feature(29)
@@ -334,7 +299,7 @@ def test_large_bytes_and_text(sender):
 # ---- Once, ranked, exceptions ----
 
 
-@pytest.mark.feature(29)
+@pytest.mark.feature(29, "once means once")
 def test_a_once_port_takes_one_message(sender):
     port, receiver = Channel.open(once=True)
     future = receiver.recv()
@@ -374,7 +339,7 @@ def test_a_ranked_receiver_refuses_what_has_no_rank_and_goes_on(sender, open_ran
         receiver.recv().get(timeout=LIMIT)
 
 
-@pytest.mark.feature(29)
+@pytest.mark.feature(29, "ranks are told")
 def test_a_ranked_once_port():
     port, receiver = Channel.open_ranked(once=True)
     receiver.recv()

@@ -3,62 +3,13 @@
 import re
 
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
+
+from monarch.actor import Actor, SupervisionError, current_rank, endpoint
 
 ways = pytest.mark.parametrize("way", WAYS)
 
-MORTALS = """
-import ctypes
-def segfault():
-    import faulthandler
-    faulthandler.disable()
-    ctypes.string_at(0)
-HOW = {
-    "os._exit": lambda: os._exit(3),
-    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "SIGSEGV": segfault,
-    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    "exit 0": lambda: os._exit(0),
-}
-class Mortal(Actor):
-    def __init__(self):
-        self.my_rank = current_rank()["gpus"]
-    @endpoint
-    def pid(self):
-        return os.getpid()
-    @endpoint
-    def rank(self):
-        return self.my_rank
-    @endpoint
-    def die(self, how, rank=1):
-        if self.my_rank == rank:
-            HOW[how]()
-    @endpoint
-    def wait(self):
-        print("waiting")
-        threading.Event().wait()
-class Stillborn(Actor):
-    def __init__(self, how, rank=1):
-        self.my_rank = current_rank()["gpus"]
-        if self.my_rank == rank:
-            HOW[how]()
-    @endpoint
-    def rank(self):
-        return self.my_rank
-def fails(call, *texts):
-    start = time.monotonic()
-    try:
-        call()
-    except SupervisionError as error:
-        assert time.monotonic() - start < 0.5, time.monotonic() - start
-        for text in texts:
-            assert text in str(error), (text, str(error))
-        return
-    raise AssertionError("no error")
-procs = this_host().spawn_procs(per_host={"gpus": 3}, name="trainers")
-mortals = procs.spawn("mortal", Mortal)
-pids = [pid for _, pid in mortals.pid.call().get().items()]
-"""
+MORTALS = program("processes/mortals.py")
 CAUSES = {
     "os._exit": "exited with non-zero code 3",
     "SIGKILL": "(sig=9)",
@@ -68,7 +19,9 @@ CAUSES = {
 }
 
 
-@pytest.mark.feature(64, 68)
+@pytest.mark.feature(
+    64, "pending calls", "later calls", "the signal or exit status", 68, "slices without the failed rank"
+)
 @ways
 @pytest.mark.parametrize("how", CAUSES)
 def test_a_death_during_a_call(way, how):
@@ -111,7 +64,7 @@ else:
     ).ok()
 
 
-@pytest.mark.feature(64)
+@pytest.mark.feature(64, "later calls", "the signal or exit status")
 @ways
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV"])
 def test_a_death_between_calls(way, number):
@@ -190,41 +143,10 @@ select.select([pidfd], [], [])
     assert re.fullmatch(r"[^\n]*non-zero code 3[^\n]*\n", run.err), run.err
 
 
-FAILING = """
-class Failing(Actor):
-    def __init__(self, how="no"):
-        if how == "raise":
-            raise ValueError("at birth")
-        if how == "exit":
-            sys.exit(7)
-        if how == "hang":
-            print("hanging", flush=True)
-            threading.Event().wait()
-    @endpoint
-    def work(self):
-        return 1
-    @endpoint
-    def fail(self):
-        raise KeyError("in passing")
-    @endpoint
-    def leave(self):
-        raise SystemExit(5)
-    @endpoint
-    async def async_leave(self):
-        raise KeyboardInterrupt()
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-def fails(call, *texts):
-    try:
-        call()
-    except SupervisionError as error:
-        for text in texts:
-            assert text in str(error), (text, str(error))
-        return
-    raise AssertionError("no error")
-"""
+FAILING = program("processes/failing.py")
 
 
-@pytest.mark.feature(68, 70)
+@pytest.mark.feature(68, "new actors in the process", 70)
 @ways
 @pytest.mark.parametrize(("how", "text"), [("raise", "ValueError: at birth"), ("exit", "SystemExit: 7")])
 def test_a_constructor_that_fails(way, how, text):
@@ -236,11 +158,50 @@ assert len(procs.spawn("fine", Failing).work.call().get()) == 2
 """, way=way).ok()  # fmt: skip
 
 
-@pytest.mark.feature(70)
+@pytest.mark.feature(70, "each rank for itself")
 def test_a_constructor_that_fails_unseen_is_a_report_for_each_rank():
     run = Run(FAILING + "failing = procs.spawn('failing', Failing, 'raise')\nprocs.stop().get()").done()
     assert run.status == 0
     assert run.err.count("failed: ValueError: at birth") == 2
+
+
+class Picky(Actor):
+    def __init__(self, *refused):
+        self.check(refused)
+
+    def check(self, refused):
+        if (rank := current_rank()["gpus"]) in refused:
+            raise ValueError(f"not as rank {rank}")
+
+    @endpoint
+    def work(self):
+        return 1
+
+    @endpoint
+    def leave(self):
+        raise SystemExit("enough")
+
+
+@pytest.mark.feature(70, "each rank for itself", "the traceback")
+def test_what_a_constructor_raises_comes_for_its_rank_with_the_traceback(procs):
+    both = procs.spawn("picky", Picky, 0, 1)
+    for rank in (0, 1):
+        with pytest.raises(SupervisionError) as raised:
+            both.slice(gpus=rank).work.call_one().get(timeout=20)
+        text = str(raised.value)
+        assert f"rank {{'gpus': {rank}/2}} of 'picky'" in text and f"ValueError: not as rank {rank}" in text
+        assert "in __init__\n      self.check(refused)" in text and "in check\n      raise ValueError" in text
+        assert f"not as rank {1 - rank}" not in text
+
+
+@pytest.mark.feature(68, "other meshes of the process")
+def test_other_actors_of_the_process_of_a_failed_one_go_on(procs):
+    failing, other = procs.spawn("failing", Picky), procs.spawn("other", Picky)
+    assert other.work.call().get(timeout=20).values() == [1, 1]
+    with pytest.raises(SupervisionError, match="enough"):
+        failing.slice(gpus=0).leave.call_one().get(timeout=20)
+    assert other.work.call().get(timeout=20).values() == [1, 1]
+    assert failing.slice(gpus=1).work.call_one().get(timeout=20) == 1
 
 
 @pytest.mark.feature(52)
@@ -260,7 +221,7 @@ print("stopped")
     assert "stopped\n" in run.out
 
 
-@pytest.mark.feature(68)
+@pytest.mark.feature(68, "new actors in the process")
 @pytest.mark.parametrize("leave", ["leave", "async_leave"])
 def test_a_base_exception_ends_the_actor_not_the_process(leave):
     Run(FAILING + f"""
@@ -271,7 +232,7 @@ assert len(procs.spawn("fine", Failing).work.call().get()) == 2
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(63)
+@pytest.mark.feature(63, "of a broadcast")
 def test_a_broadcast_that_raises_ends_the_actor_and_later_calls_say_why():
     Run(FAILING + """
 failing = procs.spawn("failing", Failing)
@@ -280,7 +241,7 @@ fails(lambda: failing.work.call().get(), "KeyError: 'in passing'")
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(63)
+@pytest.mark.feature(63, "a report where nobody looks")
 def test_a_broadcast_that_raises_unseen_is_reported():
     run = Run(FAILING + """
 one = this_host().spawn_procs().spawn("failing", Failing)
@@ -294,43 +255,10 @@ sys.stdin.readline()
     assert run.err.count("failed: KeyError") == 1
 
 
-@pytest.mark.feature(48)
+@pytest.mark.feature(48, "a failure shows in initialized")
 @ways
 def test_a_failed_bootstrap_shows_in_every_use(way):
-    run = Run("""
-class A(Actor):
-    @endpoint
-    def f(self):
-        return 1
-    @endpoint
-    async def g(self):
-        return 1
-def bootstrap():
-    raise ValueError("no GPU")
-async def async_bootstrap():
-    await asyncio.sleep(0)
-    bootstrap()
-def leaving_bootstrap():
-    sys.exit("no GPU")
-def check(use, kind):
-    try:
-        use().get()
-    except ActorError as error:
-        text = str(error)
-        assert text.startswith("Actor call setup.setup failed.\\n Traceback of where the remote call"), text
-        assert f"{kind.__name__}: no GPU" in text and ", in bootstrap" in text.replace("leaving_", ""), text
-        assert type(error.exception) is kind and error.exception.args == ("no GPU",)
-        print("failed")
-for function, kind in ((bootstrap, ValueError), (async_bootstrap, ValueError), (leaving_bootstrap, SystemExit)):
-    procs = this_host().spawn_procs(per_host={"gpus": 2}, bootstrap=function)
-    a = procs.spawn("a", A)
-    check(lambda: procs.initialized, kind)
-    check(lambda: a.f.call(), kind)
-    check(lambda: a.slice(gpus=1).g.call_one(), kind)
-    check(lambda: procs.slice(gpus=0).spawn("late", A).f.call_one(), kind)
-    check(lambda: procs.initialized, kind)
-    procs.stop().get()
-""", way=way).ok()  # fmt: skip
+    run = Run(program("processes/a_failed_bootstrap_shows_in_every_use.py"), way=way).ok()
     assert run.out == "failed\n" * 15
 
 
@@ -369,42 +297,13 @@ except SupervisionError:
     run.done()
 
 
-@pytest.mark.feature(48)
+@pytest.mark.feature(48, "sync and async functions")
 @ways
 def test_bootstrap_runs_once_before_any_actor(way):
-    Run("""
-class A(Actor):
-    def __init__(self):
-        self.seen = sys.bootstrapped
-    @endpoint
-    def f(self):
-        return self.seen
-def bootstrap():
-    sys.bootstrapped = getattr(sys, "bootstrapped", 0) + 1
-async def async_bootstrap():
-    await asyncio.sleep(0)
-    bootstrap()
-for function in (bootstrap, async_bootstrap):
-    procs = this_host().spawn_procs(per_host={"gpus": 2}, bootstrap=function)
-    assert list(procs.spawn("a", A).f.call().get().values()) == [1, 1]
-    assert list(procs.spawn("b", A).f.call().get().values()) == [1, 1]
-    procs.initialized.get()
-""", way=way).ok()  # fmt: skip
+    Run(program("processes/bootstrap_runs_once_before_any_actor.py"), way=way).ok()
 
 
-LOOKING = """
-class Looking(Actor):
-    @endpoint
-    def look(self):
-        umask = os.umask(0)
-        os.umask(umask)
-        with open(f"/proc/{os.getpid()}/environ") as file:
-            born_with = dict(e.partition("=")[::2] for e in file.read().split(chr(0)) if e)
-        return {"env": dict(os.environ), "path": sys.path, "argv": sys.argv, "cwd": os.getcwd(), "umask": umask,
-                "born with": born_with, "session": os.getsid(0) == os.getpid(), "stdin": sys.stdin.read()}
-def look():
-    return this_host().spawn_procs().spawn("looking", Looking).look.call_one().get()
-"""
+LOOKING = program("processes/looking.py")
 
 
 @ways
@@ -435,56 +334,15 @@ assert "OMP_NUM_THREADS" not in look()["born with"]
 
 
 def test_the_fork_server_is_started_again_when_it_died():
-    run = Run("""
-class A(Actor):
-    @endpoint
-    def ppid(self):
-        return os.getppid()
-actor = this_host().spawn_procs().spawn("a", A)
-server = actor.ppid.call_one().get()
-os.kill(server, signal.SIGKILL)
-try:
-    while True:
-        actor.ppid.call_one().get()
-except SupervisionError as error:
-    print("lost", flush=True)
-again = this_host().spawn_procs().spawn("a", A).ppid.call_one().get()
-assert again not in (server, os.getpid())
-""").done()  # fmt: skip
+    run = Run(program("processes/the_fork_server_is_started_again_when_it_died.py")).done()
     assert (run.status, run.out) == (0, "lost\n")
     assert re.fullmatch(r"[^\n]*fork server was killed by signal 9[^\n]*\n", run.err), run.err
 
 
-STOPPING = """
-class A(Actor):
-    def __init__(self):
-        self.calls = 0
-    @endpoint
-    def count(self):
-        self.calls += 1
-        return self.calls
-    def __cleanup__(self, error):
-        print("cleaned up after", self.calls, error)
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-a = procs.spawn("a", A)
-def stopped(call, reason):
-    try:
-        call()
-    except SupervisionError as error:
-        assert f"stopped: {reason}" in str(error), error
-        return
-    raise AssertionError("no error")
-def refused(call):
-    try:
-        call()
-    except RuntimeError as error:
-        assert "`ProcMesh` has already been stopped" in str(error)
-        return
-    raise AssertionError("no error")
-"""
+STOPPING = program("processes/stopping.py")
 
 
-@pytest.mark.feature(52, 72)
+@pytest.mark.feature(52, "again: nothing", 72)
 @ways
 def test_stop_of_an_actor_mesh(way):
     run = Run(STOPPING + """
@@ -500,7 +358,7 @@ assert len(procs.spawn("b", A).count.call().get()) == 2
     assert run.out.count("cleaned up after 1 None") == 2
 
 
-@pytest.mark.feature(52, 72)
+@pytest.mark.feature(52, "again: nothing", 72)
 @ways
 def test_stop_of_a_proc_mesh(way):
     run = Run(STOPPING + """
@@ -516,7 +374,7 @@ refused(lambda: procs.slice(gpus=0).spawn("b", A))
     assert run.out.count("cleaned up after 1 None") == 2
 
 
-@pytest.mark.feature(52)
+@pytest.mark.feature(52, "what was sent is handled")
 def test_stop_handles_what_was_sent_before():
     run = Run(STOPPING + """
 a.count.call().get()
@@ -529,7 +387,7 @@ assert list(last.get().values()) == [1002, 1002]
     assert run.out.count("cleaned up after 1002 None") == 2
 
 
-@pytest.mark.feature(52)
+@pytest.mark.feature(52, "context managers")
 def test_context_managers():
     Run(STOPPING + """
 with procs as entered:

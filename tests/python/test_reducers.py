@@ -12,7 +12,7 @@ import time
 import numpy
 import pytest
 from folds import Fold, collected, nothing_there, open_port
-from script_run import Run
+from script_run import Run, program
 
 from monarch.actor import Actor, ActorError, Channel, Port, context, deadline, endpoint, this_host
 from monarch.config import configured
@@ -137,7 +137,7 @@ def flat(batches: list) -> dict:
     return {who: [update for batch in batches if batch[0] == who for update in batch[1]] for who, _ in batches}
 
 
-@pytest.mark.feature(34)
+@pytest.mark.feature(34, "the result of a flat fold")
 @pytest.mark.parametrize("seed", range(12))
 def test_the_state_is_that_of_a_flat_fold_in_the_order_of_each_sender(seed):
     chance = random.Random(seed)
@@ -160,7 +160,7 @@ def test_the_state_is_that_of_a_flat_fold_in_the_order_of_each_sender(seed):
     assert messages == count if size <= 1 else messages <= count
 
 
-@pytest.mark.feature(34)
+@pytest.mark.feature(34, "combined on the way")
 def test_a_reducer_runs_where_the_senders_are_and_fewer_messages_arrive():
     def add(a, b):
         return a[0] + b[0], a[1] | b[1] | {os.getpid()}
@@ -325,53 +325,15 @@ def test_what_is_sent_while_an_actor_cleans_up_arrives():
 
 
 @pytest.mark.feature(34)
-@pytest.mark.parametrize("end", ["", "shutdown_context(1).get()"])
+@pytest.mark.parametrize("end", ["by itself", "shutdown_context"])
 def test_the_end_of_a_script_sends_what_is_held_back(end):
-    run = Run(f"""
-import operator
-os.environ.update(HYPERACTOR_SPLIT_MAX_BUFFER_SIZE="1000", HYPERACTOR_SPLIT_MAX_BUFFER_AGE="1h")
-class Sum:
-    initial_state, reducer = 0, staticmethod(operator.add)
-    def __call__(self, state, update):
-        return state + update
-class Owner(Actor):
-    @endpoint
-    def open(self):
-        port, self.receiver = context().actor_instance.mailbox.open_accum_port(Sum())
-        return port
-    def __cleanup__(self, exc):
-        print("total", self.receiver.recv().get(timeout=0), flush=True)
-owner = this_host().spawn_procs().spawn("owner", Owner)
-port = owner.open.call_one().get()
-for i in range(10):
-    port.send(i)
-print("sent")
-{end}
-""").ok()  # fmt: skip
+    run = Run(program("reducers/end_of_a_script.py"), args=(end,)).ok()
     assert run.line("total ") == "45"
 
 
 @pytest.mark.feature(34)
 def test_a_reducer_that_does_not_return_holds_up_no_end():
-    run = Run("""
-os.environ.update(HYPERACTOR_SPLIT_MAX_BUFFER_SIZE="1000", HYPERACTOR_SPLIT_MAX_BUFFER_AGE="300ms")
-class Stuck:
-    initial_state = None
-    def __call__(self, state, update):
-        pass
-    def reducer(self, a, b):
-        print("stuck")
-        threading.Event().wait()
-class Owner(Actor):
-    @endpoint
-    def open(self):
-        self.opened = context().actor_instance.mailbox.open_accum_port(Stuck())
-        return self.opened[0]
-port = this_host().spawn_procs().spawn("owner", Owner).open.call_one().get()
-for _ in range(2):
-    port.send(None)
-sys.stdin.readline()
-""")  # fmt: skip
+    run = Run(program("reducers/a_reducer_that_does_not_return_holds_up_no_end.py"))
     run.line("stuck")
     run.tell("end\n")
     run.ok(limit=10)

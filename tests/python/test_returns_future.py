@@ -64,7 +64,7 @@ def test_it_looks_like_the_function():
     assert isinstance(future, Future) and future.get(timeout=LIMIT) == 1
 
 
-@pytest.mark.feature(22)
+@pytest.mark.feature(22, "returns_future")
 def test_calling_starts_nothing_and_dropping_runs_nothing(log):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -74,7 +74,7 @@ def test_calling_starts_nothing_and_dropping_runs_nothing(log):
     assert log.runs == []
 
 
-@pytest.mark.feature(22)
+@pytest.mark.feature(22, "returns_future")
 @pytest.mark.parametrize("first", ["get", "result", "exception"])
 def test_get_runs_the_body_once_on_the_calling_thread(log, first):
     value = object()
@@ -167,7 +167,7 @@ def test_errors_are_kept():
             own_timeout.get(timeout=LIMIT)
 
 
-@pytest.mark.feature(22)
+@pytest.mark.feature(22, "returns_future")
 def test_a_get_that_times_out_cancels_the_body_for_good():
     events = []
 

@@ -12,7 +12,7 @@ from monarch import Extent, NDSlice, Selection, Shape
 EXTENT = Extent(["hosts", "gpus"], [2, 4])
 
 
-@pytest.mark.feature(45)
+@pytest.mark.feature(45, "the ranks of a shape")
 @pytest.mark.parametrize(
     ("text", "ranks"),
     [
@@ -44,7 +44,7 @@ def test_the_dimensions_nest_as_deep_as_the_shape():
     assert chosen == [((a * 2 + b) * 4 + c) * 2 + d for a, b, c, d in places]
 
 
-@pytest.mark.feature(45)
+@pytest.mark.feature(45, "the ranks of a shape")
 def test_of_a_shape_the_base_ranks_are_chosen():
     shape = Shape(["a", "b"], NDSlice(offset=10, sizes=[2, 4], strides=[100, 2]))
     assert Selection.from_string("1, 1:3").ranks(shape) == [112, 114]
@@ -105,7 +105,7 @@ def test_ranks_are_of_a_shape_or_an_extent():
 START = "expected '*', '?', an index, a range or '(' "
 
 
-@pytest.mark.feature(45)
+@pytest.mark.feature(45, "from text")
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -155,7 +155,7 @@ def test_selections_compare_print_and_pickle_by_their_text():
         assert other == selection and other.ranks(EXTENT) == selection.ranks(EXTENT)
 
 
-@pytest.mark.feature(45)
+@pytest.mark.feature(45, "from text")
 def test_a_selection_is_made_from_text():
     with pytest.raises(TypeError, match="use Selection.from_string"):
         Selection("*")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from folds import Fold, open_port
-from script_run import Run
+from script_run import Run, program
 
 from monarch import _core, cpp
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
@@ -114,58 +114,13 @@ def test_a_port_with_a_reducer_holds_nothing_back_if_there_is_no_thread_to_send_
 
 
 def test_an_event_loop_without_a_descriptor_fails_its_actor_and_an_await_raises():
-    run = Run("""
-import resource
-from monarch import _core
-class Loop(Actor):
-    @endpoint
-    async def get(self):
-        return 1
-class Limit(Actor):
-    @endpoint
-    def descriptors(self, count):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))  # a soft limit alone would be raised
-        return max(map(int, os.listdir("/proc/self/fd")))
-procs = this_host().spawn_procs()
-limit = procs.spawn("limit", Limit)
-used = limit.descriptors.call_one(1024).get()
-limit.descriptors.call_one(used).get()
-try:
-    procs.spawn("loop", Loop).get.call_one().get()
-except SupervisionError as error:
-    assert "Too many open files" in str(error) or "out of file descriptors" in str(error), error
-else:
-    raise AssertionError("it got its descriptors")
-assert this_host().spawn_procs().spawn("loop", Loop).get.call_one().get() == 1
-""").ok()  # fmt: skip
+    run = Run(program("shortages/an_event_loop_without_a_descriptor_fails_its_actor_and_an_await_raises.py")).ok()
     assert run.status == 0
 
 
 @pytest.mark.parametrize("way", ["fork", "unix"])
 def test_a_script_that_closes_our_descriptors_is_told_and_ends(way):
-    run = Run("""
-class Adder(Actor):
-    @endpoint
-    def add(self, a, b):
-        return a + b
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-adder = procs.spawn("adder", Adder)
-assert list(adder.add.call(1, 2).get().values()) == [3, 3]
-waiting, told = adder.add.call(1, 2), []
-os.closerange(3, 256)
-def use():
-    for call in (lambda: adder.add.call(1, 2).get(timeout=20), lambda: procs.stop().get(timeout=20),
-                 lambda: this_host().spawn_procs().spawn("adder", Adder).add.call(1, 2).get(timeout=20)):
-        try:
-            call()
-        except RuntimeError as error:
-            told.append(str(error))
-thread = threading.Thread(target=use)
-thread.start()
-thread.join()
-use()
-assert len(told) == 6 and all("closed by this program (os.closerange?)" in text for text in told), told
-""", way=way).done()  # fmt: skip
+    run = Run(program("shortages/a_script_that_closes_our_descriptors_is_told_and_ends.py"), way=way).done()
     assert run.status == 0, run.err
     assert run.err == (
         "monarch: its file descriptors were closed by this program (os.closerange?): what it has started ends\n"
@@ -174,17 +129,4 @@ assert len(told) == 6 and all("closed by this program (os.closerange?)" in text 
 
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_a_working_directory_that_is_gone_is_that_of_workers_too(way):
-    Run("""
-import tempfile
-class Where(Actor):
-    @endpoint
-    def entries(self):
-        return os.listdir("."), os.readlink("/proc/self/cwd")
-folder = tempfile.mkdtemp()
-os.chdir(folder)
-os.rmdir(folder)
-for _ in range(2):
-    where = this_host().spawn_procs().spawn("where", Where)
-    assert where.entries.call_one().get(timeout=20) == ([], folder + " (deleted)")
-    os.environ["OMP_NUM_THREADS"] = "1"  # the next one is not forked
-""", way=way).ok()  # fmt: skip
+    Run(program("shortages/a_working_directory_that_is_gone_is_that_of_workers_too.py"), way=way).ok()

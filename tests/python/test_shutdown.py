@@ -1,39 +1,11 @@
 """shutdown_context, and how scripts end: whole scripts, their exit status and what they leave behind."""
 
 import pytest
-from script_run import WAYS, Run
+from script_run import PROGRAMS, WAYS, Run, program
 
 ways = pytest.mark.parametrize("way", list(WAYS))
 
-ACTORS = """
-class A(Actor):
-    @endpoint
-    def pid(self):
-        return os.getpid()
-    @endpoint
-    def large(self):
-        return b"x" * 1_000_000, [1]
-    @endpoint
-    def block(self):
-        threading.Event().wait()
-    @endpoint
-    def shut_down(self, timeout=None):
-        return shutdown_context(timeout).get(timeout=10)
-def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-def mesh(count=2):
-    return this_host().spawn_procs(per_host={"gpus": count}).spawn("a", A)
-def refused(function):
-    try:
-        function()
-    except RuntimeError as error:
-        return str(error)
-ENDED = "the monarch runtime of this process has ended"
-"""
+ACTORS = program("shutdown/actors.py")
 
 
 @pytest.mark.feature(38)
@@ -85,7 +57,7 @@ asyncio.run(main())
     assert run.out == "[True, True] None True\n"
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "nothing without a client")
 def test_without_a_client_nothing_changes():
     run = Run(
         ACTORS
@@ -119,7 +91,7 @@ print(shutdown_context({timeout}).get(timeout=0))  # there is no client any more
     assert run.out == "host_timeout must be finite, non-negative and less than 2**64 seconds\n2\nNone\n"
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "again: nothing")
 def test_later_calls_are_finished_at_once_even_while_the_first_runs():
     run = Run(
         ACTORS
@@ -139,7 +111,7 @@ print(first.get(timeout=10))
     assert run.out == "not yet ''\nNone\n"
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "host_timeout holds")
 @pytest.mark.parametrize("timeout, least, most", [(0, 0, 1.5), (1, 0.9, 3)])
 def test_host_timeout_bounds_how_long_processes_may_take(timeout, least, most):
     run = Run(
@@ -158,7 +130,7 @@ print([gone(pid) for pid in pids])
     assert run.out == "[True, True]\n"
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "host_timeout holds")
 def test_clean_up_runs_within_the_host_timeout():
     run = Run("""
 class Last(Actor):
@@ -211,43 +183,12 @@ print("ended")
 
 @pytest.mark.feature(38)
 def test_what_has_arrived_can_still_be_looked_at_and_what_has_not_fails():
-    run = Run(
-        ACTORS
-        + """
-a, local = mesh(), this_proc().spawn("local", A)
-arrived = [a.large.call(), a.slice(gpus=0).pid.call_one(), local.large.call_one()]
-for future in arrived:
-    while not future._ready():
-        pass
-port, receiver = Channel.open()
-port.send("arrived")
-came, never = receiver.recv(), Channel.open()[1].recv()
-pending, local_pending = a.block.call(), local.block.call_one()
-waited = []
-def wait():
-    try:
-        pending.get()
-    except SupervisionError as error:
-        waited.append(str(error))
-thread = threading.Thread(target=wait)
-thread.start()
-shutdown_context(0.2).get()
-thread.join()
-assert "this process is ending" in waited[0] or "Killed" in waited[0] or "stopped" in waited[0], waited
-assert arrived[0].get().values() == [(b"x" * 1_000_000, [1])] * 2
-assert arrived[2].get() == (b"x" * 1_000_000, [1]) and type(arrived[1].get()) is int
-assert came.get() == "arrived" and came.exception() is None
-for future in pending, never:
-    assert isinstance(future.exception(timeout=10), RuntimeError), future.exception()
-print("done")
-os._exit(0)  # a local actor is blocked for good
-"""
-    )
+    run = Run(PROGRAMS / "shutdown/what_has_arrived.py")
     run.done()
     assert (run.status, run.out) == (0, "done\n"), run.err
 
 
-@pytest.mark.feature(38)
+@pytest.mark.feature(38, "nothing is left running")
 @ways
 def test_a_script_that_forgets_it_ends_fast_and_leaves_nothing(way):
     run = Run(ACTORS + """
@@ -255,7 +196,7 @@ a = mesh(4)
 a.pid.call().get()
 a.block.broadcast()
 print(time.monotonic())
-""", way=way).ok()  # fmt: skip
+""", way=way).ok(lost="a.block")  # fmt: skip
     import time
 
     assert time.monotonic() - float(run.out) < 3.0
@@ -289,34 +230,7 @@ if {when == "after it"}:
 
 @ways
 def test_threads_that_use_everything_all_the_while_end_too(way):
-    run = Run(ACTORS + """
-a, local = mesh(), this_proc().spawn("local", A)
-port, receiver = Channel.open()
-def again_and_again(use):
-    try:
-        while True:
-            use()
-    except RuntimeError:
-        pass
-def use_async():
-    async def main():
-        while True:
-            await a.pid.call()
-    asyncio.run(main())
-uses = [lambda: a.pid.call().get(), use_async, lambda: local.pid.call_one().get(),
-        lambda: port.send(1), lambda: receiver.recv().get(), lambda: Channel.open()[1].recv().get(),
-        lambda: this_proc().spawn("another", A).pid.call_one().get(), lambda: next(a.pid.stream()).get(),
-        lambda: get_or_spawn_controller("a", A).get()]
-threads = [threading.Thread(target=again_and_again, args=(use,)) for use in uses]
-for thread in threads:
-    thread.start()
-for _ in range(100):
-    a.pid.call().get()
-shutdown_context(0.5).get()
-for thread in threads:
-    thread.join(10)
-print([thread.is_alive() for thread in threads].count(True))
-""", way=way).done()  # fmt: skip
+    run = Run(PROGRAMS / "shutdown/threads_that_use_everything.py", way=way).done()
     assert (run.status, run.out) == (0, "0\n"), run.err
 
 

@@ -62,7 +62,7 @@ class Picky(Actor):
 # ---- Class and arguments, with a pickle and without ----
 
 
-@pytest.mark.feature(1, 76)
+@pytest.mark.feature(1, "constructor arguments arrive", 76)
 @pytest.mark.parametrize(
     ("args", "kwargs"),
     [

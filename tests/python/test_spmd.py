@@ -30,7 +30,7 @@ from monarch.testing import local_procs
 from monarch.tools.network import AddrType, get_ipaddr, get_sockaddr
 from monarch.utils import setup_env_for_distributed
 
-PROGRAMS = Path(__file__).parent / "spmd_programs"
+PROGRAMS = Path(__file__).parent / "programs" / "spmd"
 LIMIT_S = 30
 NUMBERS = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -116,7 +116,7 @@ def can_bind(port: int, reuse: bool = False, listen: bool = False) -> bool:
 # ---- Variables ----
 
 
-@pytest.mark.feature(94)
+@pytest.mark.feature(94, "the environment of torchrun")
 def test_each_process_has_the_variables_of_torchrun(grid):
     assert setup_torch_elastic_env(grid) is None
     assert numbers_of(grid) == [
@@ -397,7 +397,7 @@ def told(out: Path, rank: int) -> dict:
     return json.loads(Path(f"{out}.{rank}").read_text())
 
 
-@pytest.mark.feature(94)
+@pytest.mark.feature(94, "scripts and modules")
 def test_a_script_is_the_main_program(pair, ranks, tmp_path):
     processes = pair.spawn("process", Process)
     before = processes.main_program.call().get(timeout=LIMIT_S).values()
@@ -415,7 +415,7 @@ def test_a_script_is_the_main_program(pair, ranks, tmp_path):
     assert processes.main_program.call().get(timeout=LIMIT_S).values() == before
 
 
-@pytest.mark.feature(94)
+@pytest.mark.feature(94, "scripts and modules")
 def test_a_module_is_the_main_program(tmp_path, monkeypatch):
     monkeypatch.chdir(PROGRAMS)
     with this_host().spawn_procs() as procs:

@@ -19,7 +19,7 @@ if not dist.is_available():
 from monarch.actor import Actor, ActorError, SupervisionError, endpoint, this_host  # noqa: E402
 from monarch.spmd import SPMDActor, setup_torch_elastic_env  # noqa: E402
 
-PROGRAMS = Path(__file__).parent / "spmd_programs"
+PROGRAMS = Path(__file__).parent / "programs" / "spmd"
 LIMIT_S = 110  # torch alone takes seconds to import
 
 
@@ -106,7 +106,7 @@ def same(losses: list[float]) -> object:
     return pytest.approx(losses, rel=1e-12, abs=0)
 
 
-@pytest.mark.feature(94)
+@pytest.mark.feature(94, "a DDP program")
 def test_ddp_has_the_losses_of_one_process_twice_in_one_script(two, expected):
     trainers = two.spawn("trainers", Trainer)
     for _ in range(2):
@@ -181,7 +181,7 @@ def may_be_taken(port: int) -> bool:
         return True
 
 
-@pytest.mark.feature(94)
+@pytest.mark.feature(94, "a DDP program")
 def test_a_torchrun_script_as_it_stands_twice_on_the_same_processes(two, expected, tmp_path):
     run_by_torchrun(tmp_path / "torchrun.json")
     assert json.loads((tmp_path / "torchrun.json").read_text()) == same(expected)

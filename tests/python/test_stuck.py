@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from script_run import Run
+from script_run import Run, program
 
 from monarch.actor import Actor, Channel, SupervisionError, concurrent_endpoint, endpoint, this_host
 from monarch.config import configured
@@ -132,22 +132,7 @@ def test_a_swarm_that_hangs_is_left_behind(one):
 
 def test_it_is_said_and_the_script_ends_well():
     run = Run(
-        """
-class Stuck(Actor):
-    @endpoint
-    def hang(self, port):
-        port.send(1)
-        threading.Event().wait()
-port, receiver = Channel.open()
-actor = this_host().spawn_procs().spawn("mine", Stuck)
-call = actor.hang.call_one(port)
-receiver.recv().get()
-actor.stop("enough").get()
-try:
-    call.get()
-except SupervisionError as error:
-    print("stopped: enough" in str(error))
-""",
+        program("stuck/it_is_said_and_the_script_ends_well.py"),
         env={"HYPERACTOR_CLEANUP_TIMEOUT": "200ms"},
     ).done()
     assert (run.status, run.out) == (0, "True\n")

@@ -608,55 +608,14 @@ def test_undeliverable_messages_come_back_to_the_actor_that_sent_them(procs, cls
 
 # ---- Whole scripts ----
 
-TEN_THOUSAND = """
-class Sync(Actor):
-    def __init__(self): self.n = 0
-    @endpoint
-    def add(self, k):
-        self.n += k
-        return self.n
-class Async(Sync):
-    @endpoint
-    async def add_later(self, k):
-        await asyncio.sleep(0)
-        self.n += k
-        return self.n
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-for cls in (Sync, Async):
-    mesh = procs.options(per_proc={"actors": 5000}).spawn("many", cls)
-    mesh.add.broadcast(1)
-    assert mesh.add.call(2).get().values() == [3] * 10000
-    if cls is Async:
-        assert mesh.add_later.call(2).get().values() == [5] * 10000
-    if STOP:
-        mesh.stop().get()
-print("done")
-"""
+
+@pytest.mark.parametrize("end", ["stop", "leave"])
+def test_ten_thousand_actors_in_two_processes_end_cleanly(end):
+    run = script_run.Run(script_run.program("swarms/ten_thousand.py"), args=(end,))
+    assert run.ok(limit=60).out == "done\n"
 
 
-@pytest.mark.parametrize("stop", [True, False])
-def test_ten_thousand_actors_in_two_processes_end_cleanly(stop):
-    assert script_run.Run(TEN_THOUSAND.replace("STOP", str(stop))).ok(limit=60).out == "done\n"
-
-
-IDLE = """
-class Async(Actor):
-    @endpoint
-    async def f(self): await asyncio.sleep(0)
-    @endpoint
-    def leave(self): context().actor_instance.stop()
-    @endpoint
-    def ticks(self): return time.process_time()
-procs = this_host().spawn_procs(per_host={"gpus": 1})
-mesh = procs.options(per_proc={"actors": 20}).spawn("some", Async)
-mesh.f.call().get()
-mesh.slice(gpus=0, actors=slice(0, 10)).leave.call().get()
-one = mesh.slice(gpus=0, actors=19)
-mesh.slice(gpus=0, actors=slice(10, 20)).f.call().get()
-before = one.ticks.call_one().get()
-threading.Event().wait(3)
-print(one.ticks.call_one().get() - before)
-"""
+IDLE = script_run.program("swarms/idle.py")
 
 
 def test_a_swarm_that_has_nothing_to_do_costs_nothing():

@@ -104,7 +104,7 @@ def places(request, procs):
 # ---- patch_actor ----
 
 
-@pytest.mark.feature(119)
+@pytest.mark.feature(119, "patch_actor")
 def test_a_patch_spawns_the_mock_with_the_same_arguments_while_it_lasts(places):
     before = places.spawn("before", Real, 1)
     with patch_actor(Real, Mock):
@@ -117,7 +117,7 @@ def test_a_patch_spawns_the_mock_with_the_same_arguments_while_it_lasts(places):
     assert who(places, 1) == "real 1"
 
 
-@pytest.mark.feature(119)
+@pytest.mark.feature(119, "patch_actor")
 def test_patches_nest_and_the_innermost_counts():
     with local_procs({"gpus": 1}) as procs:
         with patch_actor(Real, Mock):
@@ -287,7 +287,7 @@ def test_local_actors_live_here_each_with_a_rank_and_a_thread():
     assert local_procs() != local_procs() and procs == procs.slice(gpus=slice(0, 3))
 
 
-@pytest.mark.feature(120)
+@pytest.mark.feature(120, "old ways to make a mesh")
 def test_the_old_local_proc_mesh_is_in_this_process():
     with pytest.warns(DeprecationWarning, match="local_procs"):
         procs = local_proc_mesh(gpus=2)
@@ -484,32 +484,7 @@ def test_cleanup_does_not_run_under_the_deadline_of_the_last_message(per_proc):
     assert receiver.recv().get(timeout=20) is None
 
 
-LEFT = """
-from monarch.testing import local_procs
-class Sync(Actor):
-    @endpoint
-    def rank(self): return current_rank().rank
-class Async(Actor):
-    @endpoint
-    async def rank(self):
-        await asyncio.sleep(0)
-        return current_rank().rank
-def state():
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-def one_test(cls):
-    with local_procs({"gpus": 4}) as procs:
-        assert procs.spawn("actors", cls).rank.call().get().values() == [0, 1, 2, 3]
-for _ in range(3):
-    one_test(Sync), one_test(Async)
-before = state()
-for _ in range(30):
-    one_test(Sync), one_test(Async)
-after = state()
-assert after[0] == before[0], (before, after)
-assert after[1] <= before[1] + 4, (before, after)  # the next actors may begin before the threads of the last are parked
-children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
-print("children", children)
-"""
+LEFT = script_run.program("testing/left.py")
 
 
 @pytest.mark.feature(60)

@@ -62,7 +62,7 @@ TENSORS = {
 }
 
 
-@pytest.mark.feature(75)
+@pytest.mark.feature(75, "tensors of the CPU")
 @pytest.mark.parametrize("name", TENSORS)
 def test_a_tensor_arrives_as_it_was(holder, name):
     sent = TENSORS[name]()
@@ -73,14 +73,22 @@ def test_a_tensor_arrives_as_it_was(holder, name):
     assert torch.equal(back.to_dense(), sent.to_dense())
 
 
-@pytest.mark.feature(75)
+@pytest.mark.feature(75, "tensors of GPUs land on the CPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_tensor_of_a_gpu_lands_on_the_cpu(holder):
+    sent = torch.arange(12, device="cuda")
+    back = holder.slice(gpus=0).echo.call_one(sent).get()
+    assert back.device.type == "cpu" and torch.equal(back, sent.cpu())
+
+
+@pytest.mark.feature(75, "shared memory stays shared")
 def test_tensors_of_one_message_share_memory_as_before(holder):
     base = torch.zeros(4)
     assert holder.slice(gpus=0).add_to_first.call_one((base, base[1:])).get() == [1.0] * 3
     assert base.tolist() == [0.0] * 4  # the sender's own is another one
 
 
-@pytest.mark.feature(75)
+@pytest.mark.feature(75, "large ones are not copied")
 def test_the_memory_goes_beside_the_pickle_once():
     base = torch.arange(1 << 16)
     body, buffers = pickling.dumps({"a": base, "views": [base[10:], base.reshape(256, 256)]})

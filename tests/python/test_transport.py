@@ -98,7 +98,7 @@ enable_transport("ipc")
 """)
 
 
-@pytest.mark.feature(79)
+@pytest.mark.feature(79, "texts, members and addresses")
 def test_enabling_a_transport_sets_the_default_transport():
     run("""
 enable_transport("local")

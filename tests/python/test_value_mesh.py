@@ -30,7 +30,7 @@ def error(kind, ask):
 # Values
 
 
-@pytest.mark.feature(26)
+@pytest.mark.feature(26, "item, get, values, items, iteration, length")
 def test_values_come_in_rank_order_by_every_way_of_asking(mesh):
     extent = Extent(["a", "b"], [2, 4])
     pairs = [(Point(rank, extent), rank) for rank in range(8)]
@@ -112,7 +112,7 @@ def test_the_class_can_be_subscripted_in_annotations():
     def annotated() -> "ValueMesh[int]": ...
 
 
-@pytest.mark.feature(26)
+@pytest.mark.feature(26, "its text")
 def test_repr_shows_a_point_and_a_value_per_line(mesh):
     assert repr(mesh.slice(b=slice(1, 4, 2))) == (
         "ValueMesh({a: 2, b: 2}):\n"
@@ -124,7 +124,7 @@ def test_repr_shows_a_point_and_a_value_per_line(mesh):
     assert repr(ValueMesh(Shape.unity(), [6])) == "ValueMesh({}):\n  (({}, 6),)"
 
 
-@pytest.mark.feature(26)
+@pytest.mark.feature(26, "pickles")
 def test_a_value_mesh_and_its_views_pickle(mesh):
     for original in (mesh, mesh.slice(a=1), mesh.slice(b=slice(0, 4, 2)), mesh.slice(a=1, b=1)):
         copy = pickle.loads(pickle.dumps(original))
@@ -152,7 +152,7 @@ def lazy_mesh():
     return ValueMesh(row_major(a=4), [Lazy(bytes([1, 2]), decode_list) for _ in range(4)])
 
 
-@pytest.mark.feature(27)
+@pytest.mark.feature(27, "each is decoded once")
 def test_a_reply_is_decoded_at_first_look_and_kept(lazy_mesh):
     assert decode_list.calls == 0
     first = lazy_mesh.get(2)
@@ -176,7 +176,7 @@ def test_views_share_what_is_decoded(lazy_mesh):
     assert decode_list.calls == 1
 
 
-@pytest.mark.feature(27)
+@pytest.mark.feature(27, "equal answers are kept once")
 def test_equal_neighbouring_replies_are_stored_once_but_never_alias():
     raws = [b"same " * (n - n + 2) for n in range(10_000)] + [b"other"]
     assert len({id(raw) for raw in raws}) > 2
@@ -251,7 +251,7 @@ def repliers(procs):
     return procs.spawn("repliers", Replier)
 
 
-@pytest.mark.feature(27)
+@pytest.mark.feature(27, "equal answers are kept once")
 def test_equal_replies_of_processes_are_stored_once_and_decoded_when_looked_at(repliers):
     replies = repliers.same.call().get(timeout=30)
     first, second = replies._values
@@ -277,7 +277,7 @@ def test_the_replies_of_a_call_are_a_mesh_like_the_one_that_was_called(repliers)
 # Mesh methods
 
 
-@pytest.mark.feature(26, 43)
+@pytest.mark.feature(26, "slice", 43, "an int drops the dimension", "a slice keeps it, with steps")
 def test_slice_drops_a_dimension_for_an_int_and_keeps_it_for_a_slice(mesh):
     assert mesh.slice(a=1).sizes == {"b": 4}
     assert mesh.slice(a=1).values() == [4, 5, 6, 7]
@@ -301,7 +301,7 @@ def test_points_of_a_view_are_ranked_inside_the_view(mesh):
     assert next(mesh.slice(b=2).items())[0].extent == Extent(["a"], [2])
 
 
-@pytest.mark.feature(43)
+@pytest.mark.feature(43, "errors")
 @pytest.mark.parametrize(
     "dims, kind, text",
     [
@@ -320,7 +320,7 @@ def test_a_wrong_slice_says_what_is_wrong(mesh, dims, kind, text):
     assert error(kind, lambda: mesh.slice(**dims)) == text
 
 
-@pytest.mark.feature(26, 44)
+@pytest.mark.feature(26, "split", 44, "split infers a size")
 def test_split_makes_several_dimensions_of_one(mesh):
     split = mesh.split(b=("c", "d"), d=2)
     assert split.sizes == {"a": 2, "c": 2, "d": 2}
@@ -331,7 +331,7 @@ def test_split_makes_several_dimensions_of_one(mesh):
     assert mesh.split().sizes == mesh.sizes
 
 
-@pytest.mark.feature(44)
+@pytest.mark.feature(44, "errors")
 @pytest.mark.parametrize(
     "dims, text",
     [
@@ -363,7 +363,7 @@ def test_a_wrong_split_says_what_is_wrong(mesh, dims, text):
     assert error(ValueError, lambda: mesh.split(**dims)) == text
 
 
-@pytest.mark.feature(26, 44)
+@pytest.mark.feature(26, "flatten", 44, "flatten")
 def test_flatten_makes_one_dimension_of_a_mesh_without_gaps(mesh):
     assert mesh.flatten("rank").sizes == {"rank": 8}
     assert mesh.flatten("rank").slice(rank=5).item() == 5
@@ -373,7 +373,7 @@ def test_flatten_makes_one_dimension_of_a_mesh_without_gaps(mesh):
     assert error(ValueError, lambda: mesh.slice(b=1).flatten("x")) == text
 
 
-@pytest.mark.feature(26, 44)
+@pytest.mark.feature(26, "rename", 44, "rename")
 def test_rename_changes_labels_only(mesh):
     assert mesh.rename(a="x").slice(x=1).values() == [4, 5, 6, 7]
     assert mesh.rename(a="b", b="a").sizes == {"b": 2, "a": 4}
@@ -382,7 +382,7 @@ def test_rename_changes_labels_only(mesh):
     assert error(ValueError, lambda: mesh.rename(zz="x")) == text
 
 
-@pytest.mark.feature(44)
+@pytest.mark.feature(44, "size")
 def test_size_is_a_product_over_dimensions(mesh):
     assert mesh.size() == len(mesh) == 8
     assert mesh.size("b") == 4

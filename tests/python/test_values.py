@@ -1,7 +1,7 @@
 """Values in messages: memory, code by value, and what goes wrong on the way."""
 
 import pytest
-from script_run import Run
+from script_run import Run, program
 
 from monarch.actor import Actor, ActorError, endpoint
 
@@ -44,7 +44,7 @@ def echo(procs):
     return procs.slice(gpus=0).spawn("echo", Echo)
 
 
-@pytest.mark.feature(76)
+@pytest.mark.feature(76, "below and above the threshold")
 @pytest.mark.parametrize("size", [0, 10, 100_000, 3_000_000])
 def test_memory_arrives_as_it_was_sent(echo, size):
     data = bytes(range(256)) * (size // 256)
@@ -64,7 +64,7 @@ def test_a_memoryview_keeps_format_and_shape(echo):
     assert echo.echo.call_one(every_other).get(timeout=LIMIT).tobytes() == b"ace"
 
 
-@pytest.mark.feature(71)
+@pytest.mark.feature(71, "ActorError where it arrives")
 @pytest.mark.parametrize("cls", [Echo, Sync])
 def test_an_argument_that_does_not_unpickle_is_an_error_of_the_call_and_the_actor_lives(procs, cls):
     actor = procs.slice(gpus=1).spawn("receiver", cls)
@@ -84,84 +84,15 @@ def test_a_result_that_does_not_unpickle_raises_at_the_caller_each_time(echo):
     assert echo.echo.call_one(1).get(timeout=LIMIT) == 1
 
 
-CODE_BY_VALUE = """
-from monarch.actor import Actor, ActorError, SupervisionError, endpoint, this_host
-import linecache
-
-def make(scale):
-    class Made(Actor):
-        @endpoint
-        def run(self, function, x):
-            return scale * function(x)
-        @endpoint
-        def fail(self):
-            raise ValueError("no")
-    return Made
-
-mesh = this_host().spawn_procs(per_host={"gpus": 2}).spawn("made", make(10))
-offset = 3
-print(mesh.run.call(lambda x: x + offset, 1).get().values())
-
-# what an interactive session does with what is typed in
-cell = "def typed(x):\\n    y = 1 / x\\n    return y\\n\\n"
-cell += "class Typed(Actor):\\n    def __init__(self):\\n        self.nothing.here\\n"
-linecache.cache["<cell 7>"] = (len(cell), None, cell.splitlines(True), "<cell 7>")
-exec(compile(cell, "<cell 7>", "exec"))
-try:
-    mesh.run.call(typed, 0).get()
-except ActorError as error:
-    print("y = 1 / x" in str(error), "ZeroDivisionError" in str(error))
-Typed.ep = endpoint(lambda self: None)
-try:
-    this_host().spawn_procs().spawn("typed", Typed).ep.call_one().get()
-except SupervisionError as error:
-    print("self.nothing.here" in str(error))
-"""  # fmt: skip
-
-
-@pytest.mark.feature(74)
+@pytest.mark.feature(74, "classes, lambdas, closures", "tracebacks show the source")
 def test_code_of_main_travels_by_value_and_tracebacks_show_its_source():
-    done = Run(CODE_BY_VALUE).ok()
+    done = Run(program("values/code_by_value.py")).ok()
     assert (done.out, done.err) == ("[40, 40]\nTrue True\nTrue\n", "")
 
 
 @pytest.mark.parametrize("way", ["fork", "unix"])
 def test_no_memory_for_a_message_is_an_error_of_that_message_only(way):
-    run = Run("""
-import resource
-import numpy as np
-class Echo(Actor):
-    @endpoint
-    def length(self, array):
-        return len(array)
-    @endpoint
-    def full(self, size):
-        return np.ones(size, np.uint8)
-echo = this_host().spawn_procs().spawn("echo", Echo)
-size = 256 << 20
-array = np.ones(size, np.uint8)
-assert echo.full.call_one(1 << 20).get().sum() == 1 << 20
-assert echo.length.call_one(array[:1 << 20]).get(timeout=20) == 1 << 20
-soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGESIZE")
-resource.setrlimit(resource.RLIMIT_AS, (used + (32 << 20), hard))
-outcomes = []
-uses = (lambda: echo.length.call_one(array), lambda: echo.full.call_one(size), lambda: echo.length.broadcast(array))
-for use in uses:
-    try:
-        answer = use()
-        outcomes.append("sent" if answer is None else answer.get(timeout=20) is not None)
-    except (MemoryError, SupervisionError) as error:
-        outcomes.append(str(error))
-    assert echo.length.call_one(b"small").get(timeout=20) == 5
-resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-if os.environ.get("MONARCH_TRANSPORT") == "unix":
-    assert "no memory to send a message of 268435" in outcomes[0], outcomes
-    assert "there was no room for a message of 26843" in outcomes[1], outcomes
-    assert "no memory to send a message of 268435" in outcomes[2], outcomes
-assert echo.length.call_one(array).get(timeout=20) == size
-assert len(echo.full.call_one(size).get(timeout=20)) == size
-""", way=way).done()  # fmt: skip
+    run = Run(program("values/no_memory_for_a_message_is_an_error_of_that_message_only.py"), way=way).done()
     assert run.status == 0, run.err
 
 

@@ -15,66 +15,13 @@ import time
 
 import cloudpickle
 import pytest
-from script_run import WAYS, Run
+from script_run import WAYS, Run, program
 
 ways = pytest.mark.parametrize("way", WAYS)
 
-TOOLS = """
-import base64, cloudpickle, copy, pickle
-def show(*values):
-    print("handle", base64.b64encode(cloudpickle.dumps(values)).decode(), flush=True)
-def given():
-    return pickle.loads(base64.b64decode(os.environ["HANDLE"]))
-def runtime_files():
-    folder = os.environ["XDG_RUNTIME_DIR"]
-    return sorted(os.path.join(base, name) for base, _, names in os.walk(folder) for name in names)
-def outcome(use):
-    try:
-        return use()
-    except Exception as error:
-        return type(error).__name__ + ": " + str(error)
-def line():
-    return sys.stdin.readline().strip()
-"""
+TOOLS = program("guests/tools.py")
 
-JOB = (
-    TOOLS
-    + """
-class Counter(Actor):
-    def __init__(self, value=0):
-        self.value = value
-    @endpoint
-    def add(self, by):
-        self.value += by
-        return self.value
-    @endpoint
-    def get(self):
-        return self.value
-    @endpoint
-    def fail(self):
-        raise KeyError("mine")
-    @endpoint
-    def double(self, array):
-        return array * 2
-    @endpoint
-    def ask(self, others):
-        return [value for _, value in others.add.call(1).get().items()]
-    @endpoint
-    def die(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-    @endpoint
-    def pid(self):
-        return os.getpid()
-class Waiter(Actor):
-    @concurrent_endpoint
-    async def wait(self):
-        print("waiting", current_rank().rank, flush=True)
-        await asyncio.Event().wait()
-procs = this_host().spawn_procs(per_host={"gpus": 2})
-counters = procs.spawn("counters", Counter, 10)
-waiters = procs.spawn("waiters", Waiter)
-"""
-)
+JOB = TOOLS + program("guests/job.py")
 # The job stays until it is told to go on.
 SERVE = JOB + "counters.get.call().get()\nshow(counters, procs, this_host(), waiters)\nline()\n"
 
@@ -331,7 +278,6 @@ class Hooked(Actor):
 view = counters.slice(gpus=1)
 future = waiters.wait.call()
 print("pending", flush=True)
-begin = time.monotonic()
 print("error", outcome(future.get).replace("\\n", " "))
 begin = time.monotonic()
 print("later", outcome(lambda: view.get.call_one().get()).splitlines()[0])
@@ -339,7 +285,7 @@ print("spawn", outcome(lambda: procs.spawn("late", counters._class).get.call().g
 hooked = this_proc().spawn("hooked", Hooked)
 hooked.flood.call_one(counters).get()
 print("bounced", hooked.asked.call_one().get())
-print("at once", time.monotonic() - begin < 1, flush=True)
+print("at once", time.monotonic() - begin < 5, flush=True)
 """, handle, way)  # fmt: skip
     job.line("waiting 0")
     job.line("waiting 1")  # a worker that prints later may find the pipe closed, and say so
@@ -371,7 +317,7 @@ begin = time.monotonic()
 print(outcome(lambda: counters.get.call().get()).replace("\\n", " "))
 print(outcome(lambda: procs.spawn("a", counters._class).initialized.get()).replace("\\n", " "), len(counters))
 counters.add.broadcast(1)
-print(time.monotonic() - begin < 2)
+print(time.monotonic() - begin < 5)
 """, handle, way).done()  # fmt: skip
     lines = run.out.splitlines()
     assert run.status == 0 and lines[1].startswith("SupervisionError: ") and lines[1].endswith(" 2")
