@@ -86,3 +86,19 @@ procs = this_host().spawn_procs()
 procs.spawn("a", A).f.call_one().get()
 procs.stop().get(timeout=20)
 """).ok()  # fmt: skip
+
+
+def test_shared_memory_that_a_worker_has_forgotten_is_unlinked():
+    run = Run("""
+class A(Actor):
+    @endpoint
+    def f(self):
+        from multiprocessing import shared_memory
+        self.memory = shared_memory.SharedMemory(create=True, size=100)
+        return self.memory.name
+procs = this_host().spawn_procs()
+name = procs.spawn("a", A).f.call_one().get()
+procs.stop().get(timeout=20)
+assert not os.path.exists(f"/dev/shm/{name}")
+""").done()  # fmt: skip
+    assert run.status == 0, run.err

@@ -118,7 +118,8 @@ def test_a_grace_that_is_no_number_of_seconds_ends_no_script_badly(grace):
 
 
 def test_ctrl_c_ends_the_grace():
-    run = Run(PROGRAM + "t.save.call(60)\nprint('ending', flush=True)", env={"MONARCH_EXIT_GRACE": "60"})
+    source = "import atexit\nt.save.call(0).get()\nt.save.call(60)\natexit.register(print, 'ending', flush=True)"
+    run = Run(PROGRAM + source, env={"MONARCH_EXIT_GRACE": "60"})
     run.line("ending")
     run.interrupt()
     run.done(limit=10)

@@ -143,7 +143,7 @@ def losses(grace: float | None) -> list[str]:
     for name, errors in raised.items():
         error = next(iter(errors.values()))
         first = getattr(error, "exception", error)
-        what = "an exception that cannot be decoded" if first is ... else f"{type(first).__name__}: {text_of(first)}"
+        what = "an exception that cannot be decoded" if first is ... else f"{type(first).__name__}: {_in_a_line(first)}"
         lines.append(f"{_calls(len(errors))} of {name} failed, and nobody has looked at the future: {what}")
     return lines
 
@@ -155,6 +155,15 @@ def _wait(grace: float | None) -> list[tuple[str, int]]:
         return _core.wait_for_unseen(grace)
     except KeyboardInterrupt:
         return []  # enough waited
+
+
+_TEXT_MAX = 300
+
+
+def _in_a_line(error: BaseException) -> str:
+    text = text_of(error)
+    line = text.partition("\n")[0]
+    return line if len(line) <= _TEXT_MAX and line == text else line[:_TEXT_MAX] + " ..."
 
 
 def _calls(count: int) -> str:

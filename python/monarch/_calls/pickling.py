@@ -9,7 +9,7 @@ from abc import ABCMeta
 from itertools import count
 from types import FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from monarch import _core
 from monarch._actors.class_table import BY_VALUE
@@ -60,7 +60,13 @@ def _make_code_pickler() -> Any:
             if isinstance(value, Handle):
                 return value._reduce_in_message()
             reduced = _reduce_memory(value, self.storages)
-            return super().reducer_override(value) if reduced is NotImplemented else reduced
+            if reduced is NotImplemented:
+                reduced = super().reducer_override(value)
+            if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+                if value not in _arrived:
+                    _own.add(value)
+                return (*reduced[:5], _set_class_state)
+            return reduced
 
     _code_pickler = Pickler
     return Pickler
@@ -118,7 +124,22 @@ def dumps(value: Any, contents: int = MESSAGE) -> tuple[Any, list[Any]]:
         raise kind(f"cannot pickle {where}: {error}") from error
 
 
-# ---- Classes of actors that travel by value ----
+# ---- Classes that travel by value ----
+
+_own: WeakSet[type] = WeakSet()  # that were made here, and have been sent
+_arrived: WeakSet[type] = WeakSet()
+
+
+def _set_class_state(cls: type, state: Any) -> type:
+    """The end of unpickling a class. One that comes back to where it was made is there, and stays as it is."""
+    if cls in _own:
+        return cls
+    _arrived.add(cls)
+    _newest.pop(cls, None)  # it is what has come now
+    from cloudpickle.cloudpickle import _class_setstate
+
+    return _class_setstate(cls, state)
+
 
 _LOADED_MAX = 256
 _LOADED_BYTES_MAX = 1 << 24

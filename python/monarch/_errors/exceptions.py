@@ -48,7 +48,10 @@ class ActorError(Exception):
         self.exception_formatted = format_exception(exception) if exception_formatted is None else exception_formatted
 
     def __str__(self) -> str:
-        return f"{self.message}\n {_REMOTE_HEADER}\n{self.exception_formatted.replace(HEADER, _REMOTE_HEADER)}"
+        told = self.exception_formatted.replace(HEADER, _REMOTE_HEADER)
+        if told.startswith("  + Exception Group"):  # which has the header in its first line
+            return f"{self.message}\n {told}"
+        return f"{self.message}\n {_REMOTE_HEADER}\n{told}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.exception, self.message, self.exception_formatted), self.__dict__

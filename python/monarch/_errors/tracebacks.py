@@ -32,6 +32,7 @@ def format_plainly(error: BaseException) -> tuple[str, bool]:
     lines = []
     complete = True
     entry = error.__traceback__
+    checked: set[str] = set()  # files whose lines may have changed since somebody looked
     last, count = None, 0  # where the frame before was, and how often it has been there one after the other
     while entry is not None:
         code = entry.tb_frame.f_code
@@ -47,6 +48,9 @@ def format_plainly(error: BaseException) -> tuple[str, bool]:
                 entry = following
                 continue
             lines.append(f'  File "{code.co_filename}", line {entry.tb_lineno}, in {code.co_name}\n')
+            if code.co_filename not in checked:
+                checked.add(code.co_filename)
+                linecache.checkcache(code.co_filename)
             source = linecache.getline(code.co_filename, entry.tb_lineno, entry.tb_frame.f_globals).strip()
             if source:
                 lines.append(f"    {source}\n")
@@ -71,10 +75,12 @@ def _format_fully(error: BaseException) -> str:
 
 
 def _drop_own_frames(told: Any) -> None:
-    told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(_OWN_FILES)]
-    for other in (told.__cause__, told.__context__, *(getattr(told, "exceptions", None) or ())):
-        if other is not None:
-            _drop_own_frames(other)
+    left = [told]
+    while left:
+        one = left.pop()
+        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_OWN_FILES)]
+        others = (one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ()))
+        left += [other for other in others if other is not None]
 
 
 def fill_in_source(text: str) -> str:

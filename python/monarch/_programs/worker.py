@@ -32,7 +32,7 @@ def main(fds: list[int]) -> None:
 
 
 def _run(fds: list[int]) -> int:
-    logging.getLogger().setLevel(logging.INFO)  # as in the reference: what an actor logs as info is not lost
+    logging.getLogger().setLevel(logging.INFO)  # as in the reference
     class_table.code_arrives = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the script
     runtime.configure_worker()

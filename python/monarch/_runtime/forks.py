@@ -73,3 +73,9 @@ def end_multiprocessing() -> None:
             child.terminate()
     atexit.unregister(util._exit_function)  # which would wait for the others
     util._run_finalizers()
+    tracker: Any = sys.modules.get("multiprocessing.resource_tracker")
+    if tracker is not None and tracker._resource_tracker._fd is not None:
+        try:
+            tracker._resource_tracker._stop()  # unlinks what is left, and would be killed with the process
+        except Exception:
+            pass  # it has gone already

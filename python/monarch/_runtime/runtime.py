@@ -172,12 +172,17 @@ def _shutdown() -> None:
 
 def _tell_losses() -> None:
     """Gives what was sent a short grace, unless the script has failed, and says what is lost. Ctrl-C ends the grace."""
-    if _ended or _wired is None or _core.in_forked_child() or not _core.has_runtime():
+    if _ended or _core.in_forked_child() or not _core.has_runtime():
         return
+    flush_ports(EXIT_GRACE)
     failed = getattr(sys, "last_type", None) is not None
+    _tell_losses_after(None if failed else exit_grace())
+
+
+def _tell_losses_after(grace: float | None) -> None:
+    assert _wired is not None
     try:
-        flush_ports(EXIT_GRACE)
-        for line in _wired.losses(None if failed else exit_grace()):
+        for line in _wired.losses(grace):
             _core.log_line(line)
     except RuntimeError:
         pass  # the runtime has lost its descriptors, and has said so
@@ -210,6 +215,7 @@ def begin_shutdown(host_timeout: float | None) -> float | None:
 def shut_down(grace: float) -> None:
     """Ends the client before its script does."""
     flush()
+    _tell_losses_after(None)
     flush_ports(min(grace, SHUTDOWN_GRACE))
     _core.shutdown(min(grace, 1e9), False)
     _tell_of_end()

@@ -16,9 +16,9 @@ FOREIGN = ("TORCHELASTIC_USE_AGENT_STORE",)
 
 
 def check_master(address: str, port: int) -> None:
-    if not isinstance(address, str) or not address:
+    if not isinstance(address, str) or not address or address.split() != [address]:
         raise ValueError(f"master_addr is {address!r}: expected the name or the address of a host")
-    if not 0 < int(port) < 2**16:
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 2**16:
         raise ValueError(f"master_port is {port!r}: expected a number from 1 to 65535")
 
 

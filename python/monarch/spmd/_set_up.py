@@ -66,16 +66,21 @@ async def setup_torch_elastic_env_async(
 def _start(procs: ProcMesh, address: str | None, port: int | None, kind: AddrType | None) -> Future[None]:
     from monarch.actor import returns_future
 
-    _check(procs, address, port)
+    _check(procs, address, port, kind)
     return returns_future(_set_up)(procs.options(), address, port, kind)
 
 
-def _check(procs: ProcMesh, address: str | None, port: int | None) -> None:
+def _check(procs: ProcMesh, address: str | None, port: int | None, kind: AddrType | None) -> None:
     if not isinstance(procs, ProcMesh):
         raise TypeError(f"expected a ProcMesh, as spawn_procs() gives, but got {procs!r}")
     if procs._local and len(procs) > 1:
         raise ValueError(f"{procs!r} is one process, which has one environment: it cannot be {len(procs)} ranks")
-    _elastic.check_master("found out" if address is None else address, 1 if port is None else port)
+    if kind is not None:
+        from monarch.tools.network import AddrType
+
+        if not isinstance(kind, AddrType):
+            raise TypeError(f"use_ipaddr is one of monarch.tools.network.AddrType, not {kind!r}")
+    _elastic.check_master("found-out" if address is None else address, 1 if port is None else port)
 
 
 async def _set_up(procs: ProcMesh, address: str | None, port: int | None, kind: AddrType | None) -> None:

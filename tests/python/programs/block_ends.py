@@ -26,7 +26,7 @@ class Worker(Actor):
         ctypes.CDLL(None).sleep(1000)
 
 
-pids = []
+pids: list[int] = []
 
 
 def spawn(host, name):
