@@ -140,7 +140,6 @@ void start_root(const std::string& transport, uint64_t arena_bytes_max, int stdo
   s.runtime->reactor().post([] { gil_mark_reactor_thread(); });
 }
 
-// The descriptors of a bootstrap, by number; returns the payload.
 // Each actor has a thread, and glibc would give the first of them eight heaps per core, at 30 us and 130 KiB each.
 void limit_malloc_arenas() {
   if (getenv("MALLOC_ARENA_MAX") == nullptr && getenv("GLIBC_TUNABLES") == nullptr) {
@@ -148,6 +147,7 @@ void limit_malloc_arenas() {
   }
 }
 
+// The descriptors of a bootstrap, by number; returns the payload.
 nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max) {
   if (numbers.empty()) throw std::runtime_error("no bootstrap descriptor");
   BootstrapFds fds;

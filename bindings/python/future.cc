@@ -301,18 +301,20 @@ int wait_until_ready(FutureState& future, int64_t deadline_ns, int64_t* waited_n
 
 // TimeoutError, with whose answers were waited for.
 PyObject* raise_timed_out(const FutureState& future) {
-  if (!future.call || !future.is_of_call()) {
+  const std::shared_ptr<PendingCall> call = future.call;  // what makes objects may run code that looks at the future
+  if (!call || !future.is_of_call()) {
     PyErr_SetNone(PyExc_TimeoutError);
     return nullptr;
   }
+  const Ref endpoint = Ref::borrow(future.endpoint.get());
   Ref missing = Ref::steal(PyList_New(0));
-  for (uint32_t rank = 0; missing && rank < future.call->size(); ++rank) {
-    if (future.call->reply(rank) != nullptr) continue;
+  for (uint32_t rank = 0; missing && rank < call->size(); ++rank) {
+    if (call->reply(rank) != nullptr) continue;
     const Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
     if (!number || PyList_Append(missing.get(), number.get()) != 0) return nullptr;
   }
   if (!missing) return nullptr;
-  PyObject* args[] = {future.endpoint.get(), missing.get()};
+  PyObject* args[] = {endpoint.get(), missing.get()};
   const Ref error = Ref::steal(PyObject_Vectorcall(state().timed_out.get(), args, 2, nullptr));
   if (error) PyErr_SetObject(PyExc_TimeoutError, error.get());
   return nullptr;
@@ -623,9 +625,11 @@ PyObject* new_port_future(std::shared_ptr<PortReceiver> port, bool ranked) {
 
 PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint) {
   auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
-  PyObject* future = box<FutureState>(type, FutureState(std::move(call), mode, arrival, Ref::borrow(endpoint)));
-  if (future != nullptr && future_of(future).is_of_call()) future_of(future).link();
-  return future;
+  FutureState future(std::move(call), mode, arrival, Ref::borrow(endpoint));
+  if (mode <= FutureMode::kArrival && endpoint != Py_None) future.label = label_of(endpoint);
+  PyObject* object = box<FutureState>(type, std::move(future));
+  if (object != nullptr && future_of(object).label && !state().worker) future_of(object).link();
+  return object;
 }
 
 PyObject* new_completed_future(PyObject* outcome, bool failed) {
@@ -645,45 +649,51 @@ PyObject* bare_future(PyObject*, PyObject* type) {
   return box<FutureState>(reinterpret_cast<PyTypeObject*>(type), FutureState(nullptr, FutureMode::kNothing, 0, Ref()));
 }
 
-// wait_for_unseen(seconds) -> [(endpoint, messages)]: until those calls have an outcome that nobody has looked at, and
-// one-way messages have been handled; gives those that have not.
+PyObject* py_label(const Label& label) { return py_string(*label); }
+
+// wait_for_unseen(seconds): until calls have an outcome that nobody has looked at, and one-way messages are handled.
+// -> [(endpoint, messages)] of those that have not been.
 PyObject* wait_for_unseen(PyObject*, PyObject* seconds) {
   int64_t deadline_ns;
   if (require_runtime() == nullptr || !deadline_of(seconds, &deadline_ns)) return nullptr;
   const auto is_there = [deadline_ns](const Awaited& awaited) {
     return awaited.gather.is_there() ? 1 : wait_for(&Awaited::ready, &awaited, deadline_ns, awaited.call.get());
   };
-  const std::vector<ToldOneWay> told = ask_about_one_way();
+  const std::vector<AskedOneWay> asked = ask_about_one_way();
   for (const UnseenCall& unseen : unseen_calls()) {
     if (is_there({unseen.call, *unseen.gather}) < 0) return nullptr;
   }
   Ref list = Ref::steal(PyList_New(0));
-  for (const ToldOneWay& one : told) {
+  for (const AskedOneWay& one : asked) {
     const int there = list ? is_there({one.refusals, Gather(*one.refusals, Gather::Wants::kEnd)}) : -1;
     if (there < 0) return nullptr;
     if (there == 1) continue;
-    const Ref entry = Ref::steal(Py_BuildValue("(OI)", one.endpoint.get(), one.messages));
+    const Ref entry = Ref::steal(Py_BuildValue("(NI)", py_label(one.label), one.messages));
     if (!entry || PyList_Append(list.get(), entry.get()) != 0) return nullptr;
   }
   return list.release();
 }
 
-// unseen() -> [(endpoint, exception or None)]: calls that nobody has looked at, which an actor has answered with an
-// exception, or (None) which have not been answered.
+// unseen() -> [(call, endpoint, exception or None)]: calls that nobody has looked at, each with a number of its own, which an
+// actor has answered with an exception (Ellipsis: one that cannot be decoded), or (None) which have not been answered.
 PyObject* unseen(PyObject*, PyObject*) {
   if (require_runtime() == nullptr) return nullptr;
   Ref list = Ref::steal(PyList_New(0));
   for (const UnseenCall& unseen : unseen_calls()) {
-    const int64_t rank = unseen.raised();
+    const int64_t rank = unseen.raised_rank();
     if (!list || (unseen.gather->is_there() && rank < 0)) continue;
     Ref error = Ref::borrow(Py_None);
     if (rank >= 0) {
       const auto from = static_cast<uint32_t>(rank);
-      const FutureState future(unseen.call, FutureMode::kAll, 0, Ref::borrow(unseen.endpoint.get()));
+      const FutureState future(unseen.call, FutureMode::kAll, 0, Ref::borrow(Py_None));
       error = Ref::steal(exception_of(future, *unseen.call, from, unseen.gather->answer(from)));
-      if (!error) PyErr_Clear();  // it cannot be decoded here
+      if (!error) {
+        PyErr_Clear();
+        error = Ref::borrow(Py_Ellipsis);
+      }
     }
-    const Ref entry = Ref::steal(PyTuple_Pack(2, unseen.endpoint.get(), error ? error.get() : Py_Ellipsis));
+    const auto number = static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(unseen.call.get()));
+    const Ref entry = Ref::steal(Py_BuildValue("(KNO)", number, py_label(unseen.label), error.get()));
     if (!entry || PyList_Append(list.get(), entry.get()) != 0) return nullptr;
   }
   return list.release();

@@ -40,6 +40,7 @@ struct FutureState : Unseen {
   FutureMode mode;
   uint32_t arrival;
   Ref endpoint;
+  Label label;  // of the endpoint, which may go first
   Ref outcome;  // once somebody has looked
   bool failed = false;
   // Of a port. Who looks joins the line for its messages, and who gives up leaves it: his place would take messages that
@@ -63,7 +64,7 @@ struct FutureState : Unseen {
     if (--waiting == 0 && port && !promised) call.reset();
   }
   // Of a call of an endpoint, to which somebody may want to be answered.
-  bool is_of_call() const { return mode <= FutureMode::kArrival && endpoint && endpoint.get() != Py_None; }
+  bool is_of_call() const { return label != nullptr; }
   Gather gather() const { return Gather(*call, wants_of(mode), arrival); }  // while there is a call
   Awaited awaited() const { return {call, gather()}; }
   bool is_ready() const { return outcome || (call && gather().is_there()); }

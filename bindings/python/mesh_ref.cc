@@ -1,8 +1,10 @@
 #include "mesh_ref.h"
 
-#include <iterator>
 #include <limits>
+#include <memory>
 #include <new>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "codec.h"
@@ -46,26 +48,39 @@ struct EndpointState {
   uint8_t flags = 0;    // of every frame: kFlagPort
   double deadline_s = 0;  // 0: none but that of the code that calls
   bool partial = false;   // call() gives failures beside values
-  uint32_t oneways = 0;   // one-way messages that have been sent through it
+  Label label;  // mesh.method
+  std::shared_ptr<struct ToldOneWay> told;  // once it has sent one-way messages; shared: with the list of all such
 };
 
-// The endpoints that one-way messages were sent through, the last thousand or so of them.
-std::vector<Ref> told_one_way;
-constexpr size_t kToldMax = 2048;
+// One-way messages that were sent through an endpoint.
+struct ToldOneWay {
+  View mesh;
+  Label label;
+  uint32_t messages = 0;
+  bool is_listed = false;
+};
 
-void note_one_way(PyObject* self, uint32_t& count) {
-  if (count++ != 0 || state().worker) return;
-  std::vector<Ref> forgotten;  // what goes may run Python code
-  if (told_one_way.size() == kToldMax) {
-    const auto middle = told_one_way.begin() + kToldMax / 2;
-    forgotten.assign(std::make_move_iterator(told_one_way.begin()), std::make_move_iterator(middle));
-    told_one_way.erase(told_one_way.begin(), middle);
-  }
-  told_one_way.push_back(Ref::borrow(self));
-}
+constexpr size_t kToldMax = 256;
+// Of a script: the last endpoints that one-way messages were sent through. Nothing of Python's is in it.
+std::vector<std::shared_ptr<ToldOneWay>> told_one_way;
 
 EndpointState& endpoint_of(PyObject* self) { return unbox<EndpointState>(self); }
 View& view_of(PyObject* self) { return unbox<View>(self); }
+
+void note_one_way(EndpointState& endpoint) {
+  if (state().worker) return;
+  if (!endpoint.told) {
+    endpoint.told = std::make_shared<ToldOneWay>(ToldOneWay{view_of(endpoint.mesh.get()), endpoint.label});
+  }
+  ++endpoint.told->messages;
+  if (std::exchange(endpoint.told->is_listed, true)) return;
+  if (told_one_way.size() == kToldMax) {
+    const auto middle = told_one_way.begin() + kToldMax / 2;
+    for (auto old = told_one_way.begin(); old != middle; ++old) (*old)->is_listed = false;
+    told_one_way.erase(told_one_way.begin(), middle);
+  }
+  told_one_way.push_back(endpoint.told);
+}
 
 // ---- MeshRef ----
 
@@ -196,7 +211,7 @@ PyObject* endpoint_new(PyTypeObject* type, PyObject* args, PyObject*) {
     return nullptr;
   }
   return box<EndpointState>(
-      type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags, 0, false});
+      type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags, 0, false, Label(), nullptr});
 }
 
 // Checks the arguments and encodes them. Nothing is sent if they are wrong.
@@ -252,6 +267,15 @@ std::shared_ptr<PendingCall> new_call(PyObject* self) {
   return view_of(endpoint_of(self).mesh.get()).new_call();
 }
 
+// _set_label(text): how it is named where nothing of Python's is left
+PyObject* endpoint_set_label(PyObject* self, PyObject* text) {
+  Py_ssize_t size;
+  const char* label = PyUnicode_AsUTF8AndSize(text, &size);
+  if (label == nullptr) return nullptr;
+  endpoint_of(self).label = std::make_shared<const std::string>(label, static_cast<size_t>(size));
+  Py_RETURN_NONE;
+}
+
 PyObject* endpoint_call_one(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   auto call = new_call(self);
   if (call->size() != 1) {
@@ -270,7 +294,7 @@ PyObject* endpoint_call(PyObject* self, PyObject* const* args, Py_ssize_t count,
 
 PyObject* endpoint_broadcast(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   if (!start_call(self, args, count, names, nullptr)) return nullptr;
-  note_one_way(self, endpoint_of(self).oneways);
+  note_one_way(endpoint_of(self));
   Py_RETURN_NONE;
 }
 
@@ -372,26 +396,23 @@ class PythonSleep final : public RoomSleep {
 };
 }  // namespace
 
-std::vector<ToldOneWay> ask_about_one_way() {
-  std::vector<ToldOneWay> asked;
-  for (const Ref& endpoint : told_one_way) {
-    const EndpointState& of = endpoint_of(endpoint.get());
-    const View& mesh = view_of(of.mesh.get());
-    auto call = mesh.new_call();
+Label label_of(PyObject* endpoint) { return endpoint_of(endpoint).label; }
+
+std::vector<AskedOneWay> ask_about_one_way() {
+  std::vector<AskedOneWay> asked;
+  for (const auto& told : told_one_way) {
+    auto call = told->mesh.new_call();
     Outgoing outgoing{FrameHeader{}, {}, {}};
     outgoing.header.kind = FrameKind::kRequest;
     outgoing.header.method = std::numeric_limits<uint32_t>::max();
     outgoing.header.sender = current_sender();
-    mesh.cast(state().runtime->node(), outgoing, call);
-    asked.push_back({std::move(call), Ref::borrow(endpoint.get()), of.oneways});
+    told->mesh.cast(state().runtime->node(), outgoing, call);
+    asked.push_back({std::move(call), told->label, told->messages});
   }
   return asked;
 }
 
-void forget_one_way() {
-  std::vector<Ref> forgotten;
-  forgotten.swap(told_one_way);
-}
+void forget_one_way() { told_one_way.clear(); }
 
 bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns) {
   PythonSleep sleep(receiver);
@@ -423,6 +444,7 @@ bool add_mesh_types(PyObject* module) {
       {"call_one", fast(endpoint_call_one), kFast, kCallOneDoc},
       {"broadcast", fast(endpoint_broadcast), kFast, kBroadcastDoc},
       {"_stream", fast(endpoint_stream), kFast, nullptr},
+      {"_set_label", endpoint_set_label, METH_O, nullptr},
       {"_set_options", endpoint_set_options, METH_VARARGS, nullptr},
       {"_send", fast(endpoint_send), kFast, nullptr},
       {"_send_with_port", endpoint_send_with_port, METH_VARARGS, nullptr},

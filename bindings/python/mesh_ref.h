@@ -7,6 +7,7 @@
 #include "monarch/mesh/view.h"
 #include "state.h"
 #include "support.h"
+#include "unseen.h"
 
 namespace monarch {
 
@@ -17,14 +18,17 @@ bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* re
 // SupervisionError is set.
 bool check_size(ProcessRuntime& runtime, const class Encoded& encoded);
 
+// The name of an endpoint, mesh.method.
+Label label_of(PyObject* endpoint);
+
 // At the end of a script: whether the actors that it has sent one-way messages have handled them. A request that nobody
 // serves is refused after all that was sent before it.
-struct ToldOneWay {
+struct AskedOneWay {
   std::shared_ptr<PendingCall> refusals;
-  Ref endpoint;
-  uint32_t messages;  // that were sent through it
+  Label label;
+  uint32_t messages;  // that were sent through the endpoint
 };
-std::vector<ToldOneWay> ask_about_one_way();
+std::vector<AskedOneWay> ask_about_one_way();
 void forget_one_way();
 
 bool add_mesh_types(PyObject* module);

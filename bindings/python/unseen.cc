@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "future_state.h"
@@ -19,11 +20,12 @@ constexpr size_t kDroppedMax = 4096;  // the older half is forgotten then
 class Fate {
  public:
   // Whatever thread fills the call.
-  void raised(std::shared_ptr<PendingCall> call) {
+  void keep(std::shared_ptr<PendingCall> call) {
     std::lock_guard lock(mutex_);
     call_ = std::move(call);
   }
-  std::shared_ptr<PendingCall> raised() const {
+  // The call, if it has raised.
+  std::shared_ptr<PendingCall> kept() const {
     std::lock_guard lock(mutex_);
     return call_;
   }
@@ -38,24 +40,24 @@ struct Dropped {
   std::shared_ptr<Fate> fate;
   Gather::Wants wants;
   uint32_t arrival;
-  Ref endpoint;
+  Label label;
 
   // What may have to be told of it; without a call if it went well.
   UnseenCall unseen() const {
-    std::shared_ptr<PendingCall> found = fate->raised();
-    if (!found) found = call.lock();
+    std::shared_ptr<PendingCall> found = call.lock();
+    if (!found) found = fate->kept();  // in this order: what raises meanwhile is kept before it goes
     if (!found) return {};
     Gather gather(*found, wants, arrival);
-    return {std::move(found), gather, Ref::borrow(endpoint.get())};
+    return {std::move(found), gather, label};
   }
-  bool is_over() const { return call.expired() && !fate->raised(); }
+  bool is_over() const { return call.expired() && !fate->kept(); }
 };
 
 Unseen* first = nullptr;
 std::vector<Dropped> dropped_calls;
 size_t look_at = kLookAt;
 
-int64_t raised_in(const Gather& gather) {
+int64_t rank_that_raised(const Gather& gather) {
   const int64_t rank = gather.is_there() ? gather.failed_rank() : -1;
   return rank >= 0 && gather.answer(static_cast<uint32_t>(rank)).header.kind == FrameKind::kReplyError ? rank : -1;
 }
@@ -67,23 +69,23 @@ void forget_some() {
   }
   if (kept.size() > kDroppedMax) kept.erase(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(kept.size() / 2));
   look_at = std::max(kLookAt, 2 * kept.size());
-  dropped_calls.swap(kept);  // what goes may run Python code, with the list in order
+  dropped_calls.swap(kept);
 }
 
 void note_dropped(const FutureState& future) {
   const Gather gather = future.gather();
   const auto fate = std::make_shared<Fate>();
   if (gather.is_there()) {
-    if (raised_in(gather) < 0) return;
-    fate->raised(future.call);
+    if (rank_that_raised(gather) < 0) return;
+    fate->keep(future.call);
   } else {
     const std::weak_ptr<PendingCall> answered = future.call;
     future.call->observe(gather.arrivals_wanted(), [fate, answered, mode = future.mode, arrival = future.arrival] {
       std::shared_ptr<PendingCall> call = answered.lock();
-      if (call && raised_in(Gather(*call, wants_of(mode), arrival)) >= 0) fate->raised(std::move(call));
+      if (call && rank_that_raised(Gather(*call, wants_of(mode), arrival)) >= 0) fate->keep(std::move(call));
     });
   }
-  dropped_calls.push_back({future.call, fate, wants_of(future.mode), future.arrival, Ref::borrow(future.endpoint.get())});
+  dropped_calls.push_back({future.call, fate, wants_of(future.mode), future.arrival, future.label});
   if (dropped_calls.size() >= look_at) forget_some();
 }
 
@@ -105,10 +107,15 @@ void Unseen::unlink() {
 FutureState::~FutureState() {
   if (!is_linked()) return;
   unlink();
-  if (call && is_of_call() && !in_forked_child() && !state().finalizing) note_dropped(*this);
+  if (!call || !label || in_forked_child() || state().finalizing) return;
+  try {
+    note_dropped(*this);
+  } catch (const std::bad_alloc&) {
+    // then nobody is told
+  }
 }
 
-int64_t UnseenCall::raised() const { return raised_in(*gather); }
+int64_t UnseenCall::raised_rank() const { return rank_that_raised(*gather); }
 
 std::vector<UnseenCall> unseen_calls() {
   std::vector<UnseenCall> found;
@@ -117,8 +124,8 @@ std::vector<UnseenCall> unseen_calls() {
   }
   for (Unseen* unseen = first; unseen != nullptr; unseen = unseen->next_) {
     const auto& future = static_cast<const FutureState&>(*unseen);
-    if (!future.call || !future.is_of_call() || future.waiting > 0) continue;
-    found.push_back({future.call, future.gather(), Ref::borrow(future.endpoint.get())});
+    if (!future.call || future.waiting > 0) continue;
+    found.push_back({future.call, future.gather(), future.label});
   }
   return found;
 }

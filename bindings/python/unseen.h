@@ -1,15 +1,18 @@
-// Calls whose outcome nobody has looked at: at its end a script says what is lost with them. All with the GIL.
+// Calls whose outcome nobody has looked at: at its end a script says what is lost with them. All with the GIL. Nothing here
+// holds Python objects: it may be left when the interpreter has ended.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "monarch/actor/pending_call.h"
 #include "monarch/mesh/gather.h"
-#include "support.h"
 
 namespace monarch {
+
+using Label = std::shared_ptr<const std::string>;  // of an endpoint, mesh.method
 
 // Base of what is in the list of futures that nobody has looked at.
 class Unseen {
@@ -34,10 +37,10 @@ class Unseen {
 struct UnseenCall {
   std::shared_ptr<PendingCall> call;
   std::optional<Gather> gather;  // of it
-  Ref endpoint;
+  Label label;
 
   // The rank whose actor has raised; -1: none has.
-  int64_t raised() const;
+  int64_t raised_rank() const;
 };
 
 // All of them: those that are still there and that nobody waits for, and of those that have gone what may have to be told;

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 from typing import Any, NamedTuple
 
-from monarch._calls import future, outcomes, packing, pickling
+from monarch._calls import endpoint, future, outcomes, packing, pickling
 from monarch._errors.exceptions import DeadlineExceeded
 from monarch._meshes import controllers, instance
 from monarch._ports.port import Port
@@ -52,10 +52,6 @@ def _value_mesh(ep: Any, entries: list[Any]) -> Any:
     return ep._mesh._gather(entries)
 
 
-def _bind_arguments(ep: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    ep._mesh._check_arguments(ep, args, kwargs)
-
-
 def _run_async(cell: Any) -> None:
     from monarch._running import event_loop  # asyncio
 
@@ -90,7 +86,7 @@ runtime.wire(
             actor_error=outcomes.actor_error,
             supervision_error=outcomes.supervision_error,
             timed_out=outcomes.timed_out,
-            bind_arguments=_bind_arguments,
+            bind_arguments=endpoint.bind_arguments,
             warn_running_loop=future.warn_running_loop,
             construct=construct.construct,
             run_async=_run_async,

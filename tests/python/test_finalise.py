@@ -52,3 +52,37 @@ def test_files_are_written_while_a_daemon_still_runs(run, tmp_path):
 def test_who_takes_too_long_is_ended_all_the_same(run, kind):
     limits = {"HYPERACTOR_CLEANUP_TIMEOUT": "100ms", "HYPERACTOR_PROCESS_EXIT_TIMEOUT": "300ms"}
     assert "stopped" in run(kind, env=limits).out
+
+
+def test_what_is_defined_in_the_script_is_finalised_too(tmp_path):
+    run = Run(f"""
+class Noisy:
+    def __del__(self):
+        print("gone", flush=True)
+class A(Actor):
+    @endpoint
+    def f(self):
+        global opened, noisy
+        noisy = Noisy()
+        opened = open({str(tmp_path / "file.txt")!r}, "w")
+        opened.write("of the script")
+procs = this_host().spawn_procs()
+procs.spawn("a", A).f.call_one().get()
+procs.stop().get(timeout=20)
+""").ok()  # fmt: skip
+    assert run.out == "[procs] gone\n" and (tmp_path / "file.txt").read_text() == "of the script"
+
+
+def test_odd_entries_among_the_modules_do_no_harm():
+    Run("""
+class A(Actor):
+    @endpoint
+    def f(self):
+        class Odd(type(sys)):
+            def __getattr__(self, name):
+                raise RuntimeError(name)
+        sys.modules["odd"], sys.modules["none"] = Odd("odd"), None
+procs = this_host().spawn_procs()
+procs.spawn("a", A).f.call_one().get()
+procs.stop().get(timeout=20)
+""").ok()  # fmt: skip

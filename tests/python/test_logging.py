@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from script_run import PROLOGUE, WAYS, Run, program
@@ -69,7 +70,7 @@ this_host().spawn_procs(per_host={"gpus": 3}).spawn("talkers", Talker).talk.call
 
 
 @pytest.mark.feature(82)
-def test_meshes_are_named_when_several_print():
+def test_meshes_that_print_after_the_first_are_named_and_no_prefix_changes():
     run = Run(TALKER + """
 trainer, silent = talkers(2, "trainer"), talkers(1, "silent")
 silent.pid.call().get()
@@ -78,7 +79,7 @@ alone = this_host().spawn_procs(name="evaluator").spawn("t", Talker)
 alone.say.call("two of us").get()
 trainer.slice(gpus=1).say.call("still here").get()
 """).ok()  # fmt: skip
-    assert run.out == "[1] alone\n[evaluator] two of us\n[trainer 1] still here\n"
+    assert run.out == "[1] alone\n[evaluator] two of us\n[1] still here\n"
 
 
 @pytest.mark.feature(82)
@@ -91,10 +92,9 @@ t.slice(gpus=0).say.call_one("top").get()
 nested.say.call("called from the script").get()
 """, way=way).ok()  # fmt: skip
     said = per_speaker(run.out)
-    # The nested ones print first: until the second mesh prints there is nothing to tell apart.
-    assert {who: said[who] for who in ("1/0", "1/1")} == {"1/0": ["hello"], "1/1": ["hello"]}
+    # The nested ones print first, so theirs is the mesh without a name.
+    assert said["1/0"] == said["1/1"] == ["hello", "called from the script"]
     assert said["trainer 0"] == ["top"]
-    assert said["trainer 1/helpers 0"] == said["trainer 1/helpers 1"] == ["called from the script"]
 
 
 @pytest.mark.feature(82)
@@ -191,6 +191,49 @@ def test_what_outlives_the_script_does_not_hold_up_its_end():
     assert run.status == 0
     pids = [int(pid) for pid in re.search(r"^\[pid\] (\d+) (\d+)$", run.out, re.MULTILINE).groups()]
     os.kill(pids[1], signal.SIGKILL)
+
+
+# ---- Progress bars ----
+
+BARS = str(Path(__file__).parent / "programs" / "progress_bars.py")
+FULL = "training: 100%|##########|"
+
+
+@pytest.mark.feature(82)
+@ways
+def test_a_progress_bar_comes_as_the_line_that_it_is_at_last(way):
+    run = Run(argv=[BARS, "train"], way=way).done()
+    assert run.status == 0
+    said = per_speaker(run.err)
+    for rank in "01":
+        assert said[rank][-2:] == [FULL, "trained"]
+        assert len(said[rank]) <= 3 + run.seconds  # and not a thousand states
+
+
+@pytest.mark.feature(82)
+def test_a_progress_bar_is_shown_while_it_runs():
+    run = Run(argv=[BARS, "steps"])
+    now = run.err_line(limit=20)
+    run.tell("\n")
+    run.done()
+    assert now == "[1] training:  30%|###       |\n"
+    assert (run.status, run.err) == (0, f"{now}[1] {FULL}\n")
+
+
+@pytest.mark.feature(82)
+def test_a_progress_bar_that_is_wiped_out_leaves_nothing():
+    run = Run(argv=[BARS, "wipe"]).done()
+    assert per_speaker(run.err) == {"0": ["wiped"], "1": ["wiped"]}
+
+
+@pytest.mark.feature(82)
+def test_bars_of_tqdm():
+    pytest.importorskip("tqdm")
+    run = Run(argv=[BARS, "train_with_tqdm"]).done()
+    assert run.status == 0
+    for lines in per_speaker(run.err).values():
+        assert re.fullmatch(r"100%\|.* 1000/1000 \[.*\]", lines[-2]) and lines[-1] == "trained"
+        assert len(lines) <= 3 + run.seconds
 
 
 # ---- A slow reader, or none ----

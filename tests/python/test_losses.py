@@ -89,3 +89,42 @@ while "saving" not in dir():
 
 def test_after_shutdown_context_there_is_nothing_more_to_say():
     assert said("t.save.call(60)\nshutdown_context(0.1).get()")[0] == []
+
+
+def test_a_script_that_forks_children_which_end_normally_says_it_once():
+    lines, _ = said("""
+t.fail.call("lost")
+t.save.broadcast(0)
+for _ in range(3):
+    if os.fork() == 0:
+        sys.exit(0)
+    assert os.wait()[1] == 0
+""")  # fmt: skip
+    assert lines == ["a call of t.fail failed, and nobody has looked at the future: ValueError: lost"]
+
+
+def test_a_stuck_actor_in_the_script_does_not_disturb_its_end():
+    lines, _ = said("""
+local = this_proc().spawn("local", T)
+local.save.broadcast(60)
+t.fail.call("lost")
+""", env=SHORT)  # fmt: skip
+    assert "the script has ended before a broadcast to local.save was handled" in lines
+
+
+@pytest.mark.parametrize("grace", ["inf", "nan", "-1", "soon"])
+def test_a_grace_that_is_no_number_of_seconds_ends_no_script_badly(grace):
+    assert said("t.save.call(0).get()", env={"MONARCH_EXIT_GRACE": grace})[0] == []
+
+
+def test_ctrl_c_ends_the_grace():
+    run = Run(PROGRAM + "t.save.call(60)\nprint('ending', flush=True)", env={"MONARCH_EXIT_GRACE": "60"})
+    run.line("ending")
+    run.interrupt()
+    run.done(limit=10)
+    assert "has ended before a call of t.save was answered" in run.err
+
+
+def test_a_stream_is_one_call():
+    lines, _ = said("t.fail.stream('lost')\nt.save.call(0).get()")
+    assert lines == ["a call of t.fail failed, and nobody has looked at the future: ValueError: lost"]

@@ -125,3 +125,9 @@ def test_local_actors_say_it_as_well():
     with local_procs({"gpus": 2}) as procs:
         error = procs.spawn("local", Worker).fail.call(1).exception(timeout=LIMIT)
         assert (error.rank, error.coordinates, error.pid) == (1, (1,), os.getpid())
+
+
+def test_of_a_chosen_rank_it_is_the_rank_in_the_mesh(workers):
+    errors = [workers.chained.choose().exception(timeout=LIMIT) for _ in range(40)]
+    pids = [pid for _, pid in workers.fail.call(-1).get().items()]
+    assert all(error.pid == pids[error.rank] for error in errors) and len({error.rank for error in errors}) > 1

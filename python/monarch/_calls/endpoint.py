@@ -66,11 +66,13 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
         self._name = name
         self._flags = flags
         self._options = (0.0, False)
+        self._set_label(f"{mesh._name}.{name}")
         table = table_of(mesh._class)
         if not table.native:
             self.__doc__ = table.functions[number][0].__doc__
 
     __signature__ = _MethodSignature()
+    _first_rank = 0  # in its mesh, of the rank 0 that it reaches
 
     if TYPE_CHECKING:
 
@@ -171,7 +173,7 @@ class _Stream:
 
 
 def bind_arguments(ep: Endpoint[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The core's slow path: counts or keywords that the numbers of the table do not cover."""
+    """The core's slow path: counts or keywords that the numbers of the table do not cover. Raises ``TypeError``."""
     ep._mesh._check_arguments(ep, args, kwargs)
 
 

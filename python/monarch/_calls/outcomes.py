@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from collections import Counter
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -27,8 +26,8 @@ def actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
     error.pid, error.host = pid, host
     who = ""
     if ep is not None:
-        error.rank = rank
-        error.coordinates, who = ep._mesh._place_of(rank)
+        error.rank = rank + ep._first_rank
+        error.coordinates, who = ep._mesh._place_of(error.rank)
     add_note(error, f"raised by {who}in process {pid} on {host}")
     return error
 
@@ -82,7 +81,7 @@ def supervision_error(ep: Any, rank: int, text: str, record: tuple[Any, ...] | N
     failure = None if record is None else FailureRecord(*record)
     if ep is None:
         return _with_record(SupervisionError(text), failure)
-    actor = ep._mesh._describe_rank(rank)
+    actor = ep._mesh._describe_rank(rank + ep._first_rank)
     kind = 0 if failure is None else failure.kind
     if kind in _NOBODY_DIED:
         cause = text
@@ -109,7 +108,10 @@ _RANKS_MAX = 16  # more of them are said in words
 def timed_out(ep: Any, missing: list[int]) -> TimeoutError:
     """What ``get(timeout)`` raises while these ranks have not answered. Its text is empty, as in the reference."""
     error: Any = TimeoutError()
+    missing = [rank + ep._first_rank for rank in missing]
     error.endpoint, error.missing_ranks = str(ep), tuple(missing)
+    if not missing:
+        return error  # the last of them has answered meanwhile
     ranks = ", ".join(str(rank) for rank in missing[:_RANKS_MAX])
     if len(missing) > _RANKS_MAX:
         ranks += f" and {len(missing) - _RANKS_MAX} more"
@@ -123,26 +125,36 @@ def losses(grace: float | None) -> list[str]:
     And, after a wait of ``grace`` seconds (None: the script has failed), those that have not been answered, and one-way
     messages that have not been handled.
     """
-    unhandled = [] if grace is None else _core.wait_for_unseen(grace)
-    unanswered: Counter[str] = Counter()
-    raised: dict[str, list[Any]] = {}
-    for ep, error in _core.unseen():
+    unhandled = _wait(grace)
+    unanswered: dict[str, set[int]] = {}
+    raised: dict[str, dict[int, Any]] = {}
+    for call, name, error in _core.unseen():
         if error is not None:
-            raised.setdefault(str(ep), []).append(error)
+            raised.setdefault(name, {})[call] = error
         elif grace is not None:
-            unanswered[str(ep)] += 1
+            unanswered.setdefault(name, set()).add(call)
     lines = [
-        f"the script has ended before {_calls(count)} of {name} {'was' if count == 1 else 'were'} answered"
-        for name, count in unanswered.items()
+        f"the script has ended before {_calls(len(calls))} of {name} {'was' if len(calls) == 1 else 'were'} answered"
+        for name, calls in unanswered.items()
     ]
-    for ep, count in unhandled:
+    for name, count in unhandled:
         what = "a broadcast" if count == 1 else f"all of {count} broadcasts"
-        lines.append(f"the script has ended before {what} to {ep} {'was' if count == 1 else 'were'} handled")
+        lines.append(f"the script has ended before {what} to {name} {'was' if count == 1 else 'were'} handled")
     for name, errors in raised.items():
-        first = getattr(errors[0], "exception", errors[0])
+        error = next(iter(errors.values()))
+        first = getattr(error, "exception", error)
         what = "an exception that cannot be decoded" if first is ... else f"{type(first).__name__}: {text_of(first)}"
         lines.append(f"{_calls(len(errors))} of {name} failed, and nobody has looked at the future: {what}")
     return lines
+
+
+def _wait(grace: float | None) -> list[tuple[str, int]]:
+    if grace is None:
+        return []
+    try:
+        return _core.wait_for_unseen(grace)
+    except KeyboardInterrupt:
+        return []  # enough waited
 
 
 def _calls(count: int) -> str:

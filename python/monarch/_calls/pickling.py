@@ -6,6 +6,7 @@ import io
 import pickle
 import sys
 from abc import ABCMeta
+from itertools import count
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -120,9 +121,18 @@ def dumps(value: Any, contents: int = MESSAGE) -> tuple[Any, list[Any]]:
 # ---- Classes of actors that travel by value ----
 
 _LOADED_MAX = 256
-_own_classes: WeakValueDictionary[int, type] = WeakValueDictionary()  # that this process has sent, by id
+_LOADED_BYTES_MAX = 1 << 24
+_numbers = count(1)
+_own_numbers: WeakKeyDictionary[type, int] = WeakKeyDictionary()  # of classes that this process has sent
+_own_classes: WeakValueDictionary[int, type] = WeakValueDictionary()  # the same by number
 _loaded: dict[bytes, type] = {}  # that have arrived here, by their pickles
+_loaded_bytes = 0
 _newest: WeakKeyDictionary[type, bytes] = WeakKeyDictionary()  # what each of them is now
+
+
+def loaded_classes() -> list[type]:
+    """Those that have come by value."""
+    return list(_newest)
 
 
 class _Apart:
@@ -130,8 +140,11 @@ class _Apart:
 
     def __init__(self, cls: type) -> None:
         self._pickled = dumps_code(cls)
-        self._origin = _core.node_id(), id(cls)
-        _own_classes[id(cls)] = cls
+        number = _own_numbers.get(cls)
+        if number is None:
+            number = _own_numbers[cls] = next(_numbers)
+            _own_classes[number] = cls
+        self._origin = _core.node_id(), number
 
     def __reduce__(self) -> Any:
         return _load_class, (self._pickled, *self._origin)
@@ -154,11 +167,19 @@ def _load_class(pickled: bytes, node: int, number: int) -> type:
     cls = _loaded.get(pickled)
     if cls is None or _newest.get(cls) != pickled:  # a class that was changed is the same one, with other contents
         cls = pickle.loads(pickled)
-        if len(_loaded) >= _LOADED_MAX:
-            _loaded.clear()
-        _loaded[pickled] = cls
-        _newest[cls] = pickled
+        _remember(cls, pickled)
     return cls
+
+
+def _remember(cls: type, pickled: bytes) -> None:
+    global _loaded_bytes
+    if len(_loaded) >= _LOADED_MAX or _loaded_bytes + len(pickled) > _LOADED_BYTES_MAX:
+        _loaded.clear()
+        _loaded_bytes = 0
+    _newest[cls] = pickled
+    if len(pickled) <= _LOADED_BYTES_MAX:
+        _loaded[pickled] = cls
+        _loaded_bytes += len(pickled)
 
 
 def importable_name(cls: type) -> tuple[str, str] | None:

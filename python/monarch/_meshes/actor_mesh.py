@@ -93,7 +93,9 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         described = (tuple(self._view.labels), tuple(self._view.ndslice.sizes), rank)
         ref = _core.MeshRef([chosen], _core.encode_native(described), False)
         native = table_of(self._class).native
-        return Endpoint(ref, ep._number, 1, 0, native, ep._flags, self, ep._name)
+        one: Endpoint[Any, Any] = Endpoint(ref, ep._number, 1, 0, native, ep._flags, self, ep._name)
+        one._first_rank = rank
+        return one
 
     def _make_endpoint(self, name: str, flags: int = 0) -> Endpoint:
         table = table_of(self._class)

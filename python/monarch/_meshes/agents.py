@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_KILLED_WITHIN = 1.0  # seconds that an agent has to say that what it has killed has ended
 _ANSWER_LIMIT = 5.0  # seconds that an agent may take longer to say that processes have ended than they take to end
 
 
@@ -105,3 +106,10 @@ def then_stop(procs: ProcMesh, ending: Future[None]) -> Future[None]:
     from monarch._calls.python_futures import on_thread
 
     return on_thread(lambda: (ending.get(), procs.stop().get())[1], "monarch-hosts-stop")
+
+
+def then_kill(procs: ProcMesh, ending: Future[None]) -> Future[None]:
+    """Kills ``procs`` when ``ending`` is done, or takes too long."""
+    from monarch._calls.python_futures import on_thread
+
+    return on_thread(lambda: (ending.exception(_KILLED_WITHIN), procs._kill().get())[1], "monarch-hosts-kill")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from monarch import _core
 from monarch._calls import pickling
 from monarch._checks import check_sizes, check_text
-from monarch._meshes import active, agents, inhabitants
+from monarch._meshes import active, agents, block_end, inhabitants
 from monarch._meshes.actor_mesh import ActorMesh
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, whole
 from monarch._meshes.proc_mesh import ProcMesh, provide_this_host
@@ -45,14 +45,15 @@ class Spawned:
 class HostMesh(Mesh):
     """Machines that processes can be spawned on: this one, ``this_host()``, or what ``hosts_from_config`` makes.
 
-    As a context manager, ``with`` or ``async with``, it shuts down at the end. Equal are the same hosts in the same
-    shape. It may be sent in messages; this machine is this machine there, too.
+    As a context manager, ``with`` or ``async with``, it shuts down at the end, as a :class:`ProcMesh` stops. Equal are
+    the same hosts in the same shape. It may be sent in messages; this machine is this machine there, too.
     """
 
     _NOT_YET = frozenset({"sync_workspace"})
 
     is_fake_in_process = False
     stream_logs = True  # what processes print reaches the script
+    _at_interrupt = "kills them at once"
 
     def __init__(self, view: Shape, spawned: Spawned, owned: bool, python: str | None) -> None:
         self._view = view
@@ -158,7 +159,7 @@ class HostMesh(Mesh):
             text = f"cannot {what} `HostMesh` that is a reference instead of owned"
             return _core.completed_future(RuntimeError(text), failed=True)
         self._spawned.ended = True
-        ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT)
+        ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT, runtime.limit("process_exit_timeout"))
         if self._own_procs is None or what == "stop":
             return ending
         return agents.then_stop(self._own_procs, ending)
@@ -173,11 +174,19 @@ class HostMesh(Mesh):
             return launch.start_here(requests)
         return agents.start_nodes(self._agent_view(), requests)
 
-    def _stop_nodes(self, nodes: list[int], reason: str) -> Future[None]:
-        limit = runtime.limit("process_exit_timeout")
+    def _stop_nodes(self, nodes: list[int], reason: str, limit: float) -> Future[None]:
         if not self._asks_agents():
             return _core.stop_procs(nodes, reason, limit)
         return agents.stop_nodes(self._agent_view(), nodes, reason, limit)
+
+    def _not_ended(self) -> str:
+        left = sum(_core.down_reason(node) is None for node in self._spawned.nodes)
+        where = "this host" if self._agents is None else f"{len(self)} host{'s' * (len(self) > 1)}"
+        return f"{left} process{'es' * (left != 1)} on {where}" if left else where
+
+    def _kill(self) -> Future[None]:
+        ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT, 0.0)
+        return ending if self._own_procs is None else agents.then_kill(self._own_procs, ending)
 
     def _agent_view(self) -> Any:
         actors: Any = self._agents
@@ -202,15 +211,15 @@ class HostMesh(Mesh):
         self._check_alive()
         return self
 
-    async def __aexit__(self, *_: Any) -> None:
-        await self.shutdown()
+    async def __aexit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        await block_end.wait_async(self, self.shutdown(), error)
 
     def __enter__(self) -> HostMesh:
         self._check_alive()
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.shutdown().get()
+    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        block_end.wait(self, self.shutdown(), error)
 
     @property
     def initialized(self) -> Future[bool]:

@@ -40,7 +40,7 @@ class ActorInstance:
         self._procs = procs  # ProcMeshParts of the mesh that it was spawned on
         self._cell = cell
         self._substitutes = substitutes  # of patch_actor, in force when it was spawned
-        self._owned: Any = None  # _owned.Owned, once it has spawned something; the client ends with all of its job
+        self._owned: Any = None  # Owned, once it has spawned something; the client ends with all of its job
 
     @property
     def creator(self) -> Creator | None:

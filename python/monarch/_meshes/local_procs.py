@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from monarch import _core
 from monarch._calls.python_futures import on_thread
 from monarch._checks import check_sizes
-from monarch._meshes import inhabitants
+from monarch._meshes import block_end, inhabitants
 from monarch._meshes.actor_mesh import ActorMesh
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, whole
 from monarch._meshes.proc_mesh import ProcMesh
@@ -23,6 +22,7 @@ __all__ = ["LocalProcMesh", "local_procs"]
 class LocalProcMesh(ProcMesh):
     """What ``monarch.testing.local_procs(...)`` returns: a ``ProcMesh`` whose actors live in this process."""
 
+    _at_interrupt = "ends the wait"
     _stopping: Future[Any] | None = None
     _actors: list[ActorMesh]
 
@@ -30,7 +30,8 @@ class LocalProcMesh(ProcMesh):
         """Stops what was spawned on this mesh, and by those actors. Starts at once; twice is fine.
 
         Actors handle what was sent before, then run ``__cleanup__``. A thread cannot be killed: the future waits for an
-        endpoint that does not return, ``with`` gives up after ``process_exit_timeout`` (10 s) and names the actors.
+        endpoint that does not return, ``with`` gives up after ``process_exit_timeout`` (10 s) and names the actors: in
+        a ``TimeoutError``, or on stderr if an exception has left the block. Ctrl-C ends the wait.
         """
         if self._stopping is not None:
             return self._stopping
@@ -47,21 +48,35 @@ class LocalProcMesh(ProcMesh):
         self._stopping = stopping
         return stopping
 
-    def _still_there(self) -> TimeoutError:
+    def _names_left(self) -> str:
         names = {mesh._name for mesh in self._actors for node, index in mesh._ids if not _core.actor_end(index)}
-        return TimeoutError(f"these actors have not ended: {', '.join(sorted(names))}; what are their endpoints doing?")
+        return ", ".join(sorted(names))
 
-    def __exit__(self, *_: Any) -> None:
+    def _not_ended(self) -> str:
+        return f"the local actors {self._names_left()}"
+
+    def _kill(self) -> Future[None]:
+        return _core.completed_future(None)  # nobody can
+
+    def _still_there(self, error: BaseException | None) -> None:
+        text = f"these actors have not ended: {self._names_left()}; what are their endpoints doing?"
+        if error is None:
+            raise TimeoutError(text) from None
+        _core.log_line(text)
+
+    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
         try:
-            self.stop().get(timeout=runtime.limit("process_exit_timeout"))
+            block_end.wait(self, self.stop(), error, runtime.limit("process_exit_timeout"))
         except TimeoutError:
-            raise self._still_there() from None
+            self._still_there(error)
 
-    async def __aexit__(self, *_: Any) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        import asyncio
+
         try:
-            await asyncio.wait_for(self.stop().as_asyncio(), runtime.limit("process_exit_timeout"))
+            await block_end.wait_async(self, self.stop(), error, runtime.limit("process_exit_timeout"))
         except (TimeoutError, asyncio.TimeoutError):
-            raise self._still_there() from None
+            self._still_there(error)
 
 
 def local_procs(sizes: dict[str, int] | None = None, *, name: str = "procs") -> LocalProcMesh:

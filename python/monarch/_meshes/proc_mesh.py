@@ -10,7 +10,7 @@ from monarch._actors.actor import Actor
 from monarch._calls.handles import Handle
 from monarch._calls.pickling import importable_name
 from monarch._checks import check_sizes, check_text
-from monarch._meshes import inhabitants
+from monarch._meshes import block_end, inhabitants
 from monarch._meshes.actor_mesh import ActorMesh, check_spawn, spawn_set_up, when_up
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
 from monarch._meshes.spawning import ProcMeshParts, SpawnInfo, constructor_arguments, spawner_info, substitute
@@ -45,9 +45,12 @@ def _host_of_this_process() -> HostMesh:
 class ProcMesh(Handle, Mesh):
     """Processes, as a mesh. Made by ``this_host().spawn_procs(...)``; actors are spawned on it.
 
-    As a context manager, ``with`` or ``async with``, it stops at the end. Only what ``spawn_procs`` returned owns its
-    processes; slices and what arrives in a message are references. Losing the last one stops nothing.
+    As a context manager, ``with`` or ``async with``, it stops at the end. If that takes long, a line on stderr says
+    whom it waits for; Ctrl-C (or a cancellation) meanwhile kills the processes at once. Only what ``spawn_procs``
+    returned owns its processes; slices and what arrives in a message are references. Losing the last one stops nothing.
     """
+
+    _at_interrupt = "kills them at once"
 
     def __init__(self, nodes: list[int], shape: Shape, name: str, owned: bool = False) -> None:
         if not isinstance(shape, Shape):
@@ -200,11 +203,21 @@ class ProcMesh(Handle, Mesh):
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
         if not self._stopped:
             self._stopped.append(reason)
+        return self._ends(self._stop_nodes(reason, runtime.limit("process_exit_timeout")))
+
+    def _stop_nodes(self, reason: str, limit: float) -> Future[None]:
         if self._host is not None:
-            end = self._host._stop_nodes(self._nodes, reason)
-        else:
-            end = _core.stop_procs(self._nodes, reason, runtime.limit("process_exit_timeout"))
-        return self._ends(end)
+            return self._host._stop_nodes(self._nodes, reason, limit)
+        return _core.stop_procs(self._nodes, reason, limit)
+
+    def _not_ended(self) -> str:
+        left = [rank for rank, node in enumerate(self._nodes) if _core.down_reason(node) is None]
+        if not self._view.labels or not left:
+            return f"the processes of {self._name!r}"
+        return f"{len(left)} of {len(self._nodes)} processes of {self._name!r} ({block_end.ranks_text(left)})"
+
+    def _kill(self) -> Future[None]:
+        return self._stop_nodes(STOPPED_BY_CLIENT, 0.0)
 
     async def logging_option(
         self,
@@ -216,7 +229,8 @@ class ProcMesh(Handle, Mesh):
     ) -> None:
         """Changes how lines of these processes reach the script's stdout and stderr, from now on.
 
-        Without it each comes as ``[3] line`` (the rank in its mesh; ``[trainer 3]`` if several meshes print).
+        Without it each comes as ``[3] line`` (the rank in its mesh), of all meshes but the first that prints as
+        ``[trainer 3] line``.
 
         Args:
             stream_to_client: the long prefix, ``[host process] [3] line``.
@@ -254,15 +268,15 @@ class ProcMesh(Handle, Mesh):
         self._check_alive()
         return self
 
-    async def __aexit__(self, *_: Any) -> None:
-        await self.stop()
+    async def __aexit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        await block_end.wait_async(self, self.stop(), error)
 
     def __enter__(self) -> ProcMesh:
         self._check_alive()
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.stop().get()
+    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        block_end.wait(self, self.stop(), error)
 
     def get(self) -> ProcMesh:
         """For programs that were written when spawning gave a future: returns the mesh itself."""

@@ -18,6 +18,7 @@ import time
 from types import ModuleType
 from typing import Any
 
+from monarch._calls import pickling
 from monarch._runtime import forks, runtime
 
 _PATHS = sysconfig.get_paths()
@@ -32,10 +33,9 @@ def finalise(limit: float) -> None:
     _join_threads(time.monotonic() + limit)
     forks.end_multiprocessing()
     atexit._run_exitfuncs()
-    if set(sys._current_frames()) == {threading.get_ident()}:
+    if set(sys._current_frames()) == {threading.get_ident()}:  # else a thread may use the globals
         _forget_globals()
-    else:
-        _flush_files()  # a thread still runs code that may use the globals
+    _flush_files()
     runtime.flush()
 
 
@@ -45,8 +45,9 @@ def _join_threads(deadline: float) -> None:
     try:
         pools.start()
     except RuntimeError:
-        return  # no thread can be made: who had one to join is lucky
-    pools.join(max(0.0, deadline - time.monotonic()))
+        pass  # no thread can be made: pools end with the process
+    else:
+        pools.join(max(0.0, deadline - time.monotonic()))
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.main_thread():
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -58,24 +59,38 @@ def _end_pools() -> None:
 
 
 def _forget_globals() -> None:
-    for module in reversed(_own_modules()):
-        variables = vars(module)
+    for variables in [*_of_code_by_value(), *reversed([vars(module) for module in _own_modules()])]:
         # First what is private, as the interpreter does: destructors find more of what they use.
         for private in (True, False):
             for name in list(variables):
-                if name != "__builtins__" and name.startswith("_") == private and not name.startswith("__"):
+                if isinstance(name, str) and name.startswith("_") == private and not name.startswith("__"):
                     variables[name] = None
     gc.collect()
 
 
+def _of_code_by_value() -> list[dict[str, Any]]:
+    """The globals of classes that are not importable: of the script, or of a notebook."""
+    of_modules = {id(module.__dict__) for module in list(sys.modules.values()) if isinstance(module, ModuleType)}
+    found: dict[int, dict[str, Any]] = {}
+    for cls in pickling.loaded_classes():
+        for value in list(vars(cls).values()):
+            variables = getattr(getattr(value, "_method", value), "__globals__", None)
+            if isinstance(variables, dict) and id(variables) not in of_modules:
+                found[id(variables)] = variables
+    return list(found.values())
+
+
 def _own_modules() -> list[ModuleType]:
     """The modules of the program, in the order in which they were imported: neither the library's nor installed."""
-    found = []
-    for module in list(sys.modules.values()):
-        file: Any = getattr(module, "__file__", None)
-        if isinstance(module, ModuleType) and isinstance(file, str) and not file.startswith(_INSTALLED):
-            found.append(module)
-    return found
+    return [module for module in list(sys.modules.values()) if _is_own(module)]
+
+
+def _is_own(module: Any) -> bool:
+    if not isinstance(module, ModuleType):
+        return False
+    file = module.__dict__.get("__file__")  # a look at an attribute may run code
+    installed = ("/site-packages/", "/dist-packages/")
+    return isinstance(file, str) and not file.startswith(_INSTALLED) and not any(part in file for part in installed)
 
 
 def _flush_files() -> None:

@@ -44,7 +44,10 @@ def _add_prefix(record: Any) -> None:
     if not _wants_prefix():
         return
     record.actor_prefix = f"[actor={who}] "
-    text = str(record.msg)
+    try:
+        text = str(record.msg)
+    except Exception:
+        return  # logging says so, where it formats the record
     if text:
         record.msg = (record.actor_prefix.replace("%", "%%") if record.args else record.actor_prefix) + text
 

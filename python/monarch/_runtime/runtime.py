@@ -10,19 +10,21 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 from typing import Any, NamedTuple
 
 from monarch import _core
 from monarch._config import state as configuration
 
-_lock = Lock()
+_lock = RLock()  # what begins with the runtime asks for it
 _started = False
+_ready = False  # and all that begins with it has begun
 _ended = False  # the client was shut down before its script's end
 _root: int = 0  # the node of the script; 0: this is it
 
 # How long a script's end waits for its processes before it kills them, in seconds.
 EXIT_GRACE = 0.3
+_GRACE_MAX = 1e6
 ANSWER_GRACE = 1.0  # and before that for answers to what it has sent, unless MONARCH_EXIT_GRACE says otherwise
 SHUTDOWN_GRACE = 10.0  # the same for shutdown_context()
 
@@ -67,8 +69,8 @@ def ensure(processes: bool = True) -> None:
 
     Without ``processes`` nothing is prepared for starting some: that costs a process, and comes with the first.
     """
-    global _started
-    if _started:
+    global _started, _ready
+    if _ready:
         return
     with _lock:
         if not _started:
@@ -81,6 +83,7 @@ def ensure(processes: bool = True) -> None:
             apply_limits()
             _at_exit()
             _wired.started(processes)
+            _ready = True
 
 
 def apply_limits() -> None:
@@ -108,8 +111,8 @@ def configure_worker() -> None:
 
 def mark_started(root: int) -> None:
     """The worker's main program has started the runtime; ``root`` is the script's node."""
-    global _started, _root
-    _started = True
+    global _started, _ready, _root
+    _started = _ready = True
     _root = root
     apply_limits()
     os.register_at_fork(before=flush)
@@ -126,12 +129,15 @@ def is_root() -> bool:
 
 
 def _at_exit() -> None:
+    # They run from the last to the first.
     atexit.register(_shutdown)
-    atexit.register(_core.ignore_interrupts)  # runs first
+    atexit.register(_core.ignore_interrupts)
+    atexit.register(_tell_losses)
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         from multiprocessing import util  # its children end without atexit
 
+        util.Finalize(None, _tell_losses, exitpriority=11)
         util.Finalize(None, _shutdown, exitpriority=10)
 
 
@@ -159,18 +165,19 @@ def _shutdown() -> None:
     if _core.in_forked_child():
         return  # the script is its parent
     flush_ports(EXIT_GRACE)
-    if not _ended and _wired is not None and _core.has_runtime():
-        _tell_losses(_wired.losses)
     _core.shutdown(EXIT_GRACE, True)
     _tell_of_end()
     _core.forget_hooks()
 
 
-def _tell_losses(losses: Callable[[float | None], list[str]]) -> None:
-    """Gives what was sent a short grace, unless the script has failed, and says what is lost."""
+def _tell_losses() -> None:
+    """Gives what was sent a short grace, unless the script has failed, and says what is lost. Ctrl-C ends the grace."""
+    if _ended or _wired is None or _core.in_forked_child() or not _core.has_runtime():
+        return
     failed = getattr(sys, "last_type", None) is not None
     try:
-        for line in losses(None if failed else exit_grace()):
+        flush_ports(EXIT_GRACE)
+        for line in _wired.losses(None if failed else exit_grace()):
             _core.log_line(line)
     except RuntimeError:
         pass  # the runtime has lost its descriptors, and has said so
@@ -179,9 +186,10 @@ def _tell_losses(losses: Callable[[float | None], list[str]]) -> None:
 def exit_grace() -> float:
     """MONARCH_EXIT_GRACE: seconds that a script's end waits for answers that nobody has looked at."""
     try:
-        return max(0.0, float(os.environ.get("MONARCH_EXIT_GRACE", ANSWER_GRACE)))
+        seconds = float(os.environ.get("MONARCH_EXIT_GRACE", ANSWER_GRACE))
     except ValueError:
         return ANSWER_GRACE
+    return min(max(0.0, seconds), _GRACE_MAX) if seconds == seconds else ANSWER_GRACE
 
 
 def begin_shutdown(host_timeout: float | None) -> float | None:

@@ -19,7 +19,9 @@ _left_over = False
 def _distributed() -> Any:
     """``torch.distributed``, if somebody has imported it here and it has a default group; else None."""
     module = sys.modules.get("torch.distributed")
-    return module if module is not None and module.is_available() and module.is_initialized() else None
+    if module is None or not hasattr(module, "is_initialized"):  # it may have been imported in part only
+        return None
+    return module if module.is_available() and module.is_initialized() else None
 
 
 def close_left_over() -> None:

@@ -38,7 +38,7 @@ def get_ipaddr(hostname: str, port: int, addr_type: AddrType = AddrType.Default)
     for family in _FAMILIES[addr_type]:
         try:
             found = socket.getaddrinfo(hostname, port, family=family, type=socket.SOCK_STREAM)
-        except socket.gaierror:
+        except (socket.gaierror, UnicodeError):  # the second: no name of a host at all
             continue
         return str(found[0][4][0])
     raise RuntimeError(

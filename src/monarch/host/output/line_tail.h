@@ -6,7 +6,8 @@
 
 namespace monarch {
 
-// Keeps the last kLines lines, or the last kBytesMax bytes where those are longer. Belongs to one thread.
+// Keeps the last kLines lines, or the last kBytesMax bytes where those are longer; of a line that carriage returns rewrite
+// what it said last. Belongs to one thread.
 class LineTail {
  public:
   static constexpr size_t kLines = 1000;
@@ -19,6 +20,7 @@ class LineTail {
 
  private:
   size_t start_of(size_t lines) const;
+  void fold_rewritten(size_t begin);
 
   static constexpr size_t kTrimFrom = 64 << 10;
   std::string text_;

@@ -55,16 +55,77 @@ TEST(LineSplitter, SplitsALineOnlyAboveTheLimit) {
   EXPECT_EQ(found.lines, (Lines{std::string(kMax, 'c'), std::string(kMax, 'c'), std::string(kMax / 2, 'c')}));
 }
 
-TEST(LineSplitter, EndsALineAtACarriageReturnThatRewritesIt) {
-  const std::string text = "\r 10%\r 20%\r100%\nwindows\r\n\r\n\r\r\rx\rlast\r";
+TEST(LineSplitter, GivesOfARewrittenLineWhatItSaysAtLast) {
+  const std::string text = "\r 10%\r 20%\r100%\nwindows\r\n\r\n\r\r\rx\r\ngone\r    \rdone\n1%\r2%\r\nlast\rvery last\r";
   for (size_t cut = 1; cut <= text.size(); ++cut) {
     LineSplitter splitter;
     Collected found;
     for (size_t at = 0; at < text.size(); at += cut) splitter.feed(std::string_view(text).substr(at, cut), found);
-    EXPECT_EQ(found.lines, (Lines{" 10%", " 20%", "100%", "windows\r", "\r", "x"}));
+    EXPECT_EQ(found.lines, (Lines{"100%", "windows\r", "\r", "x\r", "done", "2%\r"}));
     splitter.finish(found);
-    EXPECT_EQ(found.lines.back(), "last\r");
+    EXPECT_EQ(found.lines.back(), "very last");
   }
+}
+
+TEST(LineSplitter, ShowsTheStateOfARewrittenLineOnceAndNotAgainAtItsEnd) {
+  LineSplitter splitter;
+  Collected found;
+  splitter.feed("plain", found);
+  EXPECT_FALSE(splitter.has_state());
+  splitter.feed("\r 10%\r 20%", found);
+  EXPECT_TRUE(splitter.has_state());
+  splitter.show_state(found);
+  splitter.show_state(found);
+  EXPECT_EQ(found.lines, (Lines{" 20%"}));
+  splitter.feed("\r 20%\r", found);  // says the same
+  EXPECT_FALSE(splitter.has_state());
+  splitter.feed("\r100%", found);
+  splitter.show_state(found);
+  splitter.feed("\nnext\n", found);
+  EXPECT_EQ(found.lines, (Lines{" 20%", "100%", "next"}));
+}
+
+TEST(LineSplitter, TakesBarsBelowOneAnotherForOneLine) {
+  const std::string up = "\x1b[A";
+  std::string text = "\router 0%";
+  for (int i = 0; i < 10; ++i) text += "\n\rmiddle " + std::to_string(i) + up;
+  for (int i = 0; i < 10; ++i) text += "\n\n\rinner " + std::to_string(i) + up + up;
+  const std::string seen = text;
+  text += "\n\n\r        " + up + up + "\n\r     " + up + "\router 100%\nplain" + up + "\n";
+  for (size_t cut : {size_t{1}, size_t{2}, size_t{7}, text.size()}) {
+    LineSplitter splitter;
+    Collected found;
+    for (size_t at = 0; at < text.size(); at += cut) {
+      if (at <= seen.size() && seen.size() < at + cut) {
+        splitter.feed(text.substr(at, seen.size() - at), found);
+        splitter.show_state(found);
+        splitter.feed(text.substr(seen.size(), at + cut - seen.size()), found);
+      } else {
+        splitter.feed(text.substr(at, cut), found);
+      }
+    }
+    EXPECT_EQ(found.lines, (Lines{"outer 0%", "middle 9\r", "inner 9", "outer 100%", "plain" + up}));
+  }
+}
+
+TEST(LineSplitter, ShowsNoBarThatWasWipedOut) {
+  LineSplitter splitter;
+  Collected found;
+  splitter.feed("\r 10%\r     \r", found);
+  EXPECT_FALSE(splitter.has_state());
+  splitter.finish(found);
+  EXPECT_EQ(found.lines, Lines{});
+}
+
+TEST(LineSplitter, HoldsOneStateOfALineHoweverOftenItIsRewritten) {
+  LineSplitter splitter;
+  Collected found;
+  const std::string bar(100'000, '#');
+  for (int i = 0; i < 100; ++i) splitter.feed("\r" + bar, found);
+  EXPECT_EQ(splitter.rest(), bar);
+  splitter.feed(std::string(LineSplitter::kLineBytesMax, 'x') + "\n", found);
+  EXPECT_EQ(found.lines, (Lines{bar + std::string(LineSplitter::kLineBytesMax - bar.size(), 'x'),
+                                std::string(bar.size(), 'x')}));
 }
 
 // ---- LineTail ----
@@ -93,6 +154,19 @@ TEST(LineTail, IsBoundedInBytesToo) {
   for (int i = 0; i < 10; ++i) tail.add(std::string(LineTail::kBytesMax / 2, 'a' + static_cast<char>(i)) + "\n");
   EXPECT_LE(tail.last(10).size(), LineTail::kBytesMax);
   EXPECT_TRUE(tail.last(10).ends_with("jjj"));
+}
+
+TEST(LineTail, KeepsOfARewrittenLineWhatItSaidLast) {
+  const std::string text = "before\n\r 10%\r 20%\rover\nwindows\r\nnow\r 1%\r 2%\r";
+  for (size_t cut = 1; cut <= text.size(); ++cut) {
+    LineTail tail;
+    for (size_t at = 0; at < text.size(); at += cut) tail.add(std::string_view(text).substr(at, cut));
+    EXPECT_EQ(tail.last(10), "before\nover\nwindows\r\n 2%");
+  }
+  LineTail tail;
+  tail.add("before\n");
+  for (int i = 0; i < 100'000; ++i) tail.add("\rstep " + std::to_string(i) + std::string(50, '#'));
+  EXPECT_EQ(tail.last(2), "before\nstep 99999" + std::string(50, '#'));
 }
 
 // ---- LineFolder ----

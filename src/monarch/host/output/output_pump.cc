@@ -28,6 +28,7 @@ constexpr size_t kReadBytes = 64 << 10;         // what a pipe holds
 static_assert(kReadBytes >= OutputRequest::kBytesMax);
 constexpr size_t kWaitingBytesMax = 256 << 10;  // of lines: then they are written before more is read
 constexpr int64_t kRecentNs = 1'000'000'000;
+constexpr int64_t kStateNs = 1'000'000'000;     // how often the state of a line that is being rewritten is shown
 constexpr int64_t kRoomLookNs = 100'000'000;  // the script's stdout may have been redirected meanwhile
 constexpr auto kCatchUpLimit = std::chrono::milliseconds(50);
 // A pipe that is being filled is left alone for a while: each read of a few lines would cost its writer a wake-up.
@@ -148,6 +149,7 @@ void OutputPump::run() {
     wait_for_work();
     take_requests();
     flush_folds(clock_.now_ns());
+    show_states(clock_.now_ns());
     turn();
   }
   end();
@@ -193,6 +195,9 @@ void OutputPump::wait_for_work() {
     for (const SpeakerMesh::Fold& each : mesh->folds) {
       if (!each.lines.empty()) limit_ns = std::min(limit_ns, std::max<int64_t>(each.due_ns - clock_.now_ns(), 0));
     }
+  }
+  if (!rewritten_.empty()) {  // who has waited longest comes first
+    limit_ns = std::min(limit_ns, std::max<int64_t>(rewritten_.front()->state_due_ns - clock_.now_ns(), 0));
   }
   const timespec limit = to_timespec(limit_ns);
   const int found = ppoll(fds, std::size(fds), limit_ns == INT64_MAX ? nullptr : &limit, nullptr);
@@ -282,7 +287,26 @@ size_t OutputPump::read_stream(SpeakerStream& stream) {
   stream.tail.add(bytes);
   stream.splitter.feed(bytes, [&](std::string_view line) { show(stream, line); });
   write_log_file(*stream.speaker);
+  await_state(stream);
   return bytes.size();
+}
+
+// What a progress bar says is shown when it ends, and until then now and then.
+void OutputPump::await_state(SpeakerStream& stream) {
+  if (stream.state_due_ns != 0 || !stream.splitter.has_state()) return;
+  stream.state_due_ns = clock_.now_ns() + kStateNs;
+  rewritten_.push_back(&stream);
+}
+
+// Those that are due.
+void OutputPump::show_states(int64_t now_ns) {
+  std::erase_if(rewritten_, [&](SpeakerStream* stream) {
+    if (stream->state_due_ns > now_ns) return false;
+    stream->state_due_ns = 0;
+    stream->splitter.show_state([&](std::string_view line) { show(*stream, line); });
+    write_log_file(*stream->speaker);
+    return true;
+  });
 }
 
 void OutputPump::end_stream(SpeakerStream& stream) {
@@ -292,6 +316,7 @@ void OutputPump::end_stream(SpeakerStream& stream) {
   write_log_file(speaker);
   std::erase(parked_, &stream);
   std::erase(unwatched_, &stream);
+  std::erase(rewritten_, &stream);
   std::lock_guard lock(mutex_);
   // Not left to close(): a child that was just forked may have the pipe for a moment longer, and epoll with it.
   epoll_ctl(ready_.get(), EPOLL_CTL_DEL, stream.pipe.get(), nullptr);

@@ -68,6 +68,8 @@ class OutputPump {
   size_t read_stream(SpeakerStream& stream);
   void end_stream(SpeakerStream& stream);
   void show(SpeakerStream& stream, std::string_view line);
+  void await_state(SpeakerStream& stream);
+  void show_states(int64_t now_ns);
   void announce_dropped(SpeakerStream& stream);
   void fold(Speaker& speaker, OutputStream which, std::string_view line);
   void flush_fold(SpeakerMesh& mesh, OutputStream which);
@@ -116,6 +118,7 @@ class OutputPump {
   bool stuck_[kStreams] = {};            // the writer waits for room
   std::vector<SpeakerStream*> parked_;   // not looked at until their writer has room
   std::vector<SpeakerStream*> unwatched_;  // the kernel watches no more now: looked at each time
+  std::vector<SpeakerStream*> rewritten_;  // a line that is being rewritten has a state to show
   std::vector<std::shared_ptr<SpeakerMesh>> folding_;  // some of their lines wait for the end of their window
   std::vector<char> scratch_;
   std::vector<epoll_event> events_;

@@ -111,16 +111,25 @@ TEST_F(OutputPumpTest, ShowsEachStreamWithTheRank) {
   EXPECT_EQ(errors.lines(1), "[3] oops\n");
 }
 
-TEST_F(OutputPumpTest, NamesTheMeshesWhenSeveralHavePrinted) {
+TEST_F(OutputPumpTest, NamesTheMeshesThatPrintAfterTheFirstAndChangesNoPrefix) {
   auto a = open(10, "trainer", 0), b = open(20, "generator", 1), alone = open(30, "evaluator", -1);
   put(a.out, "1\n");
   EXPECT_EQ(screen.lines(1), "[0] 1\n");
   put(b.out, "2\n");
   EXPECT_EQ(screen.lines(1), "[generator 1] 2\n");
   put(a.out, "3\n");
-  EXPECT_EQ(screen.lines(1), "[trainer 0] 3\n");
-  put(alone.out, "4\n");
-  EXPECT_EQ(screen.lines(1), "[evaluator] 4\n");
+  EXPECT_EQ(screen.lines(1), "[0] 3\n");
+  put(a.err, "4\n");
+  EXPECT_EQ(errors.lines(1), "[0] 4\n");
+  put(b.out, "5\n");
+  EXPECT_EQ(screen.lines(1), "[generator 1] 5\n");
+  put(alone.out, "6\n");
+  EXPECT_EQ(screen.lines(1), "[evaluator] 6\n");
+  set({10, 20}, {.long_prefix = true, .window_ns = 3'600'000'000'000, .drop = false});
+  put(a.out, "7\n");
+  put(b.out, "8\n");
+  set({10, 20}, {});
+  EXPECT_EQ(screen.now(), "[0] 7\n[generator 1] 8\n");
 }
 
 TEST_F(OutputPumpTest, TellsMeshesOfTheSameNameApart) {
@@ -142,6 +151,25 @@ TEST_F(OutputPumpTest, ShowsThePathOfAWorkersWorkers) {
   EXPECT_EQ(screen.lines(1), "[trainer 3/helpers 0/leaf] deep\n");
   put(worker.out, "I\n");
   EXPECT_EQ(screen.lines(1), "[trainer 3] I\n");
+  put(nested.out, "as before\n");
+  EXPECT_EQ(screen.lines(1), "[3/0] as before\n");
+}
+
+TEST_F(OutputPumpTest, ShowsAProgressBarNowAndThenAndItsEnd) {
+  auto bar = open(10, "p", 0), other = open(11, "p", 1);
+  const int64_t begin_ns = monotonic_ns();
+  put(bar.err, "before\n\r 10%\r 20%");
+  put(bar.err, "\r 30%\r 40%");
+  EXPECT_EQ(errors.lines(2), "[0] before\n[0]  40%\n");  // still without its end
+  EXPECT_GE(monotonic_ns() - begin_ns, 1'000'000'000);
+  put(bar.err, "\r 50%\r100%\nafter\n");
+  EXPECT_EQ(errors.lines(2), "[0] 100%\n[0] after\n");
+  put(bar.err, "\r 1%\r 2%");
+  bar = {};
+  EXPECT_EQ(errors.lines(1), "[0]  2%\n");
+  put(other.err, "\r 7%");
+  pump->finish();
+  EXPECT_EQ(errors.now(), "[1]  7%\n");
 }
 
 TEST_F(OutputPumpTest, ShowsWhatADeadProcessLeftAndItsUnfinishedLine) {
@@ -259,7 +287,7 @@ TEST_F(OutputPumpTest, FoldsLinesOfAMeshUntilTheOptionsChange) {
   put(all[5].out, "before\n");
   set(nodes, {.long_prefix = true, .window_ns = 3'600'000'000'000, .drop = false});
   EXPECT_EQ(screen.now(), "[5] before\n");
-  for (const auto& each : all) put(each.out, "loading the weights\n");
+  for (const auto& each : all) put(each.out, "10%\rloading the weights\n");
   put(all[2].out, "mine alone\n");
   put(all[2].err, "oops\noops\n");
   set(nodes, {});
@@ -316,7 +344,7 @@ TEST_F(OutputPumpTest, WritesLogFilesForTheirOwnerOnly) {
                                  "/user; of the first one: " + path + "\n");
   put(ends.out, "to both\n");
   EXPECT_EQ(screen.lines(1), "[0] to both\n");
-  put(ends.err, "half");
+  put(ends.err, "10%\rhalf");
   ends = {};
   EXPECT_EQ(errors.lines(1), "[0] half\n");
   pump->finish();

@@ -82,22 +82,21 @@ std::string Speakers::tail(NodeId node, OutputStream stream, uint32_t lines) {
 
 void Speakers::note_printed(SpeakerMesh& mesh) {
   if (std::exchange(mesh.has_printed, true)) return;
-  ++meshes_printed_;
+  mesh.named = std::exchange(any_has_printed_, true);
 }
 
 const std::string& Speakers::prefix(Speaker& speaker) {
   note_printed(*speaker.mesh);
   if (speaker.options.long_prefix) return speaker.full;
-  return meshes_printed_ > 1 ? speaker.named : speaker.plain;
+  return speaker.mesh->named ? speaker.named : speaker.plain;
 }
 
 std::string Speakers::prefix(const SpeakerMesh& mesh, const LineFolder::Group& group) const {
-  const bool named = meshes_printed_ > 1;
-  const std::string& parent = named ? mesh.parent_named : mesh.parent;
+  const std::string& parent = mesh.named ? mesh.parent_named : mesh.parent;
   if (group.ranks.empty()) return bracketed(parent + mesh.name);
   const std::string ranks = ranks_text(group.ranks);
   const bool several = ranks.find_first_not_of("0123456789") != std::string::npos;
-  return bracketed(parent + (named ? mesh.name + " " : "") + (several ? "ranks " : "") + ranks);
+  return bracketed(parent + (mesh.named ? mesh.name + " " : "") + (several ? "ranks " : "") + ranks);
 }
 
 }  // namespace monarch

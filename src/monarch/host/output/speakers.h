@@ -1,5 +1,5 @@
-// The processes that may print, and how each of their lines is introduced: "[3] ", and "[trainer 3] " as soon as
-// processes of more than one mesh have printed.
+// The processes that may print, and how each of their lines is introduced: "[3] " in the mesh that prints first,
+// "[trainer 3] " in the others.
 #pragma once
 
 #include <deque>
@@ -23,6 +23,7 @@ struct SpeakerMesh {
   std::string parent;        // who has started it: "", or "0/"
   std::string parent_named;  // the same: "", or "generator 0/"
   bool has_printed = false;
+  bool named = false;  // its prefixes say its name: another mesh had printed before it did
   struct Fold {
     LineFolder lines;
     int64_t due_ns = 0;  // when they are shown, unless there are none
@@ -40,6 +41,7 @@ struct SpeakerStream {
   LineSplitter splitter;
   LineTail tail;
   uint64_t dropped = 0;  // lines, not announced yet
+  int64_t state_due_ns = 0;  // when the state of a line that is being rewritten is shown; 0: there is none to show
 };
 
 struct Speaker {
@@ -67,6 +69,7 @@ class Speakers {
   // The last lines of a process, ended or not; empty if it is not known.
   std::string tail(NodeId node, OutputStream stream, uint32_t lines);
 
+  // Its first line decides how all of its lines are introduced.
   void note_printed(SpeakerMesh& mesh);
   // What stands before a line of `speaker`, which is about to be shown: "[3] ", or nothing.
   const std::string& prefix(Speaker& speaker);
@@ -89,7 +92,7 @@ class Speakers {
   std::unordered_map<uint64_t, std::weak_ptr<SpeakerMesh>> meshes_;
   std::unordered_map<std::string, int> names_;  // how many meshes of one parent have had this name
   std::deque<Ended> ended_;
-  int meshes_printed_ = 0;
+  bool any_has_printed_ = false;
 };
 
 }  // namespace monarch
