@@ -317,7 +317,7 @@ def test_points_of_a_view_are_ranked_inside_the_view(mesh):
     ],
 )
 def test_a_wrong_slice_says_what_is_wrong(mesh, dims, kind, text):
-    assert error(kind, lambda: mesh.slice(**dims)) == text
+    assert error(kind, lambda: mesh.slice(**dims)) == f"{text} (of a mesh with the dimensions {dict(mesh.extent)})"
 
 
 @pytest.mark.feature(26, "split", 44, "split infers a size")
