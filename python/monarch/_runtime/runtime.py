@@ -174,9 +174,12 @@ def _tell_losses() -> None:
     """Gives what was sent a short grace, unless the script has failed, and says what is lost. Ctrl-C ends the grace."""
     if _ended or _core.in_forked_child() or not _core.has_runtime():
         return
-    flush_ports(EXIT_GRACE)
     failed = getattr(sys, "last_type", None) is not None
-    _tell_losses_after(None if failed else exit_grace())
+    try:
+        flush_ports(EXIT_GRACE)
+        _tell_losses_after(None if failed else exit_grace())
+    except KeyboardInterrupt:
+        pass  # the end goes on, and hears no more of it
 
 
 def _tell_losses_after(grace: float | None) -> None:
