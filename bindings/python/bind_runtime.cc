@@ -400,13 +400,14 @@ void stop_worker(double limit_seconds, const std::string& reason) {
 
 // Ctrl-C has done its work when the script is on its way out: another one would only interrupt the cleaning up. Runs no
 // Python code, so nothing can be raised in between. Not if the user has a handler of their own. shutdown() ends it while it
-// waits for who reads the output.
+// waits for who reads the output, and wait_for_unseen() waits no longer.
 void ignore_interrupts() {
   nb::module_ signals = nb::module_::import_("_signal");
   if (!signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"))) return;
   if (PyErr_CheckSignals() != 0) PyErr_Clear();
   signals.attr("signal")(SIGINT, signals.attr("SIG_IGN"));
   state().interrupts_ignored = true;
+  signal(SIGINT, [](int) { state().interrupted = true; });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <mutex>
@@ -651,13 +652,19 @@ PyObject* bare_future(PyObject*, PyObject* type) {
 
 PyObject* py_label(const Label& label) { return py_string(*label); }
 
-// wait_for_unseen(seconds): until calls have an outcome that nobody has looked at, and one-way messages are handled.
+// wait_for_unseen(seconds): until calls have an outcome that nobody has looked at, and one-way messages are handled; or, at
+// the end of a script, until Ctrl-C.
 // -> [(endpoint, messages)] of those that have not been.
 PyObject* wait_for_unseen(PyObject*, PyObject* seconds) {
   int64_t deadline_ns;
   if (require_runtime() == nullptr || !deadline_of(seconds, &deadline_ns)) return nullptr;
   const auto is_there = [deadline_ns](const Awaited& awaited) {
-    return awaited.gather.is_there() ? 1 : wait_for(&Awaited::ready, &awaited, deadline_ns, awaited.call.get());
+    int there = awaited.gather.is_there() ? 1 : 0;
+    while (there == 0 && !state().interrupted && monotonic_ns() < deadline_ns) {
+      const int64_t next_look_ns = std::min(deadline_ns, monotonic_ns() + kMainThreadSleepNs);
+      there = wait_for(&Awaited::ready, &awaited, next_look_ns, awaited.call.get());
+    }
+    return there;
   };
   const std::vector<AskedOneWay> asked = ask_about_one_way();
   for (const UnseenCall& unseen : unseen_calls()) {

@@ -36,6 +36,7 @@ struct State {
   UniqueFd alarm[2];  // of a worker: a pipe, which its main thread sleeps on; none if there was none to be had
   std::atomic<bool> finalizing{false};
   bool interrupts_ignored = false;  // the script is on its way out (ignore_interrupts)
+  std::atomic<bool> interrupted{false};  // and Ctrl-C has come since
   std::atomic<bool> lost{false};      // somebody has closed the descriptors of the runtime: nothing of it is touched again
 
   sigset_t users_signal_mask{};  // of the thread that started the runtime

@@ -125,7 +125,7 @@ def losses(grace: float | None) -> list[str]:
     And, after a wait of ``grace`` seconds (None: the script has failed), those that have not been answered, and one-way
     messages that have not been handled.
     """
-    unhandled = _wait(grace)
+    unhandled = [] if grace is None else _core.wait_for_unseen(grace)
     unanswered: dict[str, set[int]] = {}
     raised: dict[str, dict[int, Any]] = {}
     for call, name, error in _core.unseen():
@@ -146,15 +146,6 @@ def losses(grace: float | None) -> list[str]:
         what = "an exception that cannot be decoded" if first is ... else f"{type(first).__name__}: {_in_a_line(first)}"
         lines.append(f"{_calls(len(errors))} of {name} failed, and nobody has looked at the future: {what}")
     return lines
-
-
-def _wait(grace: float | None) -> list[tuple[str, int]]:
-    if grace is None:
-        return []
-    try:
-        return _core.wait_for_unseen(grace)
-    except KeyboardInterrupt:
-        return []  # enough waited
 
 
 _TEXT_MAX = 300

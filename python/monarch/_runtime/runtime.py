@@ -131,8 +131,8 @@ def is_root() -> bool:
 def _at_exit() -> None:
     # They run from the last to the first.
     atexit.register(_shutdown)
-    atexit.register(_core.ignore_interrupts)
     atexit.register(_tell_losses)
+    atexit.register(_core.ignore_interrupts)
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         from multiprocessing import util  # its children end without atexit
@@ -175,11 +175,8 @@ def _tell_losses() -> None:
     if _ended or _core.in_forked_child() or not _core.has_runtime():
         return
     failed = getattr(sys, "last_type", None) is not None
-    try:
-        flush_ports(EXIT_GRACE)
-        _tell_losses_after(None if failed else exit_grace())
-    except KeyboardInterrupt:
-        pass  # the end goes on, and hears no more of it
+    flush_ports(EXIT_GRACE)
+    _tell_losses_after(None if failed else exit_grace())
 
 
 def _tell_losses_after(grace: float | None) -> None:
