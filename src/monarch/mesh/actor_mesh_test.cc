@@ -1,6 +1,8 @@
 // C++ actors in one process: a node without links, its pool, and this thread as the client.
 #include "monarch/mesh/actor_mesh.h"
 
+#include <unistd.h>
+
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 
@@ -17,6 +19,7 @@
 #include "monarch/base/log.h"
 #include "monarch/loop/reactor.h"
 #include "monarch/mesh/proc_mesh.h"
+#include "monarch/wire/error_kind.h"
 
 namespace monarch {
 namespace {
@@ -361,9 +364,11 @@ TEST_F(ActorMeshTest, RefusesAPickleAndBadArgumentsOfACallAndLives) {
     outgoing.header.method = method;
     cast_and_wait(*members, outgoing, call);
     EXPECT_EQ(call->reply(0)->header.kind, FrameKind::kReplyError);
-    auto error = decode<std::pair<std::string, std::string>>(call->reply(0)->body);
-    EXPECT_EQ(error->first, "TypeError");
-    return error->second;
+    auto error = decode<std::tuple<int64_t, std::string, std::string, int64_t, std::string>>(call->reply(0)->body);
+    EXPECT_EQ(std::get<0>(*error), static_cast<int64_t>(ErrorKind::kNative));
+    EXPECT_EQ(std::get<1>(*error), "TypeError");
+    EXPECT_EQ(std::get<3>(*error), getpid());
+    return std::get<2>(*error);
   };
   ValueWriter none, text;
   encode(none, std::tuple<>());

@@ -9,6 +9,7 @@
 #include "monarch/actor/turn.h"
 #include "monarch/loop/driver.h"
 #include "monarch/mesh/gather.h"
+#include "monarch/wire/error_kind.h"
 #include "monarch/wire/value_codec.h"
 
 namespace monarch::internal {
@@ -112,6 +113,34 @@ std::string MeshCall::endpoint() const {
   return known->methods[method_].name + "()";
 }
 
+namespace {
+// What a C++ actor has raised, or was put in the place of an answer. False: it is something else.
+bool read_error(std::span<const std::byte> body, CallError& error) {
+  ValueReader reader(body);
+  uint32_t count;
+  int64_t kind;
+  std::string_view type, what;
+  if (!reader.begin_tuple(count) || count < 2 || !reader.integer(kind)) return false;
+  switch (static_cast<ErrorKind>(kind)) {
+    case ErrorKind::kNative:
+      if (!reader.str(type) || !reader.str(what)) return false;
+      break;
+    case ErrorKind::kEndOfStream:
+      if (!reader.str(what)) return false;
+      break;
+    case ErrorKind::kDeadline:
+      if (!reader.str(what)) return false;
+      error.kind = CallError::Kind::kDeadline;
+      break;
+    default:
+      return false;
+  }
+  error.type = type;
+  error.message = what;
+  return true;
+}
+}  // namespace
+
 std::optional<CallError> MeshCall::failure() const {
   const int64_t rank = gather().failed_rank();
   if (rank < 0) return std::nullopt;
@@ -126,12 +155,7 @@ std::optional<CallError> MeshCall::failure() const {
     return error;
   }
   error.kind = CallError::Kind::kActor;
-  std::string type, what;
-  ValueReader reader(message.body);
-  if ((message.header.flags & kFlagPickle) == 0 && decode_into(reader, std::tie(type, what))) {
-    error.type = type;
-    error.message = what;
-  } else {
+  if ((message.header.flags & kFlagPickle) != 0 || !read_error(message.body, error)) {
     error.message = "a Python exception, which C++ cannot read";
   }
   error.text = endpoint() + where(rank) + " raised " + (error.type.empty() ? "" : error.type + ": ") + error.message;
