@@ -1,10 +1,9 @@
 // C++ actors in one process: a node without links, its pool, and this thread as the client.
 #include "monarch/mesh/actor_mesh.h"
 
-#include <unistd.h>
-
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
