@@ -150,7 +150,7 @@ PROGRAMS = (
         script="w9.py",
         placed=False,
         rows=(
-            Row("W9i", "import, over a bare interpreter", "ms", gate=50, aim=20, quick=True),
+            Row("W9i", "import, over a bare interpreter", "ms", gate=30, aim=20, quick=True),
             Row("W9p", "import done to first answer", "ms", gate=80, aim=30, quick=True),
         ),
     ),

@@ -404,7 +404,10 @@ void stop_worker(double limit_seconds, const std::string& reason) {
 void ignore_interrupts() {
   nb::module_ signals = nb::module_::import_("_signal");
   if (!signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"))) return;
-  if (PyErr_CheckSignals() != 0) PyErr_Clear();
+  if (PyErr_CheckSignals() != 0) {
+    PyErr_Clear();
+    state().interrupted = true;
+  }
   signals.attr("signal")(SIGINT, signals.attr("SIG_IGN"));
   state().interrupts_ignored = true;
   signal(SIGINT, [](int) { state().interrupted = true; });

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "future_state.h"
+#include "monarch/actor/calls.h"
 #include "monarch/base/forked.h"
 #include "state.h"
 
@@ -59,7 +60,11 @@ size_t look_at = kLookAt;
 
 int64_t rank_that_raised(const Gather& gather) {
   const int64_t rank = gather.is_there() ? gather.failed_rank() : -1;
-  return rank >= 0 && gather.answer(static_cast<uint32_t>(rank)).header.kind == FrameKind::kReplyError ? rank : -1;
+  if (rank < 0) return -1;
+  const Message& answer = gather.answer(static_cast<uint32_t>(rank));
+  // The death of a process is told by itself; that of an actor is not, since its caller has been told.
+  const bool of_actor = answer.header.kind == FrameKind::kReplyError || failure_of(answer).kind == Failure::Kind::kActor;
+  return of_actor ? rank : -1;
 }
 
 void forget_some() {

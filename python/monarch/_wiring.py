@@ -5,15 +5,16 @@ Whatever can start the runtime imports this first: ``monarch.actor`` and the pro
 
 from __future__ import annotations
 
+import importlib
 import pickle
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from monarch._calls import endpoint, future, outcomes, packing, pickling
+from monarch._calls import endpoint, future, pickling
 from monarch._errors.exceptions import DeadlineExceeded
-from monarch._meshes import controllers, instance
+from monarch._meshes import instance
 from monarch._ports.port import Port
 from monarch._processes import launch
-from monarch._running import construct, ends
 from monarch._runtime import context, deadline, forks, runtime
 from monarch._values.geometry import Extent, Point
 from monarch._values.value_mesh import Lazy
@@ -52,21 +53,24 @@ def _value_mesh(ep: Any, entries: list[Any]) -> Any:
     return ep._mesh._gather(entries)
 
 
-def _run_async(cell: Any) -> None:
-    from monarch._running import event_loop  # asyncio
+def _late(module: str, name: str) -> Callable[..., Any]:
+    """A function that is imported when it is called first: most scripts run no actors, and see no errors."""
+    found: Callable[..., Any] | None = None
 
-    event_loop.run(cell)
+    def call(*args: Any) -> Any:
+        nonlocal found
+        if found is None:
+            found = getattr(importlib.import_module(f"monarch.{module}"), name)
+        return found(*args)
 
-
-def _run_swarm(swarm: Any) -> None:
-    from monarch._running import event_loop
-
-    event_loop.run_swarm(swarm)
+    return call
 
 
 def _started(processes: bool) -> None:
     if processes:
         launch.start_fork_server()
+    from monarch._meshes import controllers
+
     controllers.offer()
     from monarch._runtime import log_prefix  # logging
 
@@ -83,18 +87,18 @@ runtime.wire(
             port_type=Port,
             value_mesh=_value_mesh,
             lazy=lambda raw: Lazy(raw, pickle.loads),
-            actor_error=outcomes.actor_error,
-            supervision_error=outcomes.supervision_error,
-            timed_out=outcomes.timed_out,
+            actor_error=_late("_calls.outcomes", "actor_error"),
+            supervision_error=_late("_calls.outcomes", "supervision_error"),
+            timed_out=_late("_calls.outcomes", "timed_out"),
             bind_arguments=endpoint.bind_arguments,
             warn_running_loop=future.warn_running_loop,
-            construct=construct.construct,
-            run_async=_run_async,
-            run_swarm=_run_swarm,
-            end_actor=ends.end_actor,
-            undeliverable=ends.undeliverable,
-            pack_answer=packing.pack_answer,
-            format_failure=ends.format_failure,
+            construct=_late("_running.construct", "construct"),
+            run_async=_late("_running.event_loop", "run"),
+            run_swarm=_late("_running.event_loop", "run_swarm"),
+            end_actor=_late("_running.ends", "end_actor"),
+            undeliverable=_late("_running.ends", "undeliverable"),
+            pack_answer=_late("_calls.packing", "pack_answer"),
+            format_failure=_late("_running.ends", "format_failure"),
             end_child=forks.end,
             context_var=context.current,
             deadline_var=deadline.current,
@@ -104,6 +108,6 @@ runtime.wire(
         ),
         started=_started,
         ended=context.forget_client,
-        losses=outcomes.losses,
+        losses=_late("_calls.outcomes", "losses"),
     )
 )

@@ -1,7 +1,9 @@
 """What a script that ends leaves unanswered, unhandled or unlooked at: a short grace, then a line for each endpoint."""
 
+import time
+
 import pytest
-from script_run import Run
+from script_run import Run, ended
 
 PROGRAM = """
 class T(Actor):
@@ -121,7 +123,9 @@ def test_ctrl_c_ends_the_grace():
     source = "import atexit\nt.save.call(0).get()\nt.save.call(60)\natexit.register(print, 'ending', flush=True)"
     run = Run(PROGRAM + source, env={"MONARCH_EXIT_GRACE": "60"})
     run.line("ending")
-    run.interrupt()
+    until = time.monotonic() + 10
+    while not ended(run.process.pid, time.monotonic() + 0.2) and time.monotonic() < until:
+        run.interrupt()  # one that comes before the grace is the script's own
     run.done(limit=10)
     assert "has ended before a call of t.save was answered" in run.err
 
@@ -129,3 +133,16 @@ def test_ctrl_c_ends_the_grace():
 def test_a_stream_is_one_call():
     lines, _ = said("t.fail.stream('lost')\nt.save.call(0).get()")
     assert lines == ["a call of t.fail failed, and nobody has looked at the future: ValueError: lost"]
+
+
+def test_a_constructor_that_failed_is_told_if_nobody_has_looked():
+    lines, _ = said("""
+class Broken(Actor):
+    def __init__(self):
+        raise RuntimeError("no model")
+    @endpoint
+    def use(self): ...
+this_host().spawn_procs().spawn("broken", Broken).use.call()
+""")  # fmt: skip
+    text = "a call of broken.use failed, and nobody has looked at the future: SupervisionError: "
+    assert len(lines) == 1 and lines[0].startswith(text) and "RuntimeError: no model" in lines[0]

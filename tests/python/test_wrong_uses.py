@@ -190,3 +190,13 @@ def test_a_notebook_finds_what_it_can_call(worker):
     assert set(monarch.actor.__all__) <= set(dir(monarch.actor))
     names = ("ActorError", "this_host", "Uid")
     assert all(getattr(monarch.actor, name).__module__ == "monarch.actor" for name in names)
+
+
+def test_an_instance_where_a_class_is_wanted_and_endpoint_twice():
+    with pytest.raises(ValueError, match=re.escape("got an instance of Worker: pass the class")):
+        this_proc().spawn("worker", Worker())
+    with pytest.raises(TypeError, match="@endpoint stands twice above Worker.add"):
+        endpoint(Worker.add)
+    with pytest.raises(TypeError, match=re.escape("Worker(): too many positional arguments")):
+        this_proc().spawn("worker", Worker, 1)
+    assert repr(Worker.add) == "<endpoint Worker.add>"

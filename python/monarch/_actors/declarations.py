@@ -76,6 +76,9 @@ class EndpointProperty(Generic[P, R]):
         self.__qualname__ = getattr(method, "__qualname__", self.__name__)
         self.__doc__ = getattr(method, "__doc__", None)
 
+    def __repr__(self) -> str:
+        return f"<endpoint {self.__qualname__}>"
+
     @property
     def kind(self) -> int:
         if self._concurrent:
@@ -188,7 +191,9 @@ def _declare(method: Any, concurrent: bool, propagate: Any, explicit_response_po
         raise ValueError("concurrent_endpoint can only wrap async endpoints")
     if propagate in ("cached", "mocked"):
         raise ValueError(f"propagate={propagate!r} is for remote functions, not for endpoints of actors")
-    if not isinstance(method, EndpointProperty):
+    if isinstance(method, EndpointProperty):
+        raise TypeError(f"@endpoint stands twice above {method.__qualname__}")
+    else:
         _check_target(method, "concurrent_endpoint" if concurrent else "endpoint", explicit_response_port)
     return EndpointProperty(
         method,

@@ -185,6 +185,11 @@ class ActorMesh(Handle, Mesh, Generic[A]):
 
 def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises what spawning it with these constructor arguments would raise."""
+    if isinstance(Class, Actor):
+        cls = type(Class).__qualname__
+        raise ValueError(
+            f"got an instance of {cls}: pass the class, and its arguments after it: spawn(name, {cls}, ...)"
+        )
     if not (isinstance(Class, type) and issubclass(Class, Actor)):
         raise ValueError(f"{Class} must subclass monarch.service.Actor to spawn it.")
     if missing := sorted(Class.__abstractmethods__):
@@ -198,7 +203,10 @@ def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
         raise ValueError(f"ActorMesh has an attribute that collides with an endpoint name: {names}")
     least, most = arity(Class.__init__)
     if kwargs or not least <= len(args) <= most:
-        check_arguments(Class.__init__, args, kwargs)
+        try:
+            check_arguments(Class.__init__, args, kwargs)
+        except TypeError as error:
+            raise TypeError(f"{Class.__qualname__}(): {error}") from None
 
 
 # ---- Actors of this package's own ----

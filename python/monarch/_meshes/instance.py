@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monarch import _core
 from monarch._meshes.owned import Owned
@@ -10,7 +10,9 @@ from monarch._meshes.proc_mesh import ProcMesh, this_proc
 from monarch._meshes.spawning import ProcMeshParts, SpawnerInfo
 from monarch._ports.mailbox import Mailbox
 from monarch._values.geometry import Extent, Point
-from monarch._values.identity import ActorAddr
+
+if TYPE_CHECKING:
+    from monarch._values.identity import ActorAddr
 
 __all__ = ["ActorInstance", "Creator"]
 
@@ -63,6 +65,8 @@ class ActorInstance:
     @property
     def actor_id(self) -> ActorAddr:
         """Name, number and process of this incarnation; unique. A ``str``, which also tells its parts."""
+        from monarch._values.identity import ActorAddr
+
         node, index = self._address
         return ActorAddr(f"{self.name}<{index:x}>@{node:016x}")
 

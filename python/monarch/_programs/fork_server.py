@@ -16,6 +16,10 @@ def _preload(code_by_value: bool) -> None:
         import cloudpickle  # noqa: F401
 
     from monarch import actor  # noqa: F401
+    from monarch._calls import outcomes  # noqa: F401
+    from monarch._meshes import controllers  # noqa: F401
+    from monarch._running import construct, ends  # noqa: F401
+    from monarch._values import identity  # noqa: F401
 
 
 # What many workers need, for the ones that come later: imported while nobody asks for any, in pieces of a few

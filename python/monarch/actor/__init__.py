@@ -10,7 +10,6 @@ from monarch._calls.endpoint import Endpoint, as_endpoint, send
 from monarch._calls.future import Future
 from monarch._errors.exceptions import ActorError, DeadlineExceeded, SupervisionError
 from monarch._meshes.actor_mesh import ActorMesh
-from monarch._meshes.controllers import get_or_spawn_controller
 from monarch._meshes.host_mesh import HostMesh, this_host
 from monarch._meshes.proc_mesh import ProcMesh, this_proc
 from monarch._ports.port import Channel, Port, PortReceiver
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from monarch._calls.shutdown import shutdown_context
     from monarch._compat.old_spellings import local_proc_mesh, proc_mesh
     from monarch._config.transports import ChannelTransport
+    from monarch._meshes.controllers import get_or_spawn_controller
     from monarch._meshes.stand_ins import hosts_from_config
     from monarch._processes.bootstrap import default_bootstrap_cmd
     from monarch._runtime.transport import enable_transport
@@ -89,6 +89,7 @@ _LAZY = {
     "Uid": "_values.identity",
     "default_bootstrap_cmd": "_processes.bootstrap",
     "enable_transport": "_runtime.transport",
+    "get_or_spawn_controller": "_meshes.controllers",
     "hosts_from_config": "_meshes.stand_ins",
     "local_proc_mesh": "_compat.old_spellings",
     "proc_mesh": "_compat.old_spellings",
