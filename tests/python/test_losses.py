@@ -146,3 +146,9 @@ this_host().spawn_procs().spawn("broken", Broken).use.call()
 """)  # fmt: skip
     text = "a call of broken.use failed, and nobody has looked at the future: SupervisionError: "
     assert len(lines) == 1 and lines[0].startswith(text) and "RuntimeError: no model" in lines[0]
+
+
+def test_a_broadcast_that_raised_is_told_also_right_before_the_end():
+    lines, _ = said("t.slice(gpus=0).fail.broadcast('why')")
+    text = "\n".join(lines)
+    assert text.count("ValueError: why") >= 1 and "'t'" in text
