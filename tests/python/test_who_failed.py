@@ -2,10 +2,14 @@
 
 import os
 import pickle
+import re
 import traceback
+from pathlib import Path
 
 import pytest
 
+from monarch._calls.outcomes import FailureKind
+from monarch._calls.packing import Packed
 from monarch.actor import Actor, ActorError, context, endpoint, this_host, this_proc
 from monarch.testing import local_procs
 
@@ -131,3 +135,10 @@ def test_of_a_chosen_rank_it_is_the_rank_in_the_mesh(workers):
     errors = [workers.chained.choose().exception(timeout=LIMIT) for _ in range(40)]
     pids = [pid for _, pid in workers.fail.call(-1).get().items()]
     assert all(error.pid == pids[error.rank] for error in errors) and len({error.rank for error in errors}) > 1
+
+
+@pytest.mark.parametrize(("header", "kind"), [("failure.h", FailureKind), ("error_kind.h", Packed)])
+def test_the_numbers_of_kinds_are_those_of_the_core(header, kind):
+    text = (Path(__file__).parents[2] / "src/monarch/wire" / header).read_text()
+    known = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): int(n) for name, n in re.findall(r"k(\w+) = (\d+),", text)}
+    assert known.items() >= {member.name: member.value for member in kind}.items()

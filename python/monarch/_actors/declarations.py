@@ -193,8 +193,7 @@ def _declare(method: Any, concurrent: bool, propagate: Any, explicit_response_po
         raise ValueError(f"propagate={propagate!r} is for remote functions, not for endpoints of actors")
     if isinstance(method, EndpointProperty):
         raise TypeError(f"@endpoint stands twice above {method.__qualname__}")
-    else:
-        _check_target(method, "concurrent_endpoint" if concurrent else "endpoint", explicit_response_port)
+    _check_target(method, "concurrent_endpoint" if concurrent else "endpoint", explicit_response_port)
     return EndpointProperty(
         method,
         concurrent=concurrent,

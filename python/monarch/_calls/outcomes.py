@@ -52,14 +52,14 @@ class FailureKind(IntEnum):
 
     REFUSED = 1
     STOPPED = 4
-    UNSENT = 7
-    TOO_LARGE = 8
+    UNREACHABLE = 7
+    ENDING = 8
     ACTOR_STOPPED = 12
-    SHORTAGE = 13
+    NOT_SENT = 13
 
 
 _STOPPED = (FailureKind.STOPPED, FailureKind.ACTOR_STOPPED)
-_NOBODY_DIED = (FailureKind.REFUSED, FailureKind.UNSENT, FailureKind.TOO_LARGE, FailureKind.SHORTAGE)
+_NOBODY_DIED = (FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.ENDING, FailureKind.NOT_SENT)
 
 
 class FailureRecord(NamedTuple):

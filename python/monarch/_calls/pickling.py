@@ -6,12 +6,10 @@ import io
 import pickle
 import sys
 from abc import ABCMeta
-from itertools import count
 from types import FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
-from monarch import _core
 from monarch._actors.class_table import BY_VALUE
 from monarch._calls.handles import Handle
 
@@ -143,10 +141,7 @@ def _set_class_state(cls: type, state: Any) -> type:
 
 _LOADED_MAX = 256
 _LOADED_BYTES_MAX = 1 << 24
-_numbers = count(1)
-_own_numbers: WeakKeyDictionary[type, int] = WeakKeyDictionary()  # of classes that this process has sent
-_own_classes: WeakValueDictionary[int, type] = WeakValueDictionary()  # the same by number
-_loaded: dict[bytes, type] = {}  # that have arrived here, by their pickles
+_loaded: dict[bytes, type] = {}  # that have been decoded here, by their pickles
 _loaded_bytes = 0
 _newest: WeakKeyDictionary[type, bytes] = WeakKeyDictionary()  # what each of them is now
 
@@ -161,14 +156,9 @@ class _Apart:
 
     def __init__(self, cls: type) -> None:
         self._pickled = dumps_code(cls)
-        number = _own_numbers.get(cls)
-        if number is None:
-            number = _own_numbers[cls] = next(_numbers)
-            _own_classes[number] = cls
-        self._origin = _core.node_id(), number
 
     def __reduce__(self) -> Any:
-        return _load_class, (self._pickled, *self._origin)
+        return _load_class, (self._pickled,)
 
 
 def _with_class_apart(value: Any) -> tuple[Any, list[Any]] | None:
@@ -182,9 +172,7 @@ def _with_class_apart(value: Any) -> tuple[Any, list[Any]] | None:
         return None
 
 
-def _load_class(pickled: bytes, node: int, number: int) -> type:
-    if node == _core.node_id() and (own := _own_classes.get(number)) is not None:
-        return own
+def _load_class(pickled: bytes) -> type:
     cls = _loaded.get(pickled)
     if cls is None or _newest.get(cls) != pickled:  # a class that was changed is the same one, with other contents
         cls = pickle.loads(pickled)
