@@ -652,19 +652,9 @@ PyObject* bare_future(PyObject*, PyObject* type) {
 
 PyObject* py_label(const Label& label) { return py_string(*label); }
 
-// Of one that was asked: asking has told the actor's process that somebody knows. Empty: none has failed.
-std::string failure_of_an_actor(const PendingCall& call) {
-  for (uint32_t rank = 0; rank < call.size(); ++rank) {
-    const Message* answer = call.reply(rank);
-    if (answer == nullptr || answer->header.kind != FrameKind::kReplyFailed) continue;
-    if (const Failure why = failure_of(*answer); why.kind == Failure::Kind::kActor) return why.text();
-  }
-  return "";
-}
-
 // wait_for_unseen(seconds): until calls have an outcome that nobody has looked at, and one-way messages are handled; or, at
 // the end of a script, until Ctrl-C.
-// -> [(endpoint, messages, why)] of those that have not been, or whose actor has failed: why.
+// -> [(endpoint, messages)] of those that have not been.
 PyObject* wait_for_unseen(PyObject*, PyObject* seconds) {
   int64_t deadline_ns;
   if (require_runtime() == nullptr || !deadline_of(seconds, &deadline_ns)) return nullptr;
@@ -684,9 +674,8 @@ PyObject* wait_for_unseen(PyObject*, PyObject* seconds) {
   for (const AskedOneWay& one : asked) {
     const int there = list ? is_there({one.refusals, Gather(*one.refusals, Gather::Wants::kEnd)}) : -1;
     if (there < 0) return nullptr;
-    const std::string why = there == 1 ? failure_of_an_actor(*one.refusals) : "";
-    if (there == 1 && why.empty()) continue;
-    const Ref entry = Ref::steal(Py_BuildValue("(NIN)", py_label(one.label), one.messages, py_string(why)));
+    if (there == 1) continue;
+    const Ref entry = Ref::steal(Py_BuildValue("(NI)", py_label(one.label), one.messages));
     if (!entry || PyList_Append(list.get(), entry.get()) != 0) return nullptr;
   }
   return list.release();

@@ -405,6 +405,7 @@ std::vector<AskedOneWay> ask_about_one_way() {
     Outgoing outgoing{FrameHeader{}, {}, {}};
     outgoing.header.kind = FrameKind::kRequest;
     outgoing.header.method = std::numeric_limits<uint32_t>::max();
+    outgoing.header.flags |= kFlagQuiet;  // the answers are not shown to anybody
     outgoing.header.sender = current_sender();
     told->mesh.cast(state().runtime->node(), outgoing, call);
     asked.push_back({std::move(call), told->label, told->messages});

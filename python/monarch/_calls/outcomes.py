@@ -137,14 +137,9 @@ def losses(grace: float | None) -> list[str]:
         f"the script has ended before {_calls(len(calls))} of {name} {'was' if len(calls) == 1 else 'were'} answered"
         for name, calls in unanswered.items()
     ]
-    for name, count, why in unhandled:
+    for name, count in unhandled:
         what = "a broadcast" if count == 1 else f"all of {count} broadcasts"
-        if why:
-            lines.append(
-                f"an actor that was sent {'a broadcast' if count == 1 else 'broadcasts'} to {name} has failed: {why}"
-            )
-        else:
-            lines.append(f"the script has ended before {what} to {name} {'was' if count == 1 else 'were'} handled")
+        lines.append(f"the script has ended before {what} to {name} {'was' if count == 1 else 'were'} handled")
     for name, errors in raised.items():
         error = next(iter(errors.values()))
         first = getattr(error, "exception", error)

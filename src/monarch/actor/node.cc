@@ -311,7 +311,8 @@ void Node::reply(const FrameHeader& request, NodeId from, FrameKind kind, Outgoi
 }
 
 void Node::reply_failed(const FrameHeader& request, NodeId from, const Failure& why) {
-  if (why.kind == Failure::Kind::kActor && why.node == id_ && request.token != 0) unobserved_->observed(why.actor);
+  const bool is_told = request.token != 0 && (request.flags & kFlagQuiet) == 0;
+  if (why.kind == Failure::Kind::kActor && why.node == id_ && is_told) unobserved_->observed(why.actor);
   const std::string record = why.encoded();
   Outgoing failure{FrameHeader{}, as_byte_span(record.data(), record.size()), {}};
   reply(request, from, FrameKind::kReplyFailed, failure);
