@@ -189,8 +189,8 @@ TEST(Reactor, IsDeadInAChildOfForkAndTheParentsIsNot) {
   UniqueFd fd(eventfd(0, EFD_NONBLOCK));
   std::atomic<int> calls{0};
   reactor.add(fd.get(), EPOLLIN, [&](uint32_t) {
-    ++calls;
     reactor.remove(fd.get());
+    ++calls;  // last: the test's end closes the descriptor
   });
   reactor.start();
   reactor.before_fork();
