@@ -13,6 +13,7 @@
 #include "monarch/base/log.h"
 #include "port.h"
 #include "state.h"
+#include "supervision.h"
 #include "swarm.h"
 
 namespace monarch {
@@ -144,13 +145,14 @@ void PyCell::refuse_rest() {
   while (MessagePtr message = rest.pop()) refuse(std::move(message));
 }
 
-void PyCell::end(std::string reason, bool failure) {
+void PyCell::end(std::string reason, bool failure, std::string origin) {
   {
     std::lock_guard lock(epitaph_mutex_);
     if (ending_) return;
     end_is_failure_ = failure;
     end_reason_ = std::move(reason);
-    if (failure) node_.actor_failed(end_failure());
+    end_origin_ = std::move(origin);
+    if (failure || !stop_taken_) node_.actor_ended(end_failure());
     ending_.store(true, std::memory_order_seq_cst);
   }
   wake();  // the actor may be asleep: another thread, or a task of its event loop, may end it
@@ -180,7 +182,9 @@ bool PyCell::end_call(const Ticket& ticket) {
 
 Failure PyCell::end_failure() const {
   const auto kind = end_is_failure_ ? Failure::Kind::kActor : Failure::Kind::kActorStopped;
-  return node_.end_of_actor(index_, rank_, kind, end_reason_);
+  Failure end = node_.end_of_actor(index_, rank_, kind, end_reason_);
+  end.origin = end_origin_;
+  return end;
 }
 
 void PyCell::answer_owed() {
@@ -254,7 +258,8 @@ void PyCell::abandon() {
 
 // ---- PyCell: life ----
 
-void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, Methods methods) {
+void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, Methods methods, bool supervises) {
+  supervises_ = supervises;
   instance_ = Ref::borrow(instance);
   identity_ = Ref::borrow(identity);
   Ref name = Ref::steal(PyObject_GetAttrString(identity, "name"));
@@ -300,7 +305,7 @@ bool PyCell::construct(PyObject* self, PyObject* value, bool* is_async, Ref* fai
   if (value != nullptr && rank) {
     PyObject* args[] = {self, value, rank.get()};
     Ref outcome = Ref::steal(call_python(state().construct.get(), args, 3));
-    *is_async = outcome.get() == Py_True;
+    *is_async = has_loop_ = outcome.get() == Py_True;
   }
   if (!PyErr_Occurred()) return true;
   *failure = take_exception();
@@ -532,6 +537,16 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     set_deadline(0);  // what follows, hooks among it, is not done for a caller
     return Step::kEnd;
   }
+  if (is_to_supervise() && step_supervises()) {
+    if (!has_loop_) {
+      supervise_one();
+      return Step::kDone;
+    }
+    *ticket = Ticket{};
+    ticket->concurrent = true;
+    *coroutine = begin_supervising();
+    return *coroutine ? Step::kCoroutine : Step::kDone;
+  }
   if (mailbox_.empty()) return Step::kIdle;
   MessagePtr message = mailbox_.pop();
   if (!message) return Step::kIdle;  // abandon() has taken it
@@ -626,6 +641,56 @@ void PyCell::fail_with_current_exception(const char* while_doing) {
   std::string text = describe_exception(exception.get());
   if (*while_doing != 0) text = std::string(while_doing) + ": " + text;
   end(std::move(text), /*failure=*/true);
+}
+
+// ---- PyCell: failures of what it owns ----
+
+void PyCell::supervise(MeshFailure failure) {
+  if (!supervises_) return watch_failure(std::move(failure), shared_from_this());
+  {
+    std::lock_guard lock(failures_mutex_);
+    failures_.push_back(std::move(failure));
+    failures_waiting_.store(true, std::memory_order_seq_cst);
+  }
+  wake();
+  loop_wake_.ring();
+}
+
+bool PyCell::next_failure(MeshFailure* failure) {
+  std::lock_guard lock(failures_mutex_);
+  if (failures_.empty() || ending_) {
+    supervising_ = false;
+    failures_waiting_ = !failures_.empty() && !ending_;
+    return false;
+  }
+  *failure = std::move(failures_.front());
+  failures_.pop_front();
+  failures_waiting_ = !failures_.empty();
+  return true;
+}
+
+// One hook at a time, one failure after the other.
+Ref PyCell::begin_supervising() {
+  if (!is_to_supervise() || ending_) return Ref();
+  Ref self = Ref::steal(new_cell_object(shared_from_this()));
+  Ref coroutine = Ref::steal(PyObject_CallOneArg(state().supervise_all.get(), self.get()));
+  if (!coroutine) {
+    fail_with_current_exception("__supervise__");
+  } else {
+    supervising_ = true;
+  }
+  return coroutine;
+}
+
+void PyCell::supervise_one() {
+  MeshFailure failure;
+  if (!next_failure(&failure)) return;
+  enter_hook();
+  Ref self = Ref::steal(new_cell_object(shared_from_this()));
+  Ref told = Ref::steal(describe_failure(failure));
+  PyObject* args[] = {self.get(), told.get()};
+  Ref asked = Ref::steal(told ? call_python(state().supervise.get(), args, 2) : nullptr);
+  if (!asked) fail_with_current_exception("__supervise__");
 }
 
 // A one-way message of ours found nobody: the hook decides whether that ends us (contract clause 5). An async hook is a

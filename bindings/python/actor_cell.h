@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -42,6 +43,8 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
 
   // Any thread, no GIL.
   void deliver(MessagePtr message) override;
+  // Any thread, no GIL. Its __supervise__ hook is asked; without one, whoever is told of the failure decides.
+  void supervise(MeshFailure failure) override;
 
   // The actor's thread, GIL held: the whole life of the actor.
   void run();
@@ -68,7 +71,8 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
     bool explicit_port = false;
   };
   using Methods = std::shared_ptr<const std::vector<Method>>;  // shared: by all actors of a class, and its table
-  void set_up(PyObject* instance, PyObject* identity, PyObject* extent, Methods methods);
+  // `supervises`: its class has a hook for failures of what it owns.
+  void set_up(PyObject* instance, PyObject* identity, PyObject* extent, Methods methods, bool supervises);
   // Handles one message. kIdle: none waits; kDone: handled; kEnd: the actor ends; kCoroutine: `*coroutine` is to be
   // awaited, then finish() or finish_error() called with `*ticket`.
   enum class Step { kError, kIdle, kDone, kEnd, kCoroutine };
@@ -86,8 +90,16 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   bool poll_briefly();
   LoopWake& loop_wake() { return loop_wake_; }
   bool has_work() const {  // or is to end
-    return !mailbox_.empty() || ending_.load(std::memory_order_seq_cst);
+    return !mailbox_.empty() || ending_.load(std::memory_order_seq_cst) || (is_to_supervise() && step_supervises());
   }
+  // Failures wait for its hook, and nobody asks it.
+  bool is_to_supervise() const { return failures_waiting_.load(std::memory_order_seq_cst) && !supervising_ && !ending_; }
+  // step() sees to that; the event loop of an async actor is woken for it, and does so also while an endpoint awaits.
+  bool step_supervises() const { return swarm_ || !has_loop_; }
+  // The next of them, for who asks the hook. False: there is none, and nobody asks any more.
+  bool next_failure(MeshFailure* failure);
+  // A coroutine that asks the hook, if it is to be asked.
+  Ref begin_supervising();
 
   // Any thread. Has the actor ended, and if so, has it failed? `*why` is what its callers are told.
   enum class Ended { kNo, kStopped, kFailed };
@@ -100,7 +112,8 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   const std::string& end_reason() const { return end_reason_; }
   bool end_is_failure() const { return end_is_failure_; }
   // Ends the actor after the current message, as if by stop (failure false) or by an error. Any thread, GIL held.
-  void end(std::string reason, bool failure);
+  // `origin`: Failure::origin.
+  void end(std::string reason, bool failure, std::string origin = {});
 
   ActorIndex index() const { return index_; }
   // A port has been made that is to answer a call: until settle() the actor's end answers it. Any thread, GIL held.
@@ -127,6 +140,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   PyObject* invoke(const Method& method, const struct CallArguments& call, PyObject* port);
   Failure end_failure() const;
   void answer_owed();
+  void supervise_one();
   void handle_undeliverable(const Message& message, Ref* coroutine);
   void send_reply(const Ticket& ticket, FrameKind kind, class Encoded& encoded);
   std::string describe_exception(PyObject* exception) const;
@@ -171,7 +185,14 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   std::atomic<bool> ending_{false};
   bool end_is_failure_ = false;
   std::string end_reason_;
-  std::mutex epitaph_mutex_;  // guards the four below, and the two above while they are set
+  std::string end_origin_;
+  std::mutex failures_mutex_;  // guards the queue
+  std::deque<MeshFailure> failures_;  // of what it owns
+  std::atomic<bool> failures_waiting_{false};
+  std::atomic<bool> supervises_{false};
+  bool supervising_ = false;  // of its thread
+  std::atomic<bool> has_loop_{false};
+  std::mutex epitaph_mutex_;  // guards the four below, and the three above while they are set
   std::string name_;
   std::optional<Failure> epitaph_;
   bool over_ = false;

@@ -6,6 +6,7 @@
 #include "codec.h"
 #include "forks.h"
 #include "state.h"
+#include "supervision.h"
 #include "swarm.h"
 
 namespace monarch {
@@ -82,13 +83,13 @@ int methods_clear(PyObject* self) {
   return 0;
 }
 
-// set_up(instance, identity, extent, methods)
+// set_up(instance, identity, extent, methods, supervises)
 PyObject* cell_set_up(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 4 || Py_TYPE(args[3]) != methods_type) {
-    PyErr_SetString(PyExc_TypeError, "set_up(instance, identity, extent, methods)");
+  if (count != 5 || Py_TYPE(args[3]) != methods_type) {
+    PyErr_SetString(PyExc_TypeError, "set_up(instance, identity, extent, methods, supervises)");
     return nullptr;
   }
-  cell_of(self).set_up(args[0], args[1], args[2], unbox<PyCell::Methods>(args[3]));
+  cell_of(self).set_up(args[0], args[1], args[2], unbox<PyCell::Methods>(args[3]), args[4] == Py_True);
   Py_RETURN_NONE;
 }
 
@@ -151,11 +152,23 @@ PyObject* cell_fileno(PyObject* self, PyObject*) { return fileno_of(cell_of(self
 
 // end(reason, failure)
 PyObject* cell_end(PyObject* self, PyObject* args) {
-  const char* reason;
+  const char *reason, *origin = "";
   int failure;
-  if (refuse_dead() || !PyArg_ParseTuple(args, "sp", &reason, &failure)) return nullptr;
-  cell_of(self).end(reason, failure != 0);
+  if (refuse_dead() || !PyArg_ParseTuple(args, "sp|s", &reason, &failure, &origin)) return nullptr;
+  cell_of(self).end(reason, failure != 0, origin);
   Py_RETURN_NONE;
+}
+
+// begin_supervising() -> coroutine or None
+PyObject* cell_begin_supervising(PyObject* self, PyObject*) {
+  Ref coroutine = cell_of(self).begin_supervising();
+  return coroutine ? coroutine.release() : Py_NewRef(Py_None);
+}
+
+// next_failure() -> what a MeshFailure is made of, or None
+PyObject* cell_next_failure(PyObject* self, PyObject*) {
+  MeshFailure failure;
+  return cell_of(self).next_failure(&failure) ? describe_failure(failure) : Py_NewRef(Py_None);
 }
 
 // close()
@@ -297,6 +310,8 @@ bool add_actor_types(PyObject* module) {
       {"fileno", cell_fileno, METH_NOARGS, nullptr},
       {"end", cell_end, METH_VARARGS, nullptr},
       {"close", cell_close, METH_NOARGS, nullptr},
+      {"begin_supervising", cell_begin_supervising, METH_NOARGS, nullptr},
+      {"next_failure", cell_next_failure, METH_NOARGS, nullptr},
       {"enter_hook", cell_enter_hook, METH_NOARGS, nullptr},
       {"report_hook", cell_report_hook, METH_O, nullptr},
       {nullptr, nullptr, 0, nullptr},

@@ -33,6 +33,7 @@
 #include "monarch/host/start/guard.h"
 #include "port.h"
 #include "state.h"
+#include "supervision.h"
 #include "unseen.h"
 
 namespace nb = nanobind;
@@ -81,6 +82,9 @@ void configure(nb::object callbacks) {
   take("run_swarm", s.run_swarm);
   take("end_actor", s.end_actor);
   take("undeliverable", s.undeliverable);
+  take("supervise", s.supervise);
+  take("supervise_all", s.supervise_all);
+  take("watch_failures", s.watch_failures);
   take("pack_answer", s.pack_answer);
   take("format_failure", s.format_failure);
   take("end_child", s.end_child);
@@ -123,6 +127,7 @@ ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena
     if (said->first_time(dest, why)) log_line("a message could not be delivered: " + why.text());
     state().runtime->note_observed(dest.node);
   };
+  options.on_mesh_failure = [](MeshFailure failure) { watch_failure(std::move(failure), nullptr); };
   return options;
 }
 
@@ -380,7 +385,8 @@ void forget_hooks() {
   forget_one_way();
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
                     &s.supervision_error, &s.timed_out, &s.bind_arguments, &s.warn_running_loop, &s.construct,
-                    &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.pack_answer, &s.format_failure,
+                    &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.supervise, &s.supervise_all,
+                    &s.watch_failures, &s.pack_answer, &s.format_failure,
                     &s.end_child, &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent}) {
     *hook = Ref();
   }
@@ -417,7 +423,7 @@ void ignore_interrupts() {
 
 void bind_runtime(nb::module_& m) {
   if (!add_codec_types(m.ptr()) || !add_future_types(m.ptr()) || !add_mesh_types(m.ptr()) ||
-      !add_actor_types(m.ptr()) || !add_port_types(m.ptr())) {
+      !add_actor_types(m.ptr()) || !add_port_types(m.ptr()) || !add_supervision(m.ptr())) {
     throw nb::python_error();
   }
   m.def("configure", &configure);

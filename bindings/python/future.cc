@@ -22,6 +22,7 @@
 #include "monarch/base/forked.h"
 #include "monarch/mesh/gather.h"
 #include "state.h"
+#include "supervision.h"
 #include "swarm.h"
 
 namespace monarch {
@@ -63,9 +64,9 @@ void note_observed(const FutureState& future, const PendingCall& call, const Fai
   }
 }
 
-// What Python makes the attributes of an exception of: (kind, pid, host, exit code, signal, rank, mesh, coordinates);
-// None where a thing is not known. Rank and mesh are those of a process.
-Ref record_of(const Failure& failure) {
+}  // namespace
+
+Ref describe_record(const Failure& failure) {
   const auto number = [](bool known, int64_t value) { return known ? PyLong_FromLongLong(value) : Py_NewRef(Py_None); };
   const ExitStatus& status = failure.status;
   Ref coordinates = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(failure.coordinates.size())));
@@ -80,11 +81,14 @@ Ref record_of(const Failure& failure) {
                                   coordinates.get()));
 }
 
+namespace {
+
 // ---- What came, as Python objects ----
 // This runs Python code, and another thread may settle the future meanwhile: `call` is not future.call.
 
 // The exception object for an answer that is not a value.
-PyObject* exception_of(const FutureState& future, const PendingCall& call, uint32_t rank, const Message& reply) {
+PyObject* exception_of(const FutureState& future, const PendingCall& call, uint32_t rank, const Message& reply,
+                       bool at_the_end = false) {
   Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
   if (!number) return nullptr;
   const bool user_error = reply.header.kind == FrameKind::kReplyError;
@@ -96,8 +100,9 @@ PyObject* exception_of(const FutureState& future, const PendingCall& call, uint3
   }
   const Failure failure = failure_of(reply);
   note_observed(future, call, failure);
+  note_told(call, at_the_end);
   Ref text = Ref::steal(py_string(failure.text()));
-  Ref record = record_of(failure);
+  Ref record = describe_record(failure);
   if (!text || !record) return nullptr;
   PyObject* args[] = {future.endpoint.get(), number.get(), text.get(), record.get()};
   return PyObject_Vectorcall(state().supervision_error.get(), args, 4, nullptr);
@@ -629,7 +634,7 @@ PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_
   FutureState future(std::move(call), mode, arrival, Ref::borrow(endpoint));
   if (mode <= FutureMode::kArrival && endpoint != Py_None) future.label = label_of(endpoint);
   PyObject* object = box<FutureState>(type, std::move(future));
-  if (object != nullptr && future_of(object).label && !state().worker) future_of(object).link();
+  if (object != nullptr && future_of(object).label) future_of(object).link();
   return object;
 }
 
@@ -693,7 +698,7 @@ PyObject* unseen(PyObject*, PyObject*) {
     if (rank >= 0) {
       const auto from = static_cast<uint32_t>(rank);
       const FutureState future(unseen.call, FutureMode::kAll, 0, Ref::borrow(Py_None));
-      error = Ref::steal(exception_of(future, *unseen.call, from, unseen.gather->answer(from)));
+      error = Ref::steal(exception_of(future, *unseen.call, from, unseen.gather->answer(from), true));
       if (!error) {
         PyErr_Clear();
         error = Ref::borrow(Py_Ellipsis);

@@ -27,6 +27,10 @@ PyObject* new_port_future(std::shared_ptr<class PortReceiver> port, bool ranked)
 // A future that is there already: a value, or (`failed`) the exception that looking at it raises.
 PyObject* new_completed_future(PyObject* outcome, bool failed);
 
+// What Python makes the attributes of an exception of: (kind, pid, host, exit code, signal, rank, mesh, coordinates);
+// None where a thing is not known. Rank and mesh are those of a process. Null with an exception set: no memory.
+Ref describe_record(const struct Failure& failure);
+
 // Waits, with the GIL dropped, until `ready(context)` or the deadline. 1: ready, 0: time-out, -1: a signal handler
 // raised.
 int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call,

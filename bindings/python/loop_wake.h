@@ -18,6 +18,7 @@ class LoopWake {
 
   // The loop's thread: the descriptor, made at the first call. -1: there is none to be had; errno says why.
   int fd() {
+    std::lock_guard lock(closing_);
     if (!event_) event_ = sys::make_eventfd();
     return event_.get();
   }
@@ -39,6 +40,11 @@ class LoopWake {
   // Any thread: there is work.
   void wake() {
     if (!armed_.load(std::memory_order_seq_cst) || !take()) return;
+    std::lock_guard lock(closing_);
+    if (event_) eventfd_write(event_.get(), 1);
+  }
+  // Any thread: the loop is to look, also if it does not sleep for messages.
+  void ring() {
     std::lock_guard lock(closing_);
     if (event_) eventfd_write(event_.get(), 1);
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "actor_cell.h"
 #include "codec.h"
 #include "deadline.h"
 #include "future.h"
@@ -162,7 +163,7 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   FrameHeader header;
   header.method = kind | swarm << kSwarmShift;
   header.flags = encoded.flags();
-  header.sender = current_sender();
+  header.sender = actor_of_context();
   Outgoing outgoing{header, encoded.body(), encoded.parts()};
   if (!send_large(encoded, [&] { runtime->node().spawn(*view_of(self).members, outgoing); })) return nullptr;
   Py_RETURN_NONE;
@@ -395,6 +396,12 @@ class PythonSleep final : public RoomSleep {
   PyObject* const receiver_;
 };
 }  // namespace
+
+std::shared_ptr<const Members> members_of(PyObject* mesh_ref) {
+  if (PyObject_TypeCheck(mesh_ref, mesh_ref_type)) return view_of(mesh_ref).members;
+  PyErr_SetString(PyExc_TypeError, "expected a MeshRef");
+  return nullptr;
+}
 
 Label label_of(PyObject* endpoint) { return endpoint_of(endpoint).label; }
 

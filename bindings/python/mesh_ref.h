@@ -18,6 +18,9 @@ bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* re
 // SupervisionError is set.
 bool check_size(ProcessRuntime& runtime, const class Encoded& encoded);
 
+// Of a MeshRef; null with TypeError set for anything else.
+std::shared_ptr<const Members> members_of(PyObject* mesh_ref);
+
 // The name of an endpoint, mesh.method.
 Label label_of(PyObject* endpoint);
 

@@ -58,6 +58,9 @@ struct State {
   Ref run_swarm;          // (swarm) -> None: the same for the actors of a swarm
   Ref end_actor;          // (cell, exception or None) -> None: the __cleanup__ hook
   Ref undeliverable;      // (cell, text, (node, index)) -> None, or a coroutine: _handle_undeliverable_message
+  Ref supervise;          // (cell, failure as describe_failure() says) -> None: the __supervise__ hook of a sync actor
+  Ref supervise_all;      // (cell) -> a coroutine that asks the hook about what cell.next_failure() gives
+  Ref watch_failures;     // () -> None: what the thread runs that decides about the others
   Ref pack_answer;        // (exception) -> what its caller is sent
   Ref format_failure;     // (exception, identity) -> text
   Ref end_child;          // (exception or None): ends this process, a forked child that is done with its parent's work

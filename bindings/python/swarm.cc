@@ -127,13 +127,15 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
     }
     PyCell& current = **cell;
     if (current.gone_) continue;
-    if (current.busy_) {
+    const bool busy = current.busy_;
+    if (busy && !current.is_to_supervise()) {
       current.scheduled_.store(false, std::memory_order_seq_cst);  // resume() looks for messages
       continue;
     }
     current.enter();
     PyCell::Step outcome = PyCell::Step::kDone;
-    for (int i = 0; i < kTurnMax && outcome == PyCell::Step::kDone; ++i) outcome = current.step(coroutine, ticket);
+    const int turns = busy ? 1 : kTurnMax;  // of one that is, only its hook for failures
+    for (int i = 0; i < turns && outcome == PyCell::Step::kDone; ++i) outcome = current.step(coroutine, ticket);
     if (outcome == PyCell::Step::kDone && current.ending()) outcome = PyCell::Step::kEnd;
     if (outcome == PyCell::Step::kEnd) {
       current.gone_ = true;
@@ -145,7 +147,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
       continue;
     }
     current.scheduled_.store(false, std::memory_order_seq_cst);
-    current.busy_ = outcome == PyCell::Step::kCoroutine && !ticket->concurrent;
+    current.busy_ = busy || (outcome == PyCell::Step::kCoroutine && !ticket->concurrent);
     if (!current.busy_) go_on(*cell);
     if (outcome == PyCell::Step::kCoroutine) return outcome;
     if (monotonic_ns() > until_ns) return PyCell::Step::kDone;

@@ -9,6 +9,7 @@
 #include "monarch/actor/calls.h"
 #include "monarch/base/forked.h"
 #include "state.h"
+#include "supervision.h"
 
 namespace monarch {
 
@@ -113,6 +114,8 @@ FutureState::~FutureState() {
   if (!is_linked()) return;
   unlink();
   if (!call || !label || in_forked_child() || state().finalizing) return;
+  note_unlooked();
+  if (state().worker) return;  // what is lost is said at the end of a script
   try {
     note_dropped(*this);
   } catch (const std::bad_alloc&) {
@@ -133,6 +136,14 @@ std::vector<UnseenCall> unseen_calls() {
     found.push_back({future.call, future.gather(), future.label});
   }
   return found;
+}
+
+bool any_unseen_call(const std::function<bool(const PendingCall&)>& wanted) {
+  for (Unseen* unseen = first; unseen != nullptr; unseen = unseen->next_) {
+    const auto& future = static_cast<const FutureState&>(*unseen);
+    if (future.call && wanted(*future.call)) return true;
+  }
+  return false;
 }
 
 void forget_dropped() {

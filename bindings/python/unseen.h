@@ -2,6 +2,7 @@
 // holds Python objects: it may be left when the interpreter has ended.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,7 @@ class Unseen {
 
  private:
   friend std::vector<struct UnseenCall> unseen_calls();
+  friend bool any_unseen_call(const std::function<bool(const PendingCall&)>& wanted);
   Unseen* previous_ = nullptr;
   Unseen* next_ = nullptr;
   bool linked_ = false;
@@ -46,6 +48,9 @@ struct UnseenCall {
 // All of them: those that are still there and that nobody waits for, and of those that have gone what may have to be told;
 // of these only the last some thousands.
 std::vector<UnseenCall> unseen_calls();
+
+// Whether `wanted` is true of the call of a future that is there, which somebody may look at yet, or waits for.
+bool any_unseen_call(const std::function<bool(const PendingCall&)>& wanted);
 
 // Forgets them: the runtime has ended.
 void forget_dropped();

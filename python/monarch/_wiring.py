@@ -15,6 +15,7 @@ from monarch._errors.exceptions import DeadlineExceeded
 from monarch._meshes import instance
 from monarch._ports.port import Port
 from monarch._processes import launch
+from monarch._running import unhandled
 from monarch._runtime import context, deadline, forks, runtime
 from monarch._values.geometry import Extent, Point
 from monarch._values.value_mesh import Lazy
@@ -39,6 +40,9 @@ class Callbacks(NamedTuple):
     run_swarm: Any
     end_actor: Any
     undeliverable: Any
+    supervise: Any
+    supervise_all: Any
+    watch_failures: Any
     pack_answer: Any
     format_failure: Any
     end_child: Any
@@ -69,6 +73,7 @@ def _late(module: str, name: str) -> Callable[..., Any]:
 def _started(processes: bool) -> None:
     if processes:
         launch.start_fork_server()
+    unhandled.begin()
     from monarch._meshes import controllers
 
     controllers.offer()
@@ -77,6 +82,14 @@ def _started(processes: bool) -> None:
     from monarch._runtime import log_prefix  # logging
 
     log_prefix.watch()
+
+
+def _losses(grace: float | None) -> list[str]:
+    from monarch._calls import outcomes
+
+    lines = outcomes.losses(grace)
+    unhandled.script_ends()
+    return lines
 
 
 context.provide_client(instance.client)
@@ -99,6 +112,9 @@ runtime.wire(
             run_swarm=_late("_running.event_loop", "run_swarm"),
             end_actor=_late("_running.ends", "end_actor"),
             undeliverable=_late("_running.ends", "undeliverable"),
+            supervise=_late("_running.supervision", "supervise"),
+            supervise_all=_late("_running.supervision", "supervise_all"),
+            watch_failures=unhandled.watch_failures,
             pack_answer=_late("_calls.packing", "pack_answer"),
             format_failure=_late("_running.ends", "format_failure"),
             end_child=forks.end,
@@ -110,6 +126,6 @@ runtime.wire(
         ),
         started=_started,
         ended=context.forget_client,
-        losses=_late("_calls.outcomes", "losses"),
+        losses=_losses,
     )
 )

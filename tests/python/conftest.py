@@ -3,6 +3,7 @@
 import pytest
 import script_run
 
+import monarch.actor
 from monarch.actor import this_host
 
 pytest_plugins = ["parity_plugin"]
@@ -13,6 +14,12 @@ def procs():
     mesh = this_host().spawn_procs(per_host={"gpus": 2})
     yield mesh
     mesh.stop().get(timeout=20)
+
+
+@pytest.fixture(autouse=True)
+def failures_stop_no_test(monkeypatch):
+    """Of what tests have spawned in their own process; scripts of their own end as users' do."""
+    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
 
 
 @pytest.fixture(autouse=True)

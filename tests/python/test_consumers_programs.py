@@ -47,8 +47,8 @@ PRESENT = {
 }  # fmt: skip
 LATER = {
     "monarch.actor": [
-        "attach", "attach_to_workers", "debug_controller", "get_meter", "MeshFailure",
-        "run_worker_loop_forever", "span", "traced", "unhandled_fault_hook",
+        "attach", "attach_to_workers", "debug_controller", "get_meter",
+        "run_worker_loop_forever", "span", "traced",
     ],
     "monarch.job": [
         "JobState", "JobTrait", "LocalJob", "MeshAdminConfig", "PortForwarder", "ProcessJob", "SlurmJob",

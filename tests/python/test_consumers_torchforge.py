@@ -198,7 +198,6 @@ def test_the_private_paths_that_services_import():
     assert (private_mesh, private_rank, private_property) == (ActorMesh, current_rank, EndpointProperty)
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="unhandled_fault_hook comes with supervision")
 def test_a_program_replaces_the_fault_hook(procs, monkeypatch):
     faults: list[Any] = []
     seen = asyncio.Event()

@@ -50,8 +50,7 @@ def test_a_cpp_constructor_that_throws_fails_its_rank(procs, counters):
         mesh.add.call_one(1).get(timeout=LIMIT)
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["after a second", "at the end of its process"])
-def test_a_cpp_actor_that_fails_unseen_is_reported(stopped):
+def test_a_cpp_actor_that_fails_unseen_ends_the_program():
     run = Run(f"""
 from monarch import cpp
 procs = this_host().spawn_procs(per_host={{"gpus": 1}})
@@ -59,25 +58,19 @@ counters = cpp.load({str(LIBRARY)!r})
 seen, unseen = procs.spawn("seen", counters.Counter, 0), procs.spawn("unseen", counters.Counter, 0)
 for mesh in seen, unseen:
     mesh.add.call_one(1).get()
-    mesh.mean.broadcast([])
+seen.mean.broadcast([])
 try:
     seen.add.call_one(1).get()
     raise AssertionError("it lives")
 except SupervisionError as error:
     assert "the mean of nothing" in str(error)
     assert error.rank is None and error.mesh is None, "these are of a process that has died"
-if {stopped}:
-    procs.spawn("last", counters.Counter, 0).add.call_one(1).get()
-    procs.stop().get()
-else:
-    sys.stdin.readline()
-""")
-    if not stopped:
-        assert "'unseen'" in run.err_line(limit=5)
-        run.tell("\n")
-    run.done()
-    assert run.err.count("failed in mean(), which nobody waits for") == 1
-    assert "'seen'" not in run.err
+unseen.mean.broadcast([])
+sys.stdin.readline()
+""").done()
+    assert run.status == 1
+    assert "The actor <root>.<Counter unseen{'gpus': 0/1}> and all its descendants have failed:" in run.err
+    assert run.err.count("failed in mean(), which nobody waits for") == 2 and "'seen'" not in run.err
 
 
 def test_a_stopped_cpp_actor_says_so(procs, counters):

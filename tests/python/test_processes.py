@@ -120,27 +120,29 @@ for _ in range(100):
 
 
 @ways
-def test_a_death_that_nobody_sees_is_one_line(way):
+def test_a_death_that_nobody_sees_ends_the_program_with_one_report(way):
     run = Run(MORTALS + """
 os.kill(pids[1], signal.SIGKILL)
 sys.stdin.readline()
-""", way=way)  # fmt: skip
-    assert run.err_line(limit=5)
-    run.tell("\n")
-    run.done()
-    assert run.status == 0
-    assert re.fullmatch(r"[^\n]*sig=9\) \(rank {'gpus': 1/3} of 'trainers', pid \d+\)\n", run.err), run.err
+""", way=way).done()  # fmt: skip
+    assert run.status == 1
+    cause = (
+        r"the process this actor was running on failed: Killed\(sig=9\) \(rank {'gpus': 1/3} of 'trainers', pid \d+\)\n"
+    )
+    who = r"The actor <root>.<__main__.Mortal [^\n]*{'gpus': 1/3}> and all its descendants have failed:\n"
+    assert re.fullmatch(rf"monarch: {cause}Unhandled monarch error[^\n]*:\n{who}  {cause}", run.err), run.err
 
 
-def test_a_death_just_before_the_end_is_one_line_too():
+def test_a_death_just_before_the_end_is_reported_too():
     run = Run(MORTALS + """
 pidfd = os.pidfd_open(pids[1])
 mortals.die.broadcast("os._exit")
 import select
 select.select([pidfd], [], [])
 """).done()  # fmt: skip
-    assert run.status == 0
-    assert re.fullmatch(r"[^\n]*non-zero code 3[^\n]*\n", run.err), run.err
+    assert run.status == 1
+    assert run.err.count("exited with non-zero code 3") == 2, run.err
+    assert run.err.splitlines()[1].startswith("Unhandled monarch error on the root actor, hostname=")
 
 
 FAILING = program("processes/failing.py")
@@ -159,10 +161,11 @@ assert len(procs.spawn("fine", Failing).work.call().get()) == 2
 
 
 @pytest.mark.feature(70, "each rank for itself")
-def test_a_constructor_that_fails_unseen_is_a_report_for_each_rank():
-    run = Run(FAILING + "failing = procs.spawn('failing', Failing, 'raise')\nprocs.stop().get()").done()
-    assert run.status == 0
-    assert run.err.count("failed: ValueError: at birth") == 2
+def test_a_constructor_that_fails_unseen_ends_the_program_with_each_rank_in_the_report():
+    run = Run(FAILING + "failing = procs.spawn('failing', Failing, 'raise')\nsys.stdin.readline()").done()
+    assert run.status == 1
+    ranks = {int(rank) for rank in re.findall(r"rank (?:\{'gpus': )?(\d)", run.err)}
+    assert "failed: ValueError: at birth" in run.err and ranks == {0, 1}
 
 
 class Picky(Actor):
@@ -242,17 +245,16 @@ fails(lambda: failing.work.call().get(), "KeyError: 'in passing'")
 
 
 @pytest.mark.feature(63, "a report where nobody looks")
-def test_a_broadcast_that_raises_unseen_is_reported():
+def test_a_broadcast_that_raises_unseen_ends_the_program():
     run = Run(FAILING + """
 one = this_host().spawn_procs().spawn("failing", Failing)
 one.work.call_one().get()
 one.fail.broadcast()
 sys.stdin.readline()
-""")  # fmt: skip
-    assert "KeyError" in run.err_line(limit=5)
-    run.tell("\n")
-    run.done()
-    assert run.err.count("failed: KeyError") == 1
+""").done()  # fmt: skip
+    assert run.status == 1
+    assert run.err.startswith("monarch: 'failing' (__main__.Failing, pid ")
+    assert run.err.count("failed: KeyError") == 2, "the first line, and in the report"
 
 
 @pytest.mark.feature(48, "a failure shows in initialized")

@@ -26,6 +26,10 @@ class Actor(MeshTrait, metaclass=ABCMeta):
     - ``__cleanup__(self, exc)``, ``def`` or ``async def``, when it ends: ``exc`` is None after a stop, else the cause.
       The actors and processes that it has spawned have ended by then.
       It has 3 s when its process is stopped, 0.3 s when the script ends, and is not called after a crash.
+    - ``__supervise__(self, failure: MeshFailure) -> bool``, ``def`` or ``async def``: a rank of what this actor has
+      spawned has failed. A true answer says that it is dealt with; without one this actor fails too, and its owner is
+      asked. Asked once for each failed rank, one after the other: between messages, in async actors also while an
+      endpoint awaits. Actors without this hook fail with what they own, unless a call of theirs raises it, or will.
     - ``_handle_undeliverable_message(self, message) -> bool`` for one-way messages of this actor that found nobody;
       unless it returns true, this actor fails.
 
@@ -48,7 +52,7 @@ class Actor(MeshTrait, metaclass=ABCMeta):
         _shape = Undefined("an actor is not a mesh: the mesh methods belong to what spawn() returns")
 
     def __supervise__(self, failure: Any) -> Any:
-        """Asked about failures of what this actor owns: a true value says that it is dealt with. Not asked yet."""
+        """Asked about failures of what this actor owns: a true value says that it is dealt with."""
 
     def __cleanup__(self, exc: Exception | None) -> Any:
         """The last that runs of this actor."""

@@ -54,6 +54,7 @@ class ClassTable:
         # Code by value comes again with each message, and may have changed: a cell of a notebook that was run again.
         comes_again = code_arrives and cls.__module__ in BY_VALUE
         self._found = {name: found[name] for name in self.names} if comes_again else None
+        self.supervises = getattr(cls, "__supervise__", None) is not Actor.__supervise__
         self.class_name = f"{cls.__module__}.{cls.__qualname__}"
         self.ranges = [arity(function, 2 if kind & EXPLICIT_PORT else 1) for function, kind in self.functions]
 

@@ -2,6 +2,7 @@
 
 Exception
  |- ActorError                   user code of an endpoint raised
+ |- UnhandledFaultHookException  never raised: there for programs that name it
  `- RuntimeError
      |- SupervisionError         the target died or was stopped
      `- WouldBlockRuntime        a wait that could never end
@@ -87,6 +88,10 @@ class SupervisionError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.endpoint), self.__dict__
+
+
+class UnhandledFaultHookException(Exception):
+    """Never raised: a hook that raises ends the program. There for programs that name it."""
 
 
 class WouldBlockRuntime(RuntimeError):

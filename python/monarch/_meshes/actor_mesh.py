@@ -82,6 +82,13 @@ class ActorMesh(Handle, Mesh, Generic[A]):
                 self._native_ref = _core.MeshRef(ids, None, False)
         return self._native_ref
 
+    def _supervise(self) -> None:
+        """The actor that runs is told of failures. Before the spawn is sent."""
+        view = self._view
+        labels, sizes = tuple(view.labels), tuple(view.ndslice.sizes)
+        class_name = getattr(table_of(self._class), "class_name", self._class.__name__)
+        self._supervised = _core.own(self._name, class_name, self._creator, labels, sizes, self._ref())
+
     def _gather(self, entries: list[Any]) -> Any:
         """What a call gives, from the answers of all ranks in order."""
         shape = whole(list(self._view.labels), list(self._view.ndslice.sizes))

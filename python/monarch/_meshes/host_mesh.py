@@ -283,7 +283,9 @@ def _spawn_procs(
 ) -> ProcMesh:
     procs = start_mesh(host, per_host, bootstrap, name or "procs", proc_bind, bootstrap_command)
     active.note_spawned(procs)
-    context().actor_instance._own(procs)
+    instance = context().actor_instance
+    procs._supervise(str(instance))
+    instance._own(procs)
     if local := context().actor_instance._local:
         with inhabitants.admission(local) as here:
             here.procs.append(procs)

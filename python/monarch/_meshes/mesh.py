@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from monarch import _core
 from monarch._notices import deprecated, not_yet
 from monarch._values.geometry import Shape, Slice
 from monarch._values.mesh_trait import MeshTrait
@@ -27,6 +28,7 @@ class Mesh(MeshTrait):
     _view: Shape
     _name: str
     _owner: Any = None  # owned.Owned of the actor that has spawned it
+    _supervised: int = 0  # the number under which failures of it are told to its owner; 0: they are not
     _NOT_YET: frozenset[str] = frozenset()  # names of later versions: they say so
 
     def __getattr__(self, name: str) -> Any:
@@ -41,9 +43,16 @@ class Mesh(MeshTrait):
 
     def _ends(self, end: Future[None]) -> Future[None]:
         """It has been asked to end, and ``end`` says when it has."""
+        self._end_supervision()
         if self._owner is not None:
             self._owner.ends(self, end)
         return end
+
+    def _end_supervision(self) -> None:
+        """What becomes of it is no failure any more."""
+        if self._supervised:
+            _core.disown(self._supervised)
+            self._supervised = 0
 
     def _members(self) -> Sequence[Any]:
         """What the base ranks stand for."""

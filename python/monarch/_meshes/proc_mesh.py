@@ -126,7 +126,12 @@ class ProcMesh(Handle, Mesh):
             firsts, swarm = _core.MeshRef(ids[:: self._per_proc_count], None, False), self._per_proc_count
         else:
             firsts, swarm = mesh._ref(), 0
-        firsts.spawn(1, swarm, (Class, args, kwargs, info), named)
+        mesh._supervise()
+        try:
+            firsts.spawn(1, swarm, (Class, args, kwargs, info), named)
+        except BaseException:
+            mesh._end_supervision()
+            raise
         return mesh
 
     def options(self, *, per_proc: dict[str, int] | None = None) -> ProcMesh:
@@ -180,6 +185,7 @@ class ProcMesh(Handle, Mesh):
         mesh = ActorMesh(ids, whole(labels, sizes), Class, name, str(context().actor_instance), owned=True)
         mesh._job = self._job
         value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
+        mesh._supervise()
         mesh._ref().spawn(0, 0, value, None)
         return mesh
 
@@ -204,6 +210,12 @@ class ProcMesh(Handle, Mesh):
         if not self._stopped:
             self._stopped.append(reason)
         return self._ends(self._stop_nodes(reason, runtime.limit("process_exit_timeout")))
+
+    def _supervise(self, creator: str) -> None:
+        """The actor that runs is told of failures."""
+        view = self._view
+        labels, sizes = tuple(view.labels), tuple(view.ndslice.sizes)
+        self._supervised = _core.own(self._name, "", creator, labels, sizes, self._nodes)
 
     def _stop_nodes(self, reason: str, limit: float) -> Future[None]:
         if self._host is not None:

@@ -98,9 +98,9 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     threads.name_thread(threads.DRIVER)
     if _setup_error is not None:
         failing = [(_raise_setup_error, SYNC)] * max(1, len(table.functions))
-        cell.set_up(object(), identity, extent, _core.Methods(failing))
+        cell.set_up(object(), identity, extent, _core.Methods(failing), False)
         return False
     instance = cls.__new__(cls)
-    cell.set_up(instance, identity, extent, table.methods)
+    cell.set_up(instance, identity, extent, table.methods, table.supervises)
     instance.__init__(*args, **kwargs)
     return table.is_async

@@ -88,10 +88,16 @@ async def _main(cell: Any) -> None:
 
     def wake() -> None:
         cell.disarm()
+        asking = cell.begin_supervising()
+        if asking is not None:
+            task = loop.create_task(asking)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
         if waiter[0] is not None and not waiter[0].done():
             waiter[0].set_result(None)
 
     loop.add_reader(cell.fileno(), wake)
+    wake()  # something may have failed by now
     step, count = cell.step, 0
     try:
         while True:

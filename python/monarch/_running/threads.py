@@ -9,6 +9,7 @@ from typing import Any
 DRIVER = "monarch-actor-driver"  # of an actor whose endpoints are all ``def``
 EVENT_LOOP = "monarch-actor-event-loop"
 SWARM = "monarch-swarm"
+FAILURES = "monarch-failures"  # what decides about failures of what the script owns
 
 
 def name_thread(name: str) -> None:

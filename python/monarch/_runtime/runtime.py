@@ -20,6 +20,7 @@ _lock = RLock()  # what begins with the runtime asks for it
 _started = False
 _ready = False  # and all that begins with it has begun
 _ended = False  # the client was shut down before its script's end
+stopped_by_failure = False  # the program ends because of one that nobody has dealt with
 _root: int = 0  # the node of the script; 0: this is it
 
 # How long a script's end waits for its processes before it kills them, in seconds.
@@ -172,7 +173,7 @@ def _shutdown() -> None:
 
 def _tell_losses() -> None:
     """Gives what was sent a short grace, unless the script has failed, and says what is lost. Ctrl-C ends the grace."""
-    if _ended or _core.in_forked_child() or not _core.has_runtime():
+    if _ended or stopped_by_failure or _core.in_forked_child() or not _core.has_runtime():
         return
     failed = getattr(sys, "last_type", None) is not None
     flush_ports(EXIT_GRACE)

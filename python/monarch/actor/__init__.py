@@ -9,11 +9,13 @@ from monarch._actors.declarations import concurrent_endpoint, endpoint
 from monarch._calls.endpoint import Endpoint, as_endpoint, send
 from monarch._calls.future import Future
 from monarch._errors.exceptions import ActorError, DeadlineExceeded, SupervisionError
+from monarch._errors.mesh_failure import MeshFailure
 from monarch._meshes.actor_mesh import ActorMesh
 from monarch._meshes.host_mesh import HostMesh, this_host
 from monarch._meshes.proc_mesh import ProcMesh, this_proc
 from monarch._ports.port import Channel, Port, PortReceiver
 from monarch._public import load, publish
+from monarch._running.unhandled import unhandled_fault_hook
 from monarch._runtime.context import (
     Context,
     context,
@@ -51,6 +53,7 @@ __all__ = [
     "Extent",
     "Future",
     "HostMesh",
+    "MeshFailure",
     "Point",
     "Port",
     "PortReceiver",
@@ -79,6 +82,7 @@ __all__ = [
     "shutdown_context",
     "this_host",
     "this_proc",
+    "unhandled_fault_hook",
 ]
 
 # What most programs do not use, or what imports asyncio: loaded when it is asked for.
@@ -98,9 +102,8 @@ _LAZY = {
 }
 
 _NOT_YET = {
-    "attach", "attach_to_workers", "debug_controller", "get_meter", "MeshFailure",
+    "attach", "attach_to_workers", "debug_controller", "get_meter",
     "run_worker_loop_forever", "run_worker_loop_until_shutdown", "span", "start_worker_loop_forever", "traced",
-    "unhandled_fault_hook",
 }  # fmt: skip
 
 

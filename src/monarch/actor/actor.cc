@@ -45,5 +45,6 @@ void Actor::stop(std::string reason) {
 }
 
 bool Actor::on_undeliverable(std::string_view) { return false; }
+bool Actor::supervise(const MeshFailure&, bool told) { return told; }
 
 }  // namespace monarch

@@ -22,6 +22,7 @@
 namespace monarch {
 
 class Node;
+struct MeshFailure;
 
 namespace internal {
 
@@ -71,6 +72,10 @@ class Actor {
   // A one-way message of this actor found its receiver dead or stopped. True: that is all right. False: this actor
   // fails.
   virtual bool on_undeliverable(std::string_view why);
+
+  // A rank of a mesh that this actor has spawned has failed. True: that is dealt with. False: this actor fails with it.
+  // `told`: a call of this process waits for it, and throws. (actor/supervisor.h)
+  virtual bool supervise(const MeshFailure& failure, bool told);
 
  private:
   friend class NativeCell;

@@ -113,6 +113,23 @@ void Calls::fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr re
   free_slots_.push_back(index);
 }
 
+bool Calls::is_owed(const std::function<bool(const ActorId&)>& owing) {
+  std::vector<std::shared_ptr<PendingCall>> calls;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Slot& slot : slots_) {
+      if (slot.call) calls.push_back(slot.call);
+    }
+  }
+  for (const auto& call : calls) {
+    const auto& ids = call->members().ids;
+    for (uint32_t rank = 0; rank < ids.size(); ++rank) {
+      if (owing(ids[rank]) && call->reply(rank) == nullptr) return true;
+    }
+  }
+  return false;
+}
+
 void Calls::fail_owed(const std::function<bool(NodeId)>& owed_by, const Failure& why) {
   struct Owed {
     uint64_t token;

@@ -28,6 +28,8 @@ class Calls {
   uint64_t open(std::shared_ptr<PendingCall> call, int64_t deadline_ns);
   // Fills the slot of `rank`; an answer to a call that has ended, by its deadline too, is dropped.
   void answer(uint64_t token, uint32_t rank, MessagePtr reply);
+  // Whether an answer is waited for of an actor that `owing` is true of.
+  bool is_owed(const std::function<bool(const ActorId&)>& owing);
   // Fills every slot that is owed by one of these nodes with that failure.
   void fail_owed(const std::function<bool(NodeId)>& owed_by, const Failure& why);
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include "monarch/actor/supervisor.h"
 #include "monarch/base/ids.h"
 #include "monarch/net/message.h"
 
@@ -18,6 +19,8 @@ class Cell {
   // Any thread: requests, one-way messages, kStopActor and kUndeliverable, in order per sender. Must not block and must
   // not take the GIL. A cell that has ended answers through Node::refuse().
   virtual void deliver(MessagePtr message) = 0;
+  // Any thread: something that this actor owns has failed. Must not block and must not take the GIL.
+  virtual void supervise(MeshFailure) {}
   // Any thread: the node has ended (Node::close_links). Who waits in here for messages is told, now and later.
   virtual void on_node_closed(std::string_view) {}
 };

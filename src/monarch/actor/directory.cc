@@ -41,6 +41,15 @@ std::optional<ActorId> Directory::owner_of(ActorIndex index) const {
   return found != cells_.end() ? found->second.owner : std::nullopt;
 }
 
+std::vector<std::pair<ActorIndex, std::shared_ptr<Cell>>> Directory::owned_by(NodeId node) const {
+  std::vector<std::pair<ActorIndex, std::shared_ptr<Cell>>> found;
+  std::lock_guard lock(mutex_);
+  for (const auto& [index, entry] : cells_) {
+    if (entry.cell && entry.owner && entry.owner->node == node) found.emplace_back(index, entry.cell);
+  }
+  return found;
+}
+
 bool Directory::is_known(ActorIndex index) const {
   std::lock_guard lock(mutex_);
   return cells_.contains(index) || epitaphs_.contains(index);

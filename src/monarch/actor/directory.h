@@ -41,6 +41,8 @@ class Directory {
   void add(ActorIndex index, std::shared_ptr<Cell> cell);
   std::shared_ptr<Cell> find(ActorIndex index) const;  // null: there is none (any more)
   std::optional<ActorId> owner_of(ActorIndex index) const;  // none: it is not expected and not here
+  // The actors here that actors of `node` have spawned.
+  std::vector<std::pair<ActorIndex, std::shared_ptr<Cell>>> owned_by(NodeId node) const;
   // Whether an actor of that index is here or expected, or was.
   bool is_known(ActorIndex index) const;
   std::optional<Failure> epitaph(ActorIndex index) const;

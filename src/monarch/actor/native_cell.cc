@@ -51,7 +51,7 @@ std::shared_ptr<Cell> NativeFactory::make(Node& node, ActorIndex index, MessageP
     const std::string what = "start a thread for C++ actors in process " + std::to_string(getpid());
     const Failure why = node.end_of_actor(index, spawn->header.rank, Failure::Kind::kActor,
                                           sys::shortage_error(what.c_str()).message);
-    node.actor_failed(why);
+    node.actor_ended(why);
     node.remove_cell(index, why);
     return std::make_shared<EndedCell>(node, why);  // for what came early
   }
@@ -164,6 +164,9 @@ bool NativeCell::handle(MessagePtr message) {
     case FrameKind::kUndeliverable:
       undeliverable(*message);
       break;
+    case FrameKind::kActorEnded:
+      ask_about_failure();
+      break;
     default:
       if (!invoke(std::move(message))) return false;
   }
@@ -171,10 +174,11 @@ bool NativeCell::handle(MessagePtr message) {
   return true;
 }
 
-void NativeCell::end(Failure::Kind kind, std::string why) {
+void NativeCell::end(Failure::Kind kind, std::string why, std::string origin) {
   actor_.reset();
   epitaph_ = node_.end_of_actor(index_, self_.rank, kind, std::move(why));
-  if (kind == Failure::Kind::kActor) node_.actor_failed(*epitaph_);
+  epitaph_->origin = std::move(origin);
+  if (kind == Failure::Kind::kActor || self_.stop_wanted) node_.actor_ended(*epitaph_);
   node_.remove_cell(index_, *epitaph_);
 }
 
@@ -294,6 +298,37 @@ void NativeCell::undeliverable(const Message& message) {
   } catch (...) {
     fail(self_.describe() + " failed in on_undeliverable(): " + internal::current_exception_text().to_string());
   }
+}
+
+// ---- Failures of what it owns ----
+
+void NativeCell::supervise(MeshFailure failure) {
+  const bool told = node_.is_awaited(*failure.why);
+  {
+    std::lock_guard lock(failures_mutex_);
+    failures_.push_back({std::move(failure), told});
+  }
+  FrameHeader wake;
+  wake.kind = FrameKind::kActorEnded;
+  MessagePtr message = Message::make(wake, "");
+  message->from = node_.id();
+  deliver(std::move(message));
+}
+
+void NativeCell::ask_about_failure() {
+  std::unique_lock lock(failures_mutex_);
+  const Failed asked = std::move(failures_.front());
+  failures_.pop_front();
+  lock.unlock();
+  if (!actor_ || node_.is_ending()) return;
+  std::string why;
+  try {
+    if (!actor_->supervise(asked.failure, asked.told)) why = asked.failure.report();
+  } catch (...) {
+    why = self_.describe() + " failed in supervise(): " + internal::current_exception_text().to_string() +
+          "\nThis error occurred while handling another failure:\n" + asked.failure.report();
+  }
+  if (!why.empty()) end(Failure::Kind::kActor, std::move(why), asked.failure.origin());
 }
 
 // ---- Endpoints ----

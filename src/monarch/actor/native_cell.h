@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -25,6 +27,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   ~NativeCell() override;
 
   void deliver(MessagePtr message) override;
+  void supervise(MeshFailure failure) override;
   void run_turn() override;
 
   // internal::Turn
@@ -57,6 +60,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   void construct(const Message& message);
   void stop_actor(const Message& request);
   void undeliverable(const Message& message);
+  void ask_about_failure();
 
   // These return false if the actor has suspended: then the turn is no longer ours.
   bool handle(MessagePtr message);
@@ -72,7 +76,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   void reject(const Message& request, const std::string& why);
 
   // The actor is over: destroys it, and every message from now on is refused with `why`.
-  void end(Failure::Kind kind, std::string why);
+  void end(Failure::Kind kind, std::string why, std::string origin = {});
   void fail(std::string why) { end(Failure::Kind::kActor, std::move(why)); }
   void stopped(const std::string& reason) { end(Failure::Kind::kActorStopped, "stopped: " + reason); }
   void awaited();
@@ -84,6 +88,13 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
 
   std::atomic<Message*> inbox_;
   std::atomic<bool> running_turn_{false};
+
+  struct Failed {
+    MeshFailure failure;
+    bool told;
+  };
+  std::mutex failures_mutex_;  // a leaf; guards the queue
+  std::deque<Failed> failures_;  // of what it owns; for each a kActorEnded from here is in the inbox
 
   // Of whoever has the turn.
   MessageQueue queue_;

@@ -52,6 +52,7 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
       routes_(std::make_unique<Routes>(hooks_.dial)),
       flow_(std::make_unique<Flow>()),
       calls_(std::make_unique<Calls>(driver, timers)),
+      supervisor_(std::make_unique<Supervisor>()),
       unobserved_(std::make_unique<UnobservedFailures>(timers, [](const std::string& line) { log_line(line); })) {}
 
 Node::~Node() { close_links(); }
@@ -77,12 +78,14 @@ void Node::node_down(NodeId node, FailurePtr reason) {
   const auto unsent = routes_->mark_down(node, reason);
   if (!unsent) return;
   flow_->forget_node(node);
+  supervise(supervisor_->node_down(node, reason));
   // Dead first, then the slots: a call that opens its slot later sees the death when it sends (cast()). So does a message
   // that comes too early for an actor of the dead (keep_early()).
   calls_->fail_owed([node](NodeId owing) { return owing == node; }, *reason);
   directory_->refuse_early_of(node, creator_ended(reason->text()));
   for (const Routes::Unsent& message : *unsent) undeliverable(message.sender, id_, message.dest, *reason);
   tell_those_behind(node, *reason);
+  stop_owned_by(node, *reason);
 }
 
 // Those who talk with the dead through this node, and those whom this node reaches through it.
@@ -363,10 +366,76 @@ Failure Node::end_of_actor(ActorIndex index, int64_t rank, Failure::Kind kind, s
   return end;
 }
 
-void Node::actor_failed(const Failure& why) {
-  unobserved_->add(why.actor, why.headline());
-  if (hooks_.on_actor_failed) hooks_.on_actor_failed(owner_of(why.actor).value_or(ActorId{}), why);
+// ---- Supervision ----
+
+void Node::observed(const Members& members) const {
+  for (const ActorId& id : members.ids) unobserved_->observed(id.index);
+  if (hooks_.on_observed) hooks_.on_observed(members);
 }
+
+// Written down first, then this look: a death that comes later finds it.
+Supervisor::MeshId Node::own(OwnedMesh mesh) {
+  const std::shared_ptr<const Members> members = mesh.members;
+  const Supervisor::MeshId id = supervisor_->add(std::move(mesh));
+  if (!routes_->any_down()) return id;
+  for (const ActorId& member : members->ids) {
+    if (const FailurePtr why = why_down(member.node)) supervise(supervisor_->node_down(member.node, why));
+  }
+  return id;
+}
+
+bool Node::is_awaited(const Failure& why) const {
+  return calls_->is_owed([&why](const ActorId& id) {
+    return id.node == why.node && (why.actor == 0 || id.index == why.actor);
+  });
+}
+
+void Node::actor_ended(const Failure& why) {
+  const auto owner = owner_of(why.actor);
+  if (owner && owner->node == id_) return owned_ended(why);
+  if (owner) {
+    const std::string record = why.encoded();
+    Outgoing notice{FrameHeader{}, as_byte_span(record.data(), record.size()), {}};
+    notice.header.kind = FrameKind::kActorEnded;
+    notice.header.dest = owner->index;
+    std::string ignored;
+    if (send(owner->node, notice, &ignored)) return;
+  }
+  if (why.kind == Failure::Kind::kActor) unobserved_->add(why.actor, why.headline());
+}
+
+// Of this node's own actors or its client.
+void Node::owned_ended(const Failure& why) {
+  std::vector<MeshFailure> failures = supervisor_->actor_ended(std::make_shared<const Failure>(why));
+  if (failures.empty() && why.kind == Failure::Kind::kActor) return unobserved_->add(why.actor, why.headline());
+  supervise(std::move(failures));
+}
+
+void Node::supervise(std::vector<MeshFailure> failures) {
+  if (is_ending() || routes_->closing()) return;
+  for (MeshFailure& failure : failures) {
+    const ActorIndex owner = failure.mesh->owner;
+    if (owner == 0 && hooks_.on_mesh_failure) {
+      hooks_.on_mesh_failure(std::move(failure));
+    } else if (owner == 0) {
+      if (failure.why->kind == Failure::Kind::kActor) unobserved_->add(failure.why->actor, failure.why->headline());
+    } else if (const std::shared_ptr<Cell> cell = directory_->find(owner)) {
+      cell->supervise(std::move(failure));
+    }
+  }
+}
+
+// What somebody owns who has died ends: actors here, while processes see to themselves.
+void Node::stop_owned_by(NodeId node, const Failure& why) {
+  const std::string reason = "its owner has ended: " + why.headline();
+  for (const auto& [index, cell] : directory_->owned_by(node)) {
+    FrameHeader stop;
+    stop.kind = FrameKind::kStopActor;
+    stop.dest = index;
+    cell->deliver(Message::make(stop, reason));
+  }
+}
+
 
 void Node::report_failures() { unobserved_->report_rest(); }
 void Node::remove_port(ActorIndex index) { directory_->remove_port(index); }
@@ -525,6 +594,11 @@ void Node::dispatch(MessagePtr message) {
     case FrameKind::kStopActor:
     case FrameKind::kUndeliverable:
       return deliver(std::move(message));
+    case FrameKind::kActorEnded: {
+      auto why = Failure::decode(message->body);
+      if (why && why->node == message->from) return owned_ended(*why);
+      return log_line("ignored what a process says of an actor that is not its own");
+    }
     default:
       log_line("ignored a control frame on the data lane");
   }

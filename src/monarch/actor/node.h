@@ -44,9 +44,10 @@ class Node final : public LinkSink {
     std::function<void(NodeId, FailurePtr)> on_way_lost;
     // Any thread. A one-way message of an actor that has no cell here (the client) could not be delivered to `dest`.
     std::function<void(const ActorId& dest, const Failure& why)> on_undeliverable;
-    // Any thread, maybe with a lock of its user's held (the GIL): must not block. An actor of this node has failed;
-    // `owner` is who has spawned it ({0, 0}: not known). Before anybody who calls it is told.
-    std::function<void(const ActorId& owner, const Failure& why)> on_actor_failed;
+    // Any thread, maybe with a lock of its user's held (the GIL): must not block. Something that the client owns has
+    // failed. Before anybody who calls it is told. Empty: an actor's failure that nobody is told of for a second is a line
+    // on stderr.
+    std::function<void(MeshFailure)> on_mesh_failure;
     // Any thread. See observed(): an end of one of these need not be told again, on stderr.
     std::function<void(const Members& members)> on_observed;
     // Any thread but an actor's: see answered().
@@ -62,9 +63,7 @@ class Node final : public LinkSink {
   Clock& clock() { return timers_; }
 
   // Any thread. Somebody has been told that a call to these has failed.
-  void observed(const Members& members) const {
-    if (hooks_.on_observed) hooks_.on_observed(members);
-  }
+  void observed(const Members& members) const;
   // A thread that is no actor's has waited so long, and has the answers to a call.
   void answered(int64_t waited_ns) {
     if (hooks_.on_answered) hooks_.on_answered(waited_ns);
@@ -140,9 +139,16 @@ class Node final : public LinkSink {
   // The actor has ended; `epitaph` is what later callers are told. Of ever so many actors, the last
   // Directory::kEpitaphsMax have one; to call an older one ends as a call to an actor that never was.
   void remove_cell(ActorIndex index, Failure epitaph);
-  // An actor of this node has failed, as its cell says at once, and once; remove_cell() may come later. If no caller is
-  // told for a second, a line on stderr says it, for all kinds of actors. `why` is what end_of_actor() has made.
-  void actor_failed(const Failure& why);
+  // An actor of this node has failed, or has stopped itself, as its cell says at once, and once; remove_cell() may come
+  // later. Its owner is told, before anybody who calls it. If there is none that can be told, and no caller is told for a
+  // second, a line on stderr says a failure. `why` is what end_of_actor() has made.
+  void actor_ended(const Failure& why);
+  // Whether a call of this node waits for what has failed so: it will be told.
+  bool is_awaited(const Failure& why) const;
+  // Any thread. An actor of this node, or its client, has spawned this: what has failed of it by now is told too.
+  Supervisor::MeshId own(OwnedMesh mesh);
+  // What the actors of this node own, and its client.
+  Supervisor& supervisor() { return *supervisor_; }
   // Any thread: says now what would be said later. For the end of a process.
   void report_failures();
   // Any thread. All are ending: that others were faster, and get no messages any more, is no failure of an actor here.
@@ -187,6 +193,9 @@ class Node final : public LinkSink {
   void forward_lost(Link& link, const Message& message, const FrameRoute& route);
   void way_lost(NodeId node, Failure why);
   void refuse_cast(const Members& members, const Outgoing& outgoing, const std::string& why);
+  void owned_ended(const Failure& why);
+  void supervise(std::vector<MeshFailure> failures);
+  void stop_owned_by(NodeId node, const Failure& why);
   void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, const Failure& why);
   // The same for what could not be sent to its node: told when it is known what the node died of.
   void unsent(ActorIndex sender, const ActorId& dest);
@@ -205,6 +214,7 @@ class Node final : public LinkSink {
   const std::unique_ptr<Routes> routes_;
   const std::unique_ptr<Flow> flow_;
   const std::unique_ptr<Calls> calls_;
+  const std::unique_ptr<Supervisor> supervisor_;
   const std::unique_ptr<UnobservedFailures> unobserved_;  // of actors; its lock guards a leaf
 };
 

@@ -21,6 +21,7 @@ class PendingCall {
 
   uint32_t size() const { return size_; }
   const Members& members() const { return *members_; }
+  const std::shared_ptr<const Members>& shared_members() const { return members_; }
 
   // How many ranks have answered, in whatever way.
   uint32_t received() const { return received_.load(std::memory_order_acquire); }

@@ -10,9 +10,11 @@
 #include <cstdlib>
 #include <iostream>
 #include <stdexcept>
+#include <thread>
 
 #include "monarch/actor/native_cell.h"
 #include "monarch/base/forked.h"
+#include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
 #include "monarch/host/runtime.h"
 #include "monarch/host/start/bootstrap.h"
@@ -70,6 +72,17 @@ std::atomic<Runtime*> innermost{nullptr};
   _exit(0);
 }
 
+void end_program(const MeshFailure& failure) {
+  static std::atomic<bool> ending{false};
+  if (ending.exchange(true)) return;
+  log_line(failure.origin() + "\nUnhandled monarch error on the root actor, hostname=" + host_name() +
+           ", PID=" + std::to_string(getpid()) + ":\n" + failure.report());
+  std::thread([] {
+    flush_log();
+    _exit(1);
+  }).detach();
+}
+
 std::string own_program() {
   char path[4096];
   const ssize_t size = readlink("/proc/self/exe", path, sizeof path);
@@ -96,6 +109,10 @@ Runtime::Runtime(int argc, char** argv, Options options) {
   process_options.transport = options.transport;
   process_options.on_undeliverable = [](const ActorId&, const Failure& why) {
     log_line("a message of main() could not be delivered: " + why.text());
+  };
+  process_options.on_mesh_failure = [this, decide = options.on_unhandled_failure](const MeshFailure& failure) {
+    if (process_->node().is_awaited(*failure.why)) return;
+    decide ? decide(failure) : end_program(failure);
   };
   auto process = ProcessRuntime::make_root(std::move(process_options));
   if (!process) throw std::runtime_error(process.error().message);
@@ -184,7 +201,17 @@ ProcMesh HostMesh::spawn_procs(const Dims& dims, const std::string& name) const 
   }
   auto nodes = runtime_->process_->host().spawn(launches);
   if (!nodes) throw std::runtime_error("spawn_procs: " + nodes.error().message);
-  return ProcMesh(runtime_->process_->node(), runtime_, name, std::move(*nodes), extent);
+  Node& node = runtime_->process_->node();
+  auto members = std::make_shared<Members>();
+  for (const NodeId id : *nodes) members->ids.push_back({id, 0});
+  OwnedMesh owned;
+  owned.is_procs = true;
+  owned.name = name;
+  owned.labels = extent.labels();
+  owned.sizes = extent.sizes();
+  owned.members = std::move(members);
+  node.own(std::move(owned));
+  return ProcMesh(node, runtime_, name, std::move(*nodes), extent);
 }
 
 }  // namespace monarch

@@ -74,6 +74,7 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   hooks.on_way_lost = [this](NodeId node, FailurePtr why) { deaths_->way_lost(node, std::move(why)); };
   hooks.on_observed = [this](const Members& members) { note_observed(members); };
   hooks.on_undeliverable = std::move(options.on_undeliverable);
+  hooks.on_mesh_failure = std::move(options.on_mesh_failure);
   if (output_) {
     hooks.on_answered = [this](int64_t waited_ns) {
       if (output_->is_behind_after(waited_ns)) output_->catch_up();

@@ -28,6 +28,8 @@ class ProcessRuntime final : private ForkWatcher {
     uint64_t arena_bytes_max = 0;  // for the whole job; 0: half of the machine's memory
     // Any thread. A one-way message that the client itself sent found nobody.
     std::function<void(const ActorId& dest, const Failure& why)> on_undeliverable;
+    // Any thread; must not block. Something that the client owns has failed (Node::Hooks).
+    std::function<void(MeshFailure)> on_mesh_failure;
     // Worker, any thread: from now on wait_for_stop() returns at once. Must not block.
     std::function<void()> on_stop;
     int stdout_fd = 1;  // root: where the lines of workers go; -1: nowhere

@@ -99,6 +99,7 @@ class ActorMesh {
 
   // Ends the actors after what was sent to them before; their later callers are told "stopped: <reason>".
   Future<void> stop(std::string_view reason = "stop() was called") const {
+    view_.disown();
     return Future<void>(view_.request(FrameKind::kStopActor, as_byte_span(reason.data(), reason.size()),
                                       internal::MeshCall::kStop));
   }

@@ -92,10 +92,10 @@ MONARCH_ACTOR(Asker, sum, ask_failing, rethrows, blocking_sum, ask_self, tell_de
 
 class ActorMeshTest : public testing::Test {
  protected:
-  ActorMeshTest()
+  explicit ActorMeshTest(bool has_hook = true)
       : event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         driver_(reactor_, page_, event_fd_.get()),
-        node_(77, driver_, reactor_, hooks()),
+        node_(77, driver_, reactor_, hooks(has_hook)),
         factory_(std::make_unique<NativeFactory>(reactor_, driver_, 2)) {
     node_.set_factory(CellKind::kNative, *factory_);
     reactor_.start();
@@ -104,15 +104,16 @@ class ActorMeshTest : public testing::Test {
     factory_.reset();
     reactor_.stop();
   }
-  Node::Hooks hooks() {
+  Node::Hooks hooks(bool has_hook) {
     Node::Hooks hooks;
     hooks.on_undeliverable = [this](const ActorId&, const Failure& why) {
       std::lock_guard lock(mutex_);
       bounced_.push_back(why.text());
     };
-    hooks.on_actor_failed = [this](const ActorId& owner, const Failure& why) {
+    if (!has_hook) return hooks;
+    hooks.on_mesh_failure = [this](const MeshFailure& failure) {
       std::lock_guard lock(mutex_);
-      failed_.push_back({owner, why});
+      failed_.push_back({{node_.id(), failure.mesh->owner}, *failure.why});
       happened_.notify_all();
     };
     return hooks;
@@ -260,18 +261,23 @@ TEST_F(ActorMeshTest, AnExceptionThatNobodyWaitsForEndsTheActor) {
   EXPECT_HAS(text, "std::runtime_error: lost");
 }
 
-TEST_F(ActorMeshTest, AFailureThatNobodyIsToldOfIsSaidOnStderrOnce) {
+class WithoutHook : public ActorMeshTest {
+ public:
+  WithoutHook() : ActorMeshTest(false) {}
+};
+
+TEST_F(WithoutHook, AFailureThatNobodyIsToldOfIsSaidOnStderrOnce) {
   ::testing::internal::CaptureStderr();
   auto counter = proc().spawn<Counter>("counter", 0);
   counter.broadcast<&Counter::fail>("unseen");
-  EXPECT_HAS(first_failure().second.detail, "unseen");
+  while (!node_.epitaph(counter.actor(0).index)) sched_yield();
   let_pass(UnobservedFailures::kLimitNs);
   flush_log();
   EXPECT_EQ(times_said("Counter 'counter' (rank 0) failed in fail(), which nobody waits for: std::runtime_error: unseen"),
             1u);
 }
 
-TEST_F(ActorMeshTest, AFailureThatACallerIsToldOfIsNotSaidOnStderr) {
+TEST_F(WithoutHook, AFailureThatACallerIsToldOfIsNotSaidOnStderr) {
   ::testing::internal::CaptureStderr();
   auto counter = proc().spawn<Counter>("counter", 0);
   counter.broadcast<&Counter::fail>("seen");
@@ -322,9 +328,54 @@ TEST_F(ActorMeshTest, TheNodeKnowsWhoHasSpawnedAnActorUntilItsEnd) {
   EXPECT_EQ(node_.owner_of(parent.actor(0).index), (ActorId{node_.id(), 0}));
   EXPECT_EQ(node_.owner_of(child.actor(0).index), parent.actor(0));
   child.broadcast<&Counter::fail>("why");
-  EXPECT_EQ(first_failure().first, parent.actor(0));
-  parent.stop().get();
+  // It does not deal with that, and fails too.
+  const auto [owner, why] = first_failure();
+  EXPECT_EQ(owner, (ActorId{node_.id(), 0}));
+  EXPECT_EQ(why.actor, parent.actor(0).index);
+  EXPECT_HAS(why.text(), "The actor <Counter child> and all its descendants have failed:");
+  EXPECT_HAS(why.origin, "std::runtime_error: why");
+  EXPECT_HAS(text_of<SupervisionError>([&] { parent.call_one<&Parent::make>().get(); }), "std::runtime_error: why");
   EXPECT_EQ(node_.owner_of(parent.actor(0).index), std::nullopt);
+}
+
+struct Patient : Actor {
+  ActorMesh<Counter> make() { return place->spawn<Counter>("child", 0); }
+  std::vector<std::string> seen() { return seen_; }
+  std::string ask(ActorMesh<Counter> child) {
+    try {
+      child.call_one<&Counter::add>(1).get();
+    } catch (const SupervisionError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+ protected:
+  bool supervise(const MeshFailure& failure, bool told) override {
+    seen_.push_back(failure.who() + (told ? " told" : ""));
+    if (seen_.size() > 1) throw std::runtime_error("enough");
+    return true;
+  }
+
+ private:
+  std::vector<std::string> seen_;
+};
+MONARCH_ACTOR(Patient, make, seen, ask)
+
+TEST_F(ActorMeshTest, AnActorThatDealsWithAFailureLivesAndOneThatThrowsFails) {
+  const ProcMesh here = proc();
+  place = &here;
+  auto patient = here.spawn<Patient>("patient");
+  auto child = patient.call_one<&Patient::make>().get();
+  child.broadcast<&Counter::fail>("why");
+  std::vector<std::string> seen;
+  while (seen.empty()) seen = patient.call_one<&Patient::seen>().get();
+  EXPECT_EQ(seen, std::vector<std::string>{"<Counter child>"});
+  EXPECT_HAS(patient.call_one<&Patient::ask>(child).get(), "std::runtime_error: why");
+  patient.call_one<&Patient::make>().get().broadcast<&Counter::fail>("again");
+  const Failure why = first_failure().second;
+  EXPECT_HAS(why.text(), "failed in supervise(): std::runtime_error: enough\nThis error occurred while handling another");
+  EXPECT_HAS(why.origin, "std::runtime_error: again");
 }
 
 TEST_F(ActorMeshTest, AConstructorThatThrowsFailsEveryCall) {

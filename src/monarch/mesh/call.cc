@@ -193,6 +193,10 @@ void MeshView::cast(Outgoing& outgoing, const std::shared_ptr<PendingCall>& call
   to.cast(*info->node, outgoing, call);
 }
 
+void MeshView::disown() const {
+  if (whole && info->supervised != 0) info->node->supervisor().remove(info->supervised);
+}
+
 MeshCall MeshView::request(FrameKind kind, ByteSpan body, uint32_t method) const {
   auto call = to.new_call();
   Outgoing outgoing{FrameHeader{}, body, {}};

@@ -21,6 +21,7 @@ namespace monarch::internal {
 // A mesh that was spawned. Immutable; all handles of the mesh and its views own it together, and calls under way.
 struct MeshInfo {
   Node* node;  // of this process: where calls start
+  uint64_t supervised = 0;  // Supervisor::MeshId; 0: of a handle that has arrived in a message
   std::string class_name;
   std::string name;
   std::shared_ptr<const Members> members;  // shared with the calls under way
@@ -79,6 +80,7 @@ struct MeshView {
   MeshView pick_one(int64_t rank) const;  // without dimensions
 
   MeshCall request(FrameKind kind, ByteSpan body, uint32_t method) const;
+  void disown() const;  // its owner ends the whole mesh: what becomes of it is no failure
   void send(ByteSpan body, uint32_t method) const;  // one way; waits first while the members have no room
 
  private:

@@ -49,9 +49,18 @@ internal::MeshView ProcMesh::spawn_encoded(std::string class_name, std::string n
   if (turn != nullptr && turn->self().node == node_) outgoing.header.sender = turn->self().id.index;
   if (const std::string why = node_->why_too_large(outgoing); !why.empty()) throw std::invalid_argument(why);
   for (NodeId node : nodes()) members->ids.push_back({node, node_->new_actor_index()});
+  OwnedMesh owned;
+  owned.owner = outgoing.header.sender;
+  owned.name = name;
+  owned.class_name = class_name;
+  owned.labels = extent().labels();
+  owned.sizes = extent().sizes();
+  owned.members = members;
+  const Supervisor::MeshId supervised = node_->own(std::move(owned));
   node_->spawn(*members, outgoing);
   auto info = std::make_shared<internal::MeshInfo>();
   info->node = node_;
+  info->supervised = supervised;
   info->class_name = std::move(class_name);
   info->name = std::move(name);
   info->members = members;

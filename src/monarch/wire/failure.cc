@@ -10,7 +10,8 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kKindMax = static_cast<int64_t>(Failure::Kind::kNotSent);
-constexpr uint32_t kFields = 15;
+constexpr uint32_t kFields = 16;
+constexpr uint32_t kFieldsMin = 15;  // of processes that know less
 constexpr uint32_t kFieldsMax = 64;
 constexpr uint32_t kCoordinatesMax = 64;
 constexpr size_t kDetailMax = size_t{256} << 10;
@@ -27,15 +28,6 @@ std::string how_it_ended(const ExitStatus& status) {
   return "exited with code 0 without being asked to";
 }
 
-std::string indented(const std::string& lines) {
-  std::string text;
-  for (char c : lines) {
-    text += c;
-    if (c == '\n') text += "  ";
-  }
-  return text;
-}
-
 void write_text(ValueWriter& writer, std::string_view text) { writer.bytes(as_byte_span(text.data(), text.size())); }
 
 // The next place at or after `at` where a character of UTF-8 begins.
@@ -45,6 +37,15 @@ size_t next_character(std::string_view text, size_t at) {
 }
 
 }  // namespace
+
+std::string indented(std::string_view lines) {
+  std::string text;
+  for (const char c : lines) {
+    text += c;
+    if (c == '\n') text += "  ";
+  }
+  return text;
+}
 
 std::string shortened(std::string_view text, size_t bytes_max) {
   if (text.size() <= bytes_max) return std::string(text);
@@ -121,6 +122,7 @@ void Failure::encode(ValueWriter& writer) const {
   write_text(writer, shortened(detail, kDetailMax));
   write_text(writer, shortened(last_lines, kDetailMax));
   write_text(writer, shortened(status.because));
+  write_text(writer, shortened(origin));
 }
 
 std::string Failure::encoded() const {
@@ -135,7 +137,7 @@ Result<Failure> Failure::decode(ByteSpan bytes) {
   Failure failure;
   uint32_t fields = 0, coordinate_count = 0;
   int64_t kind = 0, flags = 0, node = 0, actor = 0, code = 0, signal = 0;
-  if (!reader.begin_tuple(fields) || fields < kFields || fields > kFieldsMax) return malformed;
+  if (!reader.begin_tuple(fields) || fields < kFieldsMin || fields > kFieldsMax) return malformed;
   if (!reader.integer(kind) || kind < 1 || kind > kKindMax) return malformed;
   if (!reader.integer(flags) || !reader.integer(node) || !reader.integer(actor) || !reader.integer(failure.rank)) {
     return malformed;
@@ -157,6 +159,7 @@ Result<Failure> Failure::decode(ByteSpan bytes) {
       !read_text(failure.status.because)) {
     return malformed;
   }
+  if (fields > kFieldsMin && !read_text(failure.origin)) return malformed;
   failure.kind = static_cast<Kind>(kind);
   failure.of_host = (flags & 1) != 0;
   failure.cut_off = (flags & 2) != 0;

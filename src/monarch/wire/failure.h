@@ -65,6 +65,7 @@ struct Failure {
   int64_t pid = -1;
   ExitStatus status;
   std::string detail;
+  std::string origin;    // where an actor has failed of something that it owns: the headline of what that began with
   std::string last_lines;  // the last that it printed to stderr, if anybody wanted to know
 
   // Whether a process is meant that has ended, or never was.
@@ -86,6 +87,9 @@ using FailurePtr = std::shared_ptr<const Failure>;
 
 // `text` without its middle, if it has more than `bytes_max` bytes; says how much is missing.
 std::string shortened(std::string_view text, size_t bytes_max = kReasonMax);
+
+// `lines`, each but the first two columns further in.
+std::string indented(std::string_view lines);
 
 // "exited with code 3", "was killed by signal 9 (Killed)".
 std::string describe(const ExitStatus& status);

@@ -1,12 +1,6 @@
 """See ``monarch._src``."""
 
 from monarch._errors.exceptions import SupervisionError
-from monarch._src import later
+from monarch._errors.mesh_failure import MeshFailure
 
-__all__ = ["SupervisionError"]
-
-_LATER = ("MeshFailure",)
-
-
-def __getattr__(name: str):
-    return later(__name__, name, _LATER)
+__all__ = ["MeshFailure", "SupervisionError"]

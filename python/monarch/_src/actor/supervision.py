@@ -1,12 +1,7 @@
 """See ``monarch._src``."""
 
-from monarch._errors.exceptions import SupervisionError
-from monarch._src import later
+from monarch._errors.exceptions import SupervisionError, UnhandledFaultHookException
+from monarch._errors.mesh_failure import MeshFailure
+from monarch._running.unhandled import unhandled_fault_hook
 
-__all__ = ["SupervisionError"]
-
-_LATER = ("MeshFailure", "UnhandledFaultHookException", "unhandled_fault_hook")
-
-
-def __getattr__(name: str):
-    return later(__name__, name, _LATER)
+__all__ = ["MeshFailure", "SupervisionError", "UnhandledFaultHookException", "unhandled_fault_hook"]

@@ -37,6 +37,9 @@ class Boss(Actor):
         self.procs = this_host().spawn_procs(per_host={"gpus": count})
         self.leaves = self.procs.spawn("leaf", Leaf, "nested")
 
+    def __supervise__(self, failure):
+        return True
+
     @endpoint
     def pid(self):
         return os.getpid()

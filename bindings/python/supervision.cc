@@ -1,0 +1,314 @@
+#include "supervision.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "actor_cell.h"
+#include "future.h"
+#include "gil.h"
+#include "mesh_ref.h"
+#include "monarch/actor/calls.h"
+#include "monarch/actor/pending_call.h"
+#include "monarch/base/log.h"
+#include "state.h"
+#include "unseen.h"
+
+namespace monarch {
+
+namespace {
+
+struct Watched {
+  MeshFailure failure;
+  std::shared_ptr<PyCell> owner;  // shared: with whoever runs it; null: the client
+};
+
+// Never destroyed: a thread waits in it when the process ends.
+struct Watch {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Watched> arrived;
+  bool looks_changed = false;  // somebody has looked at a future, or will not any more
+  bool has_thread = false;
+  bool holds = false;  // failures wait for somebody to look
+};
+Watch& watch() {
+  static Watch& the_watch = *new Watch;
+  return the_watch;
+}
+
+// Who is told that a call has failed need not be told of what else of that mesh fails at the same time.
+constexpr int64_t kSameTimeNs = 1'000'000'000;
+constexpr size_t kLooksMax = 1024;
+struct Look {
+  std::shared_ptr<const Members> members;
+  int64_t when_ns;
+  bool at_the_end;
+};
+std::deque<Look> looks;  // GIL; oldest first
+
+void* run_watch(void*) {
+  GilThread gil;
+  HoldIfUnwound guard;
+  Ref watched = Ref::steal(PyObject_CallNoArgs(state().watch_failures.get()));
+  guard.returned();
+  if (!watched) PyErr_WriteUnraisable(nullptr);
+  return nullptr;
+}
+
+void look_again() {
+  {
+    std::lock_guard lock(watch().mutex);
+    if (!watch().holds) return;
+    watch().looks_changed = true;
+  }
+  watch().changed.notify_one();
+}
+
+bool is_of(const ActorId& id, NodeId node, ActorIndex actor) {
+  return id.node == node && (actor == 0 || id.index == actor);
+}
+
+bool has_member(const Members& members, NodeId node, ActorIndex actor) {
+  for (const ActorId& id : members.ids) {
+    if (is_of(id, node, actor)) return true;
+  }
+  return false;
+}
+
+// Whether who looks at this call will see the failure: no answer has come from there before.
+bool will_tell(const PendingCall& call, NodeId node, ActorIndex actor) {
+  const auto& ids = call.members().ids;
+  for (uint32_t rank = 0; rank < call.size(); ++rank) {
+    if (!is_of(ids[rank], node, actor)) continue;
+    const Message* answer = call.reply(rank);
+    if (answer == nullptr || answer->header.kind == FrameKind::kReplyFailed) return true;
+  }
+  return false;
+}
+
+bool parse_who(PyObject* args, NodeId* node, ActorIndex* actor, int* at_the_end = nullptr) {
+  unsigned long long of_node, of_actor;
+  int ignored;
+  if (!PyArg_ParseTuple(args, "KK|p", &of_node, &of_actor, at_the_end == nullptr ? &ignored : at_the_end)) return false;
+  *node = of_node;
+  *actor = of_actor;
+  return true;
+}
+
+// is_told(node, actor, at_the_end=False) -> bool: somebody has just seen the failure of that actor (0: of that process) as
+// an exception; or, at the end of a script, has named the call that raises it
+PyObject* is_told(PyObject*, PyObject* args) {
+  NodeId node;
+  ActorIndex actor;
+  int at_the_end = 0;
+  if (!parse_who(args, &node, &actor, &at_the_end)) return nullptr;
+  const int64_t since_ns = monotonic_ns() - kSameTimeNs;
+  for (const Look& look : looks) {
+    if (look.at_the_end && at_the_end == 0) continue;
+    if (look.when_ns >= since_ns && has_member(*look.members, node, actor)) Py_RETURN_TRUE;
+  }
+  Py_RETURN_FALSE;
+}
+
+// will_be_told(node, actor) -> bool: there is a future that has not been looked at, and would raise it
+PyObject* will_be_told(PyObject*, PyObject* args) {
+  NodeId node;
+  ActorIndex actor;
+  if (!parse_who(args, &node, &actor)) return nullptr;
+  return PyBool_FromLong(any_unseen_call([&](const PendingCall& call) { return will_tell(call, node, actor); }));
+}
+
+// next_failures(holds: bool, seconds) -> [(cell or None, failure)]: waits, without the GIL, so long (None: without end)
+// until something has failed, or, if failures are held back, until somebody has looked at a future, or dropped it
+PyObject* next_failures(PyObject*, PyObject* args) {
+  int holds;
+  PyObject* limit;
+  if (!PyArg_ParseTuple(args, "pO", &holds, &limit)) return nullptr;
+  const double seconds = limit == Py_None ? -1 : PyFloat_AsDouble(limit);
+  if (PyErr_Occurred()) return nullptr;
+  std::vector<Watched> arrived;
+  {
+    GilRelease release;
+    std::unique_lock lock(watch().mutex);
+    watch().holds = holds != 0;
+    const auto changed = [] { return !watch().arrived.empty() || watch().looks_changed; };
+    if (seconds < 0) {
+      watch().changed.wait(lock, changed);
+    } else {
+      watch().changed.wait_for(lock, std::chrono::duration<double>(seconds), changed);
+    }
+    watch().looks_changed = false;
+    arrived.swap(watch().arrived);
+  }
+  Ref list = Ref::steal(PyList_New(0));
+  for (Watched& each : arrived) {
+    Ref owner = each.owner ? Ref::steal(new_cell_object(std::move(each.owner))) : Ref::borrow(Py_None);
+    Ref entry = Ref::steal(Py_BuildValue("(ON)", owner.get(), describe_failure(each.failure)));
+    if (!list || !entry || PyList_Append(list.get(), entry.get()) != 0) return nullptr;
+  }
+  return list.release();
+}
+
+bool take_text(PyObject* text, std::string* into) {
+  Py_ssize_t size;
+  const char* bytes = PyUnicode_AsUTF8AndSize(text, &size);
+  if (bytes == nullptr) return false;
+  into->assign(bytes, static_cast<size_t>(size));
+  return true;
+}
+
+// own(name, class name, creator, labels, sizes, MeshRef or [nodes]) -> int: what the actor that runs (or the client) has
+// spawned, actors or processes: it is told of their failures
+PyObject* own(PyObject*, PyObject* args) {
+  ProcessRuntime* runtime = require_runtime();
+  if (runtime == nullptr) return nullptr;
+  OwnedMesh mesh;
+  PyObject *name, *class_name, *creator, *labels, *extents, *members;
+  if (!PyArg_ParseTuple(args, "UUUO!O!O", &name, &class_name, &creator, &PyTuple_Type, &labels, &PyTuple_Type, &extents,
+                        &members)) {
+    return nullptr;
+  }
+  if (!take_text(name, &mesh.name) || !take_text(class_name, &mesh.class_name) || !take_text(creator, &mesh.creator)) {
+    return nullptr;
+  }
+  mesh.labels.resize(static_cast<size_t>(PyTuple_GET_SIZE(labels)));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(labels); ++i) {
+    if (!take_text(PyTuple_GET_ITEM(labels, i), &mesh.labels[static_cast<size_t>(i)])) return nullptr;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(extents); ++i) {
+    mesh.sizes.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(extents, i)));
+  }
+  if (PyList_CheckExact(members)) {
+    mesh.is_procs = true;
+    auto nodes = std::make_shared<Members>();
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(members); ++i) {
+      nodes->ids.push_back({PyLong_AsUnsignedLongLong(PyList_GET_ITEM(members, i)), 0});
+    }
+    mesh.members = std::move(nodes);
+  } else {
+    mesh.members = members_of(members);
+  }
+  if (PyErr_Occurred()) return nullptr;
+  mesh.owner = actor_of_context();
+  return PyLong_FromUnsignedLongLong(runtime->node().own(std::move(mesh)));
+}
+
+// disown(id)
+PyObject* disown(PyObject*, PyObject* id) {
+  const Supervisor::MeshId number = PyLong_AsUnsignedLongLong(id);
+  if (PyErr_Occurred()) return nullptr;
+  if (state().runtime && !in_forked_child()) state().runtime->node().supervisor().remove(number);
+  Py_RETURN_NONE;
+}
+
+// note_handled(node): somebody has dealt with the end of that process, which need not be said on stderr
+PyObject* note_handled(PyObject*, PyObject* node) {
+  const NodeId number = PyLong_AsUnsignedLongLong(node);
+  if (PyErr_Occurred()) return nullptr;
+  if (!state().finalizing && !in_forked_child()) state().runtime->note_observed(number);
+  Py_RETURN_NONE;
+}
+
+// ---- The end of a program that nobody has saved ----
+
+std::atomic<int> exit_status{0};    // of a program that a failure has stopped; 0: none has
+std::atomic<bool> has_left{false};  // its main thread has come back from whatever it was in
+pid_t failing_process = 0;
+
+constexpr int64_t kLeaveLimitNs = 2'000'000'000;
+
+// Whatever becomes of the exception on its way out, the status says that the program has failed.
+void insist_on_status(int status, void*) {
+  if (status == 0 && exit_status != 0 && getpid() == failing_process) _exit(exit_status);
+}
+
+// program_fails(status): the process ends with that status. Until main_thread_left() is called it has so long
+PyObject* program_fails(PyObject*, PyObject* args) {
+  int status;
+  if (!PyArg_ParseTuple(args, "i", &status)) return nullptr;
+  if (exit_status.exchange(status == 0 ? 1 : status) != 0) Py_RETURN_NONE;
+  failing_process = getpid();
+  on_exit(insist_on_status, nullptr);
+  if (ProcessRuntime* runtime = require_runtime()) {
+    runtime->reactor().after(kLeaveLimitNs, [] {
+      if (has_left) return;
+      flush_log();
+      _exit(exit_status);
+    });
+  }
+  PyErr_Clear();
+  Py_RETURN_NONE;
+}
+
+PyObject* main_thread_left(PyObject*, PyObject*) {
+  has_left = true;
+  Py_RETURN_NONE;
+}
+
+}  // namespace
+
+void watch_failure(MeshFailure failure, std::shared_ptr<PyCell> owner) {
+  if (state().finalizing) return;
+  bool start = false;
+  {
+    std::lock_guard lock(watch().mutex);
+    watch().arrived.push_back({std::move(failure), std::move(owner)});
+    start = !std::exchange(watch().has_thread, true);
+  }
+  watch().changed.notify_one();
+  if (!start) return;
+  pthread_t thread;
+  if (sys::start_thread(&thread, run_watch, nullptr)) {
+    pthread_detach(thread);
+    return;
+  }
+  log_line("a failure cannot be dealt with: " + sys::shortage_error("start a thread for it").message);
+  std::lock_guard lock(watch().mutex);
+  watch().has_thread = false;  // with the next failure
+}
+
+PyObject* describe_failure(const MeshFailure& failure) {
+  const std::vector<int64_t> place = failure.coordinates();
+  Ref coordinates = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(place.size())));
+  if (!coordinates) return nullptr;
+  for (size_t i = 0; i < place.size(); ++i) {
+    PyTuple_SET_ITEM(coordinates.get(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(place[i]));
+  }
+  return Py_BuildValue("(NIONNNNNKKN)", py_string(failure.mesh->name), failure.rank, coordinates.get(),
+                       py_string(failure.who()), py_string(failure.report()), py_string(failure.why->text()),
+                       py_string(failure.origin()), PyBool_FromLong(failure.mesh->is_procs),
+                       static_cast<unsigned long long>(failure.why->node),
+                       static_cast<unsigned long long>(failure.why->actor), describe_record(*failure.why).release());
+}
+
+void note_told(const PendingCall& call, bool at_the_end) {
+  const int64_t now_ns = monotonic_ns();
+  while (!looks.empty() && (looks.front().when_ns < now_ns - kSameTimeNs || looks.size() >= kLooksMax)) looks.pop_front();
+  looks.push_back({call.shared_members(), now_ns, at_the_end});
+  look_again();
+}
+
+void note_unlooked() { look_again(); }
+
+bool add_supervision(PyObject* module) {
+  static PyMethodDef functions[] = {
+      {"is_told", is_told, METH_VARARGS, nullptr},
+      {"will_be_told", will_be_told, METH_VARARGS, nullptr},
+      {"next_failures", next_failures, METH_VARARGS, nullptr},
+      {"own", own, METH_VARARGS, nullptr},
+      {"disown", disown, METH_O, nullptr},
+      {"note_handled", note_handled, METH_O, nullptr},
+      {"program_fails", program_fails, METH_VARARGS, nullptr},
+      {"main_thread_left", main_thread_left, METH_NOARGS, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  };
+  return PyModule_AddFunctions(module, functions) == 0;
+}
+
+}  // namespace monarch

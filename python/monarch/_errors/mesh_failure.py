@@ -1,0 +1,77 @@
+"""What an owner is told when something that it owns has failed."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from monarch import _core
+
+__all__ = ["MeshFailure"]
+
+
+class MeshFailure:
+    """One rank of a mesh has failed: the argument of ``__supervise__`` and ``unhandled_fault_hook``. No exception.
+
+    ``mesh_name`` is the name that the mesh, of actors or of processes, was spawned with, ``crashed_ranks`` the list of
+    the one rank that this is about, ``coordinates`` its place, one number for each dimension. ``report()`` says in
+    words who has failed and of what, ``cause`` only of what, ``origin`` in a line what it all began with, and ``kind``
+    in a few words: "killed by signal 9". Where a process has ended: its ``pid``, ``host`` (the machine), ``exit_code``
+    or ``signal``; else they are None.
+    """
+
+    def __init__(
+        self,
+        mesh_name: str,
+        rank: int,
+        coordinates: tuple[int, ...],
+        who: str,
+        report: str,
+        cause: str,
+        origin: str,
+        is_procs: bool,
+        node: int,
+        actor: int,
+        record: tuple[Any, ...],
+    ) -> None:
+        self.mesh_name = mesh_name
+        self.crashed_ranks = [rank]
+        self.coordinates = coordinates
+        self.cause = cause
+        self.origin = origin
+        self.mesh = ()  # as in the reference, where it is that always
+        _, self.pid, host, self.exit_code, self.signal, *_ = record
+        self.host: str | None = host or None
+        self._report = report
+        self._event = f"{'process' if is_procs else 'actor'} {who} failed:"
+        self._source = node, actor  # whose failure it is: an actor's, or (0) its process's
+
+    @property
+    def kind(self) -> str:
+        """How the process ended, or what the actor raised."""
+        if self.signal is not None:
+            return f"killed by signal {self.signal}"
+        if self.exit_code is not None:
+            return f"exited with code {self.exit_code}"
+        return self.origin.partition(" failed: ")[2] or self.origin
+
+    def report(self) -> str:
+        """Who has failed, and of what: several lines, with a traceback where there is one."""
+        return self._report
+
+    def climb(self, cell: Any) -> None:
+        """Its owner fails with it."""
+        cell.end(self._report, True, self.origin)
+
+    def handled(self) -> None:
+        """It need not be said on stderr."""
+        _core.note_handled(self._source[0])
+
+    def __str__(self) -> str:
+        cause = self.cause.replace("\n", "\n  ")
+        event = f"Supervision event: {self._event}\n  {cause}"
+        return f"MeshFailure(mesh_name={self.mesh_name}, crashed_ranks={self.crashed_ranks}, event={event})"
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a MeshFailure cannot be pickled: send what report() says")

@@ -1,0 +1,68 @@
+"""Actors are asked about failures of what they own: their ``__supervise__`` hook."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from monarch._errors.mesh_failure import MeshFailure
+from monarch._running.ends import format_failure
+from monarch._runtime import forks
+
+
+def supervise(cell: Any, told: tuple[Any, ...]) -> None:
+    """Asks the hook of a sync actor, on its thread."""
+    failure = MeshFailure(*told)
+    try:
+        answer = forks.call(cell.instance.__supervise__, failure)
+        if hasattr(answer, "__await__"):
+            getattr(answer, "close", bool)()
+            raise TypeError(f"{cell.identity.class_name}.__supervise__ is async, and this actor has no event loop")
+    except BaseException as error:
+        raised(cell, failure, error)
+    else:
+        decided(cell, failure, answer)
+
+
+async def supervise_all(cell: Any) -> None:
+    """Asks the hook of an async actor about one failure after the other. It goes on with its messages meanwhile."""
+    cell.enter_hook()
+    while (told := cell.next_failure()) is not None:
+        failure = MeshFailure(*told)
+        try:
+            answer = _without_loop(cell.instance.__supervise__, failure)
+            if hasattr(answer, "__await__"):
+                answer = await answer
+                forks.end_if_child()
+        except asyncio.CancelledError:
+            raise  # the actor ends
+        except BaseException as error:
+            raised(cell, failure, error)
+        else:
+            decided(cell, failure, answer)
+
+
+def _without_loop(hook: Any, failure: MeshFailure) -> Any:
+    """A hook that is no coroutine may block, as sync endpoints of such a class may."""
+    if asyncio.iscoroutinefunction(hook):
+        return forks.call(hook, failure)
+    loop = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        return forks.call(hook, failure)
+    finally:
+        asyncio._set_running_loop(loop)
+
+
+def decided(cell: Any, failure: MeshFailure, answer: Any) -> None:
+    """A true answer: it is dealt with. Else the failure climbs: its owner fails with it."""
+    if not answer:
+        failure.climb(cell)
+    failure.handled()
+
+
+def raised(cell: Any, failure: MeshFailure, error: BaseException) -> None:
+    """The hook itself has failed: so does the owner, of both."""
+    why = format_failure(error, cell.identity)
+    cell.end(f"{why}\nThis error occurred while handling another failure:\n{failure.report()}", True, failure.origin)
+    failure.handled()

@@ -1,0 +1,220 @@
+"""Failures that no ``__supervise__`` is asked about: of what the script owns, and of what actors own without that hook.
+
+They are dealt with when somebody is told: by a call that waited for what has failed, whenever its future is looked at,
+or by one that is made soon after. Else an actor fails with what it owns, and the script's ``unhandled_fault_hook`` is
+called, which by default stops the program. A hook that a program has put in its place is called for each failure, at
+once.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import sys
+import time
+from _thread import get_ident
+from typing import Any, NamedTuple
+
+from monarch import _core
+from monarch._errors.mesh_failure import MeshFailure
+from monarch._running import threads
+from monarch._runtime import runtime
+
+_STOP_SIGNAL = 60  # a real-time signal that wakes the main thread: SIGRTMAX - 4
+_MERGE_SECONDS, _MERGE_SECONDS_MAX = 0.01, 0.1  # what fails one right after the other is told together
+# A script that catches what its calls raise may be between two of them. Less than what a death waits that nobody has
+# seen before it is a line on stderr (Deaths::Limits::unobserved_ns).
+_PATIENCE = 0.8
+
+
+def unhandled_fault_hook(failure: MeshFailure) -> None:
+    """Called, on a thread of its own, when something that the script owns has failed and no call tells the script.
+
+    Programs may replace it, ``monarch.actor.unhandled_fault_hook = my_hook``: theirs is called once for each failure,
+    at once, also for one that a call raises as well, and what it returns from is dealt with. If it raises, the program
+    stops, as it does with this one: with a report on stderr, ``SystemExit`` in the main thread, and exit status 1.
+    """
+    sys.exit(1)
+
+
+class _Held(NamedTuple):
+    cell: Any  # of the owner; None: the client
+    failure: MeshFailure
+    until: float  # when patience ends (time.monotonic())
+
+
+_held: list[_Held] = []
+
+
+def watch_failures() -> None:
+    """What the thread runs that decides about them."""
+    global _held
+    threads.name_thread(threads.FAILURES)
+    while True:
+        _held += _arrived(bool(_held), _seconds_left())
+        fatal: list[MeshFailure] = []
+        _held = [each for each in _held if not _is_over(each, fatal, time.monotonic())]
+        if fatal:
+            stop_program(fatal + _those_of_the_same_time(), 1)
+
+
+def _those_of_the_same_time() -> list[MeshFailure]:
+    found: list[MeshFailure] = []
+    held = _held + _arrived(False, _MERGE_SECONDS)
+    deadline = time.monotonic() + _MERGE_SECONDS_MAX
+    while held:
+        found += [each.failure for each in held if each.cell is None]
+        held = _arrived(False, min(_MERGE_SECONDS, deadline - time.monotonic())) if time.monotonic() < deadline else []
+    for failure in found:
+        failure.handled()
+    return found
+
+
+def script_ends() -> None:
+    """Nobody will look any more."""
+    left = [each.failure for each in _held + _arrived(True, 0) if each.cell is None]
+    left = [failure for failure in left if not _core.is_told(*failure._source)]
+    unsaid = [
+        failure for failure in left if not _core.is_told(*failure._source, True)
+    ]  # that the lost calls do not name
+    unsaid = [failure for failure in unsaid if not _core.will_be_told(*failure._source)]
+    if unsaid:
+        _core.log_line(_screen(unsaid, None))
+    for failure in left:
+        failure.handled()
+    if left:
+        _core.program_fails(1)
+
+
+def _arrived(holds: bool, seconds: float | None) -> list[_Held]:
+    until = time.monotonic() + _PATIENCE
+    return [_Held(cell, MeshFailure(*told), until) for cell, told in _core.next_failures(holds, seconds)]
+
+
+def _seconds_left() -> float | None:
+    now = time.monotonic()
+    ends = [each.until for each in _held if each.until > now]
+    return min(ends) - now if ends else None
+
+
+def _is_over(each: _Held, fatal: list[MeshFailure], now: float) -> bool:
+    """False: somebody may still be told. What nobody has dealt with goes to ``fatal``."""
+    failure, source = each.failure, each.failure._source
+    if each.cell is None:
+        hook = sys.modules["monarch.actor"].unhandled_fault_hook
+        if hook is not unhandled_fault_hook:
+            failure.handled()
+            _call(hook, failure)
+            return True
+    if _stopping is not None:
+        failure.handled()
+        return True
+    if _core.is_told(*source):
+        return True
+    if _core.will_be_told(*source) or now < each.until:
+        return False
+    failure.handled()
+    if each.cell is None:
+        fatal.append(failure)
+    else:
+        failure.climb(each.cell)
+    return True
+
+
+def _call(hook: Any, failure: MeshFailure) -> None:
+    try:
+        hook(failure)
+    except SystemExit as error:
+        stop_program([failure], error.code if isinstance(error.code, int) else 1)
+    except BaseException as error:
+        stop_program([failure], 1, error)
+
+
+# ---- The end of the program ----
+
+_main_thread = 0  # that has a handler for the signal
+_stopping: int | None = None  # with that status
+
+
+def begin() -> None:
+    """When the runtime of a script begins."""
+    global _main_thread
+    try:
+        _signal.signal(_STOP_SIGNAL, _leave)
+    except ValueError:
+        return  # not on the main thread
+    _main_thread = get_ident()
+
+
+def _leave(*_: Any) -> None:
+    if _stopping is not None:
+        _core.main_thread_left()
+        raise SystemExit(_stopping)
+
+
+def is_stopping() -> bool:
+    return _stopping is not None
+
+
+def stop_program(failures: list[MeshFailure], status: int, of_hook: BaseException | None = None) -> None:
+    """Says what has failed, and ends the program with that status."""
+    global _stopping
+    if _stopping is not None or _core.in_forked_child():
+        return
+    _stopping = status
+    _core.log_line(_screen(failures, of_hook))
+    if _is_interactive():
+        _stopping = None
+        return
+    runtime.stopped_by_failure = True
+    _core.program_fails(status)
+    if _main_thread:
+        _signal.pthread_kill(_main_thread, _STOP_SIGNAL)
+    else:
+        import _thread
+
+        _thread.interrupt_main()
+
+
+def _is_interactive() -> bool:
+    """Somebody sits at a prompt, who reads it and goes on."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
+def _screen(failures: list[MeshFailure], of_hook: BaseException | None) -> str:
+    now = time.time()
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1e6):06d}"
+    first, host = failures[0], os.uname().nodename
+    lines = [
+        first.origin,
+        f"Unhandled monarch error on the root actor, hostname={host}, PID={os.getpid()} at time {stamp}:",
+        first.report(),
+        *_others(first, failures[1:]),
+    ]
+    if of_hook is not None:
+        from monarch._errors.tracebacks import format_exception
+
+        lines += ["unhandled_fault_hook, which was called with it, has failed:", format_exception(of_hook).rstrip()]
+    return "\n".join(lines)
+
+
+_OTHERS_MAX = 5  # meshes and kinds of failures that are named
+
+
+def _others(first: MeshFailure, failures: list[MeshFailure]) -> list[str]:
+    """What has failed at the same time, a line for each mesh and kind of failure. Of one process one mesh is named."""
+    from monarch._meshes.block_end import ranks_text
+
+    alike: dict[tuple[str, str], list[int]] = {}
+    seen = {first._source[0]}
+    for failure in failures:
+        if failure._source[1] == 0:  # a process
+            if failure._source[0] in seen:
+                continue
+            seen.add(failure._source[0])
+        alike.setdefault((failure.mesh_name, failure.kind), []).extend(failure.crashed_ranks)
+    lines = [
+        f"So ha{'s' if len(ranks) == 1 else 've'} {ranks_text(sorted(ranks))} of {mesh!r}: {kind}"
+        for (mesh, kind), ranks in alike.items()
+    ]
+    return lines if len(lines) <= _OTHERS_MAX else [*lines[:_OTHERS_MAX], f"and {len(lines) - _OTHERS_MAX} others"]

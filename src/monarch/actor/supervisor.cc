@@ -1,0 +1,124 @@
+#include "monarch/actor/supervisor.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace monarch {
+
+namespace {
+
+ActorIndex lowest_index(const OwnedMesh& mesh) {
+  const auto& ids = mesh.members->ids;
+  const auto lower = [](const ActorId& a, const ActorId& b) { return a.index < b.index; };
+  return ids.empty() ? 0 : std::min_element(ids.begin(), ids.end(), lower)->index;
+}
+
+// Ends that somebody has asked for.
+bool is_wanted(Failure::Kind kind) {
+  return kind == Failure::Kind::kStopped || kind == Failure::Kind::kActorStopped ||
+         kind == Failure::Kind::kOwnerEnded || kind == Failure::Kind::kEnding;
+}
+
+}  // namespace
+
+std::vector<int64_t> MeshFailure::coordinates() const {
+  std::vector<int64_t> found(mesh->sizes.size());
+  int64_t rest = rank;
+  for (size_t dim = found.size(); dim-- > 0;) {
+    found[dim] = rest % mesh->sizes[dim];
+    rest /= mesh->sizes[dim];
+  }
+  return found;
+}
+
+std::string MeshFailure::who() const {
+  std::string text = mesh->creator.empty() ? "<" : mesh->creator + ".<";
+  if (!mesh->class_name.empty()) text += mesh->class_name + " ";
+  text += mesh->name;
+  const std::vector<int64_t> place = coordinates();
+  for (size_t dim = 0; dim < place.size(); ++dim) {
+    text += (dim == 0 ? "{'" : ", '") + mesh->labels[dim] + "': " + std::to_string(place[dim]) + "/" +
+            std::to_string(mesh->sizes[dim]);
+  }
+  return text + (place.empty() ? ">" : "}>");
+}
+
+std::string MeshFailure::report() const {
+  return "The " + std::string(mesh->is_procs ? "process " : "actor ") + who() +
+         " and all its descendants have failed:\n  " + indented(why->text());
+}
+
+std::string MeshFailure::origin() const {
+  const std::string text = why->origin.empty() ? why->headline() : why->origin;
+  return text.substr(0, text.find('\n'));
+}
+
+Supervisor::MeshId Supervisor::add(OwnedMesh mesh) {
+  const ActorIndex lowest = mesh.is_procs ? 0 : lowest_index(mesh);
+  auto shared = std::make_shared<const OwnedMesh>(std::move(mesh));
+  std::lock_guard lock(mutex_);
+  const MeshId id = ++last_id_;
+  if (lowest != 0) by_index_.emplace(lowest, id);
+  meshes_.emplace(id, Entry{std::move(shared), {}});
+  return id;
+}
+
+void Supervisor::remove(MeshId id) {
+  std::lock_guard lock(mutex_);
+  if (const auto found = meshes_.find(id); found != meshes_.end()) erase(found);
+}
+
+void Supervisor::erase(std::map<MeshId, Entry>::iterator found) {
+  const OwnedMesh& mesh = *found->second.mesh;
+  if (!mesh.is_procs) by_index_.erase(lowest_index(mesh));
+  meshes_.erase(found);
+}
+
+// True: all of the mesh has ended.
+bool Supervisor::note_end(Entry& entry, uint32_t rank, const FailurePtr& why, std::vector<MeshFailure>& failures) {
+  if (entry.ended.insert(rank).second && !is_wanted(why->kind)) failures.push_back({entry.mesh, rank, why});
+  return entry.ended.size() == entry.mesh->members->ids.size();
+}
+
+std::vector<MeshFailure> Supervisor::actor_ended(const FailurePtr& why) {
+  std::vector<MeshFailure> failures;
+  std::lock_guard lock(mutex_);
+  const ActorId id{why->node, why->actor};
+  auto candidate = by_index_.upper_bound(id.index);
+  if (candidate == by_index_.begin()) return failures;
+  // Mostly the one before; not if two threads numbered the members of their meshes in turns.
+  do {
+    --candidate;
+    const auto found = meshes_.find(candidate->second);
+    const auto& ids = found->second.mesh->members->ids;
+    const auto member = std::find(ids.begin(), ids.end(), id);
+    if (member == ids.end()) continue;
+    if (note_end(found->second, static_cast<uint32_t>(member - ids.begin()), why, failures)) erase(found);
+    break;
+  } while (candidate != by_index_.begin());
+  return failures;
+}
+
+std::vector<MeshFailure> Supervisor::node_down(NodeId node, const FailurePtr& why) {
+  std::vector<MeshFailure> failures;
+  std::lock_guard lock(mutex_);
+  for (auto entry = meshes_.begin(); entry != meshes_.end();) {
+    const auto here = entry++;
+    const auto& ids = here->second.mesh->members->ids;
+    bool over = false;
+    for (uint32_t rank = 0; rank < ids.size(); ++rank) {
+      if (ids[rank].node == node) over = note_end(here->second, rank, why, failures);
+    }
+    if (over) erase(here);
+  }
+  const auto is_of_actors = [](const MeshFailure& failure) { return !failure.mesh->is_procs; };
+  std::stable_partition(failures.begin(), failures.end(), is_of_actors);
+  return failures;
+}
+
+size_t Supervisor::size() const {
+  std::lock_guard lock(mutex_);
+  return meshes_.size();
+}
+
+}  // namespace monarch

@@ -1,0 +1,75 @@
+// What the actors of a process own, and its client: whoever has spawned a mesh is its owner, in that process, and is the
+// one who is told when something of it fails. Nobody else is, whoever else has handles of it. Any thread.
+//
+// Each rank of a mesh fails once; what fails because its owner has asked for its end does not fail.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "monarch/actor/members.h"
+#include "monarch/wire/failure.h"
+
+namespace monarch {
+
+struct OwnedMesh {
+  ActorIndex owner = 0;     // 0: the client
+  bool is_procs = false;    // else of actors
+  std::string name;         // as it was spawned
+  std::string class_name;   // of actors
+  std::string creator;      // the owner, for people: the chain of who made whom; empty: not known
+  std::vector<std::string> labels;
+  std::vector<int64_t> sizes;
+  std::shared_ptr<const Members> members;  // shared: with views of it. By rank; of processes with index 0
+};
+
+// One rank of an owned mesh has failed.
+struct MeshFailure {
+  std::shared_ptr<const OwnedMesh> mesh;  // shared: with the table, which may let go of it
+  uint32_t rank = 0;
+  FailurePtr why;
+
+  std::vector<int64_t> coordinates() const;  // of the rank, one for each dimension
+  // "<root>.<Trainer trainers{'gpus': 3/8}>"
+  std::string who() const;
+  // Who has failed, and of what; several lines if there are a traceback or last lines.
+  std::string report() const;
+  // What it all began with, in a line.
+  std::string origin() const;
+};
+
+class Supervisor {
+ public:
+  using MeshId = uint64_t;
+
+  MeshId add(OwnedMesh mesh);
+  // It has ended as its owner wished, or its owner has ended: nothing that happens to it is told any more.
+  void remove(MeshId id);
+
+  // An actor, which `why` names, has failed, or has stopped itself (kActorStopped: nobody is to be told).
+  std::vector<MeshFailure> actor_ended(const FailurePtr& why);
+  // A process is down; of one that was asked to end nobody is told. First its actors, in the order of their spawns.
+  std::vector<MeshFailure> node_down(NodeId node, const FailurePtr& why);
+
+  size_t size() const;
+
+ private:
+  struct Entry {
+    std::shared_ptr<const OwnedMesh> mesh;  // shared: with failures that are being told
+    std::set<uint32_t> ended;               // ranks
+  };
+  bool note_end(Entry& entry, uint32_t rank, const FailurePtr& why, std::vector<MeshFailure>& failures);
+  void erase(std::map<MeshId, Entry>::iterator found);
+
+  mutable std::mutex mutex_;  // a leaf
+  std::map<MeshId, Entry> meshes_;
+  std::map<ActorIndex, MeshId> by_index_;  // those of actors, by the lowest index: who spawns numbers a mesh in a row
+  MeshId last_id_ = 0;
+};
+
+}  // namespace monarch

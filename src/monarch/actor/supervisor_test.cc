@@ -1,0 +1,103 @@
+#include "monarch/actor/supervisor.h"
+
+#include <gtest/gtest.h>
+
+namespace monarch {
+namespace {
+
+constexpr NodeId kHere = 1, kThere = 2;
+
+FailurePtr failure_of_actor(NodeId node, ActorIndex actor, Failure::Kind kind = Failure::Kind::kActor) {
+  auto failure = std::make_shared<Failure>(kind, "why");
+  failure->node = node;
+  failure->actor = actor;
+  return failure;
+}
+
+FailurePtr death(Failure::Kind kind = Failure::Kind::kExited) { return std::make_shared<Failure>(kind, "why"); }
+
+OwnedMesh mesh_of(std::vector<ActorId> ids, bool is_procs = false) {
+  OwnedMesh mesh;
+  mesh.owner = 7;
+  mesh.is_procs = is_procs;
+  mesh.name = is_procs ? "procs" : "workers";
+  mesh.class_name = is_procs ? "" : "Worker";
+  mesh.creator = "<root>";
+  mesh.labels = {"gpus"};
+  mesh.sizes = {static_cast<int64_t>(ids.size())};
+  mesh.members = std::make_shared<Members>(Members{std::move(ids)});
+  return mesh;
+}
+
+TEST(SupervisorTest, AnActorsFailureIsToldToItsOwnerWithItsRank) {
+  Supervisor supervisor;
+  supervisor.add(mesh_of({{kHere, 10}, {kThere, 10}}));
+  supervisor.add(mesh_of({{kHere, 11}, {kThere, 11}}));
+  const auto failures = supervisor.actor_ended(failure_of_actor(kThere, 11));
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0].mesh->owner, 7u);
+  EXPECT_EQ(failures[0].rank, 1u);
+  EXPECT_EQ(failures[0].report(),
+            "The actor <root>.<Worker workers{'gpus': 1/2}> and all its descendants have failed:\n  why");
+  EXPECT_TRUE(supervisor.actor_ended(failure_of_actor(kThere, 12)).empty()) << "nobody's here";
+}
+
+TEST(SupervisorTest, EachRankFailsOnce) {
+  Supervisor supervisor;
+  supervisor.add(mesh_of({{kHere, 10}, {kThere, 10}}));
+  EXPECT_EQ(supervisor.actor_ended(failure_of_actor(kThere, 10)).size(), 1u);
+  EXPECT_TRUE(supervisor.node_down(kThere, death()).empty()) << "what has failed does not fail again with its process";
+  EXPECT_EQ(supervisor.node_down(kHere, death()).size(), 1u);
+  EXPECT_EQ(supervisor.size(), 0u) << "nothing is left of what has ended";
+}
+
+TEST(SupervisorTest, ADeadProcessFailsARankOfEachMeshThatHasOneThere) {
+  Supervisor supervisor;
+  supervisor.add(mesh_of({{kHere, 0}, {kThere, 0}}, true));
+  supervisor.add(mesh_of({{kHere, 10}, {kThere, 10}, {kThere, 11}}));
+  const auto failures = supervisor.node_down(kThere, death());
+  EXPECT_EQ(failures.size(), 3u);
+  for (const MeshFailure& failure : failures) EXPECT_NE(failure.rank, 0u);
+}
+
+TEST(SupervisorTest, WhatEndsAsItsOwnerWishesDoesNotFail) {
+  Supervisor supervisor;
+  const auto stopped = supervisor.add(mesh_of({{kHere, 10}}));
+  supervisor.remove(stopped);
+  EXPECT_TRUE(supervisor.actor_ended(failure_of_actor(kHere, 10)).empty());
+  supervisor.add(mesh_of({{kHere, 11}}));
+  EXPECT_TRUE(supervisor.actor_ended(failure_of_actor(kHere, 11, Failure::Kind::kActorStopped)).empty());
+  EXPECT_EQ(supervisor.size(), 0u);
+  supervisor.add(mesh_of({{kHere, 0}}, true));
+  EXPECT_TRUE(supervisor.node_down(kHere, death(Failure::Kind::kStopped)).empty());
+  EXPECT_EQ(supervisor.size(), 0u);
+}
+
+// Two threads that spawn take numbers in turns.
+TEST(SupervisorTest, MeshesWhoseNumbersAreMixedAreFound) {
+  Supervisor supervisor;
+  supervisor.add(mesh_of({{kHere, 10}, {kHere, 12}, {kHere, 14}}));
+  supervisor.add(mesh_of({{kHere, 11}, {kHere, 13}}));
+  const auto failures = supervisor.actor_ended(failure_of_actor(kHere, 14));
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0].rank, 2u);
+}
+
+TEST(SupervisorTest, WhatItBeganWithIsTheFirstLineOfTheInnermostFailure) {
+  auto climbed = std::make_shared<Failure>(Failure::Kind::kActor, "the owner failed");
+  climbed->origin = "the process was killed\nwith these last lines";
+  const MeshFailure failure{std::make_shared<OwnedMesh>(mesh_of({{kHere, 10}})), 0, climbed};
+  EXPECT_EQ(failure.origin(), "the process was killed");
+}
+
+TEST(SupervisorTest, ARankInSeveralDimensionsHasAPlace) {
+  OwnedMesh mesh = mesh_of({});
+  mesh.labels = {"hosts", "gpus"};
+  mesh.sizes = {2, 3};
+  const MeshFailure failure{std::make_shared<OwnedMesh>(mesh), 5, death()};
+  EXPECT_EQ(failure.coordinates(), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(failure.who(), "<root>.<Worker workers{'hosts': 1/2, 'gpus': 2/3}>");
+}
+
+}  // namespace
+}  // namespace monarch
