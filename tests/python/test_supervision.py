@@ -1,4 +1,4 @@
-"""Who is told when something fails: its owner, by ``__supervise__``; then that one's owner; in the end the program stops."""
+"""Who is told when something fails: its owner, by ``__supervise__``, then that one's owner, and in the end the program."""
 
 import os
 import re
