@@ -69,7 +69,7 @@ tsan:  ## the C++ tests under ThreadSanitizer
 	@# TSan's children of a process with threads have none of their own: those that fork come before the log has its thread.
 	@$(FIXED_ADDRESSES) env $(if $(SHORT),MONARCH_TEST_SHORT=1) build/tsan/src/monarch/testing_test --gtest_brief=1 --gtest_filter='*LinkProcesses*'
 	@$(FIXED_ADDRESSES) env $(if $(SHORT),MONARCH_TEST_SHORT=1) build/tsan/src/monarch/testing_test --gtest_brief=1 --gtest_filter='-*LinkProcesses*'
-	@$(FIXED_ADDRESSES) build/tsan/src/monarch/host_test --gtest_brief=1 --gtest_filter='Line*:Output*'
+	@$(FIXED_ADDRESSES) build/tsan/src/monarch/host_test --gtest_brief=1 --gtest_filter='Line*:Output*:ThreadStacks*:FunctionNames*'
 
 fuzz:  ## every decoder's fuzzer, SECONDS_EACH=60 (needs clang)
 	@tools/bootstrap build lint

@@ -43,6 +43,7 @@ ROOMS = {
     "net/unix": ("base", "loop", "wire", "net", "net/local", "net/shm"),  # own_bell.h: a link may become one of rings
     "host/output": ("base", "loop", "wire"),
     "host/membership": ("base", "loop", "wire", "net", "actor"),
+    "host/stacks": ("base", "loop", "wire"),
     "host/start": ("base", "loop", "wire", "net", "host/membership", "host/output"),
 }
 

@@ -1,5 +1,6 @@
 #include "actor_cell.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -267,9 +268,9 @@ void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, Me
     std::string text = text_of(name.get());
     std::lock_guard lock(epitaph_mutex_);
     name_ = std::move(text);
+    methods_ = std::move(methods);
   }
   extent_ = Ref::borrow(extent);
-  methods_ = std::move(methods);
   FrameHeader whole;
   whole.rank = rank_;
   const MessagePtr message = Message::make(whole, "");
@@ -291,7 +292,37 @@ std::string PyCell::describe_exception(PyObject* exception) const {
   return text_of(text.get());
 }
 
-void PyCell::enter() { current_actor = {{node_.id(), index_}, swarm_ ? swarm_->inflow() : inflow_, swarm_.get()}; }
+std::string PyCell::name_of(int64_t method) const {
+  if (method == kConstructor) return "__init__";
+  if (method == kCleanUp) return "__cleanup__";
+  const bool is_known = methods_ && method >= 0 && static_cast<size_t>(method) < methods_->size();
+  return is_known ? (*methods_)[static_cast<size_t>(method)].name : "";
+}
+
+bool PyCell::describe(RunningActor* running) {
+  std::vector<uint32_t> open;
+  {
+    std::lock_guard lock(calls_mutex_);
+    for (const auto& [from, header] : open_calls_) open.push_back(header.method);
+  }
+  const int64_t doing = doing_.load(std::memory_order_relaxed);
+  if (doing == kNothing && open.empty()) return false;
+  std::lock_guard lock(epitaph_mutex_);
+  running->thread = thread_.load(std::memory_order_relaxed);
+  running->name = name_;
+  running->rank = rank_;
+  running->doing = name_of(doing);
+  for (const uint32_t method : open) {
+    if (method != doing) running->waiting.push_back(name_of(method));
+  }
+  return true;
+}
+
+void PyCell::enter() {
+  thread_local const pid_t thread = static_cast<pid_t>(syscall(SYS_gettid));
+  thread_.store(thread, std::memory_order_relaxed);
+  current_actor = {{node_.id(), index_}, swarm_ ? swarm_->inflow() : inflow_, swarm_.get()};
+}
 
 void PyCell::enter_hook() {
   if (context_) make_context_current();
@@ -301,12 +332,14 @@ void PyCell::enter_hook() {
 void PyCell::report_hook(PyObject* exception) { log_line("__cleanup__ failed: " + describe_exception(exception)); }
 
 bool PyCell::construct(PyObject* self, PyObject* value, bool* is_async, Ref* failure) {
+  doing_.store(kConstructor, std::memory_order_relaxed);
   Ref rank = Ref::steal(PyLong_FromUnsignedLong(rank_));
   if (value != nullptr && rank) {
     PyObject* args[] = {self, value, rank.get()};
     Ref outcome = Ref::steal(call_python(state().construct.get(), args, 3));
     *is_async = has_loop_ = outcome.get() == Py_True;
   }
+  doing_.store(kNothing, std::memory_order_relaxed);
   if (!PyErr_Occurred()) return true;
   *failure = take_exception();
   end(describe_exception(failure->get()), /*failure=*/true);
@@ -364,6 +397,7 @@ void PyCell::end_life(PyObject* self, PyObject* failure) {
   close();
   loop_wake_.close();
   // Hooks run after the mailbox is closed, so that nobody waits for this actor meanwhile; async ones have run.
+  doing_.store(kCleanUp, std::memory_order_relaxed);
   if (instance_) {
     enter_hook();
     PyObject* args[] = {self, failure == nullptr ? Py_None : failure};
@@ -374,7 +408,12 @@ void PyCell::end_life(PyObject* self, PyObject* failure) {
     }
   }
   answer_owed();
-  methods_ = nullptr;
+  doing_.store(kNothing, std::memory_order_relaxed);
+  Methods ended;
+  {
+    std::lock_guard lock(epitaph_mutex_);
+    ended.swap(methods_);
+  }
   instance_ = identity_ = extent_ = scalar_extent_ = context_ = Ref();
   if (stop_request_.token != 0) {
     Outgoing done{FrameHeader{}, {}, {}};
@@ -580,7 +619,9 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     std::lock_guard lock(calls_mutex_);
     open_calls_.emplace_back(message->from, header);
   }
+  doing_.store(header.method, std::memory_order_relaxed);
   Ref result = call_method(method, *message, *ticket);
+  doing_.store(kNothing, std::memory_order_relaxed);
   message.reset();  // arguments that the user kept live on by themselves
   if (!result) return Step::kDone;
   if (method.kind == MethodKind::kSync || !is_awaitable(result.get())) {

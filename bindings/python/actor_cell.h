@@ -19,6 +19,7 @@
 #include "monarch/actor/inflow.h"
 #include "monarch/actor/mailbox.h"
 #include "monarch/actor/node.h"
+#include "monarch/host/stacks/process_stacks.h"
 #include "support.h"
 
 namespace monarch {
@@ -69,6 +70,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
     Ref function;
     MethodKind kind;
     bool explicit_port = false;
+    std::string name = {};
   };
   using Methods = std::shared_ptr<const std::vector<Method>>;  // shared: by all actors of a class, and its table
   // `supervises`: its class has a hook for failures of what it owns.
@@ -101,6 +103,9 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   // A coroutine that asks the hook, if it is to be asked.
   Ref begin_supervising();
 
+  // Any thread, no GIL. False: it is at nothing.
+  bool describe(RunningActor* running);
+
   // Any thread. Has the actor ended, and if so, has it failed? `*why` is what its callers are told.
   enum class Ended { kNo, kStopped, kFailed };
   Ended ended(std::string* why);
@@ -121,6 +126,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   void settle(const Ticket& ticket);
 
  private:
+  std::string name_of(int64_t method) const;  // epitaph_mutex_ held
   void run_sync();
   void write_epitaph();
   void leave();
@@ -160,8 +166,13 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   LoopWake loop_wake_;
   int64_t idle_since_ns_ = 0;  // 0: not known to be idle
 
+  // What its thread runs of it: the number of an endpoint, or one of these.
+  enum Doing : int64_t { kNothing = -1, kConstructor = -2, kCleanUp = -3 };
+  std::atomic<int64_t> doing_{kNothing};
+  std::atomic<pid_t> thread_{0};
+
   // The actor's thread.
-  Methods methods_;
+  Methods methods_;  // set under epitaph_mutex_
   Ref instance_;
   Ref identity_;  // context().actor_instance
   Ref extent_;    // of the whole mesh
@@ -211,6 +222,8 @@ class PyCellFactory final : public CellFactory {
   void stop_all(int64_t limit_ns, const std::string& reason);
   void forget(PyCell* cell);
   bool has_actors();
+  // Any thread, no GIL.
+  std::vector<RunningActor> running();
 
  private:
   using Work = std::function<void()>;  // an actor's whole life, GIL held

@@ -116,6 +116,20 @@ void PyCellFactory::forget(PyCell* cell) {
   if (live_.empty()) all_ended_.notify_all();
 }
 
+std::vector<RunningActor> PyCellFactory::running() {
+  std::vector<std::shared_ptr<PyCell>> cells;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [raw, cell] : live_) cells.push_back(cell);
+  }
+  std::vector<RunningActor> found;
+  for (const auto& cell : cells) {
+    RunningActor actor;
+    if (cell->describe(&actor)) found.push_back(std::move(actor));
+  }
+  return found;
+}
+
 bool PyCellFactory::has_actors() {
   std::lock_guard lock(mutex_);
   return !live_.empty();

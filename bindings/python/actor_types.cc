@@ -63,7 +63,11 @@ PyObject* methods_new(PyTypeObject* type, PyObject* args, PyObject*) {
     PyObject* function;
     int kind;
     if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Oi", &function, &kind)) return nullptr;
-    methods->push_back({Ref::borrow(function), static_cast<MethodKind>(kind & 3), (kind & kExplicitPort) != 0});
+    Ref name = Ref::steal(PyObject_GetAttrString(function, "__name__"));
+    const char* text = name ? PyUnicode_AsUTF8(name.get()) : nullptr;
+    if (text == nullptr) PyErr_Clear();
+    methods->push_back({Ref::borrow(function), static_cast<MethodKind>(kind & 3), (kind & kExplicitPort) != 0,
+                        text == nullptr ? "" : text});
   }
   return box<PyCell::Methods>(type, std::move(methods));
 }

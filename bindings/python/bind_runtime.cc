@@ -32,6 +32,8 @@
 #include "monarch/base/system.h"
 #include "monarch/host/start/guard.h"
 #include "port.h"
+#include "quit_signal.h"
+#include "stacks.h"
 #include "state.h"
 #include "supervision.h"
 #include "unseen.h"
@@ -93,6 +95,8 @@ void configure(nb::object callbacks) {
   take("deadline_exceeded", s.deadline_exceeded);
   take("make_point", s.make_point);
   take("make_extent", s.make_extent);
+  take("add_stacks", s.add_stacks);
+  take("report_stacks", s.report_stacks);
 }
 
 // Of whom it has been said on stderr that messages cannot be delivered: a thousand to one dead process are one line.
@@ -123,6 +127,7 @@ ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena
   options.transport = transport;
   options.arena_bytes_max = arena_bytes_max;
   options.on_stop = ring_alarm;
+  options.running_actors = [] { return python_factory().running(); };
   options.on_undeliverable = [said = std::make_shared<Said>()](const ActorId& dest, const Failure& why) {
     if (said->first_time(dest, why)) log_line("a message could not be delivered: " + why.text());
     state().runtime->note_observed(dest.node);
@@ -133,6 +138,7 @@ ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena
 
 void start_root(const std::string& transport, uint64_t arena_bytes_max, int stdout_fd, int stderr_fd) {
   State& s = state();
+  write_stacks_of_python();
   ProcessRuntime::Options options = options_for(transport, arena_bytes_max);
   options.stdout_fd = stdout_fd;
   options.stderr_fd = stderr_fd;
@@ -143,6 +149,7 @@ void start_root(const std::string& transport, uint64_t arena_bytes_max, int stdo
   s.runtime->node().set_factory(CellKind::kPython, python_factory());
   s.native_actors = install_native_actors(*s.runtime);
   s.runtime->reactor().post([] { gil_mark_reactor_thread(); });
+  watch_quit_signal();
 }
 
 // Each actor has a thread, and glibc would give the first of them eight heaps per core, at 30 us and 130 KiB each.
@@ -181,6 +188,7 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   if (parent != bootstrap->parent_pid && !(by_exec && parent == getsid(0))) _exit(1);
   limit_malloc_arenas();
   State& s = state();
+  write_stacks_of_python();
   s.worker = true;
   sys::make_pipe(s.alarm, O_NONBLOCK);
   auto made = ProcessRuntime::make_worker(
@@ -366,6 +374,7 @@ void shutdown(double grace_seconds, bool at_exit) {
   if (!s.finalizing) python_factory().stop_all(grace_ns, "the script ended");
   if (at_exit) gil_keep_for_this_thread();
   if (s.finalizing.exchange(true)) return;
+  leave_quit_signal();
   { std::unique_lock no_user(host_users); }
   const bool native_ended = s.native_actors->stop(grace_ns);
   s.runtime->shutdown(grace_ns, [&s] {
@@ -386,8 +395,8 @@ void forget_hooks() {
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
                     &s.supervision_error, &s.timed_out, &s.bind_arguments, &s.warn_running_loop, &s.construct,
                     &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.supervise, &s.supervise_all,
-                    &s.watch_failures, &s.pack_answer, &s.format_failure,
-                    &s.end_child, &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent}) {
+                    &s.watch_failures, &s.pack_answer, &s.format_failure, &s.end_child, &s.context_var, &s.deadline_var,
+                    &s.deadline_exceeded, &s.make_point, &s.make_extent, &s.add_stacks, &s.report_stacks}) {
     *hook = Ref();
   }
 }

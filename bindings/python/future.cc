@@ -86,6 +86,35 @@ namespace {
 // ---- What came, as Python objects ----
 // This runs Python code, and another thread may settle the future meanwhile: `call` is not future.call.
 
+// What each of these has answered, or why it has not as text; null: an exception is set.
+Ref stacks_of(const PendingCall& asked) {
+  Ref list = Ref::steal(PyList_New(asked.size()));
+  for (uint32_t rank = 0; list && rank < asked.size(); ++rank) {
+    const Message* reply = asked.reply(rank);
+    PyObject* value = reply == nullptr                                ? py_string("does not answer")
+                      : reply->header.kind != FrameKind::kReply ? py_string(failure_of(*reply).text())
+                                                                      : decode_value(*reply);
+    if (value == nullptr) return Ref();
+    PyList_SET_ITEM(list.get(), rank, value);
+  }
+  return list;
+}
+
+// To the error of a call past its deadline, if they were taken. False: an exception is set.
+bool add_stacks(const FutureState& future, const PendingCall& call, PyObject* error) {
+  const PendingCall::Stacks stacks = call.stacks();
+  if (!stacks.call || PyObject_IsInstance(error, state().deadline_exceeded.get()) != 1) return !PyErr_Occurred();
+  Ref answers = stacks_of(*stacks.call);
+  Ref ranks = Ref::steal(PyList_New(0));
+  for (const uint32_t rank : stacks.ranks) {
+    Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
+    if (!ranks || !number || PyList_Append(ranks.get(), number.get()) != 0) return false;
+  }
+  if (!answers) return false;
+  PyObject* args[] = {error, future.endpoint.get(), ranks.get(), answers.get()};
+  return Ref::steal(PyObject_Vectorcall(state().add_stacks.get(), args, 4, nullptr)).get() != nullptr;
+}
+
 // The exception object for an answer that is not a value.
 PyObject* exception_of(const FutureState& future, const PendingCall& call, uint32_t rank, const Message& reply,
                        bool at_the_end = false) {
@@ -96,7 +125,9 @@ PyObject* exception_of(const FutureState& future, const PendingCall& call, uint3
     Ref error = Ref::steal(decode_value(reply));
     if (!error) return nullptr;
     PyObject* args[] = {future.endpoint.get(), number.get(), error.get()};
-    return PyObject_Vectorcall(state().actor_error.get(), args, 3, nullptr);
+    Ref exception = Ref::steal(PyObject_Vectorcall(state().actor_error.get(), args, 3, nullptr));
+    if (!exception || !add_stacks(future, call, exception.get())) return nullptr;
+    return exception.release();
   }
   const Failure failure = failure_of(reply);
   note_observed(future, call, failure);
@@ -130,6 +161,11 @@ PyObject* gather_values(const FutureState& future, const PendingCall& call, cons
   return PyObject_Vectorcall(state().value_mesh.get(), args, 2, nullptr);
 }
 
+PyObject* gather_stacks(const FutureState& future, const PendingCall& call) {
+  Ref list = stacks_of(call);
+  return list ? PyObject_CallOneArg(future.endpoint.get(), list.get()) : nullptr;
+}
+
 // What came to a port.
 PyObject* received(const FutureState& future, const Message& message) {
   Ref value = Ref::steal(decode_value(message));
@@ -159,6 +195,8 @@ bool settle(FutureState& future) {
     outcome = Py_NewRef(Py_None);
   } else if (future.mode == FutureMode::kAll || future.mode == FutureMode::kPartial) {
     outcome = gather_values(future, *kept, gather);
+  } else if (future.mode == FutureMode::kStacks) {
+    outcome = gather_stacks(future, *kept);
   } else if (future.is_of_port()) {
     outcome = received(future, gather.answer(0));
   } else {

@@ -15,6 +15,7 @@ enum class FutureMode {
   kEnded,    // the same, where a rank that is dead already is as good as one that has answered
   kPort,     // what came to a port (the call is a PortWait)
   kPortRanked,  // (rank, what came)
+  kStacks,      // `endpoint`, a function, of a list with what each rank has answered, or why it has not, as text
 };
 
 // A new future (of the Python class that was configured), or null with an exception. `endpoint`: whose call it is, for

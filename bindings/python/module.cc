@@ -8,6 +8,7 @@
 namespace monarch {
 void bind_geometry(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
+void bind_stacks(nanobind::module_& m);
 }  // namespace monarch
 
 NB_MODULE(_core, m) {
@@ -17,4 +18,5 @@ NB_MODULE(_core, m) {
   m.doc() = "Native core of monarch.";
   monarch::bind_geometry(m);
   monarch::bind_runtime(m);
+  monarch::bind_stacks(m);
 }

@@ -51,6 +51,8 @@ class Callbacks(NamedTuple):
     deadline_exceeded: Any
     make_point: Any
     make_extent: Any
+    add_stacks: Any
+    report_stacks: Any
 
 
 def _value_mesh(ep: Any, entries: list[Any]) -> Any:
@@ -123,6 +125,8 @@ runtime.wire(
             deadline_exceeded=DeadlineExceeded,
             make_point=Point,
             make_extent=lambda labels, sizes: Extent(list(labels), list(sizes)),
+            add_stacks=_late("_calls.outcomes", "add_stacks"),
+            report_stacks=_late("_meshes.stacks", "report"),
         ),
         started=_started,
         ended=context.forget_client,

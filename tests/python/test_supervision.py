@@ -1,4 +1,4 @@
-"""Who is told when something fails: its owner, by ``__supervise__``, then that one's owner, and in the end the program."""
+"""Who is told when something fails: its owner, by ``__supervise__``, then the owner of that, in the end the program."""
 
 import os
 import re

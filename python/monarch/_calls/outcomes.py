@@ -119,6 +119,16 @@ def timed_out(ep: Any, missing: list[int]) -> TimeoutError:
     return error
 
 
+def add_stacks(error: Any, ep: Any, ranks: list[int], answers: list[Any]) -> None:
+    """To the ``DeadlineExceeded`` of a call: what those did shortly before who had not answered."""
+    from monarch._values.stack_report import make_report
+
+    mesh, first = ("?", 0) if ep is None else (ep._mesh._name, ep._first_rank)
+    numbered = ep is None or len(ep._mesh) > 1
+    error.stacks = make_report([(mesh, rank + first if numbered else None) for rank in ranks], answers)
+    add_note(error, f"{error.stacks}")
+
+
 def losses(grace: float | None) -> list[str]:
     """A line for each endpoint with lost calls, at the end of a script: those that raised, and nobody has looked.
 

@@ -12,9 +12,12 @@ TimeoutError
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monarch._errors.tracebacks import HEADER, format_exception
+
+if TYPE_CHECKING:
+    from monarch._values.stack_report import StackReport
 
 __all__ = ["ActorError", "DeadlineExceeded", "SupervisionError", "WouldBlockRuntime"]
 
@@ -102,7 +105,13 @@ class DeadlineExceeded(TimeoutError):
     """A deadline has passed (``with deadline(...)``, ``endpoint.options(deadline=...)``): the work was given up.
 
     Unlike the plain ``TimeoutError`` of ``get(timeout)``, after which the call goes on and may be waited for again.
+
+    ``stacks`` is a ``StackReport`` of the processes that had not answered a call, taken shortly before its deadline,
+    and a note below the traceback; None if the call had less than a second, or another one of this process has been
+    reported within the last.
     """
+
+    stacks: StackReport | None = None
 
 
 class SetupFailed(Exception):

@@ -10,6 +10,7 @@ from typing import Any
 
 def _preload(code_by_value: bool) -> None:
     """What nearly every worker needs. Cheap enough to stand between a script's start and its first worker."""
+    import faulthandler  # noqa: F401
     import logging  # noqa: F401
 
     if code_by_value:

@@ -100,15 +100,15 @@ def _seconds_left() -> float | None:
 def _is_over(each: _Held, fatal: list[MeshFailure], now: float) -> bool:
     """False: somebody may still be told. What nobody has dealt with goes to ``fatal``."""
     failure, source = each.failure, each.failure._source
+    if _stopping is not None:
+        failure.handled()
+        return True
     if each.cell is None:
         hook = sys.modules["monarch.actor"].unhandled_fault_hook
         if hook is not unhandled_fault_hook:
             failure.handled()
             _call(hook, failure)
             return True
-    if _stopping is not None:
-        failure.handled()
-        return True
     if _core.is_told(*source):
         return True
     if _core.will_be_told(*source) or now < each.until:

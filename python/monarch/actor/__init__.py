@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from monarch._compat.old_spellings import local_proc_mesh, proc_mesh
     from monarch._config.transports import ChannelTransport
     from monarch._meshes.controllers import get_or_spawn_controller
+    from monarch._meshes.stacks import dump_stacks
     from monarch._meshes.stand_ins import hosts_from_config
     from monarch._processes.bootstrap import default_bootstrap_cmd
     from monarch._runtime.transport import enable_transport
     from monarch._values.identity import ProcId, Uid
+    from monarch._values.stack_report import StackReport
     from monarch.actor import config
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "PortReceiver",
     "ProcId",
     "ProcMesh",
+    "StackReport",
     "SupervisionError",
     "Uid",
     "ValueMesh",
@@ -71,6 +74,7 @@ __all__ = [
     "current_size",
     "deadline",
     "default_bootstrap_cmd",
+    "dump_stacks",
     "enable_transport",
     "endpoint",
     "get_or_spawn_controller",
@@ -90,8 +94,10 @@ _LAZY = {
     "Accumulator": "_calls.accumulator",
     "ChannelTransport": "_config.transports",
     "ProcId": "_values.identity",
+    "StackReport": "_values.stack_report",
     "Uid": "_values.identity",
     "default_bootstrap_cmd": "_processes.bootstrap",
+    "dump_stacks": "_meshes.stacks",
     "enable_transport": "_runtime.transport",
     "get_or_spawn_controller": "_meshes.controllers",
     "hosts_from_config": "_meshes.stand_ins",

@@ -54,10 +54,15 @@ std::string reply_text(const Message& reply) {
   return reply.header.kind == FrameKind::kReplyFailed ? failure_of(reply).text() : std::string(reply.text());
 }
 
-Calls::Calls(Driver& driver, Timers& timers)
-    : driver_(driver), clock_(timers), deadlines_(timers, [this](uint64_t token) { expire(token); }) {}
+Calls::Calls(Driver& driver, Timers& timers, std::function<void(const std::shared_ptr<PendingCall>&)> on_overdue)
+    : driver_(driver),
+      clock_(timers),
+      on_overdue_(std::move(on_overdue)),
+      deadlines_(timers, [this](uint64_t token) { on_timer(token); }) {}
 
 uint64_t Calls::open(std::shared_ptr<PendingCall> call, int64_t deadline_ns) {
+  const bool is_long = deadline_ns != 0 && on_overdue_ && deadline_ns - clock_.now_ns() >= kLongNs;
+  const int64_t timer_ns = is_long ? deadline_ns - kOverdueNs : deadline_ns;
   std::unique_lock lock(mutex_);
   uint32_t index;
   if (free_slots_.empty()) {
@@ -69,9 +74,10 @@ uint64_t Calls::open(std::shared_ptr<PendingCall> call, int64_t deadline_ns) {
   }
   slots_[index].call = std::move(call);
   slots_[index].deadline_ns = deadline_ns;
+  slots_[index].timer_ns = timer_ns;
   const uint64_t token = uint64_t{slots_[index].generation} << 32 | index;
   lock.unlock();
-  if (deadline_ns != 0) deadlines_.add(deadline_ns, token);
+  if (timer_ns != 0) deadlines_.add(timer_ns, token);
   return token;
 }
 
@@ -79,6 +85,22 @@ Calls::Slot Calls::find(uint64_t token) {
   const uint32_t index = static_cast<uint32_t>(token);
   std::lock_guard lock(mutex_);
   return index < slots_.size() && slots_[index].generation == token >> 32 ? slots_[index] : Slot();
+}
+
+void Calls::on_timer(uint64_t token) {
+  std::shared_ptr<PendingCall> overdue;
+  {
+    std::lock_guard lock(mutex_);
+    const uint32_t index = static_cast<uint32_t>(token);
+    if (index >= slots_.size() || slots_[index].generation != token >> 32) return;
+    Slot& slot = slots_[index];
+    if (slot.timer_ns < slot.deadline_ns) {
+      overdue = slot.call;
+      slot.timer_ns = slot.deadline_ns;
+      deadlines_.add(slot.timer_ns, token);
+    }
+  }
+  overdue ? on_overdue_(overdue) : expire(token);
 }
 
 void Calls::expire(uint64_t token) {
@@ -107,7 +129,8 @@ void Calls::fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr re
   std::lock_guard lock(mutex_);
   Slot& slot = slots_[index];
   if (slot.generation != token >> 32) return;
-  if (slot.deadline_ns != 0) deadlines_.remove(std::exchange(slot.deadline_ns, 0), token);
+  if (slot.timer_ns != 0) deadlines_.remove(std::exchange(slot.timer_ns, 0), token);
+  slot.deadline_ns = 0;
   ended = std::move(slot.call);
   if (++slot.generation == 0) slot.generation = 1;
   free_slots_.push_back(index);

@@ -21,7 +21,12 @@ class PendingCall;
 
 class Calls {
  public:
-  Calls(Driver& driver, Timers& timers);
+  // A call whose deadline is so long that it may hang is overdue shortly before that: then there still is something to see.
+  static constexpr int64_t kLongNs = 1'000'000'000;
+  static constexpr int64_t kOverdueNs = 100'000'000;
+
+  // `on_overdue`, if there is one, runs where timers do, without a lock held.
+  Calls(Driver& driver, Timers& timers, std::function<void(const std::shared_ptr<PendingCall>&)> on_overdue = {});
 
   // The token for `call`. From `deadline_ns` on (0: never) its ranks that have not answered are filled with
   // make_expired().
@@ -37,9 +42,11 @@ class Calls {
   struct Slot {
     uint32_t generation = 1;
     int64_t deadline_ns = 0;  // 0: none
+    int64_t timer_ns = 0;     // the same, or before it when it will be overdue
     std::shared_ptr<PendingCall> call;
   };
   Slot find(uint64_t token);  // without a call: it has ended
+  void on_timer(uint64_t token);
   void expire(uint64_t token);
   void fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply);
 
@@ -48,6 +55,7 @@ class Calls {
   Mutex mutex_{LockRank::kNodeCalls};
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
+  const std::function<void(const std::shared_ptr<PendingCall>&)> on_overdue_;
   Deadlines deadlines_;
 };
 

@@ -51,7 +51,7 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
           timers, [this](const Message& message, const Failure& why) { refuse(message, why); })),
       routes_(std::make_unique<Routes>(hooks_.dial)),
       flow_(std::make_unique<Flow>()),
-      calls_(std::make_unique<Calls>(driver, timers)),
+      calls_(std::make_unique<Calls>(driver, timers, hooks_.on_overdue)),
       supervisor_(std::make_unique<Supervisor>()),
       unobserved_(std::make_unique<UnobservedFailures>(timers, [](const std::string& line) { log_line(line); })) {}
 
@@ -133,6 +133,11 @@ void Node::on_control(Link& link, MessagePtr message) {
     if (routes_->any_down() && is_down(message->from)) return;
     return flow_->set_held({message->from, header.dest}, header.kind == FrameKind::kHold);
   }
+  if (header.kind == FrameKind::kAskStacks) {
+    if (hooks_.on_stacks_wanted) hooks_.on_stacks_wanted(message->from, header.token, header.rank);
+    return;
+  }
+  if (header.kind == FrameKind::kStacks) return answer_stacks(header.dest, header.rank, message->body);
   if (routed) return;  // what is said about processes is said by neighbours
   if (header.kind == FrameKind::kNodeDown && !message->body.empty() && routes_->is_behind(header.dest, link.peer())) {
     auto failure = Failure::decode(message->body);
@@ -266,6 +271,49 @@ void Node::unsent(ActorIndex sender, const ActorId& dest) {
   Failure why;
   if (routes_->keep_unsent({sender, dest}, &why)) return;
   undeliverable(sender, id_, dest, why);
+}
+
+// ---- Stacks ----
+
+uint64_t Node::ask_stacks(const std::shared_ptr<PendingCall>& call) {
+  const Members& members = call->members();
+  const uint64_t token = calls_->open(call, 0);
+  Outgoing question{FrameHeader{}, {}, {}};
+  question.header.kind = FrameKind::kAskStacks;
+  question.header.token = token;
+  for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
+    const NodeId node = members.ids[rank].node;
+    question.header.rank = rank;
+    if (node == id_ && hooks_.on_stacks_wanted) {
+      hooks_.on_stacks_wanted(id_, token, rank);
+      continue;
+    }
+    const std::shared_ptr<Link> link = node == id_ ? nullptr : routes_->find(node);
+    if (link != nullptr && send_on(*link, node, question, true)) continue;
+    if (const FailurePtr dead = why_down(node)) {
+      calls_->answer(token, rank, make_failure(token, rank, *dead));
+    } else if (link == nullptr) {
+      calls_->answer(token, rank, make_failure(token, rank, "the process cannot be reached"));
+    }  // else as in cast()
+  }
+  return token;
+}
+
+void Node::tell_stacks(NodeId asker, uint64_t token, uint32_t rank, ByteSpan value) {
+  if (asker == id_) return answer_stacks(token, rank, value);
+  Outgoing answer{FrameHeader{}, value, {}};
+  answer.header.kind = FrameKind::kStacks;
+  answer.header.dest = token;
+  answer.header.rank = rank;
+  const std::shared_ptr<Link> link = routes_->find(asker);
+  if (link != nullptr) static_cast<void>(send_on(*link, asker, answer, true));  // else nobody waits
+}
+
+void Node::answer_stacks(uint64_t token, uint32_t rank, ByteSpan value) {
+  FrameHeader header;
+  header.kind = FrameKind::kReply;
+  const std::string_view bytes(reinterpret_cast<const char*>(value.data()), value.size());
+  calls_->answer(token, rank, Message::make(header, bytes));
 }
 
 // ---- Back-pressure ----

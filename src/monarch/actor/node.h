@@ -50,8 +50,12 @@ class Node final : public LinkSink {
     std::function<void(MeshFailure)> on_mesh_failure;
     // Any thread. See observed(): an end of one of these need not be told again, on stderr.
     std::function<void(const Members& members)> on_observed;
+    // As timers: a call has not been answered, and will soon be past its deadline (Calls::kOverdueNs).
+    std::function<void(const std::shared_ptr<PendingCall>& call)> on_overdue;
     // Any thread but an actor's: see answered().
     std::function<void(int64_t waited_ns)> on_answered;
+    // Reactor; any thread if this node asks itself. Somebody wants the stacks of this process: tell_stacks(), soon.
+    std::function<void(NodeId asker, uint64_t token, uint32_t rank)> on_stacks_wanted;
   };
 
   // Destroyed when no timer of `timers` runs any more.
@@ -112,6 +116,16 @@ class Node final : public LinkSink {
   void set_message_bytes_max(uint64_t bytes) { message_bytes_max_.store(bytes, std::memory_order_relaxed); }
   // Why this message is not sent for its size; empty if it is small enough.
   std::string why_too_large(const Outgoing& outgoing) const;
+
+  // ---- Stacks ----
+  // Any thread. Asks the process of each member of `call` for its stacks; the control lanes carry it, so nothing that
+  // actors do holds it up. Ranks of the dead are filled with that failure, others that do not answer by answer_stacks().
+  // Returns the token.
+  uint64_t ask_stacks(const std::shared_ptr<PendingCall>& call);
+  // The answer of this process, a value (wire/value.h) of at most kControlSizeMax.
+  void tell_stacks(NodeId asker, uint64_t token, uint32_t rank, ByteSpan value);
+  // What is known of one that has not answered. Nothing if it has.
+  void answer_stacks(uint64_t token, uint32_t rank, ByteSpan value);
 
   // ---- Back-pressure ----
   // What a node holds for others that it passes frames on to.

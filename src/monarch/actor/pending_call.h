@@ -53,6 +53,20 @@ class PendingCall {
   int64_t deadline_ns() const { return deadline_ns_; }
   void set_deadline(int64_t deadline_ns) { deadline_ns_ = deadline_ns; }
 
+  // Any thread. What the processes that owe these ranks did shortly before the deadline (Node::ask_stacks).
+  struct Stacks {
+    std::vector<uint32_t> ranks;
+    std::shared_ptr<const PendingCall> call;  // its ranks are those, in that order; shared: with who takes them
+  };
+  void set_stacks(Stacks stacks) {
+    std::lock_guard lock(mutex_);
+    stacks_ = std::move(stacks);
+  }
+  Stacks stacks() const {  // without a call: nobody has looked
+    std::lock_guard lock(mutex_);
+    return stacks_;
+  }
+
  protected:
   // The answer itself, or null; nobody else may be looking at it.
   MessagePtr take(uint32_t rank);
@@ -79,6 +93,7 @@ class PendingCall {
   std::vector<Waiter*> waiters_;
   std::vector<Observer> observers_;
   uint64_t observers_seen_ = 0;
+  Stacks stacks_;
 };
 
 }  // namespace monarch

@@ -19,6 +19,11 @@ namespace {
 
 // How long a process that was asked to end waits for what was sent to it before.
 constexpr int64_t kStopDrainNs = 1'000'000'000;
+// When a process that has not sent its stacks is looked at first.
+constexpr int64_t kFirstLookNs = 100'000'000;
+// How often calls that are about to be past their deadline have stacks taken, and within what time.
+constexpr int64_t kOverdueEveryNs = 1'000'000'000;
+constexpr int64_t kOverdueLimitNs = Calls::kOverdueNs * 3 / 4;
 // How long a process whose owner is gone may take to end by itself.
 constexpr int64_t kOrphanLimitNs = 1'000'000'000;
 
@@ -80,6 +85,12 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
       if (output_->is_behind_after(waited_ns)) output_->catch_up();
     };
   }
+  running_actors_ = std::move(options.running_actors);
+  stacks_ = std::make_unique<ThreadStacks>(*reactor_);
+  hooks.on_stacks_wanted = [this](NodeId asker, uint64_t token, uint32_t rank) {
+    reactor_->post([this, asker, token, rank] { on_stacks_wanted(asker, token, rank); });
+  };
+  hooks.on_overdue = [this](const std::shared_ptr<PendingCall>& call) { on_overdue(call); };
   node_ = std::make_unique<Node>(identity.node, *driver_, *reactor_, std::move(hooks));
   Connector::Events events;
   events.on_accepted = [this](std::shared_ptr<Link> link, bool guest) {
@@ -209,6 +220,7 @@ void ProcessRuntime::leak() {
   static_cast<void>(host_.release());
   static_cast<void>(deaths_.release());
   static_cast<void>(output_.release());
+  static_cast<void>(stacks_.release());
   static_cast<void>(connector_.release());
   static_cast<void>(node_.release());
   static_cast<void>(driver_.release());
@@ -333,6 +345,60 @@ void ProcessRuntime::note_answer(const PendingCall& call, const std::vector<Node
   const Message& answer = *call.reply(0);
   if (answer.header.kind != FrameKind::kReply) return;  // that job has ended: its nodes are down by that
   for (auto& [node, failure] : Reception::read_down(answer, nodes)) deaths_->known(node, std::move(failure));
+}
+
+// ---- Stacks ----
+
+void ProcessRuntime::on_stacks_wanted(NodeId asker, uint64_t token, uint32_t rank) {
+  auto actors = running_actors_ ? running_actors_() : std::vector<RunningActor>();
+  stacks_->take([this, asker, token, rank, actors = std::move(actors)](const std::vector<ThreadStack>& threads) {
+    ValueWriter value;
+    write_process_stacks(value, threads, actors, code_map_, kControlSizeMax - kControlSizeMax / 4);
+    node_->tell_stacks(asker, token, rank, value.written());
+  });
+}
+
+std::shared_ptr<PendingCall> ProcessRuntime::ask_stacks(const std::vector<NodeId>& nodes, int64_t limit_ns) {
+  auto members = std::make_shared<Members>();
+  for (const NodeId node : nodes) members->ids.push_back({node, 0});
+  auto call = std::make_shared<PendingCall>(std::move(members));
+  const uint64_t token = node_->ask_stacks(call);
+  const int64_t first_ns = std::min(limit_ns, kFirstLookNs);
+  reactor_->after(first_ns, [=, this] { look_at_silent(call, token, limit_ns - first_ns); });
+  return call;
+}
+
+// Where a flood of calls hangs, one of them in a while says why.
+void ProcessRuntime::on_overdue(const std::shared_ptr<PendingCall>& call) {
+  const int64_t now_ns = reactor_->now_ns();
+  if (call->decided() || (overdue_ns_ != 0 && now_ns - overdue_ns_ < kOverdueEveryNs)) return;
+  overdue_ns_ = now_ns;
+  PendingCall::Stacks stacks;
+  std::vector<NodeId> nodes;
+  for (uint32_t rank = 0; rank < call->size(); ++rank) {
+    const NodeId node = call->members().ids[rank].node;
+    if (call->reply(rank) != nullptr || std::find(nodes.begin(), nodes.end(), node) != nodes.end()) continue;
+    nodes.push_back(node);
+    stacks.ranks.push_back(rank);
+  }
+  stacks.call = ask_stacks(nodes, kOverdueLimitNs);
+  call->set_stacks(std::move(stacks));
+}
+
+// Of a process that is stopped there is nothing to wait for.
+void ProcessRuntime::look_at_silent(const std::shared_ptr<PendingCall>& call, uint64_t token, int64_t left_ns) {
+  for (uint32_t rank = 0; rank < call->size(); ++rank) {
+    if (call->reply(rank) != nullptr) continue;
+    const NodeId node = call->members().ids[rank].node;
+    const int64_t pid = node == node_->id() ? getpid() : deaths_->pid_of(node);
+    const ThreadStack seen = pid > 0 ? look_at_process(static_cast<pid_t>(pid)) : ThreadStack();
+    if (left_ns > 0 && seen.state != 'T' && seen.state != 't') continue;
+    ValueWriter value;
+    write_silent_process(value, pid, seen);
+    node_->answer_stacks(token, rank, value.written());
+  }
+  if (left_ns <= 0 || call->complete()) return;
+  reactor_->after(left_ns, [=, this] { look_at_silent(call, token, 0); });
 }
 
 // ---- The end ----

@@ -18,6 +18,7 @@
 #include "monarch/host/membership/jobs.h"
 #include "monarch/host/membership/reception.h"
 #include "monarch/host/output/output_pump.h"
+#include "monarch/host/stacks/process_stacks.h"
 
 namespace monarch {
 
@@ -32,6 +33,8 @@ class ProcessRuntime final : private ForkWatcher {
     std::function<void(MeshFailure)> on_mesh_failure;
     // Worker, any thread: from now on wait_for_stop() returns at once. Must not block.
     std::function<void()> on_stop;
+    // Reactor. The actors here that are at something.
+    std::function<std::vector<RunningActor>()> running_actors;
     int stdout_fd = 1;  // root: where the lines of workers go; -1: nowhere
     int stderr_fd = 2;
   };
@@ -74,6 +77,13 @@ class ProcessRuntime final : private ForkWatcher {
   // What shows the output of the job's workers. Null in a worker.
   OutputPump* output() { return output_.get(); }
 
+  // Any thread. Asks processes for their stacks (host/stacks/process_stacks.h), this one too. Each rank has an answer or a
+  // failure after `limit_ns`; of a process that does not answer by then, or is stopped, that is (pid, state, waits_in), as
+  // ThreadStack's, with pid -1 where that is not known here.
+  std::shared_ptr<PendingCall> ask_stacks(const std::vector<NodeId>& nodes, int64_t limit_ns);
+  // Reactor. Those of this process, as they are.
+  void take_own_stacks(ThreadStacks::Done done) { stacks_->take(std::move(done)); }
+
   // Worker: waits until the owner asks this process to end, or is gone. Returns the reason. At most `limit_ns` at a
   // time; nullopt: not yet (the caller looks at its signals).
   std::optional<std::string> wait_for_stop(int64_t limit_ns);
@@ -115,6 +125,9 @@ class ProcessRuntime final : private ForkWatcher {
   void request_stop(const std::string& reason, int64_t limit_ns);
   void on_node_down(NodeId from, const Message& notice);
   void dismiss_guests();
+  void on_overdue(const std::shared_ptr<PendingCall>& call);
+  void on_stacks_wanted(NodeId asker, uint64_t token, uint32_t rank);
+  void look_at_silent(const std::shared_ptr<PendingCall>& call, uint64_t token, int64_t left_ns);
 
   std::unique_ptr<Reactor> reactor_;
   std::unique_ptr<Jobs> jobs_;
@@ -132,6 +145,10 @@ class ProcessRuntime final : private ForkWatcher {
   std::unique_ptr<OutputPump> output_;
   std::unique_ptr<DeathWatch> deaths_;
   std::unique_ptr<Host> host_;
+  std::function<std::vector<RunningActor>()> running_actors_;
+  std::unique_ptr<ThreadStacks> stacks_;
+  CodeMap code_map_;  // the reactor's
+  int64_t overdue_ns_ = 0;  // the reactor's: when stacks were taken for a call
   std::shared_ptr<Reception> reception_;  // shared: with the node's table. In the script only
   bool shut_down_ = false;
 

@@ -44,9 +44,11 @@ enum class FrameKind : uint8_t {
   kAcknowledge = 18,   // control, link internal: how much of a session has been received (wire/session.h)
   kSession = 19,       // control, and the last on the data lane, link internal: which session, and where it goes on
   kWhyDown = 20,       // control, from child to parent: what has `dest` died of? Answered with kNodeDown, if that is known
-  kActorEnded = 21,    // data: an actor that `dest` owns has failed, or has stopped itself; body is the Failure
+  kAskStacks = 21,     // control: what do your threads do? Answered under `token` and `rank`, by the reactor
+  kStacks = 22,        // control: as kReply (host/stacks/process_stacks.h)
+  kActorEnded = 23,    // data: an actor that `dest` owns has failed, or has stopped itself; body is the Failure
 };
-inline constexpr uint8_t kFrameKindMax = 21;
+inline constexpr uint8_t kFrameKindMax = 23;
 
 enum FrameFlags : uint32_t {
   kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec
