@@ -20,7 +20,9 @@ OWNERS = ["SyncOwner", "AsyncOwner", "MixedOwner", "SwarmOwner"]
 # ---- __supervise__ ----
 
 
-@pytest.mark.feature(65, "sync and async hooks", "once for each failed rank", "the owner goes on")
+@pytest.mark.feature(
+    65, "once for each failed rank", "the owner goes on", 63, "a fault at the owner", 70, "a fault at the owner"
+)
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("how", ["signal", "exit", "broadcast", "abort", "constructor"])
 def test_a_hook_is_asked_once_for_each_failed_rank_and_the_owner_goes_on(owner, how):
@@ -40,7 +42,7 @@ assert [failure[:2] for failure in again] == [("kid", [0])], again
     assert run.err == ""
 
 
-@pytest.mark.feature(66)
+@pytest.mark.feature(66, "climbs one level", "errors are chained")
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("answer", ["False", "None", "0", "'raise'"])
 def test_what_an_owner_does_not_deal_with_climbs_one_level(owner, answer):
@@ -68,7 +70,7 @@ except SupervisionError as error:
     assert (run.status, run.err) == (0, "")
 
 
-@pytest.mark.feature(66, "without a hook")
+@pytest.mark.feature(66, "climbs one level")
 @pytest.mark.parametrize("owner", ["PlainOwner", "AsyncPlainOwner"])
 def test_an_owner_without_a_hook_fails_with_what_it_owns(owner):
     run = Run(SCRIPT + f"""
@@ -84,7 +86,7 @@ sys.stdin.readline()
     assert run.err.count("and all its descendants have failed:") == 2, run.err
 
 
-@pytest.mark.feature(65, "an exception of a call is dealt with by whoever catches it")
+@pytest.mark.feature(65, "the owner goes on")
 @pytest.mark.parametrize("owner", ["PlainOwner", "AsyncPlainOwner"])
 def test_an_owner_that_catches_what_its_call_raises_lives_on(owner):
     Run(SCRIPT + f"""
@@ -95,7 +97,7 @@ assert owner.healthy.call_one().get() == [0]
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(65, "one at a time")
+@pytest.mark.feature(65, "one at a time", "at awaits or between messages")
 def test_a_sync_owner_is_asked_before_the_next_message_and_one_after_the_other():
     run = Run(SCRIPT + """
 owner = make_owner(SlowOwner, True)
@@ -125,7 +127,7 @@ atexit.register(os.unlink, go)
 """
 
 
-@pytest.mark.feature(65, "while an endpoint awaits")
+@pytest.mark.feature(65, "at awaits or between messages")
 def test_an_async_owner_is_asked_while_its_endpoint_awaits():
     Run(SCRIPT + """
 owner = make_owner(AsyncOwner, True)
@@ -147,7 +149,7 @@ assert other.seen.call_one().get() == []
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(73, "of processes and of actors on them")
+@pytest.mark.feature(73)
 def test_owners_of_processes_and_of_actors_on_them_are_both_told():
     Run(SCRIPT + """
 import monarch.actor
@@ -179,7 +181,7 @@ time.sleep(0.2)
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(69, "what a dead owner has spawned ends")
+@pytest.mark.feature(69, "what it owned ends")
 def test_what_an_owner_has_spawned_on_others_processes_ends_with_its_process():
     Run(SCRIPT + """
 import monarch.actor
@@ -203,7 +205,7 @@ assert len(procs.spawn("fine", Kid).pid.call().get()) == 2
 # ---- The script: unhandled_fault_hook ----
 
 
-@pytest.mark.feature(67, "the default stops the program", "finally and atexit", "the exit status")
+@pytest.mark.feature(67, "ends the program", "atexit runs")
 @pytest.mark.parametrize("main", [
     "time.sleep(60)", "threading.Event().wait()", "other.hang.call().get()", "spin()",
     "asyncio.run(asyncio.sleep(60))", "sys.stdin.readline()", "subprocess.run(['sleep', '60'])",
@@ -231,7 +233,7 @@ finally:
     assert "Traceback" not in run.err and len(run.err.splitlines()) < 24, run.err
 
 
-@pytest.mark.feature(67, "C code that does not come back")
+@pytest.mark.feature(67, "ends the program")
 def test_code_that_never_comes_back_is_left_after_two_seconds():
     run = Run(SCRIPT + """
 kids = this_host().spawn_procs({"gpus": 2}).spawn("kid", Kid)
@@ -243,7 +245,7 @@ time.sleep(60)
     assert run.status == 1 and "Unhandled monarch error" in run.err
 
 
-@pytest.mark.feature(67, "the status also where the exception is swallowed")
+@pytest.mark.feature(67, "ends the program")
 def test_the_status_says_so_also_if_the_program_goes_on():
     run = Run(SCRIPT + """
 this_host().spawn_procs().spawn("kid", Kid).fail.broadcast("broadcast")
@@ -255,7 +257,7 @@ except BaseException as error:
     assert run.status == 1 and "swallowed SystemExit" in run.out
 
 
-@pytest.mark.feature(67)
+@pytest.mark.feature(67, "replaceable")
 def test_a_hook_of_the_program_is_called_once_for_each_failure(procs, monkeypatch):
     faults: list[MeshFailure] = []
     monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults.append)
@@ -281,7 +283,7 @@ def test_a_hook_of_the_program_is_called_once_for_each_failure(procs, monkeypatc
         __import__("pickle").dumps(faults[0])
 
 
-@pytest.mark.feature(67, "a hook that raises")
+@pytest.mark.feature(67, "one that raises is called once")
 @pytest.mark.parametrize(
     ("raised", "status"), [("ValueError('of the hook')", 1), ("SystemExit(7)", 7), ("SystemExit('x')", 1)]
 )
@@ -300,7 +302,7 @@ time.sleep(60)
     assert ("ValueError: of the hook" in run.err) == raised.startswith("ValueError")
 
 
-@pytest.mark.feature(64, "caught by try/except", 67, "not called where a call raises it")
+@pytest.mark.feature(64, "pending calls", "later calls", 67)
 @ways
 @pytest.mark.parametrize("when", ["waits", "has a future", "calls a little later", "in a task"])
 def test_what_a_call_of_the_script_raises_is_dealt_with_by_who_catches_it(way, when):
@@ -342,7 +344,7 @@ print(kids.slice(gpus=0).pid.call_one().get() != pid)
     assert "Unhandled" not in run.err
 
 
-@pytest.mark.feature(67, "a future that goes unlooked at")
+@pytest.mark.feature(67, "ends the program")
 def test_a_failure_whose_future_is_dropped_stops_the_program():
     run = Run(SCRIPT + """
 kids = this_host().spawn_procs({"gpus": 2}).spawn("kid", Kid)
