@@ -91,6 +91,10 @@ void DeathWatch::started(NodeId node, int64_t pid) {
   deaths_.started(node, pid);
 }
 
+void DeathWatch::dying(NodeId node, const ExitStatus& status) {
+  feed({.kind = Deaths::EventKind::kDying, .node = node, .status = status});
+}
+
 void DeathWatch::exited(NodeId node, const ExitStatus& status) {
   feed({.kind = Deaths::EventKind::kExited, .node = node, .status = status});
 }

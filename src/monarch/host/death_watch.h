@@ -53,6 +53,7 @@ class DeathWatch {
 
   // ---- Any thread: what happens ----
   void started(NodeId node, int64_t pid);
+  void dying(NodeId node, const ExitStatus& status);
   void exited(NodeId node, const ExitStatus& status);
   void not_started(NodeId node, const std::string& why);
   void link_lost(NodeId node, const Error& why);
