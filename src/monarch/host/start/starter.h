@@ -7,8 +7,8 @@
 // had, a launch waits for those under way to end.
 //
 // Signals to workers go by pidfd. That a worker is at its end its robust futex says (life.h), and how it ends /proc does,
-// while its memory is still given back. That it has ended its pidfd says. How it did, who has reaped it knows: this process,
-// or the fork server; if that says nothing within kReportLimitNs, /proc does.
+// while its memory is still given back. That it has ended its pidfd says. How it did, who has reaped it knows: this
+// process, or the fork server; if that says nothing within kReportLimitNs, /proc does.
 #pragma once
 
 #include <atomic>
