@@ -27,7 +27,7 @@ class Program:
     name: str
     rows: tuple
     script: str | None = None  # bench/workloads/<script>
-    limit: str = "ring"  # ring: the same script on the ring; star, copy: native programs; none
+    limit: str = "ring"  # ring: the same script on the ring; star, copy, death: native programs; none
     systems: tuple = ("ours", "torchmonarch", "ray", "mpi4py", "pyzmq")
     procs: int = 1  # worker processes; what a launcher of ranks has to start
     placed: bool = True  # whether placement applies (False: always free)
@@ -152,6 +152,23 @@ PROGRAMS = (
         rows=(
             Row("W9i", "import, over a bare interpreter", "ms", gate=30, aim=20, quick=True),
             Row("W9p", "import done to first answer", "ms", gate=80, aim=30, quick=True),
+        ),
+    ),
+    Program(
+        "W10",
+        script="w10.py",
+        limit="death",
+        systems=("ours",),
+        placed=False,
+        rows=(
+            Row("W10k_30M", "SIGKILL to the error at the caller", "ms", gate=1, aim=0.4, quick=True),
+            Row("W10k_1G", "the same, a victim of 1 GiB", "ms", gate=1, aim=0.4),
+            Row("W10s_30M", "SIGSEGV to the error", "ms", gate=1, aim=0.4),
+            Row("W10s_1G", "the same, 1 GiB", "ms", gate=1, aim=0.4),
+            Row("W10x_30M", "os._exit(7) to the error", "ms", gate=1, aim=0.4),
+            Row("W10x_1G", "the same, 1 GiB", "ms", gate=1, aim=0.4),
+            Row("W10n", "SIGKILL of a worker's worker to the error", "ms", gate=1, aim=0.4),
+            Row("W10_32", "32 at once, to the last error", "ms"),
         ),
     ),
     Program(

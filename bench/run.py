@@ -47,6 +47,8 @@ MPIRUN = [
     "pml",
     "ob1",
 ]
+# How many are killed, and what each has written to: a forked worker as it is 4 MB.
+VICTIMS = {"W10k_30M": f"1:{4 << 20}", "W10k_1G": f"1:{1 << 30}", "W10_32": f"32:{4 << 20}"}
 ARRAY_SIZES = {"64K": 1 << 16, "1M": 1 << 20, "64M": 1 << 26}
 TIME_LIMIT_S = 240
 FAILURES_MAX = 2  # a system that failed a program this often is not asked again
@@ -102,6 +104,9 @@ class Launcher:
         placement = self.placement if program.placed else "free"
         if system == LIMIT and program.limit == "star":
             return [setup.native_limit("star"), "W4", str(self.seconds), str(program.procs)]
+        if system == LIMIT and program.limit == "death":
+            victims = [f"{name}={VICTIMS[name]}" for name in names if name in VICTIMS]
+            return [setup.native_limit("death"), str(self.seconds), *victims]
         if system == LIMIT and program.limit == "copy":
             cpus = {"two": ("0", "1"), "one": ("0", "0"), "free": ("-1", "-1")}[placement]
             sizes = [

@@ -133,6 +133,7 @@ def main():
             ("ring", lambda: ring_extension(sys.executable)),
             ("star", lambda: native_limit("star")),
             ("copy", lambda: native_limit("copy")),
+            ("death", lambda: native_limit("death")),
         ]
     for name, step in steps:
         try:

@@ -31,6 +31,7 @@
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
 #include "monarch/host/start/guard.h"
+#include "monarch/host/start/life.h"
 #include "port.h"
 #include "quit_signal.h"
 #include "stacks.h"
@@ -164,6 +165,7 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   if (numbers.empty()) throw std::runtime_error("no bootstrap descriptor");
   BootstrapFds fds;
   fds[kFdRecord].reset(numbers[0]);
+  hold_life(numbers[0]);
   std::vector<int> inherited;
   auto bootstrap = read_bootstrap(numbers[0], &inherited);
   if (!bootstrap) raise(bootstrap.error());

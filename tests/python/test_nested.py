@@ -153,3 +153,22 @@ def test_an_error_tells_the_way_from_the_root(procs):
     starter, last = (f"<{cls.__module__}.{cls.__qualname__} " for cls in (Starter, Ended))
     assert f"The actor <root>.{starter}starter{{'gpus': 1/2}}>.{last}ended> and" in str(raised.value)
     assert "rank {'gpus': 1/2} of 'ended'" in str(raised.value)
+
+
+@pytest.mark.feature(55, 64)
+@pytest.mark.parametrize("way", ["fork", "unix"])
+def test_a_nested_death_is_told_with_its_cause_though_who_would_report_it_is_stopped(way):
+    """Its fork server has forked it, and would say how it has ended; the kernel says so before."""
+    Run(NESTED + """
+nested = boss.handles.call_one().get()
+zero, far = leaves.slice(gpus=0), nested.slice(gpus=1)
+pid = far.pid.call_one().get()
+assert zero.ask.call_one(far).get() == pid
+server = int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
+os.kill(server, signal.SIGSTOP)
+start = time.monotonic()
+fails(lambda: far.die.call_one().get(), "non-zero code 3", "1/2", f"pid {pid}")
+fails(lambda: zero.ask.call_one(far).get(), "non-zero code 3", "1/2", f"pid {pid}")
+assert time.monotonic() - start < 0.25, "nobody has waited for the fork server"
+os.kill(server, signal.SIGCONT)
+""", way=way).ok()  # fmt: skip

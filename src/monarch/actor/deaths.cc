@@ -45,7 +45,12 @@ struct Deaths::Transition {
 // What is not in the table changes nothing: news that comes twice, or late.
 const Deaths::Transition* Deaths::find_transition(Role role, State state, EventKind event) {
   static constexpr Transition kTable[] = {
-      // A process that this one has started: it knows best, by the exit status.
+      // A process that this one has started: it knows best, by the exit status. That can be read before the process has
+      // ended; then its end is no news.
+      {Role::kChild, State::kUp, EventKind::kDying, State::kEnded, kNote | kDrain,
+       "It says no more, though its sockets may be open for a while."},
+      {Role::kChild, State::kUnlinked, EventKind::kDying, State::kTelling, kNote | kAsk,
+       "Everything it had sent has come before the end of its link."},
       {Role::kChild, State::kUp, EventKind::kExited, State::kEnded, kNote | kDrain,
        "What it had published before its end is still delivered."},
       {Role::kChild, State::kUp, EventKind::kLinkLost, State::kUnlinked, kWait,
@@ -192,6 +197,7 @@ FailurePtr Deaths::make_failure(NodeId node, const Known& entry, const Event& ev
     return made;
   }
   switch (event.kind) {
+    case EventKind::kDying:
     case EventKind::kExited:
       made->kind = Failure::Kind::kExited;
       made->status = event.status;

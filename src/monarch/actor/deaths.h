@@ -31,6 +31,7 @@ class Deaths {
   };
 
   enum class EventKind : uint8_t {
+    kDying,       // `status`: a process of ours is at its end, and will have ended so; nothing runs in it any more
     kExited,      // `status`: a process of ours has ended
     kNotStarted,  // `text`: it will never be
     kNoticed,     // `failure`, said by `from`; nothing, if it may not speak (may_speak)

@@ -73,6 +73,31 @@ TEST_F(DeathsTest, InTheOtherOrderToo) {
   EXPECT_EQ(tick(10 * kSecond), "report:10");
 }
 
+TEST_F(DeathsTest, WhoIsAtItsEndIsDeclaredWithoutWaitingForThat) {
+  const Deaths::Event dying{.kind = Kind::kDying, .node = kChild, .status = {true, 0, 11}};
+  EXPECT_EQ(on(dying), "end-links:10");
+  EXPECT_EQ(on(dying), "");
+  EXPECT_EQ(on(link_lost(kChild)), "declare:10 close-links:10 tell-all:10");
+  EXPECT_NE(last_->text().find("Segmentation fault(sig=11)"), std::string::npos);
+  EXPECT_EQ(on({.kind = Kind::kExited, .node = kChild, .status = {true, 0, 11}}), "") << "that is no news";
+}
+
+TEST_F(DeathsTest, WhoIsAtItsEndWithoutALinkIsDeclaredAtOnce) {
+  on(link_lost(kChild));
+  EXPECT_EQ(on({.kind = Kind::kDying, .node = kChild, .status = {true, 3, 0}}), "declare:10 close-links:10 tell-all:10");
+  EXPECT_EQ(deaths_.next_ns(), kSecond) << "nobody kills it, and it is reported";
+  EXPECT_EQ(tick(kSecond), "report:10");
+  EXPECT_EQ(on(killed(kChild)), "");
+}
+
+TEST_F(DeathsTest, WhoWasAskedToEndAndIsAtItsEndIsNoNews) {
+  deaths_.stop_asked(kChild, "done");
+  on({.kind = Kind::kDying, .node = kChild, .status = {true, 0, 0}});
+  on(link_lost(kChild));
+  EXPECT_EQ(last_->text(), "stopped: done");
+  EXPECT_EQ(tick(9 * kSecond), "");
+}
+
 TEST_F(DeathsTest, IsSaidOnce) {
   on(link_lost(kChild));
   on(killed(kChild));

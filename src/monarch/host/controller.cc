@@ -19,6 +19,7 @@
 #include "monarch/host/runtime.h"
 #include "monarch/host/start/bootstrap.h"
 #include "monarch/host/start/guard.h"
+#include "monarch/host/start/life.h"
 
 extern char** environ;
 
@@ -40,6 +41,7 @@ std::atomic<Runtime*> innermost{nullptr};
 
 // What a fresh process of this program does instead of main().
 [[noreturn]] void run_worker(int record_fd, Runtime::Options options) {
+  hold_life(record_fd);
   std::vector<int> numbers;
   auto bootstrap = read_bootstrap(record_fd, &numbers);
   if (!bootstrap) fail_worker(bootstrap.error().message);

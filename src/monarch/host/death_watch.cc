@@ -91,6 +91,10 @@ void DeathWatch::started(NodeId node, int64_t pid) {
   deaths_.started(node, pid);
 }
 
+void DeathWatch::dying(NodeId node, const ExitStatus& status) {
+  feed({.kind = Deaths::EventKind::kDying, .node = node, .status = status});
+}
+
 void DeathWatch::exited(NodeId node, const ExitStatus& status) {
   feed({.kind = Deaths::EventKind::kExited, .node = node, .status = status});
 }
@@ -169,6 +173,7 @@ void DeathWatch::run(Deaths::Actions actions) {
   if (actions.empty()) return;
   for (const Deaths::Action& action : actions) {
     if (action.kind == Deaths::ActionKind::kDeclare) node_.node_down(action.node, action.failure);
+    tell(action);
     // Then it is down when this returns.
     if (action.kind == Deaths::ActionKind::kEndLinks && open_links(action.node).empty()) {
       feed({.kind = Deaths::EventKind::kNoLinks, .node = action.node});
@@ -184,6 +189,18 @@ void DeathWatch::run(Deaths::Actions actions) {
   });
 }
 
+// Others wait for the word, and a way through the reactor would cost them a tenth of a millisecond.
+void DeathWatch::tell(const Deaths::Action& action) {
+  if (action.kind == Deaths::ActionKind::kTellAll) {
+    const std::string body = action.failure->encoded();
+    for (const auto& link : node_.links()) link->send_control(notice_of(FrameKind::kNodeDown, action.node, body));
+  }
+  // What becomes of another job's nodes is for this process alone: others there are told by their own.
+  if (action.kind == Deaths::ActionKind::kTellTree && !hooks_.is_foreign(action.node)) {
+    tell_tree(action.node, action.from, action.failure->encoded());
+  }
+}
+
 void DeathWatch::act(const Deaths::Action& action) {
   switch (action.kind) {
     case Deaths::ActionKind::kEndLinks:
@@ -193,15 +210,6 @@ void DeathWatch::act(const Deaths::Action& action) {
         if (link->peer() == action.node) link->close();
       }
       return hooks_.on_buried(action.node);
-    case Deaths::ActionKind::kTellAll: {
-      const std::string body = action.failure->encoded();
-      for (const auto& link : node_.links()) link->send_control(notice_of(FrameKind::kNodeDown, action.node, body));
-      return;
-    }
-    case Deaths::ActionKind::kTellTree:
-      // What becomes of another job's nodes is for this process alone: others there are told by their own.
-      if (!hooks_.is_foreign(action.node)) tell_tree(action.node, action.from, action.failure->encoded());
-      return;
     case Deaths::ActionKind::kKill:
       return hooks_.kill(action.node);
     case Deaths::ActionKind::kAskLines:
@@ -214,6 +222,8 @@ void DeathWatch::act(const Deaths::Action& action) {
       return inquire(action.node);
     case Deaths::ActionKind::kDeclare:
       return tell_observers(action);
+    case Deaths::ActionKind::kTellAll:
+    case Deaths::ActionKind::kTellTree:
     case Deaths::ActionKind::kStopOrphan:
       return;
   }

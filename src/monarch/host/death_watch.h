@@ -1,5 +1,5 @@
 // Runs Deaths (actor/deaths.h) for a process: tells it what happens here, and does what it says. What it says is down, is
-// down at once; everything else is done on the reactor, since news come from inside of links.
+// down at once, and others are told at once; everything else is done on the reactor, since news come from inside of links.
 #pragma once
 
 #include <functional>
@@ -53,6 +53,7 @@ class DeathWatch {
 
   // ---- Any thread: what happens ----
   void started(NodeId node, int64_t pid);
+  void dying(NodeId node, const ExitStatus& status);
   void exited(NodeId node, const ExitStatus& status);
   void not_started(NodeId node, const std::string& why);
   void link_lost(NodeId node, const Error& why);
@@ -75,6 +76,7 @@ class DeathWatch {
   void tick();
   void arm();  // mutex_ held
   void run(Deaths::Actions actions);
+  void tell(const Deaths::Action& action);
   void act(const Deaths::Action& action);
   void end_links(const Deaths::Action& action);
   std::vector<std::shared_ptr<Link>> open_links(NodeId node) const;

@@ -28,8 +28,17 @@ Host::Host(Reactor& reactor, Node& node, Connector& connector, DeathWatch& death
       deaths_(deaths),
       starter_(reactor, connector, output_, budget_fd, address_, node.id(),
                {.on_spawned = [this](NodeId child, pid_t pid) { deaths_.started(child, pid); },
-                .on_exited = [this](NodeId child, const ExitStatus& status) { deaths_.exited(child, status); },
-                .on_not_started = [this](NodeId child, const std::string& why) { deaths_.not_started(child, why); }}) {}
+                .on_dying = [this](NodeId child, const ExitStatus& status) { deaths_.dying(child, status); },
+                .on_exited =
+                    [this](NodeId child, const ExitStatus& status) {
+                      deaths_.exited(child, status);
+                      on_ended(child);
+                    },
+                .on_not_started =
+                    [this](NodeId child, const std::string& why) {
+                      deaths_.not_started(child, why);
+                      on_ended(child);
+                    }}) {}
 
 Host::~Host() = default;
 
@@ -90,10 +99,18 @@ void Host::stop_orphans(const std::vector<NodeId>& nodes) {
   stop(nodes, "the process that owned this one has ended", kOrphanGraceNs, [] {});
 }
 
-void Host::on_buried(NodeId node) {
+void Host::on_buried(NodeId node) { note(node, &Child::buried); }
+
+void Host::on_ended(NodeId node) { note(node, &Child::ended); }
+
+void Host::note(NodeId node, bool Child::*what) {
   {
     std::lock_guard lock(mutex_);
-    if (children_.erase(node) == 0) return;
+    auto found = children_.find(node);
+    if (found == children_.end()) return;
+    found->second.*what = true;
+    if (!found->second.buried || !found->second.ended) return;
+    children_.erase(found);
   }
   check_waiting();
 }

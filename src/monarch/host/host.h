@@ -77,12 +77,16 @@ class Host {
   struct Child {
     NodeId owner = 0;
     std::shared_ptr<Link> link;
+    bool buried = false;
+    bool ended = false;  // nothing of it is left, but what it has started; it may be dead before
   };
   struct Waiting {
     std::vector<NodeId> nodes;
     std::function<void()> done;
   };
 
+  void on_ended(NodeId node);
+  void note(NodeId node, bool Child::*what);
   void check_waiting();
 
   Reactor& reactor_;
@@ -94,7 +98,7 @@ class Host {
   DeathWatch& deaths_;
 
   mutable std::mutex mutex_;
-  std::unordered_map<NodeId, Child> children_;  // that are not down
+  std::unordered_map<NodeId, Child> children_;  // until they are down and have ended
 
   // Reactor only.
   bool ending_ = false;

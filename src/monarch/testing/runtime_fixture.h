@@ -18,6 +18,7 @@
 #include "monarch/base/system.h"
 #include "monarch/host/start/fork_server.h"
 #include "monarch/host/start/guard.h"
+#include "monarch/host/start/life.h"
 #include "monarch/host/runtime.h"
 #include "monarch/testing/home.h"
 
@@ -167,6 +168,7 @@ inline void fail_as_environment_says() {
 
 [[noreturn]] inline void run_exec_worker(int record) {
   fail_as_environment_says();
+  hold_life(record);
   std::vector<int> numbers;
   auto bootstrap = read_bootstrap(record, &numbers);
   if (!bootstrap) give_up(bootstrap.error(), 8);
@@ -186,6 +188,7 @@ inline void fail_as_environment_says() {
       ::close(socket);
       leave_fork_server();
       setsid();
+      hold_life(request->fds[kFdRecord].get());
       std::vector<int> numbers;
       auto bootstrap = read_bootstrap(request->fds[kFdRecord].get(), &numbers);
       if (!bootstrap) give_up(bootstrap.error(), 8);

@@ -369,14 +369,19 @@ void SimWorld::end_links(NodeId at_node, const Deaths::Action& action) {
   if (!linked) feed(at_node, {.kind = Deaths::EventKind::kNoLinks, .node = action.node});
 }
 
-// Who has started it learns how it ended, at a moment of its own, before or after the end of its link.
+// Who has started it learns how it ends and how it ended, each at a moment of its own, before or after the end of its link.
 void SimWorld::tell_parent_of(NodeId gone) {
   const NodeId parent = nodes_.at(gone).parent;
   if (parent == 0) return;
-  after(static_cast<int64_t>(random(static_cast<uint64_t>(faults_.notice_max_ns) + 1)), [this, parent, gone] {
-    if (!alive(parent)) return;
-    feed(parent, {.kind = Deaths::EventKind::kExited, .node = gone, .status = {true, 0, 9}});
-  });
+  const auto tell = [&](Deaths::EventKind kind, int64_t delay_ns) {
+    after(delay_ns, [this, parent, gone, kind] {
+      if (alive(parent)) feed(parent, {.kind = kind, .node = gone, .status = {true, 0, 9}});
+    });
+  };
+  const auto moment = [&] { return static_cast<int64_t>(random(static_cast<uint64_t>(faults_.notice_max_ns) + 1)); };
+  const int64_t exited_ns = moment();
+  if (chance(75)) tell(Deaths::EventKind::kDying, std::min(moment(), exited_ns));
+  tell(Deaths::EventKind::kExited, exited_ns);
 }
 
 void SimWorld::break_link(const std::shared_ptr<SimLink>& end, const Error& why) {

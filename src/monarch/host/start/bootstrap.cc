@@ -1,11 +1,12 @@
 #include "monarch/host/start/bootstrap.h"
 
-#include <sys/mman.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
 
 #include "monarch/base/system.h"
+#include "monarch/host/start/life.h"
 
 namespace monarch {
 
@@ -26,12 +27,13 @@ struct Fixed {
   uint32_t payload_size;
 };
 
-bool write_all(int fd, const void* data, size_t size) {
+bool write_all(int fd, const void* data, size_t size, off_t& offset) {
   const char* at = static_cast<const char*>(data);
   while (size != 0) {
-    const ssize_t count = write(fd, at, size);
+    const ssize_t count = pwrite(fd, at, size, offset);
     if (count <= 0) return false;
     at += count;
+    offset += count;
     size -= static_cast<size_t>(count);
   }
   return true;
@@ -65,19 +67,21 @@ Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<i
   fixed.transport_size = static_cast<uint32_t>(bootstrap.transport.size());
   fixed.address_size = static_cast<uint32_t>(bootstrap.address.size());
   fixed.payload_size = static_cast<uint32_t>(bootstrap.payload.size());
-  UniqueFd fd = sys::make_memfd("monarch-bootstrap", 0);
-  if (!fd || !write_all(fd.get(), &fixed, sizeof fixed) ||
-      !write_all(fd.get(), bootstrap.transport.data(), bootstrap.transport.size()) ||
-      !write_all(fd.get(), bootstrap.address.data(), bootstrap.address.size()) ||
-      !write_all(fd.get(), bootstrap.payload.data(), bootstrap.payload.size())) {
-    return sys::shortage_error("write a bootstrap record");
-  }
+  const std::string* texts[] = {&bootstrap.transport, &bootstrap.address, &bootstrap.payload};
+  size_t size = kLifeBytes + sizeof fixed;
+  for (const std::string* text : texts) size += text->size();
+  auto fd = make_shared_memory("monarch-bootstrap", size);
+  if (!fd) return fd.error();
+  off_t offset = kLifeBytes;
+  bool written = write_all(fd->get(), &fixed, sizeof fixed, offset);
+  for (const std::string* text : texts) written = written && write_all(fd->get(), text->data(), text->size(), offset);
+  if (!written) return sys::shortage_error("write a bootstrap record");
   return fd;
 }
 
 Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
   Fixed fixed;
-  if (!read_all(fd, &fixed, sizeof fixed, 0)) return Error{ErrorCode::kMalformed, "no bootstrap record"};
+  if (!read_all(fd, &fixed, sizeof fixed, kLifeBytes)) return Error{ErrorCode::kMalformed, "no bootstrap record"};
   if (fixed.version != kBootstrapVersion) {
     return Error{ErrorCode::kUnsupported, "the script's monarch speaks bootstrap version " +
                                               std::to_string(fixed.version) + ", this one " +
@@ -91,7 +95,7 @@ Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
   bootstrap.parent_pid = fixed.parent_pid;
   bootstrap.job = fixed.job;
   bootstrap.token = fixed.token;
-  size_t offset = sizeof fixed;
+  size_t offset = kLifeBytes + sizeof fixed;
   auto read_text = [&](std::string& into, uint32_t size) {
     into.resize(size);
     const bool whole = read_all(fd, into.data(), size, static_cast<off_t>(offset));
@@ -102,6 +106,8 @@ Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
       !read_text(bootstrap.payload, fixed.payload_size)) {
     return Error{ErrorCode::kMalformed, "short bootstrap record"};
   }
+  // Nobody reads it again, and the page before it keeps the file.
+  fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kLifeBytes, static_cast<off_t>(offset - kLifeBytes));
   numbers->assign(fixed.numbers, fixed.numbers + fixed.number_count);
   return bootstrap;
 }

@@ -1,5 +1,5 @@
-// What a new worker process is given: thirteen file descriptors and, in the first of them, this record. Nothing secret goes
-// by argument or environment.
+// What a new worker process is given: thirteen file descriptors and, in the first of them, behind a page for its life
+// (life.h), this record. Nothing secret goes by argument or environment.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace monarch {
 
-inline constexpr uint32_t kBootstrapVersion = 5;
+inline constexpr uint32_t kBootstrapVersion = 6;
 
 struct Bootstrap {
   NodeKey key{};           // of the new node
@@ -55,7 +55,7 @@ ChildEnds take_ends(BootstrapFds& fds);
 // A memfd with the record (close-on-exec); `numbers` are the descriptors' numbers in the child, empty when they are
 // handed over another way.
 Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<int>& numbers);
-// Reads the record; `numbers` as written.
+// Reads the record, once; `numbers` as written.
 Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers);
 // In the new process: stdout and stderr become what it was given, and C code writes each line as it ends.
 void take_up_output(BootstrapFds& fds);

@@ -1,5 +1,6 @@
 #include "monarch/host/start/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "monarch/base/system.h"
@@ -179,18 +181,71 @@ void kill_group(const Process& process) {
   if (send_signal(process, 0, 0) == 0) kill(-process.pid, SIGKILL);
 }
 
-ExitStatus read_exit_status(const Process& process) {
-  ExitStatus status;
-  char path[64], text[1024];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", process.pid);
-  UniqueFd file = sys::open_file(path, O_RDONLY);
+namespace {
+
+// What /proc says of a process, or of a thread.
+struct TaskStat {
+  char state = 0;
+  uint64_t flags = 0;    // PF_* of the kernel
+  uint64_t pending = 0;  // signals that this very thread is about to get
+  int exit_code = 0;     // as waitpid() gives it: 0 for who may not know
+
+  bool is_ending() const {
+    constexpr uint64_t kExiting = 0x4;  // PF_EXITING
+    return state == 'Z' || state == 'X' || (flags & kExiting) != 0;
+  }
+  bool must_end() const { return is_ending() || (pending & (uint64_t{1} << (SIGKILL - 1))) != 0; }
+};
+
+std::optional<TaskStat> read_stat(const char* path) {
+  constexpr int kState = 3, kFlags = 9, kPending = 31, kExitCode = 52;  // as proc(5) counts
+  char text[1024];
+  const UniqueFd file = sys::open_file(path, O_RDONLY);
   const ssize_t count = file ? read(file.get(), text, sizeof text - 1) : -1;
-  if (count <= 0 || send_signal(process, 0, 0) != 0) return status;  // the number may have been somebody else's
+  if (count <= 0) return std::nullopt;
   text[count] = '\0';
-  const char* at = strrchr(text, ')');  // its name may hold anything
-  if (at == nullptr || at[1] != ' ' || at[2] != 'Z') return status;
-  const char* last = strrchr(text, ' ');  // the 52nd field, as waitpid() gives it
-  const int raw = atoi(last);
+  char* at = strrchr(text, ')');  // its name may hold anything
+  if (at == nullptr || at[1] != ' ') return std::nullopt;
+  TaskStat stat;
+  stat.state = at[2];
+  ++at;
+  int field = kState;
+  for (; at != nullptr && field <= kExitCode; ++field, at = strchr(at + 1, ' ')) {
+    if (field == kFlags) stat.flags = strtoull(at, nullptr, 10);
+    if (field == kPending) stat.pending = strtoull(at, nullptr, 10);
+    if (field == kExitCode) stat.exit_code = atoi(at);
+  }
+  if (field <= kExitCode) return std::nullopt;
+  return stat;
+}
+
+// A thread that makes its process another program ends all others, and lives on.
+bool all_threads_must_end(pid_t pid) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/task", pid);
+  DIR* folder = opendir(path);
+  if (folder == nullptr) return false;
+  bool all = true;
+  while (const dirent* entry = readdir(folder)) {
+    if (entry->d_name[0] == '.') continue;
+    char file[sizeof path + sizeof entry->d_name + 8];
+    std::snprintf(file, sizeof file, "%s/%s/stat", path, entry->d_name);
+    const auto stat = read_stat(file);
+    all = all && (!stat || stat->must_end());  // without: it has ended just now
+  }
+  closedir(folder);
+  return all;
+}
+
+// Whether the kernel lets this process know how that one ends: it asks the same of who reads this.
+bool may_know_exit_code(pid_t pid) {
+  char path[64], space[64];
+  std::snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
+  return readlink(path, space, sizeof space) > 0;
+}
+
+ExitStatus decode_status(int raw) {
+  ExitStatus status;
   status.known = true;
   if (WIFSIGNALED(raw)) {
     status.signal = WTERMSIG(raw);
@@ -198,6 +253,33 @@ ExitStatus read_exit_status(const Process& process) {
     status.code = WEXITSTATUS(raw);
   }
   return status;
+}
+
+std::optional<TaskStat> read_stat(const Process& process) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", process.pid);
+  const auto stat = read_stat(path);
+  // Else the number may have been somebody else's.
+  return send_signal(process, 0, 0) == 0 ? stat : std::nullopt;
+}
+
+}  // namespace
+
+ExitStatus read_exit_status(const Process& process) {
+  const auto stat = read_stat(process);
+  return stat && stat->state == 'Z' ? decode_status(stat->exit_code) : ExitStatus{};
+}
+
+std::optional<ExitStatus> read_ending(const Process& process) {
+  const auto stat = read_stat(process);
+  if (!stat || !stat->is_ending() || WIFSTOPPED(stat->exit_code)) return std::nullopt;
+  // A main thread that ends by itself, or for another program, does so with 0. So, it seems, does everybody about whom this
+  // process may not know.
+  if (stat->exit_code == 0 && (!all_threads_must_end(process.pid) || !may_know_exit_code(process.pid) ||
+                               send_signal(process, 0, 0) != 0)) {
+    return std::nullopt;
+  }
+  return decode_status(stat->exit_code);
 }
 
 }  // namespace monarch

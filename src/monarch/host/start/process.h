@@ -47,5 +47,9 @@ bool signal_process(const Process& process, int number);
 void kill_group(const Process& process);
 // How a process has ended that is somebody else's child, and that nobody has reaped. Not known: it lives, or was reaped.
 ExitStatus read_exit_status(const Process& process);
+// The same before that, as soon as its main thread is at its end and all others must end too: nothing runs in it any more,
+// while its memory, its descriptors and its number may be there for a while. nullopt: it lives, has been reaped, or that
+// cannot be told (yet).
+std::optional<ExitStatus> read_ending(const Process& process);
 
 }  // namespace monarch

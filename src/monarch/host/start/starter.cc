@@ -36,6 +36,9 @@ constexpr int64_t kKillLimitNs = 500'000'000;
 // A debugger may hold back the end of a process: how often it is looked for.
 constexpr int64_t kReapRetryNs = 10'000'000;
 constexpr int64_t kFindPidfdNs = 100'000'000;
+// Whose life is given back, and /proc does not say yet that it ends: how often it is looked for. Then its pidfd will say.
+constexpr int kEndingTries = 20;
+constexpr int64_t kEndingRetryNs = 1'000'000;
 // When the guard does not read: how often it is tried.
 constexpr int64_t kGuardRetryNs = 100'000'000;
 constexpr int kGuardDeathsMax = 10;
@@ -79,7 +82,8 @@ Starter::Starter(Reactor& reactor, Connector& connector, OutputRoute& output, in
       budget_fd_(budget_fd),
       self_(self),
       events_(std::move(events)),
-      start_process_(std::move(start_process)) {}
+      start_process_(std::move(start_process)),
+      lives_([this](NodeId node) { reactor_.post([this, node] { on_life_released(node, kEndingTries); }); }) {}
 
 Starter::~Starter() {
   if (fork_socket_) reactor_.remove(fork_socket_.get());
@@ -311,6 +315,7 @@ bool Starter::begin(const LaunchingPtr& launching) {
   auto record = write_bootstrap(it.order.bootstrap, numbers);
   if (!record) return missing(record.error());
   it.fds[kFdRecord] = std::move(*record);
+  it.life = map_life(it.fds[kFdRecord].get());
   if (!forks) {
     const std::string why = begin_exec(it, numbers);
     if (!why.empty()) return fail(why);
@@ -321,7 +326,9 @@ bool Starter::begin(const LaunchingPtr& launching) {
   for (int i = 0; i < kFdCount; ++i) given[i] = it.fds[i].get();
   given[kFdBudget] = budget_fd_;
   if (send_fork_request(fork_socket_.get(), it.node(), given)) {
-    running_[it.node()].forked = true;
+    Running& running = running_[it.node()];
+    running.forked = true;
+    running.life = std::move(it.life);
     return true;
   }
   if (is_shortage(errno)) return missing(sys::shortage_error("ask the fork server for a process"));
@@ -347,7 +354,7 @@ std::string Starter::begin_exec(Launching& launching, const std::vector<int>& nu
   auto started = start_process_(spec);
   launching.fds = {};
   if (!started) return started.error().message;
-  running_[launching.node()];
+  running_[launching.node()].life = std::move(launching.life);
   spawned(launching.node(), std::move(*started));
   return "";
 }
@@ -417,6 +424,7 @@ void Starter::spawned(NodeId node, Process process) {
 void Starter::watch(NodeId node) {
   Running& running = running_[node];
   reactor_.add(running.process.pidfd.get(), EPOLLIN, [this, node](uint32_t) { on_ended(node); });
+  lives_.add(node, std::move(running.life));
   if (running.kill_when_known) kill(node);
 }
 
@@ -434,6 +442,16 @@ void Starter::find_pidfd(NodeId node) {
     still->second.process.pidfd = std::move(*pidfd);
     watch(node);
   });
+}
+
+// It ends; or has become another program, or lost its main thread, and then this was all that its life could say.
+void Starter::on_life_released(NodeId node, int tries) {
+  // Who killed it may be the fork server, by its own death, which says more.
+  on_fork_server();
+  auto found = running_.find(node);
+  if (found == running_.end() || found->second.given_up || (found->second.forked && !fork_socket_)) return;
+  if (const auto status = read_ending(found->second.process)) return events_.on_dying(node, *status);
+  if (tries > 1) reactor_.after(kEndingRetryNs, [this, node, tries] { on_life_released(node, tries - 1); });
 }
 
 void Starter::on_ended(NodeId node) {
@@ -468,6 +486,7 @@ void Starter::exited(NodeId node, const ExitStatus& how) {
   if (running.process.pidfd && !running.ended) reactor_.remove(running.process.pidfd.get());
   const bool given_up = running.given_up;
   running_.erase(found);
+  lives_.remove(node);
   if (!given_up) events_.on_exited(node, status);
 }
 

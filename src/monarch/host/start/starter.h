@@ -6,8 +6,9 @@
 // (Whoever dials a process that nobody listens for is told that it is dead.) Where even that many descriptors are not to be
 // had, a launch waits for those under way to end.
 //
-// Signals to workers go by pidfd. A worker that the fork server has forked is known to be dead by its pidfd, at once and
-// whatever the server does; how it ended the server says, if it does within kReportLimitNs, or else /proc does.
+// Signals to workers go by pidfd. That a worker is at its end its robust futex says (life.h), and how it ends /proc does,
+// while its memory is still given back. That it has ended its pidfd says. How it did, who has reaped it knows: this
+// process, or the fork server; if that says nothing within kReportLimitNs, /proc does.
 #pragma once
 
 #include <atomic>
@@ -22,6 +23,7 @@
 #include "monarch/host/output/output_route.h"
 #include "monarch/host/start/fork_server.h"
 #include "monarch/host/start/guard.h"
+#include "monarch/host/start/life_watch.h"
 #include "monarch/host/start/process.h"
 #include "monarch/net/connector.h"
 
@@ -43,9 +45,11 @@ struct Launch {
 
 class Starter {
  public:
-  // All on the reactor. For each process that was to be launched: on_spawned and later on_exited, or on_not_started.
+  // All on the reactor. For each process that was to be launched: on_spawned and later on_exited, or on_not_started. Before
+  // on_exited there may be on_dying: nothing runs in it any more, and it will end so; but it is still there.
   struct Events {
     std::function<void(NodeId, pid_t)> on_spawned;
+    std::function<void(NodeId, const ExitStatus&)> on_dying;
     std::function<void(NodeId, const ExitStatus&)> on_exited;
     std::function<void(NodeId, const std::string& why)> on_not_started;
   };
@@ -101,6 +105,7 @@ class Starter {
     NodeId node() const { return order.bootstrap.key.id(); }
     Order order;
     BootstrapFds fds;
+    Mapping life{};
     bool has_output = false;
     bool has_ends = false;
     int64_t short_since_ns = 0;  // 0: nothing is short
@@ -109,6 +114,7 @@ class Starter {
   // From there to its end.
   struct Running {
     Process process;  // pid -1: the fork server has not said it yet. No pidfd: there was no descriptor for it
+    Mapping life{};   // until it is watched
     bool forked = false;
     bool kill_when_known = false;
     bool given_up = false;  // nobody waits to hear of it any more
@@ -128,6 +134,7 @@ class Starter {
   void pump_later(int64_t delay_ns);
 
   void watch(NodeId node);
+  void on_life_released(NodeId node, int tries);
   void on_ended(NodeId node);
   void reap_exec(NodeId node);
   void find_pidfd(NodeId node);
@@ -174,6 +181,8 @@ class Starter {
   UniqueFd fork_socket_;
   std::atomic<bool> fork_ready_{false};
   std::string fork_server_end_ = "is not running";  // of the last one
+
+  LifeWatch lives_;  // last: its threads tell this object
 };
 
 }  // namespace monarch

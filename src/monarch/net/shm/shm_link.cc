@@ -141,6 +141,7 @@ void ShmLink::peer_died(const Error& why) {
     gone_why_ = why;
     peer_gone_.store(true, std::memory_order_seq_cst);
   }
+  if (context_.reactor.on_reactor_thread()) control_.drain();  // its end may not have come there yet, nor be coming soon
   context_.driver.ring_self();
   context_.driver.poll_once();
 }

@@ -63,6 +63,7 @@ bool UnixLink::send_control(const Outgoing& outgoing) {
 void UnixLink::peer_died(const Error& why) {
   if (in_forked_child()) return;
   reactor_.post([self = shared_from_this(), why] {
+    self->control_.drain();
     self->data_.drain();
     self->finish(why);
   });

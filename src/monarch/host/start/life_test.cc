@@ -1,0 +1,287 @@
+// Lives that are given back, and what /proc says then, of processes that end or do not.
+#include "monarch/host/start/life.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "monarch/base/clock.h"
+#include "monarch/base/system.h"
+#include "monarch/host/start/life_watch.h"
+#include "monarch/host/start/process.h"
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kPatienceNs = 10'000'000'000;
+
+// A child of this test that holds its life, and does what it is told when a byte comes.
+class Holder {
+ public:
+  explicit Holder(const std::function<void()>& work, bool holds = true) {
+    UniqueFd record = make_shared_memory("life", kLifeBytes).value();
+    EXPECT_TRUE(sys::make_socket_pair(AF_UNIX, SOCK_STREAM, ends_));
+    process_.pid = fork();
+    if (process_.pid == 0) {
+      if (holds) hold_life(record.get());
+      say();
+      hear();
+      work();
+      say();
+      for (;;) pause();
+    }
+    process_.pidfd = sys::open_pidfd(process_.pid);
+    life_ = map_life(record.get());
+    ends_[1].reset();
+    hear();
+  }
+  ~Holder() {
+    kill(process_.pid, SIGKILL);
+    reap(process_);
+  }
+  void say() { EXPECT_EQ(write(ends_[process_.pid == 0].get(), "x", 1), 1); }
+  void hear() {
+    char byte;
+    EXPECT_EQ(read(ends_[process_.pid == 0].get(), &byte, 1), 1);
+  }
+  const Process& process() const { return process_; }
+  Mapping take_life() { return std::move(life_); }
+  bool has_ended() {
+    pollfd fd{process_.pidfd.get(), POLLIN, 0};
+    return poll(&fd, 1, 0) == 1;
+  }
+
+ private:
+  UniqueFd ends_[2];
+  Process process_;
+  Mapping life_;
+};
+
+class LifeTest : public ::testing::Test {
+ protected:
+  bool is_told_of(uint64_t key, int times = 1) {
+    std::unique_lock lock(mutex_);
+    condition_.wait_for(lock, std::chrono::nanoseconds(kPatienceNs), [&] { return told_[key] >= times; });
+    return told_[key] == times;
+  }
+  // Everything that was to be told before has been, when it is told of this.
+  void expect_silence(uint64_t key) {
+    Holder other([] { _exit(0); });
+    watch_.add(999, other.take_life());
+    other.say();
+    EXPECT_TRUE(is_told_of(999));
+    std::lock_guard lock(mutex_);
+    EXPECT_EQ(told_[key], 0);
+    told_[999] = 0;
+  }
+  // As soon as it is told, or a moment later where a thread that ends the others is not at its own end yet.
+  std::optional<ExitStatus> ending_of(const Holder& holder) {
+    std::optional<ExitStatus> status;
+    for (int tries = 0; !status && tries < 1000; ++tries) {
+      status = read_ending(holder.process());
+      if (!status) std::this_thread::yield();
+    }
+    return status;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  std::map<uint64_t, int> told_;
+  LifeWatch watch_{[this](uint64_t key) {
+    std::lock_guard lock(mutex_);
+    ++told_[key];
+    condition_.notify_all();
+  }};
+};
+
+void in_a_thread(const std::function<void()>& work) {
+  std::thread(work).join();
+}
+
+TEST_F(LifeTest, IsGivenBackByEveryKindOfEndAndProcSaysWhich) {
+  struct Case {
+    std::function<void()> work;
+    int code, signal;
+  };
+  const Case cases[] = {
+      {[] { raise(SIGKILL); }, 0, SIGKILL},
+      {[] { raise(SIGSEGV); }, 0, SIGSEGV},
+      {[] { abort(); }, 0, SIGABRT},
+      {[] { _exit(3); }, 3, 0},
+      {[] { _exit(0); }, 0, 0},
+      {[] { in_a_thread([] { _exit(5); }); }, 5, 0},
+      {[] { in_a_thread([] { _exit(0); }); }, 0, 0},
+      {[] { in_a_thread([] { *static_cast<volatile int*>(nullptr) = 1; }); }, 0, SIGSEGV},
+  };
+  for (size_t i = 0; i < std::size(cases); ++i) {
+    Holder holder(cases[i].work);
+    EXPECT_EQ(read_ending(holder.process()), std::nullopt);
+    ASSERT_TRUE(watch_.add(i, holder.take_life()));
+    holder.say();
+    ASSERT_TRUE(is_told_of(i)) << i;
+    const auto status = ending_of(holder);
+    ASSERT_TRUE(status && status->known) << i;
+    EXPECT_EQ(status->code, cases[i].code) << i;
+    EXPECT_EQ(status->signal, cases[i].signal) << i;
+    const ExitStatus reaped = reap(holder.process());
+    EXPECT_EQ(reaped.code, cases[i].code) << i;
+    EXPECT_EQ(reaped.signal, cases[i].signal) << i;
+    EXPECT_EQ(read_ending(holder.process()), std::nullopt) << "the number may be somebody else's by now";
+  }
+}
+
+TEST_F(LifeTest, IsToldLongBeforeAllOfALargeProcessIsGone) {
+  bool before = false;
+  for (int tries = 0; tries < 5 && !before; ++tries) {
+    Holder holder([] {
+      constexpr size_t kBytes = size_t{512} << 20;
+      void* memory = sys::map(kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+      if (memory != MAP_FAILED) std::memset(memory, 1, kBytes);
+    });
+    ASSERT_TRUE(watch_.add(1, holder.take_life()));
+    holder.say();
+    holder.hear();
+    kill(holder.process().pid, SIGKILL);
+    ASSERT_TRUE(is_told_of(1));
+    const auto status = read_ending(holder.process());
+    before = status && status->signal == SIGKILL && !holder.has_ended();
+    std::lock_guard lock(mutex_);
+    told_.clear();
+  }
+  EXPECT_TRUE(before);
+}
+
+TEST_F(LifeTest, OfAProcessThatBecomesAnotherProgramIsGivenBackAndItLives) {
+  for (const bool by_thread : {false, true}) {
+    const uint64_t key = by_thread ? 2 : 1;
+    Holder holder([by_thread] {
+      const auto become = [] { execl("/bin/sleep", "sleep", "100", nullptr); };
+      by_thread ? in_a_thread(become) : become();
+    });
+    watch_.add(key, holder.take_life());
+    holder.say();
+    EXPECT_TRUE(is_told_of(key));
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(read_ending(holder.process()), std::nullopt);
+    EXPECT_FALSE(holder.has_ended());
+  }
+}
+
+TEST_F(LifeTest, OfAMainThreadThatEndsAloneIsGivenBackAndItsProcessLives) {
+  Holder holder([] {
+    std::thread([] {
+      for (;;) pause();
+    }).detach();
+    syscall(SYS_exit, 0);
+  });
+  watch_.add(1, holder.take_life());
+  holder.say();
+  EXPECT_TRUE(is_told_of(1));
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(read_ending(holder.process()), std::nullopt);
+  EXPECT_FALSE(holder.has_ended());
+}
+
+TEST_F(LifeTest, IsNotGivenBackByForksThreadsOrStops) {
+  Holder holder([] {
+    for (int i = 0; i < 5; ++i) {
+      const pid_t child = fork();
+      if (child == 0) _exit(0);
+      waitpid(child, nullptr, 0);
+      in_a_thread([] {});
+    }
+  });
+  watch_.add(1, holder.take_life());
+  holder.say();
+  holder.hear();
+  kill(holder.process().pid, SIGSTOP);
+  waitpid(holder.process().pid, nullptr, WUNTRACED);
+  EXPECT_EQ(read_ending(holder.process()), std::nullopt);
+  expect_silence(1);
+}
+
+TEST_F(LifeTest, KeepsTheCLibrarysListOfRobustMutexesWhole) {
+  Mapping page = map_shared_memory(make_shared_memory("mutex", kLifeBytes).value().get(), kLifeBytes).value();
+  auto* other = static_cast<pthread_mutex_t*>(page.get());
+  pthread_mutexattr_t robust;
+  pthread_mutexattr_init(&robust);
+  pthread_mutexattr_setpshared(&robust, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&robust, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(other, &robust);
+  Holder holder([other] {
+    pthread_mutex_lock(other);
+    raise(SIGKILL);
+  });
+  watch_.add(1, holder.take_life());
+  holder.say();
+  EXPECT_TRUE(is_told_of(1));
+  EXPECT_EQ(pthread_mutex_lock(other), EOWNERDEAD);
+}
+
+TEST_F(LifeTest, MayBeWatchedBeforeItIsHeld) {
+  UniqueFd record = make_shared_memory("life", kLifeBytes).value();
+  ASSERT_TRUE(watch_.add(1, map_life(record.get())));
+  expect_silence(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    hold_life(record.get());
+    _exit(1);
+  }
+  EXPECT_TRUE(is_told_of(1));
+  waitpid(child, nullptr, 0);
+}
+
+TEST_F(LifeTest, ManyAtOnceAreToldByAFewThreads) {
+  constexpr uint64_t kCount = 2 * LifeWatch::kLivesPerThread + 10;
+  std::vector<std::unique_ptr<Holder>> holders;
+  for (uint64_t key = 0; key < kCount; ++key) {
+    holders.push_back(std::make_unique<Holder>([] {}));
+    ASSERT_TRUE(watch_.add(key, holders.back()->take_life()));
+  }
+  watch_.remove(7);
+  for (const auto& holder : holders) kill(holder->process().pid, SIGKILL);
+  for (uint64_t key = 0; key < kCount; ++key) {
+    if (key == 7) continue;
+    EXPECT_TRUE(is_told_of(key)) << key;
+  }
+  expect_silence(7);
+}
+
+TEST_F(LifeTest, WhoWritesIntoItAllTheTimeIsWatchedNoMore) {
+  UniqueFd record = make_shared_memory("life", kLifeBytes).value();
+  Mapping writable = map_shared_memory(record.get(), kLifeBytes).value();
+  std::atomic<uint32_t>& hostile = life_word(writable);
+  ASSERT_TRUE(watch_.add(1, map_life(record.get())));
+  for (uint32_t i = 1; i < 1000; ++i) {
+    hostile = i & FUTEX_TID_MASK;
+    futex_wake(hostile, 1, /*shared=*/true);
+    std::this_thread::yield();
+  }
+  expect_silence(1);
+}
+
+TEST(LifeWatchTest, WithoutTheSystemCallNothingIsToldAndNobodyWaits) {
+  std::atomic<int> told{0};
+  LifeWatch watch([&](uint64_t) { ++told; }, [](FutexWaiter*, uint32_t) { return ENOSYS; });
+  const int64_t until_ns = monotonic_ns() + kPatienceNs;
+  while (watch.add(1, map_life(make_shared_memory("life", kLifeBytes).value().get())) && monotonic_ns() < until_ns) {
+  }
+  Holder holder([] { _exit(1); });
+  EXPECT_FALSE(watch.add(2, holder.take_life())) << "its thread has ended";
+  holder.say();
+  reap(holder.process());
+  EXPECT_EQ(told, 0);
+}
+
+}  // namespace
+}  // namespace monarch
