@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <utility>
@@ -225,7 +227,9 @@ constexpr int64_t kLeaveLimitNs = 2'000'000'000;
 
 // Whatever becomes of the exception on its way out, the status says that the program has failed.
 void insist_on_status(int status, void*) {
-  if (status == 0 && exit_status != 0 && getpid() == failing_process) _exit(exit_status);
+  if (status != 0 || exit_status == 0 || getpid() != failing_process) return;
+  fflush(nullptr);
+  _exit(exit_status);
 }
 
 // program_fails(status): the process ends with that status. Until main_thread_left() is called it has so long

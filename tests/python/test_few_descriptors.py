@@ -107,10 +107,10 @@ assert this_host().spawn_procs(per_host={"gpus": 1}).spawn("pids", Pids).pid.cal
 def test_a_mesh_close_to_the_limit_of_descriptors_starts():
     out = run("""
 limit_descriptors(256, 256)
-pids = this_host().spawn_procs(per_host={"gpus": 38}).spawn("pids", Pids)
+pids = this_host().spawn_procs(per_host={"gpus": 37}).spawn("pids", Pids)
 print(len({pid for _, pid in pids.pid.call().get(timeout=60).items()}))
 """).ok(limit=100)  # fmt: skip
-    assert out.out == "38\n"
+    assert out.out == "37\n"
 
 
 @pytest.mark.parametrize("number", (0, 1, 2))
@@ -131,17 +131,17 @@ assert streams.input.call_one().get(timeout=30) == ("/dev/null", b"")
 def test_the_death_of_the_fork_server_is_told_as_that():
     done = run("""
 pids = this_host().spawn_procs(per_host={"gpus": 2}).spawn("pids", Pids)
-first = pids.slice(gpus=0).pid.call_one().get()
+of_both = pids.pid.call().get().values()
 os.kill(fork_server(), signal.SIGKILL)
 for _ in range(1000):
     try:
-        pids.slice(gpus=0).pid.call_one().get()
+        pids.pid.call().get()
     except SupervisionError as error:
         text = str(error)
         break
     time.sleep(0.005)
 assert "was killed because the fork server died (it was killed by signal 9 (Killed))" in text, text
-assert f"pid {first})" in text, text
+assert any(f"pid {pid})" in text for pid in of_both), text
 """).done()  # fmt: skip
     assert (done.status, done.out) == (0, "")
 

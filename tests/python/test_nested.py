@@ -120,8 +120,10 @@ def test_nothing_nested_is_left(way, ending):
     assert (run.status, run.err) == (-9 if "SIGKILL" in ending else 0, "")
 
 
-def test_what_a_worker_was_told_of_is_no_news_to_its_owner():
+def test_what_its_owner_deals_with_is_not_said_again():
     Run(NESTED + """
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
 class Catcher(Actor):
     @endpoint
     def kill(self, other):

@@ -166,6 +166,8 @@ def stop_program(failures: list[MeshFailure], status: int, of_hook: BaseExceptio
     if _is_interactive():
         _stopping = None
         return
+    if not runtime.is_root():
+        os._exit(1)  # a worker whose threads have spawned something: who has started it is told
     runtime.stopped_by_failure = True
     _core.program_fails(status)
     if _main_thread:
