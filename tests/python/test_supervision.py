@@ -359,6 +359,15 @@ time.sleep(60)
     assert run.status == 1 and run.out == "it waits for somebody to look\n"
 
 
+def test_a_hook_of_the_program_hears_of_what_fails_right_before_the_end():
+    run = Run(SCRIPT + """
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: print("hook", failure.kind)
+this_host().spawn_procs().spawn("kid", Kid).fail.broadcast("broadcast")
+""").ok()  # fmt: skip
+    assert run.out == "hook ValueError: bang\n"
+
+
 def test_many_failures_at_once_are_one_report_with_their_ranks():
     run = Run(SCRIPT + """
 kids = this_host().spawn_procs({"gpus": 8}).spawn("kid", Kid)

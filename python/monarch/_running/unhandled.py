@@ -73,17 +73,26 @@ def _those_of_the_same_time() -> list[MeshFailure]:
 def script_ends() -> None:
     """Nobody will look any more."""
     left = [each.failure for each in _held + _arrived(True, 0) if each.cell is None]
+    hook = _hook_of_the_program()
+    if hook is not None:
+        for failure in left:
+            _call(hook, failure)
+        return
     left = [failure for failure in left if not _core.is_told(*failure._source)]
-    unsaid = [
-        failure for failure in left if not _core.is_told(*failure._source, True)
-    ]  # that the lost calls do not name
-    unsaid = [failure for failure in unsaid if not _core.will_be_told(*failure._source)]
+    if not left:
+        return
+    # Whose calls are named among what is lost need not be said again.
+    unsaid = [each for each in left if not (_core.is_told(*each._source, True) or _core.will_be_told(*each._source))]
     if unsaid:
         _core.log_line(_screen(unsaid, None))
     for failure in left:
         failure.handled()
-    if left:
-        _core.program_fails(1)
+    _core.program_fails(1)
+
+
+def _hook_of_the_program() -> Any:
+    hook = getattr(sys.modules.get("monarch.actor"), "unhandled_fault_hook", unhandled_fault_hook)
+    return None if hook is unhandled_fault_hook else hook
 
 
 def _arrived(holds: bool, seconds: float | None) -> list[_Held]:
@@ -104,9 +113,8 @@ def _is_over(each: _Held, fatal: list[MeshFailure], now: float) -> bool:
         failure.handled()
         return True
     if each.cell is None:
-        hook = sys.modules["monarch.actor"].unhandled_fault_hook
-        if hook is not unhandled_fault_hook:
-            failure.handled()
+        hook = _hook_of_the_program()
+        if hook is not None:
             _call(hook, failure)
             return True
     if _core.is_told(*source):
@@ -122,6 +130,7 @@ def _is_over(each: _Held, fatal: list[MeshFailure], now: float) -> bool:
 
 
 def _call(hook: Any, failure: MeshFailure) -> None:
+    failure.handled()
     try:
         hook(failure)
     except SystemExit as error:
