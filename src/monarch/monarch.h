@@ -3,6 +3,7 @@
 
 #include "monarch/actor/actor.h"
 #include "monarch/actor/errors.h"
+#include "monarch/actor/supervisor.h"
 #include "monarch/host/controller.h"
 #include "monarch/loop/task.h"
 #include "monarch/mesh/actor_mesh.h"

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -245,6 +246,42 @@ TEST(Controller, DimensionsThatMakeNoMeshSayWhatToDo) {
              "dimension 'gpus' has size 0; give each dimension 1 or more");
   EXPECT_HAS(text_of<std::invalid_argument>([&] { host.spawn_procs({{"gpus", -2}}); }), "size -2");
   EXPECT_THROW(host.spawn_procs({{"gpus", 1}, {"gpus", 1}}), std::invalid_argument);
+}
+
+// What nobody deals with ends the program; in a child, as it is this one.
+TEST(Controller, AFailureThatNoCallTellsEndsTheProgram) {
+  const pid_t child = fork();
+  if (child == 0) {
+    execl("/proc/self/exe", g_argv[0], "--gtest_also_run_disabled_tests", "--gtest_filter=*DISABLED_FailsUnseen", nullptr);
+    _exit(9);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST(Controller, DISABLED_FailsUnseen) {
+  Runtime runtime(g_argc, g_argv);
+  auto counters = runtime.this_host().spawn_procs({{"gpus", 2}}).spawn<Counter>("counters", 0);
+  counters.slice({{"gpus", 1}}).broadcast<&Counter::fail>("unseen");
+  sleep(20);
+  _exit(0);
+}
+
+TEST(Controller, AProgramMayDecideAboutFailuresItself) {
+  std::atomic<int> failures{0};
+  Runtime::Options options;
+  options.on_unhandled_failure = [&](const monarch::MeshFailure& failure) {
+    failures += failure.rank == 1 && failure.mesh->name == "counters" ? 1 : 100;
+  };
+  Runtime runtime(g_argc, g_argv, options);
+  auto counters = runtime.this_host().spawn_procs({{"gpus", 2}}).spawn<Counter>("counters", 0);
+  counters.slice({{"gpus", 1}}).broadcast<&Counter::fail>("unseen");
+  const int64_t until_ns = monarch::monotonic_ns() + 20'000'000'000;
+  while (failures == 0 && monarch::monotonic_ns() < until_ns) sched_yield();
+  EXPECT_EQ(failures, 1);
+  EXPECT_EQ(counters.slice({{"gpus", 0}}).call_one<&Counter::add>(1).get(), 1);
 }
 
 TEST(Controller, AnInnerRuntimeReplacesTheOuterOne) {

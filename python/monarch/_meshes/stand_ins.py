@@ -24,4 +24,6 @@ def hosts_from_config(name: str) -> HostMesh:
     procs = start_mesh(host, {"hosts": _COUNT}, None, name)
     hosts = HostMesh(procs._view, Spawned(), True, launch.default_python)
     hosts._own_procs, hosts._agents = procs, procs.spawn("agent", HostAgent)  # type: ignore[assignment]
+    for mesh in (procs, hosts._agents):  # what is spawned there fails with them, and is told
+        mesh._end_supervision()
     return hosts

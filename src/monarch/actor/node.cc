@@ -417,7 +417,13 @@ Failure Node::end_of_actor(ActorIndex index, int64_t rank, Failure::Kind kind, s
 // ---- Supervision ----
 
 void Node::observed(const Members& members) const {
-  for (const ActorId& id : members.ids) unobserved_->observed(id.index);
+  const int64_t now_ns = timers_.now_ns();
+  for (const ActorId& id : members.ids) {
+    unobserved_->observed(id.index);
+    std::lock_guard lock(told_mutex_);
+    told_.put(id, now_ns);
+    told_.put({id.node, 0}, now_ns);
+  }
   if (hooks_.on_observed) hooks_.on_observed(members);
 }
 
@@ -430,6 +436,12 @@ Supervisor::MeshId Node::own(OwnedMesh mesh) {
     if (const FailurePtr why = why_down(member.node)) supervise(supervisor_->node_down(member.node, why));
   }
   return id;
+}
+
+bool Node::was_told(const Failure& why, int64_t since_ns) const {
+  std::lock_guard lock(told_mutex_);
+  const int64_t* told_ns = told_.find({why.node, why.actor});
+  return told_ns != nullptr && *told_ns >= since_ns;
 }
 
 bool Node::is_awaited(const Failure& why) const {

@@ -8,11 +8,13 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "monarch/actor/cell.h"
+#include "monarch/actor/recent.h"
 #include "monarch/loop/timers.h"
 #include "monarch/net/link.h"
 #include "monarch/wire/failure.h"
@@ -161,6 +163,8 @@ class Node final : public LinkSink {
   bool is_awaited(const Failure& why) const;
   // Any thread. An actor of this node, or its client, has spawned this: what has failed of it by now is told too.
   Supervisor::MeshId own(OwnedMesh mesh);
+  // Whether somebody has been told of it, by observed(), since then.
+  bool was_told(const Failure& why, int64_t since_ns) const;
   // What the actors of this node own, and its client.
   Supervisor& supervisor() { return *supervisor_; }
   // Any thread: says now what would be said later. For the end of a process.
@@ -228,6 +232,8 @@ class Node final : public LinkSink {
   const std::unique_ptr<Routes> routes_;
   const std::unique_ptr<Flow> flow_;
   const std::unique_ptr<Calls> calls_;
+  mutable std::mutex told_mutex_;                // a leaf
+  mutable Recent<ActorId, int64_t> told_{4096};  // of whom observed() was called, and when; of processes with index 0
   const std::unique_ptr<Supervisor> supervisor_;
   const std::unique_ptr<UnobservedFailures> unobserved_;  // of actors; its lock guards a leaf
 };

@@ -29,6 +29,10 @@ namespace {
 
 constexpr int64_t kGraceNs = 300'000'000;
 constexpr int64_t kStopPollNs = 1'000'000'000;
+// As for scripts in Python (python/monarch/_running/unhandled.py): main() may be between two calls, and who was told that a
+// mesh has failed need not be told of what else of it fails at the same time.
+constexpr int64_t kPatienceNs = 800'000'000;
+constexpr int64_t kSameTimeNs = 1'000'000'000;
 constexpr std::string_view kWorkerMark = "--monarch-worker";
 
 std::atomic<Runtime*> innermost{nullptr};
@@ -113,8 +117,13 @@ Runtime::Runtime(int argc, char** argv, Options options) {
     log_line("a message of main() could not be delivered: " + why.text());
   };
   process_options.on_mesh_failure = [this, decide = options.on_unhandled_failure](const MeshFailure& failure) {
-    if (process_->node().is_awaited(*failure.why)) return;
-    decide ? decide(failure) : end_program(failure);
+    Node& node = process_->node();
+    if (node.is_awaited(*failure.why)) return;
+    const int64_t now_ns = node.clock().now_ns();
+    process_->reactor().after(kPatienceNs, [&node, decide, failure, now_ns] {
+      if (node.is_ending() || node.was_told(*failure.why, now_ns - kSameTimeNs)) return;
+      decide ? decide(failure) : end_program(failure);
+    });
   };
   auto process = ProcessRuntime::make_root(std::move(process_options));
   if (!process) throw std::runtime_error(process.error().message);

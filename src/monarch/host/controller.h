@@ -43,8 +43,8 @@ class Runtime final : public ProcOwner {
   struct Options {
     uint32_t actor_threads = 0;  // of each process; 0: the number of cores, at most 4
     std::string transport = "shm";  // one of net/transports.h
-    // Any thread; must not block. Something that main() has spawned has failed, and no call of this process waits for it,
-    // which would throw. Empty: a report on stderr, and the process ends with status 1.
+    // The reactor's thread; must not block. Something that main() has spawned has failed, and no call of this process has
+    // thrown it within a second. Empty: a report on stderr, and the process ends with status 1.
     std::function<void(const MeshFailure&)> on_unhandled_failure = {};
   };
 

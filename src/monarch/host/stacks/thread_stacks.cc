@@ -22,7 +22,7 @@ namespace monarch {
 namespace {
 
 constexpr size_t kTextMax = size_t{64} << 10;
-// For a thread that blocks the signal while it runs: it may be in the middle of starting another one.
+// For a thread that blocks the signal while it runs: it may be in the middle of starting another one, or of the handler.
 constexpr int64_t kBlockedLimitNs = 20'000'000;
 constexpr int kHandlerFrames = 2;  // of the handler, and of what returns from it
 
@@ -59,8 +59,8 @@ bool is_handled(int signal) {
 bool handle(int signal) {
   struct sigaction action = {};
   action.sa_handler = &on_signal;
-  // Not blocked meanwhile: a thread that is about to return from it may be asked again.
-  action.sa_flags = SA_RESTART | SA_ONSTACK | SA_NODEFER;
+  // Blocked meanwhile: a thread that is asked again and again, and runs only for that, would never return from it.
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   return sigaction(signal, &action, nullptr) == 0;
 }
 
