@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "monarch/base/clock.h"
+#include "monarch/base/log.h"
 #include "monarch/monarch.h"
 
 namespace {
@@ -145,6 +146,7 @@ TEST(Controller, ADeathThatACallWasToldOfIsNotToldAgain) {
     ASSERT_EQ(kill(static_cast<pid_t>(pids[1]), SIGKILL), 0);
     EXPECT_THROW(counters.call<&Counter::hang>().get(), monarch::SupervisionError);
   }
+  monarch::flush_log();
   const std::string caught = testing::internal::GetCapturedStderr();
   EXPECT_EQ(caught, "");
   testing::internal::CaptureStderr();
@@ -155,6 +157,7 @@ TEST(Controller, ADeathThatACallWasToldOfIsNotToldAgain) {
     ASSERT_EQ(kill(static_cast<pid_t>(pids[1]), SIGUSR1), 0);  // by SIGKILL it might have ended as it was asked to
     EXPECT_TRUE(ends_within(static_cast<pid_t>(pids[1]), 2'000'000'000));
   }
+  monarch::flush_log();
   const std::string unheard = testing::internal::GetCapturedStderr();
   EXPECT_HAS(unheard, "sig=10");
 }
