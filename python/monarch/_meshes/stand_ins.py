@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from monarch._checks import check_text
 from monarch._meshes.agents import HostAgent
 from monarch._meshes.host_mesh import HostMesh, Spawned, start_mesh, this_host
@@ -23,7 +25,8 @@ def hosts_from_config(name: str) -> HostMesh:
     host = this_host()
     procs = start_mesh(host, {"hosts": _COUNT}, None, name)
     hosts = HostMesh(procs._view, Spawned(), True, launch.default_python)
-    hosts._own_procs, hosts._agents = procs, procs.spawn("agent", HostAgent)  # type: ignore[assignment]
-    for mesh in (procs, hosts._agents):  # what is spawned there fails with them, and is told
+    agents: Any = procs.spawn("agent", HostAgent)
+    for mesh in (procs, agents):  # what is spawned there fails with them, and is told
         mesh._end_supervision()
+    hosts._own_procs, hosts._agents = procs, agents
     return hosts
