@@ -368,6 +368,21 @@ this_host().spawn_procs().spawn("kid", Kid).fail.broadcast("broadcast")
     assert run.out == "hook ValueError: bang\n"
 
 
+def test_a_handler_of_the_program_stays_its_own():
+    run = Run(
+        "taken = signal.SIGRTMAX - 4\nsignal.signal(taken, lambda *_: print('mine'))\n"
+        + SCRIPT
+        + """
+kids = this_host().spawn_procs().spawn("kid", Kid)
+kids.pid.call_one().get()
+os.kill(os.getpid(), taken)
+kids.fail.broadcast("broadcast")
+time.sleep(60)
+"""
+    ).done(limit=10)
+    assert run.status == 1 and run.out == "mine\n" and "Unhandled monarch error" in run.err
+
+
 def test_many_failures_at_once_are_one_report_with_their_ranks():
     run = Run(SCRIPT + """
 kids = this_host().spawn_procs({"gpus": 8}).spawn("kid", Kid)

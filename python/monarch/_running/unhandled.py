@@ -20,7 +20,7 @@ from monarch._errors.mesh_failure import MeshFailure
 from monarch._running import threads
 from monarch._runtime import runtime
 
-_STOP_SIGNAL = 60  # a real-time signal that wakes the main thread: SIGRTMAX - 4
+_STOP_SIGNALS = range(_signal.SIGRTMAX - 4, _signal.SIGRTMIN, -1)  # the first free one wakes the main thread
 _MERGE_SECONDS, _MERGE_SECONDS_MAX = 0.01, 0.1  # what fails one right after the other is told together
 # A script that catches what its calls raise may be between two of them. Less than what a death waits that nobody has
 # seen before it is a line on stderr (Deaths::Limits::unobserved_ns).
@@ -142,17 +142,19 @@ def _call(hook: Any, failure: MeshFailure) -> None:
 # ---- The end of the program ----
 
 _main_thread = 0  # that has a handler for the signal
+_stop_signal = 0
 _stopping: int | None = None  # with that status
 
 
 def begin() -> None:
     """When the runtime of a script begins."""
-    global _main_thread
+    global _main_thread, _stop_signal
+    free = [number for number in _STOP_SIGNALS if _signal.getsignal(number) == _signal.SIG_DFL]
     try:
-        _signal.signal(_STOP_SIGNAL, _leave)
-    except ValueError:
-        return  # not on the main thread
-    _main_thread = get_ident()
+        _signal.signal(free[0], _leave)
+    except (IndexError, ValueError):
+        return  # none is free, or this is not the main thread
+    _main_thread, _stop_signal = get_ident(), free[0]
 
 
 def _leave(*_: Any) -> None:
@@ -180,7 +182,7 @@ def stop_program(failures: list[MeshFailure], status: int, of_hook: BaseExceptio
     runtime.stopped_by_failure = True
     _core.program_fails(status)
     if _main_thread:
-        _signal.pthread_kill(_main_thread, _STOP_SIGNAL)
+        _signal.pthread_kill(_main_thread, _stop_signal)
     else:
         import _thread
 

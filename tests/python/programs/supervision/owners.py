@@ -139,7 +139,13 @@ class SlowOwner(SyncPart):
     def wait_for(self, path):
         with open(path, "rb") as file:
             file.read(1)
-        time.sleep(0.3)  # all that has been killed is known to be dead
+        for rank in (0, 1):  # what has been killed is known to be dead
+            end = time.monotonic() + 20
+            while time.monotonic() < end:
+                try:
+                    self.mesh.slice(gpus=rank).pid.call_one().get()
+                except SupervisionError:
+                    break
         self.log.append("waited")
 
     @endpoint
