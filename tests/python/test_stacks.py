@@ -427,8 +427,9 @@ def test_sigquit_prints_what_all_do_and_the_script_goes_on(tmp_path):
         report = script.read_report()
         assert "ranks 0, 2 of procs: idle" in report and "rank 1 of procs (pid" in report
         assert "actor hangs, endpoint wait:" in report and "in wait" in report
+        # It runs, for a moment, where the signal has just interrupted its read.
         assert re.search(
-            r'the script \(pid \d+\):\n  main thread:\n    File ".*hangs.py", line \d+, in <module>', report
+            r'the script \(pid \d+\):\n  main thread(, running)?:\n    File ".*hangs.py", line \d+, in <module>', report
         )
     status, out, _ = script.end()
     assert (status, out) == (0, "went on\n")
