@@ -273,6 +273,7 @@ void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, Me
   extent_ = Ref::borrow(extent);
   FrameHeader whole;
   whole.rank = rank_;
+  whole.epoch = spawn_epoch_;
   const MessagePtr message = Message::make(whole, "");
   set_context(*message);
 }
@@ -281,6 +282,7 @@ PyCell::PyCell(Node& node, ActorIndex index, uint32_t rank, std::shared_ptr<Swar
     : node_(node),
       index_(index),
       rank_(rank),
+      spawn_epoch_(swarm->spawn_epoch()),
       swarm_(std::move(swarm)),
       inflow_(std::make_shared<Inflow>(node, index, swarm_->inflow())),
       loop_wake_(node.driver()) {}
@@ -375,7 +377,7 @@ void PyCell::write_epitaph() {
 // From here on the directory answers for it, with the epitaph.
 void PyCell::leave() {
   if (stop_timer_ != 0) state().runtime->reactor().cancel(stop_timer_);  // which would keep its memory
-  node_.remove_cell(index_, end_failure());
+  if (!left_.exchange(true)) node_.remove_cell(index_, end_failure());
 }
 
 void PyCell::never_begins(const std::string& why) {
@@ -476,7 +478,7 @@ void PyCell::set_context(const Message& message) {
     view = {message.parts.back().data, message.parts.back().size};
   }
   const uint32_t rank = (flags & kFlagScalarView) != 0 ? 0 : message.header.rank;
-  const bool same = context_ && rank == context_rank_ && flags == context_flags_ &&
+  const bool same = context_ && rank == context_rank_ && flags == context_flags_ && message.header.epoch == context_epoch_ &&
                     std::equal(view.begin(), view.end(), context_view_.begin(), context_view_.end());
   if (same) {
     if (swarm_) make_context_current();  // others of the swarm run on this thread too
@@ -507,9 +509,10 @@ void PyCell::set_context(const Message& message) {
   }
   if (!extent) PyErr_Clear();
   message_rank_ = view_rank;
-  context_ = Ref::steal(new_context(identity_, extent ? extent : extent_, view_rank, index_));
+  context_ = Ref::steal(new_context(identity_, extent ? extent : extent_, view_rank, index_, message.header.epoch));
   context_rank_ = rank;
   context_flags_ = flags;
+  context_epoch_ = message.header.epoch;
   context_view_.assign(view.begin(), view.end());
   make_context_current();
 }
@@ -699,6 +702,8 @@ void PyCell::supervise(MeshFailure failure) {
 
 bool PyCell::next_failure(MeshFailure* failure) {
   std::lock_guard lock(failures_mutex_);
+  // What has been made anew meanwhile needs nobody's decision.
+  while (!failures_.empty() && !node_.supervisor().is_current(failures_.front())) failures_.pop_front();
   if (failures_.empty() || ending_) {
     supervising_ = false;
     failures_waiting_ = !failures_.empty() && !ending_;

@@ -37,6 +37,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
         index_(index),
         spawn_(std::move(spawn)),
         rank_(spawn_->header.rank),
+        spawn_epoch_(spawn_->header.epoch),
         inflow_(std::make_shared<Inflow>(node, index)),
         loop_wake_(node.driver()) {}
   // One of a swarm, whose thread it shares.
@@ -156,6 +157,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   const ActorIndex index_;
   MessagePtr spawn_;
   const uint32_t rank_;  // in the mesh of actors that it was spawned in
+  const uint32_t spawn_epoch_;
   const std::shared_ptr<Swarm> swarm_;  // shared: with its other cells; null: a thread of its own
   std::atomic<bool> scheduled_{false};  // the swarm has it among its ready ones
   bool busy_ = false;                   // in a swarm: a coroutine of it runs, which others wait for
@@ -170,6 +172,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   enum Doing : int64_t { kNothing = -1, kConstructor = -2, kCleanUp = -3 };
   std::atomic<int64_t> doing_{kNothing};
   std::atomic<pid_t> thread_{0};
+  std::atomic<bool> left_{false};  // its index may be another actor's by now, made anew
 
   // The actor's thread.
   Methods methods_;  // set under epitaph_mutex_
@@ -180,6 +183,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   Ref context_;   // the Context object that is current, and what it was made for:
   uint32_t context_rank_ = 0;
   uint32_t message_rank_ = 0;  // as Python sees it
+  uint32_t context_epoch_ = 0;
   uint8_t context_flags_ = 0;
   std::vector<std::byte> context_view_;
   uint64_t deadline_ns_ = 0;  // of the message that set it last
@@ -256,7 +260,7 @@ void send_answer(const PyCell::Ticket& ticket, ActorIndex sender, FrameKind kind
 // ---- actor_types.cc: new references, null with an exception set ----
 
 bool add_actor_types(PyObject* module);
-PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank, ActorIndex actor);
+PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank, ActorIndex actor, uint32_t epoch);
 // Of the Context that is current on this thread; 0: there is none.
 ActorIndex actor_of_context();
 PyObject* new_cell_object(std::shared_ptr<PyCell> cell);

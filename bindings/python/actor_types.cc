@@ -27,6 +27,7 @@ struct ContextState {
   uint32_t rank;
   Ref point;
   ActorIndex actor = 0;
+  uint32_t epoch = 0;
 };
 
 PyObject* context_actor(PyObject* self, void*) { return Py_NewRef(unbox<ContextState>(self).identity.get()); }
@@ -41,6 +42,8 @@ PyObject* context_rank(PyObject* self, void*) {
   }
   return Py_NewRef(context.point.get());
 }
+
+PyObject* context_epoch(PyObject* self, void*) { return PyLong_FromUnsignedLong(unbox<ContextState>(self).epoch); }
 
 // Context(actor_instance, extent, rank)
 PyObject* context_new(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -270,8 +273,8 @@ PyObject* new_swarm_object(std::shared_ptr<Swarm> swarm) {
   return box<std::shared_ptr<Swarm>>(swarm_type, std::move(swarm));
 }
 
-PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank, ActorIndex actor) {
-  return box<ContextState>(context_type, ContextState{identity, extent, rank, Ref(), actor});
+PyObject* new_context(const Ref& identity, const Ref& extent, uint32_t rank, ActorIndex actor, uint32_t epoch) {
+  return box<ContextState>(context_type, ContextState{identity, extent, rank, Ref(), actor, epoch});
 }
 
 ActorIndex actor_of_context() {
@@ -292,6 +295,8 @@ bool add_actor_types(PyObject* module) {
   static PyGetSetDef context_fields[] = {
       {"actor_instance", context_actor, nullptr, "Who is running: name, rank, proc, creator.", nullptr},
       {"message_rank", context_rank, nullptr, "Point: the rank in the mesh that the current message was sent to.",
+       nullptr},
+      {"epoch", context_epoch, nullptr, "How often some of that mesh had been made anew when the message was sent.",
        nullptr},
       {nullptr, nullptr, nullptr, nullptr, nullptr},
   };

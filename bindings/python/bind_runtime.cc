@@ -34,6 +34,7 @@
 #include "monarch/host/start/life.h"
 #include "port.h"
 #include "quit_signal.h"
+#include "restarts.h"
 #include "stacks.h"
 #include "state.h"
 #include "supervision.h"
@@ -88,6 +89,7 @@ void configure(nb::object callbacks) {
   take("supervise", s.supervise);
   take("supervise_all", s.supervise_all);
   take("watch_failures", s.watch_failures);
+  take("watch_restarts", s.watch_restarts);
   take("pack_answer", s.pack_answer);
   take("format_failure", s.format_failure);
   take("end_child", s.end_child);
@@ -133,6 +135,7 @@ ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena
     if (said->first_time(dest, why)) log_line("a message could not be delivered: " + why.text());
     state().runtime->note_observed(dest.node);
   };
+  options.on_restart_wanted = [](std::vector<MeshFailure> failures) { restart_wanted(std::move(failures)); };
   options.on_mesh_failure = [](MeshFailure failure) { watch_failure(std::move(failure), nullptr); };
   return options;
 }
@@ -279,6 +282,12 @@ void complete(PendingCall& call, Driver& driver) {
   call.fill(0, Message::make(header, ""), driver);
 }
 
+// Who is there now in their places.
+std::vector<NodeId> latest(std::vector<NodeId> nodes) {
+  for (NodeId& node : nodes) node = runtime().node().successions().latest(node);
+  return nodes;
+}
+
 // A future that something on this side completes.
 nb::object stop_procs(const std::vector<NodeId>& nodes, const std::string& reason, double grace_seconds) {
   if (!require_descriptors()) throw nb::python_error();
@@ -287,7 +296,7 @@ nb::object stop_procs(const std::vector<NodeId>& nodes, const std::string& reaso
   auto call = std::make_shared<PendingCall>(std::move(members));
   Driver& driver = runtime().driver();
   with_host([&](Host& host) {
-    host.stop(nodes, reason, static_cast<int64_t>(grace_seconds * 1e9), [call, &driver] { complete(*call, driver); });
+    host.stop(latest(nodes), reason, static_cast<int64_t>(grace_seconds * 1e9), [call, &driver] { complete(*call, driver); });
   });
   PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
   if (future == nullptr) throw nb::python_error();
@@ -304,7 +313,7 @@ nb::object set_output(const std::vector<NodeId>& nodes, bool long_prefix, double
   auto sent = [&] {
     GilRelease release;
     return with_host([&](Host& host) {
-      return host.set_output(nodes, options, [call, &driver] { complete(*call, driver); });
+      return host.set_output(latest(nodes), options, [call, &driver] { complete(*call, driver); });
     });
   }();
   if (!sent) raise(sent.error());
@@ -397,7 +406,7 @@ void forget_hooks() {
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
                     &s.supervision_error, &s.timed_out, &s.bind_arguments, &s.warn_running_loop, &s.construct,
                     &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.supervise, &s.supervise_all,
-                    &s.watch_failures, &s.pack_answer, &s.format_failure, &s.end_child, &s.context_var, &s.deadline_var,
+                    &s.watch_failures, &s.watch_restarts, &s.pack_answer, &s.format_failure, &s.end_child, &s.context_var, &s.deadline_var,
                     &s.deadline_exceeded, &s.make_point, &s.make_extent, &s.add_stacks, &s.report_stacks}) {
     *hook = Ref();
   }
@@ -434,7 +443,7 @@ void ignore_interrupts() {
 
 void bind_runtime(nb::module_& m) {
   if (!add_codec_types(m.ptr()) || !add_future_types(m.ptr()) || !add_mesh_types(m.ptr()) ||
-      !add_actor_types(m.ptr()) || !add_port_types(m.ptr()) || !add_supervision(m.ptr())) {
+      !add_actor_types(m.ptr()) || !add_port_types(m.ptr()) || !add_supervision(m.ptr()) || !add_restarts(m.ptr())) {
     throw nb::python_error();
   }
   m.def("configure", &configure);
@@ -449,7 +458,7 @@ void bind_runtime(nb::module_& m) {
   m.def("note_hosted", [](NodeId host, const std::vector<NodeId>& nodes) { runtime().note_hosted(host, nodes); });
   m.def("release", [](const std::vector<NodeId>& nodes, const std::string& reason) {
     GilRelease release;
-    runtime().release(nodes, reason);
+    runtime().release(latest(nodes), reason);
   });
   m.def("stop_procs", &stop_procs);
   m.def("completed_future", &completed_future, nb::arg("outcome").none(), nb::arg("failed") = false);
@@ -501,7 +510,7 @@ void bind_runtime(nb::module_& m) {
   });
   m.def("new_actor_index", [](uint32_t count) { return runtime().node().new_actor_index(count); });
   m.def("down_reason", [](NodeId node) -> std::optional<std::string> {
-    const FailurePtr why = runtime().node().why_down(node);
+    const FailurePtr why = runtime().node().why_down(runtime().node().successions().latest(node));
     if (!why) return std::nullopt;
     return why->text();
   });

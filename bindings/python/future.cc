@@ -60,7 +60,7 @@ void note_observed(const FutureState& future, const PendingCall& call, const Fai
   if (future.is_of_port()) {
     state().runtime->note_observed(failure.node);
   } else {
-    state().runtime->note_observed(call.members());
+    state().runtime->note_observed(call.owing());
   }
 }
 
@@ -238,7 +238,7 @@ PyObject* give(FutureState& future) {
 
 bool check_self_call(const FutureState& future) {
   if (current_actor.id.node == 0) return true;
-  const Members& members = future.call->members();
+  const Members& members = future.call->owing();
   if (find_own(members, {current_actor.id.node, current_actor.id.index}) != nullptr) {
     PyErr_SetString(PyExc_RuntimeError,
                     "this actor waits for a call to itself: it cannot answer while it waits. Call the method "

@@ -13,6 +13,7 @@
 #include "future.h"
 #include "gil.h"
 #include "port.h"
+#include "restarts.h"
 #include "state.h"
 
 namespace monarch {
@@ -141,13 +142,14 @@ bool send_to_all(ProcessRuntime& runtime, const View& mesh, FrameHeader header, 
   return send_large(encoded, [&] { mesh.cast(runtime.node(), outgoing, call); });
 }
 
-// spawn(kind, swarm, value, named): makes the actors. Calls to them say if that has failed. With `swarm` not 0 each
-// member is the first of so many in its process. `named`: the same without anything to pickle, or None; it is what is
-// sent if it holds nothing but scalars.
+// spawn(kind, swarm, value, named, kept_max) -> SpawnRecord or None: makes the actors. Calls to them say if that has failed.
+// With `swarm` not 0 each member is the first of so many in its process. `named`: the same without anything to pickle, or
+// None; it is what is sent if it holds nothing but scalars. What has at most `kept_max` bytes can be sent again.
 PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   unsigned int kind, swarm;
   PyObject *value, *named;
-  if (!PyArg_ParseTuple(args, "IIOO", &kind, &swarm, &value, &named)) return nullptr;
+  unsigned long long kept_max = 0;
+  if (!PyArg_ParseTuple(args, "IIOO|K", &kind, &swarm, &value, &named, &kept_max)) return nullptr;
   ProcessRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   Encoded encoded;
@@ -166,7 +168,8 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   header.sender = actor_of_context();
   Outgoing outgoing{header, encoded.body(), encoded.parts()};
   if (!send_large(encoded, [&] { runtime->node().spawn(*view_of(self).members, outgoing); })) return nullptr;
-  Py_RETURN_NONE;
+  if (kept_max == 0 || encoded.total_bytes() > kept_max) Py_RETURN_NONE;
+  return new_spawn_record(outgoing);
 }
 
 // spawn_lazy(value): the only member, an actor of this process, is made when the first message for it comes.

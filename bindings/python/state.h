@@ -60,6 +60,7 @@ struct State {
   Ref undeliverable;      // (cell, text, (node, index)) -> None, or a coroutine: _handle_undeliverable_message
   Ref supervise;          // (cell, failure as describe_failure() says) -> None: the __supervise__ hook of a sync actor
   Ref supervise_all;      // (cell) -> a coroutine that asks the hook about what cell.next_failure() gives
+  Ref watch_restarts;     // () -> None: what the thread runs that makes anew what has a policy
   Ref watch_failures;     // () -> None: what the thread runs that decides about the others
   Ref pack_answer;        // (exception) -> what its caller is sent
   Ref format_failure;     // (exception, identity) -> text

@@ -85,7 +85,7 @@ bool has_member(const Members& members, NodeId node, ActorIndex actor) {
 
 // Whether who looks at this call will see the failure: no answer has come from there before.
 bool will_tell(const PendingCall& call, NodeId node, ActorIndex actor) {
-  const auto& ids = call.members().ids;
+  const auto& ids = call.owing().ids;
   for (uint32_t rank = 0; rank < call.size(); ++rank) {
     if (!is_of(ids[rank], node, actor)) continue;
     const Message* answer = call.reply(rank);
@@ -150,6 +150,7 @@ PyObject* next_failures(PyObject*, PyObject* args) {
   }
   Ref list = Ref::steal(PyList_New(0));
   for (Watched& each : arrived) {
+    if (!state().finalizing && !state().runtime->node().supervisor().is_current(each.failure)) continue;  // made anew
     Ref owner = each.owner ? Ref::steal(new_cell_object(std::move(each.owner))) : Ref::borrow(Py_None);
     Ref entry = Ref::steal(Py_BuildValue("(ON)", owner.get(), describe_failure(each.failure)));
     if (!list || !entry || PyList_Append(list.get(), entry.get()) != 0) return nullptr;
@@ -294,7 +295,7 @@ PyObject* describe_failure(const MeshFailure& failure) {
 void note_told(const PendingCall& call, bool at_the_end) {
   const int64_t now_ns = monotonic_ns();
   while (!looks.empty() && (looks.front().when_ns < now_ns - kSameTimeNs || looks.size() >= kLooksMax)) looks.pop_front();
-  looks.push_back({call.shared_members(), now_ns, at_the_end});
+  looks.push_back({call.shared_owing(), now_ns, at_the_end});
   look_again();
 }
 

@@ -28,6 +28,7 @@ class Swarm : public std::enable_shared_from_this<Swarm> {
   void ready(std::shared_ptr<PyCell> cell);
   // Of the thread: while it waits for others, no actor of the swarm holds anybody back. shared: with theirs.
   const std::shared_ptr<Inflow>& inflow() const { return inflow_; }
+  uint32_t spawn_epoch() const { return spawn_->header.epoch; }  // until run()
   OneThread thread() const { return {node_.id(), first_, count_}; }
 
   // ---- For the event loop of an async swarm (its thread, GIL held) ----

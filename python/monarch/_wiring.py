@@ -43,6 +43,7 @@ class Callbacks(NamedTuple):
     supervise: Any
     supervise_all: Any
     watch_failures: Any
+    watch_restarts: Any
     pack_answer: Any
     format_failure: Any
     end_child: Any
@@ -117,6 +118,7 @@ runtime.wire(
             supervise=_late("_running.supervision", "supervise"),
             supervise_all=_late("_running.supervision", "supervise_all"),
             watch_failures=unhandled.watch_failures,
+            watch_restarts=_late("_running.restarting", "watch_restarts"),
             pack_answer=_late("_calls.packing", "pack_answer"),
             format_failure=_late("_running.ends", "format_failure"),
             end_child=forks.end,

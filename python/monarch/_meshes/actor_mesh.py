@@ -13,6 +13,7 @@ from monarch._calls.endpoint import Endpoint, PlainMethod
 from monarch._calls.handles import Handle
 from monarch._checks import check_text
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
+from monarch._meshes.origins import SpawnOrigin, check_ranks
 from monarch._meshes.spawning import SpawnInfo, spawner_info
 from monarch._runtime import runtime
 from monarch._runtime.context import context
@@ -51,6 +52,7 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         self._owned = owned
         self._base_sizes: list[int] = list(shape.ndslice.sizes)
         self._native_ref: Any = None
+        self._origin: SpawnOrigin | None = None  # of what was spawned in this process
         self.__name__ = cls.__name__
 
     @classmethod
@@ -125,11 +127,68 @@ class ActorMesh(Handle, Mesh, Generic[A]):
             found = PlainMethod(self, name)
         elif name == "get":
             found = self._get_self
+        elif name == "epoch":  # no attributes: endpoints of these names come first
+            return _core.epoch_of(self._ids[0][1])
+        elif name == "respawn":
+            found = self._respawn
         else:
             known = ", ".join(sorted(table.endpoints)) or "none"
             raise AttributeError(f"{self._class.__qualname__} has no endpoint or method {name!r}; endpoints: {known}")
         self.__dict__[name] = found
         return found
+
+    if TYPE_CHECKING:
+
+        @property
+        def epoch(self) -> int:
+            """How often some of the whole mesh has been made anew, as far as is known here.
+
+            An endpoint of that name hides it.
+            ``context().epoch`` is what it was when a message was sent: the same for all ranks of a call.
+            """
+
+        def respawn(self, ranks: int | Sequence[int] | None = None) -> Future[None]:
+            """Makes actors that have failed anew, in their processes. An endpoint of that name hides it.
+
+            Every handle and slice, wherever it is, reaches the new ones. Their constructors are called with the same
+            arguments. Starts at once; the future is done when their processes have taken it up, and says nothing about
+            constructors.
+
+            Args:
+                ranks: which, of the whole mesh; all that have ended, if none are given.
+
+            Raises:
+                ValueError: a rank lives, or there is none of that number.
+                RuntimeError: a process has ended (``procs.respawn()`` brings it back with its actors), the constructor
+                    arguments had more than 1 MiB and there is no restart policy, or the mesh was stopped or is not what
+                    ``spawn`` returned in this process.
+            """
+
+    def _respawn(self, ranks: int | Sequence[int] | None = None) -> Future[None]:
+        origin = self._origin
+        if not self._owned or origin is None:
+            raise RuntimeError("only what spawn() returned, where it was called, can respawn actors")
+        ended = _core.ended_ranks(self._supervised, False) if self._supervised else None
+        if ended is None:
+            raise RuntimeError(f"{self._name!r} has been stopped, or has ended as it wished")
+        wanted = check_ranks(ranks, len(self._ids), ended, self._name)
+        if not wanted:
+            return _core.completed_future(None)
+        nodes = origin.nodes_of(wanted)
+        gone = [rank for rank, node in zip(wanted, nodes) if _core.down_reason(node) is not None]
+        if gone:
+            raise RuntimeError(
+                f"the process{'es' * (len(gone) > 1)} of rank{'s' * (len(gone) > 1)} {', '.join(map(str, gone))} of "
+                f"{self._name!r} {'have' if len(gone) > 1 else 'has'} ended: procs.respawn() starts others in their "
+                "place, with their actors"
+            )
+        if origin.record is None:
+            raise RuntimeError(
+                f"the constructor arguments of {self._name!r} have more than {origin.KEPT_MAX >> 20} MiB, and are kept "
+                "only with a restart policy: procs.options(restart=...).spawn(...)"
+            )
+        _core.restart([], 0, [], [origin.order(wanted)])
+        return when_up(nodes, self._job, None)
 
     def _get_self(self) -> ActorMesh:
         deprecated_wait(self)

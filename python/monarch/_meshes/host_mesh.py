@@ -12,6 +12,7 @@ from monarch._checks import check_sizes, check_text
 from monarch._meshes import active, agents, block_end, inhabitants
 from monarch._meshes.actor_mesh import ActorMesh
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, whole
+from monarch._meshes.origins import ProcsOrigin
 from monarch._meshes.proc_mesh import ProcMesh, provide_this_host
 from monarch._processes import launch, output
 from monarch._runtime import runtime
@@ -322,6 +323,8 @@ def start_mesh(
     nodes = host._start_nodes(requests)
     host._spawned.add(nodes)
     procs = ProcMesh(nodes, shape, name, owned=True)
+    procs._origin = ProcsOrigin(nodes, requests, host)
+    procs._origin.stopped = procs._stopped
     if host._agents is not None:
         procs._host = host._new_with_shape(host._view)
         procs._job = host._agents._job

@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monarch import _core
+from monarch._meshes import origins
 from monarch._notices import deprecated, not_yet
 from monarch._values.geometry import Shape, Slice
 from monarch._values.mesh_trait import MeshTrait
@@ -51,6 +52,7 @@ class Mesh(MeshTrait):
     def _end_supervision(self) -> None:
         """What becomes of it is no failure any more."""
         if self._supervised:
+            origins.forget(self._supervised)
             _core.disown(self._supervised)
             self._supervised = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -13,6 +14,7 @@ from monarch._checks import check_sizes, check_text
 from monarch._meshes import block_end, inhabitants
 from monarch._meshes.actor_mesh import ActorMesh, check_spawn, spawn_set_up, when_up
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
+from monarch._meshes.origins import ProcsOrigin, Restart, SpawnOrigin, check_ranks, watch_over
 from monarch._meshes.spawning import ProcMeshParts, SpawnInfo, constructor_arguments, spawner_info, substitute
 from monarch._processes import launch, output
 from monarch._runtime import runtime
@@ -63,6 +65,8 @@ class ProcMesh(Handle, Mesh):
         self._per_proc: dict[str, int] = {}  # options(): of swarms
         self._local: int = 0  # of monarch.testing.local_procs(): the number of what keeps its actors
         self._host: HostMesh | None = None  # where they are, unless that is the machine of whoever asks
+        self._origin: ProcsOrigin | None = None  # of processes that were started here
+        self._restart: Restart | None = None  # options(): of what is spawned
 
     @classmethod
     def _received(cls, *parts: Any) -> ProcMesh:
@@ -128,29 +132,79 @@ class ProcMesh(Handle, Mesh):
             firsts, swarm = mesh._ref(), 0
         mesh._supervise()
         try:
-            firsts.spawn(1, swarm, (Class, args, kwargs, info), named)
+            record = firsts.spawn(1, swarm, (Class, args, kwargs, info), named, self._kept_max())
         except BaseException:
             mesh._end_supervision()
             raise
+        self._note_origin(mesh, record, swarm)
         return mesh
 
-    def options(self, *, per_proc: dict[str, int] | None = None) -> ProcMesh:
-        """The same processes with options for what is spawned through the result.
+    def _kept_max(self) -> int:
+        """How many bytes of constructor arguments are kept, so that what has ended can be made anew."""
+        return SpawnOrigin.KEPT_MAX if self._restart is None else sys.maxsize
+
+    def _note_origin(self, mesh: ActorMesh, record: Any, per_process: int) -> None:
+        origin = SpawnOrigin(mesh._name, mesh._ids, mesh._supervised, record, per_process, self._restart)
+        mesh._origin = origin
+        if self._origin is not None:
+            self._origin.add(origin)
+        if self._restart is not None:
+            watch_over(origin)
+
+    def options(self, *, per_proc: dict[str, int] | None = None, restart: Restart | None = None) -> ProcMesh:
+        """The same processes with options for what is spawned through the result; what is not given stays as it was.
 
         Args:
+            restart: a policy that makes ranks anew which fail: ``monarch.actor.Restart``.
             per_proc: makes *swarms*: ``{"actors": 256}`` are 256 actors in each process, along one more dimension. They
                 share one thread of their process: cheap, and messages to all of them are too, but they give up thread
                 affinity, and must not block one another: ``get()`` of a call to the same swarm's actors in the same
                 process raises, async endpoints may await it. ``ValueError`` for labels that are taken or sizes below 1.
         """
+        if restart is not None and not isinstance(restart, Restart):
+            raise TypeError(f"restart must be a monarch.actor.Restart, but is {restart!r}")
         check_sizes("per_proc", {} if per_proc is None else per_proc, "actor")
-        sizes = dict(per_proc or {})
+        sizes = self._per_proc if per_proc is None else dict(per_proc)
         overlap = [label for label in sizes if label in self._view.labels]
         if overlap:
             raise ValueError(f"per_proc labels {overlap} overlap with those of the processes: {self._view.labels}")
         view = self._new_with_shape(self._view)
         view._per_proc = sizes
+        view._restart = restart or self._restart
         return view
+
+    def respawn(self, ranks: int | Sequence[int] | None = None) -> Future[None]:
+        """Starts processes in the place of those that have ended, with all actors that this one has spawned on them.
+
+        Every handle and slice of both, wherever it is, reaches the new ones; the other ranks are not touched. Starts at
+        once; the future is done when the processes are up, and raises what their bootstrap function raised.
+
+        Args:
+            ranks: which, of the mesh; all that have ended, if none are given.
+
+        Raises:
+            ValueError: a rank lives, or there is none of that number.
+            RuntimeError: the mesh has been stopped, or is not what ``spawn_procs`` returned in this process.
+
+        Actors whose constructor arguments had more than 1 MiB come back only with a restart policy; what other
+        processes have spawned there, they respawn themselves. Calls to what does not come back raise
+        ``SupervisionError``.
+        """
+        self._check_alive()
+        if not self._owned or self._origin is None:
+            raise RuntimeError("only what spawn_procs() returned, where it was called, can respawn processes")
+        ended = _core.ended_ranks(self._supervised, False)
+        if ended is None:
+            raise RuntimeError("`ProcMesh` has already been stopped")
+        wanted = check_ranks(ranks, len(self._nodes), ended, self._name)
+        if not wanted:
+            return _core.completed_future(None)
+        return when_up(self._origin.respawn(wanted), self._job, None)
+
+    @property
+    def epoch(self) -> int:
+        """How many processes of the mesh have been started in the place of others, as far as is known here."""
+        return int(_core.successions_of(self._nodes))
 
     @property
     def _per_proc_count(self) -> int:
@@ -186,7 +240,7 @@ class ProcMesh(Handle, Mesh):
         mesh._job = self._job
         value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
         mesh._supervise()
-        mesh._ref().spawn(0, 0, value, None)
+        self._note_origin(mesh, mesh._ref().spawn(0, 0, value, None, self._kept_max()), 0)
         return mesh
 
     @property
@@ -216,6 +270,8 @@ class ProcMesh(Handle, Mesh):
         view = self._view
         labels, sizes = tuple(view.labels), tuple(view.ndslice.sizes)
         self._supervised = _core.own(self._name, "", creator, labels, sizes, self._nodes)
+        if self._origin is not None:
+            self._origin.mesh_id = self._supervised
 
     def _stop_nodes(self, reason: str, limit: float) -> Future[None]:
         if self._host is not None:
@@ -338,6 +394,7 @@ class ProcMesh(Handle, Mesh):
         view = ProcMesh(self._nodes, shape, self._name)
         view._stopped, view._per_proc, view._local = self._stopped, self._per_proc, self._local
         view._job, view._host = self._job, self._host
+        view._origin, view._restart = self._origin, self._restart
         return view
 
 

@@ -10,6 +10,7 @@ DRIVER = "monarch-actor-driver"  # of an actor whose endpoints are all ``def``
 EVENT_LOOP = "monarch-actor-event-loop"
 SWARM = "monarch-swarm"
 FAILURES = "monarch-failures"  # what decides about failures of what the script owns
+RESTARTS = "monarch-restarts"  # what makes anew what has a restart policy
 
 
 def name_thread(name: str) -> None:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
         """The actor whose code this is; outside of actors the client."""
         message_rank: Point
         """As ``current_rank()``."""
+        epoch: int
+        """How often some of the mesh of this actor had been made anew when the message was sent, as its sender knew.
+
+        The same for all ranks of a call. In a constructor: 0 when the actor is made first, else it is made anew.
+        """
 
 else:
     Context = _core.Context

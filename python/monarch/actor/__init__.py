@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from monarch._compat.old_spellings import local_proc_mesh, proc_mesh
     from monarch._config.transports import ChannelTransport
     from monarch._meshes.controllers import get_or_spawn_controller
+    from monarch._meshes.origins import Restart
     from monarch._meshes.stacks import dump_stacks
     from monarch._meshes.stand_ins import hosts_from_config
     from monarch._processes.bootstrap import default_bootstrap_cmd
@@ -61,6 +62,7 @@ __all__ = [
     "PortReceiver",
     "ProcId",
     "ProcMesh",
+    "Restart",
     "StackReport",
     "SupervisionError",
     "Uid",
@@ -94,6 +96,7 @@ _LAZY = {
     "Accumulator": "_calls.accumulator",
     "ChannelTransport": "_config.transports",
     "ProcId": "_values.identity",
+    "Restart": "_meshes.origins",
     "StackReport": "_values.stack_report",
     "Uid": "_values.identity",
     "default_bootstrap_cmd": "_processes.bootstrap",

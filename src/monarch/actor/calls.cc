@@ -145,7 +145,7 @@ bool Calls::is_owed(const std::function<bool(const ActorId&)>& owing) {
     }
   }
   for (const auto& call : calls) {
-    const auto& ids = call->members().ids;
+    const auto& ids = call->owing().ids;
     for (uint32_t rank = 0; rank < ids.size(); ++rank) {
       if (owing(ids[rank]) && call->reply(rank) == nullptr) return true;
     }
@@ -166,7 +166,7 @@ void Calls::fail_owed(const std::function<bool(NodeId)>& owed_by, const Failure&
     }
   }
   for (const Owed& entry : owed) {
-    const auto& ids = entry.call->members().ids;
+    const auto& ids = entry.call->owing().ids;
     for (uint32_t rank = 0; rank < ids.size(); ++rank) {
       if (owed_by(ids[rank].node)) answer(entry.token, rank, make_failure(entry.token, rank, why));
     }

@@ -178,6 +178,14 @@ bool Deaths::may_speak(NodeId from, NodeId node) const {
   return false;
 }
 
+bool Deaths::may_replace(NodeId from, NodeId node) const {
+  if (from == self_ || from == parent_) return true;
+  const auto speaker = nodes_.find(from);
+  if (speaker != nodes_.end() && speaker->second.believed) return true;
+  const auto known = nodes_.find(node);
+  return (known != nodes_.end() && known->second.owner == from) || may_speak(from, node);
+}
+
 bool Deaths::is_told(NodeId node) const {
   auto found = nodes_.find(node);
   return found != nodes_.end() && (found->second.role != Role::kStranger || found->second.neighbour);

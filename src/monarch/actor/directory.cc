@@ -80,11 +80,36 @@ void Directory::remove_port(ActorIndex index) {
 void Directory::remove(ActorIndex index, Failure epitaph) {
   std::shared_ptr<Cell> cell;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
+  if (restarts_.contains(index)) return;  // it is the next one's already
   epitaphs_.put(index, epitaph.detail.empty() ? Failure(Failure::Kind::kNoActor, kNoSuchActor) : std::move(epitaph));
   auto found = cells_.find(index);
   if (found == cells_.end()) return;
   cell = std::move(found->second.cell);
   cells_.erase(found);
+}
+
+MessagePtr Directory::begin_restart(MessagePtr spawn) {
+  const ActorIndex index = spawn->header.dest;
+  std::shared_ptr<Cell> ending;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  epitaphs_.erase(index);
+  auto found = cells_.find(index);
+  if (found == cells_.end()) return spawn;
+  // What comes from now on is for the new one, and waits for it.
+  ending = std::move(found->second.cell);
+  cells_.erase(found);
+  restarts_[index] = std::move(spawn);
+  return nullptr;
+}
+
+MessagePtr Directory::take_restart(ActorIndex index) {
+  std::lock_guard lock(mutex_);
+  auto found = restarts_.find(index);
+  if (found == restarts_.end()) return nullptr;
+  MessagePtr spawn = std::move(found->second);
+  restarts_.erase(found);
+  epitaphs_.erase(index);
+  return spawn;
 }
 
 void Directory::refuse_actor(ActorIndex index, const Failure& epitaph) {
@@ -119,7 +144,7 @@ Directory::Early Directory::keep_early(MessagePtr& message, bool made_here, Fail
   }
   if (auto found = cells_.find(index); found != cells_.end() && found->second.cell) return Early::kFound;
   *why = Failure(Failure::Kind::kNoActor, kNoSuchActor);
-  if (closing_ || (made_here && !lazy_.contains(index))) return Early::kRefused;
+  if (closing_ || (made_here && !lazy_.contains(index) && !restarts_.contains(index))) return Early::kRefused;
   if (!early_.has_room_for(*message)) {
     *why = "too much waits in this process for actors that have not been spawned yet";
     return Early::kRefused;

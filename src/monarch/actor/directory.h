@@ -50,6 +50,11 @@ class Directory {
   void remove(ActorIndex index, Failure epitaph);
   // As remove(), of a port; all of these are told the same.
   void remove_port(ActorIndex index);
+  // An actor that has ended is to be made anew, of that: nobody is told any more what it had ended of, and messages wait for
+  // the new one. Null: it has not quite ended; take_restart() gives the spawn back.
+  MessagePtr begin_restart(MessagePtr spawn);
+  // What is to be made now that this one has been removed; null: nothing.
+  MessagePtr take_restart(ActorIndex index);
   // It will never be: its early messages are refused.
   void refuse_actor(ActorIndex index, const Failure& epitaph);
 
@@ -88,6 +93,7 @@ class Directory {
   Recent<ActorIndex, Failure> epitaphs_{kEpitaphsMax};
   Recent<ActorIndex, Nothing> closed_ports_{kClosedPortsMax};
   std::unordered_map<ActorIndex, MessagePtr> lazy_;  // their spawns; null while it is being made
+  std::unordered_map<ActorIndex, MessagePtr> restarts_;  // the spawns of what has not quite ended
   EarlyMessages early_;
   bool closing_ = false;
 };

@@ -53,6 +53,7 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
       flow_(std::make_unique<Flow>()),
       calls_(std::make_unique<Calls>(driver, timers, hooks_.on_overdue)),
       supervisor_(std::make_unique<Supervisor>()),
+      successions_(std::make_unique<Successions>()),
       unobserved_(std::make_unique<UnobservedFailures>(timers, [](const std::string& line) { log_line(line); })) {}
 
 Node::~Node() { close_links(); }
@@ -61,7 +62,12 @@ Node::~Node() { close_links(); }
 
 // All that came on a link from a node that is down here would be dropped, and nobody would answer: never half of a death.
 void Node::add_link(std::shared_ptr<Link> link) {
-  if (!routes_->add(link)) link->close();
+  if (!routes_->add(link)) return link->close();
+  if (!successions_->any()) return;
+  const std::string body = successions_->all().encoded();
+  Outgoing notice{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
+  notice.header.kind = FrameKind::kRestarted;
+  static_cast<void>(link->send(notice));  // else it is over
 }
 std::shared_ptr<Link> Node::route(NodeId node) { return routes_->find(node); }
 std::vector<std::shared_ptr<Link>> Node::links() const { return routes_->links(); }
@@ -192,8 +198,12 @@ std::string Node::why_too_large(const Outgoing& outgoing) const {
   return {};
 }
 
-void Node::cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) {
-  if (members.ids.empty()) return;
+void Node::cast(const Members& named, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) {
+  if (named.ids.empty()) return;
+  const std::shared_ptr<const Members> latest = successions_->latest(named);
+  const Members& members = latest ? *latest : named;
+  if (latest && call) call->set_owing(latest);
+  outgoing.header.epoch = successions_->epoch_of(named.ids[0].index);
   const uint64_t token = call ? calls_->open(call, outgoing.deadline_ns) : 0;
   outgoing.header.token = token;
   std::string why;
@@ -246,7 +256,7 @@ void Node::spawn(const Members& members, Outgoing& outgoing) {
     outgoing.header.dest = members.ids[rank].index;
     outgoing.header.rank = rank;
     std::string ignored;  // a process that is gone: the calls will say so
-    send(members.ids[rank].node, outgoing, &ignored, &is_short);
+    send(successions_->latest(members.ids[rank].node), outgoing, &ignored, &is_short);
   }
   if (is_short) throw std::bad_alloc();
 }
@@ -277,12 +287,13 @@ void Node::unsent(ActorIndex sender, const ActorId& dest) {
 
 uint64_t Node::ask_stacks(const std::shared_ptr<PendingCall>& call) {
   const Members& members = call->members();
+  call->set_owing(successions_->latest(members));
   const uint64_t token = calls_->open(call, 0);
   Outgoing question{FrameHeader{}, {}, {}};
   question.header.kind = FrameKind::kAskStacks;
   question.header.token = token;
   for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
-    const NodeId node = members.ids[rank].node;
+    const NodeId node = call->owing().ids[rank].node;
     question.header.rank = rank;
     if (node == id_ && hooks_.on_stacks_wanted) {
       hooks_.on_stacks_wanted(id_, token, rank);
@@ -319,7 +330,8 @@ void Node::answer_stacks(uint64_t token, uint32_t rank, ByteSpan value) {
 // ---- Back-pressure ----
 
 bool Node::has_room(const Members& members, uint64_t backlog_max) {
-  for (const ActorId& id : members.ids) {
+  const std::shared_ptr<const Members> latest = successions_->latest(members);
+  for (const ActorId& id : latest ? latest->ids : members.ids) {
     if (id.node != id_) {
       const std::shared_ptr<Link> link = routes_->find(id.node);
       if (link == nullptr || link->closed()) continue;
@@ -403,7 +415,10 @@ ActorIndex Node::new_actor_index(uint32_t count) {
 void Node::add_cell(ActorIndex index, std::shared_ptr<Cell> cell) { directory_->add(index, std::move(cell)); }
 void Node::add_lazy_actor(ActorIndex index, MessagePtr spawn) { directory_->add_lazy(index, std::move(spawn)); }
 std::shared_ptr<Cell> Node::find_cell(ActorIndex index) const { return directory_->find(index); }
-void Node::remove_cell(ActorIndex index, Failure epitaph) { directory_->remove(index, std::move(epitaph)); }
+void Node::remove_cell(ActorIndex index, Failure epitaph) {
+  directory_->remove(index, std::move(epitaph));
+  if (MessagePtr spawn = directory_->take_restart(index)) on_spawn(std::move(spawn));
+}
 std::optional<ActorId> Node::owner_of(ActorIndex index) const { return directory_->owner_of(index); }
 
 Failure Node::end_of_actor(ActorIndex index, int64_t rank, Failure::Kind kind, std::string why) const {
@@ -473,15 +488,21 @@ void Node::owned_ended(const Failure& why) {
 
 void Node::supervise(std::vector<MeshFailure> failures) {
   if (is_ending() || routes_->closing()) return;
-  for (MeshFailure& failure : failures) {
-    const ActorIndex owner = failure.mesh->owner;
-    if (owner == 0 && hooks_.on_mesh_failure) {
-      hooks_.on_mesh_failure(std::move(failure));
-    } else if (owner == 0) {
-      if (failure.why->kind == Failure::Kind::kActor) unobserved_->add(failure.why->actor, failure.why->headline());
-    } else if (const std::shared_ptr<Cell> cell = directory_->find(owner)) {
-      cell->supervise(std::move(failure));
-    }
+  const auto restarts = [](const MeshFailure& failure) { return failure.mesh->restarts; };
+  if (hooks_.on_restart_wanted && std::any_of(failures.begin(), failures.end(), restarts)) {
+    return hooks_.on_restart_wanted(std::move(failures));
+  }
+  for (MeshFailure& failure : failures) decide(std::move(failure));
+}
+
+void Node::decide(MeshFailure failure) {
+  const ActorIndex owner = failure.mesh->owner;
+  if (owner == 0 && hooks_.on_mesh_failure) {
+    hooks_.on_mesh_failure(std::move(failure));
+  } else if (owner == 0) {
+    if (failure.why->kind == Failure::Kind::kActor) unobserved_->add(failure.why->actor, failure.why->headline());
+  } else if (const std::shared_ptr<Cell> cell = directory_->find(owner)) {
+    cell->supervise(std::move(failure));
   }
 }
 
@@ -496,7 +517,6 @@ void Node::stop_owned_by(NodeId node, const Failure& why) {
   }
 }
 
-
 void Node::report_failures() { unobserved_->report_rest(); }
 void Node::remove_port(ActorIndex index) { directory_->remove_port(index); }
 std::optional<Failure> Node::epitaph(ActorIndex index) const { return directory_->epitaph(index); }
@@ -504,6 +524,8 @@ void Node::deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell) { 
 
 void Node::on_spawn(MessagePtr message) {
   const ActorIndex index = message->header.dest;
+  if (message->header.epoch != 0) message = directory_->begin_restart(std::move(message));
+  if (!message) return;  // remove_cell() goes on
   if (directory_->is_known(index)) {  // base/ids.h says how improbable that is
     log_line("refused to make an actor whose index another one has; calls to it are answered by that one");
     return;
@@ -519,6 +541,92 @@ void Node::on_spawn(MessagePtr message) {
   directory_->expect(index, count, {message->from, message->header.sender});
   std::shared_ptr<Cell> cell = factories_[kind]->make(*this, index, std::move(message));
   if (cell) directory_->deliver_early(index, cell);
+}
+
+// ---- In the place of what has ended ----
+
+Status Node::restart(const Restart& order) {
+  std::lock_guard lock(restart_mutex_);
+  const auto has_ended = [this](Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks, bool stopped) {
+    const auto ended = supervisor_->ended(mesh);
+    return ended && (stopped || std::all_of(ranks.begin(), ranks.end(), [&](uint32_t rank) {
+             return std::binary_search(ended->begin(), ended->end(), rank);
+           }));
+  };
+  bool all_ended = order.procs == 0 || has_ended(order.procs, order.proc_ranks, false);
+  for (const Restart::Actors& each : order.actors) {
+    all_ended = all_ended && has_ended(each.mesh, each.ranks, each.stopped);
+  }
+  if (!all_ended) return Error{ErrorCode::kBug, "some of that has not ended"};
+  Successions::Notice notice;
+  notice.processes = order.processes;
+  std::vector<Supervisor::Restarted> meshes;
+  for (const Restart::Actors& actors : order.actors) {
+    meshes.push_back(supervisor_->restart(actors.mesh, actors.ranks).value());
+    notice.meshes.push_back({meshes.back().first, meshes.back().count, meshes.back().epoch});
+  }
+  if (order.procs != 0) static_cast<void>(supervisor_->restart(order.procs, order.proc_ranks));
+  successions_->apply(notice);
+  std::vector<ActorId> gone;
+  for (const auto& [ended, next] : order.processes) {
+    const auto left = supervisor_->replace(ended, next);
+    gone.insert(gone.end(), left.begin(), left.end());
+  }
+  for (size_t i = 0; i < meshes.size(); ++i) spawn_again(order.actors[i], meshes[i]);
+  if (hooks_.on_restarted) hooks_.on_restarted(id_, notice);
+  bury(gone);
+  return Ok{};
+}
+
+void Node::spawn_again(const Restart::Actors& actors, const Supervisor::Restarted& mesh) {
+  const Message& spawn = *actors.spawn;
+  std::vector<ByteSpan> parts;
+  for (const Part& part : spawn.parts) parts.emplace_back(part.data, part.size);
+  Outgoing outgoing{spawn.header, spawn.body, parts};
+  outgoing.header.kind = FrameKind::kSpawn;
+  outgoing.header.epoch = std::min(mesh.epoch, Successions::kEpochMax);
+  for (size_t i = 0; i < actors.ranks.size(); ++i) {
+    const uint32_t rank = actors.ranks[i];
+    const ActorId& id = mesh.members->ids[rank];
+    outgoing.header.dest = id.index;
+    outgoing.header.rank = rank;
+    // Of a swarm, all that are in one process are made at once, if all of them are to be.
+    const uint32_t count = actors.per_process;
+    const bool whole = count != 0 && rank % count == 0 && i + count <= actors.ranks.size() &&
+                       actors.ranks[i + count - 1] == rank + count - 1;
+    outgoing.header.method = (spawn.header.method & ((1u << kSwarmShift) - 1)) | (whole ? count << kSwarmShift : 0);
+    if (whole) {
+      outgoing.header.rank = rank / count;
+      i += count - 1;
+    }
+    std::string ignored;
+    send(successions_->latest(id.node), outgoing, &ignored);  // a process that is gone again: that is told as such
+  }
+}
+
+// Whoever still has handles of them would wait for their spawns.
+void Node::bury(const std::vector<ActorId>& gone) {
+  const Failure why(Failure::Kind::kNoActor,
+                    "it ended with the process that was there before, and has not been made anew in the one that is now");
+  const std::string record = why.encoded();
+  for (const ActorId& actor : gone) {
+    Outgoing notice{FrameHeader{}, as_byte_span(record.data(), record.size()), {}};
+    notice.header.kind = FrameKind::kBuried;
+    notice.header.dest = actor.index;
+    std::string ignored;
+    send(actor.node, notice, &ignored);
+  }
+}
+
+bool Node::take_up(const Successions::Notice& notice) {
+  if (!successions_->apply(notice)) return false;
+  for (const auto& [ended, next] : notice.processes) {
+    bury(supervisor_->replace(ended, next));
+    // A process that has never heard of it would take what it has made, and owned, for what is still to come.
+    const bool is_new = next == id_ && !is_down(ended);
+    if (is_new) node_down(ended, std::make_shared<Failure>(Failure::Kind::kLost, "it has ended, and was replaced"));
+  }
+  return true;
 }
 
 // ---- What arrives ----
@@ -659,6 +767,16 @@ void Node::dispatch(MessagePtr message) {
       if (why && why->node == message->from) return owned_ended(*why);
       return log_line("ignored what a process says of an actor that is not its own");
     }
+    case FrameKind::kRestarted: {
+      auto notice = Successions::Notice::decode(message->body);
+      if (notice && hooks_.on_restarted) hooks_.on_restarted(message->from, *notice);
+      return;
+    }
+    case FrameKind::kBuried:
+      if (!directory_->is_known(message->header.dest)) {
+        directory_->refuse_actor(message->header.dest, failure_of(*message));
+      }
+      return;
     default:
       log_line("ignored a control frame on the data lane");
   }

@@ -15,6 +15,7 @@
 
 #include "monarch/actor/cell.h"
 #include "monarch/actor/recent.h"
+#include "monarch/actor/successions.h"
 #include "monarch/loop/timers.h"
 #include "monarch/net/link.h"
 #include "monarch/wire/failure.h"
@@ -56,6 +57,11 @@ class Node final : public LinkSink {
     std::function<void(const std::shared_ptr<PendingCall>& call)> on_overdue;
     // Any thread but an actor's: see answered().
     std::function<void(int64_t waited_ns)> on_answered;
+    // As on_mesh_failure, in the place of everything else: these have a restart policy, or share their process with what
+    // has one. What is not made anew is given to decide(). Empty: nothing is made anew.
+    std::function<void(std::vector<MeshFailure>)> on_restart_wanted;
+    // The driving thread, or who calls restart(): `from` (this node, too) says that this has been made anew.
+    std::function<void(NodeId from, const Successions::Notice& notice)> on_restarted;
     // Reactor; any thread if this node asks itself. Somebody wants the stacks of this process: tell_stacks(), soon.
     std::function<void(NodeId asker, uint64_t token, uint32_t rank)> on_stacks_wanted;
   };
@@ -163,6 +169,8 @@ class Node final : public LinkSink {
   bool is_awaited(const Failure& why) const;
   // Any thread. An actor of this node, or its client, has spawned this: what has failed of it by now is told too.
   Supervisor::MeshId own(OwnedMesh mesh);
+  // Any thread. Its owner decides about it now, or the hook of the client.
+  void decide(MeshFailure failure);
   // Whether somebody has been told of it, by observed(), since then.
   bool was_told(const Failure& why, int64_t since_ns) const;
   // What the actors of this node own, and its client.
@@ -177,6 +185,29 @@ class Node final : public LinkSink {
   // Who has spawned this actor, from its spawn until remove_cell(); the index is 0 for no actor (the client). None: it is
   // not here, or it was not spawned.
   std::optional<ActorId> owner_of(ActorIndex index) const;
+
+  // ---- In the place of what has ended ----
+  struct Restart {
+    struct Actors {
+      Supervisor::MeshId mesh = 0;
+      std::shared_ptr<const Message> spawn;  // as spawn() was given it; shared: with whoever may want it again
+      uint32_t per_process = 0;              // of a swarm: so many are made of one spawn; 0: it is none
+      std::vector<uint32_t> ranks;
+      bool stopped = false;  // some of them have been stopped to be made anew; else all have ended by themselves
+    };
+    std::vector<std::pair<NodeId, NodeId>> processes;  // one that has ended, and the one that was started for it
+    Supervisor::MeshId procs = 0;                      // the mesh that they are of
+    std::vector<uint32_t> proc_ranks;
+    std::vector<Actors> actors;
+  };
+  // Any thread. Processes that have been started for others, and actors that are made anew, take the places of those that
+  // have ended, for all who hold handles of them: messages that are sent from now on go there. Everybody is told. An error:
+  // some of that has not ended; nothing has been done.
+  Status restart(const Restart& order);
+  // Any thread. What on_restarted was given, if it is to be believed. True: that was news.
+  bool take_up(const Successions::Notice& notice);
+  const Successions& successions() const { return *successions_; }
+
   void remove_port(ActorIndex index);
   std::optional<Failure> epitaph(ActorIndex index) const;  // none: it lives, or is not remembered
   // A new index for an actor that this node creates (here or elsewhere); the first of `count` (base/ids.h).
@@ -214,6 +245,8 @@ class Node final : public LinkSink {
   void owned_ended(const Failure& why);
   void supervise(std::vector<MeshFailure> failures);
   void stop_owned_by(NodeId node, const Failure& why);
+  void spawn_again(const Restart::Actors& actors, const Supervisor::Restarted& mesh);
+  void bury(const std::vector<ActorId>& gone);
   void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, const Failure& why);
   // The same for what could not be sent to its node: told when it is known what the node died of.
   void unsent(ActorIndex sender, const ActorId& dest);
@@ -235,6 +268,8 @@ class Node final : public LinkSink {
   mutable std::mutex told_mutex_;                // a leaf
   mutable Recent<ActorId, int64_t> told_{4096};  // of whom observed() was called, and when; of processes with index 0
   const std::unique_ptr<Supervisor> supervisor_;
+  const std::unique_ptr<Successions> successions_;
+  std::mutex restart_mutex_;  // one restart after the other; outermost
   const std::unique_ptr<UnobservedFailures> unobserved_;  // of actors; its lock guards a leaf
 };
 

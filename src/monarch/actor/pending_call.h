@@ -23,6 +23,12 @@ class PendingCall {
   const Members& members() const { return *members_; }
   const std::shared_ptr<const Members>& shared_members() const { return members_; }
 
+  // Who owes the answers in fact: others than `members`, where those have been replaced (Successions). Set before it is
+  // sent.
+  const Members& owing() const { return owing_ ? *owing_ : *members_; }
+  const std::shared_ptr<const Members>& shared_owing() const { return owing_ ? owing_ : members_; }
+  void set_owing(std::shared_ptr<const Members> owing) { owing_ = std::move(owing); }
+
   // How many ranks have answered, in whatever way.
   uint32_t received() const { return received_.load(std::memory_order_acquire); }
   bool complete() const { return received() == size_; }
@@ -82,6 +88,7 @@ class PendingCall {
   bool reached(uint32_t arrivals) const { return arrivals == 0 ? decided() : received() >= arrivals; }
 
   const std::shared_ptr<const Members> members_;
+  std::shared_ptr<const Members> owing_;  // null: members_
   const uint32_t size_;
   int64_t deadline_ns_ = 0;
   std::atomic<uint32_t> received_{0};

@@ -32,6 +32,10 @@ class Recent {
     values_.erase(oldest);
     return oldest;
   }
+  // Takes as long as there are entries.
+  void erase(const Key& key) {
+    if (values_.erase(key) != 0) std::erase(order_, key);
+  }
 
  private:
   const size_t kept_;

@@ -45,7 +45,7 @@ std::string MeshFailure::who() const {
 
 std::string MeshFailure::report() const {
   return "The " + std::string(mesh->is_procs ? "process " : "actor ") + who() +
-         " and all its descendants have failed:\n  " + indented(why->text());
+         " and all its descendants have failed:\n  " + indented(why->text()) + (history.empty() ? "" : "\n  " + history);
 }
 
 std::string MeshFailure::origin() const {
@@ -59,7 +59,7 @@ Supervisor::MeshId Supervisor::add(OwnedMesh mesh) {
   std::lock_guard lock(mutex_);
   const MeshId id = ++last_id_;
   if (lowest != 0) by_index_.emplace(lowest, id);
-  meshes_.emplace(id, Entry{std::move(shared), {}});
+  meshes_.emplace(id, Entry{std::move(shared)});
   return id;
 }
 
@@ -74,10 +74,14 @@ void Supervisor::erase(std::map<MeshId, Entry>::iterator found) {
   meshes_.erase(found);
 }
 
-// True: all of the mesh has ended.
-bool Supervisor::note_end(Entry& entry, uint32_t rank, const FailurePtr& why, std::vector<MeshFailure>& failures) {
-  if (entry.ended.insert(rank).second && !is_wanted(why->kind)) failures.push_back({entry.mesh, rank, why});
-  return entry.ended.size() == entry.mesh->members->ids.size();
+// True: all of the mesh has ended, as its owner wished.
+bool Supervisor::note_end(MeshId id, Entry& entry, uint32_t rank, const FailurePtr& why,
+                          std::vector<MeshFailure>& failures) {
+  if (entry.ended.insert(rank).second && !is_wanted(why->kind)) {
+    failures.push_back({entry.mesh, rank, why, id});
+    entry.failed.insert(rank);
+  }
+  return entry.failed.empty() && entry.ended.size() == entry.mesh->members->ids.size();
 }
 
 std::vector<MeshFailure> Supervisor::actor_ended(const FailurePtr& why) {
@@ -93,7 +97,8 @@ std::vector<MeshFailure> Supervisor::actor_ended(const FailurePtr& why) {
     const auto& ids = found->second.mesh->members->ids;
     const auto member = std::find(ids.begin(), ids.end(), id);
     if (member == ids.end()) continue;
-    if (note_end(found->second, static_cast<uint32_t>(member - ids.begin()), why, failures)) erase(found);
+    const auto rank = static_cast<uint32_t>(member - ids.begin());
+    if (note_end(found->first, found->second, rank, why, failures)) erase(found);
     break;
   } while (candidate != by_index_.begin());
   return failures;
@@ -107,13 +112,74 @@ std::vector<MeshFailure> Supervisor::node_down(NodeId node, const FailurePtr& wh
     const auto& ids = here->second.mesh->members->ids;
     bool over = false;
     for (uint32_t rank = 0; rank < ids.size(); ++rank) {
-      if (ids[rank].node == node) over = note_end(here->second, rank, why, failures);
+      if (ids[rank].node == node) over = note_end(here->first, here->second, rank, why, failures);
     }
     if (over) erase(here);
   }
   const auto is_of_actors = [](const MeshFailure& failure) { return !failure.mesh->is_procs; };
   std::stable_partition(failures.begin(), failures.end(), is_of_actors);
   return failures;
+}
+
+// ---- What is made anew ----
+
+void Supervisor::set_restarts(MeshId id) {
+  std::lock_guard lock(mutex_);
+  const auto found = meshes_.find(id);
+  if (found == meshes_.end() || found->second.mesh->restarts) return;
+  OwnedMesh changed = *found->second.mesh;
+  changed.restarts = true;
+  found->second.mesh = std::make_shared<const OwnedMesh>(std::move(changed));
+}
+
+std::optional<std::vector<uint32_t>> Supervisor::ended(MeshId id, bool failed) const {
+  std::lock_guard lock(mutex_);
+  const auto found = meshes_.find(id);
+  if (found == meshes_.end()) return std::nullopt;
+  const std::set<uint32_t>& ranks = failed ? found->second.failed : found->second.ended;
+  return std::vector<uint32_t>(ranks.begin(), ranks.end());
+}
+
+bool Supervisor::is_current(const MeshFailure& failure) const {
+  std::lock_guard lock(mutex_);
+  const auto found = meshes_.find(failure.mesh_id);
+  return found == meshes_.end() || found->second.ended.contains(failure.rank);
+}
+
+std::optional<Supervisor::Restarted> Supervisor::restart(MeshId id, const std::vector<uint32_t>& ranks) {
+  std::lock_guard lock(mutex_);
+  const auto found = meshes_.find(id);
+  if (found == meshes_.end()) return std::nullopt;
+  Entry& entry = found->second;
+  for (const uint32_t rank : ranks) {
+    entry.ended.erase(rank);
+    entry.failed.erase(rank);
+  }
+  const auto& ids = entry.mesh->members->ids;
+  ++entry.epoch;
+  Restarted restarted{entry.mesh->members, lowest_index(*entry.mesh), 1, entry.epoch};
+  for (const ActorId& actor : ids) restarted.count = std::max(restarted.count, actor.index - restarted.first + 1);
+  return restarted;
+}
+
+std::vector<ActorId> Supervisor::replace(NodeId ended, NodeId next) {
+  std::vector<ActorId> gone;
+  std::lock_guard lock(mutex_);
+  for (auto& [id, entry] : meshes_) {
+    const auto& ids = entry.mesh->members->ids;
+    std::shared_ptr<Members> now;
+    for (uint32_t rank = 0; rank < ids.size(); ++rank) {
+      if (ids[rank].node != ended) continue;
+      if (!now) now = std::make_shared<Members>(*entry.mesh->members);
+      now->ids[rank].node = next;
+      if (!entry.mesh->is_procs && entry.ended.contains(rank)) gone.push_back(now->ids[rank]);
+    }
+    if (!now) continue;
+    OwnedMesh changed = *entry.mesh;
+    changed.members = std::move(now);
+    entry.mesh = std::make_shared<const OwnedMesh>(std::move(changed));
+  }
+  return gone;
 }
 
 size_t Supervisor::size() const {

@@ -1,13 +1,15 @@
 // What the actors of a process own, and its client: whoever has spawned a mesh is its owner, in that process, and is the
 // one who is told when something of it fails. Nobody else is, whoever else has handles of it. Any thread.
 //
-// Each rank of a mesh fails once; what fails because its owner has asked for its end does not fail.
+// Each rank of a mesh fails once, and again after it has been made anew; what fails because its owner has asked for its end
+// does not fail.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,6 +28,7 @@ struct OwnedMesh {
   std::vector<std::string> labels;
   std::vector<int64_t> sizes;
   std::shared_ptr<const Members> members;  // shared: with views of it. By rank; of processes with index 0
+  bool restarts = false;    // it has a restart policy, which is asked before the owner is
 };
 
 // One rank of an owned mesh has failed.
@@ -33,6 +36,8 @@ struct MeshFailure {
   std::shared_ptr<const OwnedMesh> mesh;  // shared: with the table, which may let go of it
   uint32_t rank = 0;
   FailurePtr why;
+  uint64_t mesh_id = 0;  // Supervisor::MeshId
+  std::string history{};  // how often it had been made anew before, in a line; empty: never
 
   std::vector<int64_t> coordinates() const;  // of the rank, one for each dimension
   // "<root>.<Trainer trainers{'gpus': 3/8}>"
@@ -56,14 +61,36 @@ class Supervisor {
   // A process is down; of one that was asked to end nobody is told. First its actors, in the order of their spawns.
   std::vector<MeshFailure> node_down(NodeId node, const FailurePtr& why);
 
+  // ---- What is made anew ----
+  // From now on it has a restart policy.
+  void set_restarts(MeshId id);
+  // The ranks that have ended, or with `failed` those that have failed; none of a mesh that is not known (any more).
+  std::optional<std::vector<uint32_t>> ended(MeshId id, bool failed = false) const;
+  // Whether this has not been made anew since.
+  bool is_current(const MeshFailure& failure) const;
+  struct Restarted {
+    std::shared_ptr<const Members> members;  // shared: with the mesh
+    ActorIndex first = 0;  // the lowest index
+    uint64_t count = 1;    // up to the highest
+    uint32_t epoch = 0;    // how often some of it has been made anew, this time included
+  };
+  // These ranks are there again; those that have not ended by what is known here, their owner has stopped. None: the mesh is
+  // not known.
+  std::optional<Restarted> restart(MeshId id, const std::vector<uint32_t>& ranks);
+  // `next` is there in the place of a process that has ended. Returns the actors there that have not been made anew, under
+  // whose handles nobody will answer.
+  std::vector<ActorId> replace(NodeId ended, NodeId next);
+
   size_t size() const;
 
  private:
   struct Entry {
     std::shared_ptr<const OwnedMesh> mesh;  // shared: with failures that are being told
-    std::set<uint32_t> ended;               // ranks
+    std::set<uint32_t> ended{};             // ranks
+    std::set<uint32_t> failed{};            // those that nobody had asked to end: the mesh may be made anew
+    uint32_t epoch = 0;
   };
-  bool note_end(Entry& entry, uint32_t rank, const FailurePtr& why, std::vector<MeshFailure>& failures);
+  bool note_end(MeshId id, Entry& entry, uint32_t rank, const FailurePtr& why, std::vector<MeshFailure>& failures);
   void erase(std::map<MeshId, Entry>::iterator found);
 
   mutable std::mutex mutex_;  // a leaf

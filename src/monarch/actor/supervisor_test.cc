@@ -48,7 +48,53 @@ TEST(SupervisorTest, EachRankFailsOnce) {
   EXPECT_EQ(supervisor.actor_ended(failure_of_actor(kThere, 10)).size(), 1u);
   EXPECT_TRUE(supervisor.node_down(kThere, death()).empty()) << "what has failed does not fail again with its process";
   EXPECT_EQ(supervisor.node_down(kHere, death()).size(), 1u);
-  EXPECT_EQ(supervisor.size(), 0u) << "nothing is left of what has ended";
+  EXPECT_EQ(supervisor.size(), 1u) << "what has failed may be made anew";
+}
+
+TEST(SupervisorTest, NothingIsLeftOfWhatHasEndedAsItsOwnerWished) {
+  Supervisor supervisor;
+  supervisor.add(mesh_of({{kHere, 10}, {kThere, 10}}));
+  supervisor.actor_ended(failure_of_actor(kThere, 10, Failure::Kind::kActorStopped));
+  supervisor.node_down(kHere, death(Failure::Kind::kStopped));
+  EXPECT_EQ(supervisor.size(), 0u);
+}
+
+// ---- What is made anew ----
+
+TEST(SupervisorTest, WhatIsMadeAnewFailsAgain) {
+  Supervisor supervisor;
+  const auto id = supervisor.add(mesh_of({{kHere, 10}, {kThere, 10}}));
+  const auto first = supervisor.actor_ended(failure_of_actor(kThere, 10));
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_TRUE(supervisor.is_current(first[0]));
+  EXPECT_EQ(supervisor.ended(id), std::vector<uint32_t>{1});
+  const auto restarted = supervisor.restart(id, {1});
+  ASSERT_TRUE(restarted);
+  EXPECT_EQ(restarted->epoch, 1u);
+  EXPECT_EQ(restarted->first, 10u);
+  EXPECT_EQ(restarted->count, 1u);
+  EXPECT_FALSE(supervisor.is_current(first[0])) << "nobody needs to decide about what is there again";
+  EXPECT_EQ(supervisor.ended(id), std::vector<uint32_t>{});
+  EXPECT_EQ(supervisor.actor_ended(failure_of_actor(kThere, 10)).size(), 1u);
+  EXPECT_EQ(supervisor.restart(id, {1})->epoch, 2u);
+  supervisor.remove(id);
+  EXPECT_FALSE(supervisor.restart(id, {1}));
+}
+
+TEST(SupervisorTest, WhoeverTakesTheOthersPlaceFailsForTheSameRank) {
+  constexpr NodeId kNext = 3;
+  Supervisor supervisor;
+  const auto procs = supervisor.add(mesh_of({{kHere, 0}, {kThere, 0}}, true));
+  const auto again = supervisor.add(mesh_of({{kHere, 10}, {kThere, 10}}));
+  supervisor.add(mesh_of({{kThere, 20}}));
+  EXPECT_EQ(supervisor.node_down(kThere, death()).size(), 3u);
+  supervisor.restart(procs, {1});
+  supervisor.restart(again, {1});
+  const auto gone = supervisor.replace(kThere, kNext);
+  EXPECT_EQ(gone, (std::vector<ActorId>{{kNext, 20}})) << "nobody has made that one anew";
+  const auto failures = supervisor.node_down(kNext, death());
+  ASSERT_EQ(failures.size(), 2u);
+  for (const MeshFailure& failure : failures) EXPECT_EQ(failure.rank, 1u);
 }
 
 TEST(SupervisorTest, ADeadProcessFailsARankOfEachMeshThatHasOneThere) {

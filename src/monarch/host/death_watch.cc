@@ -290,6 +290,24 @@ void DeathWatch::tell_tree(NodeId node, NodeId except, const std::string& body) 
   }
 }
 
+// As with deaths: those are believed who know of everybody, and who has started a process. Behind the data, so that what is
+// sent afterwards finds who is there now.
+void DeathWatch::restarted(NodeId from, Successions::Notice notice) {
+  const bool own = from == node_.id();
+  if (!own) {
+    std::unique_lock lock(mutex_);
+    std::erase_if(notice.processes, [&](const auto& pair) { return !deaths_.may_replace(from, pair.first); });
+    lock.unlock();
+    if (!node_.take_up(notice)) return;
+  }
+  const std::string body = notice.encoded();
+  for (const auto& link : node_.links()) {
+    const NodeId peer = link->peer();
+    if (peer == from || (!own && !is_told(peer))) continue;
+    static_cast<void>(link->send(notice_of(FrameKind::kRestarted, 0, body)));  // else it is over
+  }
+}
+
 void DeathWatch::observed(NodeId from, NodeId node) {
   NodeId host = 0;
   bool child = false;

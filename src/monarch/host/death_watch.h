@@ -61,6 +61,8 @@ class DeathWatch {
   void way_lost(NodeId node, FailurePtr failure);
   // `from` says so; of what it may not speak, nothing is taken.
   void noticed(NodeId from, NodeId node, FailurePtr failure);
+  // `from`, or this process, says who is there in the place of the dead, and passes it on.
+  void restarted(NodeId from, Successions::Notice notice);
   // As noticed, for what this process knows for sure.
   void known(NodeId node, Failure failure);
 

@@ -80,6 +80,8 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   hooks.on_observed = [this](const Members& members) { note_observed(members); };
   hooks.on_undeliverable = std::move(options.on_undeliverable);
   hooks.on_mesh_failure = std::move(options.on_mesh_failure);
+  hooks.on_restart_wanted = std::move(options.on_restart_wanted);
+  hooks.on_restarted = [this](NodeId from, const Successions::Notice& notice) { deaths_->restarted(from, notice); };
   if (output_) {
     hooks.on_answered = [this](int64_t waited_ns) {
       if (output_->is_behind_after(waited_ns)) output_->catch_up();
@@ -376,7 +378,7 @@ void ProcessRuntime::on_overdue(const std::shared_ptr<PendingCall>& call) {
   PendingCall::Stacks stacks;
   std::vector<NodeId> nodes;
   for (uint32_t rank = 0; rank < call->size(); ++rank) {
-    const NodeId node = call->members().ids[rank].node;
+    const NodeId node = call->owing().ids[rank].node;
     if (call->reply(rank) != nullptr || std::find(nodes.begin(), nodes.end(), node) != nodes.end()) continue;
     nodes.push_back(node);
     stacks.ranks.push_back(rank);
@@ -389,7 +391,7 @@ void ProcessRuntime::on_overdue(const std::shared_ptr<PendingCall>& call) {
 void ProcessRuntime::look_at_silent(const std::shared_ptr<PendingCall>& call, uint64_t token, int64_t left_ns) {
   for (uint32_t rank = 0; rank < call->size(); ++rank) {
     if (call->reply(rank) != nullptr) continue;
-    const NodeId node = call->members().ids[rank].node;
+    const NodeId node = call->owing().ids[rank].node;
     const int64_t pid = node == node_->id() ? getpid() : deaths_->pid_of(node);
     const ThreadStack seen = pid > 0 ? look_at_process(static_cast<pid_t>(pid)) : ThreadStack();
     if (left_ns > 0 && seen.state != 'T' && seen.state != 't') continue;

@@ -31,6 +31,7 @@ class ProcessRuntime final : private ForkWatcher {
     std::function<void(const ActorId& dest, const Failure& why)> on_undeliverable;
     // Any thread; must not block. Something that the client owns has failed (Node::Hooks).
     std::function<void(MeshFailure)> on_mesh_failure;
+    std::function<void(std::vector<MeshFailure>)> on_restart_wanted;
     // Worker, any thread: from now on wait_for_stop() returns at once. Must not block.
     std::function<void()> on_stop;
     // Reactor. The actors here that are at something.

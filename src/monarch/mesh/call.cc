@@ -47,7 +47,7 @@ Gather MeshCall::gather() const { return Gather(*call_, Gather::Wants::kValues);
 void MeshCall::check_not_own() const {
   Turn* turn = Turn::current();
   if (turn == nullptr) return;
-  if (find_own(call_->members(), {turn->self().id.node, turn->self().id.index}) == nullptr) return;
+  if (find_own(call_->owing(), {turn->self().id.node, turn->self().id.index}) == nullptr) return;
   throw std::logic_error(turn->self().describe() +
                          " waits for a call to itself, which it can only answer afterwards; call the method "
                          "directly, or broadcast without waiting");
@@ -148,7 +148,7 @@ std::optional<CallError> MeshCall::failure() const {
   CallError error;
   error.rank = rank;
   if (message.header.kind == FrameKind::kReplyFailed) {
-    info_->node->observed(call_->members());
+    info_->node->observed(call_->owing());
     error.kind = CallError::Kind::kSupervision;
     error.message = failure_of(message).text();
     error.text = endpoint() + where(rank) + " has no answer: " + error.message;

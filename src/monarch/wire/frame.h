@@ -47,8 +47,11 @@ enum class FrameKind : uint8_t {
   kAskStacks = 21,     // control: what do your threads do? Answered under `token` and `rank`, by the reactor
   kStacks = 22,        // control: as kReply (host/stacks/process_stacks.h)
   kActorEnded = 23,    // data: an actor that `dest` owns has failed, or has stopped itself; body is the Failure
+  kRestarted = 24,     // data: what has been made anew, in the place of what has ended (actor/successions.h)
+  kBuried = 25,        // data: actor `dest`, of the process whose place the receiver has taken, is not made anew; body is
+                       // the Failure
 };
-inline constexpr uint8_t kFrameKindMax = 23;
+inline constexpr uint8_t kFrameKindMax = 25;
 
 enum FrameFlags : uint32_t {
   kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec
@@ -67,7 +70,9 @@ struct FrameHeader {
   uint64_t body_size = 0;
   uint32_t part_count : 24 = 0;
   FrameKind kind : 8 = FrameKind::kOneway;
-  uint32_t flags = 0;
+  uint32_t flags : 12 = 0;
+  uint32_t epoch : 20 = 0;  // of requests and one-way messages: how often some of their mesh has been made anew, as their
+                            // sender knows it; of kSpawn: the same, and not 0 means that this actor is made anew
   uint64_t dest = 0;    // actor index at the receiving node; of replies: the token
   uint64_t sender = 0;  // actor index at the sending node
   uint64_t token = 0;   // where the answer goes; 0: none

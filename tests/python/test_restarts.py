@@ -1,0 +1,626 @@
+"""What has ended is made anew, by respawn() or a restart policy: handles stay valid, the other ranks as they are."""
+
+import contextlib
+import os
+import pickle
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from script_run import Run
+
+import monarch.actor
+from monarch.actor import (
+    Actor,
+    Restart,
+    SupervisionError,
+    context,
+    current_rank,
+    endpoint,
+    hosts_from_config,
+    this_host,
+)
+
+LIMIT = 20
+
+
+class Keeper(Actor):
+    def __init__(self, start=0, trouble=None):
+        self.value = start
+        self.made_in = context().epoch
+        self.rank = current_rank()
+        if trouble is not None and trouble(self.made_in, current_rank().rank):
+            raise ValueError(f"no, not in epoch {self.made_in}")
+
+    @endpoint
+    def add(self, x):
+        self.value += x
+        return self.value
+
+    @endpoint
+    def state(self):
+        return os.getpid(), self.value, self.made_in, self.rank.rank, current_rank().rank
+
+    @endpoint
+    def epoch(self):  # an endpoint may have that name
+        return context().epoch
+
+    @endpoint
+    def die(self, how):
+        if how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), how)
+        signal.pause()
+
+    @endpoint
+    def fail(self):
+        raise ValueError("failed on purpose")
+
+    @endpoint
+    def ask(self, mesh):
+        return mesh.state.call().get().values()
+
+    @endpoint
+    def keep(self, mesh):
+        self.kept = mesh
+
+    @endpoint
+    def ask_kept(self):
+        return list(self.kept.state.call().get().values())
+
+
+class AsyncKeeper(Keeper):
+    @endpoint
+    async def state(self):
+        return os.getpid(), self.value, self.made_in, self.rank.rank, current_rank().rank
+
+
+def kill(actors, how=signal.SIGKILL):
+    with pytest.raises(SupervisionError):
+        actors.die.call_one(how).get(timeout=LIMIT)
+
+
+def fails(actors):
+    """By a broadcast that raises; until its callers are told so."""
+    actors.fail.broadcast()
+    with pytest.raises(SupervisionError):
+        actors.state.call().get(timeout=LIMIT)
+
+
+def states(actors):
+    return list(actors.state.call().get(timeout=LIMIT).values())
+
+
+def until(condition):
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.002)
+
+
+def answers(ask):
+    """Until it does, and what."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        try:
+            return ask()
+        except SupervisionError:
+            assert time.monotonic() < deadline
+
+
+# ---- respawn() of processes ----
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV, "exit"])
+@pytest.mark.parametrize("kind", [Keeper, AsyncKeeper])
+def test_a_process_comes_back_with_its_actors_and_the_others_stay(how, kind):
+    with this_host().spawn_procs({"gpus": 4}) as procs:
+        keepers, others = procs.spawn("keepers", kind, 5), procs.spawn("others", kind)
+        early = keepers.slice(gpus=2)
+        keepers.add.call(1).get()
+        before = states(keepers)
+        kill(keepers.slice(gpus=2), how)
+        assert procs.epoch == 0
+        procs.respawn([2]).get(timeout=LIMIT)
+        after = states(keepers)
+        for rank in (0, 1, 3):
+            assert after[rank] == before[rank]
+        assert after[2][0] != before[2][0] and after[2][1:4] == (5, 1, 2)
+        assert states(early) == [(*after[2][:4], 0)]
+        assert states(keepers.slice(gpus=slice(1, 3)))[1][:4] == after[2][:4]
+        assert states(others)[2][1:3] == (0, 1) and procs.epoch == 1
+        assert list(keepers.epoch.call().get().values()) == [1] * 4
+
+
+def test_handles_that_others_hold_find_who_is_there_now():
+    with this_host().spawn_procs({"gpus": 3}) as procs, this_host().spawn_procs() as away:
+        keepers = procs.spawn("keepers", Keeper)
+        holder = away.spawn("holder", Keeper)
+        holder.keep.call_one(keepers).get()
+        before = holder.ask_kept.call_one().get()
+        pickled = pickle.dumps(keepers)
+        kill(keepers.slice(gpus=1))
+        procs.respawn().get(timeout=LIMIT)
+        after = holder.ask_kept.call_one().get(timeout=LIMIT)
+        assert after[1][0] != before[1][0] and (after[0], after[2]) == (before[0], before[2])
+        assert keepers.slice(gpus=0).ask.call_one(keepers.slice(gpus=slice(1, 3))).get(timeout=LIMIT)
+        assert states(pickle.loads(pickled)) == after
+        # A process that is started later has never heard of the one that died.
+        with this_host().spawn_procs() as late:
+            newcomer = late.spawn("newcomer", Keeper)
+            newcomer.keep.call_one(keepers).get()
+            assert newcomer.ask_kept.call_one().get(timeout=LIMIT) == after
+            kill(newcomer)
+
+
+def test_a_rank_may_end_and_come_back_again_and_again():
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.spawn("keepers", Keeper)
+        pids = {states(keepers)[1][0]}
+        for epoch in range(1, 6):
+            kill(keepers.slice(gpus=1))
+            procs.respawn([1])
+            pid, _, made_in, *_ = states(keepers)[1]
+            pids.add(pid)
+            assert made_in == epoch
+        assert len(pids) == 6
+
+
+def test_several_ranks_come_back_at_once():
+    with this_host().spawn_procs({"hosts": 2, "gpus": 4}) as procs:
+        keepers = procs.spawn("keepers", Keeper)
+        before = states(keepers)
+        for pid, *_ in before[2:5]:
+            os.kill(pid, signal.SIGKILL)
+        for rank in (2, 3, 4):
+            with pytest.raises(SupervisionError):
+                keepers.slice(hosts=rank // 4, gpus=rank % 4).state.call().get(timeout=LIMIT)
+        procs.respawn().get(timeout=LIMIT)
+        after = states(keepers)
+        changed = [rank for rank in range(8) if after[rank][0] != before[rank][0]]
+        assert changed == [2, 3, 4] and [each[3] for each in after] == list(range(8))
+        procs.respawn().get()  # nothing to do
+
+
+def test_a_hook_respawns_what_has_failed_and_is_asked_no_more_about_it():
+    run = Run("""
+class Worker(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+
+class Owner(Actor):
+    def __init__(self):
+        self.procs = this_host().spawn_procs({"gpus": 3})
+        self.first, self.second = self.procs.spawn("first", Worker), self.procs.spawn("second", Worker)
+        self.told = []
+    @endpoint
+    def pids(self): return list(self.first.pid.call().get().values())
+    @endpoint
+    def seen(self): return self.told
+    def __supervise__(self, failure):
+        self.told.append((failure.mesh_name, failure.crashed_ranks))
+        self.procs.respawn(failure.crashed_ranks)
+        return True
+
+owner = this_host().spawn_procs().spawn("owner", Owner)
+before = owner.pids.call_one().get()
+os.kill(before[1], signal.SIGKILL)
+until = time.monotonic() + 20
+while not (seen := owner.seen.call_one().get()):
+    assert time.monotonic() < until
+after = owner.pids.call_one().get()
+assert after[1] != before[1] and after[::2] == before[::2]
+assert owner.seen.call_one().get() == [("first", [1])], seen
+""").ok()  # fmt: skip
+    assert run.err == ""
+
+
+def test_swarms_come_back_whole():
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        swarm = procs.options(per_proc={"actors": 3}).spawn("swarm", AsyncKeeper, 1)
+        before = states(swarm)
+        kill(swarm.slice(gpus=1, actors=0))
+        procs.respawn([1]).get(timeout=LIMIT)
+        after = states(swarm)
+        assert after[:3] == before[:3]
+        assert [(each[2], each[3]) for each in after[3:]] == [(1, 3), (1, 4), (1, 5)]
+        assert len({each[0] for each in after[3:]}) == 1
+
+
+def test_what_others_have_spawned_there_does_not_come_back_by_itself():
+    run = Run("""
+class Worker(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+
+class Guest(Actor):
+    def __init__(self, procs): self.workers = procs.spawn("workers", Worker)
+    @endpoint
+    def pids(self): return list(self.workers.pid.call().get().values())
+    @endpoint
+    def respawn(self, ranks): self.workers.respawn(ranks).get()
+    def __supervise__(self, failure): return True
+
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
+procs = this_host().spawn_procs({"gpus": 2})
+own = procs.spawn("own", Worker)
+guest = this_host().spawn_procs().spawn("guest", Guest, procs)
+before = guest.pids.call_one().get()
+assert before == list(own.pid.call().get().values())
+os.kill(before[1], signal.SIGKILL)
+try:
+    guest.pids.call_one().get()
+except ActorError as error:
+    assert "Killed" in str(error), error
+procs.respawn([1]).get()
+now = own.pid.call().get().item(gpus=1)
+assert now != before[1]
+try:
+    guest.pids.call_one().get(timeout=10)
+except ActorError as error:
+    assert "has not been made anew" in str(error), error
+else:
+    raise AssertionError("who has made it anew?")
+guest.respawn.call_one([1]).get(timeout=10)
+assert guest.pids.call_one().get(timeout=10) == [before[0], now]
+""").ok()  # fmt: skip
+    assert run.err == ""
+
+
+def test_several_hosts_start_them_where_they_were():
+    with hosts_from_config("hosts") as hosts, hosts.spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.spawn("keepers", Keeper)
+        before = states(keepers)
+        parents = [_parent(pid) for pid, *_ in before]
+        for rank in (1, 2):
+            os.kill(before[rank][0], signal.SIGKILL)
+            with pytest.raises(SupervisionError):
+                states(keepers.slice(hosts=rank // 2, gpus=rank % 2))
+        procs.respawn().get(timeout=LIMIT)
+        after = states(keepers)
+        assert [rank for rank in range(4) if after[rank][0] != before[rank][0]] == [1, 2]
+        assert [_parent(pid) for pid, *_ in after] == parents
+        assert keepers.slice(hosts=0, gpus=0).ask.call_one(keepers.slice(hosts=1)).get(timeout=LIMIT)
+
+
+def _parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("way", ["fork", "exec", "unix"])
+def test_every_way_of_starting_and_talking(way):
+    run = Run("""
+class Worker(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+    @endpoint
+    def ask(self, other): return other.pid.call_one().get()
+
+procs = this_host().spawn_procs({"gpus": 3})
+workers = procs.spawn("workers", Worker)
+pids = workers.pid.call().get()
+first, second = workers.slice(gpus=0), workers.slice(gpus=1)
+assert first.ask.call_one(second).get() == pids.item(gpus=1)
+for _ in range(2):
+    os.kill(pids.item(gpus=1), signal.SIGKILL)
+    try:
+        workers.pid.call().get()
+    except SupervisionError:
+        pass
+    procs.respawn([1]).get()
+    now = workers.pid.call().get()
+    assert now.item(gpus=1) != pids.item(gpus=1) and now.item(gpus=2) == pids.item(gpus=2)
+    assert first.ask.call_one(second).get() == now.item(gpus=1)
+    pids = now
+""", way=way).ok()  # fmt: skip
+    assert run.err == ""
+
+
+# ---- respawn() of actors ----
+
+
+@pytest.mark.parametrize("kind", [Keeper, AsyncKeeper])
+def test_an_actor_comes_back_in_its_process(kind):
+    with this_host().spawn_procs({"gpus": 3}) as procs:
+        keepers = procs.spawn("keepers", kind, 5)
+        neighbours = procs.spawn("neighbours", kind)
+        keepers.add.call(1).get()
+        neighbours.add.call(7).get()
+        before = states(keepers)
+        fails(keepers.slice(gpus=1))
+        keepers.respawn([1]).get(timeout=LIMIT)
+        after = states(keepers)
+        assert after[1] == (before[1][0], 5, 1, 1, 1) and (after[0], after[2]) == (before[0], before[2])
+        assert [each[1] for each in states(neighbours)] == [7, 7, 7]
+        fails(keepers.slice(gpus=1))
+        keepers.respawn().get(timeout=LIMIT)
+        assert states(keepers)[1][2] == 2
+
+
+def test_one_of_a_swarm_comes_back():
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        swarm = procs.options(per_proc={"actors": 3}).spawn("swarm", AsyncKeeper, 1)
+        swarm.add.call(1).get()
+        fails(swarm.slice(gpus=1, actors=1))
+        swarm.respawn([4]).get(timeout=LIMIT)
+        assert [each[1] for each in states(swarm)] == [2, 2, 2, 2, 1, 2]
+        assert states(swarm)[4][2:4] == (1, 4)
+
+
+def test_a_constructor_is_told_that_it_is_not_the_first():
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.spawn("keepers", Keeper, 0, lambda epoch, rank: epoch == 0 and rank == 1)
+        with pytest.raises(SupervisionError, match="no, not in epoch 0"):
+            states(keepers)
+        keepers.respawn([1]).get(timeout=LIMIT)
+        assert [each[2] for each in states(keepers)] == [0, 1]
+
+
+def test_an_actor_that_has_stopped_itself_comes_back_if_asked():
+    class Leaver(Keeper):
+        @endpoint
+        def leave(self):
+            context().actor_instance.stop()
+
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.spawn("keepers", Leaver)
+        keepers.slice(gpus=0).leave.call_one().get()
+        with pytest.raises(SupervisionError, match="stopped"):
+            states(keepers.slice(gpus=0))
+        keepers.respawn([0]).get(timeout=LIMIT)
+        assert states(keepers)[0][2] == 1
+
+
+# ---- Restart policies ----
+
+
+@pytest.fixture
+def told(monkeypatch):
+    failures = []
+    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", failures.append)
+    return failures
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, "exit", "fail"])
+def test_a_policy_makes_it_anew_and_nobody_is_asked(how, told):
+    with this_host().spawn_procs({"gpus": 3}) as procs:
+        keepers = procs.options(restart=Restart(times=2)).spawn("keepers", Keeper, 5)
+        others = procs.spawn("others", Keeper)
+        keepers.add.call(1).get()
+        others.add.call(1).get()
+        before = states(keepers)
+        fails(keepers.slice(gpus=1)) if how == "fail" else kill(keepers.slice(gpus=1), how)
+        after = answers(lambda: states(keepers))
+        assert after[1][1:] == (5, 1, 1, 1) and (after[0], after[2]) == (before[0], before[2])
+        assert (after[1][0] == before[1][0]) is (how == "fail")
+        # What shares the process comes back with it.
+        assert [each[1] for each in states(others)] == [1, 1 if how == "fail" else 0, 1]
+        assert told == []
+
+
+def test_a_budget_that_is_spent_is_told_with_its_history(told):
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.options(restart=Restart(times=2, within=30)).spawn("keepers", Keeper)
+        for epoch in (1, 2):
+            fails(keepers.slice(gpus=1))
+            assert answers(lambda: states(keepers))[1][2] == epoch
+        fails(keepers.slice(gpus=1))
+        until(lambda: told)
+        report = told[0].report()
+        assert told[0].mesh_name == "keepers" and told[0].crashed_ranks == [1]
+        assert "It had been made anew 2 times within 30 s, which its policy allows: " in report
+        assert report.count(" s ago: ValueError: failed on purpose") == 2, report
+        assert [each[1] for each in states(keepers.slice(gpus=0))] == [0]
+        keepers.respawn([1]).get(timeout=LIMIT)  # its owner may still do it
+        assert states(keepers)[1][2] == 3
+
+
+def test_the_budget_is_that_of_each_rank(told):
+    with this_host().spawn_procs({"gpus": 3}) as procs:
+        keepers = procs.options(restart=Restart(times=1)).spawn("keepers", Keeper)
+        for rank in range(3):
+            fails(keepers.slice(gpus=rank))
+            answers(lambda: states(keepers))
+        assert told == []
+
+
+def test_a_constructor_that_always_fails_spends_it(told):
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.options(restart=Restart(times=3)).spawn("keepers", Keeper, 0, lambda epoch, rank: rank == 1)
+        until(lambda: told)
+        assert len(told) == 1 and "no, not in epoch 3" in told[0].report() and "epoch 0" in told[0].report()
+        assert [each[2] for each in states(keepers.slice(gpus=slice(0, 1)))] == [0]
+
+
+@pytest.mark.parametrize("how", ["fail", signal.SIGKILL])
+@pytest.mark.parametrize("strategy, anew", [("one_for_all", [0, 1, 2, 3]), ("rest_for_one", [1, 2, 3])])
+def test_a_strategy_says_who_else_is_made_anew(strategy, anew, how, told):
+    with this_host().spawn_procs({"gpus": 4}) as procs:
+        keepers = procs.options(restart=Restart(strategy=strategy)).spawn("keepers", Keeper)
+        keepers.add.call(1).get()
+        before = states(keepers)
+        fails(keepers.slice(gpus=1)) if how == "fail" else kill(keepers.slice(gpus=1), how)
+
+        def all_anew():
+            with contextlib.suppress(SupervisionError):
+                return [rank for rank, each in enumerate(states(keepers)) if each[1] == 0] == anew
+
+        until(all_anew)
+        after = states(keepers)
+        changed = [rank for rank in range(4) if after[rank][0] != before[rank][0]]
+        assert changed == ([] if how == "fail" else [1])
+        assert told == []
+
+
+def test_deaths_at_the_same_time_are_each_made_good(told):
+    with this_host().spawn_procs({"gpus": 6}) as procs:
+        keepers = procs.options(restart=Restart()).spawn("keepers", Keeper)
+        before = states(keepers)
+        for pid, *_ in before[1:5]:
+            os.kill(pid, signal.SIGKILL)
+
+        def back():
+            with contextlib.suppress(SupervisionError):
+                pids = [each[0] for each in states(keepers)]
+                return all((pids[rank] != before[rank][0]) is (1 <= rank < 5) for rank in range(6))
+
+        until(back)
+        assert told == []
+
+
+def test_what_a_policy_does_is_a_line():
+    run = Run("""
+class Worker(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+
+workers = this_host().spawn_procs({"gpus": 2}).options(restart=Restart(times=3, within=60)).spawn("workers", Worker)
+pids = workers.pid.call().get()
+os.kill(pids.item(gpus=1), signal.SIGKILL)
+until = time.monotonic() + 20
+while True:
+    try:
+        if workers.pid.call().get().item(gpus=1) != pids.item(gpus=1): break
+    except SupervisionError:
+        pass
+    assert time.monotonic() < until
+""").done()  # fmt: skip
+    said = r"monarch: rank 1 of 'workers' has failed \(killed by signal 9, pid \d+\) and is made anew: 1 of 3 times .*"
+    assert run.status == 0 and re.fullmatch(said, run.err.rstrip()), run.err
+
+
+def test_a_mesh_that_is_stopped_stays_so(told):
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.options(restart=Restart()).spawn("keepers", Keeper)
+        pid = states(keepers)[1][0]
+        keepers.stop().get()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: told)
+        assert {failure.mesh_name for failure in told} == {"procs"}
+
+
+def test_a_policy_of_an_actor_counts_there():
+    run = Run("""
+class Worker(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+
+class Owner(Actor):
+    def __init__(self):
+        procs = this_host().spawn_procs({"gpus": 2})
+        self.workers = procs.options(restart=Restart()).spawn("workers", Worker)
+    @endpoint
+    def pids(self): return list(self.workers.pid.call().get().values())
+    def __supervise__(self, failure): raise AssertionError(failure)
+
+owner = this_host().spawn_procs().spawn("owner", Owner)
+before = owner.pids.call_one().get()
+os.kill(before[0], signal.SIGKILL)
+until = time.monotonic() + 20
+while True:
+    try:
+        after = owner.pids.call_one().get()
+        if after[0] != before[0]: break
+    except ActorError:
+        pass
+    assert time.monotonic() < until
+assert after[1] == before[1]
+""").done()  # fmt: skip
+    assert run.status == 0 and "[procs] monarch: rank 0 of 'workers' has failed" in run.err, run.err
+
+
+def test_all_ends_with_the_script_whatever_was_made_anew():
+    run = Run("""
+class Worker(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+
+procs = this_host().spawn_procs({"gpus": 2})
+workers = procs.options(restart=Restart(times=100)).spawn("workers", Worker)
+for _ in range(3):
+    os.kill(workers.pid.call().get().item(gpus=1), signal.SIGKILL)
+    until = time.monotonic() + 20
+    while True:
+        try:
+            workers.pid.call().get()
+            break
+        except SupervisionError:
+            assert time.monotonic() < until
+""").done()  # fmt: skip
+    assert run.status == 0 and run.err.count("anew: ") == run.err.count("\n") == 3, run.err
+
+
+# ---- Wrong uses ----
+
+
+def test_what_lives_is_not_respawned():
+    with this_host().spawn_procs({"gpus": 3}) as procs:
+        keepers = procs.spawn("keepers", Keeper)
+        states(keepers)
+        with pytest.raises(ValueError, match="rank 1 of 'procs' lives: only what has ended can be respawned"):
+            procs.respawn([1])
+        with pytest.raises(ValueError, match="ranks 0, 2 of 'keepers' live"):
+            keepers.respawn([0, 2])
+        with pytest.raises(ValueError, match="there is no rank 3 in 'procs', which has 3"):
+            procs.respawn(3)
+        for wrong in ("0", 1.5, ["0"]):
+            with pytest.raises(TypeError, match="respawn takes ranks"):
+                procs.respawn(wrong)
+        kill(keepers.slice(gpus=1))
+        with pytest.raises(RuntimeError, match=r"the process of rank 1 of 'keepers' has ended: procs.respawn\(\)"):
+            keepers.respawn([1])
+        with pytest.raises(RuntimeError, match="only what spawn_procs"):
+            procs.slice(gpus=1).respawn([0])
+        with pytest.raises(RuntimeError, match="only what spawn"):
+            keepers.slice(gpus=1).respawn([0])
+        procs.respawn([1]).get(timeout=LIMIT)
+        with pytest.raises(ValueError, match="rank 1 of 'procs' lives"):
+            procs.respawn([1])
+        keepers.stop().get()
+        with pytest.raises(RuntimeError, match="has been stopped"):
+            keepers.respawn()
+    with pytest.raises(RuntimeError, match="already been stopped"):
+        procs.respawn()
+
+
+def test_large_arguments_are_kept_with_a_policy_only(told):
+    large = bytes(2 << 20)
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        plain = procs.spawn("plain", Keeper, large)
+        kept = procs.options(restart=Restart()).spawn("kept", Keeper, large)
+        fails(plain.slice(gpus=0))
+        with pytest.raises(RuntimeError, match="more than 1 MiB"):
+            plain.respawn([0])
+        fails(kept.slice(gpus=0))
+        assert answers(lambda: states(kept))[0][1] == large
+
+
+@pytest.mark.parametrize(
+    "arguments, error, text",
+    [
+        ({"times": 0}, ValueError, "times is 0"),
+        ({"times": 1.5}, TypeError, "times must be an int"),
+        ({"times": True}, TypeError, "times must be an int"),
+        ({"within": 0}, ValueError, "within is 0"),
+        ({"within": float("nan")}, ValueError, "within is nan"),
+        ({"within": "60"}, TypeError, "within must be a number of seconds"),
+        ({"strategy": "all"}, ValueError, "strategy must be one of 'one_for_one', 'one_for_all', 'rest_for_one'"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(arguments, error, text):
+    with pytest.raises(error, match=text):
+        Restart(**arguments)
+
+
+def test_a_policy_is_a_value(procs):
+    policy = Restart(times=2, within=5)
+    assert policy == Restart(2, 5.0) != Restart(2, 5, "one_for_all") and hash(policy) == hash(Restart(2, 5))
+    assert repr(policy) == "Restart(times=2, within=5, strategy='one_for_one')"
+    assert pickle.loads(pickle.dumps(policy)) == policy
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        policy.times = 5
+    with pytest.raises(TypeError, match="restart must be a monarch.actor.Restart"):
+        procs.options(restart=3)
