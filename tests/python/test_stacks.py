@@ -369,20 +369,23 @@ def test_short_deadlines_and_calls_that_are_answered_take_no_stacks(procs):
 HANGS = """
 import os, signal, sys, threading
 {before}
-from monarch.actor import Actor, endpoint, this_host
+from monarch.actor import Actor, Channel, endpoint, this_host
 
 class Hangs(Actor):
     @endpoint
     def pid(self):
         return os.getpid()
     @endpoint
-    def wait(self):
+    def wait(self, begun):
+        begun.send(None)
         threading.Event().wait()
 
 if __name__ == "__main__":
     hangs = this_host().spawn_procs({{"gpus": 3}}).spawn("hangs", Hangs)
     hangs.pid.call().get()
-    hangs.slice(gpus=1).wait.broadcast()
+    begun, has_begun = Channel.open()
+    hangs.slice(gpus=1).wait.broadcast(begun)
+    has_begun.recv().get()
     print("ready", flush=True)
     {then}
     print("went on", flush=True)

@@ -104,6 +104,7 @@ owner = make_owner(SlowOwner, True)
 pids = owner.pids.call_one().get()
 busy = owner.wait_for.call_one(go)
 later = owner.note.call_one("later")
+until(lambda: os.path.exists(go + ".begun"))
 for pid in pids:
     os.kill(pid, signal.SIGKILL)
 os.write(go_end, b"x")
@@ -124,6 +125,7 @@ os.mkfifo(go)
 go_end = os.open(go, os.O_RDWR)
 import atexit
 atexit.register(os.unlink, go)
+atexit.register(lambda: os.path.exists(go + ".begun") and os.unlink(go + ".begun"))
 """
 
 

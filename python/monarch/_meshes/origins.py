@@ -36,7 +36,7 @@ class Restart:
     Wrong values raise ``TypeError`` or ``ValueError``. Read-only; equal are equal policies.
     """
 
-    __slots__ = ("strategy", "times", "within")
+    __slots__ = ("_strategy", "_times", "_within")
 
     def __init__(self, times: int = 3, within: float = 60.0, strategy: str = "one_for_one") -> None:
         if not isinstance(times, int) or isinstance(times, bool):
@@ -49,15 +49,22 @@ class Restart:
             raise ValueError(f"within is {within}: it must be above 0 seconds")
         if strategy not in _STRATEGIES:
             raise ValueError(f"strategy must be one of {', '.join(map(repr, _STRATEGIES))}, but is {strategy!r}")
-        for name, value in (("times", times), ("within", float(within)), ("strategy", strategy)):
-            object.__setattr__(self, name, value)
+        self._times, self._within, self._strategy = times, float(within), strategy
 
-    times: int
-    within: float
-    strategy: str
+    @property
+    def times(self) -> int:
+        """How often each rank may be made anew."""
+        return self._times
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"a Restart cannot be changed: make a new one with another {name}")
+    @property
+    def within(self) -> float:
+        """Within how many seconds."""
+        return self._within
+
+    @property
+    def strategy(self) -> str:
+        """Which ranks are made anew."""
+        return self._strategy
 
     def _key(self) -> tuple[Any, ...]:
         return self.times, self.within, self.strategy

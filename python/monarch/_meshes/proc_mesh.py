@@ -152,7 +152,7 @@ class ProcMesh(Handle, Mesh):
             watch_over(origin)
 
     def options(self, *, per_proc: dict[str, int] | None = None, restart: Restart | None = None) -> ProcMesh:
-        """The same processes with options for what is spawned through the result; what is not given stays as it was.
+        """The same processes with options for what is spawned through the result; what is not given is not in force.
 
         Args:
             restart: a policy that makes ranks anew which fail: ``monarch.actor.Restart``.
@@ -164,13 +164,13 @@ class ProcMesh(Handle, Mesh):
         if restart is not None and not isinstance(restart, Restart):
             raise TypeError(f"restart must be a monarch.actor.Restart, but is {restart!r}")
         check_sizes("per_proc", {} if per_proc is None else per_proc, "actor")
-        sizes = self._per_proc if per_proc is None else dict(per_proc)
+        sizes = dict(per_proc or {})
         overlap = [label for label in sizes if label in self._view.labels]
         if overlap:
             raise ValueError(f"per_proc labels {overlap} overlap with those of the processes: {self._view.labels}")
         view = self._new_with_shape(self._view)
         view._per_proc = sizes
-        view._restart = restart or self._restart
+        view._restart = restart
         return view
 
     def respawn(self, ranks: int | Sequence[int] | None = None) -> Future[None]:

@@ -557,7 +557,7 @@ Status Node::restart(const Restart& order) {
   for (const Restart::Actors& each : order.actors) {
     all_ended = all_ended && has_ended(each.mesh, each.ranks, each.stopped);
   }
-  if (!all_ended) return Error{ErrorCode::kBug, "some of that has not ended"};
+  if (!all_ended) return Error{ErrorCode::kBug, "some of that has not ended, or has been made anew by somebody else"};
   Successions::Notice notice;
   notice.processes = order.processes;
   std::vector<Supervisor::Restarted> meshes;
@@ -569,13 +569,20 @@ Status Node::restart(const Restart& order) {
   successions_->apply(notice);
   std::vector<ActorId> gone;
   for (const auto& [ended, next] : order.processes) {
-    const auto left = supervisor_->replace(ended, next);
+    const auto left = replace_owned(ended, next);
     gone.insert(gone.end(), left.begin(), left.end());
   }
   for (size_t i = 0; i < meshes.size(); ++i) spawn_again(order.actors[i], meshes[i]);
   if (hooks_.on_restarted) hooks_.on_restarted(id_, notice);
   bury(gone);
   return Ok{};
+}
+
+// Written down first, then this look: a death that comes later finds it.
+std::vector<ActorId> Node::replace_owned(NodeId ended, NodeId next) {
+  const std::vector<ActorId> gone = supervisor_->replace(ended, next);
+  if (const FailurePtr why = why_down(next)) supervise(supervisor_->node_down(next, why));
+  return gone;
 }
 
 void Node::spawn_again(const Restart::Actors& actors, const Supervisor::Restarted& mesh) {
@@ -621,7 +628,7 @@ void Node::bury(const std::vector<ActorId>& gone) {
 bool Node::take_up(const Successions::Notice& notice) {
   if (!successions_->apply(notice)) return false;
   for (const auto& [ended, next] : notice.processes) {
-    bury(supervisor_->replace(ended, next));
+    bury(replace_owned(ended, next));
     // A process that has never heard of it would take what it has made, and owned, for what is still to come.
     const bool is_new = next == id_ && !is_down(ended);
     if (is_new) node_down(ended, std::make_shared<Failure>(Failure::Kind::kLost, "it has ended, and was replaced"));

@@ -246,6 +246,7 @@ class Node final : public LinkSink {
   void supervise(std::vector<MeshFailure> failures);
   void stop_owned_by(NodeId node, const Failure& why);
   void spawn_again(const Restart::Actors& actors, const Supervisor::Restarted& mesh);
+  std::vector<ActorId> replace_owned(NodeId ended, NodeId next);
   void bury(const std::vector<ActorId>& gone);
   void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, const Failure& why);
   // The same for what could not be sent to its node: told when it is known what the node died of.

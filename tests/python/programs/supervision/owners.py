@@ -137,6 +137,7 @@ class SlowOwner(SyncPart):
 
     @endpoint
     def wait_for(self, path):
+        open(path + ".begun", "w").close()
         with open(path, "rb") as file:
             file.read(1)
         for rank in (0, 1):  # what has been killed is known to be dead
