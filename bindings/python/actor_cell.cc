@@ -478,7 +478,8 @@ void PyCell::set_context(const Message& message) {
     view = {message.parts.back().data, message.parts.back().size};
   }
   const uint32_t rank = (flags & kFlagScalarView) != 0 ? 0 : message.header.rank;
-  const bool same = context_ && rank == context_rank_ && flags == context_flags_ && message.header.epoch == context_epoch_ &&
+  const bool same = context_ && rank == context_rank_ && flags == context_flags_ &&
+                    message.header.epoch == context_epoch_ &&
                     std::equal(view.begin(), view.end(), context_view_.begin(), context_view_.end());
   if (same) {
     if (swarm_) make_context_current();  // others of the swarm run on this thread too

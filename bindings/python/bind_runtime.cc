@@ -135,7 +135,7 @@ ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena
     if (said->first_time(dest, why)) log_line("a message could not be delivered: " + why.text());
     state().runtime->note_observed(dest.node);
   };
-  options.on_restart_wanted = [](std::vector<MeshFailure> failures) { restart_wanted(std::move(failures)); };
+  options.on_restart_wanted = restart_wanted;
   options.on_mesh_failure = [](MeshFailure failure) { watch_failure(std::move(failure), nullptr); };
   return options;
 }
@@ -296,7 +296,8 @@ nb::object stop_procs(const std::vector<NodeId>& nodes, const std::string& reaso
   auto call = std::make_shared<PendingCall>(std::move(members));
   Driver& driver = runtime().driver();
   with_host([&](Host& host) {
-    host.stop(latest(nodes), reason, static_cast<int64_t>(grace_seconds * 1e9), [call, &driver] { complete(*call, driver); });
+    const auto grace_ns = static_cast<int64_t>(grace_seconds * 1e9);
+    host.stop(latest(nodes), reason, grace_ns, [call, &driver] { complete(*call, driver); });
   });
   PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
   if (future == nullptr) throw nb::python_error();
@@ -406,8 +407,9 @@ void forget_hooks() {
   for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
                     &s.supervision_error, &s.timed_out, &s.bind_arguments, &s.warn_running_loop, &s.construct,
                     &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.supervise, &s.supervise_all,
-                    &s.watch_failures, &s.watch_restarts, &s.pack_answer, &s.format_failure, &s.end_child, &s.context_var, &s.deadline_var,
-                    &s.deadline_exceeded, &s.make_point, &s.make_extent, &s.add_stacks, &s.report_stacks}) {
+                    &s.watch_failures, &s.watch_restarts, &s.pack_answer, &s.format_failure, &s.end_child,
+                    &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent,
+                    &s.add_stacks, &s.report_stacks}) {
     *hook = Ref();
   }
 }

@@ -142,7 +142,7 @@ bool send_to_all(ProcessRuntime& runtime, const View& mesh, FrameHeader header, 
   return send_large(encoded, [&] { mesh.cast(runtime.node(), outgoing, call); });
 }
 
-// spawn(kind, swarm, value, named, kept_max) -> SpawnRecord or None: makes the actors. Calls to them say if that has failed.
+// spawn(kind, swarm, value, named, kept_max) -> SpawnRecord or None: makes the actors. Calls to them say if it has failed.
 // With `swarm` not 0 each member is the first of so many in its process. `named`: the same without anything to pickle, or
 // None; it is what is sent if it holds nothing but scalars. What has at most `kept_max` bytes can be sent again.
 PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {

@@ -91,8 +91,8 @@ bool take_ranks(PyObject* list, std::vector<uint32_t>* ranks) {
   return !PyErr_Occurred();
 }
 
-// restart([(ended node, next node)], id of the mesh of processes or 0, their ranks, [(mesh id, SpawnRecord, actors of a swarm
-// in each process or 0, ranks, whether some of them have been stopped for it)])
+// restart([(ended node, next node)], id of the mesh of processes or 0, their ranks, [(mesh id, SpawnRecord, actors of a
+// swarm in each process or 0, ranks that have ended, ranks that were stopped for it)])
 PyObject* restart(PyObject*, PyObject* args) {
   ProcessRuntime* runtime = require_runtime();
   PyObject *processes, *proc_ranks, *actors;
@@ -112,15 +112,13 @@ PyObject* restart(PyObject*, PyObject* args) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(actors); ++i) {
     Node::Restart::Actors each;
     unsigned long long mesh;
-    PyObject *record, *ranks;
-    int stopped;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(actors, i), "KO!IOp", &mesh, spawn_record_type, &record, &each.per_process, &ranks,
-                          &stopped) ||
-        !take_ranks(ranks, &each.ranks)) {
+    PyObject *record, *ranks, *stopped;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(actors, i), "KO!IOO", &mesh, spawn_record_type, &record, &each.per_process,
+                          &ranks, &stopped) ||
+        !take_ranks(ranks, &each.ranks) || !take_ranks(stopped, &each.stopped)) {
       return nullptr;
     }
     each.mesh = mesh;
-    each.stopped = stopped != 0;
     each.spawn = unbox<SpawnRecord>(record);
     order.actors.push_back(std::move(each));
   }

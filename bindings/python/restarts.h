@@ -1,4 +1,5 @@
-// What is made anew: how an actor was spawned, kept to spawn it again, and the failures that a restart policy decides about.
+// What is made anew: how an actor was spawned, kept to spawn it again, and the failures that a restart policy decides
+// about.
 #pragma once
 
 #include <vector>

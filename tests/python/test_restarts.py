@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from script_run import Run
+from script_run import Run, program
 
 import monarch.actor
 from monarch.actor import (
@@ -565,6 +565,15 @@ def test_all_ranks_of_a_call_see_the_same_epoch(told):
                     assert len(epochs) == 1
                     seen += epochs
         assert seen == sorted(seen) and set(seen) >= set(range(1, 11))
+
+
+@pytest.mark.parametrize("strategy", ["one_for_one", "one_for_all", "rest_for_one"])
+def test_a_storm_of_failures(strategy):
+    seed = int(os.environ.get("MONARCH_TEST_SEED", time.time_ns() % 10_000))
+    seconds = 60 if os.environ.get("MONARCH_TEST_LONG") else 3
+    text = program("restarts/storm.py").replace("main(int(", f"main({seed}, {seconds}, {strategy!r})\n    # (int(")
+    run = Run(text).done(limit=seconds + 60)
+    assert run.status == 0 and "blows" in run.out, f"seed {seed}: {run.out}\n{run.err}"
 
 
 # ---- Wrong uses ----

@@ -101,9 +101,9 @@ class SpawnOrigin:
             int, deque[tuple[float, str]]
         ] = {}  # by rank: when it was made anew, and of what it had failed
 
-    def order(self, ranks: Sequence[int], stopped: bool = False) -> tuple[Any, ...]:
-        """What ``_core.restart`` takes."""
-        return self.mesh_id, self.record, self.per_process, list(ranks), stopped
+    def order(self, ended: Sequence[int], stopped: Sequence[int] = ()) -> tuple[Any, ...]:
+        """What ``_core.restart`` takes: these ranks have ended, those were stopped for it."""
+        return self.mesh_id, self.record, self.per_process, list(ended), list(stopped)
 
     def failed_in(self, nodes: Iterable[int]) -> list[int]:
         """The ranks that have ended with these processes."""

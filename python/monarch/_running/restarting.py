@@ -50,6 +50,8 @@ def _decide(together: list[_Failed]) -> None:
 def _make_anew(together: list[_Failed]) -> str | None:
     """None: it is done. Else why not."""
     with_policy = [(each, each.origin) for each in together if each.origin is not None]
+    if with_policy and not any(_is_current(each, origin) for each, origin in with_policy):
+        return None  # it is there again
     for each, origin in with_policy:
         if origin.is_spent(each.rank):
             return origin.history(each.rank)
@@ -67,6 +69,11 @@ def _make_anew(together: list[_Failed]) -> str | None:
     return None
 
 
+def _is_current(each: _Failed, origin: SpawnOrigin) -> bool:
+    failed = _core.ended_ranks(origin.mesh_id, True)
+    return failed is None or each.rank in failed
+
+
 def _restart_actors(origin: SpawnOrigin, each: _Failed, itself: bool) -> None:
     """The failed one, if ``itself``, and with it those that its policy names."""
     assert origin.policy is not None
@@ -81,9 +88,8 @@ def _restart_actors(origin: SpawnOrigin, each: _Failed, itself: bool) -> None:
         ids = [origin.ids[rank] for rank in others]
         stopped = _core.MeshRef(ids, None, False).stop(f"rank {each.rank} has failed, and all are made anew")
         stopped.exception(runtime.limit("process_exit_timeout"))
-    again = sorted([*others, *([each.rank] if itself else [])])
-    if again:
-        _core.restart([], 0, [], [origin.order(again, stopped=bool(others))])
+    if itself or others:
+        _core.restart([], 0, [], [origin.order([each.rank] if itself else [], others)])
 
 
 def _note(origin: SpawnOrigin, each: _Failed) -> None:

@@ -93,8 +93,8 @@ class Deaths {
   // Whether what `from` says of the end of `node` counts: it is our parent, or a neighbour that is believed, who know
   // of everybody, or it is, or is above, who has started that node.
   bool may_speak(NodeId from, NodeId node) const;
-  // Whether what `from` says of who is there in the place of a dead one counts: as may_speak(), and of what was started here
-  // for `from`.
+  // Whether what `from` says of who is there in the place of a dead one counts: as may_speak(), and of what was started
+  // here for `from`.
   bool may_replace(NodeId from, NodeId node) const;
   // Whether it is to hear of the deaths that this process hears of: parent, child or neighbour.
   bool is_told(NodeId node) const;

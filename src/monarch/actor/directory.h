@@ -50,8 +50,8 @@ class Directory {
   void remove(ActorIndex index, Failure epitaph);
   // As remove(), of a port; all of these are told the same.
   void remove_port(ActorIndex index);
-  // An actor that has ended is to be made anew, of that: nobody is told any more what it had ended of, and messages wait for
-  // the new one. Null: it has not quite ended; take_restart() gives the spawn back.
+  // An actor that has ended is to be made anew, of that: nobody is told any more what it had ended of, and messages wait
+  // for the new one. Null: it has not quite ended; take_restart() gives the spawn back.
   MessagePtr begin_restart(MessagePtr spawn);
   // What is to be made now that this one has been removed; null: nothing.
   MessagePtr take_restart(ActorIndex index);

@@ -547,23 +547,23 @@ void Node::on_spawn(MessagePtr message) {
 
 Status Node::restart(const Restart& order) {
   std::lock_guard lock(restart_mutex_);
-  const auto has_ended = [this](Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks, bool stopped) {
+  const auto has_ended = [this](Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks) {
     const auto ended = supervisor_->ended(mesh);
-    return ended && (stopped || std::all_of(ranks.begin(), ranks.end(), [&](uint32_t rank) {
+    return ended && std::all_of(ranks.begin(), ranks.end(), [&](uint32_t rank) {
              return std::binary_search(ended->begin(), ended->end(), rank);
-           }));
+           });
   };
-  bool all_ended = order.procs == 0 || has_ended(order.procs, order.proc_ranks, false);
-  for (const Restart::Actors& each : order.actors) {
-    all_ended = all_ended && has_ended(each.mesh, each.ranks, each.stopped);
-  }
+  bool all_ended = order.procs == 0 || has_ended(order.procs, order.proc_ranks);
+  for (const Restart::Actors& each : order.actors) all_ended = all_ended && has_ended(each.mesh, each.ranks);
   if (!all_ended) return Error{ErrorCode::kBug, "some of that has not ended, or has been made anew by somebody else"};
   Successions::Notice notice;
   notice.processes = order.processes;
-  std::vector<Supervisor::Restarted> meshes;
-  for (const Restart::Actors& actors : order.actors) {
-    meshes.push_back(supervisor_->restart(actors.mesh, actors.ranks).value());
-    notice.meshes.push_back({meshes.back().first, meshes.back().count, meshes.back().epoch});
+  std::vector<std::pair<const Restart::Actors*, Supervisor::Restarted>> meshes;
+  for (const Restart::Actors& each : order.actors) {
+    auto mesh = supervisor_->restart(each.mesh, each.ranks, each.stopped);
+    if (!mesh) continue;  // its owner stops it just now
+    notice.meshes.push_back({mesh->first, mesh->count, mesh->epoch});
+    meshes.emplace_back(&each, std::move(*mesh));
   }
   if (order.procs != 0) static_cast<void>(supervisor_->restart(order.procs, order.proc_ranks));
   successions_->apply(notice);
@@ -572,7 +572,7 @@ Status Node::restart(const Restart& order) {
     const auto left = replace_owned(ended, next);
     gone.insert(gone.end(), left.begin(), left.end());
   }
-  for (size_t i = 0; i < meshes.size(); ++i) spawn_again(order.actors[i], meshes[i]);
+  for (const auto& [actors, mesh] : meshes) spawn_again(*actors, mesh);
   if (hooks_.on_restarted) hooks_.on_restarted(id_, notice);
   bury(gone);
   return Ok{};
@@ -592,15 +592,15 @@ void Node::spawn_again(const Restart::Actors& actors, const Supervisor::Restarte
   Outgoing outgoing{spawn.header, spawn.body, parts};
   outgoing.header.kind = FrameKind::kSpawn;
   outgoing.header.epoch = std::min(mesh.epoch, Successions::kEpochMax);
-  for (size_t i = 0; i < actors.ranks.size(); ++i) {
-    const uint32_t rank = actors.ranks[i];
+  for (size_t i = 0; i < mesh.ranks.size(); ++i) {
+    const uint32_t rank = mesh.ranks[i];
     const ActorId& id = mesh.members->ids[rank];
     outgoing.header.dest = id.index;
     outgoing.header.rank = rank;
     // Of a swarm, all that are in one process are made at once, if all of them are to be.
     const uint32_t count = actors.per_process;
-    const bool whole = count != 0 && rank % count == 0 && i + count <= actors.ranks.size() &&
-                       actors.ranks[i + count - 1] == rank + count - 1;
+    const bool whole = count != 0 && rank % count == 0 && i + count <= mesh.ranks.size() &&
+                       mesh.ranks[i + count - 1] == rank + count - 1;
     outgoing.header.method = (spawn.header.method & ((1u << kSwarmShift) - 1)) | (whole ? count << kSwarmShift : 0);
     if (whole) {
       outgoing.header.rank = rank / count;

@@ -192,8 +192,8 @@ class Node final : public LinkSink {
       Supervisor::MeshId mesh = 0;
       std::shared_ptr<const Message> spawn;  // as spawn() was given it; shared: with whoever may want it again
       uint32_t per_process = 0;              // of a swarm: so many are made of one spawn; 0: it is none
-      std::vector<uint32_t> ranks;
-      bool stopped = false;  // some of them have been stopped to be made anew; else all have ended by themselves
+      std::vector<uint32_t> ranks;    // that have ended
+      std::vector<uint32_t> stopped;  // as in Supervisor::restart()
     };
     std::vector<std::pair<NodeId, NodeId>> processes;  // one that has ended, and the one that was started for it
     Supervisor::MeshId procs = 0;                      // the mesh that they are of

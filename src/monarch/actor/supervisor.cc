@@ -146,18 +146,27 @@ bool Supervisor::is_current(const MeshFailure& failure) const {
   return found == meshes_.end() || found->second.ended.contains(failure.rank);
 }
 
-std::optional<Supervisor::Restarted> Supervisor::restart(MeshId id, const std::vector<uint32_t>& ranks) {
+std::optional<Supervisor::Restarted> Supervisor::restart(MeshId id, const std::vector<uint32_t>& ranks,
+                                                         const std::vector<uint32_t>& stopped) {
   std::lock_guard lock(mutex_);
   const auto found = meshes_.find(id);
   if (found == meshes_.end()) return std::nullopt;
   Entry& entry = found->second;
   for (const uint32_t rank : ranks) {
+    if (!entry.ended.contains(rank)) return std::nullopt;
+  }
+  std::vector<uint32_t> again = ranks;
+  for (const uint32_t rank : stopped) {
+    if (!entry.failed.contains(rank)) again.push_back(rank);
+  }
+  std::sort(again.begin(), again.end());
+  for (const uint32_t rank : again) {
     entry.ended.erase(rank);
     entry.failed.erase(rank);
   }
   const auto& ids = entry.mesh->members->ids;
   ++entry.epoch;
-  Restarted restarted{entry.mesh->members, lowest_index(*entry.mesh), 1, entry.epoch};
+  Restarted restarted{entry.mesh->members, lowest_index(*entry.mesh), 1, entry.epoch, std::move(again)};
   for (const ActorId& actor : ids) restarted.count = std::max(restarted.count, actor.index - restarted.first + 1);
   return restarted;
 }

@@ -73,10 +73,12 @@ class Supervisor {
     ActorIndex first = 0;  // the lowest index
     uint64_t count = 1;    // up to the highest
     uint32_t epoch = 0;    // how often some of it has been made anew, this time included
+    std::vector<uint32_t> ranks;
   };
-  // These ranks are there again; those that have not ended by what is known here, their owner has stopped. None: the mesh is
-  // not known.
-  std::optional<Restarted> restart(MeshId id, const std::vector<uint32_t>& ranks);
+  // These ranks, which have ended, are there again, and `stopped`, which their owner has stopped for it, but those that
+  // have failed meanwhile. None: the mesh is not known, or one of `ranks` has not ended.
+  std::optional<Restarted> restart(MeshId id, const std::vector<uint32_t>& ranks,
+                                   const std::vector<uint32_t>& stopped = {});
   // `next` is there in the place of a process that has ended. Returns the actors there that have not been made anew, under
   // whose handles nobody will answer.
   std::vector<ActorId> replace(NodeId ended, NodeId next);

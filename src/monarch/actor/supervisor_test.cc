@@ -81,6 +81,18 @@ TEST(SupervisorTest, WhatIsMadeAnewFailsAgain) {
   EXPECT_FALSE(supervisor.restart(id, {1}));
 }
 
+TEST(SupervisorTest, WhatLivesIsNotMadeAnewButIfItWasStopped) {
+  Supervisor supervisor;
+  const auto id = supervisor.add(mesh_of({{kHere, 10}, {kThere, 10}, {3, 10}, {4, 10}}));
+  supervisor.actor_ended(failure_of_actor(kThere, 10));
+  EXPECT_FALSE(supervisor.restart(id, {0}));
+  supervisor.actor_ended(failure_of_actor(4, 10));
+  const auto restarted = supervisor.restart(id, {1}, {0, 2, 3});
+  ASSERT_TRUE(restarted);
+  EXPECT_EQ(restarted->ranks, (std::vector<uint32_t>{0, 1, 2})) << "3 has failed meanwhile, and is told by itself";
+  EXPECT_EQ(supervisor.ended(id), std::vector<uint32_t>{3});
+}
+
 TEST(SupervisorTest, WhoeverTakesTheOthersPlaceFailsForTheSameRank) {
   constexpr NodeId kNext = 3;
   Supervisor supervisor;
