@@ -162,6 +162,32 @@ TEST(Controller, ADeathThatACallWasToldOfIsNotToldAgain) {
   EXPECT_HAS(unheard, "sig=10");
 }
 
+TEST(Controller, WhatHasDiedIsMadeAnewInItsPlace) {
+  Runtime::Options options;
+  options.on_unhandled_failure = [](const monarch::MeshFailure&) {};
+  Runtime runtime(g_argc, g_argv, options);
+  auto procs = runtime.this_host().spawn_procs({{"gpus", 3}});
+  auto counters = procs.spawn<Counter>("counters", 10);
+  auto chain = procs.slice({{"gpus", 0}}).spawn<Chain>("chain");
+  const auto before = counters.call<&Counter::pid>().get().values();
+  EXPECT_EQ(chain.call_one<&Chain::sum>(counters, 1).get(), 33);
+  EXPECT_HAS(text_of<std::invalid_argument>([&] { procs.respawn({1}); }), "rank 1 of 'procs' has not ended");
+  auto hit = counters.slice({{"gpus", 1}});
+  for (int round = 0; round < 3; ++round) {
+    const auto pid = static_cast<pid_t>(hit.call_one<&Counter::pid>().get());
+    auto hanging = hit.call_one<&Counter::hang>();
+    ASSERT_EQ(kill(pid, SIGKILL), 0);
+    EXPECT_THROW(hanging.get(), monarch::SupervisionError);
+    procs.respawn({1});
+    EXPECT_EQ(chain.call_one<&Chain::sum>(counters, 0).get(), 11 + 10 + 11) << "two have kept what they had";
+  }
+  const auto after = counters.call<&Counter::pid>().get().values();
+  EXPECT_EQ(after[0], before[0]);
+  EXPECT_NE(after[1], before[1]);
+  EXPECT_EQ(after[2], before[2]);
+  procs.stop();
+}
+
 TEST(Controller, StopEndsTheProcessesAndSaysWhy) {
   Runtime runtime(g_argc, g_argv);
   auto procs = runtime.this_host().spawn_procs({{"gpus", 2}});

@@ -155,7 +155,9 @@ void Runtime::stop(const std::vector<NodeId>& nodes, const std::string& reason) 
   std::mutex mutex;
   std::condition_variable condition;
   bool done = false;
-  process_->host().stop(nodes, reason, kGraceNs, [&] {
+  std::vector<NodeId> now = nodes;
+  for (NodeId& each : now) each = process_->node().successions().latest(each);
+  process_->host().stop(now, reason, kGraceNs, [&] {
     std::lock_guard lock(mutex);
     done = true;
     condition.notify_one();
@@ -221,8 +223,16 @@ ProcMesh HostMesh::spawn_procs(const Dims& dims, const std::string& name) const 
   owned.labels = extent.labels();
   owned.sizes = extent.sizes();
   owned.members = std::move(members);
-  node.own(std::move(owned));
-  return ProcMesh(node, runtime_, name, std::move(*nodes), extent);
+  auto origin = std::make_shared<internal::ProcOrigin>();
+  origin->supervised = node.own(std::move(owned));
+  origin->start = [runtime = runtime_, launches = std::move(launches)](const std::vector<uint32_t>& ranks) {
+    std::vector<Host::Launch> wanted;
+    for (const uint32_t rank : ranks) wanted.push_back(launches[rank]);
+    auto started = runtime->process_->host().spawn(wanted);
+    if (!started) throw std::runtime_error("respawn: " + started.error().message);
+    return std::move(*started);
+  };
+  return ProcMesh(node, runtime_, name, std::move(*nodes), extent, std::move(origin));
 }
 
 }  // namespace monarch

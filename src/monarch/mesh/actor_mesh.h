@@ -97,6 +97,11 @@ class ActorMesh {
     view_.send(writer.written(), internal::method_number<A, kMethod>());
   }
 
+  // Makes actors anew that have failed, in their processes, with the same constructor arguments: whoever has a handle
+  // reaches the new ones. `ranks`: of the whole mesh. Throws std::invalid_argument for one that has not ended,
+  // std::logic_error for a handle that has come in a message.
+  void respawn(const std::vector<uint32_t>& ranks) const { view_.respawn(ranks); }
+
   // Ends the actors after what was sent to them before; their later callers are told "stopped: <reason>".
   Future<void> stop(std::string_view reason = "stop() was called") const {
     view_.disown();

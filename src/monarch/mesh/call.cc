@@ -193,6 +193,15 @@ void MeshView::cast(Outgoing& outgoing, const std::shared_ptr<PendingCall>& call
   to.cast(*info->node, outgoing, call);
 }
 
+void MeshView::respawn(const std::vector<uint32_t>& ranks) const {
+  if (!info->spawn) throw std::logic_error("'" + info->name + "' was not spawned here: it cannot be respawned");
+  Node::Restart order;
+  order.actors.push_back({info->supervised, info->spawn, 0, ranks, {}});
+  if (const Status done = info->node->restart(order); !done) {
+    throw std::invalid_argument("'" + info->name + "' cannot be respawned: " + done.error().message);
+  }
+}
+
 void MeshView::disown() const {
   if (whole && info->supervised != 0) info->node->supervisor().remove(info->supervised);
 }

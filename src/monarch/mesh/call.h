@@ -25,6 +25,7 @@ struct MeshInfo {
   std::string class_name;
   std::string name;
   std::shared_ptr<const Members> members;  // shared with the calls under way
+  std::shared_ptr<const Message> spawn{};  // to make them anew; shared: with a restart under way. Null as `supervised`
   mutable std::atomic<uint32_t> next_choice{0};
 };
 
@@ -80,6 +81,7 @@ struct MeshView {
   MeshView pick_one(int64_t rank) const;  // without dimensions
 
   MeshCall request(FrameKind kind, ByteSpan body, uint32_t method) const;
+  void respawn(const std::vector<uint32_t>& ranks) const;  // of the whole mesh
   void disown() const;  // its owner ends the whole mesh: what becomes of it is no failure
   void send(ByteSpan body, uint32_t method) const;  // one way; waits first while the members have no room
 
