@@ -80,6 +80,18 @@ except KeyboardInterrupt:
     run.ok(lost="worker.wait")
 
 
+def test_ctrl_c_ends_a_script_also_while_the_runtime_starts():
+    """What is imported at the end then, for the first time, does not make Python forget it."""
+    run = Run("""
+from monarch._meshes import controllers
+def interrupted():
+    raise KeyboardInterrupt
+controllers.offer = interrupted
+this_host().spawn_procs()
+""").done()
+    assert (run.status, run.err.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
+
+
 def test_ctrl_c_twice_during_the_exit():
     run = Run(WORKERS + "import atexit\natexit.register(print, 'leaving')\nworkers.spin.call()\n")
     run.line("leaving")
