@@ -92,6 +92,12 @@ this_host().spawn_procs()
     assert (run.status, run.err.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
 
 
+@pytest.mark.parametrize("way", ["fork", "exec"])
+def test_ctrl_c_does_not_reach_who_is_being_started(way):
+    """A process is of its parent's group, for a moment, before it has one of its own."""
+    Run(program("exit/ctrl_c_does_not_reach_who_is_being_started.py"), way=way).ok()
+
+
 def test_ctrl_c_twice_during_the_exit():
     run = Run(WORKERS + "import atexit\natexit.register(print, 'leaving')\nworkers.spin.call()\n")
     run.line("leaving")

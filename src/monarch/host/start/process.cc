@@ -54,17 +54,23 @@ bool stays_open(int fd) {
   return flags >= 0 && (flags & FD_CLOEXEC) == 0;
 }
 
+void set_all_handlers(sighandler_t handler) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (signal != SIGKILL && signal != SIGSTOP) sigaction(signal, &action, nullptr);
+  }
+}
+
 // Runs in the vforked child, on the parent's memory: only system calls, nothing that allocates or locks.
 [[noreturn]] void run_child(ChildPlan* plan) {
   setsid();
+  // What has come so far, while all were blocked, was meant for the group that this process was born into: Ctrl-C.
+  set_all_handlers(SIG_IGN);
+  set_all_handlers(SIG_DFL);
   if (plan->death_signal != 0) {
     prctl(PR_SET_PDEATHSIG, plan->death_signal);
     if (getppid() != plan->parent) _exit(127);
-  }
-  struct sigaction action {};
-  action.sa_handler = SIG_DFL;
-  for (int signal = 1; signal < NSIG; ++signal) {
-    if (signal != SIGKILL && signal != SIGSTOP) sigaction(signal, &action, nullptr);
   }
   sigset_t none;
   sigemptyset(&none);
