@@ -85,7 +85,7 @@ class Run:
         way: str = "fork", stdin: str | None = None, prologue: str = PROLOGUE, env: dict[str, str] | None = None,
         cwd: str | None = None, terminal: bool = False,
     ) -> None:  # fmt: skip
-        """``terminal``: stdin and stdout are one of its own, which ``hang_up()`` closes; ``interrupt()`` is its Ctrl-C."""
+        """``terminal``: it has one of its own, as stdin and stdout, that ``hang_up()`` closes."""
         self.mark = uuid.uuid4().hex[:16]  # short: also a part of paths, and those of sockets have a limit
         self._folder = tempfile.TemporaryDirectory(prefix=f"monarch-test-{self.mark}-")
         folder = Path(self._folder.name)

@@ -1,6 +1,7 @@
 """A storm of kills, crashes and shortages, over each way to start and to reach processes: ``programs/storm``.
 
-A minute in all; ``MONARCH_STORM_SECONDS`` asks for another length of the three together, ``MONARCH_TEST_SEED`` for a seed.
+A minute in all; ``MONARCH_STORM_SECONDS`` asks for another length of the three together, ``MONARCH_TEST_SEED`` for a
+seed. ``programs/storm/kill_storm.py --seconds 60 --seed 7`` is one of them alone.
 """
 
 import os

@@ -1,6 +1,7 @@
 """The script is lost at a random point of its life: 2 s later nothing of it is left.
 
-54 runs here, 1,080 with ``MONARCH_TEST_LONG=1`` (``make soak``). A failure says its seed; ``MONARCH_TEST_SEED`` repeats it.
+54 runs here, 1,080 with ``MONARCH_TEST_LONG=1`` (``make soak``). A failure says its seed, which ``MONARCH_TEST_SEED``
+repeats.
 """
 
 from __future__ import annotations

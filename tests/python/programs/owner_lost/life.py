@@ -73,7 +73,7 @@ def live() -> None:
     swarm = procs.options(per_proc={"actors": 10}).spawn("swarm", Leaf)
     assert swarm.echo.call(1).get() is not None
     block = bytes(1 << 20)
-    assert all(len(answer) == len(block) for answer in leaves.echo.call(block).get().values())
+    assert all(answer == block for answer in leaves.echo.call(block).get().values())
     port, received = Channel[int].open()
     leaves.note.broadcast(port)
     assert sorted(received.recv().get() for _ in range(2)) == [0, 1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DESCRIPTORS = r"[Tt]oo many open files|out of file descriptors|no descriptor"
-MEMORY = r"MemoryError|[Cc]annot allocate memory|no memory|out of memory|can't start new thread|cannot start a thread|bad_alloc"
+MEMORY = r"MemoryError|[Cc]annot allocate memory|no memory|out of memory|can't start new thread|cannot start a thread"
 # Code without a way out when there is no memory: C++ that must not throw, and Python's own.
 DIES_WITHOUT_MEMORY = r"\(sig=6\)|\(sig=11\)|non-zero code"
 PROCESS, ACTOR, SHORTAGE, NOTHING = "process", "actor", "shortage", "nothing"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import random
-import sys
 import threading
 import time
 import traceback
@@ -76,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -37,9 +37,9 @@ class Round:
         self.workers = self.procs.spawn(f"{self.name}-workers", self.rng.choice([Worker, AsyncWorker]))
         self.pids = [pid for _, pid in self.workers.pid.call().get(LIMIT).values()]
         with self.followed(self.pids):
-            begun = self.work() + self.work_of_newcomers()
+            begun = self.begin_work() + self.begin_work_of_newcomers()
             self.come_to_harm()
-            begun += self.work()
+            begun += self.begin_work()
             self.end_what_passes()
             for settle_it in begun:
                 settle_it(self.harm_of)
@@ -53,13 +53,13 @@ class Round:
     def harm_of(self, ranks: Iterable[int]) -> list[Fault]:
         return [fault for rank in ranks for fault in self.met[rank] if fault.ends != NOTHING]
 
-    def work(self) -> list[work.Settle]:
+    def begin_work(self) -> list[work.Settle]:
         return [self.begin_one(self.workers) for _ in range(self.rng.randrange(STEPS))]
 
     def begin_one(self, workers: Any) -> work.Settle:
         return self.rng.choice(work.KINDS)(self.rng, workers, self.ranks)
 
-    def work_of_newcomers(self) -> list[work.Settle]:
+    def begin_work_of_newcomers(self) -> list[work.Settle]:
         """Of a second mesh on the same processes. The constructors of some of its ranks raise."""
         if self.rng.random() < 0.5:
             return []

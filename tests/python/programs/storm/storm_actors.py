@@ -90,12 +90,12 @@ class AsyncWorker(Worker):
     """The same, with an event loop that is never idle for long."""
 
     @endpoint
-    async def square(self, x: int) -> Answer:  # type: ignore[override]
+    async def square(self, x: int) -> Answer:
         await asyncio.sleep(0.001)
         return self.rank, x * x
 
     @endpoint
-    async def ask(self, other: Any, x: int) -> Answer:  # type: ignore[override]
+    async def ask(self, other: Any, x: int) -> Answer:
         return self.rank, await other.square.call_one(x)
 
 
@@ -155,5 +155,5 @@ class AsyncOwner(Owner):
         return self.decide(failure)
 
     @endpoint
-    async def squares(self, x: int) -> list[Answer]:  # type: ignore[override]
+    async def squares(self, x: int) -> list[Answer]:
         return list((await self.workers.square.call(x)).values())
