@@ -136,9 +136,23 @@ class Worker(Actor):
 
 procs = this_host().spawn_procs({"gpus": 2})
 workers = procs.spawn("workers", Worker)
-print("pid", workers.slice(gpus=0).pid.call_one().get())
-workers.slice(gpus=0).pid.call_one().get()
+one = workers.slice(gpus=0)
+pid = one.pid.call_one().get()
+print("pid", pid)
+"""
+WAIT = """
+one.pid.call_one().get()
 time.sleep(1000)
+"""
+KILL = """
+sys.stdin.readline()
+os.kill(pid, signal.SIGKILL)
+try:
+    one.pid.call_one().get(timeout=10)
+except SupervisionError as error:
+    print("signal", error.signal)
+procs.stop().get(timeout=2)
+print("stopped")
 """
 
 
@@ -160,7 +174,7 @@ def hold_with_gdb(pid: int) -> subprocess.Popen[str]:
 def test_a_worker_that_a_debugger_holds_ends_too(way, lost, debugger):
     if debugger and not shutil.which("gdb"):
         pytest.skip("gdb is not here")
-    run = Run(HELD, way=way)
+    run = Run(HELD + WAIT, way=way)
     pid = int(run.line("pid"))
     gdb = None
     if debugger:
@@ -175,3 +189,18 @@ def test_a_worker_that_a_debugger_holds_ends_too(way, lost, debugger):
         if gdb is not None:
             gdb.kill()
             gdb.communicate()
+
+
+@ways
+@pytest.mark.skipif(not shutil.which("gdb"), reason="gdb is not here")
+def test_a_stop_does_not_wait_for_the_debugger_of_what_is_dead(way):
+    run = Run(HELD + KILL, way=way)
+    gdb = hold_with_gdb(int(run.line("pid")))
+    try:
+        run.tell("\n")
+        assert run.line("signal") == "9"
+        run.line("stopped", limit=5)
+        run.ok(limit=5)
+    finally:
+        gdb.kill()
+        gdb.communicate()
