@@ -230,7 +230,7 @@ class Run:
         return self
 
     def _stderr(self) -> str:
-        with open(self._err.name) as file:
+        with open(self._err.name, errors="replace") as file:
             return file.read()
 
     def end_all(self) -> None:
