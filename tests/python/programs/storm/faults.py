@@ -45,7 +45,8 @@ def signalled(number: int) -> Strike:
                 os.kill(pid, signal.SIGSTOP)
             os.kill(pid, number)
             if is_stopped_first:
-                os.kill(pid, signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
         return died(signal.Signals(number).name, f"\\(sig={number}\\)", pid), act
 
