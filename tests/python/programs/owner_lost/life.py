@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+print("begins", flush=True)
 if len(sys.argv) > 1:
     end = threading.Timer(float(sys.argv[1]), os._exit, [7])
     end.daemon = True
