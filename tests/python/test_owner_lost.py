@@ -50,6 +50,7 @@ def interrupt_twice(run: Run) -> None:
 INTERRUPTED = r"Traceback \(most recent call last\):\n(  .*\n|\n)+KeyboardInterrupt\n"
 # The second one may come while Python prints the first, or ends, and what it says then it says in words of its own.
 INTERRUPTED_TWICE = r"(.*\n)*(KeyboardInterrupt(: )?|lost sys.stderr|  .*|\^C)\n"
+BAD = re.compile(r"^(?:[\w.]*(?:Error|Exit|Fatal|Aborted|terminate).*|Exception ignored in: .*monarch.*)", re.MULTILINE)
 
 ENDINGS = {
     "SIGKILL": Ending(Run.kill, -signal.SIGKILL),
@@ -112,9 +113,7 @@ def check_end(run: Run, ending: Ending) -> None:
     assert run.status == ending.status or (was_leaving and run.status == 0), (run.status, run.out, run.err)
     said = re.sub(r"^monarch: the script has ended before .*\n", "", run.err, flags=re.MULTILINE)
     assert not said or re.fullmatch(ending.may_say, said), run.err
-    raised = re.findall(
-        r"^([\w.]*(?:Error|Exit|Fatal|Aborted|terminate).*|Exception ignored in: .*monarch.*)", said, flags=re.MULTILINE
-    )
+    raised = BAD.findall(said)
     assert raised == [], run.err
 
 
