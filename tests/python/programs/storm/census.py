@@ -15,7 +15,7 @@ from monarch import _core
 
 SETTLES_WITHIN = 10.0
 ROOM = {"threads": 4, "descriptors": 8, "mappings": 12}  # for pools, and what is made when it is needed first
-KIB_A_ROUND, KIB = 24, 8 << 10  # a host keeps a word about each of its dead
+KIB_A_ROUND, KIB = 16, 8 << 10  # a host keeps a word about each of its dead
 
 
 @dataclass
