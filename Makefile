@@ -1,6 +1,6 @@
 # Each target does all the set-up that it needs (tools/bootstrap), from a fresh clone on.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch build lint bench bench-gates hello-1000 asan tsan fuzz aarch64 soak wheel docs parity clean
+.PHONY: help demo test test-torch build lint bench bench-gates hello-1000 storm asan tsan fuzz aarch64 soak wheel docs parity clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -84,7 +84,7 @@ aarch64:  ## the C++ tests, compiled for aarch64, under qemu-user; SHORT=1: the 
 
 # Each step says when it begins; the first that fails ends the run.
 STEP = @echo "soak: $$(date +%H:%M:%S) $(1)"
-soak:  ## an hour or two, not in CI: sanitizers over many seeds, long fuzzing, aarch64, the runtime again and again
+soak:  ## some hours, not in CI: sanitizers over many seeds, long fuzzing, aarch64, the runtime again and again
 	@tools/bootstrap build test lint aarch64
 	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
 	$(call STEP,C++ tests over 5000 seeds)
@@ -95,6 +95,10 @@ soak:  ## an hour or two, not in CI: sanitizers over many seeds, long fuzzing, a
 	@for round in 1 2 3 4 5; do $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal tests/python/test_spawn.py \
 	  tests/python/test_processes.py tests/python/test_shutdown.py tests/python/test_exit.py tests/python/test_logging.py \
 	  tests/python/test_guests.py tests/python/test_several_hosts.py; done
+	$(call STEP,1000 scripts that are lost at random points)
+	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal -o faulthandler_timeout=0 tests/python/test_owner_lost.py
+	$(call STEP,an hour of kills)
+	@$(MAKE) --no-print-directory storm SECONDS=3600
 	$(call STEP,each system call fails once)
 	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal tests/python/test_shortage_sweeps.py
 	$(call STEP,a wheel in an environment of its own)
@@ -129,6 +133,12 @@ hello-1000:  ## RUNS=1000 hello worlds, a tenth of them killed: nothing may fail
 	@tools/bootstrap build
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) tools/hello_1000.py --runs $(or $(RUNS),1000)
+
+storm:  ## SECONDS=60 of kills, crashes and shortages among real processes; SEED=N repeats one as far as it can be
+	@tools/bootstrap build test
+	@$(MAKE) --no-print-directory build
+	@MONARCH_STORM_SECONDS=$(or $(SECONDS),60) MONARCH_TEST_SEED=$(SEED) $(VENV_PYTHON) -m pytest -q -s -o faulthandler_timeout=0 \
+	  tests/python/test_kill_storm.py
 
 wheel:  ## dist/monarch_cpp-*.whl
 	@tools/bootstrap build wheel

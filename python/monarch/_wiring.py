@@ -80,8 +80,6 @@ def _started(processes: bool) -> None:
     from monarch._meshes import controllers
 
     controllers.offer()
-    # Not at the end of the script: what a module evaluates on import would make Python forget that Ctrl-C has ended it.
-    from monarch._calls import outcomes  # noqa: F401
     from monarch._runtime import log_prefix  # logging
 
     log_prefix.watch()

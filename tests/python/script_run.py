@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import re
 import select
@@ -10,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import uuid
 from pathlib import Path
@@ -39,15 +42,16 @@ SPEAKER = re.compile(r"^\[[^\]\n]*\] ", re.MULTILINE)  # who says it: before eac
 
 
 def marked(mark: str) -> list[int]:
-    """Live processes with the mark in their environment."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                with open(f"/proc/{entry}/environ", "rb") as environ:
-                    if mark.encode() in environ.read():
-                        found.append(int(entry))
-    return found
+    """Live processes with the mark in their environment, or their arguments: the guard has no environment."""
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _has_mark(entry, mark)]
+
+
+def _has_mark(pid: str, mark: str) -> bool:
+    for name in ("environ", "cmdline"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
+            if mark.encode() in file.read():
+                return True
+    return False
 
 
 def describe(pid: int) -> str:
@@ -69,15 +73,21 @@ def ended(pid: int, deadline: float) -> bool:
         os.close(pidfd)
 
 
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 class Run:
     """One run. ``out`` is what it and its processes have printed so far, ``err`` (once done) what went to stderr."""
 
     def __init__(
         self, source: str | Path | None = None, *, argv: list[str] | None = None, args: tuple[str, ...] = (),
         way: str = "fork", stdin: str | None = None, prologue: str = PROLOGUE, env: dict[str, str] | None = None,
-        cwd: str | None = None,
+        cwd: str | None = None, terminal: bool = False,
     ) -> None:  # fmt: skip
-        self._folder = tempfile.TemporaryDirectory(prefix="monarch-test-")
+        """``terminal``: it has one of its own, as stdin and stdout, that ``hang_up()`` closes."""
+        self.mark = uuid.uuid4().hex[:16]  # short: also a part of paths, and those of sockets have a limit
+        self._folder = tempfile.TemporaryDirectory(prefix=f"monarch-test-{self.mark}-")
         folder = Path(self._folder.name)
         self.tmp = folder / "tmp"
         self.tmp.mkdir()
@@ -86,20 +96,20 @@ class Run:
         elif argv is None:
             (folder / "script.py").write_text(prologue + (source or ""))
             argv = [str(folder / "script.py"), *args]
-        self.mark = uuid.uuid4().hex
         unfinished.append(self)
         self._shm_before = set(os.listdir("/dev/shm"))
         self._err = open(folder / "err", "w")
         self.out = ""
         self.status: int | None = None
         self.started = time.monotonic()
-        read_end, write_end = os.pipe()
+        read_end, write_end = os.openpty() if terminal else os.pipe()
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("MONARCH_")}
         self.process = subprocess.Popen(
             [sys.executable, "-u", *argv],
             env={**inherited, "TMPDIR": str(self.tmp), "XDG_RUNTIME_DIR": str(self.tmp), MARK: self.mark,
                  **WAYS[way], **(env or {})},
-            stdin=subprocess.PIPE, stdout=write_end, stderr=self._err, start_new_session=True, cwd=cwd,
+            stdin=write_end if terminal else subprocess.PIPE, stdout=write_end, stderr=self._err,
+            start_new_session=True, cwd=cwd, preexec_fn=_take_terminal if terminal else None,
         )  # fmt: skip
         os.close(write_end)
         self._pipe = read_end
@@ -111,7 +121,12 @@ class Run:
         """More output; empty when everybody who could print has ended."""
         if not select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             raise TimeoutError(f"no output in time; so far {self.out!r}, stderr {self._stderr()!r}")
-        data = os.read(self._pipe, 65536)
+        try:
+            data = os.read(self._pipe, 65536)
+        except OSError as error:  # a terminal that nobody holds any more
+            if error.errno != errno.EIO:
+                raise
+            return b""
         self.out += data.decode()
         return data
 
@@ -148,6 +163,14 @@ class Run:
         """Ctrl-C: SIGINT to the script's whole process group."""
         os.killpg(self.process.pid, signal.SIGINT)
 
+    def hang_up(self) -> None:
+        """Closes its terminal. What it prints from here on is nobody's."""
+        while select.select([self._pipe], [], [], 0)[0] and self._read(0):
+            pass
+        os.close(self._pipe)
+        self._pipe, write_end = os.pipe()
+        os.close(write_end)
+
     def done(self, limit: float = 30.0) -> Run:
         """Waits for the script's end, then checks that nothing of it is left within 2 s."""
         unfinished.remove(self)
@@ -162,7 +185,8 @@ class Run:
             except TimeoutError:
                 self._give_up("somebody still holds its stdout")
             while left := marked(self.mark):
-                if not all(ended(pid, deadline) for pid in left):
+                # Of what a debugger holds nobody is told the end; but it has no mark any more.
+                if not all(ended(pid, deadline) for pid in left) and (left := marked(self.mark)):
                     self._give_up("left behind " + ", ".join(map(describe, left)))
             files = sorted(str(path.relative_to(self.tmp)) for path in self.tmp.rglob("*"))
             assert files == [], f"left in the temporary folder: {files}"
@@ -173,7 +197,8 @@ class Run:
                 select.select([], [], [], 0.02)
             self.err = self._stderr()
         finally:
-            self.process.stdin.close()
+            if self.process.stdin:
+                self.process.stdin.close()
             os.close(self._pipe)
             self._err.close()
             self._folder.cleanup()
@@ -205,7 +230,7 @@ class Run:
         return self
 
     def _stderr(self) -> str:
-        with open(self._err.name) as file:
+        with open(self._err.name, errors="replace") as file:
             return file.read()
 
     def end_all(self) -> None:

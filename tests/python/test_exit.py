@@ -80,6 +80,24 @@ except KeyboardInterrupt:
     run.ok(lost="worker.wait")
 
 
+def test_ctrl_c_ends_a_script_also_while_the_runtime_starts():
+    """What is imported at the end then, for the first time, does not make Python forget it."""
+    run = Run("""
+from monarch._meshes import controllers
+def interrupted():
+    raise KeyboardInterrupt
+controllers.offer = interrupted
+this_host().spawn_procs()
+""").done()
+    assert (run.status, run.err.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("way", ["fork", "exec"])
+def test_ctrl_c_does_not_reach_who_is_being_started(way):
+    """A process is of its parent's group, for a moment, before it has one of its own."""
+    Run(program("exit/ctrl_c_does_not_reach_who_is_being_started.py"), way=way).ok()
+
+
 def test_ctrl_c_twice_during_the_exit():
     run = Run(WORKERS + "import atexit\natexit.register(print, 'leaving')\nworkers.spin.call()\n")
     run.line("leaving")

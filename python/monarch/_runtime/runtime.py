@@ -169,6 +169,19 @@ def _shutdown() -> None:
     _core.shutdown(EXIT_GRACE, True)
     _tell_of_end()
     _core.forget_hooks()
+    _remember_interrupt()
+
+
+def _remember_interrupt() -> None:
+    """That Ctrl-C has ended the script, so that its status is SIGINT. Python forgets it whenever it runs source text.
+
+    That is what a module does which is imported here, since Ctrl-C came before it was, and defines a named tuple.
+    """
+    if getattr(sys, "last_type", None) is KeyboardInterrupt and not (hasattr(sys, "ps1") or sys.flags.interactive):
+        try:
+            exec("raise KeyboardInterrupt")
+        except KeyboardInterrupt:
+            pass
 
 
 def _tell_losses() -> None:

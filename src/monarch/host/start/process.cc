@@ -54,17 +54,23 @@ bool stays_open(int fd) {
   return flags >= 0 && (flags & FD_CLOEXEC) == 0;
 }
 
+void set_all_handlers(sighandler_t handler) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (signal != SIGKILL && signal != SIGSTOP) sigaction(signal, &action, nullptr);
+  }
+}
+
 // Runs in the vforked child, on the parent's memory: only system calls, nothing that allocates or locks.
 [[noreturn]] void run_child(ChildPlan* plan) {
   setsid();
+  // What has come so far, while all were blocked, was meant for the group that this process was born into: Ctrl-C.
+  set_all_handlers(SIG_IGN);
+  set_all_handlers(SIG_DFL);
   if (plan->death_signal != 0) {
     prctl(PR_SET_PDEATHSIG, plan->death_signal);
     if (getppid() != plan->parent) _exit(127);
-  }
-  struct sigaction action {};
-  action.sa_handler = SIG_DFL;
-  for (int signal = 1; signal < NSIG; ++signal) {
-    if (signal != SIGKILL && signal != SIGSTOP) sigaction(signal, &action, nullptr);
   }
   sigset_t none;
   sigemptyset(&none);
@@ -192,8 +198,9 @@ struct TaskStat {
 
   bool is_ending() const {
     constexpr uint64_t kExiting = 0x4;  // PF_EXITING
-    return state == 'Z' || state == 'X' || (flags & kExiting) != 0;
+    return has_ended() || (flags & kExiting) != 0;
   }
+  bool has_ended() const { return state == 'Z' || state == 'X'; }
   bool must_end() const { return is_ending() || (pending & (uint64_t{1} << (SIGKILL - 1))) != 0; }
 };
 
@@ -219,8 +226,7 @@ std::optional<TaskStat> read_stat(const char* path) {
   return stat;
 }
 
-// A thread that makes its process another program ends all others, and lives on.
-bool all_threads_must_end(pid_t pid) {
+bool all_threads(pid_t pid, bool (TaskStat::*are)() const) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/task", pid);
   DIR* folder = opendir(path);
@@ -231,7 +237,7 @@ bool all_threads_must_end(pid_t pid) {
     char file[sizeof path + sizeof entry->d_name + 8];
     std::snprintf(file, sizeof file, "%s/%s/stat", path, entry->d_name);
     const auto stat = read_stat(file);
-    all = all && (!stat || stat->must_end());  // without: it has ended just now
+    all = all && (!stat || ((*stat).*are)());  // without: it has ended just now
   }
   closedir(folder);
   return all;
@@ -273,13 +279,17 @@ ExitStatus read_exit_status(const Process& process) {
 std::optional<ExitStatus> read_ending(const Process& process) {
   const auto stat = read_stat(process);
   if (!stat || !stat->is_ending() || WIFSTOPPED(stat->exit_code)) return std::nullopt;
-  // A main thread that ends by itself, or for another program, does so with 0. So, it seems, does everybody about whom this
-  // process may not know.
-  if (stat->exit_code == 0 && (!all_threads_must_end(process.pid) || !may_know_exit_code(process.pid) ||
+  // A main thread that ends by itself, or for another program (which ends all other threads, and lives on), does so with 0.
+  // So, it seems, does everybody about whom this process may not know.
+  if (stat->exit_code == 0 && (!all_threads(process.pid, &TaskStat::must_end) || !may_know_exit_code(process.pid) ||
                                send_signal(process, 0, 0) != 0)) {
     return std::nullopt;
   }
   return decode_status(stat->exit_code);
+}
+
+bool has_ended(const Process& process) {
+  return all_threads(process.pid, &TaskStat::has_ended) && send_signal(process, 0, 0) == 0;
 }
 
 }  // namespace monarch

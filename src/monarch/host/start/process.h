@@ -51,5 +51,8 @@ ExitStatus read_exit_status(const Process& process);
 // while its memory, its descriptors and its number may be there for a while. nullopt: it lives, has been reaped, or that
 // cannot be told (yet).
 std::optional<ExitStatus> read_ending(const Process& process);
+// Whether nothing but its status is left of it, and nobody has reaped it. Says so too where its pidfd does not: of a
+// process with threads that a debugger has attached to and not looked at since.
+bool has_ended(const Process& process);
 
 }  // namespace monarch

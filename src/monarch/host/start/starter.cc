@@ -35,6 +35,8 @@ constexpr int64_t kForkServerGraceNs = 250'000'000;
 constexpr int64_t kKillLimitNs = 500'000'000;
 // A debugger may hold back the end of a process: how often it is looked for.
 constexpr int64_t kReapRetryNs = 10'000'000;
+constexpr int kReapTries = 30;
+constexpr int64_t kReapHeldNs = 500'000'000;  // of one that has been given up
 constexpr int64_t kFindPidfdNs = 100'000'000;
 // Whose life is given back, and /proc does not say yet that it ends: how often it is looked for. Then its pidfd will say.
 constexpr int kEndingTries = 20;
@@ -450,15 +452,26 @@ void Starter::on_life_released(NodeId node, int tries) {
   on_fork_server();
   auto found = running_.find(node);
   if (found == running_.end() || found->second.given_up || (found->second.forked && !fork_socket_)) return;
-  if (const auto status = read_ending(found->second.process)) return events_.on_dying(node, *status);
+  if (const auto status = read_ending(found->second.process)) {
+    reactor_.after(kReportLimitNs, [this, node] { look_for_end(node); });
+    return events_.on_dying(node, *status);
+  }
   if (tries > 1) reactor_.after(kEndingRetryNs, [this, node, tries] { on_life_released(node, tries - 1); });
+}
+
+// The pidfd of who has threads says nothing while a debugger that has attached to them does not take note of their end.
+void Starter::look_for_end(NodeId node) {
+  auto found = running_.find(node);
+  if (found == running_.end() || found->second.ended) return;
+  if (has_ended(found->second.process)) return on_ended(node);
+  reactor_.after(kReportLimitNs, [this, node] { look_for_end(node); });
 }
 
 void Starter::on_ended(NodeId node) {
   Running& running = running_[node];
   reactor_.remove(running.process.pidfd.get());
   running.ended = true;
-  if (!running.forked) return reap_exec(node);
+  if (!running.forked) return reap_exec(node, kReapTries);
   if (!running.because.empty()) return exited(node, unknown_because(running.because));
   reactor_.after(kReportLimitNs, [this, node] {
     auto found = running_.find(node);
@@ -469,12 +482,25 @@ void Starter::on_ended(NodeId node) {
   });
 }
 
-void Starter::reap_exec(NodeId node) {
+void Starter::reap_exec(NodeId node, int tries) {
   auto found = running_.find(node);
   if (found == running_.end()) return;
-  const auto status = try_reap(found->second.process);
-  if (status) return exited(node, *status);
-  reactor_.after(kReapRetryNs, [this, node] { reap_exec(node); });
+  Process& process = found->second.process;
+  if (const auto status = try_reap(process)) return exited(node, *status);
+  if (tries > 1) {
+    reactor_.after(kReapRetryNs, [this, node, tries] { reap_exec(node, tries - 1); });
+    return;
+  }
+  // It has ended all the same, and nobody waits for a debugger to let go.
+  const ExitStatus status = read_exit_status(process);
+  reap_held({process.pid, std::move(process.pidfd)});
+  exited(node, status);
+}
+
+void Starter::reap_held(Process process) {
+  if (try_reap(process)) return;
+  auto held = std::make_shared<Process>(std::move(process));  // shared: a task is copyable
+  reactor_.after(kReapHeldNs, [this, held] { reap_held(std::move(*held)); });
 }
 
 void Starter::exited(NodeId node, const ExitStatus& how) {

@@ -136,7 +136,9 @@ class Starter {
   void watch(NodeId node);
   void on_life_released(NodeId node, int tries);
   void on_ended(NodeId node);
-  void reap_exec(NodeId node);
+  void look_for_end(NodeId node);
+  void reap_exec(NodeId node, int tries);
+  void reap_held(Process process);
   void find_pidfd(NodeId node);
   void spawned(NodeId node, Process process);
   void exited(NodeId node, const ExitStatus& status);
