@@ -204,3 +204,21 @@ def test_the_workers_of_digits_need_numpy_only():
     pytest.importorskip("sklearn")
     program = "import sys, digits; assert 'numpy' in sys.modules and 'sklearn' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], cwd=EXAMPLES, check=True, timeout=DEADLINE_S)
+
+
+def test_training_goes_on_through_failures_of_each_kind():
+    pytest.importorskip("numpy")
+    done = run("fault_tolerance.py", "--seconds", "4", "--every", "0.7")
+    assert done.returncode == 0, done.stderr
+    rows = {
+        name.strip(): [float(cell.removesuffix(" s")) for cell in cells]
+        for name, *cells in re.findall(r"^(\S.*?)  +([\d.]+(?: s)?)  +([\d.]+(?: s)?)$", done.stdout, re.MULTILINE)
+    }
+    assert rows["failures"] == [4, 4]
+    for kind in ("exception", "segfault", "kill", "GIL held"):
+        assert 0 < rows[f"lost by who stands still: {kind}"][0] < 4
+    in_place, restarted = rows["lost by the job"]
+    assert 0 < in_place < restarted
+    assert rows["steps done"][0] > rows["steps done"][1] > 0
+    least = float(re.search(r"^loss, of (\S+) at least", done.stdout, re.MULTILINE)[1])
+    assert all(least <= loss < 1.05 * least for loss in rows[f"loss, of {least:.5f} at least"])
