@@ -24,10 +24,12 @@ build:  ## the core and the extension, into build/release and python/monarch
 	@$(COMPILE) build/release -j $(JOBS)
 	@$(VENV_PYTHON) -m compileall -q python/monarch  # workers start without compiling, also where bytecode is not written
 
-demo:  ## the main job: one script trains a model, with a worker process for each core
+demo:  ## the main job: one script trains a model, with a worker process for each core; then again, while two of four die
 	@tools/bootstrap build demo
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) examples/digits.py
+	@echo
+	@$(VENV_PYTHON) examples/digits.py --workers 4 --kill
 
 test:  ## every test that needs no GPU and no cluster, and a short run under ASan and UBSan
 	@tools/bootstrap build test

@@ -5,12 +5,16 @@ gradient over its share of the rows; the script adds the answers up and takes th
 runs as an ordinary program without workers: the losses of both must agree, and the last lines say what the workers
 gained. There is one worker for each core, unless you say otherwise.
 
-    python examples/digits.py [--workers N] [--steps N]
+With --kill two workers die while they compute. Others take their places, and the losses and the accuracy are the same.
+
+    python examples/digits.py [--workers N] [--steps N] [--kill]
 """
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -22,7 +26,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ[
 
 import numpy as np
 
-from monarch.actor import Actor, current_rank, current_size, endpoint, this_host
+from monarch.actor import Actor, SupervisionError, current_rank, current_size, endpoint, this_host
 
 WIDTHS = [64, 192, 192, 10]  # pixels, two hidden layers, digits
 SHAPES = [shape for pair in zip(WIDTHS, WIDTHS[1:]) for shape in (pair, pair[1:])]  # weights and bias of each layer
@@ -113,8 +117,8 @@ def train(gradient_of: Callable, count: int, steps: int, progress: Callable[[int
 class Worker(Actor):
     """Holds the training data and computes gradients of its share of each batch."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray):
-        self.images, self.labels = images, labels
+    def __init__(self, pixels: np.ndarray, labels: np.ndarray):
+        self.images, self.labels = pixels / 16, labels
         self.rank, self.size = current_rank()["workers"], current_size()["workers"]
         self.samples, self.computing = 0, 0.0
         self.first, self.last = None, 0.0  # when the first gradient was begun, and the latest finished
@@ -135,6 +139,33 @@ class Worker(Actor):
         """(pid, samples, seconds computing, seconds waiting for the next batch)"""
         waiting = self.last - (self.first or self.last) - self.computing
         return os.getpid(), self.samples, self.computing, waiting
+
+
+# ---- Who dies, with --kill ----
+
+
+class Killer:
+    """Kills a worker a third through the training and another one at two thirds, a moment into a step."""
+
+    def __init__(self, steps: int, pids: list[int]):
+        self.plan = {steps // 3: (0, signal.SIGKILL), 2 * steps // 3: (len(pids) - 1, signal.SIGSEGV)}
+        self.pids = pids  # by rank
+        self.killed = 0.0  # when
+        self.lines = ["rank      pid  died of      noticed         back  next pid"]
+
+    def after_step(self, step: int) -> None:
+        if step in self.plan:
+            threading.Timer(0.002, self.kill, self.plan[step]).start()
+
+    def kill(self, rank: int, by: signal.Signals) -> None:
+        self.killed = time.perf_counter()
+        os.kill(self.pids[rank], by)
+
+    def note(self, death: SupervisionError, noticed: float, next_pid: int) -> None:
+        after_ms = [1000 * (when - self.killed) for when in (noticed, time.perf_counter())]
+        times = "".join(f" {ms:9.2f} ms" for ms in after_ms)
+        self.lines.append(f"{death.rank:4} {death.pid:8}  {signal.Signals(death.signal).name}{times} {next_pid:9}")
+        self.pids[death.rank] = next_pid
 
 
 # ---- The script ----
@@ -177,29 +208,56 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--workers", type=int, default=cores, help=f"number of worker processes (a core each: {cores})")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"number of training steps ({STEPS})")
+    parser.add_argument("--kill", action="store_true", help="let two workers die on the way")
     options = parser.parse_args()
 
     procs = this_host().spawn_procs(per_host={"workers": options.workers})  # they start while we load the data
     images, test_images, labels, test_labels = load()
     print(f"{len(images)} digits to train on, {len(test_images)} to test with, {options.workers} worker processes")
-    workers = procs.spawn("workers", Worker, images, labels)
-    workers.report.call().get()  # everybody is up: start-up is not part of the time per step
+    pixels = (images * 16).astype(np.uint8)  # they are whole numbers, which take an eighth of the room
+    workers = procs.spawn("workers", Worker, pixels, labels)
+    reports = workers.report.call().get()  # everybody is up: start-up is not part of the time per step
 
     def on_the_mesh(flat: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
         answers = workers.gradient.call(flat, rows).get().values()
         return sum(loss for loss, _ in answers), sum(gradient for _, gradient in answers)
 
+    def through_deaths(flat: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
+        while True:
+            try:
+                return on_the_mesh(flat, rows)
+            except SupervisionError as death:  # of a worker; the parameters are here: the step can be repeated
+                noticed = time.perf_counter()
+                procs.respawn().get()  # a new process for each that has ended, with its actors; `workers` finds them
+                pid, *_ = workers.slice(workers=death.rank).report.call_one().get()
+                killer.note(death, noticed, pid)
+
     def alone(flat: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
         return loss_and_gradient(flat, images[rows], labels[rows])
 
-    mesh = train(on_the_mesh, len(images), options.steps, progress_bar(options.steps))
+    killer = Killer(options.steps, [pid for pid, *_ in reports.values()])
+    show = progress_bar(options.steps)
+
+    def show_and_kill(step: int, loss: float) -> None:
+        show(step, loss)
+        killer.after_step(step)
+
+    if options.kill:
+        mesh = train(through_deaths, len(images), options.steps, show_and_kill)
+    else:
+        mesh = train(on_the_mesh, len(images), options.steps, show)
     reports = workers.report.call().get()
     procs.stop().get()
     single = train(alone, len(images), options.steps, lambda step, loss: None)
 
-    accuracy = (forward(mesh.parameters, test_images)[1].argmax(axis=1) == test_labels).mean()
+    accuracy, accuracy_alone = (
+        (forward(training.parameters, test_images)[1].argmax(axis=1) == test_labels).mean()
+        for training in (mesh, single)
+    )
     difference = max(abs(a - b) for a, b in zip(mesh.losses, single.losses, strict=True))
     print(f"test accuracy {accuracy:.4f}\n")
+    if options.kill:
+        print(*killer.lines, sep="\n", end="\n\n")
     print("rank      pid  samples  computing  waiting")
     for point, (pid, samples, computing, waiting) in reports.items():
         print(f"{point.rank:4} {pid:8} {samples:8} {computing:8.3f} s {waiting:6.3f} s")
@@ -209,7 +267,11 @@ def main() -> None:
         print(f"{name:12} {step_ms:6.2f} ms per step, last loss {training.losses[-1]:.6f}")
     print(f"with workers {single.seconds / mesh.seconds:6.2f} times as fast, each process with one BLAS thread")
     print(f"largest difference of a loss: {difference:.1e}")
-    assert difference < 1e-9, "the same seed must give the same losses, with workers and without"
+    if options.kill:
+        print(f"test accuracy {accuracy:.4f}, and {accuracy_alone:.4f} where nobody died")
+    assert difference < 1e-9 and accuracy == accuracy_alone, (
+        "the same seed must give the same losses, with workers and without"
+    )
 
 
 if __name__ == "__main__":

@@ -176,6 +176,23 @@ def test_digits_trains_a_model_and_agrees_with_one_process(workers):
     assert re.search(r"^with workers +[\d.]+ times as fast", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.parametrize("workers", [1, 4])
+def test_digits_trains_on_where_workers_die(workers):
+    pytest.importorskip("sklearn")
+    done = run("digits.py", "--workers", str(workers), "--steps", "60", "--kill")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert float(re.search(r"^largest difference of a loss: (\S+)$", done.stdout, re.MULTILINE)[1]) < 1e-9
+    here, alone = re.search(r"^test accuracy (\S+), and (\S+) where nobody died$", done.stdout, re.MULTILINE).groups()
+    assert here == alone and float(here) >= 0.93
+    deaths = re.findall(r"^ +(\d+) +(\d+)  (\w+) +([\d.]+) ms +([\d.]+) ms +(\d+)$", done.stdout, re.MULTILINE)
+    assert [(int(rank), cause) for rank, _, cause, *_ in deaths] == [(0, "SIGKILL"), (workers - 1, "SIGSEGV")]
+    assert all(0 < float(noticed) < float(back) for _, _, _, noticed, back, _ in deaths)
+    pids = re.findall(r"^ +(\d+) +(\d+) +\d+ +[\d.]+ s +[\d.]+ s$", done.stdout, re.MULTILINE)
+    assert len(pids) == workers
+    now = dict(pids)
+    assert all(now[rank] == next_pid != pid for rank, pid, *_, next_pid in deaths[-2 if workers > 1 else -1 :])
+
+
 def test_digits_has_a_worker_for_each_core_by_default():
     pytest.importorskip("sklearn")
     done = run("digits.py", "--steps", "4")
@@ -187,3 +204,21 @@ def test_the_workers_of_digits_need_numpy_only():
     pytest.importorskip("sklearn")
     program = "import sys, digits; assert 'numpy' in sys.modules and 'sklearn' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], cwd=EXAMPLES, check=True, timeout=DEADLINE_S)
+
+
+def test_training_goes_on_through_failures_of_each_kind():
+    pytest.importorskip("numpy")
+    done = run("fault_tolerance.py", "--seconds", "4", "--every", "0.7")
+    assert done.returncode == 0, done.stderr
+    rows = {
+        name.strip(): [float(cell.removesuffix(" s")) for cell in cells]
+        for name, *cells in re.findall(r"^(\S.*?)  +([\d.]+(?: s)?)  +([\d.]+(?: s)?)$", done.stdout, re.MULTILINE)
+    }
+    assert rows["failures"] == [4, 4]
+    for kind in ("exception", "segfault", "kill", "GIL held"):
+        assert 0 < rows[f"lost by who stands still: {kind}"][0] < 4
+    in_place, restarted = rows["lost by the job"]
+    assert 0 < in_place < restarted
+    assert rows["steps done"][0] > rows["steps done"][1] > 0
+    least = float(re.search(r"^loss, of (\S+) at least", done.stdout, re.MULTILINE)[1])
+    assert all(least <= loss < 1.05 * least for loss in rows[f"loss, of {least:.5f} at least"])

@@ -471,6 +471,22 @@ def test_deaths_at_the_same_time_are_each_made_good(told):
         assert told == []
 
 
+@pytest.mark.parametrize("what", ["process", "actor"])
+def test_a_policy_and_respawn_may_meet(what, told):
+    """Whoever comes first makes it anew, and respawn() is done when it is there again: no error, and nobody is told."""
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.options(restart=Restart(times=100)).spawn("keepers", Keeper)
+        for epoch in range(1, 21):
+            if what == "process":
+                kill(keepers.slice(gpus=epoch % 2))
+                procs.respawn().get(timeout=LIMIT)
+            else:
+                fails(keepers.slice(gpus=epoch % 2))
+                keepers.respawn().get(timeout=LIMIT)
+            assert states(keepers)[epoch % 2][2] == epoch
+        assert told == []
+
+
 def test_what_a_policy_does_is_a_line():
     run = Run("""
 class Worker(Actor):

@@ -346,6 +346,23 @@ print(kids.slice(gpus=0).pid.call_one().get() != pid)
     assert "Unhandled" not in run.err
 
 
+def test_a_later_failure_waits_as_long_for_a_call_as_the_first():
+    run = Run(SCRIPT + """
+procs = this_host().spawn_procs({"gpus": 2})
+kids = procs.spawn("kid", Kid)
+for _ in range(3):
+    os.kill(kids.pid.call().get().item(gpus=1), signal.SIGKILL)
+    time.sleep(0.2)  # nobody calls yet
+    try:
+        kids.pid.call().get()
+    except SupervisionError as error:
+        print("caught", error.signal)
+    procs.respawn().get()
+    time.sleep(1)  # longer than a failure waits
+""").ok()  # fmt: skip
+    assert run.out == "caught 9\n" * 3 and run.err == ""
+
+
 @pytest.mark.feature(67, "ends the program")
 def test_a_failure_whose_future_is_dropped_stops_the_program():
     run = Run(SCRIPT + """

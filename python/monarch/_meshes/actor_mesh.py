@@ -187,7 +187,7 @@ class ActorMesh(Handle, Mesh, Generic[A]):
                 f"the constructor arguments of {self._name!r} have more than {origin.KEPT_MAX >> 20} MiB, and are kept "
                 "only with a restart policy: procs.options(restart=...).spawn(...)"
             )
-        _core.restart([], 0, [], [origin.order(wanted)])
+        origin.respawn(wanted)
         return when_up(nodes, self._job, None)
 
     def _get_self(self) -> ActorMesh:

@@ -97,6 +97,7 @@ class SpawnOrigin:
         self.per_process = per_process  # of a swarm; 0: it is none
         self.policy = policy
         self.procs: ProcsOrigin | None = None  # of the processes, if they were started here
+        self.lock = Lock()  # that of `procs`, if there are any
         self._made: dict[
             int, deque[tuple[float, str]]
         ] = {}  # by rank: when it was made anew, and of what it had failed
@@ -104,6 +105,14 @@ class SpawnOrigin:
     def order(self, ended: Sequence[int], stopped: Sequence[int] = ()) -> tuple[Any, ...]:
         """What ``_core.restart`` takes: these ranks have ended, those were stopped for it."""
         return self.mesh_id, self.record, self.per_process, list(ended), list(stopped)
+
+    def respawn(self, ranks: Sequence[int], stopped: Sequence[int] = ()) -> None:
+        """Those of these ranks that have ended still, since others may be faster, and those ``stopped`` for it."""
+        with self.lock:
+            ended = _core.ended_ranks(self.mesh_id, False) or ()
+            still = [rank for rank in ranks if rank in ended]
+            if still or stopped:
+                _core.restart([], 0, [], [self.order(still, stopped)])
 
     def failed_in(self, nodes: Iterable[int]) -> list[int]:
         """The ranks that have ended with these processes."""
@@ -153,7 +162,7 @@ class ProcsOrigin:
         self._look_at = 64  # so many, to leave out what has ended for good
 
     def add(self, spawned: SpawnOrigin) -> None:
-        spawned.procs = self
+        spawned.procs, spawned.lock = self, self.lock
         with self.lock:
             self._spawned.append(spawned)
             if len(self._spawned) >= self._look_at:
@@ -161,9 +170,17 @@ class ProcsOrigin:
                 self._look_at = max(64, 2 * len(self._spawned))
 
     def respawn(self, ranks: list[int]) -> list[int]:
-        """Starts processes in the place of these, which have ended, with their actors. Returns who they are."""
+        """Starts processes in the place of these, which have ended, with their actors. Returns who is there then.
+
+        Somebody else may have done it meanwhile for some of them: a restart policy, or another thread.
+        """
         with self.lock:
             now: list[int] = _core.latest(self.nodes)
+            still = _core.ended_ranks(self.mesh_id, False) or ()
+            others = [now[rank] for rank in ranks if rank not in still]
+            ranks = [rank for rank in ranks if rank in still]
+            if not ranks:
+                return others
             ended = [now[rank] for rank in ranks]
             started = self._start(ranks)
             orders = []
@@ -178,10 +195,11 @@ class ProcsOrigin:
                 raise
         if self.stopped:
             self.host._stop_nodes(started, self.stopped[0], 0.0)
-        return started
+        return others + started
 
     def rank_of(self, node: int) -> int:
-        return int(_core.latest(self.nodes).index(node))
+        """Also of one in whose place another has been started."""
+        return int(_core.latest(self.nodes).index(_core.latest([node])[0]))
 
     def _start(self, ranks: list[int]) -> list[int]:
         if not self.host._asks_agents():

@@ -89,7 +89,7 @@ def _restart_actors(origin: SpawnOrigin, each: _Failed, itself: bool) -> None:
         stopped = _core.MeshRef(ids, None, False).stop(f"rank {each.rank} has failed, and all are made anew")
         stopped.exception(runtime.limit("process_exit_timeout"))
     if itself or others:
-        _core.restart([], 0, [], [origin.order([each.rank] if itself else [], others)])
+        origin.respawn([each.rank] if itself else [], others)
 
 
 def _note(origin: SpawnOrigin, each: _Failed) -> None:

@@ -96,8 +96,9 @@ def _hook_of_the_program() -> Any:
 
 
 def _arrived(holds: bool, seconds: float | None) -> list[_Held]:
-    until = time.monotonic() + _PATIENCE
-    return [_Held(cell, MeshFailure(*told), until) for cell, told in _core.next_failures(holds, seconds)]
+    arrived = _core.next_failures(holds, seconds)
+    until = time.monotonic() + _PATIENCE  # from now on, not from when the wait for them began
+    return [_Held(cell, MeshFailure(*told), until) for cell, told in arrived]
 
 
 def _seconds_left() -> float | None:
