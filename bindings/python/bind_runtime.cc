@@ -132,7 +132,7 @@ ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena
   options.on_stop = ring_alarm;
   options.running_actors = [] { return python_factory().running(); };
   options.on_undeliverable = [said = std::make_shared<Said>()](const ActorId& dest, const Failure& why) {
-    if (said->first_time(dest, why)) log_line("a message could not be delivered: " + why.text());
+    if (said->first_time(dest, why)) say_undeliverable(dest, why);
     state().runtime->note_observed(dest.node);
   };
   options.on_restart_wanted = restart_wanted;

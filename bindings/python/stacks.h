@@ -11,9 +11,9 @@ namespace monarch {
 // on them, as `faulthandler` does. Without that they write their native frames only.
 void write_stacks_of_python();
 
-// GIL held; once, in a worker, which begins. When it crashes, what it was at is written to `left`, and what Python ran there
-// to the same memory by way of `record`, the descriptor that it was mapped from; unless the program has `faulthandler` write
-// elsewhere.
+// GIL held; once, in a worker, which begins. When it crashes, its native frames are written to `left`, and those of Python
+// to the same memory by way of `record`, the descriptor that it was mapped from; unless the program has `faulthandler`
+// write elsewhere.
 void note_crashes_of_python(LastWords& left, int record);
 
 void bind_stacks(nanobind::module_& m);

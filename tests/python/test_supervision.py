@@ -83,7 +83,7 @@ sys.stdin.readline()
     assert re.match(
         rf"monarch: {cause}\nUnhandled monarch error on the root actor, hostname=.*, PID=\d+ at time .*:\n", run.err
     )
-    assert run.err.count("and all its descendants have failed:") == 2, run.err
+    assert run.err.count("and all its descendants have failed") == 2, run.err
 
 
 @pytest.mark.feature(65, "the owner goes on")
@@ -227,7 +227,7 @@ finally:
 """).done(limit=10)  # fmt: skip
     assert run.status == 1, run.err
     assert run.out.index("finally") < run.out.index("atexit")
-    first, second = run.err.splitlines()[:2]
+    first, *_, second, last = run.err.splitlines()
     assert first.startswith("monarch: rank {'gpus': 1/2} of 'kid' (__main__.Kid, pid ") and first.endswith(
         ": ValueError: bang"
     )
@@ -395,8 +395,7 @@ time.sleep(60)
 """).done(limit=10)  # fmt: skip
     assert run.status == 1
     assert run.err.count("Unhandled monarch error") == 1 and len(run.err.splitlines()) <= 6, run.err
-    others = re.search(r"So have? ranks? ([\d, ]+) of 'kid': killed by signal 9", run.err)
-    assert others and len(others[1].split(",")) == 7, run.err
+    assert run.err.startswith("monarch: ranks 0-7 of 'kid' have failed: killed by signal 9\n"), run.err
 
 
 def test_meshes_that_are_made_and_stopped_leave_nothing(procs):

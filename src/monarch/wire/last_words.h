@@ -65,8 +65,8 @@ class Activity {
 
 // The endpoints that a process was in, as "trainer.step", at most LastWords::kActors of them.
 std::vector<std::string> read_endpoints(const LastWords& left);
-// The stack of the thread that crashed, as text, innermost frames first: what the language says, then native frames. Without
-// those of this runtime, unless they are wanted. Empty: it has written none.
+// The stack of the thread that crashed, as text, innermost frames first: what the language says, then native frames.
+// Without those of this runtime, unless they are wanted. Empty: it has written none.
 std::string read_stack(const LastWords& left, bool with_runtime);
 
 }  // namespace monarch

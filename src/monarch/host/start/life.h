@@ -2,8 +2,9 @@
 // kernel gives it back as the first thing of a process's end, in a tenth of a millisecond however large that is. Its pidfd
 // and its sockets tell of its end when its memory is gone, which takes 0.1 s for 1 GiB.
 //
-// The page is the first one of its bootstrap record; what it leaves behind (wire/last_words.h) is behind it. The futex is that of a mutex of the C library, in whose list of a
-// thread's robust mutexes it stands: a thread has one list, which must stay whole.
+// The page is the first one of its bootstrap record; its last words (wire/last_words.h) are behind it. The futex is that of
+// a mutex of the C library, in whose list of a thread's robust mutexes it stands: a thread has one list, which must stay
+// whole.
 //
 // That it is given back is a question, not an answer: a process that becomes another program (exec) gives it back too, and
 // so does one whose main thread ends. What is the case /proc knows (process.h: read_ending).

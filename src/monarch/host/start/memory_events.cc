@@ -92,7 +92,8 @@ MemoryEvents MemoryEventsReader::read() const {
   const std::string events = read_file(events_);
   found.cgroup_kills = number_of(events, "oom_kill");
   found.limit_hits = number_of(events, "oom");
-  if (const std::string hits = read_file(limits_); !hits.empty()) found.limit_hits = std::strtoull(hits.c_str(), nullptr, 10);
+  const std::string hits = read_file(limits_);
+  if (!hits.empty()) found.limit_hits = std::strtoull(hits.c_str(), nullptr, 10);
   // Long, and only of use where the cgroup says nothing.
   if (!found.cgroup_kills) found.kills = number_of(read_file(root_ + "/proc/vmstat"), "oom_kill");
   return found;

@@ -19,8 +19,8 @@ struct MemoryEvents {
   bool operator==(const MemoryEvents&) const = default;
 };
 
-// What killed a process that has died by SIGKILL. `known` are the events that earlier deaths account for, or that were there
-// before the first process was started; this one's is added to them.
+// What killed a process that has died by SIGKILL. `known` are the events that earlier deaths account for, or that were
+// there before the first process was started; this one's is added to them.
 OutOfMemory judge_kill(MemoryEvents& known, const MemoryEvents& now);
 
 // Reads the counters of this process's own cgroup (version 2 or 1), and those of the machine.

@@ -66,6 +66,11 @@ bool is_shortage(int error) {
          error == ENFILE;
 }
 
+bool is_set(const char* variable) {
+  const char* value = getenv(variable);
+  return value != nullptr && *value != '\0';
+}
+
 // Others leave what a child of theirs may have written (host/stacks/crash_handler.h).
 bool leaves_stack(int signal) {
   return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGABRT;
@@ -88,7 +93,7 @@ Starter::Starter(Reactor& reactor, Connector& connector, OutputRoute& output, in
       self_(self),
       events_(std::move(events)),
       start_process_(std::move(start_process)),
-      shows_runtime_(getenv("MONARCH_RUNTIME_FRAMES") != nullptr),
+      shows_runtime_(is_set("MONARCH_RUNTIME_FRAMES")),
       lives_([this](NodeId node) { reactor_.post([this, node] { on_life_released(node, kEndingTries); }); }) {}
 
 Starter::~Starter() {
