@@ -53,8 +53,7 @@ def normalised(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def text_of(kind: str) -> str:
-    caught, told = run(kind, "caught"), run(kind, "told")
+def text_of(kind: str, caught: subprocess.CompletedProcess[str], told: subprocess.CompletedProcess[str]) -> str:
     return (
         f"# {kind}\n\n## What a caller's exception says\n\n{normalised(caught.stdout)}\n\n"
         f"## What the program says at its end, exit status {told.returncode}\n\n{normalised(report(told))}\n"
@@ -67,7 +66,7 @@ def path_of(kind: str) -> Path:
 
 def main() -> None:
     for kind in sys.argv[1:] or KINDS:
-        path_of(kind).write_text(text_of(kind))
+        path_of(kind).write_text(text_of(kind, run(kind, "caught"), run(kind, "told")))
         print(path_of(kind))
 
 

@@ -13,7 +13,6 @@ namespace {
 
 // How long after everybody was killed the fork server may take to say so.
 constexpr int64_t kReapLimitNs = 500'000'000;
-constexpr uint32_t kTailLines = 10;  // of stderr, where nobody says how many
 // How long processes may take to end whose owner is gone.
 constexpr int64_t kOrphanGraceNs = 3'000'000'000;
 
@@ -83,7 +82,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
     who.rank = launch.output.rank;
     who.coordinates = launch.coordinates;
     who.host = host_name();
-    deaths_.add_child(id, owner, std::move(who), launch.tail_lines != 0 ? launch.tail_lines : kTailLines);
+    deaths_.add_child(id, owner, std::move(who), launch.tail_lines);
     node_.add_link(link);
     nodes.push_back(id);
     starter_.launch(std::move(wanted));

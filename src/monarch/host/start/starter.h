@@ -42,7 +42,7 @@ struct Launch {
   std::string label;              // for people: "rank {'gpus': 2/4} of procs 'trainer'"
   OutputName output;              // who it is in what it prints
   std::vector<int64_t> coordinates;  // in its mesh
-  uint32_t tail_lines = 0;        // so many of its last lines on stderr are told with its death; 0: a few
+  uint32_t tail_lines = 10;       // so many of its last lines on stderr are told with its death
 };
 
 class Starter {
