@@ -69,7 +69,7 @@ unseen.mean.broadcast([])
 sys.stdin.readline()
 """).done()
     assert run.status == 1
-    assert "The actor <root>.<Counter unseen{'gpus': 0/1}> and all its descendants have failed:" in run.err
+    assert "The actor <root>.<Counter unseen{'gpus': 0/1}> and all its descendants have failed" in run.err
     assert run.err.count("failed in mean(), which nobody waits for") == 2 and "'seen'" not in run.err
 
 

@@ -1,4 +1,4 @@
-"""One way to fail for each kind of record. `kinds.py KIND caught`: its caller prints it; `told`: nobody deals with it."""
+"""One way to fail for each kind of record. `kinds.py KIND caught`: its caller prints it; `told`: nobody catches it."""
 
 import asyncio
 import ctypes
