@@ -14,7 +14,7 @@
 // In the table of symbols that dladdr() knows.
 extern "C" [[gnu::noinline, gnu::visibility("default")]] void monarch_test_crash(int number) {
   raise(number);
-  asm volatile("");  // so that the call before is no jump
+  [[maybe_unused]] volatile int after = number;  // so that the call before is no jump
 }
 
 namespace monarch {
