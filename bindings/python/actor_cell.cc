@@ -56,6 +56,16 @@ Ref take_exception() {
   return Ref::steal(value);
 }
 
+std::vector<int64_t> sizes_of(PyObject* extent) {
+  std::vector<int64_t> found;
+  const Ref sizes = Ref::steal(PyObject_GetAttrString(extent, "sizes"));
+  for (Py_ssize_t i = 0; sizes && PyList_Check(sizes.get()) && i < PyList_GET_SIZE(sizes.get()); ++i) {
+    found.push_back(PyLong_AsLongLong(PyList_GET_ITEM(sizes.get(), i)));
+  }
+  if (PyErr_Occurred()) PyErr_Clear();
+  return found;
+}
+
 std::string text_of(PyObject* object) {
   const char* text = object == nullptr ? nullptr : PyUnicode_AsUTF8(object);
   if (text == nullptr) PyErr_Clear();
@@ -153,6 +163,8 @@ void PyCell::end(std::string reason, bool failure, std::string origin) {
     end_is_failure_ = failure;
     end_reason_ = std::move(reason);
     end_origin_ = std::move(origin);
+    end_name_ = name_;
+    end_coordinates_ = coordinates_of(rank_, sizes_);
     if (failure || !stop_taken_) node_.actor_ended(end_failure());
     ending_.store(true, std::memory_order_seq_cst);
   }
@@ -185,6 +197,8 @@ Failure PyCell::end_failure() const {
   const auto kind = end_is_failure_ ? Failure::Kind::kActor : Failure::Kind::kActorStopped;
   Failure end = node_.end_of_actor(index_, rank_, kind, end_reason_);
   end.origin = end_origin_;
+  end.mesh = end_name_;
+  end.coordinates = end_coordinates_;
   return end;
 }
 
@@ -266,10 +280,13 @@ void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, Me
   Ref name = Ref::steal(PyObject_GetAttrString(identity, "name"));
   {
     std::string text = text_of(name.get());
+    std::vector<int64_t> sizes = sizes_of(extent);
     std::lock_guard lock(epitaph_mutex_);
     name_ = std::move(text);
+    sizes_ = std::move(sizes);
     methods_ = std::move(methods);
   }
+  enter_last_words();
   extent_ = Ref::borrow(extent);
   FrameHeader whole;
   whole.rank = rank_;
@@ -299,6 +316,20 @@ std::string PyCell::name_of(int64_t method) const {
   if (method == kCleanUp) return "__cleanup__";
   const bool is_known = methods_ && method >= 0 && static_cast<size_t>(method) < methods_->size();
   return is_known ? (*methods_)[static_cast<size_t>(method)].name : "";
+}
+
+void PyCell::enter_last_words() {
+  Activity& activity = node_.activity();
+  if (!activity.has_room()) return;
+  std::vector<std::string> names;
+  for (const Method& method : *methods_) names.push_back(method.name);
+  last_words_ = activity.enter(name_, names);
+  note_doing(doing_.load(std::memory_order_relaxed));
+}
+
+void PyCell::note_doing(int64_t what) {
+  doing_.store(what, std::memory_order_relaxed);
+  if (last_words_ != nullptr) last_words_->doing.store(what, std::memory_order_relaxed);
 }
 
 bool PyCell::describe(RunningActor* running) {
@@ -334,14 +365,14 @@ void PyCell::enter_hook() {
 void PyCell::report_hook(PyObject* exception) { log_line("__cleanup__ failed: " + describe_exception(exception)); }
 
 bool PyCell::construct(PyObject* self, PyObject* value, bool* is_async, Ref* failure) {
-  doing_.store(kConstructor, std::memory_order_relaxed);
+  note_doing(kConstructor);
   Ref rank = Ref::steal(PyLong_FromUnsignedLong(rank_));
   if (value != nullptr && rank) {
     PyObject* args[] = {self, value, rank.get()};
     Ref outcome = Ref::steal(call_python(state().construct.get(), args, 3));
     *is_async = has_loop_ = outcome.get() == Py_True;
   }
-  doing_.store(kNothing, std::memory_order_relaxed);
+  note_doing(kNothing);
   if (!PyErr_Occurred()) return true;
   *failure = take_exception();
   end(describe_exception(failure->get()), /*failure=*/true);
@@ -399,7 +430,7 @@ void PyCell::end_life(PyObject* self, PyObject* failure) {
   close();
   loop_wake_.close();
   // Hooks run after the mailbox is closed, so that nobody waits for this actor meanwhile; async ones have run.
-  doing_.store(kCleanUp, std::memory_order_relaxed);
+  note_doing(kCleanUp);
   if (instance_) {
     enter_hook();
     PyObject* args[] = {self, failure == nullptr ? Py_None : failure};
@@ -410,7 +441,8 @@ void PyCell::end_life(PyObject* self, PyObject* failure) {
     }
   }
   answer_owed();
-  doing_.store(kNothing, std::memory_order_relaxed);
+  note_doing(kNothing);
+  node_.activity().leave(std::exchange(last_words_, nullptr));
   Methods ended;
   {
     std::lock_guard lock(epitaph_mutex_);
@@ -623,9 +655,9 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     std::lock_guard lock(calls_mutex_);
     open_calls_.emplace_back(message->from, header);
   }
-  doing_.store(header.method, std::memory_order_relaxed);
+  note_doing(header.method);
   Ref result = call_method(method, *message, *ticket);
-  doing_.store(kNothing, std::memory_order_relaxed);
+  note_doing(kNothing);
   message.reset();  // arguments that the user kept live on by themselves
   if (!result) return Step::kDone;
   if (method.kind == MethodKind::kSync || !is_awaitable(result.get())) {
@@ -633,6 +665,8 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     return Step::kDone;
   }
   ticket->concurrent = method.kind == MethodKind::kConcurrent;
+  ticket->is_awaited = true;
+  if (last_words_ != nullptr) last_words_->begin_waiting(header.method);
   *coroutine = std::move(result);
   return Step::kCoroutine;
 }
@@ -641,6 +675,10 @@ void PyCell::send_reply(const Ticket& ticket, FrameKind kind, Encoded& encoded) 
   // Its caller says that the deadline has passed, by its own clock: an answer that says something else must not be first.
   if (is_expired(ticket.deadline_ns, node_)) return;
   send_answer(ticket, index_, kind, encoded);
+}
+
+void PyCell::awaited(const Ticket& ticket) {
+  if (ticket.is_awaited && last_words_ != nullptr) last_words_->end_waiting(ticket.header.method);
 }
 
 bool PyCell::finish(const Ticket& ticket, PyObject* result) {

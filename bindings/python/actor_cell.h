@@ -85,8 +85,11 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
     int64_t deadline_ns = 0;  // Message::deadline_ns
     bool concurrent = false;
     bool explicit_port = false;
+    bool is_awaited = false;  // a coroutine of an endpoint
   };
   Step step(Ref* coroutine, Ticket* ticket);
+  // Before finish() or finish_error(): its coroutine is over.
+  void awaited(const Ticket& ticket);
   bool finish(const Ticket& ticket, PyObject* result);
   // Takes the exception that is set. False: it ends the actor.
   bool finish_error(const Ticket& ticket);
@@ -168,9 +171,11 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   LoopWake loop_wake_;
   int64_t idle_since_ns_ = 0;  // 0: not known to be idle
 
-  // What its thread runs of it: the number of an endpoint, or one of these.
-  enum Doing : int64_t { kNothing = -1, kConstructor = -2, kCleanUp = -3 };
-  std::atomic<int64_t> doing_{kNothing};
+  using enum LastWords::Doing;
+  void enter_last_words();
+  void note_doing(int64_t what);
+  std::atomic<int64_t> doing_{kNothing};  // what its thread runs of it: the number of an endpoint, or one of those
+  LastWords::Actor* last_words_ = nullptr;  // of its thread: the same for whoever has started this process, or null
   std::atomic<pid_t> thread_{0};
   std::atomic<bool> left_{false};  // its index may be another actor's by now, made anew
 
@@ -201,14 +206,17 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   bool end_is_failure_ = false;
   std::string end_reason_;
   std::string end_origin_;
+  std::string end_name_;  // name_ and coordinates, as they are known then
+  std::vector<int64_t> end_coordinates_;
   std::mutex failures_mutex_;  // guards the queue
   std::deque<MeshFailure> failures_;  // of what it owns
   std::atomic<bool> failures_waiting_{false};
   std::atomic<bool> supervises_{false};
   bool supervising_ = false;  // of its thread
   std::atomic<bool> has_loop_{false};
-  std::mutex epitaph_mutex_;  // guards the four below, and the three above while they are set
+  std::mutex epitaph_mutex_;  // guards the five below, and end_... while they are set
   std::string name_;
+  std::vector<int64_t> sizes_;  // of its mesh
   std::optional<Failure> epitaph_;
   bool over_ = false;
   MessageQueue late_stops_;

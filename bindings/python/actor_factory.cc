@@ -8,6 +8,7 @@
 #include "actor_thread.h"
 #include "gil.h"
 #include "monarch/base/system.h"
+#include "monarch/host/stacks/crash_handler.h"
 #include "state.h"
 #include "swarm.h"
 
@@ -75,6 +76,7 @@ void PyCellFactory::park_loop(Work work) {
   // Not blocked as in our other threads: what actors start inherits the mask, and must end on SIGTERM. The kernel gives
   // a process's signals to its main thread first.
   pthread_sigmask(SIG_SETMASK, &state().users_signal_mask, nullptr);
+  const CrashStack crash_stack;
   gil_take_turns();
   GilThread python;
   for (;;) {

@@ -125,7 +125,9 @@ PyObject* cell_finish(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     PyErr_SetString(PyExc_TypeError, "finish(ticket, result)");
     return nullptr;
   }
-  return PyBool_FromLong(cell_of(self).finish(unbox<PyCell::Ticket>(args[0]), args[1]));
+  const auto& ticket = unbox<PyCell::Ticket>(args[0]);
+  cell_of(self).awaited(ticket);
+  return PyBool_FromLong(cell_of(self).finish(ticket, args[1]));
 }
 
 PyObject* cell_finish_error(PyObject* self, PyObject* const* args, Py_ssize_t count) {
@@ -134,7 +136,9 @@ PyObject* cell_finish_error(PyObject* self, PyObject* const* args, Py_ssize_t co
     return nullptr;
   }
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(args[1])), args[1]);
-  return PyBool_FromLong(cell_of(self).finish_error(unbox<PyCell::Ticket>(args[0])));
+  const auto& ticket = unbox<PyCell::Ticket>(args[0]);
+  cell_of(self).awaited(ticket);
+  return PyBool_FromLong(cell_of(self).finish_error(ticket));
 }
 
 PyObject* cell_poll(PyObject* self, PyObject*) {

@@ -132,7 +132,7 @@ ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena
   options.on_stop = ring_alarm;
   options.running_actors = [] { return python_factory().running(); };
   options.on_undeliverable = [said = std::make_shared<Said>()](const ActorId& dest, const Failure& why) {
-    if (said->first_time(dest, why)) log_line("a message could not be delivered: " + why.text());
+    if (said->first_time(dest, why)) say_undeliverable(dest, why);
     state().runtime->note_observed(dest.node);
   };
   options.on_restart_wanted = restart_wanted;
@@ -169,6 +169,7 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   BootstrapFds fds;
   fds[kFdRecord].reset(numbers[0]);
   hold_life(numbers[0]);
+  LastWords* const last_words = map_own_last_words(numbers[0]);
   std::vector<int> inherited;
   auto bootstrap = read_bootstrap(numbers[0], &inherited);
   if (!bootstrap) raise(bootstrap.error());
@@ -194,10 +195,12 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   limit_malloc_arenas();
   State& s = state();
   write_stacks_of_python();
+  if (last_words != nullptr) note_crashes_of_python(*last_words, fds[kFdRecord].get());
   s.worker = true;
   sys::make_pipe(s.alarm, O_NONBLOCK);
   auto made = ProcessRuntime::make_worker(
-      *bootstrap, std::move(fds), options_for(bootstrap->transport, arena_bytes_max), [](ProcessRuntime& worker) {
+      *bootstrap, std::move(fds), options_for(bootstrap->transport, arena_bytes_max), [last_words](ProcessRuntime& worker) {
+        if (last_words != nullptr) worker.node().activity().use(*last_words);
         worker.node().set_factory(CellKind::kPython, python_factory());
         state().native_actors = install_native_actors(worker);
         worker.reactor().post([] { gil_mark_reactor_thread(); });

@@ -2,12 +2,15 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstddef>
 
 #include "future.h"
 #include "gil.h"
 #include "monarch/base/system.h"
+#include "monarch/host/stacks/crash_handler.h"
 #include "monarch/host/stacks/symbols.h"
 #include "monarch/host/stacks/thread_stacks.h"
+#include "monarch/host/start/life.h"
 #include "stacks.h"
 #include "state.h"
 
@@ -27,6 +30,21 @@ void write_stacks_of_python() {
     ThreadStacks::add_writer(std::move(text));
   } catch (const nb::python_error&) {  // an interpreter without it
   }
+}
+
+void note_crashes_of_python(LastWords& left, int record) {
+  UniqueFd text = sys::duplicate(record);
+  try {
+    nb::module_ faulthandler = nb::module_::import_("faulthandler");
+    if (nb::cast<bool>(faulthandler.attr("is_enabled")())) {
+      text.reset();
+    } else if (text) {
+      faulthandler.attr("enable")(text.get(), nb::arg("all_threads") = false);
+    }
+  } catch (const nb::python_error&) {  // an interpreter without it
+    text.reset();
+  }
+  note_crashes(left, text.release(), static_cast<long>(kLifeBytes + offsetof(LastWords, language)));
 }
 
 namespace {

@@ -66,19 +66,33 @@ void note_observed(const FutureState& future, const PendingCall& call, const Fai
 
 }  // namespace
 
+namespace {
+
+// The same for each, in a tuple.
+template <typename Items, typename Make>
+PyObject* tuple_of(const Items& items, Make make) {
+  Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
+  Py_ssize_t at = 0;
+  for (const auto& item : items) {
+    PyObject* made = tuple ? make(item) : nullptr;
+    if (made == nullptr) return nullptr;
+    PyTuple_SET_ITEM(tuple.get(), at++, made);
+  }
+  return tuple.release();
+}
+
+}  // namespace
+
 Ref describe_record(const Failure& failure) {
   const auto number = [](bool known, int64_t value) { return known ? PyLong_FromLongLong(value) : Py_NewRef(Py_None); };
+  const auto text = [](const std::string& bytes) { return py_string(bytes); };
   const ExitStatus& status = failure.status;
-  Ref coordinates = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(failure.coordinates.size())));
-  if (!coordinates) return Ref();
-  for (size_t i = 0; i < failure.coordinates.size(); ++i) {
-    PyTuple_SET_ITEM(coordinates.get(), i, PyLong_FromLongLong(failure.coordinates[i]));
-  }
-  return Ref::steal(Py_BuildValue("(iNsNNNsO)", static_cast<int>(failure.kind), number(failure.pid > 0, failure.pid),
-                                  failure.host.c_str(), number(status.known && status.signal == 0, status.code),
-                                  number(status.known && status.signal != 0, status.signal),
-                                  number(failure.rank >= 0 && failure.actor == 0, failure.rank), failure.mesh.c_str(),
-                                  coordinates.get()));
+  return Ref::steal(Py_BuildValue(
+      "(iNNNNNNNiNNN)", static_cast<int>(failure.kind), number(failure.pid > 0, failure.pid), text(failure.host),
+      number(status.known && status.signal == 0, status.code), number(status.known && status.signal != 0, status.signal),
+      number(failure.rank >= 0, failure.rank), text(failure.mesh), tuple_of(failure.coordinates, PyLong_FromLongLong),
+      static_cast<int>(status.out_of_memory), tuple_of(status.endpoints, text), text(status.stack),
+      text(failure.last_lines)));
 }
 
 namespace {

@@ -38,6 +38,8 @@ struct Watch {
   bool looks_changed = false;  // somebody has looked at a future, or will not any more
   bool has_thread = false;
   bool holds = false;  // failures wait for somebody to look
+  std::vector<std::pair<NodeId, ActorIndex>> undecided;  // of the client's: nobody has dealt with them, or said them, yet
+  std::vector<std::string> later;  // lines about what came of those
 };
 Watch& watch() {
   static Watch& the_watch = *new Watch;
@@ -158,6 +160,23 @@ PyObject* next_failures(PyObject*, PyObject* args) {
   return list.release();
 }
 
+// failures_decided(say): all failures of the client that next_failures() has told are dealt with. What came of them is
+// said now; or never, if they have been reported
+PyObject* failures_decided(PyObject*, PyObject* say) {
+  std::vector<std::string> lines;
+  {
+    std::lock_guard lock(watch().mutex);
+    watch().undecided.clear();
+    for (const Watched& each : watch().arrived) {
+      if (!each.owner) watch().undecided.emplace_back(each.failure.why->node, each.failure.why->actor);
+    }
+    lines.swap(watch().later);
+  }
+  if (say != Py_True) Py_RETURN_NONE;
+  for (const std::string& line : lines) log_line(line);
+  Py_RETURN_NONE;
+}
+
 bool take_text(PyObject* text, std::string* into) {
   Py_ssize_t size;
   const char* bytes = PyUnicode_AsUTF8AndSize(text, &size);
@@ -263,6 +282,7 @@ void watch_failure(MeshFailure failure, std::shared_ptr<PyCell> owner) {
   bool start = false;
   {
     std::lock_guard lock(watch().mutex);
+    if (!owner) watch().undecided.emplace_back(failure.why->node, failure.why->actor);
     watch().arrived.push_back({std::move(failure), std::move(owner)});
     start = !std::exchange(watch().has_thread, true);
   }
@@ -276,6 +296,18 @@ void watch_failure(MeshFailure failure, std::shared_ptr<PyCell> owner) {
   log_line("a failure cannot be dealt with: " + sys::shortage_error("start a thread for it").message);
   std::lock_guard lock(watch().mutex);
   watch().has_thread = false;  // with the next failure
+}
+
+void say_undeliverable(const ActorId& dest, const Failure& why) {
+  const std::string text = why.headline();
+  std::string line = "a message could not be delivered: " + text.substr(0, text.find('\n'));
+  {
+    std::lock_guard lock(watch().mutex);
+    for (const auto& [node, actor] : watch().undecided) {
+      if (is_of(dest, node, actor)) return watch().later.push_back(std::move(line));
+    }
+  }
+  log_line(line);
 }
 
 PyObject* describe_failure(const MeshFailure& failure) {
@@ -306,6 +338,7 @@ bool add_supervision(PyObject* module) {
       {"is_told", is_told, METH_VARARGS, nullptr},
       {"will_be_told", will_be_told, METH_VARARGS, nullptr},
       {"next_failures", next_failures, METH_VARARGS, nullptr},
+      {"failures_decided", failures_decided, METH_O, nullptr},
       {"own", own, METH_VARARGS, nullptr},
       {"disown", disown, METH_O, nullptr},
       {"note_handled", note_handled, METH_O, nullptr},

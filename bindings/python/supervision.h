@@ -17,6 +17,9 @@ class PyCell;
 
 // Any thread, no GIL needed. `owner`: an actor without a hook; null: the client.
 void watch_failure(MeshFailure failure, std::shared_ptr<PyCell> owner);
+// Any thread. A one-way message of the client has found nobody: a line on stderr. If that is for a failure of what it
+// owns, the line waits until that has been dealt with, and is dropped if that is reported.
+void say_undeliverable(const ActorId& dest, const Failure& why);
 
 // ---- GIL held ----
 

@@ -9,7 +9,7 @@ import pytest
 from script_run import WAYS, Run
 
 from monarch._meshes import block_end
-from monarch._meshes.block_end import ranks_text
+from monarch._values.ranks import ranks_text
 
 PROGRAM = str(Path(__file__).parent / "programs" / "block_ends.py")
 LIMIT = 8  # seconds: less than what a busy worker is waited for
@@ -109,7 +109,8 @@ def test_nobody_waits_for_local_actors_after_the_second_ctrl_c():
 def test_of_many_ranks_the_first_are_named():
     assert ranks_text([3]) == "rank 3"
     assert ranks_text([0, 2, 3]) == "ranks 0, 2, 3"
-    assert ranks_text(list(range(20))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more"
+    assert ranks_text([*range(31), 33]) == "ranks 0-30, 33"
+    assert ranks_text([*range(0, 40, 2), 41]) == "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 13 more"
 
 
 @pytest.mark.feature(38)

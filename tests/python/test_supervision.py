@@ -81,9 +81,10 @@ sys.stdin.readline()
     assert run.status == 1
     cause = r"the process this actor was running on failed: Killed\(sig=9\) \(rank {'gpus': 1/2} of 'kids', pid \d+\)"
     assert re.match(
-        rf"monarch: {cause}\nUnhandled monarch error on the root actor, hostname=.*, PID=\d+ at time .*:\n", run.err
+        rf"monarch: {cause},\s+while\s+in\s+kid.fail\nUnhandled monarch error on the root actor, hostname=.*, PID=\d+ at ",
+        run.err,
     )
-    assert run.err.count("and all its descendants have failed:") == 2, run.err
+    assert run.err.count("and all its descendants have failed") == 2, run.err
 
 
 @pytest.mark.feature(65, "the owner goes on")
@@ -227,7 +228,7 @@ finally:
 """).done(limit=10)  # fmt: skip
     assert run.status == 1, run.err
     assert run.out.index("finally") < run.out.index("atexit")
-    first, second = run.err.splitlines()[:2]
+    first, *_, second, last = run.err.splitlines()
     assert first.startswith("monarch: rank {'gpus': 1/2} of 'kid' (__main__.Kid, pid ") and first.endswith(
         ": ValueError: bang"
     )
@@ -278,7 +279,7 @@ def test_a_hook_of_the_program_is_called_once_for_each_failure(procs, monkeypatc
         assert "ValueError: bang" in failure.report() and "in boom" in failure.report()
         event = f"event=Supervision event: actor {who} failed:\n  rank "
         assert str(failure).startswith(f"MeshFailure(mesh_name=failing, crashed_ranks=[{rank}], {event}")
-        assert failure.kind == "ValueError: bang" and failure.pid is None and failure.signal is None
+        assert failure.kind == "ValueError: bang" and failure.pid and failure.signal is None
     with pytest.raises(SupervisionError, match="bang"):
         failing.boom.call().get(timeout=LIMIT)
     with pytest.raises(TypeError, match="cannot be pickled"):
@@ -412,8 +413,7 @@ time.sleep(60)
 """).done(limit=10)  # fmt: skip
     assert run.status == 1
     assert run.err.count("Unhandled monarch error") == 1 and len(run.err.splitlines()) <= 6, run.err
-    others = re.search(r"So have? ranks? ([\d, ]+) of 'kid': killed by signal 9", run.err)
-    assert others and len(others[1].split(",")) == 7, run.err
+    assert run.err.startswith("monarch: ranks 0-7 of 'kid' have failed: killed by signal 9\n"), run.err
 
 
 def test_meshes_that_are_made_and_stopped_leave_nothing(procs):

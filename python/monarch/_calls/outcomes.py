@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from monarch import _core
 from monarch._calls.packing import Packed
 from monarch._errors.exceptions import ActorError, DeadlineExceeded, SupervisionError, add_note
+from monarch._errors.record import FailureRecord, record_of
 from monarch._errors.tracebacks import fill_in_source, text_of
 
 
@@ -62,23 +63,10 @@ _STOPPED = (FailureKind.STOPPED, FailureKind.ACTOR_STOPPED)
 _NOBODY_DIED = (FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.ENDING, FailureKind.NOT_SENT)
 
 
-class FailureRecord(NamedTuple):
-    """What the core knows of a failure (``wire/failure.h``)."""
-
-    kind: int
-    pid: int | None
-    host: str
-    exit_code: int | None
-    signal: int | None
-    rank: int | None
-    mesh: str
-    coordinates: tuple[int, ...]
-
-
 def supervision_error(ep: Any, rank: int, text: str, record: tuple[Any, ...] | None) -> BaseException:
     """Of a rank that cannot answer."""
     text = fill_in_source(text)
-    failure = None if record is None else FailureRecord(*record)
+    failure = record_of(record)
     if ep is None:
         return _with_record(SupervisionError(text), failure)
     actor = ep._mesh._describe_rank(rank + ep._first_rank)
@@ -94,11 +82,7 @@ def supervision_error(ep: Any, rank: int, text: str, record: tuple[Any, ...] | N
 
 def _with_record(error: SupervisionError, failure: FailureRecord | None) -> SupervisionError:
     if failure is not None:
-        error.pid, error.exit_code, error.signal, error.rank = (
-            failure.pid, failure.exit_code, failure.signal, failure.rank
-        )  # fmt: skip
-        error.host, error.mesh = failure.host or None, failure.mesh or None
-        error.coordinates = failure.coordinates if failure.mesh else None
+        error._take(failure)
     return error
 
 

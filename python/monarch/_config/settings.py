@@ -27,7 +27,13 @@ _read: dict[str, tuple[str, Any]] = {}  # environment variable -> (its text, the
 
 def get(key: str) -> Any:
     """The value in force, as the public dictionaries show it. ``KeyError`` if there is no such key."""
-    kind, default, variable = KEYS[key]
+    said = wanted(key)
+    return _of_table(*KEYS[key][:2]) if said is None else said
+
+
+def wanted(key: str) -> Any:
+    """The same, where somebody has said it; else None."""
+    kind, _, variable = KEYS[key]
     text = os.environ.get(variable)
     if text:
         value = _of_environment(kind, variable, text)
@@ -36,7 +42,7 @@ def get(key: str) -> Any:
     for layer in (_configured, _from_parent):
         if key in layer:
             return layer[key]
-    return _of_table(kind, default)
+    return None
 
 
 def seconds(key: str) -> float:

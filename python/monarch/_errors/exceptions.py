@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from monarch._errors.record import FailureRecord, Recorded
 from monarch._errors.tracebacks import HEADER, format_exception
 
 if TYPE_CHECKING:
@@ -69,18 +70,17 @@ def add_note(error: BaseException, note: str) -> None:
     error.__dict__.setdefault("__notes__", []).append(note)
 
 
-class SupervisionError(RuntimeError):
+class SupervisionError(RuntimeError, Recorded):
     """A rank that a call needed died, failed or was stopped. ``endpoint`` is the call (``mesh.method``) or None.
 
-    The text says which rank, and how it ended: exit code, signal or traceback, and pid. Where it was a process, these
-    are attributes too, None if unknown: ``pid``, ``host`` (its machine), ``exit_code`` or ``signal``, the name of its
-    mesh of processes, ``mesh``, and in that its ``rank`` and ``coordinates`` (one for each dimension).
+    The text says which rank, and how it ended: exit code, signal or traceback, and pid. These are attributes too, None
+    if unknown: ``pid``, ``host`` (its machine), the name of its mesh, ``mesh``, and in that its ``rank`` and
+    ``coordinates`` (one for each dimension). Where an actor has failed, ``mesh`` is the actors'; where a process has
+    ended, it is the processes', and there are besides: ``exit_code`` or ``signal``; ``in_flight``, the endpoints that
+    it was in (``("trainer.step",)``); ``last_lines``, of its stderr; ``stack``, if it crashed; and of SIGKILL
+    ``out_of_memory``: whether the kernel's OOM killer has killed in its cgroup.
     """
 
-    pid: int | None = None
-    host: str | None = None
-    exit_code: int | None = None
-    signal: int | None = None
     mesh: str | None = None
     rank: int | None = None
     coordinates: tuple[int, ...] | None = None
@@ -88,6 +88,11 @@ class SupervisionError(RuntimeError):
     def __init__(self, message: str, endpoint: str | None = None) -> None:
         super().__init__(message)
         self.endpoint = endpoint
+
+    def _take(self, record: FailureRecord) -> None:
+        super()._take(record)
+        if record.mesh:
+            self.mesh, self.rank, self.coordinates = record.mesh, record.rank, record.coordinates
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.endpoint), self.__dict__

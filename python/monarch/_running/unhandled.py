@@ -56,6 +56,8 @@ def watch_failures() -> None:
         _held = [each for each in _held if not _is_over(each, fatal, time.monotonic())]
         if fatal:
             stop_program(fatal + _those_of_the_same_time(), 1)
+        if not any(each.cell is None for each in _held):
+            _core.failures_decided(_stopping is None)
 
 
 def _those_of_the_same_time() -> list[MeshFailure]:
@@ -72,15 +74,20 @@ def _those_of_the_same_time() -> list[MeshFailure]:
 
 def script_ends() -> None:
     """Nobody will look any more."""
+    _core.failures_decided(not _report_rest())
+
+
+def _report_rest() -> bool:
+    """True: of what is left, something has been said."""
     left = [each.failure for each in _held + _arrived(True, 0) if each.cell is None]
     hook = _hook_of_the_program()
     if hook is not None:
         for failure in left:
             _call(hook, failure)
-        return
+        return False
     left = [failure for failure in left if not _core.is_told(*failure._source)]
     if not left:
-        return
+        return False
     # Whose calls are named among what is lost need not be said again.
     unsaid = [each for each in left if not (_core.is_told(*each._source, True) or _core.will_be_told(*each._source))]
     if unsaid:
@@ -88,6 +95,7 @@ def script_ends() -> None:
     for failure in left:
         failure.handled()
     _core.program_fails(1)
+    return bool(unsaid)
 
 
 def _hook_of_the_program() -> Any:
@@ -196,39 +204,14 @@ def _is_interactive() -> bool:
 
 
 def _screen(failures: list[MeshFailure], of_hook: BaseException | None) -> str:
+    from monarch._errors.screen import make_screen
+
     now = time.time()
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1e6):06d}"
-    first, host = failures[0], os.uname().nodename
-    lines = [
-        first.origin,
-        f"Unhandled monarch error on the root actor, hostname={host}, PID={os.getpid()} at time {stamp}:",
-        first.report(),
-        *_others(first, failures[1:]),
-    ]
+    host, more = os.uname().nodename, ""
     if of_hook is not None:
         from monarch._errors.tracebacks import format_exception
 
-        lines += ["unhandled_fault_hook, which was called with it, has failed:", format_exception(of_hook).rstrip()]
-    return "\n".join(lines)
-
-
-_OTHERS_MAX = 5  # meshes and kinds of failures that are named
-
-
-def _others(first: MeshFailure, failures: list[MeshFailure]) -> list[str]:
-    """What has failed at the same time, a line for each mesh and kind of failure. Of one process one mesh is named."""
-    from monarch._meshes.block_end import ranks_text
-
-    alike: dict[tuple[str, str], list[int]] = {}
-    seen = {first._source[0]}
-    for failure in failures:
-        if failure._source[1] == 0:  # a process
-            if failure._source[0] in seen:
-                continue
-            seen.add(failure._source[0])
-        alike.setdefault((failure.mesh_name, failure.kind), []).extend(failure.crashed_ranks)
-    lines = [
-        f"So ha{'s' if len(ranks) == 1 else 've'} {ranks_text(sorted(ranks))} of {mesh!r}: {kind}"
-        for (mesh, kind), ranks in alike.items()
-    ]
-    return lines if len(lines) <= _OTHERS_MAX else [*lines[:_OTHERS_MAX], f"and {len(lines) - _OTHERS_MAX} others"]
+        more = f"unhandled_fault_hook, which was called with it, has failed:\n{format_exception(of_hook)}"
+    where = f"Unhandled monarch error on the root actor, hostname={host}, PID={os.getpid()} at time {stamp}:"
+    return make_screen(failures, where, more)

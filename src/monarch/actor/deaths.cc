@@ -24,6 +24,8 @@ enum Effect : uint8_t {
   kInquire = 128,  // our parent may know why: the word may have passed before this process was there
 };
 
+constexpr size_t kLineBytesMax = 1000;  // of a last line
+
 // One order for every run of a seed.
 std::vector<NodeId> sorted(const std::unordered_set<NodeId>& nodes) {
   std::vector<NodeId> list(nodes.begin(), nodes.end());
@@ -259,7 +261,7 @@ void Deaths::handle(int64_t now_ns, const Event& event, Actions& actions) {
   }
   if (event.kind == EventKind::kLastLines && !event.text.empty()) {
     auto with_lines = std::make_shared<Failure>(*entry.failure);
-    with_lines->last_lines = event.text;
+    with_lines->last_lines = clipped_lines(event.text, entry.last_lines, kLineBytesMax);
     entry.failure = std::move(with_lines);
   }
   if (effects & kBury) take_down(now_ns, node, actions);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "monarch/base/ids.h"
@@ -11,5 +12,16 @@ namespace monarch {
 struct Members {
   std::vector<ActorId> ids;
 };
+
+// Of a rank of a mesh, one for each dimension; row-major.
+inline std::vector<int64_t> coordinates_of(int64_t rank, const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> found(sizes.size());
+  for (size_t dim = found.size(); dim-- > 0;) {
+    if (sizes[dim] <= 0) return {};
+    found[dim] = rank % sizes[dim];
+    rank /= sizes[dim];
+  }
+  return found;
+}
 
 }  // namespace monarch

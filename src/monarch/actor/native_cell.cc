@@ -136,6 +136,7 @@ void NativeCell::run_turn() {
   if (running_) {
     if (!drive(false)) return;
     finish();
+    note_doing(LastWords::kNothing);
     if (self_.stop_wanted && actor_) stopped(self_.stop_reason);
   }
   for (int count = 0; count < kMessagesPerTurn; ++count) {
@@ -169,6 +170,7 @@ bool NativeCell::handle(MessagePtr message) {
       break;
     default:
       if (!invoke(std::move(message))) return false;
+      note_doing(LastWords::kNothing);
   }
   if (self_.stop_wanted && actor_) stopped(self_.stop_reason);
   return true;
@@ -176,8 +178,11 @@ bool NativeCell::handle(MessagePtr message) {
 
 void NativeCell::end(Failure::Kind kind, std::string why, std::string origin) {
   actor_.reset();
+  node_.activity().leave(std::exchange(last_words_, nullptr));
   epitaph_ = node_.end_of_actor(index_, self_.rank, kind, std::move(why));
   epitaph_->origin = std::move(origin);
+  epitaph_->mesh = self_.name;
+  epitaph_->coordinates = coordinates_of(self_.rank, self_.sizes);
   if (kind == Failure::Kind::kActor || self_.stop_wanted) node_.actor_ended(*epitaph_);
   node_.remove_cell(index_, *epitaph_);
 }
@@ -274,10 +279,19 @@ void NativeCell::construct(const Message& message) {
     node_.refuse(message, *epitaph_);
     return;
   }
+  enter_last_words();
   ValueWriter none;
   none.none();
   Outgoing done{FrameHeader{}, none.written(), {}};
   node_.reply(message.header, message.from, FrameKind::kReply, done);
+}
+
+void NativeCell::enter_last_words() {
+  Activity& activity = node_.activity();
+  if (!activity.has_room()) return;
+  std::vector<std::string> names;
+  for (const ActorMethod& method : class_->methods) names.push_back(method.name);
+  last_words_ = activity.enter(self_.name, names);
 }
 
 void NativeCell::stop_actor(const Message& request) {
@@ -353,6 +367,7 @@ bool NativeCell::invoke(MessagePtr message) {
     return true;
   }
   self_.message_rank = message->header.rank;
+  note_doing(number);
   if (method.is_task) return begin_task(std::move(message), method);
   ValueWriter result;
   Task<void> none;

@@ -80,6 +80,10 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   void fail(std::string why) { end(Failure::Kind::kActor, std::move(why)); }
   void stopped(const std::string& reason) { end(Failure::Kind::kActorStopped, "stopped: " + reason); }
   void awaited();
+  void enter_last_words();
+  void note_doing(int64_t what) {
+    if (last_words_ != nullptr) last_words_->doing.store(what, std::memory_order_relaxed);
+  }
 
   Node& node_;
   const ActorIndex index_;
@@ -99,6 +103,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   // Of whoever has the turn.
   MessageQueue queue_;
   const ActorClass* class_ = nullptr;
+  LastWords::Actor* last_words_ = nullptr;  // where it notes which endpoint it is in; null: nowhere
   std::unique_ptr<Actor> actor_;
   std::optional<Failure> epitaph_;
   std::optional<Running> running_;

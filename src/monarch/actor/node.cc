@@ -1,5 +1,7 @@
 #include "monarch/actor/node.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -11,6 +13,7 @@
 #include "monarch/actor/pending_call.h"
 #include "monarch/actor/routes.h"
 #include "monarch/actor/unobserved_failures.h"
+#include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
 #include "monarch/loop/driver.h"
 #include "monarch/wire/failure.h"
@@ -426,6 +429,8 @@ Failure Node::end_of_actor(ActorIndex index, int64_t rank, Failure::Kind kind, s
   end.node = id_;
   end.actor = index;
   end.rank = rank;
+  end.host = host_name();
+  end.pid = getpid();
   return end;
 }
 

@@ -19,6 +19,7 @@
 #include "monarch/loop/timers.h"
 #include "monarch/net/link.h"
 #include "monarch/wire/failure.h"
+#include "monarch/wire/last_words.h"
 
 namespace monarch {
 
@@ -173,6 +174,8 @@ class Node final : public LinkSink {
   void decide(MeshFailure failure);
   // Whether somebody has been told of it, by observed(), since then.
   bool was_told(const Failure& why, int64_t since_ns) const;
+  // Where its actors note what they are in, for whoever has started this process.
+  Activity& activity() { return activity_; }
   // What the actors of this node own, and its client.
   Supervisor& supervisor() { return *supervisor_; }
   // Any thread: says now what would be said later. For the end of a process.
@@ -253,6 +256,7 @@ class Node final : public LinkSink {
   void unsent(ActorIndex sender, const ActorId& dest);
 
   const NodeId id_;
+  Activity activity_;
   Driver& driver_;
   Timers& timers_;
   const Hooks hooks_;

@@ -21,16 +21,6 @@ bool is_wanted(Failure::Kind kind) {
 
 }  // namespace
 
-std::vector<int64_t> MeshFailure::coordinates() const {
-  std::vector<int64_t> found(mesh->sizes.size());
-  int64_t rest = rank;
-  for (size_t dim = found.size(); dim-- > 0;) {
-    found[dim] = rest % mesh->sizes[dim];
-    rest /= mesh->sizes[dim];
-  }
-  return found;
-}
-
 std::string MeshFailure::who() const {
   std::string text = mesh->creator.empty() ? "<" : mesh->creator + ".<";
   if (!mesh->class_name.empty()) text += mesh->class_name + " ";

@@ -39,7 +39,7 @@ struct MeshFailure {
   uint64_t mesh_id = 0;  // Supervisor::MeshId
   std::string history{};  // how often it had been made anew before, in a line; empty: never
 
-  std::vector<int64_t> coordinates() const;  // of the rank, one for each dimension
+  std::vector<int64_t> coordinates() const { return coordinates_of(rank, mesh->sizes); }
   // "<root>.<Trainer trainers{'gpus': 3/8}>"
   std::string who() const;
   // Who has failed, and of what; several lines if there are a traceback or last lines.

@@ -17,6 +17,7 @@
 #include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
 #include "monarch/host/runtime.h"
+#include "monarch/host/stacks/crash_handler.h"
 #include "monarch/host/start/bootstrap.h"
 #include "monarch/host/start/guard.h"
 #include "monarch/host/start/life.h"
@@ -46,6 +47,8 @@ std::atomic<Runtime*> innermost{nullptr};
 // What a fresh process of this program does instead of main().
 [[noreturn]] void run_worker(int record_fd, Runtime::Options options) {
   hold_life(record_fd);
+  LastWords* const last_words = map_own_last_words(record_fd);
+  if (last_words != nullptr) note_crashes(*last_words, -1, 0);
   std::vector<int> numbers;
   auto bootstrap = read_bootstrap(record_fd, &numbers);
   if (!bootstrap) fail_worker(bootstrap.error().message);
@@ -65,6 +68,7 @@ std::atomic<Runtime*> innermost{nullptr};
   std::unique_ptr<NativeFactory> actors;
   auto process = ProcessRuntime::make_worker(*bootstrap, std::move(fds), std::move(process_options),
                                              [&](ProcessRuntime& made) {
+                                               if (last_words != nullptr) made.node().activity().use(*last_words);
                                                actors = install_native_actors(made, options.actor_threads);
                                              });
   if (!process) fail_worker(process.error().message);

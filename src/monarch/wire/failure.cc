@@ -10,8 +10,13 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kKindMax = static_cast<int64_t>(Failure::Kind::kNotSent);
-constexpr uint32_t kFields = 16;
+constexpr int64_t kOutOfMemoryMax = static_cast<int64_t>(OutOfMemory::kCgroupLimit);
+constexpr uint32_t kFields = 19;
 constexpr uint32_t kFieldsMin = 15;  // of processes that know less
+constexpr uint32_t kFieldsOfStatus = 19;
+constexpr uint32_t kEndpointsMax = 64;
+constexpr size_t kEndpointsNamed = 3;
+constexpr size_t kEndpointBytesMax = 1024;
 constexpr uint32_t kFieldsMax = 64;
 constexpr uint32_t kCoordinatesMax = 64;
 constexpr size_t kDetailMax = size_t{256} << 10;
@@ -26,6 +31,29 @@ std::string how_it_ended(const ExitStatus& status) {
   }
   if (status.code != 0) return "exited with non-zero code " + std::to_string(status.code);
   return "exited with code 0 without being asked to";
+}
+
+// What else is known of it, as a continuation of that.
+std::string more_of(const ExitStatus& status) {
+  std::string text;
+  const std::vector<std::string>& in = status.endpoints;
+  for (size_t i = 0; i < std::min(in.size(), kEndpointsNamed); ++i) {
+    const bool last = i + 1 == in.size();
+    text += (i == 0 ? ", while in " : last ? " and " : ", ") + in[i];
+  }
+  if (in.size() > kEndpointsNamed) text += " and " + std::to_string(in.size() - kEndpointsNamed) + " more";
+  switch (status.out_of_memory) {
+    case OutOfMemory::kUnknown:
+    case OutOfMemory::kNo:
+      break;
+    case OutOfMemory::kMachine:
+      return text + "; perhaps out of memory: the kernel's OOM killer has killed on this machine";
+    case OutOfMemory::kCgroup:
+      return text + "; probably out of memory: the kernel's OOM killer has killed in its cgroup";
+    case OutOfMemory::kCgroupLimit:
+      return text + "; probably out of memory: the kernel's OOM killer has killed in its cgroup, which was at its limit";
+  }
+  return text;
 }
 
 void write_text(ValueWriter& writer, std::string_view text) { writer.bytes(as_byte_span(text.data(), text.size())); }
@@ -54,6 +82,18 @@ std::string shortened(std::string_view text, size_t bytes_max) {
          std::string(text.substr(tail));
 }
 
+std::string clipped_lines(std::string_view text, size_t lines_max, size_t bytes_max) {
+  std::string clipped;
+  for (; lines_max > 0 && !text.empty(); --lines_max) {
+    const size_t newline = text.rfind('\n');
+    const size_t begin = newline == text.npos ? 0 : newline + 1;
+    const std::string line = shortened(text.substr(begin), bytes_max);
+    clipped = clipped.empty() ? line : line + "\n" + clipped;
+    text = text.substr(0, begin == 0 ? 0 : newline);
+  }
+  return clipped;
+}
+
 std::string describe(const ExitStatus& status) {
   if (!status.because.empty()) return status.because;
   if (!status.known) return "ended, and its exit status is not known";
@@ -74,7 +114,7 @@ std::string Failure::headline() const {
   switch (kind) {
     case Kind::kExited:
       return subject + how_it_ended(status) + " (" + label + ", pid " + std::to_string(pid) + ")" +
-             (cut_off ? "; it had closed its connection and did not end" : "");
+             more_of(status) + (cut_off ? "; it had closed its connection and did not end" : "");
     case Kind::kNotStarted:
       return (of_host ? "the host of the process this actor was to run on" : "the process this actor was to run on") +
              std::string(" could not be started (") + label + "): " + detail;
@@ -101,8 +141,10 @@ std::string Failure::headline() const {
 }
 
 std::string Failure::text() const {
-  if (last_lines.empty()) return headline();
-  return headline() + "\nThe last that it printed to stderr:\n  " + indented(last_lines);
+  std::string text = headline();
+  if (!status.stack.empty()) text += "\n" + status.stack;
+  if (!last_lines.empty()) text += "\nThe last that it printed to stderr:\n  " + indented(last_lines);
+  return text;
 }
 
 void Failure::encode(ValueWriter& writer) const {
@@ -123,6 +165,11 @@ void Failure::encode(ValueWriter& writer) const {
   write_text(writer, shortened(last_lines, kDetailMax));
   write_text(writer, shortened(status.because));
   write_text(writer, shortened(origin));
+  writer.integer(static_cast<int64_t>(status.out_of_memory));
+  const auto named = static_cast<uint32_t>(std::min<size_t>(status.endpoints.size(), kEndpointsMax));
+  writer.begin_tuple(named);
+  for (uint32_t i = 0; i < named; ++i) write_text(writer, shortened(status.endpoints[i], kEndpointBytesMax));
+  write_text(writer, shortened(status.stack));
 }
 
 std::string Failure::encoded() const {
@@ -160,6 +207,18 @@ Result<Failure> Failure::decode(ByteSpan bytes) {
     return malformed;
   }
   if (fields > kFieldsMin && !read_text(failure.origin)) return malformed;
+  if (fields >= kFieldsOfStatus) {
+    int64_t out_of_memory = 0;
+    uint32_t endpoint_count = 0;
+    if (!reader.integer(out_of_memory) || out_of_memory < 0 || out_of_memory > kOutOfMemoryMax) return malformed;
+    if (!reader.begin_tuple(endpoint_count) || endpoint_count > kEndpointsMax) return malformed;
+    failure.status.endpoints.resize(endpoint_count);
+    for (std::string& endpoint : failure.status.endpoints) {
+      if (!read_text(endpoint)) return malformed;
+    }
+    if (!read_text(failure.status.stack)) return malformed;
+    failure.status.out_of_memory = static_cast<OutOfMemory>(out_of_memory);
+  }
   failure.kind = static_cast<Kind>(kind);
   failure.of_host = (flags & 1) != 0;
   failure.cut_off = (flags & 2) != 0;

@@ -20,12 +20,24 @@ namespace monarch {
 // Of a reason that somebody gives.
 inline constexpr size_t kReasonMax = size_t{64} << 10;
 
+// Of a process that SIGKILL has ended: whether it was the kernel's OOM killer. That does not say whom it kills.
+enum class OutOfMemory : uint8_t {
+  kUnknown = 0,
+  kNo = 1,           // it has killed nobody
+  kMachine = 2,      // it has killed somebody on this machine; of the cgroup nothing is known
+  kCgroup = 3,       // it has killed somebody in this cgroup
+  kCgroupLimit = 4,  // and that was at its memory limit
+};
+
 // How a process has ended.
 struct ExitStatus {
   bool known = false;
   int code = 0;    // exit code, if signal is 0
   int signal = 0;  // what killed it
   std::string because{};  // if that says more, "was killed because ..."; the rest is not known then
+  OutOfMemory out_of_memory = OutOfMemory::kUnknown;
+  std::vector<std::string> endpoints{};  // that it was in: "trainer.step"
+  std::string stack{};                   // of the thread that crashed
 };
 
 struct Failure {
@@ -90,6 +102,9 @@ std::string shortened(std::string_view text, size_t bytes_max = kReasonMax);
 
 // `lines`, each but the first two columns further in.
 std::string indented(std::string_view lines);
+
+// The lines of `text`, each with at most `bytes_max` bytes, the last `lines_max` of them.
+std::string clipped_lines(std::string_view text, size_t lines_max, size_t bytes_max);
 
 // "exited with code 3", "was killed by signal 9 (Killed)".
 std::string describe(const ExitStatus& status);

@@ -68,11 +68,11 @@ Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<i
   fixed.address_size = static_cast<uint32_t>(bootstrap.address.size());
   fixed.payload_size = static_cast<uint32_t>(bootstrap.payload.size());
   const std::string* texts[] = {&bootstrap.transport, &bootstrap.address, &bootstrap.payload};
-  size_t size = kLifeBytes + sizeof fixed;
+  size_t size = kLastWordsEnd + sizeof fixed;
   for (const std::string* text : texts) size += text->size();
   auto fd = make_shared_memory("monarch-bootstrap", size);
   if (!fd) return fd.error();
-  off_t offset = kLifeBytes;
+  off_t offset = kLastWordsEnd;
   bool written = write_all(fd->get(), &fixed, sizeof fixed, offset);
   for (const std::string* text : texts) written = written && write_all(fd->get(), text->data(), text->size(), offset);
   if (!written) return sys::shortage_error("write a bootstrap record");
@@ -81,7 +81,7 @@ Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<i
 
 Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
   Fixed fixed;
-  if (!read_all(fd, &fixed, sizeof fixed, kLifeBytes)) return Error{ErrorCode::kMalformed, "no bootstrap record"};
+  if (!read_all(fd, &fixed, sizeof fixed, kLastWordsEnd)) return Error{ErrorCode::kMalformed, "no bootstrap record"};
   if (fixed.version != kBootstrapVersion) {
     return Error{ErrorCode::kUnsupported, "the script's monarch speaks bootstrap version " +
                                               std::to_string(fixed.version) + ", this one " +
@@ -95,7 +95,7 @@ Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
   bootstrap.parent_pid = fixed.parent_pid;
   bootstrap.job = fixed.job;
   bootstrap.token = fixed.token;
-  size_t offset = kLifeBytes + sizeof fixed;
+  size_t offset = kLastWordsEnd + sizeof fixed;
   auto read_text = [&](std::string& into, uint32_t size) {
     into.resize(size);
     const bool whole = read_all(fd, into.data(), size, static_cast<off_t>(offset));
@@ -106,8 +106,8 @@ Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
       !read_text(bootstrap.payload, fixed.payload_size)) {
     return Error{ErrorCode::kMalformed, "short bootstrap record"};
   }
-  // Nobody reads it again, and the page before it keeps the file.
-  fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kLifeBytes, static_cast<off_t>(offset - kLifeBytes));
+  // Nobody reads it again, and the pages before it keep the file.
+  fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kLastWordsEnd, static_cast<off_t>(offset - kLastWordsEnd));
   numbers->assign(fixed.numbers, fixed.numbers + fixed.number_count);
   return bootstrap;
 }

@@ -1,5 +1,5 @@
-// What a new worker process is given: thirteen file descriptors and, in the first of them, behind a page for its life
-// (life.h), this record. Nothing secret goes by argument or environment.
+// What a new worker process is given: thirteen file descriptors and, in the first of them, behind pages for its life and
+// its last words (life.h), this record. Nothing secret goes by argument or environment.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace monarch {
 
-inline constexpr uint32_t kBootstrapVersion = 6;
+inline constexpr uint32_t kBootstrapVersion = 7;
 
 struct Bootstrap {
   NodeKey key{};           // of the new node

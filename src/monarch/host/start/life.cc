@@ -31,6 +31,22 @@ void hold_life(int record) {
   futex_wake(word, INT_MAX, /*shared=*/true);
 }
 
+// Not without its children, as the life is: what runs an actor in a child of fork() may still write there.
+LastWords* map_own_last_words(int record) {
+  void* memory = sys::map(kLastWordsEnd, PROT_READ | PROT_WRITE, MAP_SHARED, record);
+  return memory == MAP_FAILED ? nullptr : reinterpret_cast<LastWords*>(static_cast<char*>(memory) + kLifeBytes);
+}
+
+Mapping map_last_words(int record) {
+  void* memory = sys::map(kLastWordsEnd, PROT_READ, MAP_SHARED, record);
+  return memory == MAP_FAILED ? Mapping() : Mapping(memory, kLastWordsEnd);
+}
+
+const LastWords* last_words_of(const Mapping& mapping) {
+  const char* memory = static_cast<const char*>(mapping.get());
+  return memory == nullptr ? nullptr : reinterpret_cast<const LastWords*>(memory + kLifeBytes);
+}
+
 Mapping map_life(int record) {
   void* page = sys::map(kLifeBytes, PROT_READ, MAP_SHARED, record);
   return page == MAP_FAILED ? Mapping() : Mapping(page, kLifeBytes);

@@ -68,6 +68,16 @@ bool is_shortage(int error) {
          error == ENFILE;
 }
 
+bool is_set(const char* variable) {
+  const char* value = getenv(variable);
+  return value != nullptr && *value != '\0';
+}
+
+// Others leave what a child of theirs may have written (host/stacks/crash_handler.h).
+bool leaves_stack(int signal) {
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGABRT;
+}
+
 bool ends_within(const Process& process, int limit_ms) {
   pollfd fd{process.pidfd.get(), POLLIN, 0};
   return poll(&fd, 1, limit_ms) == 1;
@@ -85,6 +95,7 @@ Starter::Starter(Reactor& reactor, Connector& connector, OutputRoute& output, in
       self_(self),
       events_(std::move(events)),
       start_process_(std::move(start_process)),
+      shows_runtime_(is_set("MONARCH_RUNTIME_FRAMES")),
       lives_([this](NodeId node) { reactor_.post([this, node] { on_life_released(node, kEndingTries); }); }) {}
 
 Starter::~Starter() {
@@ -318,6 +329,8 @@ bool Starter::begin(const LaunchingPtr& launching) {
   if (!record) return missing(record.error());
   it.fds[kFdRecord] = std::move(*record);
   it.life = map_life(it.fds[kFdRecord].get());
+  it.last_words = map_last_words(it.fds[kFdRecord].get());
+  if (!memory_known_) memory_known_ = memory_reader_.read();
   if (!forks) {
     const std::string why = begin_exec(it, numbers);
     if (!why.empty()) return fail(why);
@@ -331,6 +344,7 @@ bool Starter::begin(const LaunchingPtr& launching) {
     Running& running = running_[it.node()];
     running.forked = true;
     running.life = std::move(it.life);
+    running.last_words = std::move(it.last_words);
     return true;
   }
   if (is_shortage(errno)) return missing(sys::shortage_error("ask the fork server for a process"));
@@ -356,7 +370,9 @@ std::string Starter::begin_exec(Launching& launching, const std::vector<int>& nu
   auto started = start_process_(spec);
   launching.fds = {};
   if (!started) return started.error().message;
-  running_[launching.node()].life = std::move(launching.life);
+  Running& running = running_[launching.node()];
+  running.life = std::move(launching.life);
+  running.last_words = std::move(launching.last_words);
   spawned(launching.node(), std::move(*started));
   return "";
 }
@@ -452,9 +468,10 @@ void Starter::on_life_released(NodeId node, int tries) {
   on_fork_server();
   auto found = running_.find(node);
   if (found == running_.end() || found->second.given_up || (found->second.forked && !fork_socket_)) return;
-  if (const auto status = read_ending(found->second.process)) {
+  Running& running = found->second;
+  if (const auto status = read_ending(running.process)) {
     reactor_.after(kReportLimitNs, [this, node] { look_for_end(node); });
-    return events_.on_dying(node, *status);
+    return events_.on_dying(node, complete(running, *status));
   }
   if (tries > 1) reactor_.after(kEndingRetryNs, [this, node, tries] { on_life_released(node, tries - 1); });
 }
@@ -506,14 +523,26 @@ void Starter::reap_held(Process process) {
 void Starter::exited(NodeId node, const ExitStatus& how) {
   auto found = running_.find(node);
   if (found == running_.end()) return;
-  const ExitStatus status = how;  // it may be a part of what goes
-  const Running& running = found->second;
+  Running& running = found->second;
+  const ExitStatus status = complete(running, how);  // a copy: it may be a part of what goes
   if (running.process.pid > 0) tell_guard(-GuardEntry{running.process.pid});
   if (running.process.pidfd && !running.ended) reactor_.remove(running.process.pidfd.get());
   const bool given_up = running.given_up;
   running_.erase(found);
   lives_.remove(node);
   if (!given_up) events_.on_exited(node, status);
+}
+
+// With what the process has left, and what the kernel says of it.
+const ExitStatus& Starter::complete(Running& running, const ExitStatus& status) {
+  if (running.told) return *running.told;
+  ExitStatus& whole = running.told.emplace(status);
+  if (const LastWords* left = last_words_of(running.last_words)) {
+    whole.endpoints = read_endpoints(*left);
+    if (leaves_stack(status.signal)) whole.stack = read_stack(*left, shows_runtime_);
+  }
+  if (status.signal == SIGKILL) whole.out_of_memory = judge_kill(*memory_known_, memory_reader_.read());
+  return whole;
 }
 
 void Starter::not_started(NodeId node, const std::string& why) { events_.on_not_started(node, why); }

@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "monarch/host/start/fork_server.h"
 #include "monarch/host/start/guard.h"
 #include "monarch/host/start/life_watch.h"
+#include "monarch/host/start/memory_events.h"
 #include "monarch/host/start/process.h"
 #include "monarch/net/connector.h"
 
@@ -40,7 +42,7 @@ struct Launch {
   std::string label;              // for people: "rank {'gpus': 2/4} of procs 'trainer'"
   OutputName output;              // who it is in what it prints
   std::vector<int64_t> coordinates;  // in its mesh
-  uint32_t tail_lines = 0;        // so many of its last lines on stderr are told with its death
+  uint32_t tail_lines = 10;       // so many of its last lines on stderr are told with its death
 };
 
 class Starter {
@@ -105,7 +107,7 @@ class Starter {
     NodeId node() const { return order.bootstrap.key.id(); }
     Order order;
     BootstrapFds fds;
-    Mapping life{};
+    Mapping life{}, last_words{};
     bool has_output = false;
     bool has_ends = false;
     int64_t short_since_ns = 0;  // 0: nothing is short
@@ -115,6 +117,8 @@ class Starter {
   struct Running {
     Process process;  // pid -1: the fork server has not said it yet. No pidfd: there was no descriptor for it
     Mapping life{};   // until it is watched
+    Mapping last_words{};
+    std::optional<ExitStatus> told{};  // how it ends, once that is known
     bool forked = false;
     bool kill_when_known = false;
     bool given_up = false;  // nobody waits to hear of it any more
@@ -142,6 +146,7 @@ class Starter {
   void find_pidfd(NodeId node);
   void spawned(NodeId node, Process process);
   void exited(NodeId node, const ExitStatus& status);
+  const ExitStatus& complete(Running& running, const ExitStatus& status);
   void not_started(NodeId node, const std::string& why);
 
   void on_fork_server();
@@ -163,6 +168,7 @@ class Starter {
   const NodeId self_;
   const Events events_;
   const StartProcess start_process_;
+  const bool shows_runtime_;  // its frames, in the stack of a crash
   std::atomic<bool> fork_server_wanted_{false};
   std::atomic<int> slots_{0};  // launches that hold descriptors
 
@@ -182,6 +188,8 @@ class Starter {
   Process fork_server_;
   UniqueFd fork_socket_;
   std::atomic<bool> fork_ready_{false};
+  MemoryEventsReader memory_reader_;
+  std::optional<MemoryEvents> memory_known_;  // since the first process was started; see judge_kill()
   std::string fork_server_end_ = "is not running";  // of the last one
 
   LifeWatch lives_;  // last: its threads tell this object

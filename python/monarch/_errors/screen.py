@@ -1,0 +1,96 @@
+"""The report of a program that a failure has stopped: one screen, the cause first, and each thing once."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from monarch._errors.mesh_failure import MeshFailure
+from monarch._values.ranks import ranks_text
+
+LINES, COLUMNS = 24, 120
+_FIRST = len("monarch: ")  # which the log puts before the first line
+_TAIL = 9  # lines at the end that are left, if there are too many
+_WRAPPED = 3  # lines that a long one may take
+_FURTHER = " " * 8  # before those after its first
+_OTHERS = 5  # meshes and kinds of failures that are named
+
+
+def make_screen(failures: list[MeshFailure], where: str, more: str = "") -> str:
+    """``where``: the line that says whose program it was. ``more``: what else belongs to it."""
+    alike = _grouped(failures)
+    (mesh, kind), same = next(iter(alike.items()))
+    first = min(same, key=lambda failure: failure.crashed_ranks)
+    cause, who = _parts(first)
+    if len(same) > 1:
+        ranks = ranks_text(sorted({rank for failure in same for rank in failure.crashed_ranks}))
+        cause = f"{ranks} of {mesh!r} have failed: {kind}{_in_flight(same)}\nthe first of them: {cause}"
+    lines = [*cause.split("\n"), where, *who, *_others(alike), *more.splitlines()]
+    return "\n".join(_fitted(lines, where))
+
+
+def _grouped(failures: list[MeshFailure]) -> dict[tuple[str, str], list[MeshFailure]]:
+    """By mesh and kind. Of a process, one mesh is named."""
+    alike: dict[tuple[str, str], list[MeshFailure]] = {}
+    seen: dict[int, str] = {}
+    for failure in failures:
+        node, actor = failure._source
+        if actor == 0 and seen.setdefault(node, failure.mesh_name) != failure.mesh_name:
+            continue
+        alike.setdefault((failure.mesh_name, failure.kind), []).append(failure)
+    return alike
+
+
+def _parts(failure: MeshFailure) -> tuple[str, list[str]]:
+    """What it all began with, and who has failed of that, from the owner down."""
+    lines = failure.report().split("\n")
+    at = next((at for at, line in enumerate(lines) if line.strip() == failure.origin), None)
+    if at is None:
+        return failure.origin, lines
+    depth = len(lines[at]) - len(lines[at].lstrip())
+    cause = [line[depth:] if not line[:depth].strip() else line for line in lines[at:]]
+    who = lines[:at]
+    who[-1:] = [line.removesuffix(":") for line in who[-1:]]
+    return "\n".join(cause), who
+
+
+def _in_flight(failures: list[MeshFailure]) -> str:
+    """What all of them were in."""
+    first = failures[0].in_flight
+    return f", while in {first[0]}" if first and all(failure.in_flight == first for failure in failures) else ""
+
+
+def _others(alike: dict[tuple[str, str], list[MeshFailure]]) -> Iterator[str]:
+    rest = list(alike.items())[1:]
+    for (mesh, kind), failures in rest[:_OTHERS]:
+        ranks = sorted({rank for failure in failures for rank in failure.crashed_ranks})
+        yield f"So ha{'s' if len(ranks) == 1 else 've'} {ranks_text(ranks)} of {mesh!r}: {kind}"
+    if len(rest) > _OTHERS:
+        yield f"and {len(rest) - _OTHERS} others"
+
+
+def _fitted(lines: list[str], where: str) -> list[str]:
+    fitted: list[str] = []
+    for line in lines:
+        plain = "".join(c if c.isprintable() else " " if c == "\t" else "\ufffd" for c in line)
+        room = COLUMNS - (0 if fitted else _FIRST)
+        if len(plain) <= room or line == where:  # programs look for that one
+            fitted.append(plain)
+            continue
+        indent = plain[: len(plain) - len(plain.lstrip())]
+        plain = plain.replace("pid ", "pid\xa0")  # stay together
+        wrapped = textwrap.wrap(plain, room, subsequent_indent=indent + _FURTHER, break_on_hyphens=False)
+        if len(wrapped) > _WRAPPED:
+            wrapped[_WRAPPED - 1 :] = [wrapped[_WRAPPED - 1][: room - 4] + " ..."]
+        fitted += [part.replace("\xa0", " ") for part in wrapped]
+    if len(fitted) <= LINES:
+        return fitted
+    # The line that says whose program it was stays.
+    at = max(index for index, line in enumerate(fitted) if line == where)
+    tail = fitted[at:][: LINES // 2]
+    head, rest = fitted[:at], LINES - len(tail)
+    if len(head) > rest:
+        last = min(_TAIL, rest // 2)
+        left_out = f"  [... {len(head) - rest + 1} lines are left out ...]"
+        head = [*head[: rest - last - 1], left_out, *head[-last:]]
+    return [*head, *tail]

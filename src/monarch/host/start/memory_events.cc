@@ -1,0 +1,102 @@
+#include "monarch/host/start/memory_events.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "monarch/base/system.h"
+
+namespace monarch {
+
+namespace {
+
+std::string read_file(const std::string& path) {
+  const UniqueFd file = path.empty() ? UniqueFd() : sys::open_file(path.c_str(), O_RDONLY);
+  std::string text;
+  char bytes[4096];
+  for (ssize_t count; file && (count = ::read(file.get(), bytes, sizeof bytes)) > 0;) {
+    text.append(bytes, static_cast<size_t>(count));
+  }
+  return text;
+}
+
+// Of a line "<name> <number>".
+std::optional<uint64_t> number_of(const std::string& text, std::string_view name) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    if (line.starts_with(name) && line.size() > name.size() && line[name.size()] == ' ') {
+      return std::strtoull(text.c_str() + at + name.size(), nullptr, 10);
+    }
+    at = end + 1;
+  }
+  return std::nullopt;
+}
+
+bool has(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
+
+bool grew(const std::optional<uint64_t>& before, const std::optional<uint64_t>& now) {
+  return before && now && *now > *before;
+}
+
+}  // namespace
+
+OutOfMemory judge_kill(MemoryEvents& known, const MemoryEvents& now) {
+  const bool limit_hit = grew(known.limit_hits, now.limit_hits);
+  if (grew(known.cgroup_kills, now.cgroup_kills)) {
+    ++*known.cgroup_kills;
+    if (*known.cgroup_kills == *now.cgroup_kills) known.limit_hits = now.limit_hits;
+    if (known.kills) ++*known.kills;  // which counts it too
+    return limit_hit ? OutOfMemory::kCgroupLimit : OutOfMemory::kCgroup;
+  }
+  known.limit_hits = now.limit_hits;
+  if (now.cgroup_kills) {  // nobody of this cgroup: whoever else was killed for memory meanwhile, it was not this one
+    known.kills = now.kills;
+    return OutOfMemory::kNo;
+  }
+  if (!known.kills || !now.kills) return OutOfMemory::kUnknown;
+  if (*now.kills <= *known.kills) return OutOfMemory::kNo;
+  ++*known.kills;
+  return OutOfMemory::kMachine;
+}
+
+MemoryEventsReader::MemoryEventsReader(std::string root) : root_(std::move(root)) {
+  const std::string groups = read_file(root_ + "/proc/self/cgroup");  // lines "4:memory:/path", of version 2 "0::/path"
+  std::string unified, memory;
+  for (size_t at = 0; at < groups.size();) {
+    const size_t end = std::min(groups.find('\n', at), groups.size());
+    const std::string line = groups.substr(at, end - at);
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    at = end + 1;
+    if (first == line.npos || second == line.npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (controllers == ",,") unified = line.substr(second + 1);
+    if (controllers.find(",memory,") != controllers.npos) memory = line.substr(second + 1);
+  }
+  const std::string mounts = root_ + "/sys/fs/cgroup";
+  if (!memory.empty()) {
+    const std::string folder = mounts + "/memory" + memory;
+    if (has(folder + "/memory.oom_control")) events_ = folder + "/memory.oom_control";
+    if (has(folder + "/memory.failcnt")) limits_ = folder + "/memory.failcnt";
+  } else if (!unified.empty() && has(mounts + unified + "/memory.events")) {
+    events_ = mounts + unified + "/memory.events";
+  }
+}
+
+MemoryEvents MemoryEventsReader::read() const {
+  MemoryEvents found;
+  const std::string events = read_file(events_);
+  found.cgroup_kills = number_of(events, "oom_kill");
+  found.limit_hits = number_of(events, "oom");
+  const std::string hits = read_file(limits_);
+  if (!hits.empty()) found.limit_hits = std::strtoull(hits.c_str(), nullptr, 10);
+  // Long, and only of use where the cgroup says nothing.
+  if (!found.cgroup_kills) found.kills = number_of(read_file(root_ + "/proc/vmstat"), "oom_kill");
+  return found;
+}
+
+}  // namespace monarch

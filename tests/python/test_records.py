@@ -1,0 +1,168 @@
+"""One failure, one record: what it says, to whom, and in which words (tests/golden/failures)."""
+
+import pickle
+import signal
+
+import failure_texts
+import pytest
+from script_run import Run, program
+
+from monarch._errors.mesh_failure import MeshFailure
+from monarch._errors.record import OutOfMemory
+from monarch._errors.screen import COLUMNS, LINES, make_screen
+from monarch.actor import Actor, SupervisionError, current_rank, endpoint, this_host
+
+LIMIT = 20
+
+
+@pytest.mark.feature(64, "signal, exit code, last lines", 70, "with a traceback", 63, "a fault at the owner")
+@pytest.mark.parametrize("kind", failure_texts.KINDS)
+def test_each_kind_of_failure_has_its_words_on_one_screen(kind):
+    caught, told = failure_texts.run(kind, "caught"), failure_texts.run(kind, "told")
+    expected = failure_texts.path_of(kind).read_text()
+    assert failure_texts.text_of(kind, caught, told) == expected, (
+        "python tests/python/failure_texts.py writes them anew"
+    )
+    lines = failure_texts.report(told).splitlines()
+    assert 1 < len(lines) <= LINES and lines[0].startswith("monarch: ") and "Unhandled" not in lines[0]
+    assert all(len(line) <= COLUMNS for line in lines if not line.startswith("Unhandled monarch error")), lines
+    assert "/monarch/_" not in caught.stdout + told.stderr
+    assert sum(line.startswith("monarch: ") for line in told.stderr.splitlines()) == 1, "it is said once"
+
+
+def test_frames_of_the_runtime_are_shown_if_somebody_asks():
+    done = failure_texts.run("sys.exit in a constructor", "caught", {"MONARCH_RUNTIME_FRAMES": "1"})
+    assert "/monarch/_running/construct.py" in done.stdout, done.stdout
+    done = failure_texts.run("segmentation fault", "caught", {"MONARCH_RUNTIME_FRAMES": "1"})
+    assert "_PyEval_EvalFrameDefault" in done.stdout and "in _core." in done.stdout, done.stdout
+
+
+# ---- Attributes ----
+
+
+class Worker(Actor):
+    @endpoint
+    def fail(self, rank):
+        if current_rank().rank == rank:
+            raise SystemExit("enough")
+
+
+@pytest.mark.parametrize("then", ["at once", "later", "pickled"])
+def test_where_an_actor_has_failed_the_attributes_say_which(then):
+    with this_host().spawn_procs({"hosts": 2, "gpus": 2}) as procs:
+        workers = procs.spawn("workers", Worker)
+        with pytest.raises(SupervisionError) as info:
+            workers.fail.call(3).get(timeout=LIMIT)
+        if then == "later":
+            with pytest.raises(SupervisionError) as info:
+                workers.slice(hosts=1).fail.call(9).get(timeout=LIMIT)
+        error = pickle.loads(pickle.dumps(info.value)) if then == "pickled" else info.value
+        assert (error.mesh, error.rank, error.coordinates) == ("workers", 3, (1, 1))
+        assert error.pid and error.host and error.endpoint == "workers.fail"
+        assert (error.exit_code, error.signal, error.in_flight, error.stack) == (None, None, (), None)
+
+
+@pytest.mark.parametrize("way", ["fork", "exec", "unix"])
+def test_an_owner_is_told_what_the_process_was_in(way):
+    Run(program("supervision/owners.py") + """
+import monarch.actor
+faults = []
+monarch.actor.unhandled_fault_hook = faults.append
+procs = this_host().spawn_procs({"gpus": 2}, name="mine")
+kids, others = procs.spawn("kid", Kid), procs.spawn("other", Kid)
+pids = list(kids.pid.call().get().values())
+kids.hang.broadcast(); others.hang.broadcast()
+import select
+def hangs():  # both have begun
+    stacks = str(monarch.actor.dump_stacks(kids).get())
+    return stacks.count("hang") >= 2
+until(hangs)
+os.kill(pids[1], signal.SIGKILL)
+until(lambda: len(faults) == 3)
+assert all(fault.in_flight == ("kid.hang", "other.hang") for fault in faults), [fault.in_flight for fault in faults]
+assert all(", while in kid.hang and other.hang" in fault.report() for fault in faults)
+assert faults[0].out_of_memory in (False, None), faults[0].out_of_memory
+os.kill(pids[0], signal.SIGKILL)
+until(lambda: len(faults) == 6)
+""", way=way).ok()  # fmt: skip
+
+
+def test_an_actor_that_does_nothing_was_in_nothing():
+    class Idle(Actor):
+        @endpoint
+        def pid(self):
+            import os
+
+            return os.getpid()
+
+    procs = this_host().spawn_procs(name="idle")
+    idle = procs.spawn("idle", Idle)
+    pid = idle.pid.call_one().get()
+    import os
+
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SupervisionError) as info:
+        while True:
+            idle.pid.call_one().get(timeout=LIMIT)
+    assert info.value.in_flight in ((), ("idle.pid",))
+
+
+# ---- The report ----
+
+
+def failure(mesh="trainers", rank=0, node=None, cause="it broke", out_of_memory=OutOfMemory.NO, number=9, in_flight=()):
+    record = (2, 4711, "node1", None, number, rank, "trainers", (rank,), out_of_memory, in_flight, "", "")
+    who = f"<root>.<{mesh}{{'gpus': {rank}/40}}>"
+    report = f"The process {who} and all its descendants have failed:\n  {cause}".replace("\n", "\n  ")
+    origin = cause.partition("\n")[0]
+    return MeshFailure(mesh, rank, (rank,), who, report, cause, origin, True, node or rank + 1, 0, record)
+
+
+WHERE = "Unhandled monarch error on the root actor, hostname=node1, PID=1 at time 2026-11-22 10:15:31.820108:"
+
+
+def test_equal_failures_of_many_ranks_are_one():
+    failures = [failure(rank=rank) for rank in [*range(31), 33]]
+    # The same processes, as another mesh has lost them, and one that ended in another way.
+    failures += [failure("others", rank) for rank in range(31)] + [failure(rank=35, number=11)]
+    assert make_screen(failures, WHERE).splitlines() == [
+        "ranks 0-30, 33 of 'trainers' have failed: killed by signal 9",
+        "the first of them: it broke",
+        WHERE,
+        "The process <root>.<trainers{'gpus': 0/40}> and all its descendants have failed",
+        "So has rank 35 of 'trainers': killed by signal 11",
+    ]
+
+
+def test_what_all_of_them_were_in_is_said_once():
+    failures = [failure(rank=rank, in_flight=("trainer.step",)) for rank in range(3)]
+    assert make_screen(failures, WHERE).startswith(
+        "ranks 0-2 of 'trainers' have failed: killed by signal 9, while in trainer.step\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("out_of_memory", "words", "known"),
+    [
+        (OutOfMemory.UNKNOWN, "killed by signal 9", None),
+        (OutOfMemory.NO, "killed by signal 9", False),
+        (OutOfMemory.MACHINE, "killed by signal 9, perhaps out of memory", None),
+        (OutOfMemory.CGROUP, "killed by signal 9, probably out of memory", True),
+        (OutOfMemory.CGROUP_LIMIT, "killed by signal 9, probably out of memory", True),
+    ],
+)
+def test_a_kill_for_want_of_memory_is_told_from_others(out_of_memory, words, known):
+    told = failure(out_of_memory=out_of_memory)
+    assert (told.kind, told.out_of_memory) == (words, known)
+    assert failure(number=11, out_of_memory=out_of_memory).out_of_memory is None
+
+
+@pytest.mark.parametrize(
+    "cause", ["x" * 5000, "words " * 1000, "\n".join(["y" * 500] * 500), "a\x1b[31m\x00\tb\u2028c"]
+)
+def test_whatever_a_cause_is_it_fits_one_screen(cause):
+    screen = make_screen([failure(cause=cause)] + [failure(f"m{n}", n, number=n) for n in range(1, 60)], WHERE)
+    lines = screen.split("\n")
+    assert len(lines) <= LINES and all(len(line) <= COLUMNS for line in lines), screen
+    assert len(lines[0]) <= COLUMNS - len("monarch: ") and WHERE in lines and "and 54 others" in lines
+    assert all(line.isprintable() for line in lines)
