@@ -64,6 +64,10 @@ struct FutureState : Unseen {
   void give_up() {
     if (--waiting == 0 && port && !promised) call.reset();
   }
+  // Whether who waits for it waits for that call, and for each of its answers; without a limit of the call's own.
+  bool is_edge() const {
+    return is_of_call() && call->deadline_ns() == 0 && (mode != FutureMode::kArrival || call->size() == 1);
+  }
   // Of a call of an endpoint, to which somebody may want to be answered.
   bool is_of_call() const { return label != nullptr; }
   Gather gather() const { return Gather(*call, wants_of(mode), arrival); }  // while there is a call

@@ -142,11 +142,17 @@ def _is_quiet(loop: Any) -> bool:
     return not getattr(loop, "_ready", True)
 
 
+_LOOK = 0.3  # seconds until somebody looks at what is awaited; then twice as long each time
+_LAST_LOOK = 10.0
+
+
 class _LoopObserver:
     """Completions for one loop: the core writes an eventfd, the loop's callback sets the futures."""
 
     def __init__(self, loop: Any) -> None:
+        self.loop = loop
         self.bridge = _core.LoopBridge()
+        self.timer: Any = None if _core.on_actor_thread() else ...  # of look(); ...: nobody looks here
         self.waiting: dict[int, Any] = {}
         self.next_ticket = 0
         loop.add_reader(self.bridge.fileno(), self.drain)
@@ -156,12 +162,35 @@ class _LoopObserver:
         self.next_ticket += 1
         self.bridge.watch(future, ticket)
         self.waiting[ticket] = waiter
+        if self.timer is None:
+            self.timer = self.loop.call_later(_LOOK, self.look, self.next_ticket, _LOOK)
         return ticket
 
     def forget(self, ticket: int) -> None:
         """Nobody waits for that any more: nothing of it may stay, a waiter holds its loop."""
         if self.waiting.pop(ticket, None) is not None:
             self.bridge.unwatch(ticket)
+
+    def look(self, newest: int, after: float) -> None:
+        """Tells the core what the actor awaits that this loop belongs to, if that is a call before ``newest`` and certain.
+
+        Then it is the only task of its loop, no timer will wake it, and it awaits that call and nothing else: not so in
+        ``wait_for()``, ``timeout()`` or ``gather()``.
+        """
+        import asyncio
+
+        self.timer = None
+        if not self.waiting:
+            return
+        tasks = asyncio.all_tasks(self.loop)
+        timers = getattr(self.loop, "_scheduled", None)
+        is_only = timers is not None and all(timer.cancelled() for timer in timers) and len(tasks) == 1
+        only = getattr(tasks.pop(), "_fut_waiter", None) if is_only else None
+        for ticket, waiter in list(self.waiting.items()):
+            if ticket < newest:
+                self.bridge.block(ticket, waiter is only)
+        again = min(2 * after, _LAST_LOOK)
+        self.timer = self.loop.call_later(again, self.look, self.next_ticket, again)
 
     def drain(self) -> None:
         for ticket in self.bridge.drain():

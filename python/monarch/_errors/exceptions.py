@@ -5,6 +5,7 @@ Exception
  |- UnhandledFaultHookException  never raised: there for programs that name it
  `- RuntimeError
      |- SupervisionError         the target died or was stopped
+     |   `- DeadlockError        it waits, perhaps through others, for its caller
      `- WouldBlockRuntime        a wait that could never end
 TimeoutError
  `- DeadlineExceeded             the deadline of a call, or of what it was made for, has passed
@@ -19,7 +20,7 @@ from monarch._errors.tracebacks import HEADER, format_exception
 if TYPE_CHECKING:
     from monarch._values.stack_report import StackReport
 
-__all__ = ["ActorError", "DeadlineExceeded", "SupervisionError", "WouldBlockRuntime"]
+__all__ = ["ActorError", "DeadlineExceeded", "DeadlockError", "SupervisionError", "WouldBlockRuntime"]
 
 
 class ActorError(Exception):
@@ -91,6 +92,14 @@ class SupervisionError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.endpoint), self.__dict__
+
+
+class DeadlockError(SupervisionError):
+    """The call is one of a cycle of calls, each of which waits for the next: it could never be answered.
+
+    The text names each actor of the cycle, with its rank, the endpoint that it is in and the one that it waits for. Of
+    the calls of a cycle the youngest is raised; what the others wait for goes on from there.
+    """
 
 
 class UnhandledFaultHookException(Exception):
