@@ -151,11 +151,11 @@ void Calls::expire(uint64_t token) {
   for (const uint32_t rank : missing) fill(token, *call, rank, make_error(token, rank, ErrorKind::kDeadline, text));
 }
 
-void Calls::give_up(uint64_t token, ErrorKind kind, std::string_view text) {
+void Calls::end(uint64_t token, const std::function<MessagePtr(uint32_t rank)>& make) {
   const std::shared_ptr<PendingCall> call = find(token).call;
   if (!call) return;
   for (uint32_t rank = 0; rank < call->size(); ++rank) {
-    if (call->reply(rank) == nullptr) fill(token, *call, rank, make_error(token, rank, kind, text));
+    if (call->reply(rank) == nullptr) fill(token, *call, rank, make(rank));
   }
 }
 

@@ -27,7 +27,7 @@ class Calls {
   static constexpr int64_t kOverdueNs = 100'000'000;
 
   // How often somebody looks at calls that have not been answered, while there are any.
-  static constexpr int64_t kLookNs = 400'000'000;
+  static constexpr int64_t kLookNs = 300'000'000;
 
   struct Hooks {
     // Both, where there is one, run where timers do, without a lock held.
@@ -44,8 +44,8 @@ class Calls {
   uint64_t open(std::shared_ptr<PendingCall> call, int64_t deadline_ns);
   // Fills the slot of `rank`; an answer to a call that has ended, by its deadline too, is dropped.
   void answer(uint64_t token, uint32_t rank, MessagePtr reply);
-  // Its ranks that have not answered are filled with that error, of whose kind (wire/error_kind.h) a text is all there is.
-  void give_up(uint64_t token, ErrorKind kind, std::string_view text);
+  // Its ranks that have not answered are filled with what `make` gives for each.
+  void end(uint64_t token, const std::function<MessagePtr(uint32_t rank)>& make);
   // From now on somebody looks, as if a call had been opened.
   void begin_looks();
   // Whether an answer is waited for of an actor that `owing` is true of.

@@ -341,7 +341,14 @@ void Node::inquire(NodeId node, const Outgoing& inquiry) {
   if (const std::shared_ptr<Link> link = routes_->find(node)) static_cast<void>(send_on(*link, node, inquiry, true));
 }
 
-void Node::give_up(uint64_t token, ErrorKind kind, std::string_view text) { calls_->give_up(token, kind, text); }
+void Node::end_call(uint64_t token, ErrorKind kind, std::string_view text) {
+  calls_->end(token, [&](uint32_t rank) { return make_error(token, rank, kind, text); });
+}
+
+void Node::end_call(uint64_t token, const Failure& why) {
+  calls_->end(token, [&](uint32_t rank) { return make_failure(token, rank, why); });
+}
+
 void Node::begin_looks() { calls_->begin_looks(); }
 
 // ---- Back-pressure ----

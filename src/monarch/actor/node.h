@@ -144,8 +144,10 @@ class Node final : public LinkSink {
   // ---- Calls that wait ----
   // Any thread. kProbe or kSilent, to this node too. A node that there is no way to does not get it.
   void inquire(NodeId node, const Outgoing& inquiry);
-  // Any thread. What has not been answered of this call is filled with an error of that kind (Calls::give_up).
-  void give_up(uint64_t token, ErrorKind kind, std::string_view text);
+  // Any thread. Nobody will answer what has not been answered of this call: it ends with an error of that kind, of which a
+  // text is all there is, or with that failure.
+  void end_call(uint64_t token, ErrorKind kind, std::string_view text);
+  void end_call(uint64_t token, const Failure& why);
   // From now on somebody looks (Hooks::on_look), though no call begins.
   void begin_looks();
 

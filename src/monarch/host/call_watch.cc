@@ -81,7 +81,7 @@ void CallWatch::run(Deadlocks::Actions actions) {
   for (const ActorIndex actor : actions.again) {
     reactor_.after(Deadlocks::kConfirmNs, [this, actor] { run(deadlocks_.search(reactor_.now_ns(), actor)); });
   }
-  for (const Deadlocks::GiveUp& call : actions.give_up) node_.give_up(call.token, ErrorKind::kDeadlock, call.text);
+  for (const Deadlocks::GiveUp& call : actions.give_up) node_.end_call(call.token, ErrorKind::kDeadlock, call.text);
 }
 
 std::optional<Deadlocks::Blocked> CallWatch::blocked(ActorIndex actor) {
@@ -134,7 +134,8 @@ void CallWatch::on_silent(const Message& notice) {
     if (deaths_.who_knows(node) != notice.from) ask_others(node, waiting);
     return;
   }
-  elsewhere_[node][notice.from] = {std::move(waiting), reactor_.now_ns() + kElsewhereNs};
+  elsewhere_[node][notice.from] = {waiting, reactor_.now_ns() + kElsewhereNs};
+  if (const int64_t pid = deaths_.pid_of(node); pid > 0) look_at_child(node, static_cast<pid_t>(pid), waiting);
   node_.begin_looks();
 }
 
@@ -179,6 +180,9 @@ bool CallWatch::on_look(const std::vector<std::shared_ptr<PendingCall>>& calls) 
     it = it->second.empty() ? elsewhere_.erase(it) : std::next(it);
   }
   for (const auto& [node, _] : halts_.halted()) waited.try_emplace(node);  // until they go on
+  const std::vector<Owned> owned = owned_by_others(calls);
+  for (const Owned& call : owned) waited.try_emplace(call.owner);
+  std::erase_if(silent_, [&waited](const auto& asked) { return !waited.contains(asked.first); });
   // Of very many some at a time.
   const size_t count = std::min(waited.size(), kNodesMax);
   if (next_ >= waited.size()) next_ = 0;
@@ -199,6 +203,7 @@ bool CallWatch::on_look(const std::vector<std::shared_ptr<PendingCall>>& calls) 
     }
   }
   next_ += count;
+  end_unowned(owned);
   return !halts_.halted().empty() || !elsewhere_.empty();
 }
 
@@ -215,10 +220,13 @@ void CallWatch::look_at_child(NodeId node, pid_t pid, const Waiting& waiting) {
     }
     tell(node, *change, waiting);
   }
-  silent_.erase(node);
   const auto halted = halts_.halted().find(node);
   if (halted == halts_.halted().end()) {
-    if (sighting.state != 'R') ping(node);  // who runs is not halted
+    if (sighting.state == 'R') {  // who runs is not halted
+      silent_.erase(node);
+    } else {
+      ping(node);
+    }
     return;
   }
   if (halted->second.halt == Halt::kFrozen || halted->second.halt == Halt::kHeld) ping(node);
@@ -227,7 +235,7 @@ void CallWatch::look_at_child(NodeId node, pid_t pid, const Waiting& waiting) {
 }
 
 void CallWatch::ping(NodeId node) {
-  silent_.insert(node);
+  silent_.try_emplace(node, reactor_.now_ns());
   Outgoing ping{FrameHeader{}, {}, {}};
   ping.header.kind = FrameKind::kPing;
   node_.inquire(node, ping);
@@ -240,7 +248,7 @@ void CallWatch::ask_others(NodeId node, const Waiting& waiting) {
   notice.header.kind = FrameKind::kSilent;
   notice.header.dest = node;
   notice.header.method = static_cast<uint32_t>(waiting.calls);
-  if (const NodeId who = deaths_.who_knows(node); who != 0) node_.inquire(who, notice);
+  if (const NodeId who = deaths_.who_knows(node); who != 0 && who != node) node_.inquire(who, notice);
 }
 
 void CallWatch::tell(NodeId node, const Halts::Change& change, const Waiting& waiting) {
@@ -269,7 +277,45 @@ void CallWatch::end_lease(NodeId node, Halt halt) {
   halts_.forget(node);
 }
 
+// ---- Owners ----
+
+// Whoever has made an actor owns it; its process is among those that this one has a link to, or it is not known here.
+std::vector<CallWatch::Owned> CallWatch::owned_by_others(const std::vector<std::shared_ptr<PendingCall>>& calls) const {
+  std::vector<Owned> owned;
+  std::set<NodeId> peers;
+  for (const auto& link : node_.links()) peers.insert(link->peer());
+  for (const auto& call : calls) {
+    if (!call->label() || call->decided() || call->size() == 0) continue;
+    const ActorIndex index = call->members().ids[0].index;
+    auto owner = peers.upper_bound(index);
+    if (owner == peers.begin()) owner = peers.end();  // counted beyond the last integer, if at all
+    if (owner == peers.begin() || !may_have_created(*std::prev(owner), index)) continue;
+    owned.push_back({*std::prev(owner), call->token(), *call->label()});
+  }
+  return owned;
+}
+
+void CallWatch::end_unowned(const std::vector<Owned>& calls) {
+  const int64_t limit_ns = watchdog_ns_.load(std::memory_order_relaxed);
+  for (const Owned& call : calls) {
+    const auto halted = halts_.halted().find(call.owner);
+    const auto silent = silent_.find(call.owner);
+    int64_t since_ns = INT64_MAX;
+    if (halted != halts_.halted().end()) since_ns = halted->second.since_ns;
+    if (silent != silent_.end()) since_ns = std::min(since_ns, silent->second);
+    if (since_ns > reactor_.now_ns() - limit_ns) continue;
+    const std::string mesh = call.label.substr(0, call.label.rfind('.'));
+    node_.end_call(call.token, {Failure::Kind::kNoActor, "timed out reaching controller actor_mesh_controller_" + mesh +
+                                                             " for mesh " + mesh +
+                                                             ". Assuming controller's proc is dead"});
+  }
+}
+
 Halt CallWatch::halt_of(NodeId node) const {
+  if (const int64_t pid = deaths_.is_child(node) ? deaths_.pid_of(node) : -1; pid > 0) {
+    const char state = state_of_process(static_cast<pid_t>(pid));
+    if (state == 'T' || state == 't') return state == 'T' ? Halt::kStopped : Halt::kTraced;
+  }
   std::lock_guard lock(mutex_);
   const auto found = halted_.find(node);
   return found == halted_.end() ? Halt::kNone : found->second;

@@ -4,6 +4,8 @@
 // - Processes (halts.h). While calls are pending, those that owe answers are looked at, about twice a second; by whoever
 //   has started them, which others ask to. What it finds is one line on stderr, and another one when the process goes on.
 //   Slowness is no failure. With a lease, a process that is halted for that long is one.
+// - Owners. Where the process that has made an actor answers nobody for the time of the watchdog, calls that wait for the
+//   actor end.
 // - Cycles (actor/deadlocks.h). An actor that has waited for a call for a while, without a limit, has probes sent along the
 //   calls. Where they find a cycle, the call is given up: kDeadlock.
 #pragma once
@@ -41,7 +43,9 @@ class CallWatch final : private Deadlocks::Place {
 
   // Any thread. For how long a process may be halted while calls wait for it, before it is failed; 0: for ever.
   void set_lease(int64_t lease_ns) { lease_ns_.store(lease_ns, std::memory_order_relaxed); }
-  // Any thread. What this process has seen of that one, while calls waited for it.
+  // Any thread. After what time without a word of their owner calls end.
+  void set_watchdog(int64_t limit_ns) { watchdog_ns_.store(limit_ns, std::memory_order_relaxed); }
+  // Any thread. Of a process that this one has started whether it is stopped; else what was seen while calls waited for it.
   Halt halt_of(NodeId node) const;
 
   // ---- Of the node and its links (Node::Hooks); on the reactor, but for on_inquiry() ----
@@ -57,6 +61,11 @@ class CallWatch final : private Deadlocks::Place {
     void add(size_t more, std::string_view label);
     std::string text() const;
   };
+  struct Owned {  // a call of an actor
+    NodeId owner;   // its process, another one than this
+    uint64_t token;
+    std::string label;
+  };
   struct Elsewhere {  // of another process
     Waiting waiting;
     int64_t until_ns = 0;
@@ -71,6 +80,8 @@ class CallWatch final : private Deadlocks::Place {
   void look_at_child(NodeId node, pid_t pid, const Waiting& waiting);
   void ask_others(NodeId node, const Waiting& waiting);
   void end_lease(NodeId node, Halt halt);
+  std::vector<Owned> owned_by_others(const std::vector<std::shared_ptr<PendingCall>>& calls) const;
+  void end_unowned(const std::vector<Owned>& calls);
   void ping(NodeId node);
   void tell(NodeId node, const Halts::Change& change, const Waiting& waiting);
   void on_silent(const Message& notice);
@@ -82,6 +93,7 @@ class CallWatch final : private Deadlocks::Place {
   DeathWatch& deaths_;
   const std::function<void(NodeId)> kill_;
   std::atomic<int64_t> lease_ns_{0};
+  std::atomic<int64_t> watchdog_ns_{120'000'000'000};
 
   mutable std::mutex mutex_;  // a leaf; guards the two below
   struct Block {
@@ -94,7 +106,7 @@ class CallWatch final : private Deadlocks::Place {
   // The reactor's.
   Deadlocks deadlocks_;
   Halts halts_;
-  std::set<NodeId> silent_;  // asked at the last look, and not answered yet
+  std::map<NodeId, int64_t> silent_;  // asked at the last look, and not answered since then
   std::map<NodeId, std::map<NodeId, Elsewhere>> elsewhere_;  // by the process that is waited for, and by whom
   size_t next_ = 0;  // where the next look begins, if it cannot look at all
 };
