@@ -346,6 +346,7 @@ std::optional<Cell::Occupied> PyCell::occupied(NodeId caller, uint64_t token) {
   occupied.who = "rank " + std::to_string(rank_) + " of " + name_ + " (pid " + std::to_string(getpid()) + ")";
   occupied.doing = name_of(method);
   occupied.called = name_of(called);
+  occupied.queued = !begun;
   return occupied;
 }
 

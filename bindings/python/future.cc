@@ -666,8 +666,8 @@ class ActorBlocked {
   // How long to sleep, at most `limit_ns`.
   int64_t sleep_ns(int64_t limit_ns) const { return said_ ? limit_ns : std::min(limit_ns, CallWatch::kBlockedNs); }
   // The sleep has been interrupted.
-  void waits_on() {
-    if (!std::exchange(said_, true)) state().runtime->call_watch().block(current_actor.id.index, call_);
+  void waits_on(int64_t waited_ns) {
+    if (!std::exchange(said_, true)) state().runtime->call_watch().block(current_actor.id.index, call_, waited_ns);
   }
 
  private:
@@ -694,7 +694,7 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
       GilRelease release;
       result = driver.wait(waiter, ready, context, deadline_ns, watched ? watched->sleep_ns(sleep_ns) : sleep_ns);
     }
-    if (watched && result == WaitResult::kInterrupted) watched->waits_on();
+    if (watched && result == WaitResult::kInterrupted) watched->waits_on(waiter.waited_ns());
     if (waited_ns != nullptr) *waited_ns += waiter.waited_ns();
     if (result == WaitResult::kReady) {
       outcome = 1;

@@ -172,7 +172,7 @@ class _LoopObserver:
             self.bridge.unwatch(ticket)
 
     def look(self, newest: int, after: float) -> None:
-        """Tells the core what the actor awaits that this loop belongs to, if that is a call before ``newest`` and certain.
+        """Tells the core which call the actor of this loop awaits, if that is certain and was before ``newest``.
 
         Then it is the only task of its loop, no timer will wake it, and it awaits that call and nothing else: not so in
         ``wait_for()``, ``timeout()`` or ``gather()``.

@@ -30,6 +30,7 @@ class Cell {
     std::string who;     // "rank 3 of trainers (pid 17)"
     std::string doing;   // the endpoint
     std::string called;
+    bool queued = false;  // the call waits in the mailbox; else it is what the actor does
   };
   virtual std::optional<Occupied> occupied(NodeId /*caller*/, uint64_t /*token*/) { return std::nullopt; }
   // Any thread: the node has ended (Node::close_links). Who waits in here for messages is told, now and later.

@@ -3,17 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "monarch/wire/failure.h"
 #include "monarch/wire/value.h"
 
 namespace monarch {
 
 namespace {
 
-constexpr uint32_t kEntryFields = 7;
+constexpr uint32_t kEntryFields = 8;
 constexpr size_t kTextMax = 1024;
 
-std::string shortened_text(std::string_view text) {
-  return is_utf8(text) ? std::string(text.substr(0, text.size() <= kTextMax ? text.size() : 0)) : "?";
+void write_text(ValueWriter& writer, std::string_view text) {
+  writer.str(is_utf8(text) ? shortened(text, kTextMax) : "?");
 }
 
 bool read_entry(ValueReader& reader, BlockedActor& entry) {
@@ -22,7 +23,7 @@ bool read_entry(ValueReader& reader, BlockedActor& entry) {
   std::string_view who, doing, called;
   if (!reader.begin_tuple(fields) || fields != kEntryFields || !reader.integer(node) || !reader.integer(index) ||
       !reader.integer(token) || !reader.integer(entry.waited_ns) || !reader.str(who) || !reader.str(doing) ||
-      !reader.str(called)) {
+      !reader.str(called) || !reader.boolean(entry.queued)) {
     return false;
   }
   reader.end();
@@ -50,6 +51,17 @@ uint64_t mixed(uint64_t hash, uint64_t value) {
   return hash ^ hash >> 33;
 }
 
+// Whether it is the call of the first that has closed the cycle.
+bool has_closed(const std::vector<BlockedActor>& cycle) {
+  const auto queued = [&cycle](size_t i) { return cycle[(i + 1) % cycle.size()].queued; };  // the call that it makes
+  const bool any = std::ranges::any_of(cycle, &BlockedActor::queued);
+  if (any && !queued(0)) return false;
+  for (size_t i = 1; i < cycle.size(); ++i) {
+    if (queued(i) == any && cycle[i].waited_ns < cycle[0].waited_ns) return false;
+  }
+  return true;
+}
+
 // The path is that of a whole cycle; the first entry says what the last has called of it.
 std::string describe(const std::vector<BlockedActor>& cycle) {
   std::string text = cycle.size() == 1
@@ -75,9 +87,10 @@ std::string Probe::encoded() const {
     writer.integer(static_cast<int64_t>(entry.actor.index));
     writer.integer(static_cast<int64_t>(entry.token));
     writer.integer(entry.waited_ns);
-    writer.str(shortened_text(entry.who));
-    writer.str(shortened_text(entry.doing));
-    writer.str(shortened_text(entry.called));
+    write_text(writer, entry.who);
+    write_text(writer, entry.doing);
+    write_text(writer, entry.called);
+    writer.boolean(entry.queued);
   }
   return {reinterpret_cast<const char*>(writer.data()), writer.size()};
 }
@@ -114,7 +127,7 @@ Deadlocks::Actions Deadlocks::search(int64_t now_ns, ActorIndex actor) {
   Probe probe;
   probe.round = ++search.round;
   probe.path.push_back({{self_, actor}, blocked->token, now_ns - blocked->since_ns, std::move(blocked->who),
-                        std::move(blocked->doing), ""});
+                        std::move(blocked->doing), "", false});
   go_on(std::move(probe), blocked->owing, actions);
   return actions;
 }
@@ -126,12 +139,13 @@ Deadlocks::Actions Deadlocks::on_probe(int64_t now_ns, ActorIndex actor, Probe p
   const BlockedActor& caller = probe.path.back();
   auto blocked = place_.blocked(actor);
   if (!blocked) return actions;
-  auto called = place_.awaits(caller.actor.node, caller.token, actor);
-  if (!called) return actions;
+  auto asked = place_.awaits(caller.actor.node, caller.token, actor);
+  if (!asked) return actions;
   const ActorId id{self_, actor};
   if (first.actor == id) {
     if (first.token != blocked->token) return actions;
-    probe.path.front().called = std::move(*called);
+    probe.path.front().called = std::move(asked->called);
+    probe.path.front().queued = asked->queued;
     closed(probe, actions);
     return actions;
   }
@@ -143,7 +157,7 @@ Deadlocks::Actions Deadlocks::on_probe(int64_t now_ns, ActorIndex actor, Probe p
   if (passed_.contains(key)) return actions;
   passed_.put(key, true);
   probe.path.push_back({id, blocked->token, now_ns - blocked->since_ns, std::move(blocked->who),
-                        std::move(blocked->doing), std::move(*called)});
+                        std::move(blocked->doing), std::move(asked->called), asked->queued});
   go_on(std::move(probe), blocked->owing, actions);
   return actions;
 }
@@ -166,9 +180,7 @@ void Deadlocks::closed(const Probe& probe, Actions& actions) {
     return;
   }
   if (known->second >= probe.round) return;
-  const auto younger = [](const BlockedActor& a, const BlockedActor& b) { return a.waited_ns < b.waited_ns; };
-  const auto youngest = std::min_element(probe.path.begin(), probe.path.end(), younger);
-  if (youngest != probe.path.begin()) return;
+  if (!has_closed(probe.path)) return;
   actions.give_up.push_back({search.token, describe(probe.path)});
   searches_.erase(found);
 }

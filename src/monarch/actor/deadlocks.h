@@ -8,7 +8,9 @@
 // and the call waits in the mailbox of the next one, or is what the next one does. So there are no false cycles; where nothing
 // is certain (an endpoint that awaits several things, an answer that is given through a port), none is found.
 //
-// One call of the cycle is given up, the youngest: its probes, as those of all others, tell how long each has waited.
+// One call of the cycle is given up, the one that has closed it: it waits in the mailbox of an actor that is at something
+// else, since a call that an actor is busy with is older than those that it makes for it. Where there are several such, it is
+// the youngest: probes tell how long each has waited.
 //
 // Pure: it asks a Place what actors here do, and returns what is to be sent and done. Not thread-safe.
 #pragma once
@@ -33,7 +35,8 @@ struct BlockedActor {
   int64_t waited_ns = 0;  // when this was asked
   std::string who;        // "rank 3 of trainers (pid 17)"
   std::string doing;      // the endpoint that it is in
-  std::string called;     // of the one before in the cycle: what that has called of this one; not known of the first
+  std::string called;     // what the one before in the path has called of this one; not known of the first
+  bool queued = false;    // that call waits in its mailbox; else it is what this actor does
 };
 
 struct Probe {
@@ -64,9 +67,12 @@ class Deadlocks {
     virtual ~Place() = default;
     // None: it is not, or that is not certain.
     virtual std::optional<Blocked> blocked(ActorIndex actor) = 0;
-    // The name of the endpoint that this call of another node, or this one, has asked the actor for, if the call waits for
-    // what the actor does.
-    virtual std::optional<std::string> awaits(NodeId caller, uint64_t token, ActorIndex actor) = 0;
+    // What this call of another node, or this one, has asked the actor for, if the call waits for what the actor does.
+    struct Asked {
+      std::string called;  // the endpoint
+      bool queued = false;  // as in BlockedActor
+    };
+    virtual std::optional<Asked> awaits(NodeId caller, uint64_t token, ActorIndex actor) = 0;
   };
 
   struct Send {

@@ -42,11 +42,11 @@ CallWatch::CallWatch(Reactor& reactor, Node& node, DeathWatch& deaths, std::func
 
 // ---- Actors that wait for each other ----
 
-void CallWatch::block(ActorIndex actor, std::shared_ptr<PendingCall> call) {
+void CallWatch::block(ActorIndex actor, std::shared_ptr<PendingCall> call, int64_t waited_ns) {
   const uint64_t token = call->token();
   {
     std::lock_guard lock(mutex_);
-    blocks_[actor] = {std::move(call), reactor_.now_ns() - kBlockedNs};
+    blocks_[actor] = {std::move(call), reactor_.now_ns() - waited_ns};
   }
   reactor_.post([this, actor, token] { search(actor, token, kFirstAgainNs); });
 }
@@ -106,11 +106,11 @@ std::optional<Deadlocks::Blocked> CallWatch::blocked(ActorIndex actor) {
   return blocked;
 }
 
-std::optional<std::string> CallWatch::awaits(NodeId caller, uint64_t token, ActorIndex actor) {
+std::optional<Deadlocks::Place::Asked> CallWatch::awaits(NodeId caller, uint64_t token, ActorIndex actor) {
   const std::shared_ptr<Cell> cell = node_.find_cell(actor);
   auto occupied = cell ? cell->occupied(caller, token) : std::nullopt;
   if (!occupied || occupied->called.empty()) return std::nullopt;
-  return std::move(occupied->called);
+  return Asked{std::move(occupied->called), occupied->queued};
 }
 
 // ---- Inquiries ----
@@ -312,6 +312,7 @@ void CallWatch::end_unowned(const std::vector<Owned>& calls) {
 }
 
 Halt CallWatch::halt_of(NodeId node) const {
+  if (node_.is_down(node)) return Halt::kNone;
   if (const int64_t pid = deaths_.is_child(node) ? deaths_.pid_of(node) : -1; pid > 0) {
     const char state = state_of_process(static_cast<pid_t>(pid));
     if (state == 'T' || state == 't') return state == 'T' ? Halt::kStopped : Halt::kTraced;

@@ -36,9 +36,9 @@ class CallWatch final : private Deadlocks::Place {
   // `kill`: of a process that this one has started; on the reactor.
   CallWatch(Reactor& reactor, Node& node, DeathWatch& deaths, std::function<void(NodeId)> kill);
 
-  // Any thread. This actor of the node has waited for kBlockedNs for `call`, waits on without any limit, and takes and answers
+  // Any thread. This actor of the node has waited for `waited_ns`, about kBlockedNs, for `call`, waits on without any limit, and takes and answers
   // nothing meanwhile. Until unblock() with the same.
-  void block(ActorIndex actor, std::shared_ptr<PendingCall> call);
+  void block(ActorIndex actor, std::shared_ptr<PendingCall> call, int64_t waited_ns = kBlockedNs);
   void unblock(ActorIndex actor, const PendingCall& call);
 
   // Any thread. For how long a process may be halted while calls wait for it, before it is failed; 0: for ever.
@@ -74,7 +74,7 @@ class CallWatch final : private Deadlocks::Place {
 
   // Deadlocks::Place
   std::optional<Deadlocks::Blocked> blocked(ActorIndex actor) override;
-  std::optional<std::string> awaits(NodeId caller, uint64_t token, ActorIndex actor) override;
+  std::optional<Asked> awaits(NodeId caller, uint64_t token, ActorIndex actor) override;
 
   std::map<NodeId, Waiting> waited_for(const std::vector<std::shared_ptr<PendingCall>>& calls) const;
   void look_at_child(NodeId node, pid_t pid, const Waiting& waiting);
