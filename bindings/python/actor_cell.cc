@@ -320,8 +320,8 @@ bool PyCell::describe(RunningActor* running) {
   return true;
 }
 
-// What `token` has asked for waits behind what the actor does, or is that. Not so what a port answers, which others may have
-// by now, nor a coroutine that goes on beside it.
+// What `token` has asked for waits behind what the actor does, or is that. Not so what a port answers, which others may
+// have by now, nor a coroutine that goes on beside it.
 std::optional<Cell::Occupied> PyCell::occupied(NodeId caller, uint64_t token) {
   int64_t method = doing_.load(std::memory_order_relaxed);
   if (method == kNothing) method = awaiting_.load(std::memory_order_relaxed);

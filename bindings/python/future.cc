@@ -577,7 +577,7 @@ class Bridge {
       watch = std::move(found->second);
       watches_.erase(found);
     }
-    if (watch->blocked != 0) {
+    if (watch->blocked != 0 && state().runtime) {
       if (const auto call = watch->call.lock()) state().runtime->call_watch().unblock(watch->blocked, *call);
     }
     if (watch->inflow) watch->inflow->end_blocking();
@@ -643,8 +643,8 @@ PyObject* bridge_unwatch(PyObject* self, PyObject* number) {
   Py_RETURN_NONE;
 }
 
-// block(ticket, blocks): the actor that runs here has waited for a while, and waits for nothing but what that was watched for;
-// or so no more.
+// block(ticket, blocks): the actor that runs here has waited for a while, and waits for nothing but what that was watched
+// for; or so no more.
 PyObject* bridge_block(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 2) return PyErr_Format(PyExc_TypeError, "block(ticket, blocks)");
   const uint64_t ticket = PyLong_AsUnsignedLongLong(args[0]);

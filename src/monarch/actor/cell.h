@@ -23,9 +23,9 @@ class Cell {
   virtual void deliver(MessagePtr message) = 0;
   // Any thread: something that this actor owns has failed. Must not block and must not take the GIL.
   virtual void supervise(MeshFailure) {}
-  // Any thread: for who looks for cycles of calls. What it does, if it takes no message meanwhile. With a `token`: also what
-  // that call of `caller` has asked it for, if the call waits in here for the actor, or is what the actor does, and nobody else
-  // can answer it; else nothing.
+  // Any thread: for who looks for cycles of calls. What it does, if it takes no message meanwhile. With a `token`: also
+  // what that call of `caller` has asked it for, if the call waits in here for the actor, or is what the actor does, and
+  // nobody else can answer it; else nothing.
   struct Occupied {
     std::string who;     // "rank 3 of trainers (pid 17)"
     std::string doing;   // the endpoint

@@ -1,16 +1,16 @@
-// Finds cycles of calls, each of which waits for the next: edge chasing (Chandy, Misra and Haas, 1983). A process that has an
-// actor which has been blocked by a call for a while sends a probe to whoever owes the answers. Where that actor is blocked
-// too, and the call waits for it, the probe goes on to whom that waits for; elsewhere it ends. A probe that comes back has
-// gone along a cycle. That is believed when a later one has gone along the same calls: each of them has been pending, and its
-// actor blocked, from the first time to the second.
+// Finds cycles of calls, each of which waits for the next: edge chasing (Chandy, Misra and Haas, 1983). A process that has
+// an actor which has been blocked by a call for a while sends a probe to whoever owes the answers. Where that actor is
+// blocked too, and the call waits for it, the probe goes on to whom that waits for; elsewhere it ends. A probe that comes
+// back has gone along a cycle. That is believed when a later one has gone along the same calls: each of them has been
+// pending, and its actor blocked, from the first time to the second.
 //
 // An edge is certain, or it is none: the actor waits for that call only, without a limit, and does nothing else meanwhile;
-// and the call waits in the mailbox of the next one, or is what the next one does. So there are no false cycles; where nothing
-// is certain (an endpoint that awaits several things, an answer that is given through a port), none is found.
+// and the call waits in the mailbox of the next one, or is what the next one does. So there are no false cycles; where
+// nothing is certain (an endpoint that awaits several things, an answer that is given through a port), none is found.
 //
 // One call of the cycle is given up, the one that has closed it: it waits in the mailbox of an actor that is at something
-// else, since a call that an actor is busy with is older than those that it makes for it. Where there are several such, it is
-// the youngest: probes tell how long each has waited.
+// else, since a call that an actor is busy with is older than those that it makes for it. Where there are several such, it
+// is the youngest: probes tell how long each has waited.
 //
 // Pure: it asks a Place what actors here do, and returns what is to be sent and done. Not thread-safe.
 #pragma once

@@ -63,8 +63,8 @@ class Node final : public LinkSink {
     std::function<void(std::vector<MeshFailure>)> on_restart_wanted;
     // The driving thread, or who calls restart(): `from` (this node, too) says that this has been made anew.
     std::function<void(NodeId from, const Successions::Notice& notice)> on_restarted;
-    // As timers, now and then while there are any: the calls that have not been answered for a while. True: also look again if
-    // there are none (Calls::Hooks).
+    // As timers, now and then while there are any: the calls that have not been answered for a while. True: also look again
+    // if there are none (Calls::Hooks).
     std::function<bool(const std::vector<std::shared_ptr<PendingCall>>& calls)> on_look;
     // Reactor; any thread if this node asks itself. A kProbe or kSilent.
     std::function<void(MessagePtr)> on_inquiry;

@@ -36,8 +36,8 @@ class CallWatch final : private Deadlocks::Place {
   // `kill`: of a process that this one has started; on the reactor.
   CallWatch(Reactor& reactor, Node& node, DeathWatch& deaths, std::function<void(NodeId)> kill);
 
-  // Any thread. This actor of the node has waited for `waited_ns`, about kBlockedNs, for `call`, waits on without any limit, and takes and answers
-  // nothing meanwhile. Until unblock() with the same.
+  // Any thread. This actor of the node has waited for `waited_ns`, about kBlockedNs, for `call`, waits on without any
+  // limit, and takes and answers nothing meanwhile. Until unblock() with the same.
   void block(ActorIndex actor, std::shared_ptr<PendingCall> call, int64_t waited_ns = kBlockedNs);
   void unblock(ActorIndex actor, const PendingCall& call);
 

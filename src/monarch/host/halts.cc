@@ -23,8 +23,8 @@ const char* describe(Halt halt) {
 }
 
 namespace {
-// Who is stopped is so at once. A wait in the kernel is ordinary, and a frozen process looks like one that sleeps: these count
-// if its reactor does not answer either.
+// Who is stopped is so at once. A wait in the kernel is ordinary, and a frozen process looks like one that sleeps: these
+// count if its reactor does not answer either.
 Halt judge(const Halts::Sighting& sighting) {
   if (sighting.state == 'T') return Halt::kStopped;
   if (sighting.state == 't') return Halt::kTraced;

@@ -1,6 +1,7 @@
-// Which processes do nothing though they live: stopped by a signal, held by a debugger, frozen with their cgroup, or held in
-// the kernel. Decided from what the kernel says of them and from whether their reactor answers. Who computes, with the GIL or
-// without, or sleeps in code of its own, has a reactor that answers, and is not among them; nor is one that is only slow.
+// Which processes do nothing though they live: stopped by a signal, held by a debugger, frozen with their cgroup, or held
+// in the kernel. Decided from what the kernel says of them and from whether their reactor answers. Who computes, with the
+// GIL or without, or sleeps in code of its own, has a reactor that answers, and is not among them; nor is one that is only
+// slow.
 //
 // Halts is pure: (now, node, sighting) -> what has changed. look_at_halt() asks the kernel. Not thread-safe.
 #pragma once
