@@ -98,7 +98,7 @@ class DeadlockError(SupervisionError):
     """The call is one of a cycle of calls, each of which waits for the next: it could never be answered.
 
     The text names each actor of the cycle, with its rank, the endpoint that it is in and the one that it waits for. It
-    is the call that has closed the cycle; the others, which wait for the endpoint that it was made in, go on from there.
+    is the call that has closed the cycle; the others, which wait for the endpoint it was made in, go on from there.
     """
 
 
