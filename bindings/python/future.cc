@@ -731,9 +731,8 @@ PyObject* new_port_future(std::shared_ptr<PortReceiver> port, bool ranked) {
 PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint) {
   auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
   FutureState future(std::move(call), mode, arrival, Ref::borrow(endpoint));
-  if (mode <= FutureMode::kArrival && endpoint != Py_None) future.label = label_of(endpoint);
   PyObject* object = box<FutureState>(type, std::move(future));
-  if (object != nullptr && future_of(object).label) future_of(object).link();
+  if (object != nullptr && future_of(object).is_of_call()) future_of(object).link();
   return object;
 }
 

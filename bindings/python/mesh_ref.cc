@@ -409,8 +409,6 @@ std::shared_ptr<const Members> members_of(PyObject* mesh_ref) {
   return nullptr;
 }
 
-Label label_of(PyObject* endpoint) { return endpoint_of(endpoint).label; }
-
 std::vector<AskedOneWay> ask_about_one_way() {
   std::vector<AskedOneWay> asked;
   for (const auto& told : told_one_way) {
