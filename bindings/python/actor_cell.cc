@@ -351,6 +351,36 @@ bool PyCell::describe(RunningActor* running) {
   return true;
 }
 
+// What `token` has asked for waits behind what the actor does, or is that. Not so what a port answers, which others may
+// have by now, nor a coroutine that goes on beside it.
+std::optional<Cell::Occupied> PyCell::occupied(NodeId caller, uint64_t token) {
+  int64_t method = doing_.load(std::memory_order_relaxed);
+  if (method == kNothing) method = awaiting_.load(std::memory_order_relaxed);
+  if (method == kNothing || method == kCleanUp) return std::nullopt;
+  int64_t called = token == 0 ? kNothing : mailbox_.method_of(caller, token);
+  bool begun = false;
+  if (token != 0 && called < 0) {
+    std::lock_guard lock(calls_mutex_);
+    const auto is_it = [&](const auto& call) { return call.first == caller && call.second.token == token; };
+    const auto open = std::ranges::find_if(open_calls_, is_it);
+    if (open == open_calls_.end() || owed_.contains({caller, token})) return std::nullopt;
+    called = open->second.method;
+    begun = true;
+  }
+  std::lock_guard lock(epitaph_mutex_);
+  const auto goes_on_beside = [this](int64_t number) {
+    const auto index = static_cast<size_t>(number);
+    return !methods_ || index >= methods_->size() || (*methods_)[index].kind == MethodKind::kConcurrent;
+  };
+  if (begun && goes_on_beside(called)) return std::nullopt;
+  Occupied occupied;
+  occupied.who = "rank " + std::to_string(rank_) + " of " + name_ + " (pid " + std::to_string(getpid()) + ")";
+  occupied.doing = name_of(method);
+  occupied.called = name_of(called);
+  occupied.queued = !begun;
+  return occupied;
+}
+
 void PyCell::enter() {
   thread_local const pid_t thread = static_cast<pid_t>(syscall(SYS_gettid));
   thread_.store(thread, std::memory_order_relaxed);
@@ -655,7 +685,8 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
     std::lock_guard lock(calls_mutex_);
     open_calls_.emplace_back(message->from, header);
   }
-  note_doing(header.method);
+  const uint32_t header_method = header.method;
+  note_doing(header_method);
   Ref result = call_method(method, *message, *ticket);
   note_doing(kNothing);
   message.reset();  // arguments that the user kept live on by themselves
@@ -666,7 +697,8 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
   }
   ticket->concurrent = method.kind == MethodKind::kConcurrent;
   ticket->is_awaited = true;
-  if (last_words_ != nullptr) last_words_->begin_waiting(header.method);
+  if (last_words_ != nullptr) last_words_->begin_waiting(header_method);
+  if (!ticket->concurrent) awaiting_.store(header_method, std::memory_order_relaxed);
   *coroutine = std::move(result);
   return Step::kCoroutine;
 }
@@ -683,6 +715,7 @@ void PyCell::awaited(const Ticket& ticket) {
 
 bool PyCell::finish(const Ticket& ticket, PyObject* result) {
   end_if_forked();
+  if (!ticket.concurrent) awaiting_.store(kNothing, std::memory_order_relaxed);
   if (ticket.header.token == 0 || ticket.explicit_port) {
     end_call(ticket);
     return true;
@@ -696,6 +729,7 @@ bool PyCell::finish(const Ticket& ticket, PyObject* result) {
 
 bool PyCell::finish_error(const Ticket& ticket) {
   end_if_forked();
+  if (!ticket.concurrent) awaiting_.store(kNothing, std::memory_order_relaxed);
   if (!end_call(ticket)) {
     PyErr_Clear();
     return true;

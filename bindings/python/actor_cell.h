@@ -45,6 +45,8 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
 
   // Any thread, no GIL.
   void deliver(MessagePtr message) override;
+  // Any thread, no GIL.
+  std::optional<Occupied> occupied(NodeId caller, uint64_t token) override;
   // Any thread, no GIL. Its __supervise__ hook is asked; without one, whoever is told of the failure decides.
   void supervise(MeshFailure failure) override;
 
@@ -176,6 +178,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   void note_doing(int64_t what);
   std::atomic<int64_t> doing_{kNothing};  // what its thread runs of it: the number of an endpoint, or one of those
   LastWords::Actor* last_words_ = nullptr;  // of its thread: the same for whoever has started this process, or null
+  std::atomic<int64_t> awaiting_{kNothing};  // the endpoint that its event loop awaits before it takes the next message
   std::atomic<pid_t> thread_{0};
   std::atomic<bool> left_{false};  // its index may be another actor's by now, made anew
 

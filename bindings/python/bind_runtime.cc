@@ -470,6 +470,12 @@ void bind_runtime(nb::module_& m) {
   // Bytes; for a runtime that is there.
   m.def("set_frame_max", [](uint64_t bytes) { runtime().node().set_message_bytes_max(bytes); });
   // Seconds; of actors that are to stop.
+  m.def("set_watch_limits", [](double lease_seconds, double watchdog_seconds) {
+    CallWatch& watch = runtime().call_watch();
+    watch.set_lease(static_cast<int64_t>(std::min(lease_seconds, 1e9) * 1e9));
+    watch.set_watchdog(static_cast<int64_t>(std::min(watchdog_seconds, 1e9) * 1e9));
+  });
+  m.def("is_halted", [](NodeId node) { return runtime().call_watch().halt_of(node) != Halt::kNone; });
   m.def("set_stop_limit", [](double seconds) { set_stop_limit(static_cast<int64_t>(std::min(seconds, 1e9) * 1e9)); });
   m.def("set_output", &set_output);
   m.def("shutdown", &shutdown);

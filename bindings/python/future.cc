@@ -336,7 +336,8 @@ int wait_in_line(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
   const Awaited awaited = future.awaited();
   const bool first = code_deadline_ns != 0 && code_deadline_ns < deadline_ns;
   const int outcome =
-      wait_for(&Awaited::ready, &awaited, first ? code_deadline_ns : deadline_ns, awaited.call.get(), waited_ns);
+      wait_for(&Awaited::ready, &awaited, first ? code_deadline_ns : deadline_ns, awaited.call.get(), waited_ns,
+               future.is_edge() ? &awaited.call : nullptr);
   if (outcome != 0 || !first) return outcome;
   raise_deadline_exceeded(kWaitedTooLong);
   return -1;
@@ -510,6 +511,9 @@ int future_clear(PyObject* self) {
   return 0;
 }
 
+// Whether this thread runs one actor.
+bool runs_alone() { return current_actor.id.node != 0 && current_actor.swarm == nullptr; }
+
 // ---- LoopBridge: completions for one asyncio loop ----
 
 // The completing thread holds no GIL: it notes the ticket and writes the loop's eventfd; a callback of the loop drains.
@@ -521,6 +525,8 @@ class Bridge {
     std::shared_ptr<Inflow> inflow;
     std::weak_ptr<PendingCall> call;
     uint64_t observer = 0;
+    bool is_edge = false;
+    ActorIndex blocked = 0;  // the actor that block() was called for
   };
 
   explicit Bridge(UniqueFd event) : event_(std::move(event)) {}
@@ -536,6 +542,23 @@ class Bridge {
     std::lock_guard lock(mutex_);
     const auto found = watches_.find(ticket);
     if (found != watches_.end()) found->second.observer = observer;
+  }
+  // The actor of this thread awaits nothing but that; or so no more.
+  void block(uint64_t ticket, bool blocks) {
+    const ActorIndex self = current_actor.id.index;
+    std::shared_ptr<PendingCall> call;
+    {
+      std::lock_guard lock(mutex_);
+      const auto found = watches_.find(ticket);
+      if (found == watches_.end() || !found->second.is_edge || (found->second.blocked != 0) == blocks) return;
+      found->second.blocked = blocks ? self : 0;
+      call = found->second.call.lock();
+    }
+    if (!call) return;
+    CallWatch& watch = state().runtime->call_watch();
+    if (blocks) watch.block(self, call);
+    std::lock_guard lock(mutex_);
+    if (!blocks || !watches_.contains(ticket)) watch.unblock(self, *call);  // it may have ended meanwhile
   }
   void complete(uint64_t ticket) {
     if (end(ticket)) say(ticket);
@@ -567,6 +590,9 @@ class Bridge {
       if (found == watches_.end()) return watch;
       watch = std::move(found->second);
       watches_.erase(found);
+    }
+    if (watch->blocked != 0 && state().runtime) {
+      if (const auto call = watch->call.lock()) state().runtime->call_watch().unblock(watch->blocked, *call);
     }
     if (watch->inflow) watch->inflow->end_blocking();
     watch->driver->end_attend();
@@ -616,7 +642,7 @@ PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) 
   if (!call) {
     bridge->say(ticket);
   } else {
-    bridge->begin(ticket, {&runtime->driver(), current_inflow(), call});
+    bridge->begin(ticket, {&runtime->driver(), current_inflow(), call, 0, future.is_edge()});
     bridge->note_observer(ticket,
                           call->observe(future.gather().arrivals_wanted(), [bridge, ticket] { bridge->complete(ticket); }));
   }
@@ -631,23 +657,58 @@ PyObject* bridge_unwatch(PyObject* self, PyObject* number) {
   Py_RETURN_NONE;
 }
 
+// block(ticket, blocks): the actor that runs here has waited for a while, and waits for nothing but what that was watched
+// for; or so no more.
+PyObject* bridge_block(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2) return PyErr_Format(PyExc_TypeError, "block(ticket, blocks)");
+  const uint64_t ticket = PyLong_AsUnsignedLongLong(args[0]);
+  if (ticket == static_cast<uint64_t>(-1) && PyErr_Occurred()) return nullptr;
+  if (runs_alone() && !in_forked_child() && state().runtime) unbox<BridgeRef>(self)->block(ticket, args[1] == Py_True);
+  Py_RETURN_NONE;
+}
+
+// An actor's thread waits for a call, and for nothing else: after a while it says so.
+class ActorBlocked {
+ public:
+  explicit ActorBlocked(const std::shared_ptr<PendingCall>& call) : call_(call) {}
+  ~ActorBlocked() {
+    if (said_ && !in_forked_child()) state().runtime->call_watch().unblock(current_actor.id.index, *call_);
+  }
+  ActorBlocked(const ActorBlocked&) = delete;
+  ActorBlocked& operator=(const ActorBlocked&) = delete;
+
+  // How long to sleep, at most `limit_ns`.
+  int64_t sleep_ns(int64_t limit_ns) const { return said_ ? limit_ns : std::min(limit_ns, CallWatch::kBlockedNs); }
+  // The sleep has been interrupted.
+  void waits_on(int64_t waited_ns) {
+    if (!std::exchange(said_, true)) state().runtime->call_watch().block(current_actor.id.index, call_, waited_ns);
+  }
+
+ private:
+  const std::shared_ptr<PendingCall>& call_;
+  bool said_ = false;
+};
+
 }  // namespace
 
 int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call,
-             int64_t* waited_ns) {
+             int64_t* waited_ns, const std::shared_ptr<PendingCall>* only) {
   thread_local Waiter waiter;
   Driver& driver = state().runtime->driver();
   thread_local const bool main_thread = gettid() == getpid();  // the one that looks at signals
   const int64_t sleep_ns = main_thread ? kMainThreadSleepNs : state().worker ? INT64_MAX : kScriptSleepNs;
   const InflowBlocked blocked(current_inflow().get());
+  std::optional<ActorBlocked> watched;
+  if (only != nullptr && deadline_ns == kNoDeadline && runs_alone()) watched.emplace(*only);
   if (call != nullptr) call->add_waiter(waiter);
   int outcome;
   for (;;) {
     WaitResult result;
     {
       GilRelease release;
-      result = driver.wait(waiter, ready, context, deadline_ns, sleep_ns);
+      result = driver.wait(waiter, ready, context, deadline_ns, watched ? watched->sleep_ns(sleep_ns) : sleep_ns);
     }
+    if (watched && result == WaitResult::kInterrupted) watched->waits_on(waiter.waited_ns());
     if (waited_ns != nullptr) *waited_ns += waiter.waited_ns();
     if (result == WaitResult::kReady) {
       outcome = 1;
@@ -684,9 +745,8 @@ PyObject* new_port_future(std::shared_ptr<PortReceiver> port, bool ranked) {
 PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint) {
   auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
   FutureState future(std::move(call), mode, arrival, Ref::borrow(endpoint));
-  if (mode <= FutureMode::kArrival && endpoint != Py_None) future.label = label_of(endpoint);
   PyObject* object = box<FutureState>(type, std::move(future));
-  if (object != nullptr && future_of(object).label) future_of(object).link();
+  if (object != nullptr && future_of(object).is_of_call()) future_of(object).link();
   return object;
 }
 
@@ -792,6 +852,7 @@ bool add_future_types(PyObject* module) {
       {"drain", bridge_drain, METH_NOARGS, nullptr},
       {"watch", fast(bridge_watch), METH_FASTCALL, nullptr},
       {"unwatch", bridge_unwatch, METH_O, nullptr},
+      {"block", fast(bridge_block), METH_FASTCALL, nullptr},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyType_Slot bridge_slots[] = {

@@ -33,9 +33,9 @@ PyObject* new_completed_future(PyObject* outcome, bool failed);
 Ref describe_record(const struct Failure& failure);
 
 // Waits, with the GIL dropped, until `ready(context)` or the deadline. 1: ready, 0: time-out, -1: a signal handler
-// raised.
+// raised. `only`: without a deadline, the call that this waits for, and nothing else does (host/call_watch.h).
 int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call,
-             int64_t* waited_ns = nullptr);
+             int64_t* waited_ns = nullptr, const std::shared_ptr<PendingCall>* only = nullptr);
 
 bool add_future_types(PyObject* module);
 

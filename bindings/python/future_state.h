@@ -41,7 +41,6 @@ struct FutureState : Unseen {
   FutureMode mode;
   uint32_t arrival;
   Ref endpoint;
-  Label label;  // of the endpoint, which may go first
   Ref outcome;  // once somebody has looked
   bool failed = false;
   // Of a port. Who looks joins the line for its messages, and who gives up leaves it: his place would take messages that
@@ -64,8 +63,12 @@ struct FutureState : Unseen {
   void give_up() {
     if (--waiting == 0 && port && !promised) call.reset();
   }
+  // Whether who waits for it waits for that call, and for each of its answers; without a limit of the call's own.
+  bool is_edge() const {
+    return is_of_call() && call->deadline_ns() == 0 && (mode != FutureMode::kArrival || call->size() == 1);
+  }
   // Of a call of an endpoint, to which somebody may want to be answered.
-  bool is_of_call() const { return label != nullptr; }
+  bool is_of_call() const { return call && call->label(); }
   Gather gather() const { return Gather(*call, wants_of(mode), arrival); }  // while there is a call
   Awaited awaited() const { return {call, gather()}; }
   bool is_ready() const { return outcome || (call && gather().is_there()); }

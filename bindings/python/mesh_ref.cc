@@ -260,7 +260,10 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   const bool may_flood = !call || encoded.total_bytes() > kFloodBytes;
   if (may_flood && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
   FrameHeader header;
-  if (call) call->set_deadline(deadline_ns);
+  if (call) {
+    call->set_deadline(deadline_ns);
+    call->set_label(endpoint.label);
+  }
   header.kind = call ? FrameKind::kRequest : FrameKind::kOneway;
   header.method = endpoint.method;
   header.flags = endpoint.flags;
@@ -405,8 +408,6 @@ std::shared_ptr<const Members> members_of(PyObject* mesh_ref) {
   PyErr_SetString(PyExc_TypeError, "expected a MeshRef");
   return nullptr;
 }
-
-Label label_of(PyObject* endpoint) { return endpoint_of(endpoint).label; }
 
 std::vector<AskedOneWay> ask_about_one_way() {
   std::vector<AskedOneWay> asked;

@@ -21,9 +21,6 @@ bool check_size(ProcessRuntime& runtime, const class Encoded& encoded);
 // Of a MeshRef; null with TypeError set for anything else.
 std::shared_ptr<const Members> members_of(PyObject* mesh_ref);
 
-// The name of an endpoint, mesh.method.
-Label label_of(PyObject* endpoint);
-
 // At the end of a script: whether the actors that it has sent one-way messages have handled them. A request that nobody
 // serves is refused after all that was sent before it.
 struct AskedOneWay {

@@ -91,7 +91,7 @@ void note_dropped(const FutureState& future) {
       if (call && rank_that_raised(Gather(*call, wants_of(mode), arrival)) >= 0) fate->keep(std::move(call));
     });
   }
-  dropped_calls.push_back({future.call, fate, wants_of(future.mode), future.arrival, future.label});
+  dropped_calls.push_back({future.call, fate, wants_of(future.mode), future.arrival, future.call->label()});
   if (dropped_calls.size() >= look_at) forget_some();
 }
 
@@ -113,7 +113,7 @@ void Unseen::unlink() {
 FutureState::~FutureState() {
   if (!is_linked()) return;
   unlink();
-  if (!call || !label || in_forked_child() || state().finalizing) return;
+  if (!is_of_call() || in_forked_child() || state().finalizing) return;
   note_unlooked();
   if (state().worker) return;  // what is lost is said at the end of a script
   try {
@@ -133,7 +133,7 @@ std::vector<UnseenCall> unseen_calls() {
   for (Unseen* unseen = first; unseen != nullptr; unseen = unseen->next_) {
     const auto& future = static_cast<const FutureState&>(*unseen);
     if (!future.call || future.waiting > 0) continue;
-    found.push_back({future.call, future.gather(), future.label});
+    found.push_back({future.call, future.gather(), future.call->label()});
   }
   return found;
 }

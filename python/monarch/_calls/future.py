@@ -142,26 +142,55 @@ def _is_quiet(loop: Any) -> bool:
     return not getattr(loop, "_ready", True)
 
 
+_LOOK = 0.3  # seconds until somebody looks at what is awaited; then twice as long each time
+_LAST_LOOK = 10.0
+
+
 class _LoopObserver:
     """Completions for one loop: the core writes an eventfd, the loop's callback sets the futures."""
 
     def __init__(self, loop: Any) -> None:
-        self.bridge = _core.LoopBridge()
+        self.bridge = _core.LoopBridge()  # nothing here may hold the loop
+        self.looked_at = not _core.on_actor_thread()  # look() is to come, or nobody looks here
         self.waiting: dict[int, Any] = {}
         self.next_ticket = 0
         loop.add_reader(self.bridge.fileno(), self.drain)
 
-    def watch(self, future: Future[Any], waiter: Any) -> int:
+    def watch(self, future: Future[Any], waiter: Any, loop: Any) -> int:
         ticket = self.next_ticket
         self.next_ticket += 1
         self.bridge.watch(future, ticket)
         self.waiting[ticket] = waiter
+        if not self.looked_at:
+            self.looked_at = True
+            loop.call_later(_LOOK, self.look, loop, self.next_ticket, _LOOK)
         return ticket
 
     def forget(self, ticket: int) -> None:
         """Nobody waits for that any more: nothing of it may stay, a waiter holds its loop."""
         if self.waiting.pop(ticket, None) is not None:
             self.bridge.unwatch(ticket)
+
+    def look(self, loop: Any, newest: int, after: float) -> None:
+        """Tells the core which call the actor of this loop awaits, if that is certain and was before ``newest``.
+
+        Then it is the only task of its loop, no timer will wake it, and it awaits that call and nothing else: not so in
+        ``wait_for()``, ``timeout()`` or ``gather()``.
+        """
+        import asyncio
+
+        if not self.waiting:
+            self.looked_at = False
+            return
+        tasks = asyncio.all_tasks(loop)
+        timers = getattr(loop, "_scheduled", None)
+        is_only = timers is not None and all(timer.cancelled() for timer in timers) and len(tasks) == 1
+        only = getattr(tasks.pop(), "_fut_waiter", None) if is_only else None
+        for ticket, waiter in list(self.waiting.items()):
+            if ticket < newest:
+                self.bridge.block(ticket, waiter is only)
+        again = min(2 * after, _LAST_LOOK)
+        loop.call_later(again, self.look, loop, self.next_ticket, again)
 
     def drain(self) -> None:
         for ticket in self.bridge.drain():
@@ -182,7 +211,7 @@ def _observe(future: Future[Any], loop: Any) -> tuple[_LoopObserver, int, Any]:
             _forget_closed_loops()
             observer = _observers[loop] = _LoopObserver(loop)
     waiter = loop.create_future()
-    return observer, observer.watch(future, waiter), waiter
+    return observer, observer.watch(future, waiter, loop), waiter
 
 
 def _forget_closed_loops() -> None:

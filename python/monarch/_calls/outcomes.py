@@ -8,7 +8,7 @@ from typing import Any
 
 from monarch import _core
 from monarch._calls.packing import Packed
-from monarch._errors.exceptions import ActorError, DeadlineExceeded, SupervisionError, add_note
+from monarch._errors.exceptions import ActorError, DeadlineExceeded, DeadlockError, SupervisionError, add_note
 from monarch._errors.record import FailureRecord, record_of
 from monarch._errors.tracebacks import fill_in_source, text_of
 
@@ -22,6 +22,8 @@ def actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
         return EOFError(parts[0])
     if kind == Packed.DEADLINE:
         return DeadlineExceeded(parts[0] if ep is None else f"{ep}: {parts[0]}")
+    if kind == Packed.DEADLOCK:
+        return DeadlockError(parts[0], None if ep is None else str(ep))
     *parts, pid, host = parts
     error = _raised(kind, parts, f"Actor call {ep} failed." if ep is not None else "A remote actor call has failed.")
     error.pid, error.host = pid, host

@@ -25,6 +25,7 @@ class Packed(IntEnum):
     DEADLINE = 4
     SET_UP = 5
     NATIVE = 6
+    DEADLOCK = 7
 
 
 # Plain numbers: the native codec, which needs no pickle, takes no subclasses of them.

@@ -115,6 +115,10 @@ _group(
     ("tokio_worker_threads", "int or None", None, "MONARCH_TOKIO_WORKER_THREADS"),
 )
 _group(
+    "MONARCH_",  # this package only
+    ("stopped_rank_lease", "duration", "0s"),
+)
+_group(
     "",  # telemetry
     ("enable_otel_tracing", "bool", True),
     ("enable_otel_metrics", "bool", True),

@@ -5,6 +5,7 @@ Exception
  |- UnhandledFaultHookException  never raised: there for programs that name it
  `- RuntimeError
      |- SupervisionError         the target died or was stopped
+     |   `- DeadlockError        it waits, perhaps through others, for its caller
      `- WouldBlockRuntime        a wait that could never end
 TimeoutError
  `- DeadlineExceeded             the deadline of a call, or of what it was made for, has passed
@@ -20,7 +21,7 @@ from monarch._errors.tracebacks import HEADER, format_exception
 if TYPE_CHECKING:
     from monarch._values.stack_report import StackReport
 
-__all__ = ["ActorError", "DeadlineExceeded", "SupervisionError", "WouldBlockRuntime"]
+__all__ = ["ActorError", "DeadlineExceeded", "DeadlockError", "SupervisionError", "WouldBlockRuntime"]
 
 
 class ActorError(Exception):
@@ -96,6 +97,14 @@ class SupervisionError(RuntimeError, Recorded):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.endpoint), self.__dict__
+
+
+class DeadlockError(SupervisionError):
+    """The call is one of a cycle of calls, each of which waits for the next: it could never be answered.
+
+    The text names each actor of the cycle, with its rank, the endpoint that it is in and the one that it waits for. It
+    is the call that has closed the cycle; the others, which wait for the endpoint it was made in, go on from there.
+    """
 
 
 class UnhandledFaultHookException(Exception):

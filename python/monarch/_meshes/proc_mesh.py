@@ -320,6 +320,14 @@ class ProcMesh(Handle, Mesh):
         await setup.set_log_level.call(level)
         setup.stop()
 
+    def stopped_ranks(self) -> list[int]:
+        """The ranks of this mesh whose process is stopped now: by SIGSTOP, or held by a debugger.
+
+        Calls to them wait until they go on. Of processes that this one has spawned; of those, while calls wait for
+        them, also which are frozen with their cgroup or held in the kernel.
+        """
+        return [rank for rank, base in enumerate(self._view.ranks()) if _core.is_halted(self._nodes[base])]
+
     def _check_alive(self) -> None:
         if self._stopped:
             raise RuntimeError("`ProcMesh` has already been stopped")

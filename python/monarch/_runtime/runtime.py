@@ -89,12 +89,16 @@ def ensure(processes: bool = True) -> None:
 
 def apply_limits() -> None:
     """Tells the core, once it runs, what it needs of the configuration, if somebody has configured anything."""
-    of_core = ("HYPERACTOR_CODEC_MAX_FRAME_LENGTH", "HYPERACTOR_CLEANUP_TIMEOUT")
+    of_core = (
+        "HYPERACTOR_CODEC_MAX_FRAME_LENGTH", "HYPERACTOR_CLEANUP_TIMEOUT", "MONARCH_STOPPED_RANK_LEASE",
+        "HYPERACTOR_MESH_SUPERVISION_WATCHDOG_TIMEOUT",
+    )  # fmt: skip
     if _started and (configuration.changed or any(name in os.environ for name in of_core)):
         from monarch._config import settings
 
         _core.set_frame_max(settings.get("codec_max_frame_length"))
         _core.set_stop_limit(settings.seconds("cleanup_timeout"))
+        _core.set_watch_limits(settings.seconds("stopped_rank_lease"), settings.seconds("supervision_watchdog_timeout"))
 
 
 configuration.listeners.append(apply_limits)

@@ -8,7 +8,7 @@ from monarch._actors.actor import Actor
 from monarch._actors.declarations import concurrent_endpoint, endpoint
 from monarch._calls.endpoint import Endpoint, as_endpoint, send
 from monarch._calls.future import Future
-from monarch._errors.exceptions import ActorError, DeadlineExceeded, SupervisionError
+from monarch._errors.exceptions import ActorError, DeadlineExceeded, DeadlockError, SupervisionError
 from monarch._errors.mesh_failure import MeshFailure
 from monarch._meshes.actor_mesh import ActorMesh
 from monarch._meshes.host_mesh import HostMesh, this_host
@@ -52,6 +52,7 @@ __all__ = [
     "ChannelTransport",
     "Context",
     "DeadlineExceeded",
+    "DeadlockError",
     "Endpoint",
     "Extent",
     "Future",

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "monarch/actor/pending_call.h"
-#include "monarch/wire/error_kind.h"
 #include "monarch/wire/value.h"
 
 namespace monarch {
@@ -32,9 +31,9 @@ std::string expired_text(size_t ranks, const std::vector<uint32_t>& missing) {
 }
 }  // namespace
 
-MessagePtr make_expired(uint64_t token, uint32_t rank, std::string_view text) {
+MessagePtr make_error(uint64_t token, uint32_t rank, ErrorKind kind, std::string_view text) {
   ValueWriter error;
-  begin_error(error, ErrorKind::kDeadline, 1);
+  begin_error(error, kind, 1);
   error.str(text);
   const ByteSpan body = error.written();
   return Message::make(reply_header(FrameKind::kReplyError, token, rank),
@@ -54,14 +53,19 @@ std::string reply_text(const Message& reply) {
   return reply.header.kind == FrameKind::kReplyFailed ? failure_of(reply).text() : std::string(reply.text());
 }
 
-Calls::Calls(Driver& driver, Timers& timers, std::function<void(const std::shared_ptr<PendingCall>&)> on_overdue)
+Calls::Calls(Driver& driver, Timers& timers, Hooks hooks)
     : driver_(driver),
       clock_(timers),
-      on_overdue_(std::move(on_overdue)),
+      hooks_(std::move(hooks)),
+      timers_(timers),
       deadlines_(timers, [this](uint64_t token) { on_timer(token); }) {}
 
+Calls::~Calls() {
+  if (look_timer_ != 0) timers_.cancel(look_timer_);
+}
+
 uint64_t Calls::open(std::shared_ptr<PendingCall> call, int64_t deadline_ns) {
-  const bool is_long = deadline_ns != 0 && on_overdue_ && deadline_ns - clock_.now_ns() >= kLongNs;
+  const bool is_long = deadline_ns != 0 && hooks_.on_overdue && deadline_ns - clock_.now_ns() >= kLongNs;
   const int64_t timer_ns = is_long ? deadline_ns - kOverdueNs : deadline_ns;
   std::unique_lock lock(mutex_);
   uint32_t index;
@@ -76,9 +80,42 @@ uint64_t Calls::open(std::shared_ptr<PendingCall> call, int64_t deadline_ns) {
   slots_[index].deadline_ns = deadline_ns;
   slots_[index].timer_ns = timer_ns;
   const uint64_t token = uint64_t{slots_[index].generation} << 32 | index;
+  slots_[index].call->set_token(token);
+  if (!looks_ && hooks_.on_look) arm_look();
   lock.unlock();
   if (timer_ns != 0) deadlines_.add(timer_ns, token);
   return token;
+}
+
+void Calls::begin_looks() {
+  std::lock_guard lock(mutex_);
+  if (!looks_ && hooks_.on_look) arm_look();
+}
+
+// mutex_ held. A timer for all calls, which stays when they have ended until its time: an ordinary call pays a test for it.
+void Calls::arm_look() {
+  looks_ = true;
+  look_timer_ = timers_.after(kLookNs, [this] { look(); });
+}
+
+void Calls::look() {
+  std::vector<std::shared_ptr<PendingCall>> old;
+  bool any = false;
+  {
+    std::lock_guard lock(mutex_);
+    seen_.resize(slots_.size());
+    for (uint32_t i = 0; i < slots_.size(); ++i) {
+      const uint64_t token = slots_[i].call ? uint64_t{slots_[i].generation} << 32 | i : 0;
+      if (token != 0 && seen_[i] == token) old.push_back(slots_[i].call);
+      seen_[i] = token;
+      any = any || token != 0;
+    }
+  }
+  const bool wanted = hooks_.on_look(old);
+  std::lock_guard lock(mutex_);
+  looks_ = false;
+  look_timer_ = 0;
+  if (any || wanted) arm_look();
 }
 
 Calls::Slot Calls::find(uint64_t token) {
@@ -100,7 +137,7 @@ void Calls::on_timer(uint64_t token) {
       deadlines_.add(slot.timer_ns, token);
     }
   }
-  overdue ? on_overdue_(overdue) : expire(token);
+  overdue ? hooks_.on_overdue(overdue) : expire(token);
 }
 
 void Calls::expire(uint64_t token) {
@@ -111,7 +148,15 @@ void Calls::expire(uint64_t token) {
     if (call->reply(rank) == nullptr) missing.push_back(rank);
   }
   const std::string text = expired_text(call->size(), missing);
-  for (const uint32_t rank : missing) fill(token, *call, rank, make_expired(token, rank, text));
+  for (const uint32_t rank : missing) fill(token, *call, rank, make_error(token, rank, ErrorKind::kDeadline, text));
+}
+
+void Calls::end(uint64_t token, const std::function<MessagePtr(uint32_t rank)>& make) {
+  const std::shared_ptr<PendingCall> call = find(token).call;
+  if (!call) return;
+  for (uint32_t rank = 0; rank < call->size(); ++rank) {
+    if (call->reply(rank) == nullptr) fill(token, *call, rank, make(rank));
+  }
 }
 
 void Calls::answer(uint64_t token, uint32_t rank, MessagePtr reply) {

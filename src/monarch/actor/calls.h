@@ -12,6 +12,7 @@
 #include "monarch/base/ids.h"
 #include "monarch/base/mutex.h"
 #include "monarch/net/message.h"
+#include "monarch/wire/error_kind.h"
 #include "monarch/wire/failure.h"
 
 namespace monarch {
@@ -25,14 +26,28 @@ class Calls {
   static constexpr int64_t kLongNs = 1'000'000'000;
   static constexpr int64_t kOverdueNs = 100'000'000;
 
-  // `on_overdue`, if there is one, runs where timers do, without a lock held.
-  Calls(Driver& driver, Timers& timers, std::function<void(const std::shared_ptr<PendingCall>&)> on_overdue = {});
+  // How often somebody looks at calls that have not been answered, while there are any.
+  static constexpr int64_t kLookNs = 300'000'000;
+
+  struct Hooks {
+    // Both, where there is one, run where timers do, without a lock held.
+    std::function<void(const std::shared_ptr<PendingCall>&)> on_overdue;
+    // The calls that have been pending for a while: since the last look at least. True: look again though there are none.
+    std::function<bool(const std::vector<std::shared_ptr<PendingCall>>&)> on_look;
+  };
+
+  Calls(Driver& driver, Timers& timers, Hooks hooks = {});
+  ~Calls();
 
   // The token for `call`. From `deadline_ns` on (0: never) its ranks that have not answered are filled with
   // make_expired().
   uint64_t open(std::shared_ptr<PendingCall> call, int64_t deadline_ns);
   // Fills the slot of `rank`; an answer to a call that has ended, by its deadline too, is dropped.
   void answer(uint64_t token, uint32_t rank, MessagePtr reply);
+  // Its ranks that have not answered are filled with what `make` gives for each.
+  void end(uint64_t token, const std::function<MessagePtr(uint32_t rank)>& make);
+  // From now on somebody looks, as if a call had been opened.
+  void begin_looks();
   // Whether an answer is waited for of an actor that `owing` is true of.
   bool is_owed(const std::function<bool(const ActorId&)>& owing);
   // Fills every slot that is owed by one of these nodes with that failure.
@@ -48,6 +63,8 @@ class Calls {
   Slot find(uint64_t token);  // without a call: it has ended
   void on_timer(uint64_t token);
   void expire(uint64_t token);
+  void arm_look();
+  void look();
   void fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply);
 
   Driver& driver_;
@@ -55,12 +72,16 @@ class Calls {
   Mutex mutex_{LockRank::kNodeCalls};
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
-  const std::function<void(const std::shared_ptr<PendingCall>&)> on_overdue_;
+  const Hooks hooks_;
+  bool looks_ = false;  // a look is to come, and open() need not see to that
+  Timers& timers_;
+  Timers::TimerId look_timer_ = 0;
+  std::vector<uint64_t> seen_;  // of the last look: the token of the call in each slot; of timers only
   Deadlines deadlines_;
 };
 
-// What a call past its deadline is answered with (see Node::cast).
-MessagePtr make_expired(uint64_t token, uint32_t rank, std::string_view text);
+// What a rank is answered with that will not answer: of kinds of which a text is all there is, as kDeadline.
+MessagePtr make_error(uint64_t token, uint32_t rank, ErrorKind kind, std::string_view text);
 
 // The failure that a rank gets whose process is gone, or that cannot be asked.
 MessagePtr make_failure(uint64_t token, uint32_t rank, const Failure& why);

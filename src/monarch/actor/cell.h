@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "monarch/actor/supervisor.h"
@@ -21,6 +23,16 @@ class Cell {
   virtual void deliver(MessagePtr message) = 0;
   // Any thread: something that this actor owns has failed. Must not block and must not take the GIL.
   virtual void supervise(MeshFailure) {}
+  // Any thread: for who looks for cycles of calls. What it does, if it takes no message meanwhile. With a `token`: also
+  // what that call of `caller` has asked it for, if the call waits in here for the actor, or is what the actor does, and
+  // nobody else can answer it; else nothing.
+  struct Occupied {
+    std::string who;     // "rank 3 of trainers (pid 17)"
+    std::string doing;   // the endpoint
+    std::string called;
+    bool queued = false;  // the call waits in the mailbox; else it is what the actor does
+  };
+  virtual std::optional<Occupied> occupied(NodeId /*caller*/, uint64_t /*token*/) { return std::nullopt; }
   // Any thread: the node has ended (Node::close_links). Who waits in here for messages is told, now and later.
   virtual void on_node_closed(std::string_view) {}
 };

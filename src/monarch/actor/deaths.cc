@@ -162,6 +162,12 @@ int64_t Deaths::pid_of(NodeId node) const {
   return entry.who ? entry.who->pid : entry.failure ? entry.failure->pid : -1;
 }
 
+std::optional<Failure> Deaths::who_is(NodeId child) const {
+  auto found = nodes_.find(child);
+  if (found == nodes_.end() || found->second.role != Role::kChild || !found->second.who) return std::nullopt;
+  return *found->second.who;
+}
+
 NodeId Deaths::host_of(NodeId node) const {
   auto found = nodes_.find(node);
   return found == nodes_.end() ? 0 : found->second.host;

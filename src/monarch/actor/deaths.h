@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -90,6 +91,7 @@ class Deaths {
   bool stop_asked(NodeId node, std::string reason);
   bool is_child(NodeId node) const;
   int64_t pid_of(NodeId node) const;  // -1: not known
+  std::optional<Failure> who_is(NodeId child) const;  // of one that is not down: all but how it ended
   // Whether what `from` says of the end of `node` counts: it is our parent, or a neighbour that is believed, who know
   // of everybody, or it is, or is above, who has started that node.
   bool may_speak(NodeId from, NodeId node) const;

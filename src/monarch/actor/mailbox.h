@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 
 #include "monarch/net/message.h"
@@ -25,6 +26,14 @@ class Mailbox {
     MessagePtr message = queue_.pop();
     if (message) size_.fetch_sub(1, std::memory_order_relaxed);
     return message;
+  }
+  // Any thread. The method of the request `token` of that node, if it waits in here; else -1.
+  int64_t method_of(NodeId caller, uint64_t token) {
+    std::lock_guard lock(mutex_);
+    const Message* found = queue_.find([&](const Message& message) {
+      return message.from == caller && message.header.token == token && message.header.kind == FrameKind::kRequest;
+    });
+    return found == nullptr ? -1 : static_cast<int64_t>(found->header.method);
   }
   bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
   // Refuses what comes from now on and hands over what waits.

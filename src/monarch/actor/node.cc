@@ -54,7 +54,7 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
           timers, [this](const Message& message, const Failure& why) { refuse(message, why); })),
       routes_(std::make_unique<Routes>(hooks_.dial)),
       flow_(std::make_unique<Flow>()),
-      calls_(std::make_unique<Calls>(driver, timers, hooks_.on_overdue)),
+      calls_(std::make_unique<Calls>(driver, timers, Calls::Hooks{hooks_.on_overdue, hooks_.on_look})),
       supervisor_(std::make_unique<Supervisor>()),
       successions_(std::make_unique<Successions>()),
       unobserved_(std::make_unique<UnobservedFailures>(timers, [](const std::string& line) { log_line(line); })) {}
@@ -147,6 +147,10 @@ void Node::on_control(Link& link, MessagePtr message) {
     return;
   }
   if (header.kind == FrameKind::kStacks) return answer_stacks(header.dest, header.rank, message->body);
+  if (header.kind == FrameKind::kProbe || header.kind == FrameKind::kSilent) {
+    if (hooks_.on_inquiry) hooks_.on_inquiry(std::move(message));
+    return;
+  }
   if (routed) return;  // what is said about processes is said by neighbours
   if (header.kind == FrameKind::kNodeDown && !message->body.empty() && routes_->is_behind(header.dest, link.peer())) {
     auto failure = Failure::decode(message->body);
@@ -329,6 +333,26 @@ void Node::answer_stacks(uint64_t token, uint32_t rank, ByteSpan value) {
   const std::string_view bytes(reinterpret_cast<const char*>(value.data()), value.size());
   calls_->answer(token, rank, Message::make(header, bytes));
 }
+
+// ---- Calls that wait ----
+
+void Node::inquire(NodeId node, const Outgoing& inquiry) {
+  if (node == id_) {
+    if (hooks_.on_inquiry) hooks_.on_inquiry(Message::copy_of(inquiry, id_));
+    return;
+  }
+  if (const std::shared_ptr<Link> link = routes_->find(node)) static_cast<void>(send_on(*link, node, inquiry, true));
+}
+
+void Node::end_call(uint64_t token, ErrorKind kind, std::string_view text) {
+  calls_->end(token, [&](uint32_t rank) { return make_error(token, rank, kind, text); });
+}
+
+void Node::end_call(uint64_t token, const Failure& why) {
+  calls_->end(token, [&](uint32_t rank) { return make_failure(token, rank, why); });
+}
+
+void Node::begin_looks() { calls_->begin_looks(); }
 
 // ---- Back-pressure ----
 

@@ -18,6 +18,7 @@
 #include "monarch/actor/successions.h"
 #include "monarch/loop/timers.h"
 #include "monarch/net/link.h"
+#include "monarch/wire/error_kind.h"
 #include "monarch/wire/failure.h"
 #include "monarch/wire/last_words.h"
 
@@ -63,6 +64,11 @@ class Node final : public LinkSink {
     std::function<void(std::vector<MeshFailure>)> on_restart_wanted;
     // The driving thread, or who calls restart(): `from` (this node, too) says that this has been made anew.
     std::function<void(NodeId from, const Successions::Notice& notice)> on_restarted;
+    // As timers, now and then while there are any: the calls that have not been answered for a while. True: also look again
+    // if there are none (Calls::Hooks).
+    std::function<bool(const std::vector<std::shared_ptr<PendingCall>>& calls)> on_look;
+    // Reactor; any thread if this node asks itself. A kProbe or kSilent.
+    std::function<void(MessagePtr)> on_inquiry;
     // Reactor; any thread if this node asks itself. Somebody wants the stacks of this process: tell_stacks(), soon.
     std::function<void(NodeId asker, uint64_t token, uint32_t rank)> on_stacks_wanted;
   };
@@ -135,6 +141,16 @@ class Node final : public LinkSink {
   void tell_stacks(NodeId asker, uint64_t token, uint32_t rank, ByteSpan value);
   // What is known of one that has not answered. Nothing if it has.
   void answer_stacks(uint64_t token, uint32_t rank, ByteSpan value);
+
+  // ---- Calls that wait ----
+  // Any thread. kProbe or kSilent, to this node too. A node that there is no way to does not get it.
+  void inquire(NodeId node, const Outgoing& inquiry);
+  // Any thread. Nobody will answer what has not been answered of this call: it ends with an error of that kind, of which a
+  // text is all there is, or with that failure.
+  void end_call(uint64_t token, ErrorKind kind, std::string_view text);
+  void end_call(uint64_t token, const Failure& why);
+  // From now on somebody looks (Hooks::on_look), though no call begins.
+  void begin_looks();
 
   // ---- Back-pressure ----
   // What a node holds for others that it passes frames on to.

@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "monarch/actor/members.h"
@@ -59,6 +61,13 @@ class PendingCall {
   int64_t deadline_ns() const { return deadline_ns_; }
   void set_deadline(int64_t deadline_ns) { deadline_ns_ = deadline_ns; }
 
+  // Its number in the node that made it (Calls); 0: it has none, as the wait at a port. Set before it is sent.
+  uint64_t token() const { return token_; }
+  void set_token(uint64_t token) { token_ = token; }
+  // What was called, for people: "trainers.step". Set before it is sent; may be null. shared: with the endpoint.
+  const std::shared_ptr<const std::string>& label() const { return label_; }
+  void set_label(std::shared_ptr<const std::string> label) { label_ = std::move(label); }
+
   // Any thread. What the processes that owe these ranks did shortly before the deadline (Node::ask_stacks).
   struct Stacks {
     std::vector<uint32_t> ranks;
@@ -91,6 +100,8 @@ class PendingCall {
   std::shared_ptr<const Members> owing_;  // null: members_
   const uint32_t size_;
   int64_t deadline_ns_ = 0;
+  uint64_t token_ = 0;
+  std::shared_ptr<const std::string> label_;
   std::atomic<uint32_t> received_{0};
   std::atomic<int64_t> first_error_{-1};
   mutable std::mutex mutex_;

@@ -79,6 +79,17 @@ int64_t DeathWatch::pid_of(NodeId node) const {
   return deaths_.pid_of(node);
 }
 
+std::optional<Failure> DeathWatch::who_is(NodeId child) const {
+  std::lock_guard lock(mutex_);
+  return deaths_.who_is(child);
+}
+
+NodeId DeathWatch::who_knows(NodeId node) const {
+  std::lock_guard lock(mutex_);
+  const NodeId host = deaths_.host_of(node);
+  return host != 0 ? host : parent_;
+}
+
 FailurePtr DeathWatch::why_down(NodeId node) const {
   std::lock_guard lock(mutex_);
   return deaths_.why_down(node);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,10 @@ class DeathWatch {
   bool stop_asked(NodeId node, const std::string& reason);
   bool is_child(NodeId node) const;
   int64_t pid_of(NodeId node) const;
+  // A process that this one has started, and that is not down: all that is known of it.
+  std::optional<Failure> who_is(NodeId child) const;
+  // Whom to ask about a process that this one has not started; 0: nobody is known, or this is the script.
+  NodeId who_knows(NodeId node) const;
   FailurePtr why_down(NodeId node) const;
 
   // Any thread. `observer` is called on the reactor, once for each node that is found dead from now on, when calls to it

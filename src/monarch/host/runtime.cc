@@ -92,6 +92,8 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   hooks.on_stacks_wanted = [this](NodeId asker, uint64_t token, uint32_t rank) {
     reactor_->post([this, asker, token, rank] { on_stacks_wanted(asker, token, rank); });
   };
+  hooks.on_look = [this](const auto& calls) { return call_watch_->on_look(calls); };
+  hooks.on_inquiry = [this](MessagePtr message) { call_watch_->on_inquiry(std::move(message)); };
   hooks.on_overdue = [this](const std::shared_ptr<PendingCall>& call) { on_overdue(call); };
   node_ = std::make_unique<Node>(identity.node, *driver_, *reactor_, std::move(hooks));
   Connector::Events events;
@@ -105,6 +107,7 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   deaths_ = std::make_unique<DeathWatch>(*reactor_, *node_, death_hooks());
   host_ = std::make_unique<Host>(*reactor_, *node_, *connector_, *deaths_, budget_fd_.get(), job_address_,
                                  std::move(output));
+  call_watch_ = std::make_unique<CallWatch>(*reactor_, *node_, *deaths_, [this](NodeId child) { host_->kill(child); });
   return Ok{};
 }
 
@@ -223,6 +226,7 @@ void ProcessRuntime::leak() {
   static_cast<void>(deaths_.release());
   static_cast<void>(output_.release());
   static_cast<void>(stacks_.release());
+  static_cast<void>(call_watch_.release());
   static_cast<void>(connector_.release());
   static_cast<void>(node_.release());
   static_cast<void>(driver_.release());
@@ -450,7 +454,7 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
       return;
     }
     case FrameKind::kPong:
-      return;
+      return call_watch_->on_pong(link.peer());
     default:
       log_line("ignored a data frame on the control lane");
   }

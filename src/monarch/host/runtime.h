@@ -13,6 +13,7 @@
 #include "monarch/net/shm/received.h"
 #include "monarch/net/transports.h"
 #include "monarch/net/connector.h"
+#include "monarch/host/call_watch.h"
 #include "monarch/host/death_watch.h"
 #include "monarch/host/host.h"
 #include "monarch/host/membership/jobs.h"
@@ -54,6 +55,7 @@ class ProcessRuntime final : private ForkWatcher {
   Node& node() { return *node_; }
   Host& host() { return *host_; }
   DeathWatch& deaths() { return *deaths_; }
+  CallWatch& call_watch() { return *call_watch_; }
   NodeId parent() const { return parent_; }
 
   // ---- Handles that leave their job (docs/design/008) ----
@@ -146,6 +148,7 @@ class ProcessRuntime final : private ForkWatcher {
   std::unique_ptr<OutputPump> output_;
   std::unique_ptr<DeathWatch> deaths_;
   std::unique_ptr<Host> host_;
+  std::unique_ptr<CallWatch> call_watch_;
   std::function<std::vector<RunningActor>()> running_actors_;
   std::unique_ptr<ThreadStacks> stacks_;
   CodeMap code_map_;  // the reactor's

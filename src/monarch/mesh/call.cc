@@ -132,6 +132,10 @@ bool read_error(std::span<const std::byte> body, CallError& error) {
       if (!reader.str(what)) return false;
       error.kind = CallError::Kind::kDeadline;
       break;
+    case ErrorKind::kDeadlock:
+      if (!reader.str(what)) return false;
+      error.kind = CallError::Kind::kSupervision;
+      break;
     default:
       return false;
   }

@@ -97,6 +97,14 @@ class MessageQueue {
     if (raw != nullptr) head_ = raw->next;
     return MessagePtr(raw);
   }
+  // The first that `wanted` is true of; null: none.
+  template <typename Wanted>
+  const Message* find(Wanted&& wanted) const {
+    for (const Message* message = head_; message != nullptr; message = message->next) {
+      if (wanted(*message)) return message;
+    }
+    return nullptr;
+  }
   // Takes everything from `other`, which must come after what is here.
   void take(MessageQueue& other) {
     if (other.head_ == nullptr) return;

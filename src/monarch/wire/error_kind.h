@@ -17,6 +17,7 @@ enum class ErrorKind : uint8_t {
   kDeadline = 4,     // text
   kSetUp = 5,        // exception, traceback, who: of the bootstrap function of the process's mesh
   kNative = 6,       // type and what() of a C++ exception, who
+  kDeadlock = 7,     // text: the call is one of a cycle, each of which waits for the next
 };
 // who: two values, the pid of the process and the name of its machine.
 

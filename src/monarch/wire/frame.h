@@ -50,8 +50,11 @@ enum class FrameKind : uint8_t {
   kRestarted = 24,     // data: what has been made anew, in the place of what has ended (actor/successions.h)
   kBuried = 25,        // data: actor `dest`, of the process whose place the receiver has taken, is not made anew; body is
                        // the Failure
+  kProbe = 26,         // control: does `dest` close a cycle of calls? (actor/deadlocks.h)
+  kSilent = 27,        // control: calls wait for `dest`, which answers nobody: whoever has started it looks at it; the body
+                       // is the label of one of them, `method` how many there are
 };
-inline constexpr uint8_t kFrameKindMax = 25;
+inline constexpr uint8_t kFrameKindMax = 27;
 
 enum FrameFlags : uint32_t {
   kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec

@@ -1,0 +1,90 @@
+#include "monarch/actor/calls.h"
+
+#include <gtest/gtest.h>
+
+#include "monarch/actor/members.h"
+#include "monarch/actor/pending_call.h"
+#include "monarch/testing/sim_world.h"
+
+namespace monarch::testing {
+namespace {
+
+struct Looks : ::testing::Test {
+  Looks() { members->ids = {{1, 1}}; }
+  std::shared_ptr<PendingCall> open() {
+    auto call = std::make_shared<PendingCall>(members);
+    calls.open(call, 0);
+    return call;
+  }
+  void answer(const PendingCall& call) {
+    calls.end(call.token(), [&call](uint32_t rank) { return make_failure(call.token(), rank, "enough"); });
+  }
+
+  SimWorld sim{1};
+  const NodeId node = sim.add_node();
+  std::shared_ptr<Members> members = std::make_shared<Members>();
+  std::vector<std::vector<std::shared_ptr<PendingCall>>> seen;
+  bool look_again = false;
+  Calls calls{sim.node(node).driver(), sim, {{}, [this](const auto& old) {
+                                               seen.push_back(old);
+                                               return look_again;
+                                             }}};
+};
+
+TEST_F(Looks, CallsThatAreAnsweredCostOneTimerForAllOfThem) {
+  for (int i = 0; i < 1000; ++i) answer(*open());
+  EXPECT_EQ(sim.waiting(), 1u);
+  sim.run();
+  EXPECT_EQ(sim.now_ns(), Calls::kLookNs);
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_TRUE(seen[0].empty());
+  answer(*open());  // it begins again
+  EXPECT_EQ(sim.waiting(), 1u);
+}
+
+TEST_F(Looks, WhatHasBeenPendingSinceTheLookBeforeIsShownUntilItIsAnswered) {
+  const auto call = open();
+  sim.step();
+  const auto second = open();
+  sim.step();
+  sim.step();
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_TRUE(seen[0].empty());
+  EXPECT_EQ(seen[1], std::vector{call});
+  EXPECT_EQ(seen[2], (std::vector{call, second}));
+  answer(*call);
+  answer(*second);
+  const auto third = open();  // in the slot of one of them
+  sim.step();
+  EXPECT_TRUE(seen[3].empty());
+  sim.step();
+  EXPECT_EQ(seen[4], std::vector{third});
+  answer(*third);
+  sim.run();
+  EXPECT_EQ(seen.size(), 6u);
+}
+
+TEST_F(Looks, GoOnWithoutCallsWhileTheyAreWanted) {
+  look_again = true;
+  calls.begin_looks();
+  calls.begin_looks();
+  for (int i = 0; i < 5; ++i) sim.step();
+  EXPECT_EQ(seen.size(), 5u);
+  look_again = false;
+  sim.run();
+  EXPECT_EQ(seen.size(), 6u);
+}
+
+TEST(Calls, WithoutAnybodyWhoLooksHaveNoTimer) {
+  SimWorld sim(1);
+  const NodeId node = sim.add_node();
+  auto members = std::make_shared<Members>();
+  members->ids = {{1, 1}};
+  Calls calls(sim.node(node).driver(), sim);
+  calls.open(std::make_shared<PendingCall>(members), 0);
+  calls.begin_looks();
+  EXPECT_EQ(sim.waiting(), 0u);
+}
+
+}  // namespace
+}  // namespace monarch::testing
