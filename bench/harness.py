@@ -20,6 +20,7 @@ BENCH_DIR = os.path.dirname(os.path.abspath(__file__))
 SAMPLES_MAX = 400
 WARM_CALLS = 200
 WARM_SECONDS = 0.3
+FEW, FEW_SECONDS = 5, 15.0
 
 # One program per API: ours and the reference system are driven by the same lines.
 SYSTEM_MODULES = {
@@ -30,6 +31,21 @@ SYSTEM_MODULES = {
     "mpi4py": "systems.mpi_ranks",
     "pyzmq": "systems.zmq_sockets",
 }
+
+# Starts a job of MPI; -np and the program follow.
+MPIRUN = [
+    "mpirun",
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "--bind-to",
+    "none",
+    "--mca",
+    "btl",
+    "self,vader",
+    "--mca",
+    "pml",
+    "ob1",
+]
 
 # Which cores the controller and the workers get; None leaves the choice to the kernel.
 PLACEMENTS = {"two": ({0}, {1}), "one": ({0}, {0}), "free": (None, None)}
@@ -192,12 +208,12 @@ class CpuMeter:
     that come later are not seen, nor is what a thread had used that ended before the last reading.
     """
 
-    def __init__(self, extra_pids=()):
-        self.extra_pids = extra_pids
+    def __init__(self, extra_pids=(), without=()):
+        self.extra_pids, self.without = extra_pids, without
         self.start()
 
     def start(self):
-        self.pids = {*process_tree(os.getpid()), *self.extra_pids}
+        self.pids = {*process_tree(os.getpid()), *self.extra_pids} - {*self.without}
         self.before = self.read()
 
     def read(self):
@@ -238,6 +254,24 @@ def latency_summary(times_ns, cpu_us, unit="us"):
         "p99": percentile(ordered, 0.99),
         "count": len(times),
         "cpu_us": cpu_us / len(times),
+        "samples": times,
+    }
+
+
+def latency_of_few(measure, seconds):
+    """As time_calls, for what is set up anew each time: `measure()` -> ms. FEW at the least, unless they are slow."""
+    measure()
+    times, start = [], time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds or len(times) < FEW:
+        if passed > FEW_SECONDS and times:
+            break
+        times.append(measure())
+    ordered = sorted(times)
+    return {
+        "unit": "ms",
+        "value": median(ordered),
+        "p99": percentile(ordered, 0.99),
+        "count": len(times),
         "samples": times,
     }
 
@@ -341,7 +375,9 @@ async def time_async_batches(batch, seconds, pids=()):
 def idle_burn(pids=()):
     """CPU that the whole process tree burns over the second after the first idle second, in ms per s."""
     time.sleep(1.0)
-    meter, start = CpuMeter(pids), time.perf_counter()
+    others = CpuMeter(pids, without=[os.getpid()])
+    own_ns, start = time.process_time_ns(), time.perf_counter()  # not what looking at the others costs
     time.sleep(1.0)
-    burnt = meter.spent_us() / 1e3 / (time.perf_counter() - start)
+    own_ms = (time.process_time_ns() - own_ns) / 1e6
+    burnt = (own_ms + others.spent_us() / 1e3) / (time.perf_counter() - start)
     return {"unit": "ms/s", "value": burnt, "count": 1, "samples": [burnt]}

@@ -12,6 +12,7 @@ class Row:
     gate: float | None = None  # in `unit`; None: reported only
     aim: float | None = None
     ahead_of: dict = field(default_factory=dict)  # peer -> how many times better than it the gate demands
+    peers: bool = True  # whether those of its program are asked for it too
     quick: bool = False
 
     def times_better(self, ours, other):
@@ -29,7 +30,7 @@ class Program:
     script: str | None = None  # bench/workloads/<script>
     limit: str = "ring"  # ring: the same script on the ring; star, copy, death: native programs; none
     systems: tuple = ("ours", "torchmonarch", "ray", "mpi4py", "pyzmq")
-    procs: int = 1  # worker processes; what a launcher of ranks has to start
+    procs: int = 1  # worker processes; what a launcher of ranks has to start; 0: the script starts what it needs
     placed: bool = True  # whether placement applies (False: always free)
     rounds_max: dict = field(default_factory=dict)  # system -> fewer rounds, where one takes half a minute or more
 
@@ -148,6 +149,7 @@ PROGRAMS = (
     Program(
         "W9",
         script="w9.py",
+        procs=0,
         placed=False,
         rows=(
             Row("W9i", "import, over a bare interpreter", "ms", gate=30, aim=20, quick=True),
@@ -158,17 +160,52 @@ PROGRAMS = (
         "W10",
         script="w10.py",
         limit="death",
-        systems=("ours",),
+        systems=("ours", "torchmonarch", "ray", "mpi4py"),
+        procs=0,
         placed=False,
+        rounds_max={"torchmonarch": 2, "ray": 3},
         rows=(
             Row("W10k_30M", "SIGKILL to the error at the caller", "ms", gate=1, aim=0.4, quick=True),
-            Row("W10k_1G", "the same, a victim of 1 GiB", "ms", gate=1, aim=0.4),
             Row("W10s_30M", "SIGSEGV to the error", "ms", gate=1, aim=0.4),
-            Row("W10s_1G", "the same, 1 GiB", "ms", gate=1, aim=0.4),
-            Row("W10x_30M", "os._exit(7) to the error", "ms", gate=1, aim=0.4),
-            Row("W10x_1G", "the same, 1 GiB", "ms", gate=1, aim=0.4),
-            Row("W10n", "SIGKILL of a worker's worker to the error", "ms", gate=1, aim=0.4),
-            Row("W10_32", "32 at once, to the last error", "ms"),
+            Row("W10x_30M", "os._exit(7) to the error", "ms", gate=1, aim=0.4, peers=False),
+            Row("W10k_1G", "SIGKILL to the error, 1 GiB", "ms", gate=1, aim=0.4, peers=False),
+            Row("W10s_1G", "SIGSEGV, 1 GiB", "ms", gate=1, aim=0.4, peers=False),
+            Row("W10x_1G", "os._exit(7), 1 GiB", "ms", gate=1, aim=0.4, peers=False),
+            Row("W10b_30M", "SIGKILL, the caller also computes", "ms", gate=10, aim=6, peers=False),
+            Row("W10n", "SIGKILL of a worker's worker to the error", "ms", gate=1, aim=0.4, peers=False),
+            Row("W10_32", "32 at once, to the last error", "ms", peers=False),
+        ),
+    ),
+    Program(
+        "W19",
+        script="w19.py",
+        limit="none",
+        systems=("ours", "ray"),
+        procs=0,
+        placed=False,
+        rounds_max={"ray": 2},
+        rows=(
+            Row("W19p_8", "1 of 8 killed and back, by policy", "ms", quick=True),
+            Row("W19p_32", "1 of 32 killed and back, by policy", "ms", gate=500, aim=50, quick=True),
+            Row("W19c_8", "1 of 8, except and respawn()", "ms", peers=False),
+            Row("W19c_32", "1 of 32, except and respawn()", "ms", gate=500, aim=50, peers=False),
+            Row("W19i", "CPU of 32 idle, supervised, replaceable", "ms/s", gate=5, aim=1, quick=True, peers=False),
+        ),
+    ),
+    Program(
+        "W17",
+        script="w17.py",
+        limit="none",
+        systems=("ours",),
+        placed=False,
+        rounds_max={"ours": 2},
+        rows=(
+            Row("W17p", "under load: a call to an idle actor, p99", "ms", gate=100, aim=1),
+            Row("W17m", "status of a mesh of 64, p99", "ms", gate=100, aim=1),
+            Row("W17d", "stacks of a busy process, p99", "ms", gate=100, aim=10),
+            Row("W17a", "stacks of all 69 processes, p99", "ms", gate=100, aim=10),
+            Row("W17s", "stop of a busy process, p99", "ms", gate=100, aim=1),
+            Row("W17b", "a byte through bare pipes and back, p99", "ms"),
         ),
     ),
     Program(

@@ -21,7 +21,7 @@ import time
 
 import machine
 import setup
-from harness import PLACEMENTS, process_tree
+from harness import MPIRUN, PLACEMENTS, process_tree
 from rows import PROGRAMS
 from stats import median_interval, ratio_interval
 
@@ -34,19 +34,6 @@ LIMIT = "limit"
 KNOWN_SYSTEMS = ("ours", "torchmonarch", "ray", "mpi4py", "pyzmq", "caf")
 # The same peer with a documented setting changed; only on request (--systems).
 VARIANTS = {"mpi4py-yield": ("mpi4py", ["--mca", "mpi_yield_when_idle", "1"])}
-MPIRUN = [
-    "mpirun",
-    "--allow-run-as-root",
-    "--oversubscribe",
-    "--bind-to",
-    "none",
-    "--mca",
-    "btl",
-    "self,vader",
-    "--mca",
-    "pml",
-    "ob1",
-]
 # How many are killed, and what each has written to: a forked worker as it is 4 MB.
 VICTIMS = {"W10k_30M": f"1:{4 << 20}", "W10k_1G": f"1:{1 << 30}", "W10_32": f"32:{4 << 20}"}
 ARRAY_SIZES = {"64K": 1 << 16, "1M": 1 << 20, "64M": 1 << 26}
@@ -126,7 +113,7 @@ class Launcher:
             "--placement",
             placement,
         ]
-        if peer == "mpi4py" and program.name != "W9":
+        if peer == "mpi4py" and program.procs:
             command = [*MPIRUN, *extra, "-np", str(program.procs + 1), *command]
         return command
 
@@ -222,7 +209,7 @@ class Record:
         return [line["value"] for line in self.readings.get(row, {}).get(system, [])]
 
 
-def measure_program(program, names, systems, rounds, launcher, record):
+def measure_program(program, rows, systems, rounds, launcher, record):
     failures = dict.fromkeys(systems, 0)
     for turn in range(rounds):
         shift = turn % len(systems) if systems else 0
@@ -231,6 +218,9 @@ def measure_program(program, names, systems, rounds, launcher, record):
             order = [LIMIT, *order, LIMIT]
         for place, system in enumerate(order):
             if failures.get(system, 0) >= FAILURES_MAX or turn >= program.rounds_max.get(system, rounds):
+                continue
+            names = [row.name for row in rows if row.peers or system in ("ours", LIMIT)]
+            if not names:
                 continue
             progress(f"{program.name} round {turn + 1}/{rounds}: {system}")
             failures[system] = failures.get(system, 0) + measure_once(
@@ -359,7 +349,7 @@ def summarise(rows, systems, record):
                 continue
             lines = record.readings[row.name][system]
             cell = {"median": median_interval(values), "rounds": len(values)}
-            for key in ("cpu_us", "p99"):
+            for key in ("cpu_us", "p50", "p99"):
                 found = [line[key] for line in lines if key in line]
                 cell[key] = statistics.median(found) if found else None
             if limit:
@@ -492,7 +482,7 @@ def main():
     started = time.time()
     for program, rows in chosen:
         runnable = [one for one in systems if VARIANTS.get(one, (one,))[0] in program.systems]
-        measure_program(program, [row.name for row in rows], runnable, rounds, launcher, record)
+        measure_program(program, rows, runnable, rounds, launcher, record)
     progress("")
     rows = [row for _, rows in chosen for row in rows]
     shares = activity.shares()

@@ -13,6 +13,26 @@ ERROR_TEXT = "boom 4711"
 SEND_CHUNK = 100  # one-way messages between two looks at the clock
 
 
+class Victims:
+    """Processes that can die, by rank."""
+
+    def grow(self, size):
+        """All write to so much memory; -> their pids."""
+
+    def die(self, rank, how):
+        """Sends the call that is pending when it dies, how: see deaths.py; -> function that waits for its error and
+        returns the text."""
+
+    def recover(self, rank):
+        """Makes it anew, where nobody does so by itself."""
+
+    def ask(self, rank):
+        """-> its pid, or None if it is not there."""
+
+    def end(self):
+        """Ends those that live."""
+
+
 class BaseSystem:
     import_statement = None  # what W9i times
 
@@ -108,6 +128,26 @@ class BaseSystem:
     def print_times(self, count, gap_s):
         """harness.print_times in one of them."""
         self.missing("output of workers")
+
+    def victims(self, count, path):
+        """Makes `count` new processes with one actor each, a deaths.Mortal(path); -> Victims."""
+        self.missing("what happens when a process dies")
+
+    def nested_victim(self, path):
+        """As victims(1), in a process that a worker has started."""
+        self.missing("processes started by workers")
+
+    def death_texts(self, pid, how):
+        """What the error of a caller must say, at the least."""
+        return ()
+
+    def restartable(self, count, path, by_policy):
+        """As victims(), of which who has died is made anew: by itself, or when recover() asks for it."""
+        self.missing("recovery in place")
+
+    def owned(self, count, path):
+        """As restartable() by policy, spawned by an actor that supervises them."""
+        self.missing("supervision")
 
     @staticmethod
     def missing(what):

@@ -4,11 +4,15 @@ import importlib.util
 import os
 import time
 
-from harness import pin_process, print_lines, print_times
+import monarch.actor
+from deaths import CRASHED, KILLED, LEFT, Mortal
+from harness import WrongAnswer, pin_process, print_lines, print_times
+from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError  # where the reference has it
 from monarch.actor import Actor, current_rank, endpoint, this_host
-from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, look
+from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, Victims, look
 
-IS_REFERENCE = importlib.util.find_spec("monarch._rust_bindings") is not None
+IS_REFERENCE = importlib.util.find_spec("monarch._core") is None
+ENDS = {KILLED: "Killed(sig=9)", CRASHED: "Segmentation fault(sig=11)", LEFT: "non-zero code 7"}
 
 
 class Worker(Actor):
@@ -88,6 +92,72 @@ class AsyncWorker(Actor):
     @endpoint
     async def take(self, index, payload):
         return index
+
+
+class Victim(Actor):
+    def __init__(self, path):
+        self.mortal = Mortal(path)
+
+    @endpoint
+    def grow(self, size):
+        return self.mortal.grow(size)
+
+    @endpoint
+    def die(self, how):
+        self.mortal.die(how)
+
+    @endpoint
+    def pid(self):
+        return os.getpid()
+
+
+class Boss(Actor):
+    @endpoint
+    def spawn(self, count, path, by_policy=False):
+        self.procs, victims = spawn_victims(count, path, by_policy)
+        return victims
+
+    def __supervise__(self, failure):
+        return True
+
+
+def spawn_victims(count, path, by_policy=False):
+    procs = this_host().spawn_procs(per_host={"procs": count})
+    spawner = procs.options(restart=monarch.actor.Restart(times=1000)) if by_policy else procs
+    return procs, spawner.spawn("victim", Victim, path)
+
+
+class MonarchVictims(Victims):
+    def __init__(self, procs, actors, by_policy=False):
+        self.procs, self.actors, self.by_policy = procs, actors, by_policy
+
+    def grow(self, size):
+        return list(self.actors.grow.call(size).get().values())
+
+    def die(self, rank, how):
+        future = self.actors.slice(procs=rank).die.call_one(how)
+
+        def wait():
+            try:
+                future.get()
+            except SupervisionError as error:
+                return str(error)
+            raise WrongAnswer("no error")
+
+        return wait
+
+    def recover(self, rank):
+        if not self.by_policy:
+            self.procs.respawn([rank]).get()
+
+    def ask(self, rank):
+        try:
+            return self.actors.slice(procs=rank).pid.call_one().get()
+        except SupervisionError:
+            return None
+
+    def end(self):
+        self.procs.stop().get()
 
 
 class System(BaseSystem):
@@ -204,3 +274,32 @@ class System(BaseSystem):
         actors = mesh.spawn("first", Worker)
         answers = list(actors.add_rank.call(1).get().values())
         return answers, lambda: mesh.stop().get()
+
+    def victims(self, count, path):
+        if IS_REFERENCE:  # its default ends the script
+            monarch.actor.unhandled_fault_hook = lambda failure: None
+        return MonarchVictims(*spawn_victims(count, path))
+
+    def nested_victim(self, path):
+        if IS_REFERENCE:
+            self.missing("not tried")
+        return self.spawn_by_boss(1, path)
+
+    def death_texts(self, pid, how):
+        return () if IS_REFERENCE else (f"pid {pid}", ENDS[how])
+
+    def restartable(self, count, path, by_policy):
+        if IS_REFERENCE:
+            self.missing("recovery in place")
+        return MonarchVictims(*spawn_victims(count, path, by_policy), by_policy)
+
+    def owned(self, count, path):
+        if IS_REFERENCE:
+            self.missing("recovery in place")
+        return self.spawn_by_boss(count, path, by_policy=True)
+
+    @staticmethod
+    def spawn_by_boss(count, path, by_policy=False):
+        procs = this_host().spawn_procs()
+        victims = procs.spawn("boss", Boss).spawn.call_one(count, path, by_policy).get()
+        return MonarchVictims(procs, victims, by_policy)

@@ -1,14 +1,24 @@
-"""mpi4py: rank 0 is the controller, every other rank serves. Started by mpirun with one rank more than workers."""
+"""mpi4py: rank 0 is the controller, every other rank serves. Started by mpirun with one rank more than workers.
+
+Where a rank dies the whole job does: for that the script is no rank, and starts jobs (workloads/w10_job.py).
+"""
 
 import os
+import subprocess
+import sys
 
+import mpi4py
 import numpy
-from mpi4py import MPI
 
-from harness import pin_process
-from systems.base import ERROR_TEXT, PAYLOAD, BaseSystem, look
+from deaths import CRASHED, KILLED, LEFT
+from harness import BENCH_DIR, MPIRUN, pin_process
+from systems.base import ERROR_TEXT, PAYLOAD, BaseSystem, Victims, look
+
+mpi4py.rc.initialize = "OMPI_COMM_WORLD_SIZE" in os.environ
+from mpi4py import MPI  # noqa: E402
 
 COMM = MPI.COMM_WORLD
+ENDS = {KILLED: "signal 9", CRASHED: "signal 11", LEFT: "Exit code:    7"}
 
 
 class Worker:
@@ -58,6 +68,35 @@ def ask(rank, method, *arguments):
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+class Job(Victims):
+    """One rank dies, while rank 0 waits for its answer. There is no error at rank 0: mpirun ends it too."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def grow(self, size):
+        program = [sys.executable, os.path.join(BENCH_DIR, "workloads", "w10_job.py"), self.path, str(size)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [*MPIRUN, "-np", "2", *program], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
+        return [int(self.process.stdout.readline())]
+
+    def die(self, rank, how):
+        self.process.stdin.write(how + "\n")
+        self.process.stdin.flush()
+
+        def wait():
+            """Until mpirun has ended, and every rank with it; what it says."""
+            self.process.wait()
+            return self.process.stderr.read()
+
+        return wait
+
+    def end(self):
+        self.process.communicate()
 
 
 class System(BaseSystem):
@@ -143,3 +182,11 @@ class System(BaseSystem):
             return COMM.recv(source=1)
 
         return call
+
+    def victims(self, count, path):
+        if count > 1:
+            self.missing("more than one death in a job")
+        return Job(path)
+
+    def death_texts(self, pid, how):
+        return (ENDS[how],)  # it says 0 for the pid

@@ -9,8 +9,9 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray  # noqa: E402
 
-from harness import pin_process  # noqa: E402
-from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, look  # noqa: E402
+from deaths import Mortal  # noqa: E402
+from harness import WrongAnswer, pin_process  # noqa: E402
+from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, Victims, look  # noqa: E402
 
 
 @ray.remote
@@ -72,6 +73,51 @@ class AsyncWorker:
 
     async def take(self, index, payload):
         return index
+
+
+@ray.remote
+class Victim:
+    def __init__(self, path):
+        self.mortal = Mortal(path)
+
+    def grow(self, size):
+        return self.mortal.grow(size)
+
+    def die(self, how):
+        self.mortal.die(how)
+
+    def pid(self):
+        return os.getpid()
+
+
+class RayVictims(Victims):
+    def __init__(self, actors):
+        self.actors = actors
+
+    def grow(self, size):
+        return ray.get([actor.grow.remote(size) for actor in self.actors])
+
+    def die(self, rank, how):
+        answer = self.actors[rank].die.remote(how)
+
+        def wait():
+            try:
+                ray.get(answer)
+            except ray.exceptions.RayActorError as error:
+                return str(error)
+            raise WrongAnswer("no error")
+
+        return wait
+
+    def ask(self, rank):
+        try:
+            return ray.get(self.actors[rank].pid.remote())
+        except ray.exceptions.RayActorError:
+            return None
+
+    def end(self):
+        for actor in self.actors:
+            ray.kill(actor)
 
 
 def ensure_ray():
@@ -167,3 +213,13 @@ class System(BaseSystem):
                 ray.kill(actor)
 
         return answers, end
+
+    def victims(self, count, path):
+        ensure_ray()
+        return RayVictims([Victim.remote(path) for _ in range(count)])
+
+    def restartable(self, count, path, by_policy):
+        if not by_policy:
+            self.missing("recovery by hand")
+        ensure_ray()
+        return RayVictims([Victim.options(max_restarts=-1).remote(path) for _ in range(count)])
