@@ -25,7 +25,7 @@ from monarch.config import configured  # noqa: E402
 
 PRINTERS, LINE_HZ = 64, 100
 CHUNK_BYTES, GIB = 64 << 20, 1 << 30
-SECONDS_MIN = 20.0
+LENGTH = 40  # times the measured time of a row, for all rows together
 PAUSE_S = 0.005
 # Fork servers keep its standard input open: there is no end of file.
 COUNT_LINES = """
@@ -42,6 +42,9 @@ ECHO = "import os\nwhile os.write(1, os.read(0, 1)): pass"
 
 
 class Load(Actor):
+    def __init__(self):
+        self.received_bytes = 0
+
     @endpoint
     def pid(self):
         return os.getpid()
@@ -61,16 +64,17 @@ class Load(Actor):
 
     @endpoint
     def take(self, array):
-        return int(array[0]) + int(array[-1]), array.nbytes
+        self.received_bytes += array.nbytes if array[0] == array[-1] == 1 else 0
 
     @endpoint
-    def send_for(self, seconds, sink):
-        """-> (bytes that have arrived, seconds)"""
-        array, moved, start = numpy.ones(CHUNK_BYTES, "u1"), 0, time.monotonic()
-        while (passed := time.monotonic() - start) < seconds or moved < GIB:
-            ends, count = sink.take.call_one(array).get()
-            moved += count if ends == 2 else 0
-        return moved, passed
+    def received(self):
+        return self.received_bytes
+
+    @endpoint
+    def send_for_ever(self, sink):
+        array = numpy.ones(CHUNK_BYTES, "u1")
+        while True:
+            sink.take.call_one(array).get()
 
 
 class Output:
@@ -109,12 +113,16 @@ class Operations:
         self.idle_procs, self.idle = spawn()
         self.idle_pid = self.idle.pid.call_one().get()
         self.bare = subprocess.Popen([sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.source, self.sink = moving.slice(procs=0), moving.slice(procs=1)
-        self.computing = self.busy.compute.call_one()
-        self.printing, self.printing_since = printing.print_for_ever.call(), time.perf_counter()
+        self.sink = moving.slice(procs=1)
+        self.under_way = [
+            self.busy.compute.call_one(),
+            printing.print_for_ever.call(),
+            moving.slice(procs=0).send_for_ever.call_one(self.sink),
+        ]
+        self.since = time.perf_counter()
 
-    def move(self, seconds):
-        return self.source.send_for.call_one(seconds, self.sink)
+    def moved(self):
+        return self.sink.received.call_one().get()
 
     def ping(self):
         expect(self.idle.pid.call_one().get(), self.idle_pid)
@@ -127,7 +135,7 @@ class Operations:
 
     def dump_all(self):
         text = str(dump_stacks().get())
-        expect("compute" in text and "print_for_ever" in text and "send_for" in text, True)
+        expect("compute" in text and "print_for_ever" in text and "send_for_ever" in text, True)
 
     def echo(self):
         os.write(self.bare.stdin.fileno(), b"x")
@@ -182,29 +190,43 @@ def measure_all(seconds):
             "W17s": [operations.stop_one],
         }
         times = {row: [] for row in turns}
-        moving = operations.move(seconds)
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            for row, calls in turns.items():
-                for call in calls:
-                    time.sleep(PAUSE_S)
-                    times[row].append(call())
-        moved, moving_s = moving.get()
-        printing_s = time.perf_counter() - operations.printing_since
-        operations.end()
-    return times, {"lines_per_s": output.lines / printing_s, "gb_per_s": moved / moving_s / 1e9}
+        try:
+            while time.perf_counter() - operations.since < seconds or operations.moved() < GIB:
+                for row, calls in turns.items():
+                    for call in calls:
+                        time.sleep(PAUSE_S)
+                        times[row].append(call())
+            moved, passed = operations.moved(), time.perf_counter() - operations.since
+        finally:
+            operations.end()
+    return times, {"lines_per_s": output.lines / passed, "gb_per_s": moved / passed / 1e9}
+
+
+class Together:
+    """Measured once for all rows; so is what went wrong."""
+
+    def __init__(self, measure):
+        self.measure, self.found, self.error = measure, None, None
+
+    def __call__(self):
+        if self.found is None and self.error is None:
+            try:
+                self.found = self.measure()
+            except Exception as error:
+                self.error = error
+        if self.error is not None:
+            raise self.error
+        return self.found
 
 
 def main():
     rows = [f"W17{what}" for what in "pmdasb"]
     arguments = parse_arguments(rows)
-    found = []
+    together = Together(lambda: measure_all(LENGTH * arguments.seconds))
 
     def row(name):
         def measure():
-            if not found:
-                found.append(measure_all(max(SECONDS_MIN, arguments.seconds)))
-            times, facts = found[0]
+            times, facts = together()
             ordered = sorted(times[name])
             return {
                 "unit": "ms",

@@ -1,0 +1,87 @@
+"""The benchmarks of failure run, and check what they measure. How fast is bench/run.py's to say."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+def measure(script: str, rows: list[str], seconds: float = 0) -> dict[str, dict]:
+    """The lines that a workload program has printed, by row."""
+    command = [BENCH / "workloads" / script, "--rows", ",".join(rows), "--seconds", seconds, "--placement", "free"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BENCH), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {line["row"]: line for line in found}
+
+
+def run(script: str, *arguments: str) -> list[str]:
+    """A program of lines that has the benchmark's modules; -> what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=BENCH, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("name", "seconds", "too_large"), [("W10", 0, "_1G"), ("W17", 0.05, None), ("W19", 0, "_32")])
+def test_every_row_is_measured_and_right(name, seconds, too_large):
+    script = """
+import sys
+from rows import PROGRAMS
+print(*[row.name for program in PROGRAMS if program.name == sys.argv[1] for row in program.rows])
+"""
+    rows = [row for row in run(script, name)[0].split() if not (too_large and row.endswith(too_large))]
+    lines = measure(f"{name.lower()}.py", rows, seconds)
+    assert {row: line["error"] for row, line in lines.items() if "error" in line} == {}
+    assert list(lines) == rows
+    for line in lines.values():
+        assert line["value"] >= 0 and line["count"] == len(line["samples"])
+        assert line.get("gb_per_s", 1) > 0 and line.get("lines_per_s", 1) > 0
+
+
+def test_peers_are_asked_for_their_rows_only():
+    script = """
+import run
+from rows import Program, Row
+asked = []
+run.measure_once = lambda program, names, system, *_: asked.append((system, *names)) or 0
+program = Program("W", rows=(Row("a", "", "ms"), Row("b", "", "ms", peers=False)))
+run.measure_program(program, program.rows, ["ours", "ray"], 1, None, None)
+run.measure_program(program, program.rows[1:], ["ours", "ray"], 1, None, None)
+print(*asked, sep="\\n")
+"""
+    assert [eval(line) for line in run(script)] == [
+        ("limit", "a", "b"),
+        ("ours", "a", "b"),
+        ("ray", "a"),
+        ("limit", "a", "b"),
+        ("limit", "b"),
+        ("ours", "b"),
+        ("limit", "b"),
+    ]
+
+
+def test_who_dies_dies_as_told_and_the_moment_is_known():
+    script = """
+import os, time
+from deaths import CRASHED, KILLED, LEFT, Killer, Mortal
+killer = Killer()
+for how in (KILLED, CRASHED, LEFT):
+    if (pid := os.fork()) == 0:
+        Mortal(killer.path).die(how)
+    before = time.monotonic()
+    if how == KILLED:
+        killer.kill([pid])
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    print(status, 0 < killer.stamp.ms_since() < (time.monotonic() - before) * 1e3)
+killer.end()
+"""
+    assert run(script) == [f"{-signal.SIGKILL} True", f"{-signal.SIGSEGV} True", "7 True"]
