@@ -20,7 +20,7 @@ class Victims:
         """All write to so much memory; -> their pids."""
 
     def die(self, rank, how):
-        """Sends the call that is pending when it dies, how: see deaths.py; -> function that waits for its error and
+        """Sends the call that is pending when it dies, how: see mortal.py; -> function that waits for its error and
         returns the text."""
 
     def recover(self, rank):
@@ -130,7 +130,7 @@ class BaseSystem:
         self.missing("output of workers")
 
     def victims(self, count, path):
-        """Makes `count` new processes with one actor each, a deaths.Mortal(path); -> Victims."""
+        """Makes `count` new processes with one actor each, a mortal.Mortal(path); -> Victims."""
         self.missing("what happens when a process dies")
 
     def nested_victim(self, path):

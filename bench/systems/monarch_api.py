@@ -5,10 +5,10 @@ import os
 import time
 
 import monarch.actor
-from deaths import CRASHED, KILLED, LEFT, Mortal
 from harness import WrongAnswer, pin_process, print_lines, print_times
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError  # where the reference has it
 from monarch.actor import Actor, current_rank, endpoint, this_host
+from mortal import CRASHED, KILLED, LEFT, Mortal
 from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, Victims, look
 
 IS_REFERENCE = importlib.util.find_spec("monarch._core") is None

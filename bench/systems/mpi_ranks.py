@@ -10,8 +10,8 @@ import sys
 import mpi4py
 import numpy
 
-from deaths import CRASHED, KILLED, LEFT
 from harness import BENCH_DIR, MPIRUN, pin_process
+from mortal import CRASHED, KILLED, LEFT
 from systems.base import ERROR_TEXT, PAYLOAD, BaseSystem, Victims, look
 
 mpi4py.rc.initialize = "OMPI_COMM_WORLD_SIZE" in os.environ

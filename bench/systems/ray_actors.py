@@ -9,8 +9,8 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray  # noqa: E402
 
-from deaths import Mortal  # noqa: E402
 from harness import WrongAnswer, pin_process  # noqa: E402
+from mortal import Mortal  # noqa: E402
 from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, Victims, look  # noqa: E402
 
 

@@ -11,8 +11,9 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from deaths import KILLED, Killer  # noqa: E402
+from deaths import Killer  # noqa: E402
 from harness import expect, latency_of_few, load_system, parse_arguments, run_rows  # noqa: E402
+from mortal import KILLED  # noqa: E402
 
 SIZES = {"30M": 0, "1G": 1 << 30}
 

@@ -9,7 +9,7 @@ import sys
 from mpi4py import MPI
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from deaths import Mortal  # noqa: E402
+from mortal import Mortal  # noqa: E402
 
 
 def main():

@@ -11,8 +11,9 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from deaths import KILLED, Killer  # noqa: E402
+from deaths import Killer  # noqa: E402
 from harness import expect, idle_burn, latency_of_few, load_system, median, parse_arguments, run_rows  # noqa: E402
+from mortal import KILLED  # noqa: E402
 
 SIZES = (8, 32)
 PAUSE_S = 0.001  # between two tries

@@ -72,7 +72,8 @@ print(*asked, sep="\\n")
 def test_who_dies_dies_as_told_and_the_moment_is_known():
     script = """
 import os, time
-from deaths import CRASHED, KILLED, LEFT, Killer, Mortal
+from deaths import Killer
+from mortal import CRASHED, KILLED, LEFT, Mortal
 killer = Killer()
 for how in (KILLED, CRASHED, LEFT):
     if (pid := os.fork()) == 0:
