@@ -1,5 +1,7 @@
 """Idle processes burn nothing, and the reactor never takes the GIL."""
 
+import re
+
 import pytest
 from script_run import WAYS, Run, program
 
@@ -20,6 +22,35 @@ waiter.start()
 others.nap.call()
 check()
 """, way=way).ok(lost="b.nap")  # fmt: skip
+
+
+def test_what_is_supervised_and_replaceable_burns_no_cpu():
+    """32 processes with an owner and a restart policy, of which one has been replaced."""
+    run = Run(IDLE + """
+import signal
+from monarch.actor import Restart, SupervisionError
+class Owner(A):
+    @endpoint
+    def spawn(self):
+        self.procs = this_host().spawn_procs(per_host={"gpus": 32})
+        return self.procs.options(restart=Restart(times=3)).spawn("owned", A)
+    def __supervise__(self, failure):
+        return True
+owned = this_host().spawn_procs().spawn("owner", Owner).spawn.call_one().get()
+victim, _ = owned.slice(gpus=1).pids.call_one().get()
+os.kill(victim, signal.SIGKILL)
+found = None
+while found is None or (victim in {pid for pid, _ in found}):
+    try:
+        found = owned.pids.call().get().values()
+    except SupervisionError:
+        quiet(0.01)
+pids |= {pid for pair in found for pid in pair} - {os.getpid()}
+print(len({pid for pid, _ in found}), flush=True)
+check()
+""").done()  # fmt: skip
+    assert (run.status, run.out) == (0, "32\n"), run.err
+    assert re.fullmatch(r".*rank 1 of 'owned' has failed .* and is made anew: 1 of 3 times .*\n", run.err), run.err
 
 
 def test_a_script_that_waits_in_its_main_thread_burns_next_to_nothing():
