@@ -202,6 +202,7 @@ PROGRAMS = (
         rows=(
             Row("W17p", "under load: a call to an idle actor, p99", "ms", gate=100, aim=1),
             Row("W17m", "status of a mesh of 64, p99", "ms", gate=100, aim=1),
+            Row("W17u", "whether all 64 are up, p99", "ms", gate=100),
             Row("W17d", "stacks of a busy process, p99", "ms", gate=100, aim=10),
             Row("W17a", "stacks of all 69 processes, p99", "ms", gate=100, aim=10),
             Row("W17s", "stop of a busy process, p99", "ms", gate=100, aim=1),

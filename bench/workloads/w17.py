@@ -3,8 +3,9 @@
 Meanwhile: 64 processes print LINE_HZ lines of 100 B a second each, 1 GiB after the other moves from one process to
 another in arrays of 64 MiB, and an actor computes in pure Python. One after the other, with short pauses:
 
-p  a call to an actor that is idle, in a process of its own     m  status of the mesh: whether its 64 processes are up
-d  stacks of the process that is busy                           a  stacks of all processes
+p  a call to an actor that is idle, in a process of its own     m  status of the 64: which of them are stopped
+u  whether the 64 are up, which asks each of them               d  stacks of the process that is busy
+a  stacks of all processes
 s  stop() of a busy process without grace, until it has ended and the caller of its actor knows
 b  a byte to a bare process and back through two pipes: what the scheduler takes
 
@@ -128,6 +129,9 @@ class Operations:
         expect(self.idle.pid.call_one().get(), self.idle_pid)
 
     def status(self):
+        expect(self.printers.stopped_ranks(), [])
+
+    def up(self):
         expect(self.printers.initialized.get(), True)
 
     def dump(self):
@@ -184,7 +188,8 @@ def measure_all(seconds):
         turns = {
             "W17p": [timed(operations.ping)] * 10,
             "W17b": [timed(operations.echo)] * 10,
-            "W17m": [timed(operations.status)] * 4,
+            "W17m": [timed(operations.status)] * 10,
+            "W17u": [timed(operations.up)] * 4,
             "W17d": [timed(operations.dump)] * 4,
             "W17a": [timed(operations.dump_all)] * 2,
             "W17s": [operations.stop_one],
@@ -220,7 +225,7 @@ class Together:
 
 
 def main():
-    rows = [f"W17{what}" for what in "pmdasb"]
+    rows = [f"W17{what}" for what in "pmudasb"]
     arguments = parse_arguments(rows)
     together = Together(lambda: measure_all(LENGTH * arguments.seconds))
 
