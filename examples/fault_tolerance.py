@@ -122,7 +122,7 @@ class Group:
                     os.kill(self.pids[rank], signal.SIGKILL)
                     await member.pid.call_one()  # raises as soon as it has ended
                 await self.procs.respawn([rank])
-            elif failure.pid is not None:  # its process has died
+            elif failure.exit_code is not None or failure.signal is not None:  # its process has died
                 await self.procs.respawn([rank])
             else:  # the actor has failed, and its process is well
                 await self.trainers.respawn([rank])

@@ -45,6 +45,8 @@ void* run_restarts(void*) {
   Ref watched = Ref::steal(PyObject_CallNoArgs(state().watch_restarts.get()));
   guard.returned();
   if (!watched) PyErr_WriteUnraisable(nullptr);
+  std::lock_guard lock(wanted().mutex);
+  wanted().has_thread = false;  // the next failure has another one
   return nullptr;
 }
 
@@ -68,6 +70,8 @@ PyObject* next_restarts(PyObject*, PyObject*) {
   }
   return list.release();
 }
+
+PyObject* latest(PyObject*, PyObject* nodes);
 
 // decide(Undecided, history): its owner decides, who is told of that too
 PyObject* decide(PyObject*, PyObject* args) {
@@ -130,13 +134,14 @@ PyObject* restart(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// ended_ranks(mesh id, failed: bool) -> [rank] or None: it is not known (any more). `failed`: not those that were stopped
+// ended_ranks(mesh id, which) -> [rank] or None: it is not known (any more). `which`: all that have ended (0), have failed
+// (1), or lived until their process ended (2)
 PyObject* ended_ranks(PyObject*, PyObject* args) {
   unsigned long long id;
-  int failed;
-  if (!PyArg_ParseTuple(args, "Kp", &id, &failed)) return nullptr;
+  int which;
+  if (!PyArg_ParseTuple(args, "Ki", &id, &which)) return nullptr;
   if (!state().runtime || in_forked_child()) Py_RETURN_NONE;
-  const auto ended = state().runtime->node().supervisor().ended(id, failed != 0);
+  const auto ended = state().runtime->node().supervisor().ended(id, static_cast<Supervisor::Ended>(which));
   if (!ended) Py_RETURN_NONE;
   Ref list = Ref::steal(PyList_New(0));
   for (const uint32_t rank : *ended) {
@@ -144,6 +149,32 @@ PyObject* ended_ranks(PyObject*, PyObject* args) {
     if (!list || !number_of || PyList_Append(list.get(), number_of.get()) != 0) return nullptr;
   }
   return list.release();
+}
+
+// note_stopping([node]): they, or who is there in their places, are asked to end
+PyObject* note_stopping(PyObject*, PyObject* nodes) {
+  if (!state().runtime || state().finalizing || in_forked_child()) Py_RETURN_NONE;
+  Ref now = Ref::steal(latest(nullptr, nodes));
+  std::vector<NodeId> asked;
+  for (Py_ssize_t i = 0; now && i < PyList_GET_SIZE(now.get()); ++i) {
+    const NodeId node = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(now.get(), i));
+    if (!state().runtime->node().is_down(node)) asked.push_back(node);
+  }
+  if (!now || PyErr_Occurred()) return nullptr;
+  state().runtime->node().supervisor().note_stopping(asked);
+  Py_RETURN_NONE;
+}
+
+// is_current(mesh id, rank) -> bool: it has not been made anew since it failed
+PyObject* is_current(PyObject*, PyObject* args) {
+  unsigned long long id;
+  unsigned int rank;
+  if (!PyArg_ParseTuple(args, "KI", &id, &rank)) return nullptr;
+  if (!state().runtime || state().finalizing || in_forked_child()) Py_RETURN_TRUE;
+  MeshFailure failure;
+  failure.mesh_id = id;
+  failure.rank = rank;
+  return PyBool_FromLong(state().runtime->node().supervisor().is_current(failure));
 }
 
 // set_restarts(mesh id): it has a restart policy
@@ -158,14 +189,16 @@ PyObject* set_restarts(PyObject*, PyObject* id) {
 PyObject* epoch_of(PyObject*, PyObject* index) {
   const ActorIndex actor = PyLong_AsUnsignedLongLong(index);
   if (PyErr_Occurred()) return nullptr;
-  return PyLong_FromUnsignedLong(state().runtime ? state().runtime->node().successions().epoch_of(actor) : 0);
+  if (!state().runtime || in_forked_child()) return PyLong_FromLong(0);
+  return PyLong_FromUnsignedLong(state().runtime->node().successions().epoch_of(actor));
 }
 
 // successions_of([node]): how often processes have been started in the place of these
 PyObject* successions_of(PyObject*, PyObject* nodes) {
   if (!PyList_Check(nodes)) return PyErr_Format(PyExc_TypeError, "expected a list of nodes");
   unsigned long count = 0;
-  for (Py_ssize_t i = 0; state().runtime && i < PyList_GET_SIZE(nodes); ++i) {
+  if (!state().runtime || in_forked_child()) return PyLong_FromLong(0);
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(nodes); ++i) {
     const NodeId node = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(nodes, i));
     if (PyErr_Occurred()) return nullptr;
     count += state().runtime->node().successions().count_of(node);
@@ -176,7 +209,7 @@ PyObject* successions_of(PyObject*, PyObject* nodes) {
 // latest([node]) -> [node]: who is there now in their places; the same list if they themselves are
 PyObject* latest(PyObject*, PyObject* nodes) {
   if (!PyList_Check(nodes)) return PyErr_Format(PyExc_TypeError, "expected a list of nodes");
-  if (!state().runtime || !state().runtime->node().successions().any()) return Py_NewRef(nodes);
+  if (!state().runtime || in_forked_child() || !state().runtime->node().successions().any()) return Py_NewRef(nodes);
   Ref list = Ref::steal(PyList_New(0));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(nodes); ++i) {
     const NodeId node = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(nodes, i));
@@ -239,6 +272,8 @@ bool add_restarts(PyObject* module) {
       {"decide", decide, METH_VARARGS, nullptr},
       {"restart", restart, METH_VARARGS, nullptr},
       {"ended_ranks", ended_ranks, METH_VARARGS, nullptr},
+      {"note_stopping", note_stopping, METH_O, nullptr},
+      {"is_current", is_current, METH_VARARGS, nullptr},
       {"set_restarts", set_restarts, METH_O, nullptr},
       {"epoch_of", epoch_of, METH_O, nullptr},
       {"latest", latest, METH_O, nullptr},

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -96,23 +97,14 @@ bool will_tell(const PendingCall& call, NodeId node, ActorIndex actor) {
   return false;
 }
 
-bool parse_who(PyObject* args, NodeId* node, ActorIndex* actor, int* at_the_end = nullptr) {
-  unsigned long long of_node, of_actor;
-  int ignored;
-  if (!PyArg_ParseTuple(args, "KK|p", &of_node, &of_actor, at_the_end == nullptr ? &ignored : at_the_end)) return false;
-  *node = of_node;
-  *actor = of_actor;
-  return true;
-}
-
-// is_told(node, actor, at_the_end=False) -> bool: somebody has just seen the failure of that actor (0: of that process) as
-// an exception; or, at the end of a script, has named the call that raises it
+// is_told(node, actor, made_ns, at_the_end=False) -> bool: somebody has just seen the failure of that actor (0: of that
+// process), which was made then, as an exception; or, at the end of a script, has named the call that raises it
 PyObject* is_told(PyObject*, PyObject* args) {
-  NodeId node;
-  ActorIndex actor;
+  unsigned long long node, actor;
+  long long made_ns;
   int at_the_end = 0;
-  if (!parse_who(args, &node, &actor, &at_the_end)) return nullptr;
-  const int64_t since_ns = monotonic_ns() - kSameTimeNs;
+  if (!PyArg_ParseTuple(args, "KKL|p", &node, &actor, &made_ns, &at_the_end)) return nullptr;
+  const int64_t since_ns = std::max<int64_t>(monotonic_ns() - kSameTimeNs, made_ns);
   for (const Look& look : looks) {
     if (look.at_the_end && at_the_end == 0) continue;
     if (look.when_ns >= since_ns && has_member(*look.members, node, actor)) Py_RETURN_TRUE;
@@ -122,9 +114,8 @@ PyObject* is_told(PyObject*, PyObject* args) {
 
 // will_be_told(node, actor) -> bool: there is a future that has not been looked at, and would raise it
 PyObject* will_be_told(PyObject*, PyObject* args) {
-  NodeId node;
-  ActorIndex actor;
-  if (!parse_who(args, &node, &actor)) return nullptr;
+  unsigned long long node, actor;
+  if (!PyArg_ParseTuple(args, "KK", &node, &actor)) return nullptr;
   return PyBool_FromLong(any_unseen_call([&](const PendingCall& call) { return will_tell(call, node, actor); }));
 }
 
@@ -317,11 +308,12 @@ PyObject* describe_failure(const MeshFailure& failure) {
   for (size_t i = 0; i < place.size(); ++i) {
     PyTuple_SET_ITEM(coordinates.get(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(place[i]));
   }
-  return Py_BuildValue("(NIONNNNNKKN)", py_string(failure.mesh->name), failure.rank, coordinates.get(),
+  return Py_BuildValue("(NIONNNNNKKNKL)", py_string(failure.mesh->name), failure.rank, coordinates.get(),
                        py_string(failure.who()), py_string(failure.report()), py_string(failure.why->text()),
                        py_string(failure.origin()), PyBool_FromLong(failure.mesh->is_procs),
                        static_cast<unsigned long long>(failure.why->node),
-                       static_cast<unsigned long long>(failure.why->actor), describe_record(*failure.why).release());
+                       static_cast<unsigned long long>(failure.why->actor), describe_record(*failure.why).release(),
+                       static_cast<unsigned long long>(failure.mesh_id), static_cast<long long>(failure.made_ns));
 }
 
 void note_told(const PendingCall& call, bool at_the_end) {

@@ -81,7 +81,8 @@ sys.stdin.readline()
     assert run.status == 1
     cause = r"the process this actor was running on failed: Killed\(sig=9\) \(rank {'gpus': 1/2} of 'kids', pid \d+\)"
     assert re.match(
-        rf"monarch: {cause},\s+while\s+in\s+kid.fail\nUnhandled monarch error on the root actor, hostname=.*, PID=\d+ at ",
+        rf"monarch: {cause},\s+while\s+in\s+kid.fail\n"
+        r"Unhandled monarch error on the root actor, hostname=.*, PID=\d+ at ",
         run.err,
     )
     assert run.err.count("and all its descendants have failed") == 2, run.err

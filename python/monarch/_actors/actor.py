@@ -9,6 +9,7 @@ from monarch._values.mesh_trait import MeshTrait, Undefined
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Sequence
 
     from monarch._calls.future import Future
 
@@ -65,6 +66,11 @@ class Actor(MeshTrait, metaclass=ABCMeta):
     def initialized(self) -> Future[None]:
         """Of meshes only; on an actor ``NotImplementedError``."""
         raise NotImplementedError("an actor is not a mesh: `initialized` belongs to what spawn() returns")
+
+    if TYPE_CHECKING:
+
+        def respawn(self, ranks: int | Sequence[int] | None = None) -> Future[None]:
+            """Of meshes only: ``ActorMesh.respawn``."""
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """Of meshes only; on an actor ``NotImplementedError``."""

@@ -34,6 +34,8 @@ class MeshFailure(Recorded):
         node: int,
         actor: int,
         record: tuple[Any, ...],
+        mesh_id: int = 0,
+        made_ns: int = 0,
     ) -> None:
         self.mesh_name = mesh_name
         self.crashed_ranks = [rank]
@@ -46,6 +48,8 @@ class MeshFailure(Recorded):
         self._report = report
         self._event = f"{'process' if is_procs else 'actor'} {who} failed:"
         self._source = node, actor  # whose failure it is: an actor's, or (0) its process's
+        self._mesh_id = mesh_id
+        self._made_ns = made_ns  # when that was last made anew
 
     @property
     def kind(self) -> str:
@@ -60,6 +64,16 @@ class MeshFailure(Recorded):
     def report(self) -> str:
         """Who has failed, and of what: several lines, with a traceback where there is one."""
         return self._report
+
+    def is_told(self, at_the_end: bool = False) -> bool:
+        """Somebody has just seen it as an exception, or at the end has named the call that raises it."""
+        told: bool = _core.is_told(*self._source, self._made_ns, at_the_end)
+        return told
+
+    def is_current(self) -> bool:
+        """What has failed has not been made anew since."""
+        current: bool = _core.is_current(self._mesh_id, self.crashed_ranks[0])
+        return current
 
     def climb(self, cell: Any) -> None:
         """Its owner fails with it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from threading import Thread
@@ -61,9 +60,8 @@ def agent_at(address: tuple[int, int]) -> Any:
     return ActorMesh([address], whole([], []), HostAgent, "agent", "<root>")
 
 
-def start_nodes(agents: Any, requests: list[tuple[Any, ...]]) -> list[int]:
+def start_nodes(agents: Any, requests: list[tuple[Any, ...]], mesh: int) -> list[int]:
     """Starts processes on several hosts; all, or raises what the first host that could not start its part said."""
-    mesh = int.from_bytes(os.urandom(8), "little") | 1
     call = agents.start.options(partial=True).call
     parts = _undisturbed(lambda: call(requests, _core.node_id(), mesh).get().values())
     started = [part for part in parts if not isinstance(part, Exception)]

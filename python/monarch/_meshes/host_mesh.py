@@ -169,11 +169,11 @@ class HostMesh(Mesh):
         """Whether agents start processes there, and not this process itself."""
         return self._agents is not None and list(self._key()[0]) != [launch.host_agent]
 
-    def _start_nodes(self, requests: list[tuple[Any, ...]]) -> list[int]:
+    def _start_nodes(self, requests: list[tuple[Any, ...]], mesh: int) -> list[int]:
         """Starts a process for each request, in rank order: (arguments of launch.launch(), who it is)."""
         if not self._asks_agents():
-            return launch.start_here(requests)
-        return agents.start_nodes(self._agent_view(), requests)
+            return launch.start_here(requests, 0, mesh)
+        return agents.start_nodes(self._agent_view(), requests, mesh)
 
     def _stop_nodes(self, nodes: list[int], reason: str, limit: float) -> Future[None]:
         if not self._asks_agents():
@@ -320,10 +320,11 @@ def start_mesh(
         start_args = (where, setup, (labels, sizes, name), host._python, start, prefix, agent)
         who = {"coordinates": list(point.values()), **output_of(point.rank if labels else -1)}
         requests.append((start_args, who))
-    nodes = host._start_nodes(requests)
+    number = int.from_bytes(os.urandom(8), "little") | 1  # under which their output is known
+    nodes = host._start_nodes(requests, number)
     host._spawned.add(nodes)
     procs = ProcMesh(nodes, shape, name, owned=True)
-    procs._origin = ProcsOrigin(nodes, requests, host)
+    procs._origin = ProcsOrigin(nodes, requests, host, number)
     procs._origin.stopped = procs._stopped
     if host._agents is not None:
         procs._host = host._new_with_shape(host._view)

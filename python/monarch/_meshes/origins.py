@@ -9,12 +9,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from monarch import _core
+from monarch._processes import output
 
 if TYPE_CHECKING:
     from monarch._meshes.host_mesh import HostMesh
 
 __all__ = ["Restart"]
 
+ENDED, FELL = 0, 2  # _core.ended_ranks(): all, and those that lived until their process ended
 _STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
 
 
@@ -88,19 +90,17 @@ class SpawnOrigin:
     KEPT_MAX = 1 << 20  # bytes of constructor arguments that are kept without a policy
 
     def __init__(
-        self, name: str, ids: list[tuple[int, int]], mesh_id: int, record: Any, per_process: int, policy: Restart | None
+        self, name: str, ids: list[tuple[int, int]], mesh_id: int, per_process: int, policy: Restart | None
     ) -> None:
         self.name = name
         self.ids = ids  # by rank
         self.mesh_id = mesh_id
-        self.record = record  # _core.SpawnRecord; None: too large to be kept
+        self.record: Any = None  # _core.SpawnRecord; None: too large to be kept, or not sent yet
         self.per_process = per_process  # of a swarm; 0: it is none
         self.policy = policy
         self.procs: ProcsOrigin | None = None  # of the processes, if they were started here
         self.lock = Lock()  # that of `procs`, if there are any
-        self._made: dict[
-            int, deque[tuple[float, str]]
-        ] = {}  # by rank: when it was made anew, and of what it had failed
+        self._made: dict[int, deque[tuple[float, str]]] = {}  # by rank: when it was made anew, of what it had failed
 
     def order(self, ended: Sequence[int], stopped: Sequence[int] = ()) -> tuple[Any, ...]:
         """What ``_core.restart`` takes: these ranks have ended, those were stopped for it."""
@@ -109,14 +109,14 @@ class SpawnOrigin:
     def respawn(self, ranks: Sequence[int], stopped: Sequence[int] = ()) -> None:
         """Those of these ranks that have ended still, since others may be faster, and those ``stopped`` for it."""
         with self.lock:
-            ended = _core.ended_ranks(self.mesh_id, False) or ()
+            ended = _core.ended_ranks(self.mesh_id, ENDED) or ()
             still = [rank for rank in ranks if rank in ended]
             if still or stopped:
                 _core.restart([], 0, [], [self.order(still, stopped)])
 
     def failed_in(self, nodes: Iterable[int]) -> list[int]:
-        """The ranks that have ended with these processes."""
-        failed = _core.ended_ranks(self.mesh_id, True) or []
+        """The ranks that have ended with these processes, and not before."""
+        failed = _core.ended_ranks(self.mesh_id, FELL) or []
         there = set(nodes)
         now = _core.latest([self.ids[rank][0] for rank in failed])
         return [rank for rank, node in zip(failed, now) if node in there]
@@ -151,76 +151,113 @@ class SpawnOrigin:
 class ProcsOrigin:
     """How processes were started, and what was spawned on them from this process. Any thread."""
 
-    def __init__(self, nodes: list[int], requests: list[tuple[Any, ...]], host: HostMesh) -> None:
+    def __init__(self, nodes: list[int], requests: list[tuple[Any, ...]], host: HostMesh, number: int) -> None:
         self.nodes = nodes  # by base rank, as they were first
         self.requests = requests
         self.host = host
+        self.number = number  # under which their output is known
+        self.output: tuple[Any, ...] | None = None  # arguments of the last logging_option()
         self.mesh_id = 0
         self.stopped: list[str] = []  # ProcMesh._stopped
-        self.lock = Lock()
+        self.lock = Lock()  # of one restart after the other, which may wait for agents of hosts
+        self._list_lock = Lock()
         self._spawned: list[SpawnOrigin] = []
         self._look_at = 64  # so many, to leave out what has ended for good
 
     def add(self, spawned: SpawnOrigin) -> None:
+        """Before the spawn is sent."""
         spawned.procs, spawned.lock = self, self.lock
-        with self.lock:
+        with self._list_lock:
             self._spawned.append(spawned)
             if len(self._spawned) >= self._look_at:
-                self._spawned = [each for each in self._spawned if _core.ended_ranks(each.mesh_id, True) is not None]
+                self._spawned = [each for each in self._spawned if _core.ended_ranks(each.mesh_id, ENDED) is not None]
                 self._look_at = max(64, 2 * len(self._spawned))
 
-    def respawn(self, ranks: list[int]) -> list[int]:
+    def respawn(self, ranks: list[int], stopped: dict[int, list[int]] | None = None) -> list[int]:
         """Starts processes in the place of these, which have ended, with their actors. Returns who is there then.
 
-        Somebody else may have done it meanwhile for some of them: a restart policy, or another thread.
+        ``stopped``: by the number of their mesh, actors that were stopped elsewhere to be made anew with them. Somebody
+        else may have done it meanwhile for some processes: a restart policy, or another thread.
         """
         with self.lock:
             now: list[int] = _core.latest(self.nodes)
-            still = _core.ended_ranks(self.mesh_id, False) or ()
-            others = [now[rank] for rank in ranks if rank not in still]
+            still = _core.ended_ranks(self.mesh_id, ENDED) or ()
+            there = [now[rank] for rank in ranks if rank not in still]
             ranks = [rank for rank in ranks if rank in still]
             if not ranks:
-                return others
+                return there
             ended = [now[rank] for rank in ranks]
             started = self._start(ranks)
+            with self._list_lock:
+                all_spawned = list(self._spawned)
             orders = []
-            for spawned in self._spawned:
+            for spawned in all_spawned:
                 again = spawned.failed_in(ended)
-                if again and spawned.record is not None:
-                    orders.append(spawned.order(again))
+                others = (stopped or {}).get(spawned.mesh_id, [])
+                if spawned.record is None and again:
+                    _core.log_line(
+                        f"{spawned.name!r} does not come back with its process: its constructor arguments have more "
+                        f"than {spawned.KEPT_MAX >> 20} MiB, and are kept only with a restart policy"
+                    )
+                elif again or others:
+                    orders.append(spawned.order(again, others))
             try:
                 _core.restart(list(zip(ended, started)), self.mesh_id, ranks, orders)
             except BaseException:
                 self.host._stop_nodes(started, "nobody wants it", 0.0)
                 raise
+        if self.output is not None:
+            output.set_output(started, *self.output)
         if self.stopped:
             self.host._stop_nodes(started, self.stopped[0], 0.0)
-        return others + started
+        return there + started
 
     def rank_of(self, node: int) -> int:
         """Also of one in whose place another has been started."""
         return int(_core.latest(self.nodes).index(_core.latest([node])[0]))
 
+    def forget(self) -> None:
+        """They are to end."""
+        with self._list_lock:
+            for spawned in self._spawned:
+                forget(spawned.mesh_id)
+            self._spawned.clear()
+
     def _start(self, ranks: list[int]) -> list[int]:
-        if not self.host._asks_agents():
-            started = self.host._start_nodes([self.requests[rank] for rank in ranks])
-        else:
-            per_host = len(self.nodes) // len(self.host)
-            at: dict[int, int] = {}
+        """All, or none."""
+        self.host._check_alive()
+        per_host = len(self.nodes) // len(self.host)
+        at: dict[int, int] = {}
+        try:
             for host in sorted({rank // per_host for rank in ranks}):
                 there = [rank for rank in ranks if rank // per_host == host]
-                at.update(zip(there, self.host._one(host)._start_nodes([self.requests[rank] for rank in there])))
-            started = [at[rank] for rank in ranks]
+                at.update(
+                    zip(there, self.host._one(host)._start_nodes([self.requests[rank] for rank in there], self.number))
+                )
+        except BaseException:
+            if at:
+                self.host._stop_nodes(list(at.values()), "others could not be started", 0.0)
+            raise
+        started = [at[rank] for rank in ranks]
         self.host._spawned.add(started)
+        if self.host._spawned.ended:
+            self.host._stop_nodes(started, "the host has been shut down", 0.0)
         return started
 
 
+_look_at = 64  # so many policies, to leave out those of what has ended
 policies: dict[int, SpawnOrigin] = {}  # those with a policy, by the number of their mesh
 
 
 def watch_over(spawned: SpawnOrigin) -> None:
     """From now on its policy counts."""
+    global _look_at
     policies[spawned.mesh_id] = spawned
+    if len(policies) >= _look_at:
+        for mesh_id in list(policies):
+            if _core.ended_ranks(mesh_id, ENDED) is None:
+                policies.pop(mesh_id, None)
+        _look_at = max(64, 2 * len(policies))
     _core.set_restarts(spawned.mesh_id)
     if spawned.procs is not None and spawned.procs.mesh_id:
         _core.set_restarts(spawned.procs.mesh_id)

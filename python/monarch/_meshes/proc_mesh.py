@@ -14,7 +14,7 @@ from monarch._checks import check_sizes, check_text
 from monarch._meshes import block_end, inhabitants
 from monarch._meshes.actor_mesh import ActorMesh, check_spawn, spawn_set_up, when_up
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
-from monarch._meshes.origins import ProcsOrigin, Restart, SpawnOrigin, check_ranks, watch_over
+from monarch._meshes.origins import ENDED, ProcsOrigin, Restart, SpawnOrigin, check_ranks, watch_over
 from monarch._meshes.spawning import ProcMeshParts, SpawnInfo, constructor_arguments, spawner_info, substitute
 from monarch._processes import launch, output
 from monarch._runtime import runtime
@@ -132,25 +132,27 @@ class ProcMesh(Handle, Mesh):
         else:
             firsts, swarm = mesh._ref(), 0
         mesh._supervise()
+        origin = self._new_origin(mesh, swarm)
         try:
-            record = firsts.spawn(1, swarm, (Class, args, kwargs, info), named, self._kept_max())
+            origin.record = firsts.spawn(1, swarm, (Class, args, kwargs, info), named, self._kept_max())
         except BaseException:
             mesh._end_supervision()
             raise
-        self._note_origin(mesh, record, swarm)
         return mesh
 
     def _kept_max(self) -> int:
         """How many bytes of constructor arguments are kept, so that what has ended can be made anew."""
         return SpawnOrigin.KEPT_MAX if self._restart is None else sys.maxsize
 
-    def _note_origin(self, mesh: ActorMesh, record: Any, per_process: int) -> None:
-        origin = SpawnOrigin(mesh._name, mesh._ids, mesh._supervised, record, per_process, self._restart)
+    def _new_origin(self, mesh: ActorMesh, per_process: int) -> SpawnOrigin:
+        """Before the spawn is sent, which its record is then made of."""
+        origin = SpawnOrigin(mesh._name, mesh._ids, mesh._supervised, per_process, self._restart)
         mesh._origin = origin
         if self._origin is not None:
             self._origin.add(origin)
         if self._restart is not None:
             watch_over(origin)
+        return origin
 
     def options(self, *, per_proc: dict[str, int] | None = None, restart: Restart | None = None) -> ProcMesh:
         """The same processes with options for what is spawned through the result; what is not given is not in force.
@@ -194,7 +196,7 @@ class ProcMesh(Handle, Mesh):
         self._check_alive()
         if not self._owned or self._origin is None:
             raise RuntimeError("only what spawn_procs() returned, where it was called, can respawn processes")
-        ended = _core.ended_ranks(self._supervised, False)
+        ended = _core.ended_ranks(self._supervised, ENDED)
         if ended is None:
             raise RuntimeError("`ProcMesh` has already been stopped")
         wanted = check_ranks(ranks, len(self._nodes), ended, self._name)
@@ -218,7 +220,7 @@ class ProcMesh(Handle, Mesh):
         """Identities for one new actor (or swarm) in each process, and the shape of their mesh."""
         self._introduce(self._nodes)
         count = self._per_proc_count
-        nodes = [self._nodes[rank] for rank in self._view.ranks()]
+        nodes: list[int] = _core.latest([self._nodes[rank] for rank in self._view.ranks()])
         if self._local:  # all in one process
             index = _core.new_actor_index(count * len(nodes))
             ids = [(nodes[i // count], index + i) for i in range(count * len(nodes))]
@@ -241,7 +243,7 @@ class ProcMesh(Handle, Mesh):
         mesh._job = self._job
         value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
         mesh._supervise()
-        self._note_origin(mesh, mesh._ref().spawn(0, 0, value, None, self._kept_max()), 0)
+        self._new_origin(mesh, 0).record = mesh._ref().spawn(0, 0, value, None, self._kept_max())
         return mesh
 
     @property
@@ -264,6 +266,9 @@ class ProcMesh(Handle, Mesh):
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
         if not self._stopped:
             self._stopped.append(reason)
+        _core.note_stopping(self._nodes)
+        if self._origin is not None:
+            self._origin.forget()
         return self._ends(self._stop_nodes(reason, runtime.limit("process_exit_timeout")))
 
     def _supervise(self, creator: str) -> None:
@@ -316,6 +321,8 @@ class ProcMesh(Handle, Mesh):
         self._check_alive()
         nodes = [self._nodes[rank] for rank in self._view.ranks()]
         await output.set_output(nodes, stream_to_client, aggregate_window_sec, level, on_slow)
+        if self._origin is not None:
+            self._origin.output = stream_to_client, aggregate_window_sec, level, on_slow
         setup = spawn_set_up(nodes, self._job)
         await setup.set_log_level.call(level)
         setup.stop()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any, NamedTuple
 
 from monarch import _core
 from monarch._errors.mesh_failure import MeshFailure
-from monarch._meshes.origins import SpawnOrigin, policies
+from monarch._meshes.origins import ENDED, SpawnOrigin, policies
 from monarch._running import threads
 from monarch._runtime import runtime
+from monarch._values.ranks import ranks_text
 
 
 class _Failed(NamedTuple):
@@ -26,12 +28,20 @@ def watch_restarts() -> None:
     """What the thread runs."""
     threads.name_thread(threads.RESTARTS)
     while True:
-        _decide(
-            [
-                _Failed(undecided, policies.get(mesh_id), MeshFailure(*told))
-                for undecided, mesh_id, told in _core.next_restarts()
-            ]
-        )
+        together = [
+            _Failed(undecided, policies.get(mesh_id), MeshFailure(*told))
+            for undecided, mesh_id, told in _core.next_restarts()
+        ]
+        # Where actors are stopped first, or another host is asked, that may take long, and others do not wait for it.
+        if any(each.origin is not None and _takes_long(each.origin) for each in together):
+            threading.Thread(target=_decide, args=(together,), daemon=True, name=threads.RESTARTS).start()
+        else:
+            _decide(together)
+
+
+def _takes_long(origin: SpawnOrigin) -> bool:
+    assert origin.policy is not None
+    return origin.policy.strategy != "one_for_one" or (origin.procs is not None and origin.procs.host._asks_agents())
 
 
 def _decide(together: list[_Failed]) -> None:
@@ -39,7 +49,7 @@ def _decide(together: list[_Failed]) -> None:
     try:
         history = _make_anew(together)
     except Exception as error:
-        history = f"It could not be made anew: {error}"
+        history = f"It could not be made anew: {error}".encode(errors="replace").decode().replace("\0", "?")
     for each in together:
         if history is None:
             each.failure.handled()
@@ -47,58 +57,78 @@ def _decide(together: list[_Failed]) -> None:
             _core.decide(each.undecided, history)
 
 
+_NOBODYS = ""  # instead of a history: there is no policy for it
+
+
 def _make_anew(together: list[_Failed]) -> str | None:
-    """None: it is done. Else why not."""
-    with_policy = [(each, each.origin) for each in together if each.origin is not None]
-    if with_policy and not any(_is_current(each, origin) for each, origin in with_policy):
+    """None: it is done. Else what its owner is told beside the failure."""
+    of_meshes: dict[int, list[_Failed]] = {}
+    for each in together:
+        if each.origin is not None:
+            of_meshes.setdefault(each.origin.mesh_id, []).append(each)
+    if not of_meshes:
+        return _NOBODYS
+    failed = [[each for each in those if each.failure.is_current()] for those in of_meshes.values()]
+    failed = [those for those in failed if those]
+    if not failed:
         return None  # it is there again
-    for each, origin in with_policy:
-        if origin.is_spent(each.rank):
-            return origin.history(each.rank)
-    if not with_policy:
-        return ""  # it has been asked to end meanwhile
-    node, actor = with_policy[0][0].failure._source
-    if actor == 0:
-        procs = with_policy[0][1].procs
+    for those in failed:
+        for each in those:
+            assert each.origin is not None
+            if each.origin.is_spent(each.rank):
+                return each.origin.history(each.rank)
+    first = failed[0][0]
+    assert first.origin is not None
+    node, actor = first.failure._source
+    if actor != 0:
+        first.origin.respawn([first.rank], _stop_others(first.origin, [first.rank]))
+    else:
+        procs = first.origin.procs
         if procs is None or procs.stopped:
-            return ""  # who has started the process may start another
-        procs.respawn([procs.rank_of(node)])
-    for each, origin in with_policy:
-        _restart_actors(origin, each, actor != 0)
-        _note(origin, each)
+            return _NOBODYS  # who has started the process may start another
+        stopped = {}
+        for those in failed:
+            origin = those[0].origin
+            assert origin is not None
+            stopped[origin.mesh_id] = _stop_others(origin, [each.rank for each in those])
+        procs.respawn([procs.rank_of(node)], stopped)
+    for those in failed:
+        _note(those)
     return None
 
 
-def _is_current(each: _Failed, origin: SpawnOrigin) -> bool:
-    failed = _core.ended_ranks(origin.mesh_id, True)
-    return failed is None or each.rank in failed
-
-
-def _restart_actors(origin: SpawnOrigin, each: _Failed, itself: bool) -> None:
-    """The failed one, if ``itself``, and with it those that its policy names."""
+def _stop_others(origin: SpawnOrigin, failed: list[int]) -> list[int]:
+    """Those that its policy names beside the ones that have failed."""
     assert origin.policy is not None
-    others: list[int] = []
-    if origin.policy.strategy != "one_for_one":
-        first = 0 if origin.policy.strategy == "one_for_all" else each.rank + 1
-        ended = {each.rank, *(_core.ended_ranks(origin.mesh_id, False) or ())}
-        ranks = [rank for rank in range(first, len(origin.ids)) if rank not in ended]
-        # Whoever has ended, or is in a process that has, is a failure of its own.
-        others = [rank for rank, node in zip(ranks, origin.nodes_of(ranks)) if _core.down_reason(node) is None]
+    if origin.policy.strategy == "one_for_one":
+        return []
+    first = 0 if origin.policy.strategy == "one_for_all" else min(failed) + 1
+    ended = {*failed, *(_core.ended_ranks(origin.mesh_id, ENDED) or ())}
+    ranks = [rank for rank in range(first, len(origin.ids)) if rank not in ended]
+    # Whoever has ended, or is in a process that has, is a failure of its own.
+    others = [rank for rank, node in zip(ranks, origin.nodes_of(ranks)) if _core.down_reason(node) is None]
     if others:
         ids = [origin.ids[rank] for rank in others]
-        stopped = _core.MeshRef(ids, None, False).stop(f"rank {each.rank} has failed, and all are made anew")
+        stopped = _core.MeshRef(ids, None, False).stop(f"rank {failed[0]} has failed, and all are made anew")
         stopped.exception(runtime.limit("process_exit_timeout"))
-    if itself or others:
-        origin.respawn([each.rank] if itself else [], others)
+    return others
 
 
-def _note(origin: SpawnOrigin, each: _Failed) -> None:
-    assert origin.policy is not None
-    made, policy = origin.made(each.rank), origin.policy
-    made.append((time.monotonic(), each.failure.kind))
-    pid = "" if each.failure.pid is None else f", pid {each.failure.pid}"
-    which = {"one_for_one": "is", "one_for_all": "all are", "rest_for_one": "it and those after it are"}
+def _note(those: list[_Failed]) -> None:
+    """A line for what has failed of one mesh."""
+    first = those[0]
+    origin = first.origin
+    assert origin is not None and origin.policy is not None
+    policy, most = origin.policy, 0
+    for each in those:
+        made = origin.made(each.rank)
+        made.append((time.monotonic(), each.failure.kind))
+        most = max(most, len(made))
+    failed = f"{first.failure.kind}, pid {first.failure.pid}" if first.failure.pid else first.failure.kind
+    has, is_made = ("has", "is") if len(those) == 1 else ("have", "are")
+    others = {"one_for_all": ", with all others", "rest_for_one": ", with those after it"}
+    ranks = ranks_text([each.rank for each in those])
     _core.log_line(
-        f"rank {each.rank} of {origin.name!r} has failed ({each.failure.kind}{pid}) and {which[policy.strategy]} made "
-        f"anew: {len(made)} of {policy.times} times within {policy.within:g} s"
+        f"{ranks} of {origin.name!r} {has} failed ({failed}) and {is_made} made anew"
+        f"{others.get(policy.strategy, '')}: {most} of {policy.times} times within {policy.within:g} s"
     )

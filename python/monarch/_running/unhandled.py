@@ -65,7 +65,7 @@ def _those_of_the_same_time() -> list[MeshFailure]:
     held = _held + _arrived(False, _MERGE_SECONDS)
     deadline = time.monotonic() + _MERGE_SECONDS_MAX
     while held:
-        found += [each.failure for each in held if each.cell is None]
+        found += [each.failure for each in held if each.cell is None and each.failure.is_current()]
         held = _arrived(False, min(_MERGE_SECONDS, deadline - time.monotonic())) if time.monotonic() < deadline else []
     for failure in found:
         failure.handled()
@@ -79,17 +79,18 @@ def script_ends() -> None:
 
 def _report_rest() -> bool:
     """True: of what is left, something has been said."""
-    left = [each.failure for each in _held + _arrived(True, 0) if each.cell is None]
+    held = _held + _arrived(True, 0)
+    left = [each.failure for each in held if each.cell is None and each.failure.is_current()]
     hook = _hook_of_the_program()
     if hook is not None:
         for failure in left:
             _call(hook, failure)
         return False
-    left = [failure for failure in left if not _core.is_told(*failure._source)]
+    left = [failure for failure in left if not failure.is_told()]
     if not left:
         return False
     # Whose calls are named among what is lost need not be said again.
-    unsaid = [each for each in left if not (_core.is_told(*each._source, True) or _core.will_be_told(*each._source))]
+    unsaid = [each for each in left if not (each.is_told(True) or _core.will_be_told(*each._source))]
     if unsaid:
         _core.log_line(_screen(unsaid, None))
     for failure in left:
@@ -118,7 +119,7 @@ def _seconds_left() -> float | None:
 def _is_over(each: _Held, fatal: list[MeshFailure], now: float) -> bool:
     """False: somebody may still be told. What nobody has dealt with goes to ``fatal``."""
     failure, source = each.failure, each.failure._source
-    if _stopping is not None:
+    if _stopping is not None or not failure.is_current():
         failure.handled()
         return True
     if each.cell is None:
@@ -126,7 +127,7 @@ def _is_over(each: _Held, fatal: list[MeshFailure], now: float) -> bool:
         if hook is not None:
             _call(hook, failure)
             return True
-    if _core.is_told(*source):
+    if failure.is_told():
         return True
     if _core.will_be_told(*source) or now < each.until:
         return False

@@ -1,5 +1,6 @@
 #include "monarch/actor/directory.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -80,7 +81,7 @@ void Directory::remove_port(ActorIndex index) {
 void Directory::remove(ActorIndex index, Failure epitaph) {
   std::shared_ptr<Cell> cell;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
-  if (restarts_.contains(index)) return;  // it is the next one's already
+  if (parked_.contains(index)) return;  // it is the next one's already
   epitaphs_.put(index, epitaph.detail.empty() ? Failure(Failure::Kind::kNoActor, kNoSuchActor) : std::move(epitaph));
   auto found = cells_.find(index);
   if (found == cells_.end()) return;
@@ -94,20 +95,22 @@ MessagePtr Directory::begin_restart(MessagePtr spawn) {
   std::lock_guard lock(mutex_);
   epitaphs_.erase(index);
   auto found = cells_.find(index);
-  if (found == cells_.end()) return spawn;
+  if (found == cells_.end() && !parked_.contains(index)) return spawn;
   // What comes from now on is for the new one, and waits for it.
-  ending = std::move(found->second.cell);
-  cells_.erase(found);
-  restarts_[index] = std::move(spawn);
+  if (found != cells_.end()) {
+    ending = std::move(found->second.cell);
+    cells_.erase(found);
+  }
+  parked_[index] = std::move(spawn);
   return nullptr;
 }
 
 MessagePtr Directory::take_restart(ActorIndex index) {
   std::lock_guard lock(mutex_);
-  auto found = restarts_.find(index);
-  if (found == restarts_.end()) return nullptr;
+  auto found = parked_.find(index);
+  if (found == parked_.end()) return nullptr;
   MessagePtr spawn = std::move(found->second);
-  restarts_.erase(found);
+  parked_.erase(found);
   epitaphs_.erase(index);
   return spawn;
 }
@@ -144,14 +147,54 @@ Directory::Early Directory::keep_early(MessagePtr& message, bool made_here, Fail
   }
   if (auto found = cells_.find(index); found != cells_.end() && found->second.cell) return Early::kFound;
   *why = Failure(Failure::Kind::kNoActor, kNoSuchActor);
-  if (closing_ || (made_here && !lazy_.contains(index) && !restarts_.contains(index))) return Early::kRefused;
+  const bool is_coming = lazy_.contains(index) || parked_.contains(index);
+  if (closing_ || (made_here && !is_coming)) return Early::kRefused;
+  if (!is_coming && !cells_.contains(index) && is_buried(index)) {
+    *why = Failure(Failure::Kind::kNoActor, kBuried);
+    return Early::kRefused;
+  }
   if (!early_.has_room_for(*message)) {
     *why = "too much waits in this process for actors that have not been spawned yet";
     return Early::kRefused;
   }
   if (!early_.add(std::move(message))) return Early::kKept;
-  early_.set_timer(index, timers_.after(kEarlyLimitNs, [this, index] { refuse_early(index, kNoSuchActor); }));
+  watch_early(index);
   return Early::kKept;
+}
+
+void Directory::watch_early(ActorIndex index) {
+  early_.set_timer(index, timers_.after(kEarlyLimitNs, [this, index] { on_early_limit(index); }));
+}
+
+// For an actor whose predecessor is still cleaning up they wait as long as that takes.
+void Directory::on_early_limit(ActorIndex index) {
+  {
+    std::lock_guard lock(mutex_);
+    if (parked_.contains(index) && early_.waits_for(index)) return watch_early(index);
+  }
+  refuse_early(index, kNoSuchActor);
+}
+
+bool Directory::is_buried(ActorIndex index) const {
+  mutex_.assert_held();
+  for (const auto& [creator, count] : buried_) {
+    if (((index - creator) & kIdMask) < count) return true;
+  }
+  return false;
+}
+
+void Directory::bury(NodeId creator, uint64_t count) {
+  EarlyMessages::Taken taken;
+  {
+    std::lock_guard lock(mutex_);
+    uint64_t& known = buried_[creator];
+    known = std::max(known, count);
+    taken = early_.take_if([&](ActorIndex index) {
+      return !lazy_.contains(index) && !parked_.contains(index) && !cells_.contains(index) &&
+             ((index - creator) & kIdMask) < count;
+    });
+  }
+  refuse_all(std::move(taken), Failure(Failure::Kind::kNoActor, kBuried));
 }
 
 void Directory::deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell) {
@@ -194,6 +237,7 @@ std::vector<std::shared_ptr<Cell>> Directory::close(const Failure& why) {
   std::vector<std::shared_ptr<Cell>> cells;
   std::unique_lock lock(mutex_);
   closing_ = true;
+  parked_.clear();
   EarlyMessages::Taken taken = early_.take_all();
   cells.reserve(cells_.size());
   for (const auto& [index, entry] : cells_) {

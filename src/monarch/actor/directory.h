@@ -28,6 +28,8 @@ class Directory {
   // How long a message waits for an actor of which nothing is known: its spawn may still lie in the queue of a third node.
   static constexpr int64_t kEarlyLimitNs = 30'000'000'000;
   static constexpr char kPortClosed[] = "the port is closed: its receiver is gone";
+  static constexpr char kBuried[] =
+      "it ended with the process that was there before, and has not been made anew in the one that is now";
   static constexpr char kNoSuchActor[] = "there is no such actor in this process";
 
   using Refuse = std::function<void(const Message&, const Failure& why)>;
@@ -53,7 +55,7 @@ class Directory {
   // An actor that has ended is to be made anew, of that: nobody is told any more what it had ended of, and messages wait
   // for the new one. Null: it has not quite ended; take_restart() gives the spawn back.
   MessagePtr begin_restart(MessagePtr spawn);
-  // What is to be made now that this one has been removed; null: nothing.
+  // What is to be made now that this one has been removed; null: nothing. Of a process that is dead nothing is made.
   MessagePtr take_restart(ActorIndex index);
   // It will never be: its early messages are refused.
   void refuse_actor(ActorIndex index, const Failure& epitaph);
@@ -69,6 +71,9 @@ class Directory {
   // The cell of an actor that has been made: what came early is delivered first. Until the last of that is, later messages
   // join it, so that each sender's order holds.
   void deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell);
+  // Of the first `count` indices of this creator, those that are not known here will never be. Before a process has heard
+  // of an actor, its spawn may be on its way; where it has taken another one's place, what that one had never comes.
+  void bury(NodeId creator, uint64_t count);
   // Nobody will make this actor; no actor of this creator that is not here yet.
   void refuse_early(ActorIndex index, const Failure& why);
   void refuse_early_of(NodeId creator, const Failure& why);
@@ -93,7 +98,12 @@ class Directory {
   Recent<ActorIndex, Failure> epitaphs_{kEpitaphsMax};
   Recent<ActorIndex, Nothing> closed_ports_{kClosedPortsMax};
   std::unordered_map<ActorIndex, MessagePtr> lazy_;  // their spawns; null while it is being made
-  std::unordered_map<ActorIndex, MessagePtr> restarts_;  // the spawns of what has not quite ended
+  bool is_buried(ActorIndex index) const;  // mutex_ held
+  void on_early_limit(ActorIndex index);
+  void watch_early(ActorIndex index);      // mutex_ held
+
+  std::unordered_map<ActorIndex, MessagePtr> parked_;    // the spawns of what has not quite ended
+  std::unordered_map<NodeId, uint64_t> buried_;          // by creator: how many of its indices
   EarlyMessages early_;
   bool closing_ = false;
 };

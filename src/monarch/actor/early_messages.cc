@@ -51,10 +51,16 @@ EarlyMessages::Taken EarlyMessages::take_of(NodeId creator) {
   return taken;
 }
 
-EarlyMessages::Taken EarlyMessages::take_all() {
+EarlyMessages::Taken EarlyMessages::take_if(const std::function<bool(ActorIndex)>& wanted) {
   Taken taken;
-  for (auto actor = actors_.begin(); actor != actors_.end();) actor = take(actor, &taken);
+  for (auto actor = actors_.begin(); actor != actors_.end();) {
+    actor = wanted(actor->first) ? take(actor, &taken) : std::next(actor);
+  }
   return taken;
+}
+
+EarlyMessages::Taken EarlyMessages::take_all() {
+  return take_if([](ActorIndex) { return true; });
 }
 
 }  // namespace monarch

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -37,6 +38,8 @@ class EarlyMessages {
   Taken take(ActorIndex index);
   // What waits for actors that `creator` may have created.
   Taken take_of(NodeId creator);
+  // What waits for actors of which this is true.
+  Taken take_if(const std::function<bool(ActorIndex)>& wanted);
   Taken take_all();
 
   size_t count() const { return count_; }

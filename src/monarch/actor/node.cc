@@ -70,7 +70,11 @@ void Node::add_link(std::shared_ptr<Link> link) {
   const std::string body = successions_->all().encoded();
   Outgoing notice{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
   notice.header.kind = FrameKind::kRestarted;
-  static_cast<void>(link->send(notice));  // else it is over
+  try {
+    static_cast<void>(link->send(notice));  // else it is over
+  } catch (const std::bad_alloc&) {
+    log_line("there is no memory to say who has been made anew: some calls will find those that have ended");
+  }
 }
 std::shared_ptr<Link> Node::route(NodeId node) { return routes_->find(node); }
 std::vector<std::shared_ptr<Link>> Node::links() const { return routes_->links(); }
@@ -257,6 +261,10 @@ void Node::refuse_cast(const Members& members, const Outgoing& outgoing, const s
 }
 
 void Node::spawn(const Members& members, Outgoing& outgoing) {
+  {
+    std::lock_guard lock(spawned_mutex_);
+    for (const ActorId& id : members.ids) spawned_at_.insert(successions_->latest(id.node));
+  }
   outgoing.header.kind = FrameKind::kSpawn;
   bool is_short = false;
   for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
@@ -444,7 +452,12 @@ void Node::add_lazy_actor(ActorIndex index, MessagePtr spawn) { directory_->add_
 std::shared_ptr<Cell> Node::find_cell(ActorIndex index) const { return directory_->find(index); }
 void Node::remove_cell(ActorIndex index, Failure epitaph) {
   directory_->remove(index, std::move(epitaph));
-  if (MessagePtr spawn = directory_->take_restart(index)) on_spawn(std::move(spawn));
+  MessagePtr spawn = directory_->take_restart(index);
+  if (!spawn) return;
+  if (const FailurePtr dead = spawn->from == id_ ? nullptr : why_down(spawn->from)) {
+    return directory_->refuse_actor(index, creator_ended(dead->text()));  // and nobody would own it
+  }
+  on_spawn(std::move(spawn));
 }
 std::optional<ActorId> Node::owner_of(ActorIndex index) const { return directory_->owner_of(index); }
 
@@ -553,8 +566,14 @@ void Node::deliver_early(ActorIndex index, const std::shared_ptr<Cell>& cell) { 
 
 void Node::on_spawn(MessagePtr message) {
   const ActorIndex index = message->header.dest;
-  if (message->header.epoch != 0) message = directory_->begin_restart(std::move(message));
-  if (!message) return;  // remove_cell() goes on
+  if (message->header.epoch != 0) {
+    const auto owner = owner_of(index);
+    if (owner && owner->node != message->from) {
+      return log_line("refused to make an actor anew for somebody who does not own it");
+    }
+    message = directory_->begin_restart(std::move(message));
+    if (!message) return;  // remove_cell() goes on
+  }
   if (directory_->is_known(index)) {  // base/ids.h says how improbable that is
     log_line("refused to make an actor whose index another one has; calls to it are answered by that one");
     return;
@@ -576,93 +595,132 @@ void Node::on_spawn(MessagePtr message) {
 
 Status Node::restart(const Restart& order) {
   std::lock_guard lock(restart_mutex_);
-  const auto has_ended = [this](Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks) {
-    const auto ended = supervisor_->ended(mesh);
-    return ended && std::all_of(ranks.begin(), ranks.end(), [&](uint32_t rank) {
-             return std::binary_search(ended->begin(), ended->end(), rank);
-           });
-  };
-  bool all_ended = order.procs == 0 || has_ended(order.procs, order.proc_ranks);
-  for (const Restart::Actors& each : order.actors) all_ended = all_ended && has_ended(each.mesh, each.ranks);
+  bool all_ended = order.procs == 0 || has_ended(order.procs, order.proc_ranks, true);
+  for (const Restart::Actors& each : order.actors) all_ended = all_ended && has_ended(each.mesh, each.ranks, false);
   if (!all_ended) return Error{ErrorCode::kBug, "some of that has not ended, or has been made anew by somebody else"};
   Successions::Notice notice;
   notice.processes = order.processes;
+  for (const auto& [ended, next] : order.processes) {
+    const FailurePtr why = why_down(ended);
+    notice.why.push_back(why ? *why : Failure(Failure::Kind::kLost, "it has ended"));
+  }
   std::vector<std::pair<const Restart::Actors*, Supervisor::Restarted>> meshes;
   for (const Restart::Actors& each : order.actors) {
-    auto mesh = supervisor_->restart(each.mesh, each.ranks, each.stopped);
+    auto mesh = supervisor_->restart(each.mesh, ranks_to_restart(order, each), each.stopped, timers_.now_ns());
     if (!mesh) continue;  // its owner stops it just now
     notice.meshes.push_back({mesh->first, mesh->count, mesh->epoch});
     meshes.emplace_back(&each, std::move(*mesh));
   }
-  if (order.procs != 0) static_cast<void>(supervisor_->restart(order.procs, order.proc_ranks));
-  successions_->apply(notice);
-  std::vector<ActorId> gone;
-  for (const auto& [ended, next] : order.processes) {
-    const auto left = replace_owned(ended, next);
-    gone.insert(gone.end(), left.begin(), left.end());
+  if (order.procs != 0) {
+    static_cast<void>(supervisor_->restart(order.procs, order.proc_ranks, {}, timers_.now_ns()));
   }
-  for (const auto& [actors, mesh] : meshes) spawn_again(*actors, mesh);
+  successions_->apply(notice);
+  for (size_t i = 0; i < order.processes.size(); ++i) {
+    replace_owned(order.processes[i].first, order.processes[i].second, why_down(order.processes[i].first));
+  }
+  for (const auto& [actors, mesh] : meshes) spawn_again(order, *actors, mesh);
+  for (const auto& [ended, next] : order.processes) bury_at(ended, next);
   if (hooks_.on_restarted) hooks_.on_restarted(id_, notice);
-  bury(gone);
   return Ok{};
 }
 
-// Written down first, then this look: a death that comes later finds it.
-std::vector<ActorId> Node::replace_owned(NodeId ended, NodeId next) {
-  const std::vector<ActorId> gone = supervisor_->replace(ended, next);
-  if (const FailurePtr why = why_down(next)) supervise(supervisor_->node_down(next, why));
-  return gone;
+// Those of a process that has ended, and is not replaced in the same breath, come back with that.
+std::vector<uint32_t> Node::ranks_to_restart(const Restart& order, const Restart::Actors& actors) {
+  if (!order.processes.empty()) return actors.ranks;
+  const auto members = supervisor_->members(actors.mesh);
+  std::vector<uint32_t> ranks;
+  for (const uint32_t rank : actors.ranks) {
+    if (members && is_down(successions_->latest(members->ids.at(rank).node))) {
+      supervisor_->note_fallen(actors.mesh, rank);
+    } else {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
 }
 
-void Node::spawn_again(const Restart::Actors& actors, const Supervisor::Restarted& mesh) {
+bool Node::has_ended(Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks, bool must_be_known) const {
+  const auto ended = supervisor_->ended(mesh);
+  if (!ended) return !must_be_known;
+  return std::all_of(ranks.begin(), ranks.end(), [&](uint32_t rank) {
+    return std::binary_search(ended->begin(), ended->end(), rank);
+  });
+}
+
+// Whoever owns something there is told that it has ended, if the word of the death is slower than this. Written down first,
+// then the last look: a death that comes later finds it.
+void Node::replace_owned(NodeId ended, NodeId next, FailurePtr why) {
+  if (why) supervise(supervisor_->node_down(ended, why));
+  supervisor_->replace(ended, next);
+  if (const FailurePtr dead = why_down(next)) supervise(supervisor_->node_down(next, dead));
+}
+
+void Node::spawn_again(const Restart& order, const Restart::Actors& actors, const Supervisor::Restarted& mesh) {
   const Message& spawn = *actors.spawn;
   std::vector<ByteSpan> parts;
   for (const Part& part : spawn.parts) parts.emplace_back(part.data, part.size);
   Outgoing outgoing{spawn.header, spawn.body, parts};
   outgoing.header.kind = FrameKind::kSpawn;
-  outgoing.header.epoch = std::min(mesh.epoch, Successions::kEpochMax);
+  outgoing.header.epoch = mesh.epoch;
+  const auto is_new = [&order](NodeId node) {
+    return std::any_of(order.processes.begin(), order.processes.end(), [node](const auto& each) {
+      return each.second == node;
+    });
+  };
   for (size_t i = 0; i < mesh.ranks.size(); ++i) {
     const uint32_t rank = mesh.ranks[i];
     const ActorId& id = mesh.members->ids[rank];
+    const NodeId node = successions_->latest(id.node);
     outgoing.header.dest = id.index;
     outgoing.header.rank = rank;
-    // Of a swarm, all that are in one process are made at once, if all of them are to be.
+    // Of a swarm, all that are in a new process are made at once; elsewhere one that is left may be there still.
     const uint32_t count = actors.per_process;
-    const bool whole = count != 0 && rank % count == 0 && i + count <= mesh.ranks.size() &&
+    const bool whole = count != 0 && is_new(node) && rank % count == 0 && i + count <= mesh.ranks.size() &&
                        mesh.ranks[i + count - 1] == rank + count - 1;
     outgoing.header.method = (spawn.header.method & ((1u << kSwarmShift) - 1)) | (whole ? count << kSwarmShift : 0);
     if (whole) {
       outgoing.header.rank = rank / count;
       i += count - 1;
     }
-    std::string ignored;
-    send(successions_->latest(id.node), outgoing, &ignored);  // a process that is gone again: that is told as such
+    std::string why;
+    bool no_memory = false;
+    send(node, outgoing, &why, &no_memory);  // a process that is gone again: that is told as such
+    if (!no_memory) continue;
+    Failure end(Failure::Kind::kActor, "it could not be made anew: " + why);
+    end.node = node;
+    end.actor = id.index;
+    end.rank = rank;
+    owned_ended(end);
   }
 }
 
-// Whoever still has handles of them would wait for their spawns.
-void Node::bury(const std::vector<ActorId>& gone) {
-  const Failure why(Failure::Kind::kNoActor,
-                    "it ended with the process that was there before, and has not been made anew in the one that is now");
-  const std::string record = why.encoded();
-  for (const ActorId& actor : gone) {
-    Outgoing notice{FrameHeader{}, as_byte_span(record.data(), record.size()), {}};
-    notice.header.kind = FrameKind::kBuried;
-    notice.header.dest = actor.index;
-    std::string ignored;
-    send(actor.node, notice, &ignored);
+// Whoever still has handles of what this node had made there would wait for its spawn.
+void Node::bury_at(NodeId ended, NodeId next) {
+  {
+    std::lock_guard lock(spawned_mutex_);
+    if (!spawned_at_.contains(ended)) return;
+    spawned_at_.insert(next);
   }
+  Outgoing notice{FrameHeader{}, {}, {}};
+  notice.header.kind = FrameKind::kBuried;
+  notice.header.dest = next_number_.load(std::memory_order_relaxed);
+  std::string ignored;
+  send(next, notice, &ignored);
 }
 
 bool Node::take_up(const Successions::Notice& notice) {
-  if (!successions_->apply(notice)) return false;
-  for (const auto& [ended, next] : notice.processes) {
-    bury(replace_owned(ended, next));
+  const Successions::Notice news = successions_->apply(notice);
+  for (size_t i = 0; i < news.processes.size(); ++i) {
+    const auto& [ended, next] = news.processes[i];
+    FailurePtr why = why_down(ended);
+    if (!why && !news.why.empty()) why = std::make_shared<const Failure>(news.why[i]);
+    if (!why) why = std::make_shared<const Failure>(Failure::Kind::kLost, "it has ended, and was replaced");
+    replace_owned(ended, next, why);
+    bury_at(ended, next);
     // A process that has never heard of it would take what it has made, and owned, for what is still to come.
-    const bool is_new = next == id_ && !is_down(ended);
-    if (is_new) node_down(ended, std::make_shared<Failure>(Failure::Kind::kLost, "it has ended, and was replaced"));
+    if (next == id_) node_down(ended, why);
   }
-  return true;
+  return !news.empty();
 }
 
 // ---- What arrives ----
@@ -809,10 +867,7 @@ void Node::dispatch(MessagePtr message) {
       return;
     }
     case FrameKind::kBuried:
-      if (!directory_->is_known(message->header.dest)) {
-        directory_->refuse_actor(message->header.dest, failure_of(*message));
-      }
-      return;
+      return directory_->bury(message->from, message->header.dest);
     default:
       log_line("ignored a control frame on the data lane");
   }

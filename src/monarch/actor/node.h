@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "monarch/actor/cell.h"
@@ -264,9 +265,11 @@ class Node final : public LinkSink {
   void owned_ended(const Failure& why);
   void supervise(std::vector<MeshFailure> failures);
   void stop_owned_by(NodeId node, const Failure& why);
-  void spawn_again(const Restart::Actors& actors, const Supervisor::Restarted& mesh);
-  std::vector<ActorId> replace_owned(NodeId ended, NodeId next);
-  void bury(const std::vector<ActorId>& gone);
+  std::vector<uint32_t> ranks_to_restart(const Restart& order, const Restart::Actors& actors);
+  bool has_ended(Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks, bool must_be_known) const;
+  void spawn_again(const Restart& order, const Restart::Actors& actors, const Supervisor::Restarted& mesh);
+  void replace_owned(NodeId ended, NodeId next, FailurePtr why);
+  void bury_at(NodeId ended, NodeId next);
   void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, const Failure& why);
   // The same for what could not be sent to its node: told when it is known what the node died of.
   void unsent(ActorIndex sender, const ActorId& dest);
@@ -291,6 +294,8 @@ class Node final : public LinkSink {
   const std::unique_ptr<Supervisor> supervisor_;
   const std::unique_ptr<Successions> successions_;
   std::mutex restart_mutex_;  // one restart after the other; outermost
+  std::mutex spawned_mutex_;  // a leaf
+  std::unordered_set<NodeId> spawned_at_;  // where this node has ever made actors
   const std::unique_ptr<UnobservedFailures> unobserved_;  // of actors; its lock guards a leaf
 };
 

@@ -9,14 +9,20 @@
 namespace monarch {
 
 namespace {
-// As it travels: ((process, successor), ...) and ((first, count, epoch), ...).
-using Wire = std::tuple<std::vector<std::pair<uint64_t, uint64_t>>, std::vector<std::tuple<uint64_t, uint64_t, uint32_t>>>;
+// As it travels: ((process, successor), ...), ((first, count, epoch), ...), and the records of the deaths.
+using Wire = std::tuple<std::vector<std::pair<uint64_t, uint64_t>>, std::vector<std::tuple<uint64_t, uint64_t, uint32_t>>,
+                        std::vector<std::vector<std::byte>>>;
 }  // namespace
 
 std::string Successions::Notice::encoded() const {
   Wire wire;
   std::get<0>(wire) = processes;
   for (const Epoch& mesh : meshes) std::get<1>(wire).emplace_back(mesh.first, mesh.count, mesh.epoch);
+  for (const Failure& failure : why) {
+    const std::string record = failure.encoded();
+    const ByteSpan bytes = as_byte_span(record.data(), record.size());
+    std::get<2>(wire).emplace_back(bytes.begin(), bytes.end());
+  }
   ValueWriter writer;
   encode(writer, wire);
   const ByteSpan bytes = writer.written();
@@ -37,30 +43,46 @@ Result<Successions::Notice> Successions::Notice::decode(ByteSpan bytes) {
     }
     notice.meshes.push_back({first, count, epoch});
   }
+  const auto& records = std::get<2>(*wire);
+  if (!records.empty() && records.size() != notice.processes.size()) {
+    return Error{ErrorCode::kMalformed, "deaths of other processes"};
+  }
+  for (const auto& record : records) {
+    auto failure = Failure::decode(record);
+    if (!failure) return failure.error();
+    notice.why.push_back(std::move(*failure));
+  }
   return notice;
 }
 
-bool Successions::apply(const Notice& notice) {
-  bool is_news = false;
+Successions::Notice Successions::apply(const Notice& notice) {
+  Notice news;
   std::lock_guard lock(mutex_);
-  for (const auto& [node, next] : notice.processes) {
+  for (size_t i = 0; i < notice.processes.size(); ++i) {
+    const auto [node, next] = notice.processes[i];
+    const NodeId last = latest_locked(next);
     // Not in a circle, whatever somebody says: who follows it would never come to an end.
-    if (node == next || latest_locked(next) == node) continue;
-    is_news |= next_.try_emplace(node, next).second;
+    if (last == node || !next_.try_emplace(node, next).second) continue;
+    for (auto& [earlier, now] : latest_) {
+      if (now == node) now = last;
+    }
+    latest_[node] = last;
+    news.processes.push_back(notice.processes[i]);
+    if (!notice.why.empty()) news.why.push_back(notice.why[i]);
   }
   for (const Epoch& mesh : notice.meshes) {
     Epoch& known = epochs_[mesh.first + (mesh.count - 1)];
     if (mesh.epoch <= known.epoch) continue;
     known = mesh;
-    is_news = true;
+    news.meshes.push_back(mesh);
   }
-  if (is_news) any_.store(true, std::memory_order_relaxed);
-  return is_news;
+  if (!news.empty()) any_.store(true, std::memory_order_relaxed);
+  return news;
 }
 
 NodeId Successions::latest_locked(NodeId node) const {
-  for (auto found = next_.find(node); found != next_.end(); found = next_.find(node)) node = found->second;
-  return node;
+  const auto found = latest_.find(node);
+  return found == latest_.end() ? node : found->second;
 }
 
 NodeId Successions::latest(NodeId node) const {
@@ -81,9 +103,10 @@ std::shared_ptr<const Members> Successions::latest(const Members& members) const
   if (!any()) return now;
   std::lock_guard lock(mutex_);
   for (size_t rank = 0; rank < members.ids.size(); ++rank) {
-    if (!next_.contains(members.ids[rank].node)) continue;
+    const auto found = latest_.find(members.ids[rank].node);
+    if (found == latest_.end()) continue;
     if (!now) now = std::make_shared<Members>(members);
-    now->ids[rank].node = latest_locked(members.ids[rank].node);
+    now->ids[rank].node = found->second;
   }
   return now;
 }

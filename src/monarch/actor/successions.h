@@ -15,6 +15,7 @@
 #include "monarch/actor/members.h"
 #include "monarch/base/bytes.h"
 #include "monarch/base/result.h"
+#include "monarch/wire/failure.h"
 
 namespace monarch {
 
@@ -31,6 +32,7 @@ class Successions {
   struct Notice {
     std::vector<std::pair<NodeId, NodeId>> processes;  // one that has ended, and who is there in its place
     std::vector<Epoch> meshes;
+    std::vector<Failure> why{};  // of what each process has died, in their order; empty: that is not said
 
     bool empty() const { return processes.empty() && meshes.empty(); }
     std::string encoded() const;
@@ -39,8 +41,8 @@ class Successions {
 
   // One relaxed load, for what is asked with every call.
   bool any() const { return any_.load(std::memory_order_relaxed); }
-  // True: some of that is news. Of two successors of a process the first one stays, of two epochs the higher.
-  bool apply(const Notice& notice);
+  // Returns what of it is news. Of two successors of a process the first one stays, of two epochs the higher.
+  Notice apply(const Notice& notice);
   // Itself, if nobody has taken its place.
   NodeId latest(NodeId node) const;
   // How many there have been in its place.
@@ -57,6 +59,7 @@ class Successions {
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;  // a leaf
   std::unordered_map<NodeId, NodeId> next_;
+  std::unordered_map<NodeId, NodeId> latest_;  // the same, to the end
   std::map<ActorIndex, Epoch> epochs_;  // by the last index of the mesh
 };
 

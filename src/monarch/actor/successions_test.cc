@@ -15,8 +15,8 @@ TEST(SuccessionsTest, NobodyHasASuccessorAtFirst) {
 
 TEST(SuccessionsTest, ASuccessorMayHaveOneToo) {
   Successions known;
-  EXPECT_TRUE(known.apply({{{7, 8}}, {}}));
-  EXPECT_TRUE(known.apply({{{8, 9}}, {}}));
+  EXPECT_FALSE(known.apply({{{7, 8}}, {}}).empty());
+  EXPECT_FALSE(known.apply({{{8, 9}}, {}}).empty());
   EXPECT_EQ(known.latest(7), 9u);
   EXPECT_EQ(known.latest(8), 9u);
   EXPECT_EQ(known.count_of(7), 2u);
@@ -28,28 +28,28 @@ TEST(SuccessionsTest, ASuccessorMayHaveOneToo) {
 
 TEST(SuccessionsTest, WhatIsNoNewsIsSaidSo) {
   Successions known;
-  EXPECT_TRUE(known.apply({{{7, 8}}, {{10, 1, 1}}}));
-  EXPECT_FALSE(known.apply({{{7, 8}}, {{10, 1, 1}}}));
-  EXPECT_FALSE(known.apply({{{7, 9}}, {}})) << "the first one stays";
+  EXPECT_FALSE(known.apply({{{7, 8}}, {{10, 1, 1}}}).empty());
+  EXPECT_TRUE(known.apply({{{7, 8}}, {{10, 1, 1}}}).empty());
+  EXPECT_TRUE(known.apply({{{7, 9}}, {}}).empty()) << "the first one stays";
   EXPECT_EQ(known.latest(7), 8u);
 }
 
 TEST(SuccessionsTest, WhoSaysSoCannotMakeACircle) {
   Successions known;
-  EXPECT_TRUE(known.apply({{{7, 8}, {8, 9}}, {}}));
-  EXPECT_FALSE(known.apply({{{9, 7}}, {}}));
+  EXPECT_FALSE(known.apply({{{7, 8}, {8, 9}}, {}}).empty());
+  EXPECT_TRUE(known.apply({{{9, 7}}, {}}).empty());
   EXPECT_EQ(known.latest(7), 9u);
 }
 
 TEST(SuccessionsTest, AnEpochIsThatOfTheWholeMeshAndOnlyGrows) {
   Successions known;
-  EXPECT_TRUE(known.apply({{}, {{10, 4, 2}}}));  // a swarm: indices 10 to 13
+  EXPECT_FALSE(known.apply({{}, {{10, 4, 2}}}).empty());  // a swarm: indices 10 to 13
   EXPECT_EQ(known.epoch_of(9), 0u);
   EXPECT_EQ(known.epoch_of(10), 2u);
   EXPECT_EQ(known.epoch_of(13), 2u);
   EXPECT_EQ(known.epoch_of(14), 0u);
-  EXPECT_FALSE(known.apply({{}, {{10, 4, 1}}}));
-  EXPECT_TRUE(known.apply({{}, {{10, 4, 3}}}));
+  EXPECT_TRUE(known.apply({{}, {{10, 4, 1}}}).empty());
+  EXPECT_FALSE(known.apply({{}, {{10, 4, 3}}}).empty());
   EXPECT_EQ(known.epoch_of(12), 3u);
 }
 
@@ -60,9 +60,24 @@ TEST(SuccessionsTest, ANoticeTravels) {
   auto notice = Successions::Notice::decode(as_byte_span(bytes.data(), bytes.size()));
   ASSERT_TRUE(notice);
   Successions other;
-  EXPECT_TRUE(other.apply(*notice));
+  EXPECT_FALSE(other.apply(*notice).empty());
   EXPECT_EQ(other.latest(7), 9u);
   EXPECT_EQ(other.epoch_of(11), 2u);
+}
+
+TEST(SuccessionsTest, ANoticeSaysOfWhatEachHasDied) {
+  Successions::Notice notice{{{7, 8}, {9, 10}}, {}};
+  notice.why.emplace_back(Failure::Kind::kLost, "one");
+  notice.why.emplace_back(Failure::Kind::kLost, "another");
+  const std::string bytes = notice.encoded();
+  auto read = Successions::Notice::decode(as_byte_span(bytes.data(), bytes.size()));
+  ASSERT_TRUE(read);
+  Successions known;
+  known.apply({{{7, 8}}, {}});
+  const auto news = known.apply(*read);
+  ASSERT_EQ(news.processes, (std::vector<std::pair<NodeId, NodeId>>{{9, 10}}));
+  ASSERT_EQ(news.why.size(), 1u);
+  EXPECT_EQ(news.why[0].detail, "another");
 }
 
 TEST(SuccessionsTest, WhatIsNoNoticeIsRefused) {

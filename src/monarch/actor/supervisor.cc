@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "monarch/actor/successions.h"
+
 namespace monarch {
 
 namespace {
@@ -65,11 +67,13 @@ void Supervisor::erase(std::map<MeshId, Entry>::iterator found) {
 }
 
 // True: all of the mesh has ended, as its owner wished.
-bool Supervisor::note_end(MeshId id, Entry& entry, uint32_t rank, const FailurePtr& why,
+bool Supervisor::note_end(MeshId id, Entry& entry, uint32_t rank, const FailurePtr& why, bool wanted,
                           std::vector<MeshFailure>& failures) {
-  if (entry.ended.insert(rank).second && !is_wanted(why->kind)) {
-    failures.push_back({entry.mesh, rank, why, id});
+  if (entry.ended.insert(rank).second && !wanted) {
+    const auto made = entry.made_ns.find(rank);
+    failures.push_back({entry.mesh, rank, why, id, made == entry.made_ns.end() ? 0 : made->second});
     entry.failed.insert(rank);
+    if (why->is_death()) entry.fallen.insert(rank);
   }
   return entry.failed.empty() && entry.ended.size() == entry.mesh->members->ids.size();
 }
@@ -88,21 +92,27 @@ std::vector<MeshFailure> Supervisor::actor_ended(const FailurePtr& why) {
     const auto member = std::find(ids.begin(), ids.end(), id);
     if (member == ids.end()) continue;
     const auto rank = static_cast<uint32_t>(member - ids.begin());
-    if (note_end(found->first, found->second, rank, why, failures)) erase(found);
+    if (note_end(found->first, found->second, rank, why, is_wanted(why->kind), failures)) erase(found);
     break;
   } while (candidate != by_index_.begin());
   return failures;
 }
 
+void Supervisor::note_stopping(const std::vector<NodeId>& nodes) {
+  std::lock_guard lock(mutex_);
+  for (const NodeId node : nodes) stopping_.insert(node);
+}
+
 std::vector<MeshFailure> Supervisor::node_down(NodeId node, const FailurePtr& why) {
   std::vector<MeshFailure> failures;
   std::lock_guard lock(mutex_);
+  const bool wanted = stopping_.erase(node) != 0 || is_wanted(why->kind);
   for (auto entry = meshes_.begin(); entry != meshes_.end();) {
     const auto here = entry++;
     const auto& ids = here->second.mesh->members->ids;
     bool over = false;
     for (uint32_t rank = 0; rank < ids.size(); ++rank) {
-      if (ids[rank].node == node) over = note_end(here->first, here->second, rank, why, failures);
+      if (ids[rank].node == node) over = note_end(here->first, here->second, rank, why, wanted, failures);
     }
     if (over) erase(here);
   }
@@ -122,12 +132,26 @@ void Supervisor::set_restarts(MeshId id) {
   found->second.mesh = std::make_shared<const OwnedMesh>(std::move(changed));
 }
 
-std::optional<std::vector<uint32_t>> Supervisor::ended(MeshId id, bool failed) const {
+std::optional<std::vector<uint32_t>> Supervisor::ended(MeshId id, Ended which) const {
   std::lock_guard lock(mutex_);
   const auto found = meshes_.find(id);
   if (found == meshes_.end()) return std::nullopt;
-  const std::set<uint32_t>& ranks = failed ? found->second.failed : found->second.ended;
+  const Entry& entry = found->second;
+  const std::set<uint32_t>& ranks =
+      which == Ended::kAll ? entry.ended : which == Ended::kFailed ? entry.failed : entry.fallen;
   return std::vector<uint32_t>(ranks.begin(), ranks.end());
+}
+
+std::shared_ptr<const Members> Supervisor::members(MeshId id) const {
+  std::lock_guard lock(mutex_);
+  const auto found = meshes_.find(id);
+  return found == meshes_.end() ? nullptr : found->second.mesh->members;
+}
+
+void Supervisor::note_fallen(MeshId id, uint32_t rank) {
+  std::lock_guard lock(mutex_);
+  const auto found = meshes_.find(id);
+  if (found != meshes_.end() && found->second.failed.contains(rank)) found->second.fallen.insert(rank);
 }
 
 bool Supervisor::is_current(const MeshFailure& failure) const {
@@ -137,7 +161,7 @@ bool Supervisor::is_current(const MeshFailure& failure) const {
 }
 
 std::optional<Supervisor::Restarted> Supervisor::restart(MeshId id, const std::vector<uint32_t>& ranks,
-                                                         const std::vector<uint32_t>& stopped) {
+                                                         const std::vector<uint32_t>& stopped, int64_t now_ns) {
   std::lock_guard lock(mutex_);
   const auto found = meshes_.find(id);
   if (found == meshes_.end()) return std::nullopt;
@@ -153,16 +177,17 @@ std::optional<Supervisor::Restarted> Supervisor::restart(MeshId id, const std::v
   for (const uint32_t rank : again) {
     entry.ended.erase(rank);
     entry.failed.erase(rank);
+    entry.fallen.erase(rank);
+    entry.made_ns[rank] = now_ns;
   }
   const auto& ids = entry.mesh->members->ids;
-  ++entry.epoch;
+  entry.epoch = std::min(entry.epoch + 1, Successions::kEpochMax);
   Restarted restarted{entry.mesh->members, lowest_index(*entry.mesh), 1, entry.epoch, std::move(again)};
   for (const ActorId& actor : ids) restarted.count = std::max(restarted.count, actor.index - restarted.first + 1);
   return restarted;
 }
 
-std::vector<ActorId> Supervisor::replace(NodeId ended, NodeId next) {
-  std::vector<ActorId> gone;
+void Supervisor::replace(NodeId ended, NodeId next) {
   std::lock_guard lock(mutex_);
   for (auto& [id, entry] : meshes_) {
     const auto& ids = entry.mesh->members->ids;
@@ -171,14 +196,12 @@ std::vector<ActorId> Supervisor::replace(NodeId ended, NodeId next) {
       if (ids[rank].node != ended) continue;
       if (!now) now = std::make_shared<Members>(*entry.mesh->members);
       now->ids[rank].node = next;
-      if (!entry.mesh->is_procs && entry.ended.contains(rank)) gone.push_back(now->ids[rank]);
     }
     if (!now) continue;
     OwnedMesh changed = *entry.mesh;
     changed.members = std::move(now);
     entry.mesh = std::make_shared<const OwnedMesh>(std::move(changed));
   }
-  return gone;
 }
 
 size_t Supervisor::size() const {

@@ -37,6 +37,7 @@ struct MeshFailure {
   uint32_t rank = 0;
   FailurePtr why;
   uint64_t mesh_id = 0;  // Supervisor::MeshId
+  int64_t made_ns = 0;    // when the rank was last made anew, on the node's clock; 0: never
   std::string history{};  // how often it had been made anew before, in a line; empty: never
 
   std::vector<int64_t> coordinates() const { return coordinates_of(rank, mesh->sizes); }
@@ -58,14 +59,21 @@ class Supervisor {
 
   // An actor, which `why` names, has failed, or has stopped itself (kActorStopped: nobody is to be told).
   std::vector<MeshFailure> actor_ended(const FailurePtr& why);
+  // These processes are asked to end: what becomes of them from now on, and of what is in them, is no failure.
+  void note_stopping(const std::vector<NodeId>& nodes);
   // A process is down; of one that was asked to end nobody is told. First its actors, in the order of their spawns.
   std::vector<MeshFailure> node_down(NodeId node, const FailurePtr& why);
 
   // ---- What is made anew ----
   // From now on it has a restart policy.
   void set_restarts(MeshId id);
-  // The ranks that have ended, or with `failed` those that have failed; none of a mesh that is not known (any more).
-  std::optional<std::vector<uint32_t>> ended(MeshId id, bool failed = false) const;
+  // Ranks that have ended, those of them that nobody had asked to, or those whose process has ended while they lived.
+  enum class Ended { kAll, kFailed, kWithProcess };
+  // By their number; none of a mesh that is not known (any more).
+  std::optional<std::vector<uint32_t>> ended(MeshId id, Ended which = Ended::kAll) const;
+  // It has ended, and its process too: it comes back with that one.
+  void note_fallen(MeshId id, uint32_t rank);
+  std::shared_ptr<const Members> members(MeshId id) const;  // as they are now; null: it is not known
   // Whether this has not been made anew since.
   bool is_current(const MeshFailure& failure) const;
   struct Restarted {
@@ -78,10 +86,9 @@ class Supervisor {
   // These ranks, which have ended, are there again, and `stopped`, which their owner has stopped for it, but those that
   // have failed meanwhile. None: the mesh is not known, or one of `ranks` has not ended.
   std::optional<Restarted> restart(MeshId id, const std::vector<uint32_t>& ranks,
-                                   const std::vector<uint32_t>& stopped = {});
-  // `next` is there in the place of a process that has ended. Returns the actors there that have not been made anew, under
-  // whose handles nobody will answer.
-  std::vector<ActorId> replace(NodeId ended, NodeId next);
+                                   const std::vector<uint32_t>& stopped = {}, int64_t now_ns = 0);
+  // `next` is there in the place of a process that has ended.
+  void replace(NodeId ended, NodeId next);
 
   size_t size() const;
 
@@ -90,14 +97,18 @@ class Supervisor {
     std::shared_ptr<const OwnedMesh> mesh;  // shared: with failures that are being told
     std::set<uint32_t> ended{};             // ranks
     std::set<uint32_t> failed{};            // those that nobody had asked to end: the mesh may be made anew
+    std::set<uint32_t> fallen{};            // those of them that lived until their process ended
+    std::map<uint32_t, int64_t> made_ns{};  // of those that were made anew: when, last
     uint32_t epoch = 0;
   };
-  bool note_end(MeshId id, Entry& entry, uint32_t rank, const FailurePtr& why, std::vector<MeshFailure>& failures);
+  bool note_end(MeshId id, Entry& entry, uint32_t rank, const FailurePtr& why, bool wanted,
+                std::vector<MeshFailure>& failures);
   void erase(std::map<MeshId, Entry>::iterator found);
 
   mutable std::mutex mutex_;  // a leaf
   std::map<MeshId, Entry> meshes_;
   std::map<ActorIndex, MeshId> by_index_;  // those of actors, by the lowest index: who spawns numbers a mesh in a row
+  std::set<NodeId> stopping_;
   MeshId last_id_ = 0;
 };
 

@@ -102,8 +102,7 @@ TEST(SupervisorTest, WhoeverTakesTheOthersPlaceFailsForTheSameRank) {
   EXPECT_EQ(supervisor.node_down(kThere, death()).size(), 3u);
   supervisor.restart(procs, {1});
   supervisor.restart(again, {1});
-  const auto gone = supervisor.replace(kThere, kNext);
-  EXPECT_EQ(gone, (std::vector<ActorId>{{kNext, 20}})) << "nobody has made that one anew";
+  supervisor.replace(kThere, kNext);
   const auto failures = supervisor.node_down(kNext, death());
   ASSERT_EQ(failures.size(), 2u);
   for (const MeshFailure& failure : failures) EXPECT_EQ(failure.rank, 1u);

@@ -125,7 +125,8 @@ Runtime::Runtime(int argc, char** argv, Options options) {
     if (node.is_awaited(*failure.why)) return;
     const int64_t now_ns = node.clock().now_ns();
     process_->reactor().after(kPatienceNs, [&node, decide, failure, now_ns] {
-      if (node.is_ending() || node.was_told(*failure.why, now_ns - kSameTimeNs)) return;
+      if (node.is_ending() || !node.supervisor().is_current(failure)) return;  // made anew
+      if (node.was_told(*failure.why, std::max(now_ns - kSameTimeNs, failure.made_ns))) return;
       decide ? decide(failure) : end_program(failure);
     });
   };

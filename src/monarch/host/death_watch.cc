@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <new>
 #include <utility>
 
 #include "monarch/base/log.h"
@@ -301,13 +302,27 @@ void DeathWatch::tell_tree(NodeId node, NodeId except, const std::string& body) 
   }
 }
 
+// What whoever has made a mesh says of it counts, too.
+void DeathWatch::keep_believed(NodeId from, Successions::Notice& notice) const {
+  Successions::Notice believed;
+  for (size_t i = 0; i < notice.processes.size(); ++i) {
+    if (!deaths_.may_replace(from, notice.processes[i].first)) continue;
+    believed.processes.push_back(notice.processes[i]);
+    if (!notice.why.empty()) believed.why.push_back(std::move(notice.why[i]));
+  }
+  for (const Successions::Epoch& mesh : notice.meshes) {
+    if (may_have_created(from, mesh.first) || deaths_.is_told(from)) believed.meshes.push_back(mesh);
+  }
+  notice = std::move(believed);
+}
+
 // As with deaths: those are believed who know of everybody, and who has started a process. Behind the data, so that what is
 // sent afterwards finds who is there now.
 void DeathWatch::restarted(NodeId from, Successions::Notice notice) {
   const bool own = from == node_.id();
   if (!own) {
     std::unique_lock lock(mutex_);
-    std::erase_if(notice.processes, [&](const auto& pair) { return !deaths_.may_replace(from, pair.first); });
+    keep_believed(from, notice);
     lock.unlock();
     if (!node_.take_up(notice)) return;
   }
@@ -315,7 +330,11 @@ void DeathWatch::restarted(NodeId from, Successions::Notice notice) {
   for (const auto& link : node_.links()) {
     const NodeId peer = link->peer();
     if (peer == from || (!own && !is_told(peer))) continue;
-    static_cast<void>(link->send(notice_of(FrameKind::kRestarted, 0, body)));  // else it is over
+    try {
+      static_cast<void>(link->send(notice_of(FrameKind::kRestarted, 0, body)));  // else it is over
+    } catch (const std::bad_alloc&) {
+      log_line("there is no memory to say who has been made anew: some calls will find those that have ended");
+    }
   }
 }
 

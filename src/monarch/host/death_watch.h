@@ -83,6 +83,7 @@ class DeathWatch {
   void tick();
   void arm();  // mutex_ held
   void run(Deaths::Actions actions);
+  void keep_believed(NodeId from, Successions::Notice& notice) const;  // mutex_ held
   void tell(const Deaths::Action& action);
   void act(const Deaths::Action& action);
   void end_links(const Deaths::Action& action);

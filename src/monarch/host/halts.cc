@@ -35,7 +35,13 @@ Halt judge(const Halts::Sighting& sighting) {
 }  // namespace
 
 std::optional<Halts::Change> Halts::look(int64_t now_ns, NodeId node, const Sighting& sighting) {
-  const Halt now = judge(sighting);
+  Halt now = judge(sighting);
+  // Where much is being started, or read from a disk, processes are in such a wait every now and then.
+  if (now != Halt::kHeld) {
+    doubtful_.erase(node);
+  } else if (doubtful_.insert(node).second) {
+    now = Halt::kNone;
+  }
   const auto known = halted_.find(node);
   const Halted before = known == halted_.end() ? Halted{} : known->second;
   if (now == before.halt) return std::nullopt;

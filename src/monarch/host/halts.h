@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "monarch/base/ids.h"
 
@@ -21,7 +22,7 @@ enum class Halt : uint8_t {
   kStopped,  // by SIGSTOP or another such signal
   kTraced,   // by a debugger
   kFrozen,   // its cgroup is frozen
-  kHeld,     // in the kernel, in a wait that no signal ends (state D)
+  kHeld,     // in the kernel, in a wait that no signal ends (state D), at two looks in a row
 };
 
 // "is stopped (SIGSTOP)": after the name of a process.
@@ -43,7 +44,10 @@ class Halts {
   // Somebody has looked. Nothing: it is as it was.
   std::optional<Change> look(int64_t now_ns, NodeId node, const Sighting& sighting);
   // It has ended, or nobody looks any more.
-  void forget(NodeId node) { halted_.erase(node); }
+  void forget(NodeId node) {
+    halted_.erase(node);
+    doubtful_.erase(node);
+  }
   struct Halted {
     Halt halt = Halt::kNone;
     int64_t since_ns = 0;
@@ -52,6 +56,7 @@ class Halts {
 
  private:
   std::map<NodeId, Halted> halted_;
+  std::set<NodeId> doubtful_;  // in state D at the last look
 };
 
 // The state of this process; '?': it is gone.

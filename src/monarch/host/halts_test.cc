@@ -40,6 +40,7 @@ TEST(Halts, WhoComputesSleepsOrReadsAFileIsNot) {
 
 TEST(Halts, WhoIsFrozenOrHeldInTheKernelAnswersNobody) {
   Halts halts;
+  EXPECT_FALSE(halts.look(0, kNode, {'D', false, true})) << "it may be reading a file";
   EXPECT_EQ(halts.look(kSecond, kNode, {'D', false, true})->now, Halt::kHeld);
   EXPECT_EQ(halts.look(kSecond, kNode, {'S', true, true})->now, Halt::kFrozen);
   EXPECT_EQ(halts.look(kSecond, kNode, {'t', false, false})->now, Halt::kTraced);

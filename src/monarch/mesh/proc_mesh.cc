@@ -53,7 +53,11 @@ internal::MeshView ProcMesh::spawn_encoded(std::string class_name, std::string n
   const internal::Turn* turn = internal::Turn::current();
   if (turn != nullptr && turn->self().node == node_) outgoing.header.sender = turn->self().id.index;
   if (const std::string why = node_->why_too_large(outgoing); !why.empty()) throw std::invalid_argument(why);
-  for (NodeId node : nodes()) members->ids.push_back({node, node_->new_actor_index()});
+  const std::vector<NodeId> here = nodes();
+  const ActorIndex first = node_->new_actor_index(static_cast<uint32_t>(here.size()));
+  for (size_t i = 0; i < here.size(); ++i) {
+    members->ids.push_back({node_->successions().latest(here[i]), first + i});
+  }
   OwnedMesh owned;
   owned.owner = outgoing.header.sender;
   owned.name = name;
@@ -94,7 +98,8 @@ void ProcMesh::respawn(const std::vector<uint32_t>& ranks) const {
   for (const uint32_t rank : ranks) order.processes.emplace_back(node_->successions().latest((*all_nodes_)[rank]), 0);
   for (const auto& info : origin_->spawned) {
     std::vector<uint32_t> again;
-    for (const uint32_t rank : supervisor.ended(info->supervised, true).value_or(std::vector<uint32_t>())) {
+    const auto fallen = supervisor.ended(info->supervised, Supervisor::Ended::kWithProcess);
+    for (const uint32_t rank : fallen.value_or(std::vector<uint32_t>())) {
       const NodeId now = node_->successions().latest(info->members->ids[rank].node);
       const auto is_there = [now](const auto& each) { return each.first == now; };
       if (std::any_of(order.processes.begin(), order.processes.end(), is_there)) again.push_back(rank);

@@ -48,8 +48,8 @@ enum class FrameKind : uint8_t {
   kStacks = 22,        // control: as kReply (host/stacks/process_stacks.h)
   kActorEnded = 23,    // data: an actor that `dest` owns has failed, or has stopped itself; body is the Failure
   kRestarted = 24,     // data: what has been made anew, in the place of what has ended (actor/successions.h)
-  kBuried = 25,        // data: actor `dest`, of the process whose place the receiver has taken, is not made anew; body is
-                       // the Failure
+  kBuried = 25,        // data: of the first `dest` actors that the sender has made, those that the receiver, which has
+                       // taken the place of another process, has not been told to make by now were in that one
   kProbe = 26,         // control: does `dest` close a cycle of calls? (actor/deadlocks.h)
   kSilent = 27,        // control: calls wait for `dest`, which answers nobody: whoever has started it looks at it; the body
                        // is the label of one of them, `method` how many there are

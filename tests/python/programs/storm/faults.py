@@ -7,6 +7,7 @@ import os
 import random
 import re
 import resource
+import select
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -134,4 +135,16 @@ def strike(
     fault, act = rng.choice(LASTING if lasting else ALL)(rng, worker, pid, word)
     note(fault)
     act()
+    if lasting and fault.ends == PROCESS:
+        _wait_for_end(pid)
     return fault
+
+
+def _wait_for_end(pid: int) -> None:
+    """Who crashes writes its stacks first, on one thread, and may answer meanwhile on others."""
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            select.select([pidfd], [], [], 20)
+        finally:
+            os.close(pidfd)
