@@ -100,6 +100,7 @@ class SpawnOrigin:
         self.policy = policy
         self.procs: ProcsOrigin | None = None  # of the processes, if they were started here
         self.lock = Lock()  # that of `procs`, if there are any
+        self.deciding = Lock()  # of its policy, where there are no `procs`
         self._made: dict[int, deque[tuple[float, str]]] = {}  # by rank: when it was made anew, of what it had failed
 
     def order(self, ended: Sequence[int], stopped: Sequence[int] = ()) -> tuple[Any, ...]:
@@ -160,6 +161,7 @@ class ProcsOrigin:
         self.mesh_id = 0
         self.stopped: list[str] = []  # ProcMesh._stopped
         self.lock = Lock()  # of one restart after the other, which may wait for agents of hosts
+        self.deciding = Lock()  # of policies
         self._list_lock = Lock()
         self._spawned: list[SpawnOrigin] = []
         self._look_at = 64  # so many, to leave out what has ended for good

@@ -32,11 +32,19 @@ def watch_restarts() -> None:
             _Failed(undecided, policies.get(mesh_id), MeshFailure(*told))
             for undecided, mesh_id, told in _core.next_restarts()
         ]
+        origins = [each.origin for each in together if each.origin is not None]
+        lock = _lock_of(origins[0]) if origins else threading.Lock()
         # Where actors are stopped first, or another host is asked, that may take long, and others do not wait for it.
-        if any(each.origin is not None and _takes_long(each.origin) for each in together):
-            threading.Thread(target=_decide, args=(together,), daemon=True, name=threads.RESTARTS).start()
+        if any(map(_takes_long, origins)) or not lock.acquire(blocking=False):
+            threading.Thread(target=_decide, args=(together, lock), daemon=True, name=threads.RESTARTS).start()
         else:
-            _decide(together)
+            lock.release()
+            _decide(together, lock)
+
+
+def _lock_of(origin: SpawnOrigin) -> threading.Lock:
+    """One decision after the other about what shares processes: who stops others must find who is there now."""
+    return origin.deciding if origin.procs is None else origin.procs.deciding
 
 
 def _takes_long(origin: SpawnOrigin) -> bool:
@@ -44,10 +52,11 @@ def _takes_long(origin: SpawnOrigin) -> bool:
     return origin.policy.strategy != "one_for_one" or (origin.procs is not None and origin.procs.host._asks_agents())
 
 
-def _decide(together: list[_Failed]) -> None:
+def _decide(together: list[_Failed], lock: threading.Lock) -> None:
     """About what has failed together: an actor, or a process with all that it had."""
     try:
-        history = _make_anew(together)
+        with lock:
+            history = _make_anew(together)
     except Exception as error:
         history = f"It could not be made anew: {error}".encode(errors="replace").decode().replace("\0", "?")
     for each in together:

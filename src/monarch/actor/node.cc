@@ -615,9 +615,7 @@ Status Node::restart(const Restart& order) {
     static_cast<void>(supervisor_->restart(order.procs, order.proc_ranks, {}, timers_.now_ns()));
   }
   successions_->apply(notice);
-  for (size_t i = 0; i < order.processes.size(); ++i) {
-    replace_owned(order.processes[i].first, order.processes[i].second, why_down(order.processes[i].first));
-  }
+  for (const auto& [ended, next] : order.processes) replace_owned(ended, next, nullptr);  // all here have been told
   for (const auto& [actors, mesh] : meshes) spawn_again(order, *actors, mesh);
   for (const auto& [ended, next] : order.processes) bury_at(ended, next);
   if (hooks_.on_restarted) hooks_.on_restarted(id_, notice);
