@@ -592,6 +592,174 @@ def test_a_storm_of_failures(strategy):
     assert run.status == 0 and "blows" in run.out, f"seed {seed}: {run.out}\n{run.err}"
 
 
+# ---- What the first reads found ----
+
+
+def test_an_owner_elsewhere_is_told_however_fast_the_respawn_is():
+    run = Run("""
+class Worker(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+
+class Guest(Actor):
+    def __init__(self, procs):
+        self.workers, self.told = procs.spawn("workers", Worker), []
+    @endpoint
+    def pids(self): return list(self.workers.pid.call().get().values())
+    @endpoint
+    def seen(self): return self.told
+    def __supervise__(self, failure):
+        self.told.append((failure.mesh_name, failure.crashed_ranks, failure.signal))
+        return True
+
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
+for _ in range(8):
+    procs = this_host().spawn_procs({"gpus": 2})
+    own = procs.spawn("own", Worker)
+    guests = this_host().spawn_procs()
+    guest = guests.spawn("guest", Guest, procs)
+    before = guest.pids.call_one().get()
+    os.kill(before[1], signal.SIGKILL)
+    try: own.pid.call().get()
+    except SupervisionError: procs.respawn([1])
+    try: guest.pids.options(deadline=10).call_one().get()
+    except DeadlineExceeded: raise
+    except ActorError: pass
+    else: raise AssertionError("who has made it anew?")
+    assert guest.seen.call_one().get() == [("workers", [1], 9)], guest.seen.call_one().get()
+    guests.stop().get(); procs.stop().get()
+""").ok()  # fmt: skip
+    assert run.err == ""
+
+
+def test_a_script_that_respawns_before_a_call_has_told_goes_on():
+    run = Run("""
+class Worker(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+
+procs = this_host().spawn_procs({"gpus": 2})
+workers = procs.spawn("workers", Worker)
+pids = workers.pid.call().get()
+os.kill(pids.item(gpus=1), signal.SIGKILL)
+until = time.monotonic() + 20
+while procs.epoch == 0:
+    assert time.monotonic() < until
+    procs.respawn().get()
+time.sleep(1.2)  # longer than a failure waits for a call that tells it
+assert workers.pid.call().get().item(gpus=1) != pids.item(gpus=1)
+""").ok()  # fmt: skip
+    assert run.err == ""
+
+
+def test_what_is_spawned_after_a_respawn_lives():
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.spawn("keepers", Keeper)
+        kill(keepers.slice(gpus=1))
+        procs.respawn().get(timeout=LIMIT)
+        later = procs.options(restart=Restart()).spawn("later", Keeper)
+        assert [each[0] for each in states(later)] == [each[0] for each in states(keepers)]
+        with pytest.raises(ValueError, match="rank 1 of 'later' lives"):
+            later.respawn([1])
+        kill(later.slice(gpus=1))
+        assert answers(lambda: states(later))[1][2] == 1
+
+
+def test_a_swarm_comes_back_whole_in_a_process_that_lives(told):
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        swarm = procs.options(per_proc={"actors": 3}).spawn("swarm", AsyncKeeper, 1)
+        swarm.slice(gpus=1).fail.broadcast()
+        until(lambda: len(told) == 3)
+        swarm.respawn().get(timeout=LIMIT)
+        assert [each[2] for each in states(swarm)] == [0, 0, 0, 1, 1, 1]
+        anew = procs.options(per_proc={"actors": 3}, restart=Restart(strategy="one_for_all")).spawn("anew", Keeper)
+        states(anew)
+        kill(anew.slice(gpus=1, actors=2))
+
+        def all_anew():
+            with contextlib.suppress(SupervisionError):
+                return [each[2] for each in states(anew)] == [1] * 6
+
+        until(all_anew)  # at once: one death is one decision
+
+
+def test_handles_of_what_was_stopped_do_not_wait(told):
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        stopped, keepers = procs.spawn("stopped", Keeper), procs.spawn("keepers", Keeper)
+        states(stopped)
+        stopped.stop().get()
+        kill(keepers.slice(gpus=1))
+        procs.respawn().get(timeout=LIMIT)
+        with pytest.raises(SupervisionError, match="has not been made anew in the one that is now"):
+            states(stopped.slice(gpus=1))
+
+
+def test_what_had_failed_before_its_process_does_not_come_back_with_it(told):
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        failed, keepers = procs.spawn("failed", Keeper), procs.spawn("keepers", Keeper)
+        states(failed)
+        fails(failed.slice(gpus=1))
+        kill(keepers.slice(gpus=1))
+        procs.respawn().get(timeout=LIMIT)
+        assert states(keepers)[1][2] == 1
+        with pytest.raises(SupervisionError, match="has not been made anew"):
+            states(failed.slice(gpus=1))
+        failed.respawn().get(timeout=LIMIT)
+        assert states(failed)[1][2] == 1
+
+
+def test_a_second_failure_is_not_taken_for_the_first():
+    run = Run("""
+class Worker(Actor):
+    @endpoint
+    def fail(self): raise ValueError("again")
+    @endpoint
+    def pid(self): return os.getpid()
+
+workers = this_host().spawn_procs({"gpus": 2}).spawn("workers", Worker)
+workers.pid.call().get()
+hit = workers.slice(gpus=1)
+hit.fail.broadcast()
+try: hit.pid.call_one().get()
+except SupervisionError: workers.respawn([1]).get()
+hit.fail.broadcast()
+time.sleep(20)
+""").done()  # fmt: skip
+    assert run.status == 1 and "Unhandled monarch error" in run.err
+
+
+def test_processes_that_are_stopped_may_be_killed(told):
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.spawn("keepers", Keeper)
+        pids = [pid for pid, *_ in states(keepers)]
+        ending = procs.stop()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        ending.get(timeout=LIMIT)
+        assert told == []
+
+
+def test_output_of_what_is_made_anew_is_named_as_before():
+    run = Run("""
+class Worker(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+    @endpoint
+    def say(self, text): print(text, flush=True)
+
+procs = this_host().spawn_procs({"gpus": 2})
+workers = procs.spawn("workers", Worker)
+workers.slice(gpus=1).say.call_one("before").get()
+os.kill(workers.pid.call().get().item(gpus=1), signal.SIGKILL)
+try: workers.pid.call().get()
+except SupervisionError: procs.respawn().get()
+workers.slice(gpus=1).say.call_one("after").get()
+""").ok()  # fmt: skip
+    assert run.out == "[1] before\n[1] after\n"
+
+
 # ---- Wrong uses ----
 
 

@@ -383,6 +383,7 @@ def test_with_a_lease_a_stopped_process_has_failed_after_it():
     assert "was stopped (SIGSTOP) for longer than 1 s while calls waited for it (stopped_rank_lease)" in raised
 
 
+@pytest.mark.feature(69, "an error for a controller that cannot be reached")
 def test_calls_of_a_mesh_whose_owner_is_stopped_end_with_the_watchdog():
     run = Run(PROGRAMS / "watch/owner.py").done()
     assert run.status == 0, run.err
