@@ -15,7 +15,9 @@ from monarch.actor import Actor, SupervisionError, current_rank, endpoint, this_
 LIMIT = 20
 
 
-@pytest.mark.feature(64, "signal, exit code, last lines", 70, "with a traceback", 63, "a fault at the owner")
+@pytest.mark.feature(
+    64, "the signal or exit status", "the tail of stderr", 70, "the traceback", 63, "a fault at the owner"
+)
 @pytest.mark.parametrize("kind", failure_texts.KINDS)
 def test_each_kind_of_failure_has_its_words_on_one_screen(kind):
     caught, told = failure_texts.run(kind, "caught"), failure_texts.run(kind, "told")

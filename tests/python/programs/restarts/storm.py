@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from typing import Any
 
 from monarch.actor import Actor, ActorError, DeadlineExceeded, Restart, SupervisionError, endpoint, this_host
 
@@ -86,7 +87,7 @@ def wait_until_all_are_back(workers):
 def main(seed, seconds, strategy):
     procs = this_host().spawn_procs({"gpus": RANKS})
     policy = Restart(times=1_000_000, strategy=strategy)
-    workers = procs.options(restart=policy).spawn("workers", Worker)
+    workers: Any = procs.options(restart=policy).spawn("workers", Worker)  # a mesh, also to type checkers
     workers.add.call(1).get()
     storm = Storm(workers, random.Random(seed))
     storm.start()
