@@ -56,7 +56,8 @@ struct Other {
   }
   void dial(NodeId node) {
     link = connector->dial(node);
-    EXPECT_TRUE(link->send(Outgoing{FrameHeader{}, {}, {}}));
+    // Where the limits are short, they may be over before this thread has had its turn.
+    EXPECT_TRUE(link->send(Outgoing{FrameHeader{}, {}, {}}) || link->closed());
   }
   testing::Home home;
   Counts sink;
