@@ -182,6 +182,7 @@ std::vector<std::string> read_endpoints(const LastWords& left) {
     note(actor, actor.doing.load(std::memory_order_relaxed));
     for (const auto& each : actor.waiting) note(actor, int64_t{each.load(std::memory_order_relaxed)} - 1);
   }
+  std::sort(found.begin(), found.end());  // whoever began first has nothing to do with it
   return found;
 }
 

@@ -63,7 +63,7 @@ class Activity {
   uint32_t used_ = 1;
 };
 
-// The endpoints that a process was in, as "trainer.step", at most LastWords::kActors of them.
+// The endpoints that a process was in, as "trainer.step", in order, at most LastWords::kActors of them.
 std::vector<std::string> read_endpoints(const LastWords& left);
 // The stack of the thread that crashed, as text, innermost frames first: what the language says, then native frames.
 // Without those of this runtime, unless they are wanted. Empty: it has written none.

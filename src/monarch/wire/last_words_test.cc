@@ -23,7 +23,7 @@ TEST_F(LastWordsTest, SayWhichEndpointsActorsAreIn) {
   EXPECT_EQ(read_endpoints(*left_), Names{});
   trainer->doing = 1;
   loader->begin_waiting(0);
-  EXPECT_EQ(read_endpoints(*left_), (Names{"trainer.step", "loader.next"}));
+  EXPECT_EQ(read_endpoints(*left_), (Names{"loader.next", "trainer.step"}));
   loader->end_waiting(0);
   trainer->doing = LastWords::kConstructor;
   EXPECT_EQ(read_endpoints(*left_), Names{"trainer.__init__"});
