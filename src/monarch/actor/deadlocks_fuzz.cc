@@ -3,7 +3,7 @@
 #include "monarch/base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto probe = monarch::Probe::decode(monarch::as_byte_span(data, size));
+  auto probe = monarch::Probe::decode(monarch::as_byte_span(data, size));
   if (probe) {
     const std::string bytes = probe->encoded();
     MONARCH_CHECK(monarch::Probe::decode(monarch::as_byte_span(bytes.data(), bytes.size())));
