@@ -117,7 +117,7 @@ for _ in range(100):
 """).done()  # fmt: skip
     assert run.status == 0 and "awaited" in run.out
     assert re.fullmatch(
-        r"[^\n]*could not be delivered[^\n]*sig=9[^\n]*pid \d+\), while in (waiting\.wait and )?other\.die\n", run.err
+        r"[^\n]*could not be delivered[^\n]*sig=9[^\n]*pid \d+\), while in other\.die( and waiting\.wait)?\n", run.err
     ), run.err
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 
@@ -16,6 +17,14 @@ class Trainer(Actor):
         return "done"
 
 
+def stop(pid: int) -> None:
+    """Until it is: all of its threads must have taken note."""
+    os.kill(pid, signal.SIGSTOP)
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        while Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            os.sched_yield()
+
+
 class Owner(Actor):
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -28,7 +37,7 @@ class Owner(Actor):
     def run(self) -> str:
         procs = this_host().spawn_procs(per_host={"gpus": 3}, name="procs")
         trainers = procs.spawn("trainer", Trainer)
-        os.kill(trainers.slice(gpus=1).pid.call_one().get(), signal.SIGSTOP)
+        stop(trainers.slice(gpus=1).pid.call_one().get())
         try:
             trainers.slice(gpus=1).step.call_one().get(timeout=10)
         except SupervisionError as error:
