@@ -134,21 +134,31 @@ PyObject* restart(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// ended_ranks(mesh id, which) -> [rank] or None: it is not known (any more). `which`: all that have ended (0), have failed
-// (1), or lived until their process ended (2)
-PyObject* ended_ranks(PyObject*, PyObject* args) {
-  unsigned long long id;
-  int which;
-  if (!PyArg_ParseTuple(args, "Ki", &id, &which)) return nullptr;
-  if (!state().runtime || in_forked_child()) Py_RETURN_NONE;
-  const auto ended = state().runtime->node().supervisor().ended(id, static_cast<Supervisor::Ended>(which));
-  if (!ended) Py_RETURN_NONE;
+PyObject* list_of_ranks(const std::vector<uint32_t>& ranks) {
   Ref list = Ref::steal(PyList_New(0));
-  for (const uint32_t rank : *ended) {
-    Ref number_of = Ref::steal(PyLong_FromUnsignedLong(rank));
-    if (!list || !number_of || PyList_Append(list.get(), number_of.get()) != 0) return nullptr;
+  for (const uint32_t rank : ranks) {
+    Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
+    if (!list || !number || PyList_Append(list.get(), number.get()) != 0) return nullptr;
   }
   return list.release();
+}
+
+// ended_ranks(mesh id) -> [rank] or None: it is not known (any more)
+PyObject* ended_ranks(PyObject*, PyObject* id) {
+  const Supervisor::MeshId number = PyLong_AsUnsignedLongLong(id);
+  if (PyErr_Occurred()) return nullptr;
+  if (!state().runtime || in_forked_child()) Py_RETURN_NONE;
+  const auto ended = state().runtime->node().supervisor().ended(number);
+  if (!ended) Py_RETURN_NONE;
+  return list_of_ranks(*ended);
+}
+
+// fallen_ranks(mesh id) -> [rank]: those that lived until their process ended
+PyObject* fallen_ranks(PyObject*, PyObject* id) {
+  const Supervisor::MeshId number = PyLong_AsUnsignedLongLong(id);
+  if (PyErr_Occurred()) return nullptr;
+  if (!state().runtime || in_forked_child()) return list_of_ranks({});
+  return list_of_ranks(state().runtime->node().supervisor().fallen(number));
 }
 
 // note_stopping([node]): they, or who is there in their places, are asked to end
@@ -271,7 +281,8 @@ bool add_restarts(PyObject* module) {
       {"next_restarts", next_restarts, METH_NOARGS, nullptr},
       {"decide", decide, METH_VARARGS, nullptr},
       {"restart", restart, METH_VARARGS, nullptr},
-      {"ended_ranks", ended_ranks, METH_VARARGS, nullptr},
+      {"ended_ranks", ended_ranks, METH_O, nullptr},
+      {"fallen_ranks", fallen_ranks, METH_O, nullptr},
       {"note_stopping", note_stopping, METH_O, nullptr},
       {"is_current", is_current, METH_VARARGS, nullptr},
       {"set_restarts", set_restarts, METH_O, nullptr},

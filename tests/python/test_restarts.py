@@ -71,6 +71,13 @@ class Keeper(Actor):
         return list(self.kept.state.call().get().values())
 
 
+WORKER = """
+class Worker(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+"""  # of scripts of their own
+
+
 class AsyncKeeper(Keeper):
     @endpoint
     async def state(self):
@@ -185,11 +192,7 @@ def test_several_ranks_come_back_at_once():
 
 
 def test_a_hook_respawns_what_has_failed_and_is_asked_no_more_about_it():
-    run = Run("""
-class Worker(Actor):
-    @endpoint
-    def pid(self): return os.getpid()
-
+    run = Run(WORKER + """
 class Owner(Actor):
     def __init__(self):
         self.procs = this_host().spawn_procs({"gpus": 3})
@@ -230,11 +233,7 @@ def test_swarms_come_back_whole():
 
 
 def test_what_others_have_spawned_there_does_not_come_back_by_itself():
-    run = Run("""
-class Worker(Actor):
-    @endpoint
-    def pid(self): return os.getpid()
-
+    run = Run(WORKER + """
 class Guest(Actor):
     def __init__(self, procs): self.workers = procs.spawn("workers", Worker)
     @endpoint
@@ -488,11 +487,7 @@ def test_a_policy_and_respawn_may_meet(what, told):
 
 
 def test_what_a_policy_does_is_a_line():
-    run = Run("""
-class Worker(Actor):
-    @endpoint
-    def pid(self): return os.getpid()
-
+    run = Run(WORKER + """
 workers = this_host().spawn_procs({"gpus": 2}).options(restart=Restart(times=3, within=60)).spawn("workers", Worker)
 pids = workers.pid.call().get()
 os.kill(pids.item(gpus=1), signal.SIGKILL)
@@ -519,11 +514,7 @@ def test_a_mesh_that_is_stopped_stays_so(told):
 
 
 def test_a_policy_of_an_actor_counts_there():
-    run = Run("""
-class Worker(Actor):
-    @endpoint
-    def pid(self): return os.getpid()
-
+    run = Run(WORKER + """
 class Owner(Actor):
     def __init__(self):
         procs = this_host().spawn_procs({"gpus": 2})
@@ -549,11 +540,7 @@ assert after[1] == before[1]
 
 
 def test_all_ends_with_the_script_whatever_was_made_anew():
-    run = Run("""
-class Worker(Actor):
-    @endpoint
-    def pid(self): return os.getpid()
-
+    run = Run(WORKER + """
 procs = this_host().spawn_procs({"gpus": 2})
 workers = procs.options(restart=Restart(times=100)).spawn("workers", Worker)
 for _ in range(3):
@@ -596,11 +583,7 @@ def test_a_storm_of_failures(strategy):
 
 
 def test_an_owner_elsewhere_is_told_however_fast_the_respawn_is():
-    run = Run("""
-class Worker(Actor):
-    @endpoint
-    def pid(self): return os.getpid()
-
+    run = Run(WORKER + """
 class Guest(Actor):
     def __init__(self, procs):
         self.workers, self.told = procs.spawn("workers", Worker), []
@@ -634,11 +617,7 @@ for _ in range(8):
 
 
 def test_a_script_that_respawns_before_a_call_has_told_goes_on():
-    run = Run("""
-class Worker(Actor):
-    @endpoint
-    def pid(self): return os.getpid()
-
+    run = Run(WORKER + """
 procs = this_host().spawn_procs({"gpus": 2})
 workers = procs.spawn("workers", Worker)
 pids = workers.pid.call().get()

@@ -13,7 +13,7 @@ from monarch._calls.endpoint import Endpoint, PlainMethod
 from monarch._calls.handles import Handle
 from monarch._checks import check_text
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
-from monarch._meshes.origins import ENDED, SpawnOrigin, check_ranks
+from monarch._meshes.origins import SpawnOrigin, check_ranks
 from monarch._meshes.spawning import SpawnInfo, spawner_info
 from monarch._runtime import runtime
 from monarch._runtime.context import context
@@ -168,7 +168,7 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         origin = self._origin
         if not self._owned or origin is None:
             raise RuntimeError("only what spawn() returned, where it was called, can respawn actors")
-        ended = _core.ended_ranks(self._supervised, ENDED) if self._supervised else None
+        ended = _core.ended_ranks(self._supervised) if self._supervised else None
         if ended is None:
             raise RuntimeError(f"{self._name!r} has been stopped, or has ended as it wished")
         wanted = check_ranks(ranks, len(self._ids), ended, self._name)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Restart"]
 
-ENDED, FELL = 0, 2  # _core.ended_ranks(): all, and those that lived until their process ended
 _STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
 
 
@@ -110,14 +109,14 @@ class SpawnOrigin:
     def respawn(self, ranks: Sequence[int], stopped: Sequence[int] = ()) -> None:
         """Those of these ranks that have ended still, since others may be faster, and those ``stopped`` for it."""
         with self.lock:
-            ended = _core.ended_ranks(self.mesh_id, ENDED) or ()
+            ended = _core.ended_ranks(self.mesh_id) or ()
             still = [rank for rank in ranks if rank in ended]
             if still or stopped:
                 _core.restart([], 0, [], [self.order(still, stopped)])
 
     def failed_in(self, nodes: Iterable[int]) -> list[int]:
         """The ranks that have ended with these processes, and not before."""
-        failed = _core.ended_ranks(self.mesh_id, FELL) or []
+        failed = _core.fallen_ranks(self.mesh_id)
         there = set(nodes)
         now = _core.latest([self.ids[rank][0] for rank in failed])
         return [rank for rank, node in zip(failed, now) if node in there]
@@ -172,7 +171,7 @@ class ProcsOrigin:
         with self._list_lock:
             self._spawned.append(spawned)
             if len(self._spawned) >= self._look_at:
-                self._spawned = [each for each in self._spawned if _core.ended_ranks(each.mesh_id, ENDED) is not None]
+                self._spawned = [each for each in self._spawned if _core.ended_ranks(each.mesh_id) is not None]
                 self._look_at = max(64, 2 * len(self._spawned))
 
     def respawn(self, ranks: list[int], stopped: dict[int, list[int]] | None = None) -> list[int]:
@@ -183,7 +182,7 @@ class ProcsOrigin:
         """
         with self.lock:
             now: list[int] = _core.latest(self.nodes)
-            still = _core.ended_ranks(self.mesh_id, ENDED) or ()
+            still = _core.ended_ranks(self.mesh_id) or ()
             there = [now[rank] for rank in ranks if rank not in still]
             ranks = [rank for rank in ranks if rank in still]
             if not ranks:
@@ -257,7 +256,7 @@ def watch_over(spawned: SpawnOrigin) -> None:
     policies[spawned.mesh_id] = spawned
     if len(policies) >= _look_at:
         for mesh_id in list(policies):
-            if _core.ended_ranks(mesh_id, ENDED) is None:
+            if _core.ended_ranks(mesh_id) is None:
                 policies.pop(mesh_id, None)
         _look_at = max(64, 2 * len(policies))
     _core.set_restarts(spawned.mesh_id)

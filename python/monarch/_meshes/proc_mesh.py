@@ -14,7 +14,7 @@ from monarch._checks import check_sizes, check_text
 from monarch._meshes import block_end, inhabitants
 from monarch._meshes.actor_mesh import ActorMesh, check_spawn, spawn_set_up, when_up
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
-from monarch._meshes.origins import ENDED, ProcsOrigin, Restart, SpawnOrigin, check_ranks, watch_over
+from monarch._meshes.origins import ProcsOrigin, Restart, SpawnOrigin, check_ranks, watch_over
 from monarch._meshes.spawning import ProcMeshParts, SpawnInfo, constructor_arguments, spawner_info, substitute
 from monarch._processes import launch, output
 from monarch._runtime import runtime
@@ -196,7 +196,7 @@ class ProcMesh(Handle, Mesh):
         self._check_alive()
         if not self._owned or self._origin is None:
             raise RuntimeError("only what spawn_procs() returned, where it was called, can respawn processes")
-        ended = _core.ended_ranks(self._supervised, ENDED)
+        ended = _core.ended_ranks(self._supervised)
         if ended is None:
             raise RuntimeError("`ProcMesh` has already been stopped")
         wanted = check_ranks(ranks, len(self._nodes), ended, self._name)

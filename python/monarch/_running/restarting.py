@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from monarch import _core
 from monarch._errors.mesh_failure import MeshFailure
-from monarch._meshes.origins import ENDED, SpawnOrigin, policies
+from monarch._meshes.origins import SpawnOrigin, policies
 from monarch._running import threads
 from monarch._runtime import runtime
 from monarch._values.ranks import ranks_text
@@ -112,7 +112,7 @@ def _stop_others(origin: SpawnOrigin, failed: list[int]) -> list[int]:
     if origin.policy.strategy == "one_for_one":
         return []
     first = 0 if origin.policy.strategy == "one_for_all" else min(failed) + 1
-    ended = {*failed, *(_core.ended_ranks(origin.mesh_id, ENDED) or ())}
+    ended = {*failed, *(_core.ended_ranks(origin.mesh_id) or ())}
     ranks = [rank for rank in range(first, len(origin.ids)) if rank not in ended]
     # Whoever has ended, or is in a process that has, is a failure of its own.
     others = [rank for rank, node in zip(ranks, origin.nodes_of(ranks)) if _core.down_reason(node) is None]

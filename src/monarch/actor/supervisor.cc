@@ -132,14 +132,18 @@ void Supervisor::set_restarts(MeshId id) {
   found->second.mesh = std::make_shared<const OwnedMesh>(std::move(changed));
 }
 
-std::optional<std::vector<uint32_t>> Supervisor::ended(MeshId id, Ended which) const {
+std::optional<std::vector<uint32_t>> Supervisor::ended(MeshId id) const {
   std::lock_guard lock(mutex_);
   const auto found = meshes_.find(id);
   if (found == meshes_.end()) return std::nullopt;
-  const Entry& entry = found->second;
-  const std::set<uint32_t>& ranks =
-      which == Ended::kAll ? entry.ended : which == Ended::kFailed ? entry.failed : entry.fallen;
-  return std::vector<uint32_t>(ranks.begin(), ranks.end());
+  return std::vector<uint32_t>(found->second.ended.begin(), found->second.ended.end());
+}
+
+std::vector<uint32_t> Supervisor::fallen(MeshId id) const {
+  std::lock_guard lock(mutex_);
+  const auto found = meshes_.find(id);
+  if (found == meshes_.end()) return {};
+  return {found->second.fallen.begin(), found->second.fallen.end()};
 }
 
 std::shared_ptr<const Members> Supervisor::members(MeshId id) const {

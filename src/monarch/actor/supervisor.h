@@ -67,10 +67,10 @@ class Supervisor {
   // ---- What is made anew ----
   // From now on it has a restart policy.
   void set_restarts(MeshId id);
-  // Ranks that have ended, those of them that nobody had asked to, or those whose process has ended while they lived.
-  enum class Ended { kAll, kFailed, kWithProcess };
-  // By their number; none of a mesh that is not known (any more).
-  std::optional<std::vector<uint32_t>> ended(MeshId id, Ended which = Ended::kAll) const;
+  // The ranks that have ended, by their number; none of a mesh that is not known (any more).
+  std::optional<std::vector<uint32_t>> ended(MeshId id) const;
+  // Those of them that lived until their process ended, which nobody had asked to.
+  std::vector<uint32_t> fallen(MeshId id) const;
   // It has ended, and its process too: it comes back with that one.
   void note_fallen(MeshId id, uint32_t rank);
   std::shared_ptr<const Members> members(MeshId id) const;  // as they are now; null: it is not known

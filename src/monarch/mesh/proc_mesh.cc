@@ -98,8 +98,7 @@ void ProcMesh::respawn(const std::vector<uint32_t>& ranks) const {
   for (const uint32_t rank : ranks) order.processes.emplace_back(node_->successions().latest((*all_nodes_)[rank]), 0);
   for (const auto& info : origin_->spawned) {
     std::vector<uint32_t> again;
-    const auto fallen = supervisor.ended(info->supervised, Supervisor::Ended::kWithProcess);
-    for (const uint32_t rank : fallen.value_or(std::vector<uint32_t>())) {
+    for (const uint32_t rank : supervisor.fallen(info->supervised)) {
       const NodeId now = node_->successions().latest(info->members->ids[rank].node);
       const auto is_there = [now](const auto& each) { return each.first == now; };
       if (std::any_of(order.processes.begin(), order.processes.end(), is_there)) again.push_back(rank);

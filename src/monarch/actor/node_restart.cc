@@ -1,0 +1,141 @@
+// What has ended is made anew in its place (node.h: Restart).
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "monarch/actor/node.h"
+
+namespace monarch {
+
+Status Node::restart(const Restart& order) {
+  std::lock_guard lock(restart_mutex_);
+  bool all_ended = order.procs == 0 || has_ended(order.procs, order.proc_ranks, true);
+  for (const Restart::Actors& each : order.actors) all_ended = all_ended && has_ended(each.mesh, each.ranks, false);
+  if (!all_ended) return Error{ErrorCode::kBug, "some of that has not ended, or has been made anew by somebody else"};
+  Successions::Notice notice;
+  notice.processes = order.processes;
+  for (const auto& [ended, next] : order.processes) {
+    const FailurePtr why = why_down(ended);
+    notice.why.push_back(why ? *why : Failure(Failure::Kind::kLost, "it has ended"));
+  }
+  std::vector<std::pair<const Restart::Actors*, Supervisor::Restarted>> meshes;
+  for (const Restart::Actors& each : order.actors) {
+    auto mesh = supervisor_->restart(each.mesh, ranks_to_restart(order, each), each.stopped, timers_.now_ns());
+    if (!mesh) continue;  // its owner stops it just now
+    notice.meshes.push_back({mesh->first, mesh->count, mesh->epoch});
+    meshes.emplace_back(&each, std::move(*mesh));
+  }
+  if (order.procs != 0) {
+    static_cast<void>(supervisor_->restart(order.procs, order.proc_ranks, {}, timers_.now_ns()));
+  }
+  successions_->apply(notice);
+  for (const auto& [ended, next] : order.processes) replace_owned(ended, next, nullptr);  // all here have been told
+  for (const auto& [actors, mesh] : meshes) spawn_again(order, *actors, mesh);
+  for (const auto& [ended, next] : order.processes) bury_at(ended, next);
+  if (hooks_.on_restarted) hooks_.on_restarted(id_, notice);
+  return Ok{};
+}
+
+// Those of a process that has ended, and is not replaced in the same breath, come back with that.
+std::vector<uint32_t> Node::ranks_to_restart(const Restart& order, const Restart::Actors& actors) {
+  if (!order.processes.empty()) return actors.ranks;
+  const auto members = supervisor_->members(actors.mesh);
+  std::vector<uint32_t> ranks;
+  for (const uint32_t rank : actors.ranks) {
+    if (members && is_down(successions_->latest(members->ids.at(rank).node))) {
+      supervisor_->note_fallen(actors.mesh, rank);
+    } else {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
+bool Node::has_ended(Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks, bool must_be_known) const {
+  const auto ended = supervisor_->ended(mesh);
+  if (!ended) return !must_be_known;
+  return std::all_of(ranks.begin(), ranks.end(), [&](uint32_t rank) {
+    return std::binary_search(ended->begin(), ended->end(), rank);
+  });
+}
+
+// Whoever owns something there is told that it has ended, if the word of the death is slower than this. Written down first,
+// then the last look: a death that comes later finds it.
+void Node::replace_owned(NodeId ended, NodeId next, FailurePtr why) {
+  if (why) supervise(supervisor_->node_down(ended, why));
+  supervisor_->replace(ended, next);
+  if (const FailurePtr dead = why_down(next)) supervise(supervisor_->node_down(next, dead));
+}
+
+void Node::spawn_again(const Restart& order, const Restart::Actors& actors, const Supervisor::Restarted& mesh) {
+  const Message& spawn = *actors.spawn;
+  std::vector<ByteSpan> parts;
+  for (const Part& part : spawn.parts) parts.emplace_back(part.data, part.size);
+  Outgoing outgoing{spawn.header, spawn.body, parts};
+  outgoing.header.kind = FrameKind::kSpawn;
+  outgoing.header.epoch = mesh.epoch;
+  const auto is_new = [&order](NodeId node) {
+    return std::any_of(order.processes.begin(), order.processes.end(), [node](const auto& each) {
+      return each.second == node;
+    });
+  };
+  for (size_t i = 0; i < mesh.ranks.size(); ++i) {
+    const uint32_t rank = mesh.ranks[i];
+    const ActorId& id = mesh.members->ids[rank];
+    const NodeId node = successions_->latest(id.node);
+    outgoing.header.dest = id.index;
+    outgoing.header.rank = rank;
+    // Of a swarm, all that are in a new process are made at once; elsewhere one that is left may be there still.
+    const uint32_t count = actors.per_process;
+    const bool whole = count != 0 && is_new(node) && rank % count == 0 && i + count <= mesh.ranks.size() &&
+                       mesh.ranks[i + count - 1] == rank + count - 1;
+    outgoing.header.method = (spawn.header.method & ((1u << kSwarmShift) - 1)) | (whole ? count << kSwarmShift : 0);
+    if (whole) {
+      outgoing.header.rank = rank / count;
+      i += count - 1;
+    }
+    std::string why;
+    bool no_memory = false;
+    send(node, outgoing, &why, &no_memory);  // a process that is gone again: that is told as such
+    if (!no_memory) continue;
+    Failure end(Failure::Kind::kActor, "it could not be made anew: " + why);
+    end.node = node;
+    end.actor = id.index;
+    end.rank = rank;
+    owned_ended(end);
+  }
+}
+
+// Whoever still has handles of what this node had made there would wait for its spawn.
+void Node::bury_at(NodeId ended, NodeId next) {
+  {
+    std::lock_guard lock(spawned_mutex_);
+    if (!spawned_at_.contains(ended)) return;
+    spawned_at_.insert(next);
+  }
+  Outgoing notice{FrameHeader{}, {}, {}};
+  notice.header.kind = FrameKind::kBuried;
+  notice.header.dest = next_number_.load(std::memory_order_relaxed);
+  std::string ignored;
+  send(next, notice, &ignored);
+}
+
+bool Node::take_up(const Successions::Notice& notice) {
+  const Successions::Notice news = successions_->apply(notice);
+  for (size_t i = 0; i < news.processes.size(); ++i) {
+    const auto& [ended, next] = news.processes[i];
+    FailurePtr why = why_down(ended);
+    if (!why && !news.why.empty()) why = std::make_shared<const Failure>(news.why[i]);
+    if (!why) why = std::make_shared<const Failure>(Failure::Kind::kLost, "it has ended, and was replaced");
+    replace_owned(ended, next, why);
+    bury_at(ended, next);
+    // A process that has never heard of it would take what it has made, and owned, for what is still to come.
+    if (next == id_) node_down(ended, why);
+  }
+  return !news.empty();
+}
+
+}  // namespace monarch
