@@ -91,6 +91,8 @@ soak:  ## some hours, not in CI: sanitizers over many seeds, long fuzzing, aarch
 	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
 	$(call STEP,C++ tests over 5000 seeds)
 	@MONARCH_SIM_SEEDS=5000 $(MAKE) --no-print-directory soak-ctest LIMIT=3600
+	$(call STEP,a million seeds of each simulated test)
+	@$(VENV_PYTHON) tools/soak_seeds.py --seeds $(or $(SEEDS),1000000)
 	$(call STEP,starting and ending processes 20 times over)
 	@build/release/src/monarch/host_test --gtest_brief=1 --gtest_repeat=20 --gtest_throw_on_failure
 	$(call STEP,the Python tests of processes and shutdown 5 times over)

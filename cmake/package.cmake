@@ -18,5 +18,5 @@ install(EXPORT MonarchTargets NAMESPACE Monarch:: DESTINATION monarch/cmake)
 install(FILES ${config_dir}/MonarchConfig.cmake ${config_dir}/MonarchConfigVersion.cmake DESTINATION monarch/cmake)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/src/monarch DESTINATION monarch/include
         FILES_MATCHING PATTERN "*.h" PATTERN testing EXCLUDE PATTERN internal EXCLUDE)
-install(TARGETS monarch-guard RUNTIME DESTINATION monarch/bin)
+install(TARGETS monarch-guard monarch-hostd RUNTIME DESTINATION monarch/bin)
 install(TARGETS _core LIBRARY DESTINATION monarch)

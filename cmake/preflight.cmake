@@ -28,7 +28,7 @@ ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}. Another one: CXX=/path/t
   set(CMAKE_REQUIRED_LINK_OPTIONS -static)
   check_cxx_source_compiles("int main() {}" MONARCH_STATIC_PROGRAMS)  # some systems have a package of its own for libc.a
   unset(CMAKE_REQUIRED_LINK_OPTIONS)
-  find_package(OpenSSL 3.0 QUIET COMPONENTS Crypto)
+  find_package(OpenSSL 3.0 QUIET COMPONENTS Crypto SSL)
   if(NOT OPENSSL_FOUND)
     monarch_missing("the headers of OpenSSL 3. Elsewhere than usual: OPENSSL_ROOT_DIR=/path" libssl-dev openssl-devel)
   endif()

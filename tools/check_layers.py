@@ -41,6 +41,8 @@ ROOMS = {
     "net/inproc": ("base", "loop", "wire", "net"),
     "net/shm": ("base", "loop", "wire", "net", "net/local"),
     "net/unix": ("base", "loop", "wire", "net", "net/local", "net/shm"),  # own_bell.h: a link may become one of rings
+    "net/tls": ("base", "loop", "wire", "net"),
+    "net/tcp": ("base", "loop", "wire", "net", "net/tls"),
     "host/output": ("base", "loop", "wire"),
     "host/membership": ("base", "loop", "wire", "net", "actor"),
     "host/stacks": ("base", "loop", "wire"),

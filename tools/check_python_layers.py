@@ -33,6 +33,7 @@ LAYERS = (
     "_meshes",
     "_running",
     "_wiring",
+    "_simulation",
     "_compat",
 )
 PUBLIC = len(LAYERS)

@@ -227,7 +227,7 @@ ROWS = [
     ),
     Row(67, "supervision", "`unhandled_fault_hook`",
         clauses=("replaceable", "ends the program", "atexit runs", "one that raises is called once"),
-        differs="the exit status is 1, always; there 130",
+        differs="the exit status is 1, or that of a sys.exit() in the hook; there 130",
     ),
     Row(68, "supervision", "The healthy rest of a mesh goes on",
         clauses=("slices without the failed rank", "new slices with it fail", "other meshes of the process",

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "codec.h"
 #include "deadline.h"
@@ -12,7 +13,9 @@
 #include "gil.h"
 #include "monarch/actor/calls.h"
 #include "monarch/base/log.h"
+#include "monarch/base/system.h"
 #include "port.h"
+#include "simulation.h"
 #include "state.h"
 #include "supervision.h"
 #include "swarm.h"
@@ -90,15 +93,31 @@ std::mutex gate_mutex;
 std::condition_variable gate_opened;
 }  // namespace
 
-void hold_actors() { held = true; }
+void hold_actors() {
+  if (state().simulated != nullptr) {
+    state().simulated->held = true;
+  } else {
+    held = true;
+  }
+}
 
 void release_actors() {
+  if (state().simulated != nullptr) {
+    state().simulated->held = false;
+    return;
+  }
   std::lock_guard lock(gate_mutex);
   held = false;
   gate_opened.notify_all();
 }
 
 void wait_for_release() {
+  if (Simulated* here = state().simulated; here != nullptr) {
+    if (!here->held) return;
+    GilRelease release;
+    simulated_wait([](const void* of) { return !static_cast<const Simulated*>(of)->held; }, here, kNoDeadline);
+    return;
+  }
   if (!held) return;
   GilRelease release;
   std::unique_lock lock(gate_mutex);
@@ -108,8 +127,11 @@ void wait_for_release() {
 // ---- PyCell: messages in ----
 
 void PyCell::deliver(MessagePtr message) {
+  const StateScope scope(simulated_);
   inflow_->arrived(*message);
-  const bool stops = message->header.kind == FrameKind::kStopActor && message->header.token != 0;
+  // Where the whole process ends, that has a limit, and nobody waits for a stop that needs no answer.
+  const bool stops = message->header.kind == FrameKind::kStopActor &&
+                     (message->header.token != 0 || !state().runtime->is_stopping()) && !stop_watched_.exchange(true);
   if (mailbox_.push(message)) {
     if (stops) watch_stop();
     wake();
@@ -220,13 +242,14 @@ std::atomic<int64_t> stop_limit_ns{3'000'000'000};  // cleanup_timeout, as in th
 void set_stop_limit(int64_t limit_ns) { stop_limit_ns = limit_ns; }
 
 void PyCell::watch_stop() {
-  stop_timer_ = state().runtime->reactor().after(stop_limit_ns, [weak = weak_from_this(), steps = steps_.load()] {
+  stop_timer_ = state().runtime->timers().after(stop_limit_ns, [weak = weak_from_this(), steps = steps_.load()] {
     if (const auto cell = weak.lock()) cell->check_stop(steps);
   });
 }
 
 // What was sent before the stop has its turn: as long as the actor gets on, it is waited for.
 void PyCell::check_stop(uint64_t steps_before) {
+  const StateScope scope(simulated_);
   if (ending_) return;  // its clean-up has limits of its own
   if (steps_ != steps_before) return watch_stop();
   abandon();
@@ -269,6 +292,37 @@ void PyCell::abandon() {
   answer_owed();
   leave();
   python_factory().forget(this);
+  stop_owned_later();
+}
+
+// What it owns ends with it, though its own thread cannot see to that. GIL held, on any thread.
+void PyCell::stop_owned() {
+  if (!identity_ || !state().stop_owned) return;
+  PyObject* args[] = {identity_.get()};
+  const Ref asked = Ref::steal(call_python(state().stop_owned.get(), args, 1));
+  if (!asked) PyErr_WriteUnraisable(nullptr);
+}
+
+void PyCell::stop_owned_later() {
+  if (state().simulated != nullptr) {
+    return start_simulated_thread(state(), "monarch-stop-owned", [cell = shared_from_this()] { cell->stop_owned(); });
+  }
+  pthread_t thread;
+  auto cell = std::make_unique<std::shared_ptr<PyCell>>(shared_from_this());
+  const auto run = [](void* given) -> void* {
+    const std::unique_ptr<std::shared_ptr<PyCell>> kept(static_cast<std::shared_ptr<PyCell>*>(given));
+    GilThread gil;
+    HoldIfUnwound guard;
+    (*kept)->stop_owned();
+    guard.returned();
+    kept->reset();  // with the GIL
+    return nullptr;
+  };
+  if (!sys::start_thread(&thread, run, cell.get())) {
+    return log_line("what it owns is not asked to end: " + sys::shortage_error("start a thread for it").message);
+  }
+  static_cast<void>(cell.release());  // the thread's
+  pthread_detach(thread);
 }
 
 // ---- PyCell: life ----
@@ -297,6 +351,7 @@ void PyCell::set_up(PyObject* instance, PyObject* identity, PyObject* extent, Me
 
 PyCell::PyCell(Node& node, ActorIndex index, uint32_t rank, std::shared_ptr<Swarm> swarm)
     : node_(node),
+      simulated_(simulated_state_of(node.id())),
       index_(index),
       rank_(rank),
       spawn_epoch_(swarm->spawn_epoch()),
@@ -314,6 +369,8 @@ std::string PyCell::describe_exception(PyObject* exception) const {
 std::string PyCell::name_of(int64_t method) const {
   if (method == kConstructor) return "__init__";
   if (method == kCleanUp) return "__cleanup__";
+  if (method == kSupervise) return "__supervise__";
+  if (method == kUndeliverable) return "_handle_undeliverable_message";
   const bool is_known = methods_ && method >= 0 && static_cast<size_t>(method) < methods_->size();
   return is_known ? (*methods_)[static_cast<size_t>(method)].name : "";
 }
@@ -339,7 +396,8 @@ bool PyCell::describe(RunningActor* running) {
     for (const auto& [from, header] : open_calls_) open.push_back(header.method);
   }
   const int64_t doing = doing_.load(std::memory_order_relaxed);
-  if (doing == kNothing && open.empty()) return false;
+  const bool awaits_hook = awaiting_.load(std::memory_order_relaxed) == kUndeliverable;
+  if (doing == kNothing && !awaits_hook && open.empty()) return false;
   std::lock_guard lock(epitaph_mutex_);
   running->thread = thread_.load(std::memory_order_relaxed);
   running->name = name_;
@@ -348,31 +406,35 @@ bool PyCell::describe(RunningActor* running) {
   for (const uint32_t method : open) {
     if (method != doing) running->waiting.push_back(name_of(method));
   }
+  if (awaits_hook) running->waiting.push_back(name_of(kUndeliverable));
   return true;
 }
 
-// What `token` has asked for waits behind what the actor does, or is that. Not so what a port answers, which others may
-// have by now, nor a coroutine that goes on beside it.
+// What `token` has asked for waits behind what the actor does, or is that. Not so, once it has begun, what is answered
+// through a port, which others may have by now, nor a coroutine that goes on beside it.
 std::optional<Cell::Occupied> PyCell::occupied(NodeId caller, uint64_t token) {
   int64_t method = doing_.load(std::memory_order_relaxed);
   if (method == kNothing) method = awaiting_.load(std::memory_order_relaxed);
   if (method == kNothing || method == kCleanUp) return std::nullopt;
   int64_t called = token == 0 ? kNothing : mailbox_.method_of(caller, token);
-  bool begun = false;
+  bool begun = false, has_port = false;
   if (token != 0 && called < 0) {
     std::lock_guard lock(calls_mutex_);
     const auto is_it = [&](const auto& call) { return call.first == caller && call.second.token == token; };
     const auto open = std::ranges::find_if(open_calls_, is_it);
-    if (open == open_calls_.end() || owed_.contains({caller, token})) return std::nullopt;
+    if (open == open_calls_.end()) return std::nullopt;
     called = open->second.method;
     begun = true;
+    has_port = (open->second.flags & (kFlagPort | kFlagGivenPort)) != 0;
   }
   std::lock_guard lock(epitaph_mutex_);
-  const auto goes_on_beside = [this](int64_t number) {
+  const auto waits_for_its_end = [this](int64_t number) {
     const auto index = static_cast<size_t>(number);
-    return !methods_ || index >= methods_->size() || (*methods_)[index].kind == MethodKind::kConcurrent;
+    if (!methods_ || index >= methods_->size()) return false;
+    const Method& its = (*methods_)[index];
+    return its.kind != MethodKind::kConcurrent && !its.explicit_port;
   };
-  if (begun && goes_on_beside(called)) return std::nullopt;
+  if (begun && (has_port || !waits_for_its_end(called))) return std::nullopt;
   Occupied occupied;
   occupied.who = "rank " + std::to_string(rank_) + " of " + name_ + " (pid " + std::to_string(getpid()) + ")";
   occupied.doing = name_of(method);
@@ -391,6 +453,8 @@ void PyCell::enter_hook() {
   if (context_) make_context_current();
   if (deadlines_in_use()) set_message_deadline(deadline_ns_ = 0);
 }
+
+void PyCell::in_hook(bool begins) { note_doing(begins ? kSupervise : kNothing); }
 
 void PyCell::report_hook(PyObject* exception) { log_line("__cleanup__ failed: " + describe_exception(exception)); }
 
@@ -413,20 +477,38 @@ void PyCell::run() {
   enter();
   Ref self = Ref::steal(new_cell_object(shared_from_this()));
   wait_for_release();
+  if (is_simulation_over()) return vanish();
   Ref value = Ref::steal(decode_value(*spawn_));
   spawn_.reset();
   bool is_async = false;
   Ref failure;
   const bool constructed = construct(self.get(), value.get(), &is_async, &failure);
   value = Ref();
+  if (is_simulation_over()) return vanish();
   if (constructed && is_async) {
     PyObject* args[] = {self.get()};
     Ref ran = Ref::steal(call_python(state().run_async.get(), args, 1));
+    if (!ran && is_simulation_over()) return vanish();
     if (!ran) fail_with_current_exception("its event loop ended");
   } else if (constructed) {
     run_sync();
   }
+  if (is_simulation_over()) return vanish();
   end_life(self.get(), failure.get());
+  current_actor = {};
+}
+
+// Its simulated process has died some time ago: nothing of its end is seen by anybody.
+void PyCell::vanish() {
+  PyErr_Clear();
+  loop_wake_.close();
+  Methods ended;
+  {
+    std::lock_guard lock(epitaph_mutex_);
+    ended.swap(methods_);
+  }
+  instance_ = identity_ = extent_ = scalar_extent_ = context_ = Ref();
+  spawn_.reset();
   current_actor = {};
 }
 
@@ -437,7 +519,7 @@ void PyCell::write_epitaph() {
 
 // From here on the directory answers for it, with the epitaph.
 void PyCell::leave() {
-  if (stop_timer_ != 0) state().runtime->reactor().cancel(stop_timer_);  // which would keep its memory
+  if (stop_timer_ != 0) state().runtime->timers().cancel(stop_timer_);  // which would keep its memory
   if (!left_.exchange(true)) node_.remove_cell(index_, end_failure());
 }
 
@@ -465,6 +547,7 @@ void PyCell::end_life(PyObject* self, PyObject* failure) {
     enter_hook();
     PyObject* args[] = {self, failure == nullptr ? Py_None : failure};
     Ref ended = Ref::steal(call_python(state().end_actor.get(), args, 2));
+    if (!ended && is_simulation_over()) return vanish();
     if (!ended) {
       Ref problem = take_exception();
       report_hook(problem.get());
@@ -500,7 +583,7 @@ void PyCell::run_sync() {
   Ref coroutine;
   Ticket ticket;
   for (;;) {
-    const int64_t until_ns = monotonic_ns() + kBatchNs;
+    const int64_t until_ns = clock_ns() + kBatchNs;
     for (int count = 0;; ++count) {
       const Step outcome = step(&coroutine, &ticket);
       if (outcome == Step::kEnd) return;
@@ -508,19 +591,20 @@ void PyCell::run_sync() {
         node_.driver().poll_once();
         if (!has_work()) break;
       }
-      if (count % 32 == 31 && (count >= kBatchMax || monotonic_ns() > until_ns)) break;
+      if (count % 32 == 31 && (count >= kBatchMax || clock_ns() > until_ns)) break;
     }
     GilRelease release;
     if (has_work()) continue;
     auto ready = [](const void* self) { return static_cast<const PyCell*>(self)->has_work(); };
     node_.driver().wait(waiter_, ready, this, kNoDeadline);
+    if (is_simulation_over()) return;
   }
 }
 
 bool PyCell::poll_briefly() {
   auto ready = [](const void* self) { return static_cast<const PyCell*>(self)->has_work(); };
   if (ready(this)) return true;
-  const int64_t start_ns = monotonic_ns();
+  const int64_t start_ns = clock_ns();
   bool found;
   {
     GilRelease release;
@@ -655,7 +739,7 @@ PyCell::Step PyCell::step(Ref* coroutine, Ticket* ticket) {
   if (mailbox_.empty()) return Step::kIdle;
   MessagePtr message = mailbox_.pop();
   if (!message) return Step::kIdle;  // abandon() has taken it
-  if (idle_since_ns_ != 0) Driver::note_wait(monotonic_ns() - std::exchange(idle_since_ns_, 0));
+  if (idle_since_ns_ != 0) Driver::note_wait(clock_ns() - std::exchange(idle_since_ns_, 0));
   steps_.store(steps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   inflow_->taken(Inflow::cost_of(*message));
   const FrameHeader& header = message->header;
@@ -763,6 +847,7 @@ void PyCell::fail_with_current_exception(const char* while_doing) {
 // ---- PyCell: failures of what it owns ----
 
 void PyCell::supervise(MeshFailure failure) {
+  const StateScope scope(simulated_);
   if (!supervises_) return watch_failure(std::move(failure), shared_from_this());
   {
     std::lock_guard lock(failures_mutex_);
@@ -808,7 +893,9 @@ void PyCell::supervise_one() {
   Ref self = Ref::steal(new_cell_object(shared_from_this()));
   Ref told = Ref::steal(describe_failure(failure));
   PyObject* args[] = {self.get(), told.get()};
+  note_doing(kSupervise);
   Ref asked = Ref::steal(told ? call_python(state().supervise.get(), args, 2) : nullptr);
+  note_doing(kNothing);
   if (!asked) fail_with_current_exception("__supervise__");
 }
 
@@ -822,10 +909,13 @@ void PyCell::handle_undeliverable(const Message& message, Ref* coroutine) {
   const ActorId dest = undeliverable_dest(message);
   Ref address = Ref::steal(Py_BuildValue("(KK)", dest.node, dest.index));
   PyObject* args[] = {self.get(), text.get(), address.get()};
+  note_doing(kUndeliverable);
   Ref outcome = Ref::steal(call_python(state().undeliverable.get(), args, 3));
+  note_doing(kNothing);
   if (!outcome) {
     fail_with_current_exception("_handle_undeliverable_message");
   } else if (PyCoro_CheckExact(outcome.get())) {
+    awaiting_.store(kUndeliverable, std::memory_order_relaxed);
     *coroutine = std::move(outcome);
   }
 }

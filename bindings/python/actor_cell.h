@@ -29,11 +29,15 @@ enum class MethodKind : int { kSync = 0, kAsync = 1, kConcurrent = 2 };
 inline constexpr int kExplicitPort = 4;  // added to it: the method answers through a port
 
 class Swarm;
+struct State;
+
+State* simulated_state_of(NodeId node);  // simulation.h
 
 class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
  public:
   PyCell(Node& node, ActorIndex index, MessagePtr spawn)
       : node_(node),
+        simulated_(simulated_state_of(node.id())),
         index_(index),
         spawn_(std::move(spawn)),
         rank_(spawn_->header.rank),
@@ -61,6 +65,8 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   bool construct(PyObject* self, PyObject* value, bool* is_async, Ref* failure);
   // Hooks run as the actor, without the deadline of the message before; GIL held, the actor's thread.
   void enter_hook();
+  // Around a __supervise__ that may block the thread of an async actor. The actor's thread.
+  void in_hook(bool begins);
   // Says on stderr that a hook has raised this.
   void report_hook(PyObject* exception);
   // It takes nothing more: who calls is told how it has ended, however long the rest of its end takes. After end().
@@ -127,6 +133,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
   void end(std::string reason, bool failure, std::string origin = {});
 
   ActorIndex index() const { return index_; }
+  State* simulated() const { return simulated_; }
   // A port has been made that is to answer a call: until settle() the actor's end answers it. Any thread, GIL held.
   void owe(const Ticket& ticket);
   void settle(const Ticket& ticket);
@@ -134,11 +141,14 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
  private:
   std::string name_of(int64_t method) const;  // epitaph_mutex_ held
   void run_sync();
+  void vanish();
   void write_epitaph();
   void leave();
   void watch_stop();
   void check_stop(uint64_t steps_before);
   void abandon();
+  void stop_owned();
+  void stop_owned_later();
   bool end_call(const Ticket& ticket);
   void wake();
   void refuse(MessagePtr message);
@@ -159,6 +169,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
 
   friend class Swarm;
   Node& node_;
+  State* const simulated_;  // whose actor it is, in a simulated process; else null
   const ActorIndex index_;
   MessagePtr spawn_;
   const uint32_t rank_;  // in the mesh of actors that it was spawned in
@@ -204,6 +215,7 @@ class PyCell final : public Cell, public std::enable_shared_from_this<PyCell> {
 
   std::atomic<uint64_t> steps_{0};        // messages that it has begun with
   std::atomic<Timers::TimerId> stop_timer_{0};  // the last that looks whether it is stuck
+  std::atomic<bool> stop_watched_{false};
   std::atomic<bool> stop_taken_{false};   // by the actor, or by abandon(): who is first sees to its end
   std::atomic<bool> ending_{false};
   bool end_is_failure_ = false;
@@ -237,13 +249,16 @@ class PyCellFactory final : public CellFactory {
   void stop_all(int64_t limit_ns, const std::string& reason);
   void forget(PyCell* cell);
   bool has_actors();
+  // Of a simulated process that is no more, or all simulated ones.
+  void forget_simulated();
   // Any thread, no GIL.
   std::vector<RunningActor> running();
 
  private:
   using Work = std::function<void()>;  // an actor's whole life, GIL held
-  bool start(Work work);  // false: no thread is to be had; errno says why
+  bool start(State* simulated, Work work);  // false: no thread is to be had; errno says why
   void park_loop(Work first);
+  std::vector<std::shared_ptr<PyCell>> cells_here();
   bool wait_for_work(Work* work);  // false: this thread is one too many
 
   std::mutex mutex_;

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "actor_cell.h"
@@ -9,6 +10,7 @@
 #include "gil.h"
 #include "monarch/base/system.h"
 #include "monarch/host/stacks/crash_handler.h"
+#include "simulation.h"
 #include "state.h"
 #include "swarm.h"
 
@@ -37,12 +39,12 @@ std::shared_ptr<Cell> PyCellFactory::make(Node& node, ActorIndex index, MessageP
   if (const uint32_t count = spawn->header.method >> kSwarmShift; count != 0) {
     auto swarm = std::make_shared<Swarm>(node, index, count, std::move(spawn));
     swarm->add_cells();
-    if (!start([swarm] { swarm->run(); })) swarm->never_begins(no_thread_text());
+    if (!start(simulated_state_of(node.id()), [swarm] { swarm->run(); })) swarm->never_begins(no_thread_text());
     return nullptr;
   }
   auto cell = std::make_shared<PyCell>(node, index, std::move(spawn));
   add_live(cell);
-  const bool started = start([this, cell] {
+  const bool started = start(cell->simulated(), [this, cell] {
     cell->run();
     forget(cell.get());
   });
@@ -53,7 +55,11 @@ std::shared_ptr<Cell> PyCellFactory::make(Node& node, ActorIndex index, MessageP
   return cell;
 }
 
-bool PyCellFactory::start(Work work) {
+bool PyCellFactory::start(State* simulated, Work work) {
+  if (simulated != nullptr) {
+    start_simulated_thread(*simulated, "an actor", std::move(work));
+    return true;
+  }
   {
     std::lock_guard lock(mutex_);
     if (parked_ > static_cast<int>(handed_.size())) {
@@ -132,18 +138,43 @@ std::vector<RunningActor> PyCellFactory::running() {
   return found;
 }
 
+// In the order in which they were made, so that it is the same each time.
+std::vector<std::shared_ptr<PyCell>> PyCellFactory::cells_here() {
+  State* const here = simulated_state;
+  std::vector<std::shared_ptr<PyCell>> cells;
+  std::unique_lock lock(mutex_);
+  for (const auto& [raw, cell] : live_) {
+    if (cell->simulated() == here) cells.push_back(cell);
+  }
+  lock.unlock();
+  std::sort(cells.begin(), cells.end(), [](const auto& a, const auto& b) { return a->index() < b->index(); });
+  return cells;
+}
+
+void PyCellFactory::forget_simulated() {
+  std::vector<std::shared_ptr<PyCell>> last;
+  std::lock_guard lock(mutex_);
+  std::erase_if(live_, [&](const auto& entry) {
+    if (entry.second->simulated() == nullptr) return false;
+    last.push_back(entry.second);
+    return true;
+  });
+}
+
 bool PyCellFactory::has_actors() {
   std::lock_guard lock(mutex_);
   return !live_.empty();
 }
 
 void PyCellFactory::stop_all(int64_t limit_ns, const std::string& reason) {
-  std::vector<std::shared_ptr<PyCell>> cells;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& [raw, cell] : live_) cells.push_back(cell);
+  for (auto& cell : cells_here()) cell->deliver(Message::make(stop_frame(), reason));
+  if (simulated_state != nullptr) {
+    const auto ended = [](const void* factory) {
+      return static_cast<PyCellFactory*>(const_cast<void*>(factory))->cells_here().empty();
+    };
+    simulated_wait(ended, this, clock_ns() + limit_ns);
+    return;
   }
-  for (auto& cell : cells) cell->deliver(Message::make(stop_frame(), reason));
   std::unique_lock lock(mutex_);
   all_ended_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return live_.empty(); });
 }

@@ -194,6 +194,12 @@ PyObject* cell_enter_hook(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// in_hook(begins)
+PyObject* cell_in_hook(PyObject* self, PyObject* begins) {
+  cell_of(self).in_hook(begins == Py_True);
+  Py_RETURN_NONE;
+}
+
 // report_hook(exception)
 PyObject* cell_report_hook(PyObject* self, PyObject* exception) {
   cell_of(self).report_hook(exception);
@@ -204,6 +210,7 @@ PyObject* cell_index(PyObject* self, void*) { return PyLong_FromUnsignedLongLong
 PyObject* cell_instance(PyObject* self, void*) { return Py_NewRef(cell_of(self).instance()); }
 PyObject* cell_identity(PyObject* self, void*) { return Py_NewRef(cell_of(self).identity()); }
 PyObject* cell_end_reason(PyObject* self, void*) { return py_string(cell_of(self).end_reason()); }
+PyObject* cell_ending(PyObject* self, void*) { return PyBool_FromLong(cell_of(self).ending()); }
 PyObject* cell_failed(PyObject* self, void*) { return PyBool_FromLong(cell_of(self).end_is_failure()); }
 
 PyObject* ticket_concurrent(PyObject* self, void*) {
@@ -326,6 +333,7 @@ bool add_actor_types(PyObject* module) {
       {"begin_supervising", cell_begin_supervising, METH_NOARGS, nullptr},
       {"next_failure", cell_next_failure, METH_NOARGS, nullptr},
       {"enter_hook", cell_enter_hook, METH_NOARGS, nullptr},
+      {"in_hook", cell_in_hook, METH_O, nullptr},
       {"report_hook", cell_report_hook, METH_O, nullptr},
       {nullptr, nullptr, 0, nullptr},
   };
@@ -335,6 +343,7 @@ bool add_actor_types(PyObject* module) {
       {"identity", cell_identity, nullptr, nullptr, nullptr},
       {"end_reason", cell_end_reason, nullptr, nullptr, nullptr},
       {"failed", cell_failed, nullptr, nullptr, nullptr},
+      {"ending", cell_ending, nullptr, nullptr, nullptr},
       {nullptr, nullptr, nullptr, nullptr, nullptr},
   };
   static PyType_Slot cell_slots[] = {

@@ -17,7 +17,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
-#include <shared_mutex>
 #include <thread>
 
 #include "actor_cell.h"
@@ -26,8 +25,8 @@
 #include "frame_chunks.h"
 #include "future.h"
 #include "gil.h"
+#include "host_use.h"
 #include "mesh_ref.h"
-#include "monarch/actor/recent.h"
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
 #include "monarch/host/start/guard.h"
@@ -35,6 +34,8 @@
 #include "port.h"
 #include "quit_signal.h"
 #include "restarts.h"
+#include "said.h"
+#include "simulation.h"
 #include "stacks.h"
 #include "state.h"
 #include "supervision.h"
@@ -46,24 +47,19 @@ namespace monarch {
 
 namespace {
 
-ProcessRuntime& runtime() {
-  ProcessRuntime* existing = require_runtime();
+AnyRuntime& runtime() {
+  AnyRuntime* existing = require_runtime();
+  if (existing == nullptr) throw nb::python_error();
+  return *existing;
+}
+
+ProcessRuntime& machine(const char* what) {
+  ProcessRuntime* existing = require_machine(what);
   if (existing == nullptr) throw nb::python_error();
   return *existing;
 }
 
 [[noreturn]] void raise(const Error& error) { throw std::runtime_error(error.message); }
-
-// Of those who use the host object, which the end of a script frees. Before all other locks; who has it never takes the
-// GIL.
-std::shared_mutex host_users;
-
-template <typename Work>
-auto with_host(Work work) {
-  std::shared_lock use(host_users);
-  if (state().finalizing) throw std::runtime_error("the monarch runtime of this process has ended");
-  return work(state().runtime->host());
-}
 
 // `callbacks`: monarch._wiring.Callbacks
 void configure(nb::object callbacks) {
@@ -85,6 +81,7 @@ void configure(nb::object callbacks) {
   take("run_async", s.run_async);
   take("run_swarm", s.run_swarm);
   take("end_actor", s.end_actor);
+  take("stop_owned", s.stop_owned);
   take("undeliverable", s.undeliverable);
   take("supervise", s.supervise);
   take("supervise_all", s.supervise_all);
@@ -101,23 +98,6 @@ void configure(nb::object callbacks) {
   take("add_stacks", s.add_stacks);
   take("report_stacks", s.report_stacks);
 }
-
-// Of whom it has been said on stderr that messages cannot be delivered: a thousand to one dead process are one line.
-class Said {
- public:
-  bool first_time(const ActorId& dest, const Failure& why) {
-    std::lock_guard lock(mutex_);
-    const uint64_t who = why.is_death() ? dest.node : dest.index;
-    if (said_.contains(who)) return false;
-    said_.put(who, {});
-    return true;
-  }
-
- private:
-  struct Nothing {};
-  std::mutex mutex_;
-  Recent<uint64_t, Nothing> said_{4096};
-};
 
 void ring_alarm() {
   const char any = 0;
@@ -148,11 +128,12 @@ void start_root(const std::string& transport, uint64_t arena_bytes_max, int stdo
   options.stderr_fd = stderr_fd;
   auto made = ProcessRuntime::make_root(std::move(options));
   if (!made) raise(made.error());
+  ProcessRuntime& runtime = **made;
   s.runtime = std::move(*made);
   s.client_inflow = std::make_shared<Inflow>(s.runtime->node(), 0);
   s.runtime->node().set_factory(CellKind::kPython, python_factory());
-  s.native_actors = install_native_actors(*s.runtime);
-  s.runtime->reactor().post([] { gil_mark_reactor_thread(); });
+  s.native_actors = install_native_actors(runtime);
+  runtime.reactor().post([] { gil_mark_reactor_thread(); });
   watch_quit_signal();
 }
 
@@ -163,8 +144,11 @@ void limit_malloc_arenas() {
   }
 }
 
-// The descriptors of a bootstrap, by number; returns the payload.
-nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max) {
+nb::bytes py_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+// The descriptors of a bootstrap, by number; returns what the host gives to all that is started there, what the order has
+// given, the environment (None: it stands), and whether this process is a host.
+nb::tuple start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max) {
   if (numbers.empty()) throw std::runtime_error("no bootstrap descriptor");
   BootstrapFds fds;
   fds[kFdRecord].reset(numbers[0]);
@@ -206,8 +190,17 @@ nb::bytes start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
         worker.reactor().post([] { gil_mark_reactor_thread(); });
       });
   if (!made) raise(made.error());
+  const bool is_host = (*made)->agent() != nullptr;
   s.runtime = std::move(*made);
-  return nb::bytes(bootstrap->payload.data(), bootstrap->payload.size());
+  auto payload = decode_worker_payload(as_byte_span(bootstrap->payload.data(), bootstrap->payload.size()));
+  if (!payload) raise(payload.error());
+  nb::object env = nb::none();
+  if (payload->env) {
+    nb::list variables;
+    for (const std::string& variable : *payload->env) variables.append(py_bytes(variable));
+    env = variables;
+  }
+  return nb::make_tuple(py_bytes(payload->of_host), py_bytes(payload->of_order), env, is_host);
 }
 
 // Has the interpreter write there for each signal that has a handler in Python, whichever thread gets it. False: the user's
@@ -236,53 +229,36 @@ std::string wait_for_stop() {
   const int fd = s.alarm[0].get();
   bool wakes = fd >= 0 && wake_for_signals(s.alarm[1].get());
   for (;;) {
-    if (const auto reason = runtime().wait_for_stop(0)) return *reason;
+    if (const auto reason = machine("a worker").wait_for_stop(0)) return *reason;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     GilRelease release;
     if (wakes) {
       wakes = sleep_until_alarm(fd);
     } else {
-      s.runtime->wait_for_stop(kSliceNs);
+      s.runtime->of_machine()->wait_for_stop(kSliceNs);
     }
   }
 }
 
-// `owner`, `mesh`: SpawnOrder.
-nb::list spawn_procs(nb::list launches, NodeId owner, uint64_t mesh) {
-  std::vector<Host::Launch> wanted;
-  for (nb::handle entry : launches) {
-    nb::dict launch = nb::cast<nb::dict>(entry);
-    Host::Launch l;
-    l.use_fork_server = nb::cast<bool>(launch["fork"]);
-    l.program = nb::cast<std::string>(launch["program"]);
-    l.argv = nb::cast<std::vector<std::string>>(launch["argv"]);
-    l.env = nb::cast<std::vector<std::string>>(launch["env"]);
-    l.cwd = nb::cast<std::string>(launch["cwd"]);
-    nb::bytes payload = nb::cast<nb::bytes>(launch["payload"]);
-    l.payload.assign(payload.c_str(), payload.size());
-    l.label = nb::cast<std::string>(launch["label"]);
-    l.output = {nb::cast<std::string>(launch["mesh"]), nb::cast<int64_t>(launch["rank"]),
-                nb::cast<bool>(launch["prefix"]), nb::cast<std::string>(launch["log_file"])};
-    l.coordinates = nb::cast<std::vector<int64_t>>(launch["coordinates"]);
-    l.tail_lines = nb::cast<uint32_t>(launch["tail_lines"]);
-    wanted.push_back(std::move(l));
+// `order`: LaunchOrder, `defaults`: LaunchDefaults (host/start/launch.h), as encode_native() makes them. No defaults: in a
+// simulation.
+std::vector<NodeId> spawn_procs(nb::bytes order, std::optional<nb::bytes> defaults) {
+  auto wanted = decode_launch_order(as_byte_span(order.c_str(), order.size()));
+  if (!wanted) raise(wanted.error());
+  LaunchDefaults of_here;
+  if (defaults) {
+    auto decoded = decode_launch_defaults(as_byte_span(defaults->c_str(), defaults->size()));
+    if (!decoded) raise(decoded.error());
+    of_here = std::move(*decoded);
   }
   runtime();
   if (!require_descriptors()) throw nb::python_error();
   auto spawned = [&] {
     GilRelease release;
-    return with_host([&](Host& host) { return host.spawn(wanted, {owner, mesh}); });
+    return with_host([&](AnyRuntime& process) { return process.spawn(*wanted, of_here); });
   }();
   if (!spawned) raise(spawned.error());
-  nb::list nodes;
-  for (NodeId node : *spawned) nodes.append(node);
-  return nodes;
-}
-
-void complete(PendingCall& call, Driver& driver) {
-  FrameHeader header;
-  header.kind = FrameKind::kReply;
-  call.fill(0, Message::make(header, ""), driver);
+  return *spawned;
 }
 
 // Who is there now in their places.
@@ -294,13 +270,11 @@ std::vector<NodeId> latest(std::vector<NodeId> nodes) {
 // A future that something on this side completes.
 nb::object stop_procs(const std::vector<NodeId>& nodes, const std::string& reason, double grace_seconds) {
   if (!require_descriptors()) throw nb::python_error();
-  auto members = std::make_shared<Members>();
-  members->ids.push_back({runtime().node().id(), 0});
-  auto call = std::make_shared<PendingCall>(std::move(members));
+  auto call = new_own_call(runtime());
   Driver& driver = runtime().driver();
-  with_host([&](Host& host) {
+  with_host([&](AnyRuntime& process) {
     const auto grace_ns = static_cast<int64_t>(grace_seconds * 1e9);
-    host.stop(latest(nodes), reason, grace_ns, [call, &driver] { complete(*call, driver); });
+    process.stop(latest(nodes), reason, grace_ns, [call, &driver] { complete(*call, driver); });
   });
   PyObject* future = new_future(std::move(call), FutureMode::kNothing, 0, Py_None);
   if (future == nullptr) throw nb::python_error();
@@ -309,14 +283,17 @@ nb::object stop_procs(const std::vector<NodeId>& nodes, const std::string& reaso
 
 // How the lines of these processes are shown; the future completes when all that they had printed before is out.
 nb::object set_output(const std::vector<NodeId>& nodes, bool long_prefix, double window_seconds, bool drop) {
-  auto members = std::make_shared<Members>();
-  members->ids.push_back({runtime().node().id(), 0});
-  auto call = std::make_shared<PendingCall>(std::move(members));
+  auto call = new_own_call(runtime());
   Driver& driver = runtime().driver();
   const OutputOptions options{long_prefix, static_cast<int64_t>(window_seconds * 1e9), drop};
   auto sent = [&] {
     GilRelease release;
-    return with_host([&](Host& host) {
+    return with_host([&](AnyRuntime& process) -> Status {
+      if (process.of_machine() == nullptr) {  // a simulated process prints as the script does
+        complete(*call, driver);
+        return Ok{};
+      }
+      Host& host = process.of_machine()->host();
       return host.set_output(latest(nodes), options, [call, &driver] { complete(*call, driver); });
     });
   }();
@@ -341,7 +318,7 @@ constexpr int64_t kScriptAnswerLimitNs = 10'000'000'000;
 // Waits for what a job's script answers; it does so whatever it is doing, but not while it is stopped.
 void wait_for_script(PendingCall& call) {
   auto ready = [](const void* context) { return static_cast<const PendingCall*>(context)->complete(); };
-  switch (wait_for(ready, &call, monotonic_ns() + kScriptAnswerLimitNs, &call)) {
+  switch (wait_for(ready, &call, clock_ns() + kScriptAnswerLimitNs, &call)) {
     case 1:
       return;
     case 0:
@@ -353,7 +330,7 @@ void wait_for_script(PendingCall& call) {
 
 // The address of this process's job, once its token lies where others find it.
 std::string publish_job() {
-  ProcessRuntime& running = runtime();
+  ProcessRuntime& running = machine("handles cannot leave a simulation");
   if (!running.is_published()) {
     const auto call = running.publish();
     wait_for_script(*call);
@@ -364,21 +341,21 @@ std::string publish_job() {
 }
 
 void introduce(const std::string& job, const std::vector<NodeId>& nodes) {
-  auto call = [&, &running = runtime()] {
+  auto call = [&, &running = machine("handles of other programs cannot be used")] {
     GilRelease release;  // it may read a file
     return running.introduce(job, nodes);
   }();
   if (!call) raise(call.error());
   if (*call == nullptr) return;
   wait_for_script(**call);
-  runtime().note_answer(**call, nodes);
+  machine("other programs").note_answer(**call, nodes);
 }
 
 // The end of a script (`at_exit`), or of the client before it: its own actors, then its processes, each get
 // `grace_seconds`.
 void shutdown(double grace_seconds, bool at_exit) {
   State& s = state();
-  if (!s.runtime || in_forked_child() || s.worker) return;
+  if (!s.runtime || s.simulated != nullptr || in_forked_child() || s.worker) return;
   if (!has_descriptors()) s.finalizing = true;
   if (s.lost) return;
   const auto grace_ns = static_cast<int64_t>(grace_seconds * 1e9);
@@ -392,7 +369,7 @@ void shutdown(double grace_seconds, bool at_exit) {
   leave_quit_signal();
   { std::unique_lock no_user(host_users); }
   const bool native_ended = s.native_actors->stop(grace_ns);
-  s.runtime->shutdown(grace_ns, [&s] {
+  s.runtime->of_machine()->shutdown(grace_ns, [&s] {
     if (s.interrupts_ignored) signal(SIGINT, SIG_DFL);  // there is nothing left to clean up
   });
   if (s.interrupts_ignored) signal(SIGINT, SIG_IGN);
@@ -407,14 +384,7 @@ void forget_hooks() {
   if (!s.finalizing || python_factory().has_actors()) return;
   forget_dropped();
   forget_one_way();
-  for (Ref* hook : {&s.dumps, &s.loads, &s.future_type, &s.port_type, &s.value_mesh, &s.lazy, &s.actor_error,
-                    &s.supervision_error, &s.timed_out, &s.bind_arguments, &s.warn_running_loop, &s.construct,
-                    &s.run_async, &s.run_swarm, &s.end_actor, &s.undeliverable, &s.supervise, &s.supervise_all,
-                    &s.watch_failures, &s.watch_restarts, &s.pack_answer, &s.format_failure, &s.end_child,
-                    &s.context_var, &s.deadline_var, &s.deadline_exceeded, &s.make_point, &s.make_extent,
-                    &s.add_stacks, &s.report_stacks}) {
-    *hook = Ref();
-  }
+  drop_hooks(s);
 }
 
 // A worker's last words to its actors, and to the processes that they have started.
@@ -423,8 +393,7 @@ void stop_worker(double limit_seconds, const std::string& reason) {
   const auto limit_ns = static_cast<int64_t>(limit_seconds * 1e9);
   python_factory().stop_all(limit_ns, reason);
   state().runtime->stop_children(reason, limit_ns);
-  state().runtime->deaths().report_rest();
-  state().runtime->node().report_failures();
+  state().runtime->report_rest();
   std::fflush(stdout);  // what C code has printed; this process ends without exit()
   flush_log();
 }
@@ -448,34 +417,40 @@ void ignore_interrupts() {
 
 void bind_runtime(nb::module_& m) {
   if (!add_codec_types(m.ptr()) || !add_future_types(m.ptr()) || !add_mesh_types(m.ptr()) ||
-      !add_actor_types(m.ptr()) || !add_port_types(m.ptr()) || !add_supervision(m.ptr()) || !add_restarts(m.ptr())) {
+      !add_actor_types(m.ptr()) || !add_port_types(m.ptr()) || !add_supervision(m.ptr()) || !add_restarts(m.ptr()) ||
+      !add_simulation(m.ptr())) {
     throw nb::python_error();
   }
   m.def("configure", &configure);
   m.def("start_root", &start_root);
   m.def("start_worker", &start_worker);
   m.def("wait_for_stop", &wait_for_stop);
-  m.def("start_fork_server", [](const std::vector<std::string>& argv, const std::vector<std::string>& env) {
-    runtime();
-    with_host([&](Host& host) { host.start_fork_server(argv, env); });
+  // `defaults`: LaunchDefaults, of which it takes the command and the environment.
+  m.def("start_fork_server", [](nb::bytes defaults) {
+    auto of_here = decode_launch_defaults(as_byte_span(defaults.c_str(), defaults.size()));
+    if (!of_here) raise(of_here.error());
+    machine("fork server");
+    with_host([&](AnyRuntime& process) {
+      process.of_machine()->host().start_fork_server(of_here->fork_server, of_here->env);
+    });
   });
-  m.def("spawn_procs", &spawn_procs, nb::arg("launches"), nb::arg("owner") = 0, nb::arg("mesh") = 0);
-  m.def("note_hosted", [](NodeId host, const std::vector<NodeId>& nodes) { runtime().note_hosted(host, nodes); });
-  m.def("release", [](const std::vector<NodeId>& nodes, const std::string& reason) {
-    GilRelease release;
-    runtime().release(latest(nodes), reason);
-  });
+  m.def("spawn_procs", &spawn_procs, nb::arg("order"), nb::arg("defaults").none() = nb::none());
   m.def("stop_procs", &stop_procs);
   m.def("completed_future", &completed_future, nb::arg("outcome").none(), nb::arg("failed") = false);
   // Bytes; for a runtime that is there.
   m.def("set_frame_max", [](uint64_t bytes) { runtime().node().set_message_bytes_max(bytes); });
   // Seconds; of actors that are to stop.
   m.def("set_watch_limits", [](double lease_seconds, double watchdog_seconds) {
-    CallWatch& watch = runtime().call_watch();
+    if (state().simulated != nullptr) return;
+    CallWatch& watch = machine("watch").call_watch();
     watch.set_lease(static_cast<int64_t>(std::min(lease_seconds, 1e9) * 1e9));
     watch.set_watchdog(static_cast<int64_t>(std::min(watchdog_seconds, 1e9) * 1e9));
   });
-  m.def("is_halted", [](NodeId node) { return runtime().call_watch().halt_of(node) != Halt::kNone; });
+  m.def("is_halted", [](NodeId node) {
+    ProcessRuntime* here = runtime().of_machine();
+    const NodeId now = runtime().node().successions().latest(node);
+    return here != nullptr && here->call_watch().halt_of(now) != Halt::kNone;
+  });
   m.def("set_stop_limit", [](double seconds) { set_stop_limit(static_cast<int64_t>(std::min(seconds, 1e9) * 1e9)); });
   m.def("set_output", &set_output);
   m.def("shutdown", &shutdown);
@@ -495,10 +470,7 @@ void bind_runtime(nb::module_& m) {
   m.def("forget_hooks", &forget_hooks);
   m.def("stop_worker", &stop_worker);
   m.def("ignore_interrupts", &ignore_interrupts);
-  m.def("has_fork_server", [] {
-    runtime();
-    return with_host([](Host& host) { return host.has_fork_server(); });
-  });
+  m.def("was_interrupted", [] { return state().interrupted.load(); });
   m.def("hold_actors", hold_actors);
   m.def("release_actors", release_actors);
   m.def("on_actor_thread", on_actor_thread);
@@ -506,17 +478,20 @@ void bind_runtime(nb::module_& m) {
   m.def("publish_job", &publish_job);
   m.def("introduce", &introduce);
   m.def("job_address", []() -> std::optional<std::string> {
-    if (!state().runtime) return std::nullopt;
-    return state().runtime->job_address();
+    if (!state().runtime || state().simulated != nullptr) return std::nullopt;
+    return state().runtime->of_machine()->job_address();
   });
-  m.def("knows_other_jobs", [] { return state().runtime && state().runtime->knows_other_jobs(); });
+  m.def("knows_other_jobs", [] {
+    ProcessRuntime* here = state().runtime ? state().runtime->of_machine() : nullptr;
+    return here != nullptr && here->knows_other_jobs();
+  });
   m.def("machine_id", [] {
     auto id = machine_id();
     if (!id) raise(id.error());
     return *id;
   });
   m.def("job_id", [] {
-    const JobId job = runtime().job();
+    const JobId job = machine("the id of a job").job();
     return nb::bytes(reinterpret_cast<const char*>(job.data()), job.size());
   });
   m.def("new_actor_index", [](uint32_t count) { return runtime().node().new_actor_index(count); });
@@ -538,15 +513,20 @@ void bind_runtime(nb::module_& m) {
     if (!epitaph) return nb::none();
     return nb::make_tuple(epitaph->kind == Failure::Kind::kActor, epitaph->text());
   });
-  m.def("encode_native", [](nb::object value) {
+  // Of a tuple, with whatever large values in it.
+  m.def("encode_native", [](nb::tuple values) {
     Encoded encoded;
-    if (!encoded.encode_value(value.ptr())) throw nb::python_error();
-    if (encoded.flags() != 0) throw std::runtime_error("not a value of the native codec");
+    std::vector<PyObject*> items;
+    for (nb::handle item : values) items.push_back(item.ptr());
+    if (!encoded.encode_native_call(items.data(), static_cast<Py_ssize_t>(items.size()))) throw nb::python_error();
     return nb::bytes(reinterpret_cast<const char*>(encoded.body().data()), encoded.body().size());
   });
   m.def("has_runtime", [] { return state().runtime != nullptr && !in_forked_child() && !state().finalizing; });
   m.def("in_forked_child", &in_forked_child);
-  m.def("log_line", [](const std::string& line) { log_line(line); });
+  m.def("log_line", [](const std::string& line) {
+    log_line(line);
+    if (state().simulated != nullptr) flush_log();
+  });
   m.def("gil_taken_by_reactor", &gil_taken_by_reactor);
   m.def("fail_nth_system_call", &sys::fail_nth);  // for tests
   m.def("system_calls_seen", &sys::calls_seen);

@@ -51,10 +51,11 @@ namespace {
 
 // -> Future of make(list): for each node what it has answered (host/stacks/process_stacks.h), or why not as text.
 nb::object take_stacks(const std::vector<NodeId>& nodes, double limit_seconds, nb::object make) {
-  if (require_runtime() == nullptr || !require_descriptors()) throw nb::python_error();
+  ProcessRuntime* here = require_machine("stacks");
+  if (here == nullptr || !require_descriptors()) throw nb::python_error();
   auto call = [&] {
     GilRelease release;
-    return state().runtime->ask_stacks(nodes, static_cast<int64_t>(std::min(limit_seconds, 1e9) * 1e9));
+    return here->ask_stacks(nodes, static_cast<int64_t>(std::min(limit_seconds, 1e9) * 1e9));
   }();
   PyObject* future = new_future(std::move(call), FutureMode::kStacks, 0, make.ptr());
   if (future == nullptr) throw nb::python_error();

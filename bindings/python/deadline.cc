@@ -31,11 +31,11 @@ bool code_deadline(int64_t* deadline_ns) {
 
 bool find_deadline(double option_seconds, int64_t* deadline_ns) {
   *deadline_ns = 0;
-  if (option_seconds > 0) *deadline_ns = monotonic_ns() + static_cast<int64_t>(option_seconds * 1e9);
+  if (option_seconds > 0) *deadline_ns = clock_ns() + static_cast<int64_t>(option_seconds * 1e9);
   int64_t inherited_ns;
   if (!code_deadline(&inherited_ns)) return false;
   if (inherited_ns == 0) return true;
-  if (inherited_ns <= monotonic_ns()) {
+  if (inherited_ns <= clock_ns()) {
     raise_deadline_exceeded("the deadline has passed: nothing was sent");
     return false;
   }

@@ -21,6 +21,7 @@
 #include "monarch/actor/port.h"
 #include "monarch/base/forked.h"
 #include "monarch/mesh/gather.h"
+#include "simulation.h"
 #include "state.h"
 #include "supervision.h"
 #include "swarm.h"
@@ -54,14 +55,17 @@ thread_local int64_t polled_ns = 0;          // so long this thread polled for w
 
 FutureState& future_of(PyObject* self) { return unbox<FutureState>(self); }
 
-// Somebody sees how an actor has failed: it need not be said on stderr.
-void note_observed(const FutureState& future, const PendingCall& call, const Failure& failure) {
-  if (state().finalizing) return;
-  if (future.is_of_port()) {
-    state().runtime->note_observed(failure.node);
-  } else {
-    state().runtime->note_observed(call.owing());
+// Somebody sees how actors of this call have failed: it need not be said on stderr. Looks at all of them.
+void note_seen(const FutureState& future, const PendingCall& call, const Message& reply, bool at_the_end = false) {
+  if (reply.header.kind == FrameKind::kReplyError) return;
+  if (!state().finalizing) {
+    if (future.is_of_port()) {
+      state().runtime->note_observed(failure_of(reply).node);
+    } else {
+      state().runtime->note_observed(call.owing());
+    }
   }
+  note_told(call, at_the_end);
 }
 
 }  // namespace
@@ -129,9 +133,21 @@ bool add_stacks(const FutureState& future, const PendingCall& call, PyObject* er
   return Ref::steal(PyObject_Vectorcall(state().add_stacks.get(), args, 4, nullptr)).get() != nullptr;
 }
 
+// The other ranks of a call that are known to have failed, which its exception names beside the first.
+Ref other_failures(const FutureState& future, const PendingCall& call, uint32_t rank) {
+  Ref others = Ref::steal(PyList_New(0));
+  if (future.mode != FutureMode::kAll) return others;
+  for (uint32_t other = 0; others && other < call.size(); ++other) {
+    const Message* reply = other == rank ? nullptr : call.reply(other);
+    if (reply == nullptr || reply->header.kind == FrameKind::kReply) continue;
+    Ref number = Ref::steal(PyLong_FromUnsignedLong(other));
+    if (!number || PyList_Append(others.get(), number.get()) != 0) return Ref();
+  }
+  return others;
+}
+
 // The exception object for an answer that is not a value.
-PyObject* exception_of(const FutureState& future, const PendingCall& call, uint32_t rank, const Message& reply,
-                       bool at_the_end = false) {
+PyObject* exception_of(const FutureState& future, const PendingCall& call, uint32_t rank, const Message& reply) {
   Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
   if (!number) return nullptr;
   const bool user_error = reply.header.kind == FrameKind::kReplyError;
@@ -144,13 +160,12 @@ PyObject* exception_of(const FutureState& future, const PendingCall& call, uint3
     return exception.release();
   }
   const Failure failure = failure_of(reply);
-  note_observed(future, call, failure);
-  note_told(call, at_the_end);
   Ref text = Ref::steal(py_string(failure.text()));
   Ref record = describe_record(failure);
-  if (!text || !record) return nullptr;
-  PyObject* args[] = {future.endpoint.get(), number.get(), text.get(), record.get()};
-  return PyObject_Vectorcall(state().supervision_error.get(), args, 4, nullptr);
+  Ref others = other_failures(future, call, rank);
+  if (!text || !record || !others) return nullptr;
+  PyObject* args[] = {future.endpoint.get(), number.get(), text.get(), record.get(), others.get()};
+  return PyObject_Vectorcall(state().supervision_error.get(), args, 5, nullptr);
 }
 
 // Small pickles of a gather stay as bytes until somebody looks at them.
@@ -165,8 +180,13 @@ PyObject* gather_values(const FutureState& future, const PendingCall& call, cons
   const uint32_t size = call.size();
   Ref list = Ref::steal(PyList_New(size));
   if (!list) return nullptr;
+  bool seen = false;
   for (uint32_t rank = 0; rank < size; ++rank) {
     const Message& reply = gather.answer(rank);
+    if (gather.is_failure(rank) && !seen && reply.header.kind != FrameKind::kReplyError) {
+      note_seen(future, call, reply);
+      seen = true;
+    }
     PyObject* value = gather.is_failure(rank) ? exception_of(future, call, rank, reply) : entry_of(reply);
     if (value == nullptr) return nullptr;
     PyList_SET_ITEM(list.get(), rank, value);
@@ -204,6 +224,7 @@ bool settle(FutureState& future) {
   if (future.is_of_port()) static_cast<PortWait&>(*kept).mark_seen();
   if (bad_rank >= 0) {
     const auto rank = static_cast<uint32_t>(bad_rank);
+    note_seen(future, *kept, gather.answer(rank));
     outcome = exception_of(future, *kept, rank, gather.answer(rank));
   } else if (future.mode == FutureMode::kNothing || future.mode == FutureMode::kEnded) {
     outcome = Py_NewRef(Py_None);
@@ -290,18 +311,24 @@ bool deadline_of(PyObject* timeout, int64_t* deadline_ns) {
   *deadline_ns = kNoDeadline;
   if (timeout == nullptr || timeout == Py_None) return true;
   const double seconds = PyFloat_AsDouble(timeout);
-  if (seconds == -1.0 && PyErr_Occurred()) return false;
+  if (seconds == -1.0 && PyErr_Occurred()) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+      PyErr_Format(PyExc_TypeError, "invalid timeout %R: expected a number of seconds, or None", timeout);
+    }
+    return false;
+  }
   if (!std::isfinite(seconds) || seconds < 0) {
     PyErr_Format(PyExc_ValueError, "invalid timeout %S: expected a non-negative, finite number of seconds", timeout);
     return false;
   }
-  *deadline_ns = seconds > 1e9 ? kNoDeadline : monotonic_ns() + static_cast<int64_t>(seconds * 1e9);
+  *deadline_ns = seconds > 1e9 ? kNoDeadline : clock_ns() + static_cast<int64_t>(seconds * 1e9);
   return true;
 }
 
 // What actors had printed when they answered shall be out before what the caller prints next.
 void let_output_catch_up(int64_t waited_ns) {
-  OutputPump* output = state().runtime && !in_forked_child() ? state().runtime->output() : nullptr;
+  ProcessRuntime* here = state().runtime && !in_forked_child() ? state().runtime->of_machine() : nullptr;
+  OutputPump* output = here != nullptr ? here->output() : nullptr;
   if (output == nullptr || !output->is_behind_after(waited_ns)) return;
   GilRelease release;
   output->catch_up();
@@ -318,7 +345,7 @@ bool find_wait_deadline(const FutureState& future, int64_t* deadline_ns) {
   const int64_t call_ns = future.call->deadline_ns();
   if (code_ns == 0 || (call_ns != 0 && call_ns <= code_ns)) return true;
   *deadline_ns = code_ns;
-  if (code_ns > monotonic_ns()) return true;
+  if (code_ns > clock_ns()) return true;
   raise_deadline_exceeded(kWaitedTooLong);
   return false;
 }
@@ -346,7 +373,7 @@ int wait_in_line(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
 // 1: ready, 0: time-out, -1: exception.
 int wait_until_ready(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
   if (future.outcome) return 1;
-  if (refuse_dead()) return -1;
+  if (refuse_dead() || !check_home(future)) return -1;
   future.begin_waiting();
   const int outcome = wait_in_line(future, deadline_ns, waited_ns);
   if (outcome == 1) {
@@ -447,10 +474,10 @@ PyObject* future_poll(PyObject* self, PyObject*) {
   FutureState& future = future_of(self);
   if (future.promise()) Py_RETURN_TRUE;
   if (!future.call && !future.port) Py_RETURN_FALSE;
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   future.begin_waiting();
-  const int64_t start_ns = monotonic_ns();
+  const int64_t start_ns = clock_ns();
   const Awaited awaited = future.awaited();
   bool ready;
   {
@@ -458,7 +485,7 @@ PyObject* future_poll(PyObject* self, PyObject*) {
     ready = runtime->driver().poll_briefly(&Awaited::ready, &awaited);
   }
   if (ready && future.promise()) {
-    polled_ns = monotonic_ns() - start_ns;
+    polled_ns = clock_ns() - start_ns;
   } else {
     awaiting_since_ns = start_ns;
   }
@@ -475,7 +502,7 @@ PyObject* future_ready(PyObject* self, PyObject*) {
 PyObject* future_outcome(PyObject* self, PyObject*) {
   int64_t waited_ns = std::exchange(polled_ns, 0);
   if (awaiting_since_ns != 0) {
-    waited_ns = monotonic_ns() - std::exchange(awaiting_since_ns, 0);
+    waited_ns = clock_ns() - std::exchange(awaiting_since_ns, 0);
     Driver::note_wait(waited_ns);
   }
   let_output_catch_up(waited_ns);
@@ -494,7 +521,7 @@ PyObject* future_seconds_left(PyObject* self, PyObject*) {
   int64_t deadline_ns = 0;
   if (future.call && !find_wait_deadline(future, &deadline_ns)) return nullptr;
   if (deadline_ns == 0) Py_RETURN_NONE;
-  return PyFloat_FromDouble(static_cast<double>(deadline_ns - monotonic_ns()) / 1e9);
+  return PyFloat_FromDouble(static_cast<double>(deadline_ns - clock_ns()) / 1e9);
 }
 
 int future_traverse(PyObject* self, visitproc visit, void* arg) {
@@ -555,8 +582,8 @@ class Bridge {
       call = found->second.call.lock();
     }
     if (!call) return;
-    CallWatch& watch = state().runtime->call_watch();
-    if (blocks) watch.block(self, call);
+    AnyRuntime& watch = *state().runtime;
+    if (blocks) watch.block(self, call, CallWatch::kBlockedNs);
     std::lock_guard lock(mutex_);
     if (!blocks || !watches_.contains(ticket)) watch.unblock(self, *call);  // it may have ended meanwhile
   }
@@ -592,7 +619,7 @@ class Bridge {
       watches_.erase(found);
     }
     if (watch->blocked != 0 && state().runtime) {
-      if (const auto call = watch->call.lock()) state().runtime->call_watch().unblock(watch->blocked, *call);
+      if (const auto call = watch->call.lock()) state().runtime->unblock(watch->blocked, *call);
     }
     if (watch->inflow) watch->inflow->end_blocking();
     watch->driver->end_attend();
@@ -633,10 +660,11 @@ PyObject* bridge_watch(PyObject* self, PyObject* const* args, Py_ssize_t count) 
   }
   const uint64_t ticket = PyLong_AsUnsignedLongLong(args[1]);
   if (ticket == static_cast<uint64_t>(-1) && PyErr_Occurred()) return nullptr;
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   BridgeRef bridge = unbox<BridgeRef>(self);
   FutureState& future = future_of(args[0]);
+  if (!check_home(future)) return nullptr;
   if (!future.outcome) future.begin_waiting();
   const std::shared_ptr<PendingCall> call = future.call;
   if (!call) {
@@ -672,7 +700,7 @@ class ActorBlocked {
  public:
   explicit ActorBlocked(const std::shared_ptr<PendingCall>& call) : call_(call) {}
   ~ActorBlocked() {
-    if (said_ && !in_forked_child()) state().runtime->call_watch().unblock(current_actor.id.index, *call_);
+    if (said_ && !in_forked_child()) state().runtime->unblock(current_actor.id.index, *call_);
   }
   ActorBlocked(const ActorBlocked&) = delete;
   ActorBlocked& operator=(const ActorBlocked&) = delete;
@@ -681,7 +709,7 @@ class ActorBlocked {
   int64_t sleep_ns(int64_t limit_ns) const { return said_ ? limit_ns : std::min(limit_ns, CallWatch::kBlockedNs); }
   // The sleep has been interrupted.
   void waits_on(int64_t waited_ns) {
-    if (!std::exchange(said_, true)) state().runtime->call_watch().block(current_actor.id.index, call_, waited_ns);
+    if (!std::exchange(said_, true)) state().runtime->block(current_actor.id.index, call_, waited_ns);
   }
 
  private:
@@ -696,7 +724,9 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
   thread_local Waiter waiter;
   Driver& driver = state().runtime->driver();
   thread_local const bool main_thread = gettid() == getpid();  // the one that looks at signals
-  const int64_t sleep_ns = main_thread ? kMainThreadSleepNs : state().worker ? INT64_MAX : kScriptSleepNs;
+  const bool simulated = state().simulated != nullptr;
+  const bool never_looks = simulated || (!main_thread && state().worker);
+  const int64_t sleep_ns = never_looks ? INT64_MAX : main_thread ? kMainThreadSleepNs : kScriptSleepNs;
   const InflowBlocked blocked(current_inflow().get());
   std::optional<ActorBlocked> watched;
   if (only != nullptr && deadline_ns == kNoDeadline && runs_alone()) watched.emplace(*only);
@@ -714,7 +744,7 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
       outcome = 1;
       break;
     }
-    if (PyErr_CheckSignals() != 0) {
+    if (PyErr_CheckSignals() != 0 || (simulated && !check_simulation())) {
       outcome = -1;
       break;
     }
@@ -750,6 +780,18 @@ PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_
   return object;
 }
 
+std::shared_ptr<PendingCall> new_own_call(AnyRuntime& runtime) {
+  auto members = std::make_shared<Members>();
+  members->ids.push_back({runtime.node().id(), 0});
+  return std::make_shared<PendingCall>(std::move(members));
+}
+
+void complete(PendingCall& call, Driver& driver) {
+  FrameHeader header;
+  header.kind = FrameKind::kReply;
+  call.fill(0, Message::make(header, ""), driver);
+}
+
 PyObject* new_completed_future(PyObject* outcome, bool failed) {
   auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
   FutureState future(nullptr, FutureMode::kNothing, 0, Ref::borrow(Py_None));
@@ -777,8 +819,8 @@ PyObject* wait_for_unseen(PyObject*, PyObject* seconds) {
   if (require_runtime() == nullptr || !deadline_of(seconds, &deadline_ns)) return nullptr;
   const auto is_there = [deadline_ns](const Awaited& awaited) {
     int there = awaited.gather.is_there() ? 1 : 0;
-    while (there == 0 && !state().interrupted && monotonic_ns() < deadline_ns) {
-      const int64_t next_look_ns = std::min(deadline_ns, monotonic_ns() + kMainThreadSleepNs);
+    while (there == 0 && !state().interrupted && clock_ns() < deadline_ns) {
+      const int64_t next_look_ns = std::min(deadline_ns, clock_ns() + kMainThreadSleepNs);
       there = wait_for(&Awaited::ready, &awaited, next_look_ns, awaited.call.get());
     }
     return there;
@@ -810,7 +852,8 @@ PyObject* unseen(PyObject*, PyObject*) {
     if (rank >= 0) {
       const auto from = static_cast<uint32_t>(rank);
       const FutureState future(unseen.call, FutureMode::kAll, 0, Ref::borrow(Py_None));
-      error = Ref::steal(exception_of(future, *unseen.call, from, unseen.gather->answer(from), true));
+      note_seen(future, *unseen.call, unseen.gather->answer(from), /*at_the_end=*/true);
+      error = Ref::steal(exception_of(future, *unseen.call, from, unseen.gather->answer(from)));
       if (!error) {
         PyErr_Clear();
         error = Ref::borrow(Py_Ellipsis);

@@ -28,6 +28,10 @@ PyObject* new_port_future(std::shared_ptr<class PortReceiver> port, bool ranked)
 // A future that is there already: a value, or (`failed`) the exception that looking at it raises.
 PyObject* new_completed_future(PyObject* outcome, bool failed);
 
+// A call that something on this side answers, by complete(): without a value.
+std::shared_ptr<PendingCall> new_own_call(class AnyRuntime& runtime);
+void complete(PendingCall& call, class Driver& driver);
+
 // What Python makes the attributes of an exception of: (kind, pid, host, exit code, signal, rank, mesh, coordinates);
 // None where a thing is not known. Rank and mesh are those of a process. Null with an exception set: no memory.
 Ref describe_record(const struct Failure& failure);

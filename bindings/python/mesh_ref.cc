@@ -14,6 +14,7 @@
 #include "gil.h"
 #include "port.h"
 #include "restarts.h"
+#include "simulation.h"
 #include "state.h"
 
 namespace monarch {
@@ -70,7 +71,7 @@ EndpointState& endpoint_of(PyObject* self) { return unbox<EndpointState>(self); 
 View& view_of(PyObject* self) { return unbox<View>(self); }
 
 void note_one_way(EndpointState& endpoint) {
-  if (state().worker) return;
+  if (state().worker || state().simulated != nullptr) return;
   if (!endpoint.told) {
     endpoint.told = std::make_shared<ToldOneWay>(ToldOneWay{view_of(endpoint.mesh.get()), endpoint.label});
   }
@@ -133,7 +134,7 @@ bool send_large(const Encoded& encoded, Send send) {
   return sent;
 }
 
-bool send_to_all(ProcessRuntime& runtime, const View& mesh, FrameHeader header, const Encoded& encoded,
+bool send_to_all(AnyRuntime& runtime, const View& mesh, FrameHeader header, const Encoded& encoded,
                  const std::shared_ptr<PendingCall>& call) {
   header.flags |= encoded.flags();
   header.sender = current_sender();
@@ -150,10 +151,12 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   PyObject *value, *named;
   unsigned long long kept_max = 0;
   if (!PyArg_ParseTuple(args, "IIOO|K", &kind, &swarm, &value, &named, &kept_max)) return nullptr;
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
+  if (!check_reach(*view_of(self).members)) return nullptr;
   Encoded encoded;
   if (kind == static_cast<uint32_t>(CellKind::kNative)) {
+    if (require_machine("actors of C++") == nullptr) return nullptr;
     if (!PyTuple_Check(value)) return PyErr_Format(PyExc_TypeError, "expected a tuple");
     std::vector<PyObject*> items;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) items.push_back(PyTuple_GET_ITEM(value, i));
@@ -174,7 +177,7 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
 
 // spawn_lazy(value): the only member, an actor of this process, is made when the first message for it comes.
 PyObject* mesh_ref_spawn_lazy(PyObject* self, PyObject* value) {
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   Encoded encoded;
   if (runtime == nullptr || !encoded.encode_pickled(value, Contents::kSpawn)) return nullptr;
   Outgoing spawn{FrameHeader{}, encoded.body(), encoded.parts()};
@@ -188,11 +191,11 @@ PyObject* mesh_ref_spawn_lazy(PyObject* self, PyObject* value) {
 
 // stop(reason) -> Future
 PyObject* mesh_ref_stop(PyObject* self, PyObject* reason) {
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   Py_ssize_t size;
   const char* text = PyUnicode_AsUTF8AndSize(reason, &size);
-  if (text == nullptr) return nullptr;
+  if (text == nullptr || !check_reach(*view_of(self).members)) return nullptr;
   Outgoing outgoing{FrameHeader{}, as_byte_span(text, static_cast<size_t>(size)), {}};
   outgoing.header.kind = FrameKind::kStopActor;
   auto call = view_of(self).new_call();
@@ -249,12 +252,12 @@ bool encode_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count, P
 // The common part of all adverbs. Null call: one-way.
 bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names,
                 const std::shared_ptr<PendingCall>& call) {
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return false;
   const EndpointState& endpoint = endpoint_of(self);
   const View& mesh = view_of(endpoint.mesh.get());
   int64_t deadline_ns;
-  if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return false;
+  if (!check_reach(*mesh.members) || !find_deadline(endpoint.deadline_s, &deadline_ns)) return false;
   Encoded encoded;
   if (!encode_arguments(self, args, count, names, encoded) || (!call && !check_size(*runtime, encoded))) return false;
   const bool may_flood = !call || encoded.total_bytes() > kFloodBytes;
@@ -330,12 +333,12 @@ PyObject* endpoint_send(PyObject* self, PyObject* const* args, Py_ssize_t count,
 
 // _send_with_port((port, *args), kwargs), to a method that answers through a port: through this one
 PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   const EndpointState& endpoint = endpoint_of(self);
   const View& mesh = view_of(endpoint.mesh.get());
   int64_t deadline_ns;
-  if (!find_deadline(endpoint.deadline_s, &deadline_ns)) return nullptr;
+  if (!check_reach(*mesh.members) || !find_deadline(endpoint.deadline_s, &deadline_ns)) return nullptr;
   Encoded encoded;
   if (!check_port(PyTuple_GET_ITEM(PyTuple_GET_ITEM(pair, 0), 0))) return nullptr;
   if (!encoded.encode_pickled(pair, Contents::kCall) || !check_size(*runtime, encoded)) return nullptr;
@@ -368,7 +371,7 @@ int endpoint_clear(PyObject*) { return 0; }  // a MeshRef refers to nothing
 
 }  // namespace
 
-bool check_size(ProcessRuntime& runtime, const Encoded& encoded) {
+bool check_size(AnyRuntime& runtime, const Encoded& encoded) {
   const std::string why = runtime.node().why_too_large({FrameHeader{}, encoded.body(), encoded.parts()});
   if (why.empty()) return true;
   Ref error = Ref::steal(PyObject_CallFunction(state().supervision_error.get(), "OisO", Py_None, 0, why.c_str(), Py_None));
@@ -426,7 +429,7 @@ std::vector<AskedOneWay> ask_about_one_way() {
 
 void forget_one_way() { told_one_way.clear(); }
 
-bool wait_for_room(ProcessRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns) {
+bool wait_for_room(AnyRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns) {
   PythonSleep sleep(receiver);
   const RoomOutcome outcome = wait_for_room(runtime.node(), members, deadline_ns, sleep);
   if (outcome == RoomOutcome::kTooLate) {

@@ -7,6 +7,7 @@
 
 namespace monarch {
 void bind_geometry(nanobind::module_& m);
+void bind_hosts(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_stacks(nanobind::module_& m);
 }  // namespace monarch
@@ -18,5 +19,6 @@ NB_MODULE(_core, m) {
   m.doc() = "Native core of monarch.";
   monarch::bind_geometry(m);
   monarch::bind_runtime(m);
+  monarch::bind_hosts(m);
   monarch::bind_stacks(m);
 }

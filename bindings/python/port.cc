@@ -13,6 +13,7 @@
 #include "monarch/actor/port.h"
 #include "monarch/base/forked.h"
 #include "monarch/wire/error_kind.h"
+#include "simulation.h"
 #include "state.h"
 
 namespace monarch {
@@ -167,6 +168,7 @@ PyObject* send(PyObject* self, FrameKind kind, PyObject* value) {
     Py_RETURN_NONE;
   }
   if (!check_size(*state().runtime, encoded)) return nullptr;
+  if (!check_reach(Members{{port.address}})) return nullptr;
   if (port.once && std::exchange(port.used, true)) {
     PyErr_SetString(PyExc_RuntimeError, "OncePortRef already used");
     return nullptr;
@@ -218,7 +220,7 @@ PyObject* port_wait_for_room(PyObject* self, PyObject*) {
 
 // _has_room() -> bool
 PyObject* port_has_room(PyObject* self, PyObject*) {
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   return PyBool_FromLong(runtime->node().has_room(Members{{port_of(self).address}}, Node::kBacklogMax));
 }
@@ -252,7 +254,7 @@ using ReceiverRef = std::shared_ptr<PortReceiver>;
 
 // PortReceiverBase(): opens a port of the current actor
 PyObject* receiver_new(PyTypeObject* type, PyObject*, PyObject*) {
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   return box<ReceiverRef>(type, PortReceiver::open(runtime->node(), current_inflow()));
 }

@@ -47,7 +47,7 @@ bool is_ours() {
 
 // What can be said without Python: unformatted, of this process only.
 void show_own_stacks() {
-  state().runtime->take_own_stacks([](const std::vector<ThreadStack>& threads) {
+  state().runtime->of_machine()->take_own_stacks([](const std::vector<ThreadStack>& threads) {
     std::string text = "Python does not get to a report, somebody holds the GIL in C; the threads of this process:";
     for (const ThreadStack& thread : threads) {
       if (!thread.text.empty()) text += "\n" + thread.name + ": " + thread.text;
@@ -81,7 +81,7 @@ void on_wanted() {
     return;
   }
   pthread_detach(thread);
-  state().runtime->reactor().after(kGilLimitNs, [] {
+  state().runtime->timers().after(kGilLimitNs, [] {
     if (reporting && !has_gil) show_own_stacks();
   });
 }
@@ -96,7 +96,7 @@ void watch_quit_signal() {
   if (!event) return;
   script = getpid();
   quit_fd = event.release();  // for good: a signal may be on its way to it
-  state().runtime->reactor().add(quit_fd, POLLIN, [](uint32_t) { on_wanted(); });
+  state().runtime->of_machine()->reactor().add(quit_fd, POLLIN, [](uint32_t) { on_wanted(); });
   struct sigaction action = {};
   action.sa_handler = &on_quit;
   action.sa_flags = SA_RESTART | SA_ONSTACK;

@@ -9,6 +9,7 @@
 
 #include "gil.h"
 #include "monarch/base/log.h"
+#include "simulation.h"
 #include "state.h"
 #include "supervision.h"
 
@@ -30,6 +31,10 @@ struct Wanted {
   bool has_thread = false;
 };
 Wanted& wanted() {
+  if (State& s = state(); s.simulated != nullptr) {
+    if (!s.restart_watch) s.restart_watch = std::make_shared<Wanted>();
+    return *static_cast<Wanted*>(s.restart_watch.get());
+  }
   static Wanted& the_wanted = *new Wanted;
   return the_wanted;
 }
@@ -45,8 +50,13 @@ void* run_restarts(void*) {
   Ref watched = Ref::steal(PyObject_CallNoArgs(state().watch_restarts.get()));
   guard.returned();
   if (!watched) PyErr_WriteUnraisable(nullptr);
-  std::lock_guard lock(wanted().mutex);
-  wanted().has_thread = false;  // the next failure has another one
+  std::deque<Batch> left;
+  {
+    std::lock_guard lock(wanted().mutex);
+    wanted().has_thread = false;  // the next failure has another one
+    left.swap(wanted().batches);
+  }
+  for (Batch& batch : left) decide_all(batch);
   return nullptr;
 }
 
@@ -55,11 +65,16 @@ PyObject* next_restarts(PyObject*, PyObject*) {
   Batch batch;
   {
     GilRelease release;
+    const auto there = [](const void* of) { return !static_cast<const Wanted*>(of)->batches.empty(); };
+    if (state().simulated != nullptr) simulated_wait(there, &wanted(), kNoDeadline);
     std::unique_lock lock(wanted().mutex);
-    wanted().arrived.wait(lock, [] { return !wanted().batches.empty(); });
-    batch = std::move(wanted().batches.front());
-    wanted().batches.pop_front();
+    if (state().simulated == nullptr) wanted().arrived.wait(lock, [] { return !wanted().batches.empty(); });
+    if (!wanted().batches.empty()) {
+      batch = std::move(wanted().batches.front());
+      wanted().batches.pop_front();
+    }
   }
+  if (state().simulated != nullptr && !check_simulation()) return nullptr;
   Ref list = Ref::steal(PyList_New(0));
   for (MeshFailure& failure : batch) {
     Ref told = Ref::steal(describe_failure(failure));
@@ -98,7 +113,7 @@ bool take_ranks(PyObject* list, std::vector<uint32_t>* ranks) {
 // restart([(ended node, next node)], id of the mesh of processes or 0, their ranks, [(mesh id, SpawnRecord, actors of a
 // swarm in each process or 0, ranks that have ended, ranks that were stopped for it)])
 PyObject* restart(PyObject*, PyObject* args) {
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   PyObject *processes, *proc_ranks, *actors;
   unsigned long long procs;
   if (runtime == nullptr || !PyArg_ParseTuple(args, "O!KO!O!", &PyList_Type, &processes, &procs, &PyList_Type, &proc_ranks,
@@ -175,15 +190,17 @@ PyObject* note_stopping(PyObject*, PyObject* nodes) {
   Py_RETURN_NONE;
 }
 
-// is_current(mesh id, rank) -> bool: it has not been made anew since it failed
+// is_current(mesh id, rank, when that was made) -> bool: it has not been made anew since it failed
 PyObject* is_current(PyObject*, PyObject* args) {
   unsigned long long id;
   unsigned int rank;
-  if (!PyArg_ParseTuple(args, "KI", &id, &rank)) return nullptr;
+  long long made_ns;
+  if (!PyArg_ParseTuple(args, "KIL", &id, &rank, &made_ns)) return nullptr;
   if (!state().runtime || state().finalizing || in_forked_child()) Py_RETURN_TRUE;
   MeshFailure failure;
   failure.mesh_id = id;
   failure.rank = rank;
+  failure.made_ns = made_ns;
   return PyBool_FromLong(state().runtime->node().supervisor().is_current(failure));
 }
 
@@ -242,6 +259,13 @@ void restart_wanted(std::vector<MeshFailure> failures) {
   }
   wanted().arrived.notify_one();
   if (!start) return;
+  if (state().simulated != nullptr) {
+    return start_simulated_thread(state(), "monarch-restarts", [] {
+      Ref watched = Ref::steal(PyObject_CallNoArgs(state().watch_restarts.get()));
+      if (!watched && !is_simulation_over()) PyErr_WriteUnraisable(nullptr);
+      PyErr_Clear();
+    });
+  }
   pthread_t thread;
   if (sys::start_thread(&thread, run_restarts, nullptr)) {
     pthread_detach(thread);

@@ -8,6 +8,7 @@
 
 #include "monarch/actor/inflow.h"
 #include "monarch/actor/native_cell.h"
+#include "monarch/host/any_runtime.h"
 #include "monarch/host/controller.h"
 #include "monarch/host/runtime.h"
 #include "support.h"
@@ -15,6 +16,7 @@
 namespace monarch {
 
 class Swarm;
+struct Simulated;
 
 // Who runs on this thread: set on the threads of actors.
 struct CurrentActor {
@@ -29,7 +31,9 @@ const std::shared_ptr<Inflow>& current_inflow();
 ActorIndex current_sender();
 
 struct State {
-  std::unique_ptr<ProcessRuntime> runtime;
+  std::unique_ptr<AnyRuntime> runtime;
+  Simulated* simulated = nullptr;  // of a process that is; owned by its simulation
+  std::shared_ptr<void> failure_watch, restart_watch;  // of such a process: supervision.cc, restarts.cc
   std::unique_ptr<NativeFactory> native_actors;
   std::shared_ptr<Inflow> client_inflow;  // shared: as those of actors
   bool worker = false;
@@ -49,7 +53,7 @@ struct State {
   Ref value_mesh;         // (endpoint, [values or Raw]) -> ValueMesh
   Ref lazy;               // (bytes) -> entry of a ValueMesh that is decoded when it is looked at
   Ref actor_error;        // (endpoint, rank, error as decoded) -> exception
-  Ref supervision_error;  // (endpoint, rank, text, record or None) -> exception
+  Ref supervision_error;  // (endpoint, rank, text, record or None, [other ranks that have failed]) -> exception
   Ref timed_out;          // (endpoint, [ranks that have not answered]) -> TimeoutError
   Ref bind_arguments;     // (endpoint, args, kwargs) -> None, or raises TypeError
   Ref warn_running_loop;  // () -> None
@@ -57,6 +61,7 @@ struct State {
   Ref run_async;          // (cell) -> None: runs the actor's event loop until it ends
   Ref run_swarm;          // (swarm) -> None: the same for the actors of a swarm
   Ref end_actor;          // (cell, exception or None) -> None: the __cleanup__ hook
+  Ref stop_owned;         // (identity) -> None: asks what that actor owns to end
   Ref undeliverable;      // (cell, text, (node, index)) -> None, or a coroutine: _handle_undeliverable_message
   Ref supervise;          // (cell, failure as describe_failure() says) -> None: the __supervise__ hook of a sync actor
   Ref supervise_all;      // (cell) -> a coroutine that asks the hook about what cell.next_failure() gives
@@ -75,10 +80,19 @@ struct State {
 };
 
 State& state();
+// Of the simulated process that this thread runs in; null: it is no such thread.
+extern thread_local constinit State* simulated_state;
+// The clock of this process, which may be simulated.
+int64_t clock_ns();
+// What configure() takes.
+void copy_hooks(const State& from, State& to);
+void drop_hooks(State& of);
 
 // The runtime, or null with RuntimeError set: there is none, or this is a forked child. Who is called from Python asks this
 // before it takes a lock or looks at a link, a port or a call.
-ProcessRuntime* require_runtime();
+AnyRuntime* require_runtime();
+// The same for what only a process of the machine can do: a simulated one raises NotImplementedError, which names `what`.
+ProcessRuntime* require_machine(const char* what);
 // The same for what may be looked at when the runtime has ended. True: RuntimeError is set.
 bool refuse_dead();
 // Looks whether the runtime still has its descriptors, which is a system call: where a call that depends on them might wait

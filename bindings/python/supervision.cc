@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <deque>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "monarch/actor/calls.h"
 #include "monarch/actor/pending_call.h"
 #include "monarch/base/log.h"
+#include "simulation.h"
 #include "state.h"
 #include "unseen.h"
 
@@ -26,6 +28,11 @@ namespace monarch {
 
 namespace {
 
+struct Look {
+  std::shared_ptr<const Members> members;
+  int64_t when_ns;
+  bool at_the_end;
+};
 struct Watched {
   MeshFailure failure;
   std::shared_ptr<PyCell> owner;  // shared: with whoever runs it; null: the client
@@ -39,31 +46,104 @@ struct Watch {
   bool looks_changed = false;  // somebody has looked at a future, or will not any more
   bool has_thread = false;
   bool holds = false;  // failures wait for somebody to look
+  bool default_decides = false;  // the script has no hook of its own, and nobody sits at a prompt
+  uint64_t asks = 0;             // how often who decides has asked for the GIL
+  bool asks_now = false;
   std::vector<std::pair<NodeId, ActorIndex>> undecided;  // of the client's: nobody has dealt with them, or said them, yet
+  std::string origin;              // of the first of those
   std::vector<std::string> later;  // lines about what came of those
+  std::deque<Look> looks;          // GIL; oldest first
 };
 Watch& watch() {
+  if (State& s = state(); s.simulated != nullptr) {
+    if (!s.failure_watch) s.failure_watch = std::make_shared<Watch>();
+    return *static_cast<Watch*>(s.failure_watch.get());
+  }
   static Watch& the_watch = *new Watch;
   return the_watch;
 }
 
+std::atomic<int> exit_status{0};  // of a program that a failure has stopped; 0: none has
+
 // Who is told that a call has failed need not be told of what else of that mesh fails at the same time.
 constexpr int64_t kSameTimeNs = 1'000'000'000;
 constexpr size_t kLooksMax = 1024;
-struct Look {
-  std::shared_ptr<const Members> members;
-  int64_t when_ns;
-  bool at_the_end;
-};
-std::deque<Look> looks;  // GIL; oldest first
+
+// ---- C code that holds the GIL ----
+
+// So often it is looked whether it still does: a process that was stopped meanwhile has not waited all that time.
+constexpr int64_t kUnheardNs = 200'000'000;
+constexpr int kUnheardSaid = 5;   // so many looks later the cause is said
+constexpr int kUnheardMax = 14;   // then a program that nobody can save ends: _PATIENCE and kLeaveLimitNs
+
+// Whether what is to be decided in Python can only end the program: no call is left that somebody may look at yet.
+bool only_ends() { return watch().default_decides && exit_status == 0 && !Unseen::any() && !state().worker; }
+
+void look_whether_heard(uint64_t ask, int looks) {
+  if (state().finalizing || in_forked_child()) return;
+  std::unique_lock lock(watch().mutex);
+  if (!watch().asks_now || watch().asks != ask || watch().undecided.empty()) return;
+  const bool ends = only_ends();
+  const std::string text = watch().origin + "\nC code of this program holds the GIL; ";
+  lock.unlock();
+  if (looks == kUnheardSaid && !ends) return log_line(text + "when it comes back, the program is told");
+  if (looks >= kUnheardMax && ends) {
+    log_line(text + "the program ends with status 1");
+    flush_log();
+    _exit(1);
+  }
+  state().runtime->timers().after(kUnheardNs, [=] { look_whether_heard(ask, looks + 1); });
+}
+
+// Around each time that the thread which decides asks for the GIL.
+void ask_for_gil() {
+  if (state().simulated != nullptr || state().finalizing) return;
+  uint64_t ask;
+  {
+    std::lock_guard lock(watch().mutex);
+    ask = ++watch().asks;
+    watch().asks_now = true;
+    if (watch().undecided.empty()) return;
+  }
+  state().runtime->timers().after(kUnheardNs, [ask] { look_whether_heard(ask, 1); });
+}
+
+void has_gil() {
+  std::lock_guard lock(watch().mutex);
+  watch().asks_now = false;
+}
 
 void* run_watch(void*) {
+  ask_for_gil();
   GilThread gil;
+  has_gil();
   HoldIfUnwound guard;
   Ref watched = Ref::steal(PyObject_CallNoArgs(state().watch_failures.get()));
   guard.returned();
   if (!watched) PyErr_WriteUnraisable(nullptr);
+  std::lock_guard lock(watch().mutex);
+  watch().has_thread = false;  // the next failure has another one
   return nullptr;
+}
+
+// Where no thread is to be had, one is there later.
+void start_watch(bool again) {
+  constexpr int64_t kAgainNs = 100'000'000;
+  if (state().finalizing) return;
+  if (state().simulated != nullptr) {
+    return start_simulated_thread(state(), "monarch-failures", [] {
+      Ref watched = Ref::steal(PyObject_CallNoArgs(state().watch_failures.get()));
+      if (!watched && !is_simulation_over()) PyErr_WriteUnraisable(nullptr);
+      PyErr_Clear();
+    });
+  }
+  pthread_t thread;
+  if (sys::start_thread(&thread, run_watch, nullptr)) {
+    pthread_detach(thread);
+    return;
+  }
+  if (!again) log_line("a failure waits: " + sys::shortage_error("start a thread that deals with it").message);
+  state().runtime->timers().after(kAgainNs, [] { start_watch(/*again=*/true); });
 }
 
 void look_again() {
@@ -104,8 +184,8 @@ PyObject* is_told(PyObject*, PyObject* args) {
   long long made_ns;
   int at_the_end = 0;
   if (!PyArg_ParseTuple(args, "KKL|p", &node, &actor, &made_ns, &at_the_end)) return nullptr;
-  const int64_t since_ns = std::max<int64_t>(monotonic_ns() - kSameTimeNs, made_ns);
-  for (const Look& look : looks) {
+  const int64_t since_ns = std::max<int64_t>(clock_ns() - kSameTimeNs, made_ns);
+  for (const Look& look : watch().looks) {
     if (look.at_the_end && at_the_end == 0) continue;
     if (look.when_ns >= since_ns && has_member(*look.members, node, actor)) Py_RETURN_TRUE;
   }
@@ -119,31 +199,54 @@ PyObject* will_be_told(PyObject*, PyObject* args) {
   return PyBool_FromLong(any_unseen_call([&](const PendingCall& call) { return will_tell(call, node, actor); }));
 }
 
-// next_failures(holds: bool, seconds) -> [(cell or None, failure)]: waits, without the GIL, so long (None: without end)
-// until something has failed, or, if failures are held back, until somebody has looked at a future, or dropped it
-PyObject* next_failures(PyObject*, PyObject* args) {
+// wait_for_failures(holds: bool, seconds): waits, without the GIL, so long (None: without end) until something has failed,
+// or, if failures are held back, until somebody has looked at a future, or dropped it
+PyObject* wait_for_failures(PyObject*, PyObject* args) {
   int holds;
   PyObject* limit;
   if (!PyArg_ParseTuple(args, "pO", &holds, &limit)) return nullptr;
   const double seconds = limit == Py_None ? -1 : PyFloat_AsDouble(limit);
   if (PyErr_Occurred()) return nullptr;
-  std::vector<Watched> arrived;
   {
     GilRelease release;
     std::unique_lock lock(watch().mutex);
     watch().holds = holds != 0;
     const auto changed = [] { return !watch().arrived.empty() || watch().looks_changed; };
-    if (seconds < 0) {
+    if (state().simulated != nullptr) {
+      lock.unlock();
+      const auto ready = [](const void* of) {
+        const auto& its = *static_cast<const Watch*>(of);
+        return !its.arrived.empty() || its.looks_changed;
+      };
+      simulated_wait(ready, &watch(), seconds < 0 ? kNoDeadline : clock_ns() + static_cast<int64_t>(seconds * 1e9));
+      lock.lock();
+    } else if (seconds < 0) {
       watch().changed.wait(lock, changed);
     } else {
       watch().changed.wait_for(lock, std::chrono::duration<double>(seconds), changed);
     }
     watch().looks_changed = false;
+    lock.unlock();
+    ask_for_gil();
+  }
+  has_gil();
+  Py_RETURN_NONE;
+}
+
+// take_failures() -> [(cell or None, failure)] that have arrived
+PyObject* take_failures(PyObject*, PyObject*) {
+  std::vector<Watched> arrived;
+  {
+    std::lock_guard lock(watch().mutex);
     arrived.swap(watch().arrived);
   }
+  if (state().simulated != nullptr && !check_simulation()) return nullptr;
   Ref list = Ref::steal(PyList_New(0));
   for (Watched& each : arrived) {
-    if (!state().finalizing && !state().runtime->node().supervisor().is_current(each.failure)) continue;  // made anew
+    if (!state().finalizing && !state().runtime->node().supervisor().is_current(each.failure)) {
+      state().runtime->note_observed(each.failure.why->node);  // somebody has made it anew, and need not be told
+      continue;
+    }
     Ref owner = each.owner ? Ref::steal(new_cell_object(std::move(each.owner))) : Ref::borrow(Py_None);
     Ref entry = Ref::steal(Py_BuildValue("(ON)", owner.get(), describe_failure(each.failure)));
     if (!list || !entry || PyList_Append(list.get(), entry.get()) != 0) return nullptr;
@@ -151,7 +254,14 @@ PyObject* next_failures(PyObject*, PyObject* args) {
   return list.release();
 }
 
-// failures_decided(say): all failures of the client that next_failures() has told are dealt with. What came of them is
+// default_decides(yes): whether a failure that no call tells ends the program, whatever else is in it
+PyObject* default_decides(PyObject*, PyObject* yes) {
+  std::lock_guard lock(watch().mutex);
+  watch().default_decides = yes == Py_True;
+  Py_RETURN_NONE;
+}
+
+// failures_decided(say): all failures of the client that take_failures() has told are dealt with. What came of them is
 // said now; or never, if they have been reported
 PyObject* failures_decided(PyObject*, PyObject* say) {
   std::vector<std::string> lines;
@@ -179,7 +289,7 @@ bool take_text(PyObject* text, std::string* into) {
 // own(name, class name, creator, labels, sizes, MeshRef or [nodes]) -> int: what the actor that runs (or the client) has
 // spawned, actors or processes: it is told of their failures
 PyObject* own(PyObject*, PyObject* args) {
-  ProcessRuntime* runtime = require_runtime();
+  AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   OwnedMesh mesh;
   PyObject *name, *class_name, *creator, *labels, *extents, *members;
@@ -230,7 +340,6 @@ PyObject* note_handled(PyObject*, PyObject* node) {
 
 // ---- The end of a program that nobody has saved ----
 
-std::atomic<int> exit_status{0};    // of a program that a failure has stopped; 0: none has
 std::atomic<bool> has_left{false};  // its main thread has come back from whatever it was in
 pid_t failing_process = 0;
 
@@ -250,8 +359,8 @@ PyObject* program_fails(PyObject*, PyObject* args) {
   if (exit_status.exchange(status == 0 ? 1 : status) != 0) Py_RETURN_NONE;
   failing_process = getpid();
   on_exit(insist_on_status, nullptr);
-  if (ProcessRuntime* runtime = require_runtime()) {
-    runtime->reactor().after(kLeaveLimitNs, [] {
+  if (AnyRuntime* runtime = require_runtime()) {
+    runtime->timers().after(kLeaveLimitNs, [] {
       if (has_left) return;
       flush_log();
       _exit(exit_status);
@@ -273,20 +382,13 @@ void watch_failure(MeshFailure failure, std::shared_ptr<PyCell> owner) {
   bool start = false;
   {
     std::lock_guard lock(watch().mutex);
+    if (!owner && watch().undecided.empty()) watch().origin = failure.origin();
     if (!owner) watch().undecided.emplace_back(failure.why->node, failure.why->actor);
     watch().arrived.push_back({std::move(failure), std::move(owner)});
     start = !std::exchange(watch().has_thread, true);
   }
   watch().changed.notify_one();
-  if (!start) return;
-  pthread_t thread;
-  if (sys::start_thread(&thread, run_watch, nullptr)) {
-    pthread_detach(thread);
-    return;
-  }
-  log_line("a failure cannot be dealt with: " + sys::shortage_error("start a thread for it").message);
-  std::lock_guard lock(watch().mutex);
-  watch().has_thread = false;  // with the next failure
+  if (start) start_watch(/*again=*/false);
 }
 
 void say_undeliverable(const ActorId& dest, const Failure& why) {
@@ -317,7 +419,8 @@ PyObject* describe_failure(const MeshFailure& failure) {
 }
 
 void note_told(const PendingCall& call, bool at_the_end) {
-  const int64_t now_ns = monotonic_ns();
+  const int64_t now_ns = clock_ns();
+  std::deque<Look>& looks = watch().looks;
   while (!looks.empty() && (looks.front().when_ns < now_ns - kSameTimeNs || looks.size() >= kLooksMax)) looks.pop_front();
   looks.push_back({call.shared_owing(), now_ns, at_the_end});
   look_again();
@@ -329,7 +432,9 @@ bool add_supervision(PyObject* module) {
   static PyMethodDef functions[] = {
       {"is_told", is_told, METH_VARARGS, nullptr},
       {"will_be_told", will_be_told, METH_VARARGS, nullptr},
-      {"next_failures", next_failures, METH_VARARGS, nullptr},
+      {"wait_for_failures", wait_for_failures, METH_VARARGS, nullptr},
+      {"take_failures", take_failures, METH_NOARGS, nullptr},
+      {"default_decides", default_decides, METH_O, nullptr},
       {"failures_decided", failures_decided, METH_O, nullptr},
       {"own", own, METH_VARARGS, nullptr},
       {"disown", disown, METH_O, nullptr},

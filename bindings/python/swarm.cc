@@ -3,6 +3,7 @@
 #include "codec.h"
 #include "gil.h"
 #include "monarch/base/clock.h"
+#include "simulation.h"
 #include "state.h"
 
 namespace monarch {
@@ -84,7 +85,8 @@ void Swarm::run() {
     if (is_async_) {
       Ref self = Ref::steal(new_swarm_object(kept));
       Ref ran = Ref::steal(PyObject_CallOneArg(state().run_swarm.get(), self.get()));
-      if (!ran) fail_rest();
+      if (!ran && !is_simulation_over()) fail_rest();
+      PyErr_Clear();
     } else {
       serve();
     }
@@ -117,7 +119,7 @@ void Swarm::fail_rest() {
 }
 
 PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::Ticket* ticket) {
-  const int64_t until_ns = monotonic_ns() + kHoldNs;
+  const int64_t until_ns = clock_ns() + kHoldNs;
   while (live_ > 0) {
     *cell = next();
     if (!*cell) {
@@ -150,7 +152,7 @@ PyCell::Step Swarm::step(std::shared_ptr<PyCell>* cell, Ref* coroutine, PyCell::
     current.busy_ = busy || (outcome == PyCell::Step::kCoroutine && !ticket->concurrent);
     if (!current.busy_) go_on(*cell);
     if (outcome == PyCell::Step::kCoroutine) return outcome;
-    if (monotonic_ns() > until_ns) return PyCell::Step::kDone;
+    if (clock_ns() > until_ns) return PyCell::Step::kDone;
   }
   return PyCell::Step::kEnd;
 }
@@ -185,6 +187,7 @@ void Swarm::serve() {
     GilRelease release;
     if (outcome == PyCell::Step::kIdle) {
       node_.driver().wait(waiter_, &Swarm::has_work, this, kNoDeadline);
+      if (is_simulation_over()) return;
     }
   }
 }

@@ -102,10 +102,14 @@ void Unseen::link() {
   if (first != nullptr) first->previous_ = this;
   first = this;
   linked_ = true;
+  count_.store(count_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // one writer: the GIL
 }
+
+bool Unseen::is_here() const { return process_ == simulated_state; }
 
 void Unseen::unlink() {
   if (!std::exchange(linked_, false)) return;
+  count_.store(count_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
   (previous_ == nullptr ? first : previous_->next_) = next_;
   if (next_ != nullptr) next_->previous_ = previous_;
 }
@@ -113,9 +117,9 @@ void Unseen::unlink() {
 FutureState::~FutureState() {
   if (!is_linked()) return;
   unlink();
-  if (!is_of_call() || in_forked_child() || state().finalizing) return;
+  if (!is_of_call() || in_forked_child() || state().finalizing || !is_here()) return;
   note_unlooked();
-  if (state().worker) return;  // what is lost is said at the end of a script
+  if (state().worker || !is_here() || simulated_state != nullptr) return;  // what is lost is said at the end of a script
   try {
     note_dropped(*this);
   } catch (const std::bad_alloc&) {
@@ -132,7 +136,7 @@ std::vector<UnseenCall> unseen_calls() {
   }
   for (Unseen* unseen = first; unseen != nullptr; unseen = unseen->next_) {
     const auto& future = static_cast<const FutureState&>(*unseen);
-    if (!future.call || future.waiting > 0) continue;
+    if (!unseen->is_here() || !future.call || future.waiting > 0) continue;
     found.push_back({future.call, future.gather(), future.call->label()});
   }
   return found;
@@ -141,7 +145,7 @@ std::vector<UnseenCall> unseen_calls() {
 bool any_unseen_call(const std::function<bool(const PendingCall&)>& wanted) {
   for (Unseen* unseen = first; unseen != nullptr; unseen = unseen->next_) {
     const auto& future = static_cast<const FutureState&>(*unseen);
-    if (future.call && wanted(*future.call)) return true;
+    if (unseen->is_here() && future.call && wanted(*future.call)) return true;
   }
   return false;
 }

@@ -2,6 +2,8 @@
 // holds Python objects: it may be left when the interpreter has ended.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +15,8 @@
 
 namespace monarch {
 
+struct State;
+extern thread_local constinit State* simulated_state;
 using Label = std::shared_ptr<const std::string>;  // of an endpoint, mesh.method
 
 // Base of what is in the list of futures that nobody has looked at.
@@ -24,8 +28,12 @@ class Unseen {
   ~Unseen() { unlink(); }
 
   void link();
+  // Made in the process of the calling thread, which may be simulated.
+  bool is_here() const;
   void unlink();
   bool is_linked() const { return linked_; }
+  // Whether there is one at all. Any thread, without the GIL.
+  static bool any() { return count_.load(std::memory_order_relaxed) != 0; }
 
  private:
   friend std::vector<struct UnseenCall> unseen_calls();
@@ -33,6 +41,8 @@ class Unseen {
   Unseen* previous_ = nullptr;
   Unseen* next_ = nullptr;
   bool linked_ = false;
+  static inline std::atomic<size_t> count_{0};
+  State* process_ = simulated_state;  // null: the process of the machine
 };
 
 // What such a future is about, also once it is gone.

@@ -39,6 +39,7 @@ class Callbacks(NamedTuple):
     run_async: Any
     run_swarm: Any
     end_actor: Any
+    stop_owned: Any
     undeliverable: Any
     supervise: Any
     supervise_all: Any
@@ -112,6 +113,7 @@ runtime.wire(
             run_async=_late("_running.event_loop", "run"),
             run_swarm=_late("_running.event_loop", "run_swarm"),
             end_actor=_late("_running.ends", "end_actor"),
+            stop_owned=_late("_meshes.owned", "stop"),
             undeliverable=_late("_running.ends", "undeliverable"),
             supervise=_late("_running.supervision", "supervise"),
             supervise_all=_late("_running.supervision", "supervise_all"),

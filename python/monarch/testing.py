@@ -11,13 +11,14 @@ from monarch._actors.actor import Actor
 from monarch._meshes import spawning
 from monarch._meshes.local_procs import LocalProcMesh, local_procs
 from monarch._public import publish
+from monarch._simulation.world import SimulatedEvent, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["LocalProcMesh", "local_procs", "patch_actor"]
+__all__ = ["LocalProcMesh", "SimulatedEvent", "local_procs", "patch_actor", "simulate"]
 
 
 class patch_actor:

@@ -140,12 +140,15 @@ class Run:
             if not self._read(deadline):
                 raise EOFError(f"no line {start!r} in {self.out!r}, stderr {self._stderr()!r}")
 
-    def err_line(self, limit: float) -> str:
-        """Waits until something stands on stderr. (A file, so that nobody holds up its end: looked at now and then.)"""
+    def err_line(self, limit: float, text: str = "") -> str:
+        """Waits until something, or ``text``, stands on stderr, and returns all of it.
+
+        That is a file, so that nobody holds up its end: it is looked at now and then.
+        """
         pidfd = os.pidfd_open(self.process.pid)
         try:
             deadline = time.monotonic() + limit
-            while not self._stderr() and time.monotonic() < deadline:
+            while (not self._stderr() or text not in self._stderr()) and time.monotonic() < deadline:
                 select.select([pidfd], [], [], 0.02)
             return self._stderr()
         finally:

@@ -47,8 +47,7 @@ PRESENT = {
 }  # fmt: skip
 LATER = {
     "monarch.actor": [
-        "attach", "attach_to_workers", "debug_controller", "get_meter",
-        "run_worker_loop_forever", "span", "traced",
+        "attach", "debug_controller", "get_meter", "span", "traced",
     ],
     "monarch.job": [
         "JobState", "JobTrait", "LocalJob", "MeshAdminConfig", "PortForwarder", "ProcessJob", "SlurmJob",

@@ -225,7 +225,7 @@ def test_options_belong_to_the_endpoint_that_they_gave(waiter):
     with pytest.raises(DeadlineExceeded):
         short.call_one().get(timeout=LIMIT)
     with pytest.raises(DeadlineExceeded):
-        short.options(partial=True).call_one().get(timeout=LIMIT)  # what is not said again stays
+        short.options(partial=False).call_one().get(timeout=LIMIT)  # what is not said again stays
     with pytest.raises(TimeoutError) as raised:
         unlimited.get(timeout=2 * SHORT)
     assert type(raised.value) is TimeoutError

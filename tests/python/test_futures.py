@@ -90,6 +90,8 @@ def test_invalid_time_outs_are_refused(gate, timeout):
     future = gate.value.call_one(1)
     with pytest.raises(ValueError, match=f"invalid timeout {timeout}: expected a non-negative, finite number"):
         future.get(timeout)
+    with pytest.raises(TypeError, match="invalid timeout '1': expected a number of seconds, or None"):
+        future.get(timeout="1")
     assert future.get(LIMIT) == 1
 
 

@@ -153,7 +153,7 @@ def test_an_error_tells_the_way_from_the_root(procs):
     with pytest.raises(SupervisionError, match="enough") as raised:
         ended.slice(gpus=1).end.call_one().get(timeout=20)
     starter, last = (f"<{cls.__module__}.{cls.__qualname__} " for cls in (Starter, Ended))
-    assert f"The actor <root>.{starter}starter{{'gpus': 1/2}}>.{last}ended> and" in str(raised.value)
+    assert f"The actor <root>.{starter}starter{{'gpus': 1/2}}>.{last}ended{{'gpus': 1/2}}> and" in str(raised.value)
     assert "rank {'gpus': 1/2} of 'ended'" in str(raised.value)
 
 

@@ -266,6 +266,25 @@ def test_a_failed_bootstrap_shows_in_every_use(way):
     assert run.out == "failed\n" * 15
 
 
+def test_the_report_of_a_bootstrap_function_that_raises_says_what_and_where():
+    run = Run("""
+class A(Actor):
+    @endpoint
+    def f(self): ...
+
+def bootstrap():
+    raise ValueError("no GPU")
+
+this_host().spawn_procs(per_host={"gpus": 2}, name="trainers", bootstrap=bootstrap).spawn("a", A).f.broadcast()
+threading.Event().wait()
+""").done()
+    assert run.status == 1
+    assert run.err.startswith("monarch: ranks 0, 1 of 'a' have failed: ValueError: no GPU\n"), run.err
+    _, first, at, *_ = run.err.splitlines()
+    assert re.fullmatch(r"the first of them: the bootstrap function of 'trainers' \(pid \d+\) failed: .*", first), first
+    assert at.endswith(", in bootstrap") and "SetupFailed" not in run.err, run.err
+
+
 @pytest.mark.feature(48)
 @pytest.mark.parametrize("taken", [False, True])
 @ways

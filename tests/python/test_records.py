@@ -1,7 +1,10 @@
 """One failure, one record: what it says, to whom, and in which words (tests/golden/failures)."""
 
+import asyncio
+import os
 import pickle
 import signal
+import time
 
 import failure_texts
 import pytest
@@ -10,9 +13,25 @@ from script_run import Run, program
 from monarch._errors.mesh_failure import MeshFailure
 from monarch._errors.record import OutOfMemory
 from monarch._errors.screen import COLUMNS, LINES, make_screen
-from monarch.actor import Actor, SupervisionError, current_rank, endpoint, this_host
+from monarch.actor import (
+    Actor,
+    DeadlineExceeded,
+    SupervisionError,
+    concurrent_endpoint,
+    current_rank,
+    dump_stacks,
+    endpoint,
+    this_host,
+)
 
 LIMIT = 20
+
+
+def until(there, limit=LIMIT):
+    end = time.monotonic() + limit
+    while not there():
+        assert time.monotonic() < end, "too late"
+        time.sleep(0.01)
 
 
 @pytest.mark.feature(
@@ -20,7 +39,18 @@ LIMIT = 20
 )
 @pytest.mark.parametrize("kind", failure_texts.KINDS)
 def test_each_kind_of_failure_has_its_words_on_one_screen(kind):
-    caught, told = failure_texts.run(kind, "caught"), failure_texts.run(kind, "told")
+    check_words_of(kind, failure_texts.run(kind, "caught"), failure_texts.run_told(kind))
+
+
+def test_a_kill_by_the_oom_killer_at_the_limit_of_a_cgroup_is_told_as_that():
+    with failure_texts.memory_cgroup(failure_texts.MEMORY_MAX) as prefix:
+        if prefix is None:
+            pytest.skip("no memory cgroup can be made here")
+        runs = [failure_texts.run_out_of_memory(how, prefix) for how in ("caught", "told")]
+    check_words_of(failure_texts.OUT_OF_MEMORY, *runs)
+
+
+def check_words_of(kind, caught, told):
     expected = failure_texts.path_of(kind).read_text()
     assert failure_texts.text_of(kind, caught, told) == expected, (
         "python tests/python/failure_texts.py writes them anew"
@@ -75,9 +105,9 @@ kids, others = procs.spawn("kid", Kid), procs.spawn("other", Kid)
 pids = list(kids.pid.call().get().values())
 kids.hang.broadcast(); others.hang.broadcast()
 import select
-def hangs():  # both have begun
-    stacks = str(monarch.actor.dump_stacks(kids).get())
-    return stacks.count("hang") >= 2
+def hangs():  # both have begun, in the process that is killed
+    stacks = str(monarch.actor.dump_stacks(kids.slice(gpus=1)).get())
+    return "actor kid, endpoint hang" in stacks and "actor other, endpoint hang" in stacks
 until(hangs)
 os.kill(pids[1], signal.SIGKILL)
 until(lambda: len(faults) == 3)
@@ -93,20 +123,63 @@ def test_an_actor_that_does_nothing_was_in_nothing():
     class Idle(Actor):
         @endpoint
         def pid(self):
-            import os
-
             return os.getpid()
 
     procs = this_host().spawn_procs(name="idle")
     idle = procs.spawn("idle", Idle)
     pid = idle.pid.call_one().get()
-    import os
-
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(SupervisionError) as info:
         while True:
             idle.pid.call_one().get(timeout=LIMIT)
     assert info.value.in_flight in ((), ("idle.pid",))
+
+
+def test_who_has_given_up_a_call_is_in_it_no_more():
+    class Waits(Actor):
+        @endpoint
+        async def wait(self):
+            await asyncio.sleep(60)
+
+        @concurrent_endpoint
+        async def wait_beside(self):
+            await asyncio.sleep(60)
+
+        @endpoint
+        async def pid(self):
+            return os.getpid()
+
+    waits = this_host().spawn_procs(name="waits").spawn("waits", Waits)
+    for method in (waits.wait, waits.wait_beside):
+        with pytest.raises(DeadlineExceeded):
+            method.options(deadline=0.2).call_one().get(timeout=LIMIT)
+    pid = waits.pid.call_one().get(timeout=LIMIT)  # behind the end of the first
+    until(lambda: "awaits in" not in str(dump_stacks(waits).get(timeout=LIMIT)))
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SupervisionError) as info:
+        while True:
+            waits.pid.call_one().get(timeout=LIMIT)
+    assert info.value.in_flight in ((), ("waits.pid",))
+
+
+def test_an_exception_names_all_ranks_of_its_call_that_have_failed():
+    class Kid(Actor):
+        @endpoint
+        def pid(self):
+            return os.getpid()
+
+    kids = this_host().spawn_procs({"gpus": 6}, name="kids").spawn("kid", Kid)
+    pids = list(kids.pid.call().get(timeout=LIMIT).values())
+    for rank in (1, 3, 4, 5):
+        os.kill(pids[rank], signal.SIGKILL)
+    for rank in (1, 3, 4, 5):
+        with pytest.raises(SupervisionError):
+            while True:
+                kids.slice(gpus=rank).pid.call_one().get(timeout=LIMIT)
+    with pytest.raises(SupervisionError, match="\nRanks 3-5 of this call have failed as well$"):
+        kids.pid.call().get(timeout=LIMIT)
+    with pytest.raises(SupervisionError, match="\nRank 1 of this call has failed as well$"):
+        kids.slice(gpus=slice(4, 6)).pid.call().get(timeout=LIMIT)
 
 
 # ---- The report ----

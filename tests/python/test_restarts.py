@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -400,7 +401,7 @@ def test_a_policy_makes_it_anew_and_nobody_is_asked(how, told):
         assert told == []
 
 
-def test_a_budget_that_is_spent_is_told_with_its_history(told):
+def test_a_budget_that_is_spent_is_told_with_its_history(told, capfd):
     with this_host().spawn_procs({"gpus": 2}) as procs:
         keepers = procs.options(restart=Restart(times=2, within=30)).spawn("keepers", Keeper)
         for epoch in (1, 2):
@@ -412,6 +413,10 @@ def test_a_budget_that_is_spent_is_told_with_its_history(told):
         assert told[0].mesh_name == "keepers" and told[0].crashed_ranks == [1]
         assert "It had been made anew 2 times within 30 s, which its policy allows: " in report
         assert report.count(" s ago: ValueError: failed on purpose") == 2, report
+        # Whoever only calls it, and catches what that raises, learns it from a line.
+        line = "monarch: rank 1 of 'keepers' has failed (ValueError: failed on purpose, pid "
+        lines = [each for each in capfd.readouterr().err.split("\n") if "It had been made anew 2 times" in each]
+        assert len(lines) == 1 and lines[0].startswith(line), lines
         assert [each[1] for each in states(keepers.slice(gpus=0))] == [0]
         keepers.respawn([1]).get(timeout=LIMIT)  # its owner may still do it
         assert states(keepers)[1][2] == 3
@@ -810,3 +815,107 @@ def test_a_policy_is_a_value(procs):
         policy.times = 5
     with pytest.raises(TypeError, match="restart must be a monarch.actor.Restart"):
         procs.options(restart=3)
+
+
+def test_a_policy_holds_where_no_thread_is_to_be_had(monkeypatch, told):
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        keepers = procs.options(restart=Restart(strategy="one_for_all")).spawn("keepers", Keeper)
+        states(keepers)
+
+        def refuse(_):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        fails(keepers.slice(gpus=1))
+        assert [each[2] for each in answers(lambda: states(keepers))] == [1, 1] and told == []
+
+
+INTERRUPTED = """
+from monarch import _core
+class Kid(Actor):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+def interrupt_in(name):
+    \"\"\"Ctrl-C comes when that has done its work.\"\"\"
+    real, results = getattr(_core, name), []
+    def interrupted(*args):
+        setattr(_core, name, real)
+        results.append(real(*args))
+        signal.raise_signal(signal.SIGINT)
+        return results[0]
+    setattr(_core, name, interrupted)
+    return results
+def until(there):
+    end = time.monotonic() + 20
+    while not there():
+        assert time.monotonic() < end, "too late"
+        time.sleep(0.005)
+"""
+
+
+def test_ctrl_c_that_a_program_catches_leaves_no_processes_without_a_handle():
+    Run(INTERRUPTED + """
+nodes = interrupt_in("spawn_procs")
+try:
+    this_host().spawn_procs({"gpus": 2})
+except KeyboardInterrupt:
+    until(lambda: all(_core.down_reason(node) is not None for node in nodes[0]))
+    print("none")
+""").ok()  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["spawn_procs", "restart"])
+def test_ctrl_c_that_a_program_catches_leaves_nothing_half_made_anew(where):
+    run = Run(INTERRUPTED + f"""
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
+procs = this_host().spawn_procs({{"gpus": 2}})
+kids = procs.spawn("kid", Kid)
+victim = kids.slice(gpus=1).pid.call_one().get()
+os.kill(victim, signal.SIGKILL)
+try:
+    while True:
+        kids.pid.call().get()
+except SupervisionError:
+    pass
+interrupt_in({where!r})
+try:
+    procs.respawn()
+except KeyboardInterrupt:
+    pids = list(kids.pid.call().get(timeout=20).values())
+    assert victim not in pids and len(pids) == 2
+    print("both")
+""").ok()  # fmt: skip
+    assert run.out == "both\n"
+
+
+# ---- Policies on what belongs to others ----
+
+
+def test_a_policy_on_processes_of_somebody_else_says_for_what_it_counts():
+    run = Run("""
+class A(Actor):
+    @endpoint
+    def f(self):
+        return 1
+
+class Boss(Actor):
+    def __init__(self, given):
+        policy = Restart(times=2, within=60)
+        self.actors = [
+            procs.options(restart=policy).spawn(name, A)
+            for procs, name in ((given, "theirs"), (this_proc(), "here"), (this_host().spawn_procs(), "mine"))
+        ]
+
+    @endpoint
+    def look(self):
+        return [actors.f.call().get() and 1 for actors in self.actors]
+
+given = this_host().spawn_procs(per_host={"gpus": 2}, name="given")
+boss = this_host().spawn_procs(name="boss").spawn("boss", Boss, given)
+print(boss.look.call_one().get())
+""").done()
+    assert (run.status, run.out) == (0, "[1, 1, 1]\n")
+    [line] = run.err.splitlines()
+    assert "the restart policy of 'theirs' counts for its actors, not for their processes: " in line

@@ -1,12 +1,12 @@
 """Meshes over several hosts: the two stand-ins on this machine that hosts_from_config makes."""
 
 import asyncio
+import ctypes
 import os
 import pickle
 import select
 import subprocess
 import sys
-import threading
 
 import pytest
 from script_run import WAYS, Run, program
@@ -177,6 +177,8 @@ def test_slices_of_hosts(hosts):
             host.spawn_procs({"hosts": 2})
     with pytest.raises(ValueError, match=r"per_host\['gpus'\] is 0"):
         hosts.spawn_procs({"gpus": 0})
+    with pytest.raises(ValueError, match="asks for 1000000 processes on each host: at most 65536"):
+        hosts.spawn_procs({"racks": 1000, "gpus": 1000})
     with pytest.raises(IndexError):
         hosts.slice(hosts=2)
 
@@ -466,7 +468,9 @@ start = time.monotonic()
 why = "the host of the process this actor was running on failed: Killed(sig=9) "
 why += f"(rank {{'hosts': 0/2}} of 'stand_in', pid {agent})"
 assert why in str(pending.exception(timeout=10))
-calls = [lost.pid.call(), unseen.pid.call_one(), counters.pid.call(), theirs.pid.call(), procs.initialized]
+up = procs.initialized.exception(timeout=10)
+assert why.replace(" this actor was running on", "") in str(up), up
+calls = [lost.pid.call(), unseen.pid.call_one(), counters.pid.call(), theirs.pid.call()]
 for call in calls:
     error = call.exception(timeout=10)
     assert isinstance(error, SupervisionError) and why in str(error), error
@@ -505,29 +509,70 @@ for _ in range(5):
 """).ok()  # fmt: skip
 
 
-@pytest.mark.feature(52)
-def test_a_host_that_has_no_thread_for_a_moment_stops_what_it_is_asked_to_and_lives():
-    hosts = hosts_from_config("short_of_threads")
+class Stuck(Actor):
+    @endpoint
+    def hold(self, fifo):
+        """Holds the GIL, and with it all Python of this process, until somebody writes into the file."""
+        with open(fifo, "rb", buffering=0) as file:
+            ctypes.PyDLL(None).read(file.fileno(), ctypes.create_string_buffer(1), 1)
 
-    class Saboteur(Actor):
-        @endpoint
-        def set_threads(self, there):
-            from monarch._meshes import agents
 
-            def fail(*_, **__):
-                raise RuntimeError("can't start new thread")
+@pytest.mark.feature(47, 52)
+def test_hosts_start_and_stop_processes_whatever_their_python_does(tmp_path):
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    with hosts_from_config("stuck") as hosts:
+        hosts.initialized.get(timeout=LIMIT)
+        stuck = hosts._own_procs.slice(hosts=0).spawn("stuck", Stuck)
+        held = stuck.hold.call_one(fifo)
+        with open(fifo, "wb", buffering=0) as file:  # open: it is about to read
+            with hosts.spawn_procs({"gpus": 2}) as procs:
+                actors = procs.spawn("where", Where)
+                watch = Watch(pid for pid, _ in values(actors.pids.call()))
+            assert watch.all_end(0)
+            assert hosts.initialized.get(timeout=LIMIT) is True
+            file.write(b"x")
+        held.get(timeout=LIMIT)
 
-            agents.Thread = threading.Thread if there else fail
 
-    saboteur = hosts._own_procs.spawn("saboteur", Saboteur)
-    procs = hosts.spawn_procs({"gpus": 1})
-    watch = Watch([pid for pid, _ in values(procs.spawn("where", Where).pids.call())])
-    values(saboteur.set_threads.call(False))
-    procs.stop().get(timeout=LIMIT)
-    assert watch.all_end()
-    values(saboteur.set_threads.call(True))
-    assert len(values(hosts.spawn_procs().spawn("where", Where).pids.call())) == 2
-    hosts.shutdown().get(timeout=LIMIT)
+@pytest.mark.feature(47)
+def test_each_host_is_told_of_its_own_processes_only(hosts, monkeypatch):
+    from monarch import _core
+
+    orders = []
+    start = _core.start_on_host
+    monkeypatch.setattr(_core, "start_on_host", lambda *args: (orders.append(args[:2]), start(*args))[1])
+    with hosts.spawn_procs({"gpus": 3}, name="named") as procs:
+        values(procs.spawn("where", Where).rank.call())
+    assert [host for host, _ in orders] == hosts._agents.nodes
+    for number, (_, order) in enumerate(orders):
+        labels = [f"{{'hosts': {h}/2, 'gpus': {g}/3}}".encode() in order for h in range(2) for g in range(3)]
+        assert labels == [number == 0] * 3 + [number == 1] * 3
+    orders.clear()
+    with hosts.slice(hosts=1).spawn_procs() as procs:
+        procs.initialized.get(timeout=LIMIT)
+    assert [host for host, _ in orders] == hosts._agents.nodes[1:]
+
+
+@pytest.mark.feature(47)
+def test_what_a_host_cannot_start_is_told_with_the_host():
+    Run(COUNTER + """
+import resource
+class Limiter(Actor):
+    @endpoint
+    def limit(self):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
+hosts.initialized.get()
+hosts._own_procs.slice(hosts=1).spawn("limiter", Limiter).limit.call_one().get()
+before = hosts.slice(hosts=0).spawn_procs()
+try:
+    hosts.spawn_procs({"gpus": 100})
+    raise AssertionError("started without descriptors")
+except SupervisionError as error:
+    assert str(error).startswith("hosts.slice(hosts=1).spawn_procs: "), error
+    assert "cannot start 100 processes: out of file descriptors" in str(error), error
+assert len(hosts.slice(hosts=0).spawn_procs().spawn("again", Counter).pid.call().get().values()) == 1
+""").ok()  # fmt: skip
 
 
 @pytest.mark.feature(64)

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from monarch._values import stack_report
 from monarch._values.stack_report import Frame, Process, StackReport, Thread, code_places, read_process
 from monarch.actor import Actor, DeadlineExceeded, deadline, dump_stacks, endpoint, this_host
 from monarch.actor import StackReport as PublicReport
@@ -482,3 +483,13 @@ def test_a_child_that_the_script_forks_dies_of_sigquit_as_ever(tmp_path):
     status, out, err = script.end()
     assert (status, out) == (0, f"{-signal.SIGQUIT}\nwent on\n")
     assert "stacks of" not in err
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_wait_is_one_also_where_local_symbols_are_not_known(known):
+    outer = ["monarch::(anonymous namespace)::wait_in_line", "monarch::(anonymous namespace)::future_get"]
+    functions = ["syscall", "monarch::Driver::sleep_as_leader", "monarch::Driver::wait", "monarch::wait_for"]
+    functions += [*(outer if known else ["", ""]), "PyObject_Vectorcall", "_PyEval_EvalFrameDefault"]
+    assert stack_report._native(functions) == ("a wait for an answer",)
+    functions[-3] = "monarch::(anonymous namespace)::endpoint_broadcast"
+    assert stack_report._native(functions) == ("Monarch's own code",)

@@ -42,6 +42,23 @@ assert [failure[:2] for failure in again] == [("kid", [0])], again
     assert run.err == ""
 
 
+@pytest.mark.parametrize(("how", "what"), [
+    ("signal", "killed by signal 9"), ("exit", "exited with code 3"), ("broadcast", "ValueError: bang"),
+])  # fmt: skip
+@pytest.mark.parametrize("answer", ["False", "'raise'"])
+def test_the_kind_of_what_has_climbed_is_that_of_who_has_failed_of_it(how, what, answer):
+    Run(SCRIPT + f"""
+import monarch.actor
+faults = []
+monarch.actor.unhandled_fault_hook = faults.append
+owner = make_owner(SyncOwner, {answer})
+owner.fail.call_one({how!r}, [1]).get()
+until(lambda: faults)
+of = {{False: "what it owns has failed: {what}", "raise": "RuntimeError: no way"}}[{answer}]
+assert faults[0].mesh_name == "owner" and faults[0].kind == of, faults[0].kind
+""").ok()  # fmt: skip
+
+
 @pytest.mark.feature(66, "climbs one level", "errors are chained")
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("answer", ["False", "None", "0", "'raise'"])
@@ -235,6 +252,34 @@ finally:
     )
     assert second.startswith("Unhandled monarch error on the root actor, hostname=") and ", PID=" in second
     assert "Traceback" not in run.err and len(run.err.splitlines()) < 24, run.err
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_threads_that_are_no_daemons_are_named_and_waited_for_as_long_as_processes_are(ends):
+    run = Run(f"""
+import atexit
+from monarch.config import configure
+configure(process_exit_timeout={"60s" if ends else "100ms"!r})
+class Bad(Actor):
+    @endpoint
+    def fail(self):
+        raise ValueError("bang")
+never = threading.Event()
+def write():
+    while not {ends} or "waits" not in open("/proc/self/fd/2").read():
+        never.wait(0.02)
+threading.Thread(target=write, name="writer").start()
+threading.Thread(target=never.wait, name="daemon", daemon=True).start()
+atexit.register(print, "at exit")
+bad = this_host().spawn_procs().spawn("bad", Bad)
+bad.fail.broadcast()
+never.wait()
+""").done()
+    assert run.status == 1 and run.out == "at exit\n", run.out
+    [line] = [line for line in run.err.splitlines() if "waits" in line]
+    limit = "60" if ends else "0.1"
+    assert line == f"monarch: the program ends, and waits {limit} s at most for its thread 'writer', which is no daemon"
+    assert "SystemExit" not in run.err and "Traceback" not in run.err, run.err
 
 
 @pytest.mark.feature(67, "ends the program")

@@ -179,3 +179,64 @@ def test_megabytes_of_last_words_are_cut(way):
     run = died_with(way, "flood.call_one(4000)")
     told = run.out.partition("The last that it printed to stderr:\n")[2]
     assert told and len(told) < 1 << 18, len(told)
+
+
+STUCK = (
+    SCRIPT
+    + """
+from monarch.config import configured
+class Stuck(Owner):
+    @endpoint
+    def hang(self):
+        print("hangs")
+        time.sleep(60)
+"""
+)
+
+
+def test_who_is_stuck_when_its_owner_dies_is_given_up():
+    run = Run(STUCK + """
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
+class Parent(Actor):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def spawn_on(self, procs):
+        return procs.spawn("stuck", Stuck, "")
+with configured(cleanup_timeout="300ms"):
+    procs, others = this_host().spawn_procs(name="one"), this_host().spawn_procs(name="two")
+parent = procs.spawn("parent", Parent)
+stuck = parent.spawn_on.call_one(others).get()
+hanging, waiting = stuck.hang.call_one(), stuck.pid.call_one()
+sys.stdin.readline()
+os.kill(parent.pid.call_one().get(), signal.SIGKILL)
+for call in (hanging, waiting):
+    assert "its owner has ended" in str(error_of(lambda: call.get(timeout=10)))
+print("told")
+""")  # fmt: skip
+    run.line("hangs")
+    run.tell("\n")
+    run.line("told")
+    run.done(limit=10)
+    assert run.status == 0 and "is left behind" in run.err, run.err
+
+
+def test_what_a_stuck_actor_owns_ends_when_it_is_given_up():
+    run = Run(STUCK + """
+with configured(cleanup_timeout="300ms"):
+    procs = this_host().spawn_procs()
+stuck = procs.spawn("stuck", Stuck, "")
+pids = list(stuck.mesh.call_one().get().pid.call().get().values())
+stuck.hang.broadcast()
+sys.stdin.readline()
+stuck.stop().get(timeout=10)
+until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+print("ended")
+""")  # fmt: skip
+    run.line("hangs")
+    run.tell("\n")
+    run.line("ended")
+    run.done(limit=10)
+    assert run.status == 0 and "is left behind" in run.err, run.err

@@ -1,7 +1,9 @@
 """The tools of the checkout say when they cannot do their work, and what to do."""
 
 import hashlib
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -53,6 +55,21 @@ def checkout(root: Path) -> Path:
     )
     (root / ".venv/stamp.build").write_text(hashlib.sha256(inputs).hexdigest() + "  -\n")
     return root / "tools/bootstrap"
+
+
+def test_the_soak_runs_every_test_that_runs_over_seeds():
+    over_seeds = set()
+    for path in (ROOT / "src/monarch").rglob("*_test.cc"):
+        test = ""
+        for line in path.read_text().splitlines():
+            if found := re.match(r"TEST\((\w+), (\w+)\)", line):
+                test = ".".join(found.groups())
+            if "sim_seeds(" in line:
+                over_seeds.add(test)
+    spec = importlib.util.spec_from_file_location("soak_seeds", ROOT / "tools/soak_seeds.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert {test for tests in tool.TESTS.values() for test in tests} == over_seeds
 
 
 def test_fuzzing_without_a_fuzzer_fails(commands):

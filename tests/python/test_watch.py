@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import threading
 import time
 
@@ -19,6 +20,7 @@ from monarch.actor import (
     concurrent_endpoint,
     current_rank,
     endpoint,
+    send,
     this_host,
     this_proc,
 )
@@ -48,6 +50,10 @@ class Sync(Actor):
     @endpoint
     def last(self):
         return "last"
+
+    @endpoint
+    def end(self):
+        os._exit(3)
 
     @endpoint
     def around(self, others):
@@ -89,9 +95,66 @@ class Sync(Actor):
         return procs.spawn("callers", CallsBack, me).last.call_one().get()
 
     @endpoint
+    def last_of(self, other):
+        return other.last.call_one().get()
+
+    @endpoint
+    def pid(self):
+        return os.getpid()
+
+    @endpoint
     def open_call_and_forget(self):
         self.kept = self.other.last.call_one()
         return "kept"
+
+
+class Hooked(Actor):
+    """Its hooks call another actor, which calls this one; they send through a port what became of it."""
+
+    @endpoint
+    def meet(self, other, me, port):
+        self.other, self.me, self.port = other, me, port
+
+    @endpoint
+    def own(self):
+        self.mine = this_host().spawn_procs(per_host={"gpus": 1}, name="inner").spawn("mine", Sync)
+        return self.mine.pid.call_one().get()
+
+    @endpoint
+    def tell(self, dead):
+        dead.last.broadcast()
+
+    @endpoint
+    def last(self):
+        return "last"
+
+    def __supervise__(self, failure):
+        return self.ask()
+
+    def _handle_undeliverable_message(self, message):
+        return self.ask()
+
+    def ask(self):
+        try:
+            self.other.last_of.call_one(self.me).get()
+        except ActorError as error:
+            self.port.send(str(error))
+        return True
+
+
+class AsyncHooked(Hooked):
+    @endpoint
+    async def last(self):
+        return "last"
+
+
+class AwaitsInHook(AsyncHooked):
+    async def _handle_undeliverable_message(self, message):
+        try:
+            await self.other.last_of.call_one(self.me)
+        except ActorError as error:
+            self.port.send(str(error))
+        return True
 
 
 class CallsBack(Actor):
@@ -147,6 +210,31 @@ class Async(Actor):
         return "last"
 
     @endpoint
+    async def await_then_close_a_cycle(self, workers, seconds, times, me):
+        """How long after that it was raised."""
+        for _ in range(times):
+            await workers.slow.call_one(seconds)
+        start = time.monotonic()
+        try:
+            await self.other.last_of.call_one(me)
+        except ActorError:
+            return time.monotonic() - start
+
+    @endpoint
+    async def close_a_cycle_beside_a_task(self, seconds, me):
+        """How long after the end of the task it was raised."""
+        task = asyncio.ensure_future(asyncio.sleep(seconds, seconds))
+        start = time.monotonic()
+        try:
+            await self.other.last_of.call_one(me)
+        except ActorError:
+            return time.monotonic() - start - await task
+
+    @endpoint
+    async def last_of(self, other):
+        return await other.last.call_one()
+
+    @endpoint
     async def itself(self, me):
         return await me.last.call_one()
 
@@ -195,6 +283,42 @@ class GivesPortAway(Actor):
         return "last"
 
 
+class HandsOver(Actor):
+    """Its call is answered by another actor, which has got the port."""
+
+    @endpoint
+    def start(self, b, *others):
+        return b.through.call_one(*others).get()
+
+    @endpoint(explicit_response_port=True)
+    def through(self, port, how, c, d, a):
+        if how == "port":
+            c.answer_later.broadcast(port)
+        else:
+            send(c.later, [], {}, port=port)
+        d.ask.call_one(a).get()
+
+    @endpoint
+    def answer_later(self, port):
+        port.send(self.wait())
+
+    @endpoint
+    def later(self):
+        return self.wait()
+
+    def wait(self):
+        time.sleep(1.5)
+        return "from another"
+
+    @endpoint
+    def ask(self, other):
+        return other.last.call_one().get()
+
+    @endpoint
+    def last(self):
+        return "last"
+
+
 @pytest.fixture(scope="module")
 def procs():
     procs = this_host().spawn_procs(per_host={"gpus": 4}, name="procs")
@@ -236,6 +360,18 @@ def test_two_that_wait_for_each_other_are_told_so_and_go_on(procs, left, right, 
     assert a.last.call_one().get(timeout=LIMIT) == b.last.call_one().get(timeout=LIMIT) == "last"
 
 
+@pytest.mark.parametrize("seconds, times", [(0.05, 44), (1.6, 1)], ids=["many", "one"])
+def test_it_does_not_matter_how_long_something_else_was_awaited_before(procs, seconds, times):
+    a, b = pair(procs, Async, Async)
+    workers = procs.slice(gpus=2).spawn("workers", Sync)
+    assert a.await_then_close_a_cycle.call_one(workers, seconds, times, a).get(timeout=LIMIT) < SOON
+
+
+def test_nor_how_long_there_was_something_else_beside(procs):
+    a, b = pair(procs, Async, Async)
+    assert 0 < a.close_a_cycle_beside_a_task.call_one(2.2, a).get(timeout=LIMIT) < SOON
+
+
 def test_a_cycle_may_be_long(procs):
     actors = procs.spawn("members", Sync)
     ring = [actors.slice(gpus=rank) for rank in (1, 2, 3, 0)]
@@ -244,6 +380,17 @@ def test_a_cycle_may_be_long(procs):
     assert text.splitlines()[1].endswith(
         "rank 3 of members (pid N), in around, waits for rank 0 of members (pid N): last"
     )
+
+
+def test_a_cycle_is_found_through_what_was_made_anew():
+    with this_host().spawn_procs({"gpus": 2}) as own:
+        a, b = own.slice(gpus=0).spawn("left", Sync), own.slice(gpus=1).spawn("right", Sync)
+        with pytest.raises(SupervisionError):
+            b.end.call_one().get(timeout=LIMIT)
+        own.respawn([1]).get(timeout=LIMIT)
+        a.meet.call_one(b).get(timeout=LIMIT)
+        b.meet.call_one(a).get(timeout=LIMIT)
+        assert cycle_of(a.ping.call_one()) == CYCLE
 
 
 def test_one_that_awaits_itself_is_told_so(procs):
@@ -267,6 +414,32 @@ def test_a_constructor_may_close_the_cycle(procs):
     with pytest.raises(ActorError) as raised:
         a.make_one_that_calls_back.call_one(procs.slice(gpus=1), a).get(timeout=LIMIT)
     assert "rank 0 of callers" in str(raised.value) and "in __init__, waits for rank 0 of left" in str(raised.value)
+
+
+def hooked(procs, cls):
+    gate, receiver = Channel.open()
+    a, b = procs.slice(gpus=0).spawn("left", cls), procs.slice(gpus=1).spawn("right", Sync)
+    a.meet.call_one(b, a, gate).get(timeout=LIMIT)
+    return a, receiver
+
+
+@pytest.mark.parametrize("cls", [Hooked, AsyncHooked])
+def test_a_hook_for_failures_may_close_the_cycle(procs, cls):
+    a, receiver = hooked(procs, cls)
+    os.kill(a.own.call_one().get(timeout=LIMIT), signal.SIGKILL)
+    assert "in __supervise__, waits for rank 0 of right" in receiver.recv().get(timeout=LIMIT)
+    assert a.last.call_one().get(timeout=LIMIT) == "last"
+
+
+@pytest.mark.parametrize("cls", [Hooked, AsyncHooked, AwaitsInHook])
+def test_a_hook_for_undeliverable_messages_may_close_the_cycle(procs, cls):
+    a, receiver = hooked(procs, cls)
+    dead = procs.slice(gpus=2).spawn("dead", Sync)
+    dead.last.call_one().get(timeout=LIMIT)
+    dead.stop().get(timeout=LIMIT)
+    a.tell.call_one(dead).get(timeout=LIMIT)
+    assert "in _handle_undeliverable_message, waits for rank 0 of right" in receiver.recv().get(timeout=LIMIT)
+    assert a.last.call_one().get(timeout=LIMIT) == "last"
 
 
 def test_actors_of_the_script_take_part():
@@ -312,6 +485,13 @@ def test_a_port_that_others_may_have_is_no_edge(procs):
     assert a.ping.call_one().get(timeout=LIMIT) == "from the thread"
 
 
+@pytest.mark.parametrize("how", ["port", "relay"])
+def test_a_port_that_has_been_handed_on_is_no_edge(procs, how):
+    a, b, c, d = (procs.slice(gpus=rank).spawn("members", HandsOver) for rank in range(4))
+    assert a.start.call_one(b, how, c, d, a).get(timeout=LIMIT) == "from another"
+    assert b.last.call_one().get(timeout=LIMIT) == "last"
+
+
 def test_one_that_is_only_slow_is_waited_for(procs):
     a, b = pair(procs, Sync, Sync)
     third = procs.slice(gpus=2).spawn("third", Sync, a)
@@ -336,8 +516,9 @@ STOPPED = r"monarch: rank 2 of procs \(pid \d+\) is stopped \(SIGSTOP\); 1 call 
 GOES_ON = r"monarch: rank 2 of procs \(pid \d+\) goes on, after \d\.\d s\n"
 
 
-def test_a_stopped_process_is_told_once_and_its_call_waits_on():
-    run = Run(PROGRAMS / "watch/stopped.py", args=("script",))
+@pytest.mark.parametrize("who", ["script", "anew"])
+def test_a_stopped_process_is_told_once_and_its_call_waits_on(who):
+    run = Run(PROGRAMS / "watch/stopped.py", args=(who,))
     told = float(run.line("told after "))
     run.line("answered")
     assert told < SOON
@@ -350,6 +531,15 @@ def test_a_worker_that_waits_has_it_told_by_who_has_started_it():
     told = float(run.line("told after "))
     run.line("answered")
     assert told < SOON
+    err = run.done().err
+    assert re.fullmatch(STOPPED + GOES_ON, err), err
+
+
+def test_a_guest_that_waits_has_it_told_by_the_script_of_that_job():
+    run = Run(PROGRAMS / "watch/stopped.py", args=("guest",))
+    told = float(run.line("told after "))
+    run.line("answered")
+    assert told < SOON + 2  # a guest has to start first
     err = run.done().err
     assert re.fullmatch(STOPPED + GOES_ON, err), err
 
@@ -381,6 +571,30 @@ def test_with_a_lease_a_stopped_process_has_failed_after_it():
     asked, raised = re.search("asked (.*)", run.out)[1], re.search("raised (.*)", run.out)[1]
     assert asked == "[1]"
     assert "was stopped (SIGSTOP) for longer than 1 s while calls waited for it (stopped_rank_lease)" in raised
+
+
+def test_the_lease_of_a_process_runs_while_calls_wait_for_it_only():
+    run = Run(PROGRAMS / "watch/lease_of_no_call.py", env={"MONARCH_STOPPED_RANK_LEASE": "1s"}).done()
+    assert run.out.splitlines() == ["its deadline has passed", "it lives", "answered True"], run.out + run.err
+
+
+# ---- What has been made anew ----
+
+
+def test_a_cycle_through_a_process_that_was_made_anew_is_found():
+    run = Run(PROGRAMS / "watch/respawned.py", args=("cycle",)).done()
+    assert "raised" in run.out and "in merge, waits for rank 0 of member" in run.out, run.out + run.err
+
+
+def test_a_process_that_was_made_anew_is_told_when_it_is_stopped():
+    run = Run(PROGRAMS / "watch/respawned.py", args=("stopped",)).done()
+    assert run.out == "stopped [1]\n", run.out + run.err
+    assert re.search(r"rank 1 of procs \(pid \d+\) is stopped \(SIGSTOP\); 1 call waits for it: member.pid\n", run.err)
+
+
+def test_a_process_that_was_made_anew_has_a_lease():
+    run = Run(PROGRAMS / "watch/respawned.py", args=("lease",), env={"MONARCH_STOPPED_RANK_LEASE": "1s"}).done()
+    assert "raised" in run.out and "was stopped (SIGSTOP) for longer than 1 s" in run.out, run.out + run.err
 
 
 @pytest.mark.feature(69, "an error for a controller that cannot be reached")

@@ -1,5 +1,6 @@
 """Errors, time-outs and futures say whom they are about."""
 
+import asyncio
 import os
 import pickle
 import re
@@ -10,7 +11,7 @@ import pytest
 
 from monarch._calls.outcomes import FailureKind
 from monarch._calls.packing import Packed
-from monarch.actor import Actor, ActorError, context, endpoint, this_host, this_proc
+from monarch.actor import Actor, ActorError, SupervisionError, context, endpoint, this_host, this_proc
 from monarch.testing import local_procs
 
 LIMIT = 20
@@ -142,3 +143,63 @@ def test_the_numbers_of_kinds_are_those_of_the_core(header, kind):
     text = (Path(__file__).parents[2] / "src/monarch/wire" / header).read_text()
     known = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): int(n) for name, n in re.findall(r"k(\w+) = (\d+),", text)}
     assert known.items() >= {member.name: member.value for member in kind}.items()
+
+
+# ---- What is waited for until processes are up ----
+
+
+class Mortal(Actor):
+    @endpoint
+    def die(self):
+        os._exit(3)
+
+
+def test_a_mesh_that_is_not_up_speaks_of_its_processes():
+    procs = this_host().spawn_procs({"hosts": 2, "gpus": 2}, name="trainers")
+    mortals = procs.spawn("mortals", Mortal)
+    procs.initialized.get(timeout=LIMIT)
+    with pytest.raises(SupervisionError) as info:
+        mortals.slice(hosts=1, gpus=1).die.call_one().get(timeout=LIMIT)
+    gone = r"the process exited with non-zero code 3 \(rank {'hosts': 1/2, 'gpus': 1/2} of 'trainers', pid \d+\)"
+    late = procs.slice(hosts=1).spawn("late", Mortal)
+    for wait, what in (
+        (lambda: procs.initialized, "trainers.initialized"),
+        (lambda: procs.slice(gpus=1).initialized, "trainers.initialized"),
+        (lambda: late.initialized, "late.initialized"),
+    ):
+        with pytest.raises(SupervisionError) as info:
+            wait().get(timeout=LIMIT)
+        assert re.match(rf"{re.escape(what)}: {gone}", str(info.value)), info.value
+        assert (info.value.endpoint, info.value.mesh, info.value.rank) == (what, "trainers", 3)
+    assert repr(procs.slice(hosts=0).initialized).startswith("<Future of trainers.initialized")
+    with pytest.raises(SupervisionError, match="^trainers.logging_option: the process exited with non-zero code 3"):
+        asyncio.run(procs.logging_option(level=30))
+    procs.stop().get(timeout=LIMIT)
+
+
+def test_a_process_that_cannot_be_started_is_spoken_of_as_that():
+    procs = this_host().with_python_executable("/no/such/python").spawn_procs(name="trainers")
+    said = "trainers.initialized: the process could not be started ('trainers'): cannot run /no/such/python: No such"
+    with pytest.raises(SupervisionError, match=f"^{re.escape(said)}"):
+        procs.initialized.get(timeout=LIMIT)
+
+
+def bad_bootstrap():
+    raise ValueError("no GPU")
+
+
+def test_a_bootstrap_function_that_raises_is_named_with_its_rank():
+    procs = this_host().spawn_procs({"hosts": 2, "gpus": 2}, name="trainers", bootstrap=bad_bootstrap)
+    mortals = procs.spawn("mortals", Mortal)
+    part = "rank {'hosts': 1/2, 'gpus': 0/2} of 'mortals'"
+    for wait, rank, where in (
+        (lambda: procs.slice(hosts=1, gpus=slice(1, 2)).initialized, 0, "rank {'gpus': 0/1} of 'trainers'"),
+        (lambda: mortals.slice(hosts=1).initialized, (0, 1), r"rank {'gpus': ./2} of 'mortals'"),
+        (lambda: mortals.slice(hosts=1, gpus=slice(0, 1)).die.call(), 0, part),
+    ):
+        with pytest.raises(ActorError) as info:
+            wait().get(timeout=LIMIT)
+        assert info.value.rank in (rank if isinstance(rank, tuple) else (rank,))
+        [note] = info.value.__notes__
+        assert re.match(rf"raised by the bootstrap function of {where} in process \d+ on ", note), note
+    procs.stop().get(timeout=LIMIT)

@@ -11,18 +11,22 @@ from monarch.actor import (
     Actor,
     Channel,
     Extent,
+    MeshFailure,
     Point,
     Port,
     ProcMesh,
+    Restart,
     as_endpoint,
     concurrent_endpoint,
     deadline,
+    dump_stacks,
     endpoint,
     hosts_from_config,
     send,
     this_host,
     this_proc,
 )
+from monarch.config import configure
 
 
 class Worker(Actor):
@@ -56,6 +60,14 @@ MESHES = {
     "a port by hand": (lambda: Port(1), "say port, receiver = Channel.open"),
     "send without a value": (lambda: Channel.open()[0].send(), "takes one argument, obj"),
     "a deadline": (lambda: deadline("5"), "a deadline is a number of seconds, not '5'"),
+    "a timeout": (lambda: dump_stacks(timeout="5"), "timeout is a number of seconds, not '5'"),
+    "a failure by hand": (lambda: MeshFailure(), "programs do not make a MeshFailure: __supervise__ and"),
+    "a lease": (lambda: configure(stopped_rank_lease=30), 'a duration is text, such as "30s"'),
+    "a rank is a truth": (lambda: HOST().spawn_procs({"gpus": 2}).respawn([True]), "takes ranks, .* but one is True"),
+    "restart for the constructor": (
+        lambda: this_proc().spawn("w", Worker, restart=Restart()),
+        r"unexpected keyword argument 'restart' \(options come before: procs.options\(restart=...\).spawn\(...\)\)",
+    ),
     "an accumulator": (lambda: Accumulator(3, 0, max), "folds the answers of an endpoint of a mesh"),
     "combine": (lambda: Accumulator(this_proc().spawn("w", Worker).add, 0, 5), "combine is called as"),
     "send to nobody": (lambda: send("x", (), {}), "takes an endpoint of a mesh first"),
@@ -97,6 +109,35 @@ def test_a_forgotten_endpoint_is_said_at_each_adverb(worker):
             getattr(worker.plain, adverb)
     assert not hasattr(worker.plain, "other")
     assert as_endpoint(worker.plain).call_one().get() == 1
+
+
+def test_options_and_respawn_are_found_where_they_are(worker):
+    with pytest.raises(AttributeError, match=r"'options'; endpoints: add \(those of a spawn come before it: procs"):
+        worker.options(restart=Restart())
+    with pytest.raises(AttributeError, match=r"'HostMesh' object has no attribute 'options': they are of processes: "):
+        this_host().options(restart=Restart())
+    with pytest.raises(AttributeError, match=r"no attribute 'respawn': .*: procs\.respawn\(ranks\)"):
+        this_host().respawn()
+    with pytest.raises(ValueError, match="^timeout is a positive, finite number of seconds, not -1"):
+        dump_stacks(timeout=-1)
+
+
+@pytest.mark.parametrize("adverb", ["call_one", "choose", "stream", "broadcast"])
+def test_a_partial_gather_is_of_call_alone(worker, adverb):
+    partial = worker.add.options(partial=True)
+    assert list(partial.call(1).get().values()) == [2]
+    with pytest.raises(TypeError, match=r"^worker\.add has partial=True, which is for call\(\)"):
+        getattr(partial, adverb)(1)
+    assert partial.options(deadline=5).call(1).get()
+    with pytest.raises(TypeError):
+        getattr(partial.options(deadline=5), adverb)(1)
+    assert partial.options(partial=False).call_one(1).get() == 2
+
+
+@pytest.mark.parametrize("wrong", ["no", "yes", 1, 0])
+def test_partial_is_a_truth(worker, wrong):
+    with pytest.raises(TypeError, match=f"^partial must be True or False, but is {wrong!r}"):
+        worker.add.options(partial=wrong)
 
 
 def generator(self):
@@ -200,3 +241,53 @@ def test_an_instance_where_a_class_is_wanted_and_endpoint_twice():
     with pytest.raises(TypeError, match=re.escape("Worker(): too many positional arguments")):
         this_proc().spawn("worker", Worker, 1)
     assert repr(Worker.add) == "<endpoint Worker.add>"
+
+
+# ---- __supervise__ ----
+
+
+def async_generator_hook():
+    async def hook(self, failure):
+        yield True
+
+    return hook
+
+
+HOOKS = {
+    "no argument": (lambda self: True, r"called with one argument.*cannot be \(too many"),
+    "two arguments": (lambda self, a, b: True, r"called with one argument.*cannot be \(missing.*'b'\)"),
+    "by keyword": (lambda self, *, failure: True, r"called with one argument.*cannot be \("),
+    "static, no argument": (staticmethod(lambda: True), r"called with one argument.*cannot be \("),
+    "a number": (3, "not callable: 3"),
+    "None": (None, "not callable: None"),
+    "a class": (int, "a class"),
+    "a generator": (generator, "a generator, whose body would never run"),
+    "an async generator": (async_generator_hook(), "a generator, whose body would never run"),
+    "an endpoint": (endpoint(lambda self, failure: True), "an endpoint"),
+}
+
+
+@pytest.mark.parametrize("wrong", HOOKS)
+def test_a_supervise_that_cannot_be_asked_is_refused_at_the_spawn(wrong):
+    hook, text = HOOKS[wrong]
+    owner = type("Owner", (Worker,), {"__supervise__": hook})
+    for _ in range(2):
+        with pytest.raises(TypeError, match=rf"^Owner\.__supervise__ is {text}.*: it must be a method, `def` or"):
+            this_proc().spawn("owner", owner)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda self, failure: True,
+        lambda self, failure, again=False: True,
+        lambda *args: True,
+        lambda self, failure, *, loud=False: True,
+        staticmethod(lambda failure: True),
+        classmethod(lambda cls, failure: True),
+        functools.partialmethod(lambda self, why, failure: True, "why"),
+    ],
+)
+def test_a_supervise_that_can_be_asked_is_taken(hook):
+    owner = type("Owner", (Worker,), {"__supervise__": hook})
+    assert this_proc().spawn("owner", owner).add.call_one(1).get() == 2

@@ -7,11 +7,19 @@ from typing import Any
 
 from monarch import _core
 from monarch._actors.actor import Actor
-from monarch._actors.declarations import ASYNC, EXPLICIT_PORT, SYNC, EndpointProperty, is_async
+from monarch._actors.declarations import (
+    ASYNC,
+    CO_ASYNC_GENERATOR,
+    CO_GENERATOR,
+    CO_VARARGS,
+    EXPLICIT_PORT,
+    SYNC,
+    EndpointProperty,
+    is_async,
+)
 from monarch._values.mesh_trait import MeshTrait
 
 BY_VALUE = ("__main__", "__mp_main__", None)  # modules whose code travels
-_CO_VARARGS = 0x04  # inspect's flag, without importing it
 _ANY_COUNT = 1 << 30
 
 
@@ -120,9 +128,40 @@ def arity(function: Any, hidden: int = 1) -> tuple[int, int]:
         return 1, 0
     most = code.co_argcount - hidden
     if most < 0:
-        return (0, _ANY_COUNT) if code.co_flags & _CO_VARARGS else (1, 0)
+        return (0, _ANY_COUNT) if code.co_flags & CO_VARARGS else (1, 0)
     least = max(0, most - len(function.__defaults__ or ()))
-    return least, _ANY_COUNT if code.co_flags & _CO_VARARGS else most
+    return least, _ANY_COUNT if code.co_flags & CO_VARARGS else most
+
+
+def check_hook(cls: type) -> None:
+    """Raises for a ``__supervise__`` that could not be asked, or whose answer would be lost."""
+    hook: Any = cls.__supervise__  # type: ignore[attr-defined]
+    if hook is Actor.__supervise__:
+        return
+    what = None
+    if isinstance(hook, EndpointProperty):
+        what = "an endpoint"
+    elif isinstance(hook, type) or not callable(hook):
+        what = "a class" if isinstance(hook, type) else f"not callable: {hook!r}"
+    elif getattr(getattr(hook, "__code__", None), "co_flags", 0) & (CO_GENERATOR | CO_ASYNC_GENERATOR):
+        what = "a generator, whose body would never run"
+    else:
+        found = next(vars(base)["__supervise__"] for base in cls.__mro__ if "__supervise__" in vars(base))
+        hidden = 0 if isinstance(found, staticmethod) else 1
+        hook = getattr(hook, "__func__", hook)
+        least, most = arity(hook, hidden)
+        if not least <= 1 <= most:
+            try:
+                check_arguments(hook, (None,), {}, hidden)
+            except TypeError as error:
+                what = f"called with one argument, the MeshFailure, and cannot be ({error})"
+            except ValueError:
+                pass  # it has no signature: only a call can tell
+    if what is not None:
+        raise TypeError(
+            f"{cls.__qualname__}.__supervise__ is {what}: it must be a method, `def` or `async def`, "
+            "__supervise__(self, failure), that returns whether the failure is dealt with"
+        )
 
 
 def check_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: int = 1) -> None:

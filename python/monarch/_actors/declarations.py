@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EndpointProperty", "concurrent_endpoint", "endpoint"]
 
-_CO_VARARGS, _CO_GENERATOR, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x04, 0x20, 0x80, 0x200  # as in inspect
+CO_VARARGS, CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x04, 0x20, 0x80, 0x200  # as in inspect
 SYNC, ASYNC, CONCURRENT = 0, 1, 2  # how a method runs: bindings/python/actor_cell.h, MethodKind
 EXPLICIT_PORT = 4  # added to these
 
@@ -49,7 +49,7 @@ def is_async(function: Any) -> bool:
     """Whether a call gives a coroutine; of a plain decorator around (``functools.wraps``), whether it may."""
     while True:
         code = getattr(function, "__code__", None)
-        if code is not None and code.co_flags & _CO_COROUTINE:
+        if code is not None and code.co_flags & CO_COROUTINE:
             return True
         if getattr(function, "_is_coroutine_mark", None) is not None:
             return True
@@ -215,11 +215,11 @@ def _check_target(method: Any, decorator: str, takes_port: bool) -> None:
     code = getattr(method, "__code__", None)
     if code is None or hasattr(method, "__wrapped__"):
         return  # only a call can tell
-    if code.co_flags & (_CO_GENERATOR | _CO_ASYNC_GENERATOR):
+    if code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
         raise TypeError(
             f"{name} is a generator, and an endpoint gives one answer: return a list, or take a port "
             f"(@{decorator}(explicit_response_port=True) or an argument) and send the values through it"
         )
     hidden = ["self", "port"][: 1 + takes_port]
-    if code.co_argcount < len(hidden) and not code.co_flags & _CO_VARARGS:
+    if code.co_argcount < len(hidden) and not code.co_flags & CO_VARARGS:
         raise TypeError(f"{name} is an endpoint: its first parameters are {' and '.join(hidden)}")

@@ -63,13 +63,17 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
     ) -> None:
         self._mesh = mesh
         self._number = number
-        self._name = name
         self._flags = flags
         self._options = (0.0, False)
-        self._set_label(f"{mesh._name}.{name}")
+        self._call_it(name)
         table = table_of(mesh._class)
         if not table.native:
             self.__doc__ = table.functions[number][0].__doc__
+
+    def _call_it(self, name: str) -> None:
+        """What it is called in all that is told of it."""
+        self._name = name
+        self._set_label(f"{self._mesh._name}.{name}")
 
     __signature__ = _MethodSignature()
     _first_rank = 0  # in its mesh, of the rank 0 that it reaches
@@ -98,17 +102,22 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
         Args:
             deadline: seconds until a call is given up, as in ``with monarch.actor.deadline(seconds)``.
             partial: ``call`` waits for every rank and gives values and, in the place of those that failed, exceptions.
+                Other adverbs have nothing to gather, and raise ``TypeError``.
         """
         seconds, some = self._options
         if deadline is not None:
             seconds = check_seconds(deadline)
         if partial is not None:
+            if not isinstance(partial, bool):
+                raise TypeError(f"partial must be True or False, but is {partial!r}")
             some = partial
         return self._mesh._make_endpoint(self._name, self._flags)._with_options((seconds, some))
 
     def _with_options(self, options: tuple[float, bool]) -> Self:
         self._options = options
         self._set_options(*options)
+        if options[1]:
+            self.__dict__.update(dict.fromkeys(_WITHOUT_GATHER, _refusal_of_partial(str(self))))
         return self
 
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -177,6 +186,17 @@ def bind_arguments(ep: Endpoint[Any, Any], args: tuple[Any, ...], kwargs: dict[s
     ep._mesh._check_arguments(ep, args, kwargs)
 
 
+def _refusal_of_partial(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            f"{name} has partial=True, which is for call(): of other adverbs, each future raises what has failed. Take "
+            "the endpoint without it, or .options(partial=False)"
+        )
+
+    return refuse
+
+
+_WITHOUT_GATHER = ("call_one", "choose", "stream", "broadcast")
 _ADVERBS = frozenset({"call", "call_one", "broadcast", "choose", "stream", "rref", "options"})
 
 

@@ -142,7 +142,7 @@ def _is_quiet(loop: Any) -> bool:
     return not getattr(loop, "_ready", True)
 
 
-_LOOK = 0.3  # seconds until somebody looks at what is awaited; then twice as long each time
+_LOOK = 0.3  # seconds until somebody looks at what is awaited; twice as long each time, while that is the same
 _LAST_LOOK = 10.0
 
 
@@ -151,7 +151,8 @@ class _LoopObserver:
 
     def __init__(self, loop: Any) -> None:
         self.bridge = _core.LoopBridge()  # nothing here may hold the loop
-        self.looked_at = not _core.on_actor_thread()  # look() is to come, or nobody looks here
+        self.look_after = 0.0 if _core.on_actor_thread() else _LOOK  # until look(); 0: none is to come; or nobody looks
+        self.look_timer: Any = lambda: None  # weak
         self.waiting: dict[int, Any] = {}
         self.next_ticket = 0
         loop.add_reader(self.bridge.fileno(), self.drain)
@@ -161,17 +162,23 @@ class _LoopObserver:
         self.next_ticket += 1
         self.bridge.watch(future, ticket)
         self.waiting[ticket] = waiter
-        if not self.looked_at:
-            self.looked_at = True
-            loop.call_later(_LOOK, self.look, loop, self.next_ticket, _LOOK)
+        if self.look_after != _LOOK:  # what has been awaited for long is over, or there was nothing
+            self.look_in(_LOOK, loop)
         return ticket
+
+    def look_in(self, seconds: float, loop: Any) -> None:
+        before = self.look_timer()
+        if before is not None:
+            before.cancel()
+        self.look_after = seconds
+        self.look_timer = weakref.ref(loop.call_later(seconds, self.look, loop, self.next_ticket))
 
     def forget(self, ticket: int) -> None:
         """Nobody waits for that any more: nothing of it may stay, a waiter holds its loop."""
         if self.waiting.pop(ticket, None) is not None:
             self.bridge.unwatch(ticket)
 
-    def look(self, loop: Any, newest: int, after: float) -> None:
+    def look(self, loop: Any, newest: int) -> None:
         """Tells the core which call the actor of this loop awaits, if that is certain and was before ``newest``.
 
         Then it is the only task of its loop, no timer will wake it, and it awaits that call and nothing else: not so in
@@ -180,17 +187,21 @@ class _LoopObserver:
         import asyncio
 
         if not self.waiting:
-            self.looked_at = False
+            self.look_after = 0.0
             return
         tasks = asyncio.all_tasks(loop)
         timers = getattr(loop, "_scheduled", None)
         is_only = timers is not None and all(timer.cancelled() for timer in timers) and len(tasks) == 1
         only = getattr(tasks.pop(), "_fut_waiter", None) if is_only else None
+        is_same, is_certain = True, False
         for ticket, waiter in list(self.waiting.items()):
             if ticket < newest:
                 self.bridge.block(ticket, waiter is only)
-        again = min(2 * after, _LAST_LOOK)
-        loop.call_later(again, self.look, loop, self.next_ticket, again)
+                is_certain = is_certain or waiter is only
+            else:
+                is_same = False
+        longest = _LAST_LOOK if is_certain else 2 * _LOOK  # what else there is may end at any time
+        self.look_in(min(2 * self.look_after, longest) if is_same else _LOOK, loop)
 
     def drain(self) -> None:
         for ticket in self.bridge.drain():

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import builtins
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monarch import _core
 from monarch._calls.packing import Packed
 from monarch._errors.exceptions import ActorError, DeadlineExceeded, DeadlockError, SupervisionError, add_note
 from monarch._errors.record import FailureRecord, record_of
 from monarch._errors.tracebacks import fill_in_source, text_of
+from monarch._values.ranks import ranks_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
@@ -29,9 +33,10 @@ def actor_error(ep: Any, rank: int, packed: Any) -> BaseException:
     error.pid, error.host = pid, host
     who = ""
     if ep is not None:
-        error.rank = rank + ep._first_rank
-        error.coordinates, who = ep._mesh._place_of(error.rank)
-    add_note(error, f"raised by {who}in process {pid} on {host}")
+        point, who = ep._mesh._place_of(rank + ep._first_rank)
+        error.rank, error.coordinates = point.rank, tuple(point.values())
+    by = "the bootstrap function of " if kind == Packed.SET_UP else ""
+    add_note(error, f"raised by {by}{who}in process {pid} on {host}")
     return error
 
 
@@ -54,23 +59,33 @@ class FailureKind(IntEnum):
     """Those of ``wire/failure.h`` that are told in words of their own."""
 
     REFUSED = 1
+    EXITED = 2
+    NOT_STARTED = 3
     STOPPED = 4
     UNREACHABLE = 7
     ENDING = 8
+    ACTOR = 10
     ACTOR_STOPPED = 12
     NOT_SENT = 13
 
 
 _STOPPED = (FailureKind.STOPPED, FailureKind.ACTOR_STOPPED)
+_OF_THEIR_OWN = (FailureKind.EXITED, FailureKind.NOT_STARTED, FailureKind.ACTOR)  # each rank for itself
 _NOBODY_DIED = (FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.ENDING, FailureKind.NOT_SENT)
 
 
-def supervision_error(ep: Any, rank: int, text: str, record: tuple[Any, ...] | None) -> BaseException:
-    """Of a rank that cannot answer."""
+def supervision_error(
+    ep: Any, rank: int, text: str, record: tuple[Any, ...] | None, others: Sequence[int] = ()
+) -> BaseException:
+    """Of a rank that cannot answer. ``others``: ranks of the call that have failed as well."""
     text = fill_in_source(text)
     failure = record_of(record)
     if ep is None:
         return _with_record(SupervisionError(text), failure)
+    if ep._mesh._is_of_processes:
+        for of_actor in (" this actor was running on", " this actor was to run on", " this actor is running on"):
+            text = text.replace(of_actor, "", 1)
+        return _with_record(SupervisionError(f"{ep}: {text}", str(ep)), failure)
     actor = ep._mesh._describe_rank(rank + ep._first_rank)
     kind = 0 if failure is None else failure.kind
     if kind in _NOBODY_DIED:
@@ -79,6 +94,9 @@ def supervision_error(ep: Any, rank: int, text: str, record: tuple[Any, ...] | N
         cause = f"Supervision event: actor {actor} has status:\n  {text}"
     else:
         cause = f"The actor {actor} and all its descendants have failed:\n  {text}"
+    if others and kind in _OF_THEIR_OWN:
+        own = [other + ep._first_rank for other in others]
+        cause += f"\n{ranks_text(own).capitalize()} of this call {'has' if len(own) == 1 else 'have'} failed as well"
     return _with_record(SupervisionError(f"Endpoint call {ep}() failed, {cause}", str(ep)), failure)
 
 

@@ -117,6 +117,8 @@ def _checked(key: str, value: Any) -> Any:
         raise ValueError(f"invalid value `0` for configuration key `{key}` ({error})") from None
     except (TypeError, ValueError, OverflowError) as error:
         problem = f"{type(error).__name__}: {error}"
+        if kind == "duration" and not isinstance(value, str):
+            problem += '; a duration is text, such as "30s"'
         raise TypeError(f"invalid value `{value!r}` for configuration key `{key}` ({problem})") from None
 
 

@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from monarch import _core
 from monarch._errors.record import FailureRecord, Recorded
 
 __all__ = ["MeshFailure"]
+
+
+_HAVE_FAILED = " and all its descendants have failed:"
+_PROCESS = "process this actor was running on "
+
+
+def _in_a_few_words(headline: str) -> str:
+    before, of_process, what = headline.partition(_PROCESS)
+    if of_process and before in ("the ", "the host of the "):
+        what = what.removeprefix("failed: ").partition(" (rank {")[0].partition(" ('")[0]
+        name, killed, signal = what.partition("(sig=")
+        return f"killed by signal {signal.rstrip(')')}" if killed else what.replace("with non-zero code", "with code")
+    before, not_started, after = headline.partition(" could not be started (")
+    if not_started and before.startswith("the "):
+        return f"could not be started: {after.partition('): ')[2]}"
+    return headline.partition(" failed: ")[2] or headline
+
+
+class _Told(NamedTuple):
+    """What the core tells of it."""
+
+    mesh_name: str
+    rank: int
+    coordinates: tuple[int, ...]
+    who: str
+    report: str
+    cause: str
+    origin: str
+    is_procs: bool
+    node: int
+    actor: int
+    record: tuple[Any, ...]
+    mesh_id: int = 0
+    made_ns: int = 0
 
 
 class MeshFailure(Recorded):
@@ -16,50 +50,44 @@ class MeshFailure(Recorded):
     ``mesh_name`` is the name that the mesh, of actors or of processes, was spawned with, ``crashed_ranks`` the list of
     the one rank that this is about, ``coordinates`` its place, one number for each dimension. ``report()`` says in
     words who has failed and of what, ``cause`` only of what, ``origin`` in a line what it all began with, and ``kind``
-    in a few words: "killed by signal 9". ``pid`` and ``host``, the machine, are those of its process. Where that has
-    ended: its ``exit_code`` or ``signal``, ``in_flight``, ``last_lines``, ``stack`` and ``out_of_memory``, as of
-    ``SupervisionError``.
+    in a few words: "killed by signal 9", or "what it owns has failed: killed by signal 9" of who fails of that.
+    ``pid`` and ``host``, the machine, are those of its process. Where that has ended: its ``exit_code`` or ``signal``,
+    ``in_flight``, ``last_lines``, ``stack`` and ``out_of_memory``, as of ``SupervisionError``.
     """
 
-    def __init__(
-        self,
-        mesh_name: str,
-        rank: int,
-        coordinates: tuple[int, ...],
-        who: str,
-        report: str,
-        cause: str,
-        origin: str,
-        is_procs: bool,
-        node: int,
-        actor: int,
-        record: tuple[Any, ...],
-        mesh_id: int = 0,
-        made_ns: int = 0,
-    ) -> None:
-        self.mesh_name = mesh_name
-        self.crashed_ranks = [rank]
-        self.coordinates = coordinates
-        self.cause = cause
-        self.origin = origin
+    def __init__(self, *told: Any) -> None:
+        if not told:
+            raise TypeError("programs do not make a MeshFailure: __supervise__ and unhandled_fault_hook are given one")
+        of = _Told(*told)
+        self.mesh_name = of.mesh_name
+        self.crashed_ranks = [of.rank]
+        self.coordinates = of.coordinates
+        self.cause = of.cause
+        self.origin = of.origin
         self.mesh = ()  # as in the reference, where it is that always
-        self._record = FailureRecord(*record)
+        self._record = FailureRecord(*of.record)
         self._take(self._record)
-        self._report = report
-        self._event = f"{'process' if is_procs else 'actor'} {who} failed:"
-        self._source = node, actor  # whose failure it is: an actor's, or (0) its process's
-        self._mesh_id = mesh_id
-        self._made_ns = made_ns  # when that was last made anew
+        self._report = of.report
+        self._event = f"{'process' if of.is_procs else 'actor'} {of.who} failed:"
+        self._source = of.node, of.actor  # whose failure it is: an actor's, or (0) its process's
+        self._mesh_id = of.mesh_id
+        self._made_ns = of.made_ns  # when that was last made anew
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - {"climb", "handled", "is_current", "is_told"})  # of this package
 
     @property
     def kind(self) -> str:
-        """How the process ended, or what the actor raised."""
+        """How the process ended, or what the actor raised; or what has become of something that it owns."""
         if ended := self._record.how_it_ended():
             return ended
-        before, not_started, after = self.origin.partition(" could not be started (")
-        if not_started and before.startswith("the "):
-            return f"could not be started: {after.partition('): ')[2]}"
-        return self.origin.partition(" failed: ")[2] or self.origin
+        head, *rest = self._report.split("\n", 2)
+        of = rest[0].strip() if rest else head
+        if of == self.origin:
+            return _in_a_few_words(of)
+        if of.startswith("The actor ") and of.endswith(_HAVE_FAILED):
+            return f"what it owns has failed: {_in_a_few_words(self.origin)}"
+        return _in_a_few_words(of)  # of its hook, which was called with that failure
 
     def report(self) -> str:
         """Who has failed, and of what: several lines, with a traceback where there is one."""
@@ -72,7 +100,7 @@ class MeshFailure(Recorded):
 
     def is_current(self) -> bool:
         """What has failed has not been made anew since."""
-        current: bool = _core.is_current(self._mesh_id, self.crashed_ranks[0])
+        current: bool = _core.is_current(self._mesh_id, self.crashed_ranks[0], self._made_ns)
         return current
 
     def climb(self, cell: Any) -> None:

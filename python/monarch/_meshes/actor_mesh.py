@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from monarch import _core
 from monarch._actors.actor import Actor
-from monarch._actors.class_table import arity, check_arguments, table_of
+from monarch._actors.class_table import arity, check_arguments, check_hook, table_of
 from monarch._actors.declarations import endpoint
 from monarch._calls.endpoint import Endpoint, PlainMethod
 from monarch._calls.handles import Handle
@@ -17,7 +17,7 @@ from monarch._meshes.origins import SpawnOrigin, check_ranks
 from monarch._meshes.spawning import SpawnInfo, spawner_info
 from monarch._runtime import runtime
 from monarch._runtime.context import context
-from monarch._values.geometry import Point, Shape, Slice
+from monarch._values.geometry import Extent, Point, Shape, Slice
 from monarch._values.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
@@ -41,6 +41,12 @@ class ActorMesh(Handle, Mesh, Generic[A]):
     the class raise what to do instead. Equal are views of the same actors in the same shape.
     """
 
+    _ELSEWHERE = {
+        "options": "those of a spawn come before it: procs.options(restart=...).spawn(...); of calls: "
+        "mesh.endpoint.options(...)",
+    }
+    _is_of_processes = False  # its calls ask processes, not actors that anybody knows
+
     def __init__(
         self, ids: list[tuple[int, int]], shape: Shape, cls: type, name: str, creator: str, owned: bool = False
     ) -> None:
@@ -50,6 +56,7 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         self._name = name
         self._creator = creator
         self._owned = owned
+        self._base_labels: list[str] = list(shape.labels)  # of the mesh as it was spawned
         self._base_sizes: list[int] = list(shape.ndslice.sizes)
         self._native_ref: Any = None
         self._origin: SpawnOrigin | None = None  # of what was spawned in this process
@@ -57,16 +64,16 @@ class ActorMesh(Handle, Mesh, Generic[A]):
 
     @classmethod
     def _received(
-        cls, ids: Any, labels: Any, offset: int, sizes: Any, strides: Any, base_sizes: Any, job: str | None, *rest: Any
+        cls, ids: Any, labels: Any, offset: int, sizes: Any, strides: Any, base: Any, job: str | None, *rest: Any
     ) -> Any:
         mesh = cls(ids, Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), *rest)
-        mesh._base_sizes = base_sizes
+        mesh._base_labels, mesh._base_sizes = base
         mesh._arrived_from(job)
         return mesh
 
     def _reduce_for(self, job: str | None) -> Any:
         n = self._view.ndslice
-        parts = (self._ids, self._view.labels, n.offset, n.sizes, n.strides, self._base_sizes, job)
+        parts = (self._ids, self._view.labels, n.offset, n.sizes, n.strides, (self._base_labels, self._base_sizes), job)
         return ActorMesh._received, (*parts, self._class, self._name, self._creator)
 
     def _ref(self) -> Any:
@@ -133,7 +140,10 @@ class ActorMesh(Handle, Mesh, Generic[A]):
             found = self._respawn
         else:
             known = ", ".join(sorted(table.endpoints)) or "none"
-            raise AttributeError(f"{self._class.__qualname__} has no endpoint or method {name!r}; endpoints: {known}")
+            where = f" ({self._ELSEWHERE[name]})" if name in self._ELSEWHERE else ""
+            raise AttributeError(
+                f"{self._class.__qualname__} has no endpoint or method {name!r}; endpoints: {known}{where}"
+            )
         self.__dict__[name] = found
         return found
 
@@ -188,7 +198,10 @@ class ActorMesh(Handle, Mesh, Generic[A]):
                 "only with a restart policy: procs.options(restart=...).spawn(...)"
             )
         origin.respawn(wanted)
-        return when_up(nodes, self._job, None)
+        return when_up(self, nodes, "respawn", None)
+
+    def _nodes_in_view(self) -> list[int]:
+        return [self._ids[rank][0] for rank in self._view.ranks()]
 
     def _get_self(self) -> ActorMesh:
         deprecated_wait(self)
@@ -201,14 +214,24 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         except TypeError as error:
             raise TypeError(f"{ep}(): {error}") from None
 
-    def _place_of(self, rank: int) -> tuple[tuple[int, ...], str]:
-        """The coordinates of a rank, and how to begin a sentence about it."""
-        point = Point(rank, self._view.extent)
-        return tuple(point.values()), f"{f'rank {point!r} of ' if len(point) else ''}{self._name!r} "
+    def _place_of(self, rank: int) -> tuple[Point, str]:
+        """Where a rank is in this view, and how to begin a sentence about it."""
+        place = self._point_in_whole(rank)
+        return self._point_of(rank), f"{f'rank {place!r} of ' if len(place) else ''}{self._name!r} "
+
+    def _point_of(self, rank: int) -> Point:
+        return Point(rank, self._view.extent)
+
+    def _point_in_whole(self, rank: int) -> Point:
+        """Where a rank is: of a part of a mesh, in the mesh as it was spawned, which is how people know it."""
+        if len(self._view) == len(self._ids):
+            return self._point_of(rank)
+        number = self._view.ndslice[rank] if self._view.labels else self._view.ranks()[0]
+        return Point(number, Extent(self._base_labels, self._base_sizes))
 
     def _describe_rank(self, rank: int) -> str:
-        extent = self._view.extent
-        coordinates = repr(Point(rank, extent)) if len(extent) else ""
+        point = self._point_in_whole(rank)
+        coordinates = repr(point) if len(point) else ""
         cls = self._class
         return f"{self._creator}.<{cls.__module__}.{cls.__qualname__} {self._name}{coordinates}>"
 
@@ -220,8 +243,7 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         has ended.
         """
         runtime.ensure()
-        nodes = list(dict.fromkeys(self._ids[rank][0] for rank in self._view.ranks()))
-        return when_up(nodes, self._job, None)
+        return when_up(self, self._nodes_in_view(), "initialized", None)
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
         """Stops the actors after the messages sent before, and what they own with them. Starts at once; twice is fine.
@@ -244,7 +266,7 @@ class ActorMesh(Handle, Mesh, Generic[A]):
 
     def _new_with_shape(self, shape: Shape) -> ActorMesh:
         view = ActorMesh(self._ids, shape, self._class, self._name, self._creator)
-        view._base_sizes = self._base_sizes
+        view._base_labels, view._base_sizes = self._base_labels, self._base_sizes
         view._job = self._job
         return view
 
@@ -263,6 +285,7 @@ def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
         raise TypeError(f"Can't instantiate abstract class {Class.__name__} with abstract {methods}")
     table = table_of(Class)
     if table.taken is None:
+        check_hook(Class)
         table.taken = sorted(label for label in table.endpoints if hasattr(ActorMesh, label) and label != "get")
     if table.taken:
         names = ", ".join(f"attribute={label}" for label in table.taken)
@@ -272,7 +295,9 @@ def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
         try:
             check_arguments(Class.__init__, args, kwargs)
         except TypeError as error:
-            raise TypeError(f"{Class.__qualname__}(): {error}") from None
+            options = ", ".join(f"{name}=..." for name in ("restart", "per_proc") if name in kwargs)
+            where = f" (options come before: procs.options({options}).spawn(...))" if options else ""
+            raise TypeError(f"{Class.__qualname__}(): {error}{where}") from None
 
 
 # ---- Actors of this package's own ----
@@ -292,22 +317,43 @@ class SetUp(Actor):
         log_prefix.set_level(level)
 
 
-def spawn_set_up(nodes: list[int], job: str | None) -> Any:
+class SetUpMesh(ActorMesh):
+    """Of ``SetUp``. What it tells, it tells of the mesh ``of``, whose processes these are: nobody knows this one."""
+
+    _is_of_processes = True
+
+    def __init__(self, of: Any, ids: list[tuple[int, int]], what: str, creator: str) -> None:
+        super().__init__(ids, whole(["procs"], [len(ids)]), SetUp, of._name, creator, owned=True)
+        self._of = of
+        self._what = what  # of the mesh's methods, on whose behalf it is asked
+        self._job = of._job
+
+    def _make_endpoint(self, name: str, flags: int = 0) -> Endpoint:
+        ep = super()._make_endpoint(name, flags)
+        ep._call_it(self._what)
+        return ep
+
+    def _point_of(self, rank: int) -> Point:
+        node, *nodes = _core.latest([self._ids[rank][0], *self._of._nodes_in_view()])
+        return Point(nodes.index(node), self._of.extent)
+
+
+def spawn_set_up(of: Any, nodes: list[int], what: str) -> Any:
     """One in each of these processes. Nobody owns it: whoever spawns it ends it, or it ends with its process."""
     nodes = list(dict.fromkeys(nodes))
     instance = context().actor_instance
     index = _core.new_actor_index(1)
-    mesh: Any = ActorMesh(
-        [(node, index) for node in nodes], whole(["procs"], [len(nodes)]), SetUp, "setup", str(instance), owned=True
-    )
-    mesh._job = job
+    mesh = SetUpMesh(of, [(node, index) for node in nodes], what, str(instance))
     info = tuple(SpawnInfo("setup", ("procs",), (len(nodes),), spawner_info(instance), (), ()))
     mesh._ref().spawn(1, 0, (SetUp, (), {}, info), ((SetUp.__module__, SetUp.__qualname__), (), None, info))
     return mesh
 
 
-def when_up(nodes: list[int], job: str | None, outcome: Any) -> Future[Any]:
-    """``outcome``, when these processes are up and their bootstrap functions have run; or what those raised."""
-    mesh = spawn_set_up(nodes, job)
+def when_up(of: Any, nodes: list[int], what: str, outcome: Any) -> Future[Any]:
+    """``outcome``, when these processes of a mesh are up and their bootstrap functions have run; or what those raised.
+
+    ``what``: the name under which its caller is told of it.
+    """
+    mesh = spawn_set_up(of, nodes, what)
     mesh._gather = lambda entries: outcome
     return mesh.setup.call()

@@ -1,25 +1,20 @@
-"""Hosts that have an agent: an actor in a process there, which starts and stops processes for whoever asks."""
+"""Hosts that have an agent (``src/monarch/host/agent.h``), which starts and stops processes there for whoever asks."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monarch import _core
-from monarch._actors.actor import Actor
-from monarch._actors.declarations import endpoint
-from monarch._meshes.actor_mesh import ActorMesh
-from monarch._meshes.mesh import whole
+from monarch._calls.handles import Handle
 from monarch._processes import launch
 from monarch._runtime import deadline
-from monarch._runtime.context import current_rank
+from monarch._values.geometry import Point, Shape, Slice
 
 if TYPE_CHECKING:
     from monarch._calls.future import Future
     from monarch._meshes.proc_mesh import ProcMesh
-    from monarch._ports.port import Port
 
 T = TypeVar("T")
 
@@ -27,51 +22,82 @@ _KILLED_WITHIN = 1.0  # seconds that an agent has to say that what it has killed
 _ANSWER_LIMIT = 5.0  # seconds that an agent may take longer to say that processes have ended than they take to end
 
 
-class HostAgent(Actor):
-    """Starts and stops processes on its host for others, which own them."""
+class Agents(Handle):
+    """Who starts processes on hosts, for a ``HostMesh``; of equal hosts the same."""
 
-    @endpoint
-    def answer(self) -> None:
-        """Says that this host is there."""
+    def __init__(self, nodes: list[int], job: str | None = None) -> None:
+        self.nodes = nodes  # of the hosts, by base rank
+        self._job = job
 
-    @endpoint
-    def start(self, requests: list[Any], owner: int, mesh: int) -> list[int]:
-        """Starts this host's part of ``requests``, which are for all the hosts that were asked; returns their nodes."""
-        here = current_rank()
-        count = len(requests) // here.extent.nelements
-        return launch.start_here(requests[here.rank * count : (here.rank + 1) * count], owner, mesh)
+    @classmethod
+    def _received(cls, nodes: list[int], job: str | None) -> Agents:
+        agents = cls(nodes)
+        agents._arrived_from(job)
+        return agents
 
-    @endpoint(explicit_response_port=True)
-    def stop_nodes(self, port: Port[None], nodes: list[int], reason: str, limit: float) -> None:
-        """Stops those of ``nodes`` that are here, and answers when they have ended. Others may ask meanwhile."""
-        ending = _core.stop_procs(nodes, reason, limit)
-
-        def answer() -> None:
-            port.send(ending.get())
-
-        try:
-            Thread(target=answer, daemon=True).start()
-        except RuntimeError:  # there is none just now: others wait, which is better than an agent that has failed
-            answer()
+    def _reduce_for(self, job: str | None) -> Any:
+        return Agents._received, (self.nodes, job)
 
 
-def agent_at(address: tuple[int, int]) -> Any:
-    """The agent at that address, as a mesh without dimensions."""
-    return ActorMesh([address], whole([], []), HostAgent, "agent", "<root>")
+class Asked:
+    """Hosts that are asked for something. To futures and errors what an ``Endpoint`` is, for a call, and its mesh."""
+
+    _first_rank = 0
+    _name = "hosts"
+    _is_of_processes = True
+
+    def __init__(self, hosts: list[int], what: str) -> None:
+        self._hosts, self._what = hosts, what
+        self._mesh = self
+
+    def __str__(self) -> str:
+        return self._what
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def _gather(self, entries: list[Any]) -> bool:
+        return True
 
 
-def start_nodes(agents: Any, requests: list[tuple[Any, ...]], mesh: int) -> list[int]:
-    """Starts processes on several hosts; all, or raises what the first host that could not start its part said."""
-    call = agents.start.options(partial=True).call
-    parts = _undisturbed(lambda: call(requests, _core.node_id(), mesh).get().values())
-    started = [part for part in parts if not isinstance(part, Exception)]
-    nodes = [node for part in started for node in part]
-    if len(started) < len(parts):
-        stop_nodes(agents, nodes, "their mesh could not be spawned", 0.0)
-        raise next(part for part in parts if isinstance(part, Exception))
-    members = agents._key()[0]
-    for (host, _), part in zip(members, parts):
-        _core.note_hosted(host, part)
+def _asked(agents: Agents, view: Shape, what: str) -> Asked:
+    agents._introduce(agents.nodes)
+    return Asked([agents.nodes[rank] for rank in view.ranks()], f"hosts.{what}")
+
+
+def are_there(agents: Agents, view: Shape) -> Future[bool]:
+    """True when all of these hosts are ready for orders."""
+    asked = _asked(agents, view, "initialized")
+    return _core.ask_hosts(asked._hosts, asked)
+
+
+def start_nodes(agents: Agents, view: Shape, common: launch.Common, wanted: list[launch.Wanted]) -> list[int]:
+    """Starts processes, as many on each host, in rank order: all, or raises what the first said that could not."""
+    return _undisturbed(lambda: _start_nodes(agents, view, common, wanted))
+
+
+def _start_nodes(agents: Agents, view: Shape, common: launch.Common, wanted: list[launch.Wanted]) -> list[int]:
+    count = len(wanted) // len(view)
+    starting = []
+    for rank, base_rank in enumerate(view.ranks()):
+        place = ", ".join(f"{label}={at}" for label, at in Point(rank, view.extent).items())
+        one = Shape([], Slice(offset=base_rank, sizes=[], strides=[]))
+        asked = _asked(agents, one, f"slice({place}).spawn_procs" if place else "spawn_procs")
+        host = agents.nodes[base_rank]
+        part = launch.order(common, wanted[rank * count : (rank + 1) * count], host, agents._job is not None)
+        starting.append((host, _core.start_on_host(host, part, asked)))
+    nodes: list[int] = []
+    errors: list[BaseException] = []
+    for host, started in starting:
+        error = started.exception()
+        if error is not None:
+            errors.append(error)
+            continue
+        _core.note_hosted(host, started.get())
+        nodes += started.get()
+    if errors:
+        stop_nodes(nodes, "their mesh could not be spawned", 0.0)
+        raise errors[0]
     return nodes
 
 
@@ -90,13 +116,9 @@ def _undisturbed(work: Callable[[], T]) -> T:
             asyncio._set_running_loop(loop)
 
 
-def stop_nodes(agents: Any, nodes: list[int], reason: str, limit: float) -> Future[None]:
-    """Stops processes on several hosts, whatever has become of the hosts."""
-    agents._gather = lambda entries: None
-    call = agents.stop_nodes.options(partial=True, deadline=limit + _ANSWER_LIMIT).call
-    ending: Future[None] = _undisturbed(lambda: call(nodes, reason, limit))
-    _core.release(nodes, reason)
-    return ending
+def stop_nodes(nodes: list[int], reason: str, limit: float) -> Future[None]:
+    """Stops processes that hosts have started for this one, whatever has become of the hosts."""
+    return _core.stop_on_hosts(nodes, reason, limit, _ANSWER_LIMIT)
 
 
 def then_stop(procs: ProcMesh, ending: Future[None]) -> Future[None]:
@@ -104,6 +126,20 @@ def then_stop(procs: ProcMesh, ending: Future[None]) -> Future[None]:
     from monarch._calls.python_futures import on_thread
 
     return on_thread(lambda: (ending.get(), procs.stop().get())[1], "monarch-hosts-stop")
+
+
+def then_end(procs: ProcMesh, hosts: Agents, view: Shape, ending: Future[None]) -> Future[None]:
+    """As :func:`then_stop`, and what outlives its scripts on these hosts ends with them."""
+    from monarch._calls.python_futures import on_thread
+
+    def end() -> None:
+        ending.get()
+        asked = _asked(hosts, view, "shutdown")
+        told = _core.ask_hosts(asked._hosts, asked, True)
+        procs.stop().get()  # not before it was sent: what comes after a stop is not heard
+        told.exception(_ANSWER_LIMIT)  # one that had ended before need not
+
+    return on_thread(end, "monarch-hosts-end")
 
 
 def then_kill(procs: ProcMesh, ending: Future[None]) -> Future[None]:

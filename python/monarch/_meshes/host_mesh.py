@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,15 @@ from monarch import _core
 from monarch._calls import pickling
 from monarch._checks import check_sizes, check_text
 from monarch._meshes import active, agents, block_end, inhabitants
-from monarch._meshes.actor_mesh import ActorMesh
+from monarch._meshes.agents import Agents
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, whole
 from monarch._meshes.origins import ProcsOrigin
 from monarch._meshes.proc_mesh import ProcMesh, provide_this_host
 from monarch._processes import launch, output
 from monarch._runtime import runtime
 from monarch._runtime.context import context
+from monarch._runtime.here import here
+from monarch._runtime.interrupts import uninterrupted
 from monarch._values.geometry import Point, Region, Shape, Slice
 
 if TYPE_CHECKING:
@@ -51,6 +54,10 @@ class HostMesh(Mesh):
     """
 
     _NOT_YET = frozenset({"sync_workspace"})
+    _ELSEWHERE = {
+        "options": "they are of processes: spawn_procs(...).options(restart=...).spawn(...)",
+        "respawn": "processes are respawned by what spawn_procs() has returned: procs.respawn(ranks)",
+    }
 
     is_fake_in_process = False
     stream_logs = True  # what processes print reaches the script
@@ -64,16 +71,17 @@ class HostMesh(Mesh):
         self._python = python  # None: the interpreter of whoever spawns
         self._elsewhere: tuple[str, str] | None = None  # identity and name of another machine than this
         # Who starts processes there, by base rank; None: this machine, and whoever spawns does it himself.
-        self._agents: ActorMesh | None = None
+        self._agents: Agents | None = None
         self._own_procs: ProcMesh | None = None  # of the owner of hosts that are processes: what they are
+        self._outlives = False  # what these are for this script is not all that they are: somebody else may come
 
     @classmethod
     def _received(
         cls, labels: list[str], offset: int, sizes: list[int], strides: list[int], python: str | None,
-        machine: tuple[str, str] | ActorMesh,
+        machine: tuple[str, str] | Agents,
     ) -> HostMesh:  # fmt: skip
         host = cls(Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), Spawned(), False, python)
-        if isinstance(machine, ActorMesh):
+        if isinstance(machine, Agents):
             host._agents = machine
         else:
             host._elsewhere = None if machine[0] == _this_machine()[0] else machine
@@ -108,8 +116,8 @@ class HostMesh(Mesh):
                 each one's point in the mesh and returns how. A program that cannot be run shows at the use of the
                 mesh, as ``SupervisionError``.
 
-        Sizes that are not positive, a ``proc_bind`` of another length, an unknown key in it: ``ValueError``. After
-        ``stop`` or ``shutdown``: ``RuntimeError``.
+        Sizes that are not positive, more than 65,536 processes for each host, a ``proc_bind`` of another length, an
+        unknown key in it: ``ValueError``. After ``stop`` or ``shutdown``: ``RuntimeError``.
 
         The processes belong to whoever calls this, and end with it, also if the mesh came from another job. It must be
         used on its own machine: ``RuntimeError``.
@@ -139,7 +147,7 @@ class HostMesh(Mesh):
         if not path:
             raise ValueError("with_python_executable needs the path of an interpreter")
         host = self._new_with_shape(self._view)
-        host._owned, host._own_procs = self._owned, self._own_procs
+        host._owned, host._own_procs, host._outlives = self._owned, self._own_procs, self._outlives
         host._python = os.path.abspath(path) if os.sep in path else path
         return host
 
@@ -161,24 +169,26 @@ class HostMesh(Mesh):
             return _core.completed_future(RuntimeError(text), failed=True)
         self._spawned.ended = True
         ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT, runtime.limit("process_exit_timeout"))
-        if self._own_procs is None or what == "stop":
+        if self._own_procs is None or (what == "stop" and not self._outlives):
             return ending
+        if self._outlives and self._agents is not None and what != "stop":
+            return agents.then_end(self._own_procs, self._agents, self._view, ending)
         return agents.then_stop(self._own_procs, ending)
 
     def _asks_agents(self) -> bool:
         """Whether agents start processes there, and not this process itself."""
-        return self._agents is not None and list(self._key()[0]) != [launch.host_agent]
+        return self._agents is not None and list(self._key()[0]) != [here().host_node]
 
-    def _start_nodes(self, requests: list[tuple[Any, ...]], mesh: int) -> list[int]:
-        """Starts a process for each request, in rank order: (arguments of launch.launch(), who it is)."""
-        if not self._asks_agents():
-            return launch.start_here(requests, 0, mesh)
-        return agents.start_nodes(self._agent_view(), requests, mesh)
+    def _start_nodes(self, common: launch.Common, wanted: list[launch.Wanted]) -> list[int]:
+        """Starts these processes, as many on each host, in rank order."""
+        if self._agents is None or not self._asks_agents():
+            return launch.start_here(common, wanted, None if self._agents is None else here().host_node)
+        return agents.start_nodes(self._agents, self._view, common, wanted)
 
     def _stop_nodes(self, nodes: list[int], reason: str, limit: float) -> Future[None]:
         if not self._asks_agents():
             return _core.stop_procs(nodes, reason, limit)
-        return agents.stop_nodes(self._agent_view(), nodes, reason, limit)
+        return agents.stop_nodes(nodes, reason, limit)
 
     def _not_ended(self) -> str:
         left = sum(_core.down_reason(node) is None for node in self._spawned.nodes)
@@ -188,10 +198,6 @@ class HostMesh(Mesh):
     def _kill(self) -> Future[None]:
         ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT, 0.0)
         return ending if self._own_procs is None else agents.then_kill(self._own_procs, ending)
-
-    def _agent_view(self) -> Any:
-        actors: Any = self._agents
-        return actors._new_with_shape(self._view)
 
     def _one(self, index: int) -> HostMesh:
         """The host of that rank, without dimensions."""
@@ -226,11 +232,9 @@ class HostMesh(Mesh):
     def initialized(self) -> Future[bool]:
         """True when the hosts are there; raises ``SupervisionError`` if one of them has ended."""
         runtime.ensure()
-        if not self._asks_agents():
+        if self._agents is None or not self._asks_agents():
             return _core.completed_future(True)
-        actors: Any = self._agent_view()
-        actors._gather = lambda entries: True
-        return actors.answer.call()
+        return agents.are_there(self._agents, self._view)
 
     @property
     def region(self) -> Region:
@@ -239,7 +243,7 @@ class HostMesh(Mesh):
 
     def _members(self) -> Sequence[Any]:
         if self._agents is not None:
-            return self._agents._ids
+            return self._agents.nodes
         return (self._elsewhere[0] if self._elsewhere else "this host",)
 
     def __repr__(self) -> str:
@@ -266,8 +270,8 @@ def this_host() -> HostMesh:
     """The host of the current actor, or of the script, as a mesh without dimensions. Starts the runtime."""
     runtime.ensure()
     host = HostMesh(whole([], []), Spawned(), True, launch.default_python)
-    if launch.host_agent is not None:
-        host._agents = agents.agent_at(launch.host_agent)
+    if (node := here().host_node) is not None:
+        host._agents = Agents([node])
     return host
 
 
@@ -282,20 +286,38 @@ def _spawn_procs(
     proc_bind: list[dict[str, str]] | None,
     bootstrap_command: Any,
 ) -> ProcMesh:
-    procs = start_mesh(host, per_host, bootstrap, name or "procs", proc_bind, bootstrap_command)
-    active.note_spawned(procs)
-    instance = context().actor_instance
-    procs._supervise(str(instance))
-    instance._own(procs)
+    def spawn() -> ProcMesh:
+        procs = start_mesh(host, per_host, bootstrap, name or "procs", proc_bind, bootstrap_command)
+        active.note_spawned(procs)
+        instance = context().actor_instance
+        procs._supervise(str(instance))
+        instance._own(procs)
+        return procs
+
+    # Ctrl-C leaves no processes without a handle; where other hosts are asked, which may take long, it ends the wait.
+    procs = spawn() if host._asks_agents() else _whole_or_not(spawn)
     if local := context().actor_instance._local:
         with inhabitants.admission(local) as here:
             here.procs.append(procs)
     return procs
 
 
+def _whole_or_not(spawn: Callable[[], ProcMesh]) -> ProcMesh:
+    """Ctrl-C, raised in the main thread, comes before it or after it; then what it has made is stopped."""
+    made: list[ProcMesh] = []
+    try:
+        uninterrupted(lambda: made.append(spawn()))
+    except BaseException:
+        for procs in made:
+            procs.stop()
+        raise
+    return made[0]
+
+
 def start_mesh(
-    host: HostMesh, per_host: dict[str, int], bootstrap: Any, name: str, proc_bind: Any = None, command: Any = None
-) -> ProcMesh:
+    host: HostMesh, per_host: dict[str, int], bootstrap: Any, name: str, proc_bind: Any = None, command: Any = None,
+    are_hosts: bool = False,
+) -> ProcMesh:  # fmt: skip
     """``HostMesh.spawn_procs``, of which nobody is told."""
     host._check_here()
     runtime.ensure()
@@ -304,27 +326,24 @@ def start_mesh(
     extent = shape.extent
     labels, sizes = list(extent.labels), list(extent.sizes)
     points = [Point(rank, extent) for rank in range(len(shape))]
-    per_host_count = len(points) // len(host)
     starts: list[Any] = [(None, None)] * len(points)
     if proc_bind is not None or command is not None:
         from monarch._processes import bootstrap as commands
 
-        starts = commands.starts(points, per_host_count, command, proc_bind)
+        starts = commands.starts(points, len(points) // len(host), command, proc_bind)
     setup = None if bootstrap is None else pickling.dumps_code(bootstrap)
+    number = int.from_bytes(os.urandom(8), "little") >> 1 | 1
+    common = launch.Common(number, setup, (labels, sizes, name), host._python, are_hosts)
     output_of = output.output_settings(name)
-    addresses = None if host._agents is None else host._key()[0]
-    requests = []
+    wanted = []
     for point, (start, prefix) in zip(points, starts):
         where = f"rank {point!r} of {name!r}" if labels else repr(name)
-        agent = None if addresses is None else addresses[point.rank // per_host_count]
-        start_args = (where, setup, (labels, sizes, name), host._python, start, prefix, agent)
-        who = {"coordinates": list(point.values()), **output_of(point.rank if labels else -1)}
-        requests.append((start_args, who))
-    number = int.from_bytes(os.urandom(8), "little") | 1  # under which their output is known
-    nodes = host._start_nodes(requests, number)
+        of_output = output_of(point.rank if labels else -1)
+        wanted.append(launch.Wanted(where, start, prefix, list(point.values()), of_output))
+    nodes = host._start_nodes(common, wanted)
     host._spawned.add(nodes)
     procs = ProcMesh(nodes, shape, name, owned=True)
-    procs._origin = ProcsOrigin(nodes, requests, host, number)
+    procs._origin = ProcsOrigin(nodes, common, wanted, host)
     procs._origin.stopped = procs._stopped
     if host._agents is not None:
         procs._host = host._new_with_shape(host._view)
@@ -339,5 +358,9 @@ def _shape_of_procs(host: HostMesh, per_host: dict[str, int]) -> Shape:
     if overlap:
         raise ValueError(f"per_host labels {overlap} overlap with host labels {tuple(host._view.labels)}")
     check_sizes("per_host", per_host, "process")
+    if (count := math.prod(int(size) for size in per_host.values())) > _core.LAUNCHES_MAX:
+        raise ValueError(
+            f"per_host asks for {count} processes on each host: at most {_core.LAUNCHES_MAX} can be started at once"
+        )
     labels = [*host._view.labels, *per_host]
     return whole(labels, [*host._view.ndslice.sizes, *(int(size) for size in per_host.values())])

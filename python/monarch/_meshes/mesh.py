@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monarch import _core
@@ -31,12 +31,14 @@ class Mesh(MeshTrait):
     _owner: Any = None  # owned.Owned of the actor that has spawned it
     _supervised: int = 0  # the number under which failures of it are told to its owner; 0: they are not
     _NOT_YET: frozenset[str] = frozenset()  # names of later versions: they say so
+    _ELSEWHERE: Mapping[str, str] = {}  # names that are looked for here, and where that is
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self).__name__
         if name in self._NOT_YET:
             raise not_yet(f"{kind}.{name}")
-        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+        where = f": {self._ELSEWHERE[name]}" if name in self._ELSEWHERE else ""
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}{where}")
 
     @property
     def _shape(self) -> Shape:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from monarch import _core
 from monarch._processes import output
+from monarch._runtime.here import here
+from monarch._runtime.interrupts import uninterrupted
 
 if TYPE_CHECKING:
     from monarch._meshes.host_mesh import HostMesh
+    from monarch._processes.launch import Common, Wanted
 
 __all__ = ["Restart"]
 
@@ -151,11 +154,11 @@ class SpawnOrigin:
 class ProcsOrigin:
     """How processes were started, and what was spawned on them from this process. Any thread."""
 
-    def __init__(self, nodes: list[int], requests: list[tuple[Any, ...]], host: HostMesh, number: int) -> None:
+    def __init__(self, nodes: list[int], common: Common, wanted: list[Wanted], host: HostMesh) -> None:
         self.nodes = nodes  # by base rank, as they were first
-        self.requests = requests
+        self.common = common
+        self.wanted = wanted  # by base rank
         self.host = host
-        self.number = number  # under which their output is known
         self.output: tuple[Any, ...] | None = None  # arguments of the last logging_option()
         self.mesh_id = 0
         self.stopped: list[str] = []  # ProcMesh._stopped
@@ -181,37 +184,47 @@ class ProcsOrigin:
         else may have done it meanwhile for some processes: a restart policy, or another thread.
         """
         with self.lock:
-            now: list[int] = _core.latest(self.nodes)
-            still = _core.ended_ranks(self.mesh_id) or ()
-            there = [now[rank] for rank in ranks if rank not in still]
-            ranks = [rank for rank in ranks if rank in still]
-            if not ranks:
-                return there
-            ended = [now[rank] for rank in ranks]
-            started = self._start(ranks)
-            with self._list_lock:
-                all_spawned = list(self._spawned)
-            orders = []
-            for spawned in all_spawned:
-                again = spawned.failed_in(ended)
-                others = (stopped or {}).get(spawned.mesh_id, [])
-                if spawned.record is None and again:
-                    _core.log_line(
-                        f"{spawned.name!r} does not come back with its process: its constructor arguments have more "
-                        f"than {spawned.KEPT_MAX >> 20} MiB, and are kept only with a restart policy"
-                    )
-                elif again or others:
-                    orders.append(spawned.order(again, others))
-            try:
-                _core.restart(list(zip(ended, started)), self.mesh_id, ranks, orders)
-            except BaseException:
-                self.host._stop_nodes(started, "nobody wants it", 0.0)
-                raise
+            if self.host._asks_agents():  # which may take long: Ctrl-C ends the wait
+                return self._respawn(ranks, stopped or {})
+            return uninterrupted(lambda: self._respawn(ranks, stopped or {}))
+
+    def _respawn(self, ranks: list[int], stopped: dict[int, list[int]]) -> list[int]:
+        now: list[int] = _core.latest(self.nodes)
+        still = _core.ended_ranks(self.mesh_id) or ()
+        there = [now[rank] for rank in ranks if rank not in still]
+        ranks = [rank for rank in ranks if rank in still]
+        if not ranks:
+            return there
+        ended = [now[rank] for rank in ranks]
+        started = self._start(ranks)
+        orders = self._orders(ended, stopped)
+        try:
+            _core.restart(list(zip(ended, started)), self.mesh_id, ranks, orders)
+        except BaseException:
+            self.host._stop_nodes(started, "nobody wants it", 0.0)
+            raise
         if self.output is not None:
             output.set_output(started, *self.output)
         if self.stopped:
             self.host._stop_nodes(started, self.stopped[0], 0.0)
         return there + started
+
+    def _orders(self, ended: list[int], stopped: dict[int, list[int]]) -> list[tuple[Any, ...]]:
+        """What is to be made anew with these processes."""
+        with self._list_lock:
+            all_spawned = list(self._spawned)
+        orders = []
+        for spawned in all_spawned:
+            again = spawned.failed_in(ended)
+            others = stopped.get(spawned.mesh_id, [])
+            if spawned.record is None and again:
+                _core.log_line(
+                    f"{spawned.name!r} does not come back with its process: its constructor arguments have more "
+                    f"than {spawned.KEPT_MAX >> 20} MiB, and are kept only with a restart policy"
+                )
+            elif again or others:
+                orders.append(spawned.order(again, others))
+        return orders
 
     def rank_of(self, node: int) -> int:
         """Also of one in whose place another has been started."""
@@ -232,9 +245,8 @@ class ProcsOrigin:
         try:
             for host in sorted({rank // per_host for rank in ranks}):
                 there = [rank for rank in ranks if rank // per_host == host]
-                at.update(
-                    zip(there, self.host._one(host)._start_nodes([self.requests[rank] for rank in there], self.number))
-                )
+                started = self.host._one(host)._start_nodes(self.common, [self.wanted[rank] for rank in there])
+                at.update(zip(there, started))
         except BaseException:
             if at:
                 self.host._stop_nodes(list(at.values()), "others could not be started", 0.0)
@@ -247,12 +259,12 @@ class ProcsOrigin:
 
 
 _look_at = 64  # so many policies, to leave out those of what has ended
-policies: dict[int, SpawnOrigin] = {}  # those with a policy, by the number of their mesh
 
 
 def watch_over(spawned: SpawnOrigin) -> None:
     """From now on its policy counts."""
     global _look_at
+    policies = here().policies
     policies[spawned.mesh_id] = spawned
     if len(policies) >= _look_at:
         for mesh_id in list(policies):
@@ -266,7 +278,7 @@ def watch_over(spawned: SpawnOrigin) -> None:
 
 def forget(mesh_id: int) -> None:
     """It is to end."""
-    policies.pop(mesh_id, None)
+    here().policies.pop(mesh_id, None)
 
 
 def check_ranks(ranks: Any, count: int, ended: list[int], name: str) -> list[int]:
@@ -278,7 +290,7 @@ def check_ranks(ranks: Any, count: int, ended: list[int], name: str) -> list[int
         raise TypeError(f"respawn takes ranks, such as [3] or failure.crashed_ranks, but was given {ranks!r}")
     wanted: list[int] = []
     for rank in given:
-        if not hasattr(rank, "__index__"):
+        if not hasattr(rank, "__index__") or isinstance(rank, bool):
             raise TypeError(f"respawn takes ranks, such as [3] or failure.crashed_ranks, but one is {rank!r}")
         number = rank.__index__()
         if not 0 <= number < count:

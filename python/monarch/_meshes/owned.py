@@ -61,6 +61,11 @@ def _stop_those_of(identity: Any) -> list[Any]:
     return [] if owned is None else owned.stop(f"its owner {identity} has ended")
 
 
+def stop(identity: Any) -> None:
+    """Asks what this actor owns to end. On any thread."""
+    _stop_those_of(identity)
+
+
 def stop_and_wait(identity: Any, limit: float) -> None:
     """Stops what this actor owns, and waits ``limit`` seconds for it."""
     deadline = time.monotonic() + limit

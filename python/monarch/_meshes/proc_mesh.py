@@ -16,9 +16,10 @@ from monarch._meshes.actor_mesh import ActorMesh, check_spawn, spawn_set_up, whe
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
 from monarch._meshes.origins import ProcsOrigin, Restart, SpawnOrigin, check_ranks, watch_over
 from monarch._meshes.spawning import ProcMeshParts, SpawnInfo, constructor_arguments, spawner_info, substitute
-from monarch._processes import launch, output
+from monarch._processes import output
 from monarch._runtime import runtime
 from monarch._runtime.context import context
+from monarch._runtime.here import here
 from monarch._values.geometry import Region, Shape, Slice
 from monarch._values.ranks import ranks_text
 
@@ -152,6 +153,11 @@ class ProcMesh(Handle, Mesh):
             self._origin.add(origin)
         if self._restart is not None:
             watch_over(origin)
+            if self._origin is None and any(node != _core.node_id() for node in self._nodes):
+                _core.log_line(
+                    f"the restart policy of {mesh._name!r} counts for its actors, not for their processes: those are "
+                    "not this process's to start, and what dies with one of them is a failure"
+                )
         return origin
 
     def options(self, *, per_proc: dict[str, int] | None = None, restart: Restart | None = None) -> ProcMesh:
@@ -202,7 +208,7 @@ class ProcMesh(Handle, Mesh):
         wanted = check_ranks(ranks, len(self._nodes), ended, self._name)
         if not wanted:
             return _core.completed_future(None)
-        return when_up(self._origin.respawn(wanted), self._job, None)
+        return when_up(self, self._origin.respawn(wanted), "respawn", None)
 
     @property
     def epoch(self) -> int:
@@ -253,7 +259,7 @@ class ProcMesh(Handle, Mesh):
         Its future raises what that raised (``ActorError``), or ``SupervisionError`` if a process has ended.
         """
         self._check_alive()
-        return when_up([self._nodes[rank] for rank in self._view.ranks()], self._job, True)
+        return when_up(self, self._nodes_in_view(), "initialized", True)
 
     def stop(self, reason: str = STOPPED_BY_CLIENT) -> Future[None]:
         """Stops the actors of these processes, then ends the processes. Starts at once; twice is fine.
@@ -319,11 +325,11 @@ class ProcMesh(Handle, Mesh):
         the processes is dead.
         """
         self._check_alive()
-        nodes = [self._nodes[rank] for rank in self._view.ranks()]
+        nodes = self._nodes_in_view()
         await output.set_output(nodes, stream_to_client, aggregate_window_sec, level, on_slow)
         if self._origin is not None:
             self._origin.output = stream_to_client, aggregate_window_sec, level, on_slow
-        setup = spawn_set_up(nodes, self._job)
+        setup = spawn_set_up(self, nodes, "logging_option")
         await setup.set_log_level.call(level)
         setup.stop()
 
@@ -334,6 +340,9 @@ class ProcMesh(Handle, Mesh):
         them, also which are frozen with their cgroup or held in the kernel.
         """
         return [rank for rank, base in enumerate(self._view.ranks()) if _core.is_halted(self._nodes[base])]
+
+    def _nodes_in_view(self) -> list[int]:
+        return [self._nodes[rank] for rank in self._view.ranks()]
 
     def _check_alive(self) -> None:
         if self._stopped:
@@ -423,6 +432,6 @@ def this_proc() -> ProcMesh:
     local = context().actor_instance._local
     mesh = ProcMesh([_core.node_id()], whole([], []), "this_proc")
     mesh._local = local
-    if launch.host_agent is not None:
+    if here().host_node is not None:
         mesh._host = _host_of_this_process()
     return mesh

@@ -39,7 +39,7 @@ def dump_stacks(*meshes: ActorMesh | ProcMesh | HostMesh, timeout: float = LIMIT
             is named so, and holds up nothing.
     """
     runtime.ensure()
-    return take(_places(meshes) if meshes else everything(), check_seconds(timeout))
+    return take(_places(meshes) if meshes else everything(), check_seconds(timeout, "timeout"))
 
 
 def take(places: list[Place], timeout: float) -> Future[StackReport]:
@@ -90,8 +90,7 @@ def _of_procs(nodes: list[int], view: Any, name: str) -> list[Place]:
 
 def _of_hosts(hosts: HostMesh) -> list[Place]:
     """The agents there, and what was spawned through this object."""
-    agents = [] if hosts._agents is None else [hosts._agents._ids[rank] for rank in hosts._view.ranks()]
-    places = _of_procs([node for node, _ in agents], hosts._view, hosts._name) if agents else []
+    places = [] if hosts._agents is None else _of_procs(hosts._agents.nodes, hosts._view, hosts._name)
     through = set(hosts._spawned.nodes)
     for nodes, view, name in active.spawned():
         if through.intersection(nodes):

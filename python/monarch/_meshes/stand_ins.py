@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from monarch._checks import check_text
-from monarch._meshes.agents import HostAgent
+from monarch._meshes.agents import Agents
 from monarch._meshes.host_mesh import HostMesh, Spawned, start_mesh, this_host
 from monarch._processes import launch
 
@@ -22,11 +20,7 @@ def hosts_from_config(name: str) -> HostMesh:
     returns ends them, and so does the end of the process that called. ``name`` is for reports.
     """
     check_text("the name of the hosts", name)
-    host = this_host()
-    procs = start_mesh(host, {"hosts": _COUNT}, None, name)
+    procs = start_mesh(this_host(), {"hosts": _COUNT}, None, name, are_hosts=True)
     hosts = HostMesh(procs._view, Spawned(), True, launch.default_python)
-    agents: Any = procs.spawn("agent", HostAgent)
-    for mesh in (procs, agents):  # what is spawned there fails with them, and is told
-        mesh._end_supervision()
-    hosts._own_procs, hosts._agents = procs, agents
+    hosts._own_procs, hosts._agents = procs, Agents(procs._nodes, procs._job)
     return hosts

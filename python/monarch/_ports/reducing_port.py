@@ -10,7 +10,6 @@ import functools
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from monarch._errors.exceptions import ActorError
 from monarch._errors.tracebacks import format_exception
 from monarch._ports.port import Port
 from monarch._runtime import runtime
+from monarch._runtime.here import here
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
@@ -107,7 +107,7 @@ class Batch:
             if len(self.updates) >= self.size:
                 self.flush()
             elif len(self.updates) == 1:
-                _flusher.watch(self)
+                _flusher().watch(self)
 
     def flush(self) -> None:
         """Sends what is there, however much waits at the receiver."""
@@ -149,20 +149,21 @@ def _snapshot(update: Any) -> Any:
     return pickle.loads(body, buffers=[bytearray(buffer) for buffer in buffers])
 
 
-_batches: weakref.WeakValueDictionary[tuple[int, int], Batch] = weakref.WeakValueDictionary()
 _batches_lock = threading.Lock()
 
 
 def _batch_for(address: tuple[int, int], code: bytes | None) -> Batch:
     import pickle
 
-    batch = _batches.get(address)
+    batches = here().batches
+    batch: Batch | None = batches.get(address)
     if batch is not None:
         return batch
     assert code is not None
     made = Batch(pickle.loads(code))  # not with the lock: it imports
     with _batches_lock:
-        return _batches.setdefault(address, made)
+        kept: Batch = batches.setdefault(address, made)
+        return kept
 
 
 def flush(limit: float) -> None:
@@ -171,7 +172,7 @@ def flush(limit: float) -> None:
     A reducer that is running already is waited for, so that what it is at is out too: ``limit`` seconds for all.
     """
     with _batches_lock:
-        batches = list(_batches.values())
+        batches = list(here().batches.values())
     until = time.monotonic() + limit
     for batch in batches:
         if batch.lock.acquire(timeout=max(0.0, until - time.monotonic())):
@@ -248,4 +249,9 @@ class _Flusher:
                 self._wakes_at = 0.0
 
 
-_flusher = _Flusher()
+def _flusher() -> _Flusher:
+    of = here()
+    if of.flusher is None:
+        of.flusher = _Flusher()
+    flusher: _Flusher = of.flusher
+    return flusher

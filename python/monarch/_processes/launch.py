@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _pickle as pickle
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch import _core
 from monarch._actors.actor import Actor
@@ -14,10 +16,11 @@ from monarch._runtime import runtime
 if TYPE_CHECKING:
     from monarch._processes.bootstrap import BootstrapCommand
 
-_base_env: dict[str, str] = {}  # the environment that the fork server was started with
 # What runs the processes that this one starts; None: the interpreter that runs this one.
 default_python: str | None = None
-host_agent: tuple[int, int] | None = None  # of the host that this process was started on; None: the machine
+
+# In a simulation: the payload of an order. Raises for what is not there.
+simulated_payload: Callable[[Common, Sequence[Wanted], int | None], bytes] | None = None
 
 # What only a new interpreter can take up: a difference here means exec instead of fork.
 _BEFORE_MAIN = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_TUNABLES")
@@ -25,12 +28,8 @@ _BEFORE_MAIN = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_
 
 def start_fork_server() -> None:
     """Starts the warm process that workers are forked from, in the background."""
-    global _base_env
-    if os.environ.get("MONARCH_SPAWN") == "exec":
-        return
-    _base_env = dict(os.environ)
-    command = [sys.executable, *interpreter_args("fork_server", f", {_has_actors_of_main()}")]
-    _core.start_fork_server(command, _env_list(_base_env))
+    if os.environ.get("MONARCH_SPAWN") != "exec":
+        _core.start_fork_server(_core.encode_native(_defaults(b"")))
 
 
 def working_directory() -> str | None:
@@ -81,103 +80,142 @@ def _interpreter_flags() -> list[str]:
     return found
 
 
-def _env_list(env: dict[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in env.items()]
+def _texts(texts: Iterable[str]) -> tuple[bytes, ...]:
+    return tuple(os.fsencode(text) for text in texts)
 
 
-def _must_exec(env: dict[str, str]) -> bool:
-    if os.environ.get("MONARCH_SPAWN") == "exec":
-        return True
-    if not _core.has_fork_server():  # a worker that spawns for the first time, or it died
-        start_fork_server()
-    names = {name for name in (*env, *_base_env) if name.startswith(_BEFORE_MAIN)}
-    return any(env.get(name) != _base_env.get(name) for name in names)
+def _defaults(payload: bytes) -> tuple[Any, ...]:
+    """What this process gives to all that it starts now: LaunchDefaults (``src/monarch/host/start/launch.h``).
 
-
-def launch(
-    label: str,
-    setup: Any,
-    mesh: Any,
-    python: str | None = None,
-    command: BootstrapCommand | None = None,
-    prefix: list[str] | None = None,
-    agent: tuple[int, int] | None = None,
-) -> dict[str, Any]:
-    """What the core needs to start one process.
-
-    ``python``: the interpreter that is the default from there on, None: this one. ``command``: how to start it, None:
-    the default. ``prefix``: a program, with arguments, that starts it in turn. ``agent``: of the host that it is on.
+    An interpreter with packages of its own forks nothing: the fork server would have imported others than the script's.
     """
-    import _pickle as pickle
+    forks = os.environ.get("MONARCH_SPAWN") != "exec"
+    server = [sys.executable, *interpreter_args("fork_server", f", {_has_actors_of_main()}")] if forks else []
+    return (
+        os.fsencode(default_python or sys.executable),
+        os.fsencode(sys.executable) if default_python is None else b"",
+        _texts(interpreter_args("worker")),
+        tuple(name + b"=" + value for name, value in os.environb.items()),
+        _texts(_BEFORE_MAIN),
+        _texts(server),
+        payload,
+    )
 
-    env = dict(os.environ) if command is None else _environment(command)
-    program, argv, ours = _command_line(python, command, prefix or [])
-    by_exec = not ours or _must_exec(env)
+
+def _payload_of_host(needs_cloudpickle: bool) -> bytes:
+    """What new interpreters, and children of the fork server, make themselves look like (``_programs/worker.py``)."""
     umask = os.umask(0o77)
     os.umask(umask)
-    payload = {
-        "path": sys.path,
-        "prefixes": (sys.prefix, sys.base_prefix),
-        "cwd": working_directory() or f"/proc/{os.getpid()}/cwd",  # there a deleted one can still be entered
-        "env": env if ours else None,
-        "umask": umask,
+    return pickle.dumps(
+        {
+            "path": sys.path,
+            "prefixes": (sys.prefix, sys.base_prefix),
+            "cwd": working_directory() or f"/proc/{os.getpid()}/cwd",  # there a deleted one can still be entered
+            "umask": umask,
+            "root": runtime.root() if runtime.is_started() else None,
+            "cloudpickle": _folder_of_cloudpickle() if needs_cloudpickle else None,
+        },
+        protocol=4,
+    )
+
+
+def _folder_of_cloudpickle() -> str | None:
+    """Only the version that has pickled something by value can read it for sure: other environments are given ours."""
+    from importlib.util import find_spec  # finding it is much faster than importing it
+
+    spec = find_spec("cloudpickle")
+    return None if spec is None or spec.origin is None else os.path.dirname(os.path.dirname(spec.origin))
+
+
+def offered() -> bytes:
+    """What a host gives to all that it starts which starts them as this process would for itself now."""
+    encoded: bytes = _core.encode_native(_defaults(_payload_of_host(needs_cloudpickle=True)))
+    return encoded
+
+
+def offer() -> None:
+    """This process is a host: from now on it starts processes for whoever asks."""
+    _core.offer_agent(offered())
+
+
+# ---- Orders ----
+
+
+class Wanted(NamedTuple):
+    """One process that is to be started."""
+
+    label: str  # for people
+    command: BootstrapCommand | None  # None: the default
+    prefix: list[str] | None  # a program, with arguments, that starts it in turn
+    coordinates: list[int]
+    output: tuple[str, int, bool, str, int]  # the name of its mesh, its rank, prefixed? log file, last lines
+
+
+class Common(NamedTuple):
+    """What the processes of a mesh have in common."""
+
+    number: int  # under which their output is known, below 2**63
+    setup: bytes | None  # a pickled function that each runs first
+    mesh: tuple[list[str], list[int], str]  # labels, sizes and name
+    python: str | None = None  # the interpreter that is the default from there on; None: that of their host
+    are_hosts: bool = False  # they start processes for others
+
+
+def order(common: Common, wanted: Sequence[Wanted], host: int | None, foreign: bool = False) -> bytes:
+    """What a host needs to start these: LaunchOrder (``src/monarch/host/start/launch.h``).
+
+    ``host``: its node; None, the machine. ``foreign``: it belongs to another job, and so will they.
+    """
+    if simulated_payload is not None and _core.in_simulation():
+        payload = simulated_payload(common, wanted, host)
+    else:
+        payload = _payload_of_order(common, host, foreign)
+    launches = tuple(_plain(each) for each in wanted)
+    python = b"" if common.python is None else os.fsencode(common.python)
+    values = (common.number, common.are_hosts, python, payload, launches)
+    encoded: bytes = _core.encode_native(values)
+    return encoded
+
+
+def _payload_of_order(common: Common, host: int | None, foreign: bool) -> bytes:
+    payload: dict[str, Any] = {
         "argv": sys.argv,
-        "python": python,
-        "cloudpickle": None if ours else _folder_of_cloudpickle(),
-        "setup": setup,
-        "mesh": mesh,
-        "agent": agent,
-        "root": runtime.root(),
+        "python": common.python,
+        "setup": common.setup,
+        "mesh": common.mesh,
+        "host": host,
+        "root": None if foreign else runtime.root(),
     }
     if configuration.changed:
         from monarch._config import settings
 
         payload["config"] = settings.for_children()
-    return {
-        "fork": not by_exec,
-        "program": program,
-        "argv": argv if by_exec else [],
-        "env": _env_list(env) if by_exec else [],
-        "cwd": "",
-        "payload": pickle.dumps(payload, protocol=4),
-        "label": label,
-    }
+    return pickle.dumps(payload, protocol=4)
 
 
-def _environment(command: BootstrapCommand) -> dict[str, str]:
-    env = dict(os.environ) if command.inherit_env else {}
-    for name, value in command.env.items():
-        if value is not None:
-            env[name] = value
-        else:
-            env.pop(name, None)
-    return env
+def _plain(wanted: Wanted) -> tuple[Any, ...]:
+    mesh, rank, prefix, log_file, tail_lines = wanted.output
+    output = (mesh.encode(errors="replace"), rank, prefix, os.fsencode(log_file))
+    command = None if wanted.command is None else _plain_command(wanted.command)
+    label = wanted.label.encode(errors="replace")
+    return command, _texts(wanted.prefix or ()), label, output, tuple(wanted.coordinates), tail_lines
 
 
-def _command_line(
-    python: str | None, command: BootstrapCommand | None, prefix: list[str]
-) -> tuple[str, list[str], bool]:
-    """Program, argv, and whether that is our own interpreter with our own arguments, which is what a fork would give.
-
-    Anything else may do what it likes with the environment before a worker is up, and may find packages of its own.
-    """
-    own_args = interpreter_args("worker")
-    program, arg0, args = python or sys.executable, None, own_args
-    if command is not None:
-        program, arg0, args = command.program, command.arg0, list(command.args)
-    ours = program == sys.executable and default_python is None and args == own_args and arg0 in (None, program)
-    if prefix:
-        return prefix[0], [*prefix, program, *args], False
-    return program, [arg0 or program, *args], ours
+def _plain_command(command: BootstrapCommand) -> tuple[Any, ...]:
+    return (
+        os.fsencode(command.program),
+        None if command.arg0 is None else os.fsencode(command.arg0),
+        _texts(command.args),
+        tuple((os.fsencode(k), None if v is None else os.fsencode(v)) for k, v in command.env.items()),
+        bool(command.inherit_env),
+    )
 
 
-def _folder_of_cloudpickle() -> str:
-    """Only the version that has pickled something by value can read it for sure: other environments are given ours."""
-    import cloudpickle
-
-    return os.path.dirname(os.path.dirname(cloudpickle.__file__))
-
-
-def start_here(requests: list[tuple[Any, ...]], owner: int = 0, mesh: int = 0) -> list[int]:
-    """Starts processes on this machine. ``owner``, ``mesh``: of whom, and of which mesh, if not of this process."""
-    return _core.spawn_procs([{**launch(*args), **who} for args, who in requests], owner, mesh)
+def start_here(common: Common, wanted: Sequence[Wanted], host: int | None = None) -> list[int]:
+    """Starts processes on this machine, for this process."""
+    if simulated_payload is not None and _core.in_simulation():
+        return _core.spawn_procs(order(common, wanted, host))
+    usual = common.python is None and default_python is None
+    usual = usual and not any(each.command is not None or each.prefix for each in wanted)
+    defaults = _core.encode_native(_defaults(_payload_of_host(needs_cloudpickle=not usual)))
+    return _core.spawn_procs(order(common, wanted, host), defaults)

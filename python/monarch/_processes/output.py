@@ -31,14 +31,14 @@ def _setting(key: str) -> Any:
     return default
 
 
-def output_settings(mesh: str) -> Callable[[int], dict[str, Any]]:
-    """rank (-1: there are no dimensions) -> what the core is told about the output of that process of a new mesh."""
+def output_settings(mesh: str) -> Callable[[int], tuple[str, int, bool, str, int]]:
+    """rank (-1: there are no dimensions) -> ``launch.Wanted.output`` of that process of a new mesh."""
     prefix, tail_lines = _setting("prefix_with_rank"), _setting("tail_log_lines")
     log_files = _log_file_prefix(mesh) if _setting("enable_file_capture") else None
 
-    def of(rank: int) -> dict[str, Any]:
+    def of(rank: int) -> tuple[str, int, bool, str, int]:
         log_file = "" if log_files is None else f"{log_files}{max(rank, 0)}.log"
-        return {"mesh": mesh, "rank": rank, "prefix": prefix, "log_file": log_file, "tail_lines": tail_lines}
+        return mesh, rank, bool(prefix), log_file, int(tail_lines)
 
     return of
 

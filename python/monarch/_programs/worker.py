@@ -17,6 +17,7 @@ from monarch._processes import launch
 from monarch._programs.finalise import finalise
 from monarch._running import construct
 from monarch._runtime import runtime
+from monarch._runtime.here import here
 
 
 def main(fds: list[int]) -> None:
@@ -37,10 +38,13 @@ def _run(fds: list[int]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the script
     runtime.configure_worker()
     _core.hold_actors()
-    payload = pickle.loads(_core.start_worker(fds, runtime.arena_bytes()))
-    _take_up(payload)
-    runtime.mark_started(payload["root"])
+    of_host, of_order, env, is_host = _core.start_worker(fds, runtime.arena_bytes())
+    host = pickle.loads(of_host)
+    payload = _take_up(host, of_order, env)
+    runtime.mark_started(payload["root"] or host["root"])
     construct.run_setup(payload["setup"])
+    if is_host:
+        launch.offer()
     _core.release_actors()
     reason = _core.wait_for_stop()
     limit = runtime.limit("cleanup_timeout")
@@ -50,34 +54,46 @@ def _run(fds: list[int]) -> int:
     return 0
 
 
-def _take_up(payload: dict[str, Any]) -> None:
-    """Makes this process look like the script: search path, directory, environment, umask, arguments, configuration."""
-    if payload["cloudpickle"] is not None:
-        sys.path.insert(0, payload["cloudpickle"])
+def _take_up(host: dict[str, Any], of_order: bytes, env: list[bytes] | None) -> dict[str, Any]:
+    """Makes this process look like its host's, and the script's: search path, directory, environment, umask, arguments.
+
+    Returns what was ordered. ``env``: None, what the command has made of it stands.
+    """
+    if env is None and host["cloudpickle"] is not None:
+        sys.path.insert(0, host["cloudpickle"])
         import cloudpickle  # noqa: F401
 
         del sys.path[0]
-    launch.default_python, launch.host_agent = payload["python"], payload["agent"]
-    if payload["prefixes"][0] == sys.prefix:
-        sys.path[:] = payload["path"]
-    else:
-        sys.path[:] = _search_path(payload["path"], payload["prefixes"])
-        launch.default_python = payload["python"] or sys.executable
+    same_packages = host["prefixes"][0] == sys.prefix
+    sys.path[:] = host["path"] if same_packages else _search_path(host["path"], host["prefixes"])
+    if env is not None:
+        _take_environment(dict(variable.split(b"=", 1) for variable in env))
+    os.umask(host["umask"])
+    try:
+        os.chdir(host["cwd"])
+    except OSError:
+        pass
+    payload: dict[str, Any] = pickle.loads(of_order)
+    launch.default_python = payload["python"] or (None if same_packages else sys.executable)
+    here().host_node = payload["host"]
     sys.argv[:] = payload["argv"]
-    env = payload["env"]
-    if env is not None and dict(os.environ) != env:
-        for name in [name for name in os.environ if name not in env]:
-            del os.environ[name]
-        os.environ.update(env)
     if "config" in payload:
         from monarch._config import settings
 
         settings.take_up(payload["config"])
-    os.umask(payload["umask"])
-    try:
-        os.chdir(payload["cwd"])
-    except OSError:
-        pass
+    _take_up_streams()
+    return payload
+
+
+def _take_environment(env: dict[bytes, bytes]) -> None:
+    if dict(os.environb) == env:
+        return
+    for name in [name for name in os.environb if name not in env]:
+        del os.environb[name]
+    os.environb.update(env)
+
+
+def _take_up_streams() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     if null == 0:  # it was closed
         os.set_inheritable(0, True)

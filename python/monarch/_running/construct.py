@@ -14,20 +14,18 @@ from monarch._meshes.instance import ActorInstance
 from monarch._meshes.spawning import SpawnInfo
 from monarch._running import threads
 from monarch._runtime import forks
+from monarch._runtime.here import here
 from monarch._values.geometry import Extent, Point
-
-_setup_error: BaseException | None = None
 
 
 def run_setup(setup: bytes | None) -> None:
     """Runs the mesh's bootstrap function, pickled. What it raises is what every constructor then raises."""
-    global _setup_error
     if setup is None:
         return
     try:
         forks.call(_set_up, setup)
     except BaseException as error:
-        _setup_error = error
+        here().setup_error = error
 
 
 def _set_up(setup: bytes) -> None:
@@ -43,8 +41,9 @@ async def _wait(awaitable: Any) -> None:
 
 
 def _raise_setup_error(*_: Any, **__: Any) -> Any:
-    assert _setup_error is not None
-    raise SetupFailed(_setup_error)
+    error = here().setup_error
+    assert error is not None
+    raise SetupFailed(error)
 
 
 def _find_class(module: str, qualname: str) -> Any:
@@ -96,7 +95,7 @@ def construct(cell: Any, value: tuple[Any, ...], rank: int) -> bool:
     spawner, procs, substitutes = info.spawner, info.procs, info.substitutes
     identity = ActorInstance(info.name, table.class_name, Point(rank, extent), spawner, procs, cell, substitutes)
     threads.name_thread(threads.DRIVER)
-    if _setup_error is not None:
+    if here().setup_error is not None:
         failing = [(_raise_setup_error, SYNC)] * max(1, len(table.functions))
         cell.set_up(object(), identity, extent, _core.Methods(failing), False)
         return False

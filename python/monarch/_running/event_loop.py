@@ -83,7 +83,8 @@ class _Runner:
 async def _main(cell: Any) -> None:
     loop = asyncio.get_running_loop()
     ready = getattr(loop, "_ready", None)
-    hide, tasks = asyncio._set_running_loop, set()
+    hide = asyncio._set_running_loop
+    tasks: dict[Any, None] = {}  # in their order: what is cancelled first is the same each time
     waiter: list[Any] = [None]
 
     def wake() -> None:
@@ -91,8 +92,8 @@ async def _main(cell: Any) -> None:
         asking = cell.begin_supervising()
         if asking is not None:
             task = loop.create_task(asking)
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            tasks[task] = None
+            task.add_done_callback(lambda task: tasks.pop(task, None))
         if waiter[0] is not None and not waiter[0].done():
             waiter[0].set_result(None)
 
@@ -120,8 +121,8 @@ async def _main(cell: Any) -> None:
                 coroutine, ticket = outcome
                 if ticket.concurrent:
                     task = loop.create_task(_serve(cell, coroutine, ticket))
-                    tasks.add(task)
-                    task.add_done_callback(tasks.discard)
+                    tasks[task] = None
+                    task.add_done_callback(lambda task: tasks.pop(task, None))
                 else:
                     await _serve(cell, coroutine, ticket)
             count += 1
@@ -129,8 +130,9 @@ async def _main(cell: Any) -> None:
                 await asyncio.sleep(0)
     finally:
         loop.remove_reader(cell.fileno())
-        await _end(cell, tasks)
-        await _cancel_rest()
+        if not _core.is_simulation_over():
+            await _end(cell, tasks)
+            await _cancel_rest()
 
 
 async def _end(cell: Any, tasks: Collection[Any]) -> None:
@@ -153,11 +155,11 @@ async def _cancel(tasks: Collection[Any]) -> Collection[Any]:
         task.cancel()
     _, left = await asyncio.wait(tasks, timeout=runtime.limit("cleanup_timeout"))
     for task in left:
-        _leave(task)
+        leave(task)
     return left
 
 
-def _leave(task: Any) -> None:
+def leave(task: Any) -> None:
     """Its code ends where it waits, and the loop may end without the task."""
     task._log_destroy_pending = False
     task.add_done_callback(lambda task: task.cancelled() or task.exception())  # which is no news
@@ -170,7 +172,7 @@ async def _cancel_rest() -> None:
     """What its code has started itself and not awaited; the loop would wait for that without end."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     if tasks:
-        await _cancel(tasks)
+        await _cancel(sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name())))
 
 
 async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
@@ -179,8 +181,9 @@ async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
         result = await (coroutine if left is None else _within(left + _AFTER_DEADLINE, coroutine))
     except BaseException as error:
         if left is not None and isinstance(error, asyncio.TimeoutError) and ticket.seconds_left <= 0:
-            return  # it was cancelled: its caller has given up
-        if not isinstance(error, GeneratorExit):  # that is _leave(), which the task of _within() has yet to come to
+            cell.finish(ticket, None)  # it was cancelled: its caller has given up, and is told nothing
+            return
+        if not isinstance(error, GeneratorExit):  # that is leave(), which the task of _within() has yet to come to
             getattr(coroutine, "close", bool)()  # if it has not begun, that is no oversight
         cell.finish_error(ticket, error)
         if isinstance(error, asyncio.CancelledError) and not cell.failed:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from monarch import _core
 from monarch._errors.mesh_failure import MeshFailure
-from monarch._meshes.origins import SpawnOrigin, policies
+from monarch._meshes.origins import SpawnOrigin
 from monarch._running import threads
 from monarch._runtime import runtime
+from monarch._runtime.here import here
 from monarch._values.ranks import ranks_text
 
 
@@ -29,14 +30,17 @@ def watch_restarts() -> None:
     threads.name_thread(threads.RESTARTS)
     while True:
         together = [
-            _Failed(undecided, policies.get(mesh_id), MeshFailure(*told))
+            _Failed(undecided, here().policies.get(mesh_id), MeshFailure(*told))
             for undecided, mesh_id, told in _core.next_restarts()
         ]
         origins = [each.origin for each in together if each.origin is not None]
         lock = _lock_of(origins[0]) if origins else threading.Lock()
         # Where actors are stopped first, or another host is asked, that may take long, and others do not wait for it.
         if any(map(_takes_long, origins)) or not lock.acquire(blocking=False):
-            threading.Thread(target=_decide, args=(together, lock), daemon=True, name=threads.RESTARTS).start()
+            try:
+                threading.Thread(target=_decide, args=(together, lock), daemon=True, name=threads.RESTARTS).start()
+            except RuntimeError:  # there is none just now: others wait
+                _decide(together, lock)
         else:
             lock.release()
             _decide(together, lock)
@@ -59,6 +63,9 @@ def _decide(together: list[_Failed], lock: threading.Lock) -> None:
             history = _make_anew(together)
     except Exception as error:
         history = f"It could not be made anew: {error}".encode(errors="replace").decode().replace("\0", "?")
+    if history:
+        first = next(each for each in together if each.origin is not None)
+        _core.log_line(f"{_failed([each for each in together if each.origin is first.origin])}. {history}")
     for each in together:
         if history is None:
             each.failure.handled()
@@ -133,11 +140,17 @@ def _note(those: list[_Failed]) -> None:
         made = origin.made(each.rank)
         made.append((time.monotonic(), each.failure.kind))
         most = max(most, len(made))
-    failed = f"{first.failure.kind}, pid {first.failure.pid}" if first.failure.pid else first.failure.kind
-    has, is_made = ("has", "is") if len(those) == 1 else ("have", "are")
     others = {"one_for_all": ", with all others", "rest_for_one": ", with those after it"}
-    ranks = ranks_text([each.rank for each in those])
     _core.log_line(
-        f"{ranks} of {origin.name!r} {has} failed ({failed}) and {is_made} made anew"
+        f"{_failed(those)} and {'is' if len(those) == 1 else 'are'} made anew"
         f"{others.get(policy.strategy, '')}: {most} of {policy.times} times within {policy.within:g} s"
     )
+
+
+def _failed(those: list[_Failed]) -> str:
+    """Who of one mesh has failed, and of what."""
+    first = those[0]
+    assert first.origin is not None
+    kind = f"{first.failure.kind}, pid {first.failure.pid}" if first.failure.pid else first.failure.kind
+    has = "has" if len(those) == 1 else "have"
+    return f"{ranks_text([each.rank for each in those])} of {first.origin.name!r} {has} failed ({kind})"

@@ -18,10 +18,11 @@ def supervise(cell: Any, told: tuple[Any, ...]) -> None:
         if hasattr(answer, "__await__"):
             getattr(answer, "close", bool)()
             raise TypeError(f"{cell.identity.class_name}.__supervise__ is async, and this actor has no event loop")
+        deals_with_it = bool(answer)
     except BaseException as error:
         raised(cell, failure, error)
     else:
-        decided(cell, failure, answer)
+        decided(cell, failure, deals_with_it)
 
 
 async def supervise_all(cell: Any) -> None:
@@ -30,33 +31,37 @@ async def supervise_all(cell: Any) -> None:
     while (told := cell.next_failure()) is not None:
         failure = MeshFailure(*told)
         try:
-            answer = _without_loop(cell.instance.__supervise__, failure)
+            answer = _without_loop(cell, failure)
             if hasattr(answer, "__await__"):
                 answer = await answer
                 forks.end_if_child()
-        except asyncio.CancelledError:
-            raise  # the actor ends
+            deals_with_it = bool(answer)
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and cell.ending:
+                raise
             raised(cell, failure, error)
         else:
-            decided(cell, failure, answer)
+            decided(cell, failure, deals_with_it)
 
 
-def _without_loop(hook: Any, failure: MeshFailure) -> Any:
+def _without_loop(cell: Any, failure: MeshFailure) -> Any:
     """A hook that is no coroutine may block, as sync endpoints of such a class may."""
+    hook = cell.instance.__supervise__
     if asyncio.iscoroutinefunction(hook):
         return forks.call(hook, failure)
     loop = asyncio.get_running_loop()
     asyncio._set_running_loop(None)
+    cell.in_hook(True)
     try:
         return forks.call(hook, failure)
     finally:
+        cell.in_hook(False)
         asyncio._set_running_loop(loop)
 
 
-def decided(cell: Any, failure: MeshFailure, answer: Any) -> None:
-    """A true answer: it is dealt with. Else the failure climbs: its owner fails with it."""
-    if not answer:
+def decided(cell: Any, failure: MeshFailure, deals_with_it: bool) -> None:
+    """Else the failure climbs: its owner fails with it."""
+    if not deals_with_it:
         failure.climb(cell)
     failure.handled()
 

@@ -13,12 +13,15 @@ import os
 import sys
 import time
 from _thread import get_ident
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from monarch import _core
 from monarch._errors.mesh_failure import MeshFailure
 from monarch._running import threads
-from monarch._runtime import runtime
+from monarch._runtime import forks, runtime
+from monarch._runtime.here import here
+from monarch._values.ranks import ranks_text
 
 _STOP_SIGNALS = range(_signal.SIGRTMAX - 4, _signal.SIGRTMIN, -1)  # the first free one wakes the main thread
 _MERGE_SECONDS, _MERGE_SECONDS_MAX = 0.01, 0.1  # what fails one right after the other is told together
@@ -30,9 +33,10 @@ _PATIENCE = 0.8
 def unhandled_fault_hook(failure: MeshFailure) -> None:
     """Called, on a thread of its own, when something that the script owns has failed and no call tells the script.
 
-    Programs may replace it, ``monarch.actor.unhandled_fault_hook = my_hook``: theirs is called once for each failure,
-    at once, also for one that a call raises as well, and what it returns from is dealt with. If it raises, the program
-    stops, as it does with this one: with a report on stderr, ``SystemExit`` in the main thread, and exit status 1.
+    Programs may replace it, ``monarch.actor.unhandled_fault_hook = my_hook``: theirs, a plain function, is called once
+    for each failure, at once, also for one that a call raises as well, and what it returns from is dealt with. The
+    script does not end before it has returned. If it raises, the program stops, as it does with this one: with a report
+    on stderr, ``SystemExit`` in the main thread, and exit status 1.
     """
     sys.exit(1)
 
@@ -43,30 +47,36 @@ class _Held(NamedTuple):
     until: float  # when patience ends (time.monotonic())
 
 
-_held: list[_Held] = []
+_WAITED_FOR = 3.0  # seconds after which the end of the script says that it waits for a hook
 
 
 def watch_failures() -> None:
     """What the thread runs that decides about them."""
-    global _held
     threads.name_thread(threads.FAILURES)
+    of = here()
     while True:
-        _held += _arrived(bool(_held), _seconds_left())
-        fatal: list[MeshFailure] = []
-        _held = [each for each in _held if not _is_over(each, fatal, time.monotonic())]
-        if fatal:
-            stop_program(fatal + _those_of_the_same_time(), 1)
-        if not any(each.cell is None for each in _held):
-            _core.failures_decided(_stopping is None)
+        _core.wait_for_failures(bool(of.held), _seconds_left(of.held))
+        with of.deciding:
+            of.held += _arrived()
+            fatal: list[MeshFailure] = []
+            of.held = [each for each in of.held if not _is_over(each, fatal, time.monotonic())]
+            if fatal:
+                stop_program(fatal + _those_of_the_same_time(), 1)
+            if not any(each.cell is None for each in of.held):
+                _core.failures_decided(of.stopping is None)
 
 
 def _those_of_the_same_time() -> list[MeshFailure]:
-    found: list[MeshFailure] = []
-    held = _held + _arrived(False, _MERGE_SECONDS)
+    """Of the script: what fails right after the first. It is dealt with."""
+    of = here()
     deadline = time.monotonic() + _MERGE_SECONDS_MAX
-    while held:
-        found += [each.failure for each in held if each.cell is None and each.failure.is_current()]
-        held = _arrived(False, min(_MERGE_SECONDS, deadline - time.monotonic())) if time.monotonic() < deadline else []
+    while (left := deadline - time.monotonic()) > 0:
+        _core.wait_for_failures(False, min(_MERGE_SECONDS, left))
+        if not (arrived := _arrived()):
+            break
+        of.held += arrived
+    found = [each.failure for each in of.held if each.cell is None and each.failure.is_current()]
+    of.held = [each for each in of.held if each.cell is not None]
     for failure in found:
         failure.handled()
     return found
@@ -74,13 +84,32 @@ def _those_of_the_same_time() -> list[MeshFailure]:
 
 def script_ends() -> None:
     """Nobody will look any more."""
-    _core.failures_decided(not _report_rest())
+    deciding = here().deciding
+    if not (deciding.acquire(timeout=_WAITED_FOR) or _wait_for_hook(deciding)):
+        _core.program_fails(1)
+        return
+    try:
+        _core.failures_decided(not _report_rest())
+    finally:
+        deciding.release()
+
+
+def _wait_for_hook(deciding: Any) -> bool:
+    """False: Ctrl-C has ended the wait."""
+    hook = "the unhandled_fault_hook of this program, which has been called with a failure and has not come back"
+    _core.log_line(f"waiting for {hook} (Ctrl-C ends the program)")
+    while not deciding.acquire(timeout=0.1):
+        if _core.was_interrupted():
+            return False
+    return True
 
 
 def _report_rest() -> bool:
     """True: of what is left, something has been said."""
-    held = _held + _arrived(True, 0)
-    left = [each.failure for each in held if each.cell is None and each.failure.is_current()]
+    of = here()
+    of.held += _arrived()
+    left = [each.failure for each in of.held if each.cell is None and each.failure.is_current()]
+    of.held = []
     hook = _hook_of_the_program()
     if hook is not None:
         for failure in left:
@@ -104,22 +133,22 @@ def _hook_of_the_program() -> Any:
     return None if hook is unhandled_fault_hook else hook
 
 
-def _arrived(holds: bool, seconds: float | None) -> list[_Held]:
-    arrived = _core.next_failures(holds, seconds)
-    until = time.monotonic() + _PATIENCE  # from now on, not from when the wait for them began
-    return [_Held(cell, MeshFailure(*told), until) for cell, told in arrived]
+def _arrived() -> list[_Held]:
+    until = time.monotonic() + _PATIENCE
+    return [_Held(cell, MeshFailure(*told), until) for cell, told in _core.take_failures()]
 
 
-def _seconds_left() -> float | None:
+def _seconds_left(held: list[_Held]) -> float | None:
     now = time.monotonic()
-    ends = [each.until for each in _held if each.until > now]
+    ends = [each.until for each in held if each.until > now]
     return min(ends) - now if ends else None
 
 
 def _is_over(each: _Held, fatal: list[MeshFailure], now: float) -> bool:
     """False: somebody may still be told. What nobody has dealt with goes to ``fatal``."""
     failure, source = each.failure, each.failure._source
-    if _stopping is not None or not failure.is_current():
+    if here().stopping is not None or not failure.is_current():
+        _say_if_it_went_on(each)
         failure.handled()
         return True
     if each.cell is None:
@@ -142,9 +171,14 @@ def _is_over(each: _Held, fatal: list[MeshFailure], now: float) -> bool:
 def _call(hook: Any, failure: MeshFailure) -> None:
     failure.handled()
     try:
-        hook(failure)
+        answer = forks.call(hook, failure)
+        if hasattr(answer, "__await__") or hasattr(answer, "__next__") or hasattr(answer, "__anext__"):
+            getattr(answer, "close", bool)()
+            raise TypeError("unhandled_fault_hook must be a plain function: what it returns is not awaited")
     except SystemExit as error:
-        stop_program([failure], error.code if isinstance(error.code, int) else 1)
+        # What it has failed of is no success, whatever the hook says: 0, 256.
+        status = (error.code & 0xFF if isinstance(error.code, int) else 1) or 1
+        stop_program([failure], status, more=error.code if isinstance(error.code, str) else "")
     except BaseException as error:
         stop_program([failure], 1, error)
 
@@ -153,12 +187,20 @@ def _call(hook: Any, failure: MeshFailure) -> None:
 
 _main_thread = 0  # that has a handler for the signal
 _stop_signal = 0
-_stopping: int | None = None  # with that status
+# In a simulation: ends the program of the calling thread with that status.
+stop_simulated: Callable[[int], None] | None = None
+_ENDS_WITHIN = 2.0  # seconds: by then a program has left, or cleans up
+
+
+def hook_changed() -> None:
+    """What the end of a program does whose C code keeps the GIL follows from that."""
+    _core.default_decides(_hook_of_the_program() is None and not _is_interactive())
 
 
 def begin() -> None:
     """When the runtime of a script begins."""
     global _main_thread, _stop_signal
+    hook_changed()
     free = [number for number in _STOP_SIGNALS if _signal.getsignal(number) == _signal.SIG_DFL]
     try:
         _signal.signal(free[0], _leave)
@@ -168,24 +210,28 @@ def begin() -> None:
 
 
 def _leave(*_: Any) -> None:
-    if _stopping is not None:
+    if here().stopping is not None:
         _core.main_thread_left()
-        raise SystemExit(_stopping)
+        raise SystemExit(here().stopping)
 
 
 def is_stopping() -> bool:
-    return _stopping is not None
+    return here().stopping is not None
 
 
-def stop_program(failures: list[MeshFailure], status: int, of_hook: BaseException | None = None) -> None:
+def stop_program(
+    failures: list[MeshFailure], status: int, of_hook: BaseException | None = None, more: str = ""
+) -> None:
     """Says what has failed, and ends the program with that status."""
-    global _stopping
-    if _stopping is not None or _core.in_forked_child():
+    of = here()
+    if of.stopping is not None or _core.in_forked_child():
         return
-    _stopping = status
-    _core.log_line(_screen(failures, of_hook))
+    of.stopping, of.stopped_at = status, time.monotonic()
+    _core.log_line(_screen(failures, of_hook, more))
+    if stop_simulated is not None and _core.in_simulation() and runtime.is_root():
+        return stop_simulated(status)
     if _is_interactive():
-        _stopping = None
+        of.stopping = None
         return
     if not runtime.is_root():
         os._exit(1)  # a worker whose threads have spawned something: who has started it is told
@@ -199,20 +245,39 @@ def stop_program(failures: list[MeshFailure], status: int, of_hook: BaseExceptio
         _thread.interrupt_main()
 
 
+def _say_if_it_went_on(each: _Held) -> None:
+    """Somebody has caught what was to end the program, and nobody decides about failures any more."""
+    of = here()
+    if of.stopping is None or each.cell is not None or time.monotonic() < of.stopped_at + _ENDS_WITHIN:
+        return
+    kind, mesh = each.failure.kind, each.failure.mesh_name
+    _core.log_line(
+        f"{ranks_text(each.failure.crashed_ranks)} of {mesh!r} has failed: {kind}; nobody is asked, since the program "
+        "was to end of an earlier failure, and has caught SystemExit"
+    )
+
+
 def _is_interactive() -> bool:
     """Somebody sits at a prompt, who reads it and goes on."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
-def _screen(failures: list[MeshFailure], of_hook: BaseException | None) -> str:
-    from monarch._errors.screen import make_screen
-
+def _screen(failures: list[MeshFailure], of_hook: BaseException | None, more: str = "") -> str:
     now = time.time()
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1e6):06d}"
-    host, more = os.uname().nodename, ""
-    if of_hook is not None:
-        from monarch._errors.tracebacks import format_exception
+    where = (
+        f"Unhandled monarch error on the root actor, hostname={os.uname().nodename}, PID={os.getpid()} at time {stamp}:"
+    )
+    try:
+        from monarch._errors.screen import make_screen
 
-        more = f"unhandled_fault_hook, which was called with it, has failed:\n{format_exception(of_hook)}"
-    where = f"Unhandled monarch error on the root actor, hostname={host}, PID={os.getpid()} at time {stamp}:"
-    return make_screen(failures, where, more)
+        if of_hook is not None:
+            from monarch._errors.tracebacks import format_exception
+
+            more = f"unhandled_fault_hook, which was called with it, has failed:\n{format_exception(of_hook)}"
+        return make_screen(failures, where, more)
+    except (
+        Exception
+    ) as error:  # an exception of the hook's that cannot be shown, no memory: the program ends all the same
+        also = "" if of_hook is None else f"\nunhandled_fault_hook has failed: {type(of_hook).__name__}"
+        return f"{failures[0].origin}\n{where}{also}\nthe report could not be made: {type(error).__name__}"

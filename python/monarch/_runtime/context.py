@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from monarch import _core
 from monarch._runtime import runtime
+from monarch._runtime.here import here
 from monarch._values.geometry import Point
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ else:
 
 current: ContextVar[Any] = ContextVar("monarch_context")
 in_client: ContextVar[bool] = ContextVar("monarch_in_client", default=False)  # has this thread or task used the client?
-_client: Any = None
 _make_client: Callable[[], Any] | None = None
 
 
@@ -53,15 +53,15 @@ def context() -> Context:
 
 def client_context() -> Any:
     """The client's own."""
-    global _client
     runtime.ensure()
     if not in_client.get():
         in_client.set(True)
-    if _client is None:
+    of = here()
+    if of.client is None:
         _core.node_id()  # raises if this process has no client any more
         assert _make_client is not None
-        _client = _make_client()
-    return _client
+        of.client = _make_client()
+    return of.client
 
 
 def provide_client(make: Callable[[], Any]) -> None:
@@ -72,8 +72,7 @@ def provide_client(make: Callable[[], Any]) -> None:
 
 def forget_client() -> None:
     """It has ended."""
-    global _client
-    _client = None
+    here().client = None
 
 
 def current_rank() -> Point:

@@ -42,10 +42,10 @@ class deadline:
         current.reset(self._tokens.pop())
 
 
-def check_seconds(seconds: float) -> float:
+def check_seconds(seconds: float, what: str = "a deadline") -> float:
     """``seconds``, or ``ValueError`` if that is no time in which something could be done."""
     if isinstance(seconds, str) or not hasattr(seconds, "__float__"):
-        raise TypeError(f"a deadline is a number of seconds, not {seconds!r}")
+        raise TypeError(f"{what} is a number of seconds, not {seconds!r}")
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"a deadline is a positive, finite number of seconds, not {seconds!r}")
+        raise ValueError(f"{what} is a positive, finite number of seconds, not {seconds!r}")
     return min(float(seconds), 1e9)

@@ -9,19 +9,20 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
-from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from monarch import _core
 from monarch._config import state as configuration
+from monarch._runtime.here import here
 
-_lock = RLock()  # what begins with the runtime asks for it
+_lock = threading.RLock()  # what begins with the runtime asks for it
 _started = False
 _ready = False  # and all that begins with it has begun
 _ended = False  # the client was shut down before its script's end
 stopped_by_failure = False  # the program ends because of one that nobody has dealt with
-_root: int = 0  # the node of the script; 0: this is it
 
 # How long a script's end waits for its processes before it kills them, in seconds.
 EXIT_GRACE = 0.3
@@ -116,21 +117,38 @@ def configure_worker() -> None:
 
 def mark_started(root: int) -> None:
     """The worker's main program has started the runtime; ``root`` is the script's node."""
-    global _started, _ready, _root
+    global _started, _ready
     _started = _ready = True
-    _root = root
+    here().root = root
     apply_limits()
     os.register_at_fork(before=flush)
 
 
+def begin_simulation() -> tuple[bool, bool]:
+    """The processes of a simulation have runtimes of their own from now on. Gives what end_simulation() takes."""
+    global _started, _ready
+    assert _wired is not None
+    before = _started, _ready
+    if not _started:
+        _core.configure(_wired.callbacks)
+    _started = _ready = True
+    return before
+
+
+def end_simulation(before: tuple[bool, bool]) -> None:
+    """What was there is there again."""
+    global _started, _ready
+    _started, _ready = before
+
+
 def root() -> int:
     """The node of the script that everything here belongs to."""
-    return _root or _core.node_id()
+    return here().root or _core.node_id()
 
 
 def is_root() -> bool:
     """Has this process a client, which has started its runtime?"""
-    return _started and _root == 0
+    return _started and here().root == 0
 
 
 def _at_exit() -> None:
@@ -138,12 +156,47 @@ def _at_exit() -> None:
     atexit.register(_shutdown)
     atexit.register(_tell_losses)
     atexit.register(_core.ignore_interrupts)
+    if hasattr(threading, "_register_atexit"):  # runs before those, and before Python waits for its threads
+        try:
+            threading._register_atexit(_wait_for_threads)
+        except RuntimeError:
+            pass  # it waits already
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         from multiprocessing import util  # its children end without atexit
 
         util.Finalize(None, _tell_losses, exitpriority=11)
         util.Finalize(None, _shutdown, exitpriority=10)
+
+
+def _wait_for_threads() -> None:
+    """Where a failure ends the program: Python would wait for ever, and say nothing."""
+    if not stopped_by_failure or _core.in_forked_child():
+        return
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    left = [thread for thread in others if not thread.daemon]
+    if not left:
+        return
+    seconds = limit("process_exit_timeout")
+    names = ", ".join(repr(thread.name) for thread in left)
+    s, are = ("", "is no daemon") if len(left) == 1 else ("s", "are no daemons")
+    _core.log_line(f"the program ends, and waits {seconds:g} s at most for its thread{s} {names}, which {are}")
+    deadline = time.monotonic() + seconds
+    for thread in left:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in left):
+        _stop_waiting()
+
+
+def _stop_waiting() -> NoReturn:
+    """What is raised here keeps Python from waiting; it would print that as well."""
+    shown = sys.unraisablehook
+
+    def hide(_: Any) -> None:
+        sys.unraisablehook = shown
+
+    sys.unraisablehook = hide
+    raise SystemExit
 
 
 def flush() -> None:

@@ -202,7 +202,7 @@ def _native(functions: list[str]) -> tuple[str, ...]:
         if _INTERPRETER.match(function):
             break
         if function.startswith("monarch::"):
-            called = [_WAITS_FOR_ANSWER if "future_" in function else "monarch"]
+            called = ["a wait for an answer" if _WAITS_FOR_ANSWER.search(function) else "Monarch's own code"]
         elif function and not _GLUE.fullmatch(function):
             called.append(function)
     else:
@@ -211,7 +211,8 @@ def _native(functions: list[str]) -> tuple[str, ...]:
 
 
 _NATIVE_MAX = 6
-_WAITS_FOR_ANSWER = "a wait for an answer"
+# Those of a file without its local symbols are not known: then the outermost that is, is one of those below.
+_WAITS_FOR_ANSWER = re.compile(r"future_|::Driver::wait$|::wait_for$")
 
 
 def _title(actors: Sequence[Any]) -> str:
@@ -222,7 +223,7 @@ def _title(actors: Sequence[Any]) -> str:
         if doing == "__init__":
             parts.append("constructor")
         elif doing:
-            parts.append(doing if doing == "__cleanup__" else f"endpoint {doing}")
+            parts.append(doing if doing in _HOOKS else f"endpoint {doing}")
         if waiting:
             parts.append("awaits in " + ", ".join(sorted({endpoint or "?" for endpoint in waiting})))
         texts.append(f"actor {name}, {' and '.join(parts)}" if name else f"an actor, {' and '.join(parts)}")
@@ -232,6 +233,7 @@ def _title(actors: Sequence[Any]) -> str:
 
 
 _ACTORS_MAX = 4
+_HOOKS = ("__cleanup__", "__supervise__", "_handle_undeliverable_message")
 
 
 # ---- Grouping ----

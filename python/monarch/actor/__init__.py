@@ -1,7 +1,9 @@
 """Actors, meshes and calls: the public names."""
 
 import importlib
-from typing import TYPE_CHECKING
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import monarch._wiring  # noqa: F401
 from monarch._actors.actor import Actor
@@ -15,6 +17,7 @@ from monarch._meshes.host_mesh import HostMesh, this_host
 from monarch._meshes.proc_mesh import ProcMesh, this_proc
 from monarch._ports.port import Channel, Port, PortReceiver
 from monarch._public import load, publish
+from monarch._running.unhandled import hook_changed as _hook_changed
 from monarch._running.unhandled import unhandled_fault_hook
 from monarch._runtime.context import (
     Context,
@@ -37,6 +40,12 @@ if TYPE_CHECKING:
     from monarch._meshes.origins import Restart
     from monarch._meshes.stacks import dump_stacks
     from monarch._meshes.stand_ins import hosts_from_config
+    from monarch._meshes.workers import (
+        attach_to_workers,
+        run_worker_loop_forever,
+        run_worker_loop_until_shutdown,
+        start_worker_loop_forever,
+    )
     from monarch._processes.bootstrap import default_bootstrap_cmd
     from monarch._runtime.transport import enable_transport
     from monarch._values.identity import ProcId, Uid
@@ -69,6 +78,7 @@ __all__ = [
     "Uid",
     "ValueMesh",
     "as_endpoint",
+    "attach_to_workers",
     "concurrent_endpoint",
     "config",
     "context",
@@ -85,8 +95,11 @@ __all__ = [
     "local_proc_mesh",
     "proc_mesh",
     "returns_future",
+    "run_worker_loop_forever",
+    "run_worker_loop_until_shutdown",
     "send",
     "shutdown_context",
+    "start_worker_loop_forever",
     "this_host",
     "this_proc",
     "unhandled_fault_hook",
@@ -100,6 +113,7 @@ _LAZY = {
     "Restart": "_meshes.origins",
     "StackReport": "_values.stack_report",
     "Uid": "_values.identity",
+    "attach_to_workers": "_meshes.workers",
     "default_bootstrap_cmd": "_processes.bootstrap",
     "dump_stacks": "_meshes.stacks",
     "enable_transport": "_runtime.transport",
@@ -108,13 +122,13 @@ _LAZY = {
     "local_proc_mesh": "_compat.old_spellings",
     "proc_mesh": "_compat.old_spellings",
     "returns_future": "_calls.python_futures",
+    "run_worker_loop_forever": "_meshes.workers",
+    "run_worker_loop_until_shutdown": "_meshes.workers",
     "shutdown_context": "_calls.shutdown",
+    "start_worker_loop_forever": "_meshes.workers",
 }
 
-_NOT_YET = {
-    "attach", "attach_to_workers", "debug_controller", "get_meter",
-    "run_worker_loop_forever", "run_worker_loop_until_shutdown", "span", "start_worker_loop_forever", "traced",
-}  # fmt: skip
+_NOT_YET = {"attach", "debug_controller", "get_meter", "span", "traced"}
 
 
 publish(__name__, {name: globals()[name] for name in __all__ if name in globals()})
@@ -128,3 +142,13 @@ def __getattr__(name: str):
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Module(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "unhandled_fault_hook":
+            _hook_changed()
+
+
+sys.modules[__name__].__class__ = _Module

@@ -1,6 +1,7 @@
 #include "monarch/actor/calls.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -79,9 +80,12 @@ uint64_t Calls::open(std::shared_ptr<PendingCall> call, int64_t deadline_ns) {
   slots_[index].call = std::move(call);
   slots_[index].deadline_ns = deadline_ns;
   slots_[index].timer_ns = timer_ns;
+  slots_[index].is_old = false;
+  if (index / 64 == open_.size()) open_.push_back(0);
+  open_[index / 64] |= uint64_t{1} << index % 64;
   const uint64_t token = uint64_t{slots_[index].generation} << 32 | index;
   slots_[index].call->set_token(token);
-  if (!looks_ && hooks_.on_look) arm_look();
+  if (!looks_ && hooks_.on_look) arm_look(kLookNs);
   lock.unlock();
   if (timer_ns != 0) deadlines_.add(timer_ns, token);
   return token;
@@ -89,33 +93,43 @@ uint64_t Calls::open(std::shared_ptr<PendingCall> call, int64_t deadline_ns) {
 
 void Calls::begin_looks() {
   std::lock_guard lock(mutex_);
-  if (!looks_ && hooks_.on_look) arm_look();
+  if (!looks_ && hooks_.on_look) arm_look(kLookNs);
+}
+
+// mutex_ held. What a burst has left behind costs a look at one word for 64 of its calls.
+template <typename Visit>
+void Calls::visit_open(Visit visit) {
+  for (size_t word = 0; word < open_.size(); ++word) {
+    for (uint64_t rest = open_[word]; rest != 0; rest &= rest - 1) {
+      visit(static_cast<uint32_t>(64 * word) + static_cast<uint32_t>(std::countr_zero(rest)));
+    }
+  }
 }
 
 // mutex_ held. A timer for all calls, which stays when they have ended until its time: an ordinary call pays a test for it.
-void Calls::arm_look() {
+void Calls::arm_look(int64_t after_ns) {
   looks_ = true;
-  look_timer_ = timers_.after(kLookNs, [this] { look(); });
+  look_timer_ = timers_.after(after_ns, [this] { look(); });
 }
 
 void Calls::look() {
+  const int64_t begin_ns = clock_.now_ns();
   std::vector<std::shared_ptr<PendingCall>> old;
-  bool any = false;
   {
     std::lock_guard lock(mutex_);
-    seen_.resize(slots_.size());
-    for (uint32_t i = 0; i < slots_.size(); ++i) {
-      const uint64_t token = slots_[i].call ? uint64_t{slots_[i].generation} << 32 | i : 0;
-      if (token != 0 && seen_[i] == token) old.push_back(slots_[i].call);
-      seen_[i] = token;
-      any = any || token != 0;
-    }
+    visit_open([&](uint32_t i) {
+      if (std::exchange(slots_[i].is_old, true)) old.push_back(slots_[i].call);
+    });
   }
   const bool wanted = hooks_.on_look(old);
+  old.clear();  // outside the lock
+  const int64_t took_ns = clock_.now_ns() - begin_ns;
   std::lock_guard lock(mutex_);
+  // A call that was opened meanwhile, in the hook too, has left it to this look to see to the next one.
   looks_ = false;
   look_timer_ = 0;
-  if (any || wanted) arm_look();
+  const bool any = free_slots_.size() < slots_.size();
+  if (any || wanted) arm_look(std::max(kLookNs, kLookRest * took_ns));
 }
 
 Calls::Slot Calls::find(uint64_t token) {
@@ -143,10 +157,7 @@ void Calls::on_timer(uint64_t token) {
 void Calls::expire(uint64_t token) {
   const std::shared_ptr<PendingCall> call = find(token).call;
   if (!call) return;
-  std::vector<uint32_t> missing;
-  for (uint32_t rank = 0; rank < call->size(); ++rank) {
-    if (call->reply(rank) == nullptr) missing.push_back(rank);
-  }
+  const std::vector<uint32_t> missing = call->missing();
   const std::string text = expired_text(call->size(), missing);
   for (const uint32_t rank : missing) fill(token, *call, rank, make_error(token, rank, ErrorKind::kDeadline, text));
 }
@@ -154,9 +165,7 @@ void Calls::expire(uint64_t token) {
 void Calls::end(uint64_t token, const std::function<MessagePtr(uint32_t rank)>& make) {
   const std::shared_ptr<PendingCall> call = find(token).call;
   if (!call) return;
-  for (uint32_t rank = 0; rank < call->size(); ++rank) {
-    if (call->reply(rank) == nullptr) fill(token, *call, rank, make(rank));
-  }
+  for (const uint32_t rank : call->missing()) fill(token, *call, rank, make(rank));
 }
 
 void Calls::answer(uint64_t token, uint32_t rank, MessagePtr reply) {
@@ -177,6 +186,7 @@ void Calls::fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr re
   if (slot.timer_ns != 0) deadlines_.remove(std::exchange(slot.timer_ns, 0), token);
   slot.deadline_ns = 0;
   ended = std::move(slot.call);
+  open_[index / 64] &= ~(uint64_t{1} << index % 64);
   if (++slot.generation == 0) slot.generation = 1;
   free_slots_.push_back(index);
 }
@@ -185,9 +195,7 @@ bool Calls::is_owed(const std::function<bool(const ActorId&)>& owing) {
   std::vector<std::shared_ptr<PendingCall>> calls;
   {
     std::lock_guard lock(mutex_);
-    for (const Slot& slot : slots_) {
-      if (slot.call) calls.push_back(slot.call);
-    }
+    visit_open([&](uint32_t i) { calls.push_back(slots_[i].call); });
   }
   for (const auto& call : calls) {
     const auto& ids = call->owing().ids;
@@ -198,6 +206,11 @@ bool Calls::is_owed(const std::function<bool(const ActorId&)>& owing) {
   return false;
 }
 
+size_t Calls::size() const {
+  std::lock_guard lock(mutex_);
+  return slots_.size() - free_slots_.size();
+}
+
 void Calls::fail_owed(const std::function<bool(NodeId)>& owed_by, const Failure& why) {
   struct Owed {
     uint64_t token;
@@ -206,9 +219,7 @@ void Calls::fail_owed(const std::function<bool(NodeId)>& owed_by, const Failure&
   std::vector<Owed> owed;
   {
     std::lock_guard lock(mutex_);
-    for (uint32_t i = 0; i < slots_.size(); ++i) {
-      if (slots_[i].call) owed.push_back({uint64_t{slots_[i].generation} << 32 | i, slots_[i].call});
-    }
+    visit_open([&](uint32_t i) { owed.push_back({uint64_t{slots_[i].generation} << 32 | i, slots_[i].call}); });
   }
   for (const Owed& entry : owed) {
     const auto& ids = entry.call->owing().ids;

@@ -26,8 +26,10 @@ class Calls {
   static constexpr int64_t kLongNs = 1'000'000'000;
   static constexpr int64_t kOverdueNs = 100'000'000;
 
-  // How often somebody looks at calls that have not been answered, while there are any.
+  // How often somebody looks at calls that have not been answered, while there are any; with so many that a look itself
+  // takes long, after that many times as long.
   static constexpr int64_t kLookNs = 300'000'000;
+  static constexpr int64_t kLookRest = 10;
 
   struct Hooks {
     // Both, where there is one, run where timers do, without a lock held.
@@ -50,12 +52,14 @@ class Calls {
   void begin_looks();
   // Whether an answer is waited for of an actor that `owing` is true of.
   bool is_owed(const std::function<bool(const ActorId&)>& owing);
+  size_t size() const;  // those that have not been answered
   // Fills every slot that is owed by one of these nodes with that failure.
   void fail_owed(const std::function<bool(NodeId)>& owed_by, const Failure& why);
 
  private:
   struct Slot {
     uint32_t generation = 1;
+    bool is_old = false;      // the call was there at the last look
     int64_t deadline_ns = 0;  // 0: none
     int64_t timer_ns = 0;     // the same, or before it when it will be overdue
     std::shared_ptr<PendingCall> call;
@@ -63,20 +67,22 @@ class Calls {
   Slot find(uint64_t token);  // without a call: it has ended
   void on_timer(uint64_t token);
   void expire(uint64_t token);
-  void arm_look();
+  template <typename Visit>
+  void visit_open(Visit visit);
+  void arm_look(int64_t after_ns);
   void look();
   void fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply);
 
   Driver& driver_;
   Clock& clock_;
-  Mutex mutex_{LockRank::kNodeCalls};
+  mutable Mutex mutex_{LockRank::kNodeCalls};
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
+  std::vector<uint64_t> open_;  // a bit for each slot: it has a call
   const Hooks hooks_;
   bool looks_ = false;  // a look is to come, and open() need not see to that
   Timers& timers_;
   Timers::TimerId look_timer_ = 0;
-  std::vector<uint64_t> seen_;  // of the last look: the token of the call in each slot; of timers only
   Deadlines deadlines_;
 };
 

@@ -25,8 +25,10 @@ struct Looks : ::testing::Test {
   std::shared_ptr<Members> members = std::make_shared<Members>();
   std::vector<std::vector<std::shared_ptr<PendingCall>>> seen;
   bool look_again = false;
+  std::function<void()> during_look;
   Calls calls{sim.node(node).driver(), sim, {{}, [this](const auto& old) {
                                                seen.push_back(old);
+                                               if (during_look) during_look();
                                                return look_again;
                                              }}};
 };
@@ -73,6 +75,50 @@ TEST_F(Looks, GoOnWithoutCallsWhileTheyAreWanted) {
   look_again = false;
   sim.run();
   EXPECT_EQ(seen.size(), 6u);
+}
+
+TEST_F(Looks, ACallThatIsOpenedWhileSomebodyLooksIsLookedAtToo) {
+  std::shared_ptr<PendingCall> late;
+  during_look = [&] {
+    if (!late) late = open();
+  };
+  answer(*open());
+  for (int i = 0; i < 3; ++i) sim.step();
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_EQ(seen[2], std::vector{late});
+}
+
+TEST_F(Looks, ShowAllCallsThatThereAreAndNoOthers) {
+  std::vector<std::shared_ptr<PendingCall>> many;
+  for (int i = 0; i < 1000; ++i) many.push_back(open());
+  std::vector<std::shared_ptr<PendingCall>> left;
+  for (size_t i = many.size(); i-- > 0;) {  // some in between stay, the first and the last one end
+    if (i % 100 != 50) answer(*many[i]);
+  }
+  left.push_back(open());  // in the first slot
+  for (size_t i = 50; i < many.size(); i += 100) left.push_back(many[i]);
+  sim.step();
+  sim.step();
+  EXPECT_EQ(seen[1], left);
+  for (const auto& call : left) answer(*call);
+  sim.run();
+  EXPECT_TRUE(seen.back().empty());
+}
+
+TEST_F(Looks, ThatTakeLongComeLessOften) {
+  const auto call = open();
+  during_look = [&] {
+    sim.after(2 * Calls::kLookNs, [] {});
+    sim.step();
+  };
+  sim.step();
+  EXPECT_EQ(sim.now_ns(), 3 * Calls::kLookNs);
+  during_look = nullptr;
+  sim.step();
+  EXPECT_EQ(sim.now_ns(), (3 + 2 * Calls::kLookRest) * Calls::kLookNs);
+  sim.step();
+  EXPECT_EQ(sim.now_ns(), (4 + 2 * Calls::kLookRest) * Calls::kLookNs);
+  answer(*call);
 }
 
 TEST(Calls, WithoutAnybodyWhoLooksHaveNoTimer) {

@@ -119,7 +119,7 @@ Deadlocks::Actions Deadlocks::search(int64_t now_ns, ActorIndex actor) {
   Actions actions;
   auto blocked = place_.blocked(actor);
   if (!blocked) {
-    forget(actor);
+    searches_.erase(actor);
     return actions;
   }
   Search& search = searches_[actor];
@@ -130,6 +130,11 @@ Deadlocks::Actions Deadlocks::search(int64_t now_ns, ActorIndex actor) {
                         std::move(blocked->doing), "", false});
   go_on(std::move(probe), blocked->owing, actions);
   return actions;
+}
+
+void Deadlocks::forget(ActorIndex actor, uint64_t token) {
+  const auto found = searches_.find(actor);
+  if (found != searches_.end() && found->second.token == token) searches_.erase(found);
 }
 
 Deadlocks::Actions Deadlocks::on_probe(int64_t now_ns, ActorIndex actor, Probe probe) {

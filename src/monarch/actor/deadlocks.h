@@ -96,8 +96,8 @@ class Deadlocks {
   Actions search(int64_t now_ns, ActorIndex actor);
   // A probe for an actor of this node has come.
   Actions on_probe(int64_t now_ns, ActorIndex actor, Probe probe);
-  // It is blocked no more.
-  void forget(ActorIndex actor) { searches_.erase(actor); }
+  // It is not blocked by this call any more; perhaps by another one, whose search goes on.
+  void forget(ActorIndex actor, uint64_t token);
 
  private:
   static constexpr size_t kPassedMax = 4096;

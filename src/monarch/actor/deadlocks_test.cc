@@ -44,6 +44,7 @@ class Cluster {
     at(target.node).handled_.insert({node, token, target.index});
   }
 
+  void forget(NodeId node, ActorIndex actor, uint64_t token) { at(node).deadlocks.forget(actor, token); }
   void search(NodeId node, ActorIndex actor) {
     run(node, at(node).deadlocks.search(now_ns, actor));
     deliver();
@@ -162,6 +163,18 @@ TEST(Deadlocks, WhatHasChangedBetweenTheLooksIsNoCycle) {
   cluster.confirm();
   EXPECT_TRUE(cluster.raised.empty());
   EXPECT_TRUE(cluster.again.empty());
+}
+
+TEST(Deadlocks, TheEndOfACallBeforeIsNotThatOfThisOne) {
+  Cluster cluster;
+  cluster.call(1, 11, {{2, 22}}, 100 * kMs);
+  cluster.call(2, 22, {{3, 33}}, 200 * kMs);
+  const uint64_t before = cluster.call(3, 33, {{1, 11}}, 200 * kMs);
+  cluster.call(3, 33, {{1, 11}}, 300 * kMs);
+  cluster.search(3, 33);
+  cluster.forget(3, 33, before);
+  cluster.confirm();
+  EXPECT_EQ(cluster.raised.size(), 1u);
 }
 
 TEST(Deadlocks, ACallThatDoesNotWaitForWhatTheActorDoesIsNoEdge) {

@@ -63,6 +63,9 @@ const Deaths::Transition* Deaths::find_transition(Role role, State state, EventK
        "Everything it had sent has come before the end of its link."},
       {Role::kChild, State::kUnlinked, EventKind::kTimeUp, State::kUnlinked, kCut,
        "On one host a closed link is a death, and never half of one."},
+      {Role::kChild, State::kUp, EventKind::kReplaced, State::kUp, kCut,
+       "Its link to its owner has ended, and its place is taken."},
+      {Role::kChild, State::kUnlinked, EventKind::kReplaced, State::kUnlinked, kCut, "Neither link is left."},
       {Role::kChild, State::kEnded, EventKind::kLinkLost, State::kTelling, kAsk, "Now all that it had sent is here."},
       {Role::kChild, State::kEnded, EventKind::kNoLinks, State::kTelling, kAsk, "It had no link, so nothing is to come."},
       {Role::kChild, State::kTelling, EventKind::kLastLines, State::kDown, kBury, "Everything is known."},
@@ -192,6 +195,19 @@ bool Deaths::may_replace(NodeId from, NodeId node) const {
   if (speaker != nodes_.end() && speaker->second.believed) return true;
   const auto known = nodes_.find(node);
   return (known != nodes_.end() && known->second.owner == from) || may_speak(from, node);
+}
+
+Successions::Notice Deaths::believed(NodeId from, const Successions::Notice& notice) const {
+  Successions::Notice believed;
+  for (size_t i = 0; i < notice.processes.size(); ++i) {
+    if (!may_replace(from, notice.processes[i].first)) continue;
+    believed.processes.push_back(notice.processes[i]);
+    if (!notice.why.empty()) believed.why.push_back(notice.why[i]);
+  }
+  for (const Successions::Epoch& mesh : notice.meshes) {
+    if (may_have_created(from, mesh.first) || is_told(from)) believed.meshes.push_back(mesh);
+  }
+  return believed;
 }
 
 bool Deaths::is_told(NodeId node) const {

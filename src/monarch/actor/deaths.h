@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "monarch/actor/successions.h"
 #include "monarch/wire/failure.h"
 
 namespace monarch {
@@ -38,6 +39,7 @@ class Deaths {
     kNoticed,     // `failure`, said by `from`; nothing, if it may not speak (may_speak)
     kLinkLost,    // a link to it is over, after the last that it carried; `text` says how
     kWayLost,     // it is reached through another node, which has lost it, or has ended; `failure`
+    kReplaced,    // its owner holds it for dead, and has another one in its place
     kNoLinks,     // the answer to kEndLinks: there are none
     kLastLines,   // the answer to kAskLines: `text`
     kTimeUp,      // tick()
@@ -98,6 +100,9 @@ class Deaths {
   // Whether what `from` says of who is there in the place of a dead one counts: as may_speak(), and of what was started
   // here for `from`.
   bool may_replace(NodeId from, NodeId node) const;
+  // What counts of what `from` says of who is there in the place of what has ended: of processes as may_replace(), of
+  // meshes what their creator says of them, and whoever is told of deaths here.
+  Successions::Notice believed(NodeId from, const Successions::Notice& notice) const;
   // Whether it is to hear of the deaths that this process hears of: parent, child or neighbour.
   bool is_told(NodeId node) const;
 

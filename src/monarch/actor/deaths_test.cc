@@ -67,6 +67,17 @@ TEST_F(DeathsTest, AChildIsDeclaredWhenItsStatusIsKnownAndAllThatItSentIsHere) {
   EXPECT_EQ(last_->node, kChild);
 }
 
+TEST_F(DeathsTest, AChildThatHasBeenReplacedAndLivesIsEnded) {
+  const auto replaced = [](NodeId node) { return Deaths::Event{.kind = Kind::kReplaced, .node = node}; };
+  EXPECT_EQ(on(replaced(kChild)), "kill:10");
+  EXPECT_EQ(on(killed(kChild)), "end-links:10");
+  EXPECT_EQ(on(replaced(kChild)), "") << "it has ended";
+  EXPECT_EQ(on(replaced(kOther)), "") << "whoever has started it sees to that";
+  deaths_.add_child(kNested, kOther, {}, 0);
+  deaths_.stop_asked(kNested, "enough");
+  EXPECT_EQ(on(replaced(kNested)), "") << "it has time for its end";
+}
+
 TEST_F(DeathsTest, InTheOtherOrderToo) {
   EXPECT_EQ(on(link_lost(kChild)), "");
   EXPECT_EQ(on(killed(kChild)), "declare:10 close-links:10 tell-all:10");

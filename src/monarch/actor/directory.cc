@@ -14,9 +14,9 @@ Directory::~Directory() {
   for (const Timers::TimerId timer : early_.take_all().timers) timers_.cancel(timer);
 }
 
-void Directory::expect(ActorIndex first, uint32_t count, const ActorId& owner) {
+void Directory::expect(ActorIndex first, uint32_t count, const ActorId& owner, uint32_t epoch) {
   std::lock_guard lock(mutex_);
-  for (uint32_t i = 0; i < count; ++i) cells_.try_emplace(first + i, Entry{nullptr, owner});
+  for (uint32_t i = 0; i < count; ++i) cells_.try_emplace(first + i, Entry{nullptr, owner, epoch});
 }
 
 void Directory::add(ActorIndex index, std::shared_ptr<Cell> cell) {
@@ -40,6 +40,12 @@ std::optional<ActorId> Directory::owner_of(ActorIndex index) const {
   std::lock_guard lock(mutex_);
   auto found = cells_.find(index);
   return found != cells_.end() ? found->second.owner : std::nullopt;
+}
+
+uint32_t Directory::epoch_of(ActorIndex index) const {
+  std::lock_guard lock(mutex_);
+  auto found = cells_.find(index);
+  return found != cells_.end() ? found->second.epoch : 0;
 }
 
 std::vector<std::pair<ActorIndex, std::shared_ptr<Cell>>> Directory::owned_by(NodeId node) const {
@@ -89,20 +95,25 @@ void Directory::remove(ActorIndex index, Failure epitaph) {
   cells_.erase(found);
 }
 
-MessagePtr Directory::begin_restart(MessagePtr spawn) {
+MessagePtr Directory::begin_restart(MessagePtr spawn, std::shared_ptr<Cell>* ending) {
   const ActorIndex index = spawn->header.dest;
-  std::shared_ptr<Cell> ending;  // destroyed outside the lock
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   epitaphs_.erase(index);
-  auto found = cells_.find(index);
-  if (found == cells_.end() && !parked_.contains(index)) return spawn;
-  // What comes from now on is for the new one, and waits for it.
+  const uint32_t epoch = spawn->header.epoch;
+  const auto found = cells_.find(index);
+  const bool begins = found == cells_.end() && !parked_.contains(index);
   if (found != cells_.end()) {
-    ending = std::move(found->second.cell);
+    *ending = std::move(found->second.cell);
     cells_.erase(found);
   }
-  parked_[index] = std::move(spawn);
-  return nullptr;
+  MessagePtr never_begun;  // destroyed outside the lock
+  // What comes from now on is for the new one, and waits for it.
+  if (!begins) never_begun = std::exchange(parked_[index], std::exchange(spawn, nullptr));
+  std::vector<MessagePtr> stops;
+  if (begins || never_begun) stops = early_.take_stops(index, epoch);
+  lock.unlock();
+  for (const MessagePtr& stop : stops) refuse_(*stop, Failure(Failure::Kind::kNoActor, kNoSuchActor));
+  return spawn;
 }
 
 MessagePtr Directory::take_restart(ActorIndex index) {
@@ -231,6 +242,13 @@ void Directory::refuse_early_of(NodeId creator, const Failure& why) {
 void Directory::refuse_all(EarlyMessages::Taken taken, const Failure& why) {
   for (const Timers::TimerId timer : taken.timers) timers_.cancel(timer);
   for (const MessagePtr& message : taken.messages) refuse_(*message, why);
+}
+
+void Directory::count(size_t* cells, size_t* parked, size_t* early) const {
+  std::lock_guard lock(mutex_);
+  *cells = cells_.size();
+  *parked = parked_.size();
+  *early = early_.count();
 }
 
 std::vector<std::shared_ptr<Cell>> Directory::close(const Failure& why) {

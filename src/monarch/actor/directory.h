@@ -37,12 +37,13 @@ class Directory {
   Directory(Timers& timers, Refuse refuse);
   ~Directory();
 
-  // Actors with `count` indices from `first` on are about to be made for `owner`, who has spawned them.
-  void expect(ActorIndex first, uint32_t count, const ActorId& owner);
+  // Actors with `count` indices from `first` on are about to be made for `owner`, who has spawned them, in that epoch.
+  void expect(ActorIndex first, uint32_t count, const ActorId& owner, uint32_t epoch = 0);
   // Not over a cell that is there, nor after its end.
   void add(ActorIndex index, std::shared_ptr<Cell> cell);
   std::shared_ptr<Cell> find(ActorIndex index) const;  // null: there is none (any more)
   std::optional<ActorId> owner_of(ActorIndex index) const;  // none: it is not expected and not here
+  uint32_t epoch_of(ActorIndex index) const;  // in which it was made; 0: as for owner_of()
   // The actors here that actors of `node` have spawned.
   std::vector<std::pair<ActorIndex, std::shared_ptr<Cell>>> owned_by(NodeId node) const;
   // Whether an actor of that index is here or expected, or was.
@@ -53,8 +54,9 @@ class Directory {
   // As remove(), of a port; all of these are told the same.
   void remove_port(ActorIndex index);
   // An actor that has ended is to be made anew, of that: nobody is told any more what it had ended of, and messages wait
-  // for the new one. Null: it has not quite ended; take_restart() gives the spawn back.
-  MessagePtr begin_restart(MessagePtr spawn);
+  // for the new one. Null: it has not quite ended; take_restart() gives the spawn back. `*ending`: its cell. Who was to be
+  // made before, or anew, and has not begun never will: stops that wait for that one are refused.
+  MessagePtr begin_restart(MessagePtr spawn, std::shared_ptr<Cell>* ending);
   // What is to be made now that this one has been removed; null: nothing. Of a process that is dead nothing is made.
   MessagePtr take_restart(ActorIndex index);
   // It will never be: its early messages are refused.
@@ -78,6 +80,7 @@ class Directory {
   void refuse_early(ActorIndex index, const Failure& why);
   void refuse_early_of(NodeId creator, const Failure& why);
 
+  void count(size_t* cells, size_t* parked, size_t* early) const;
   // Nothing is kept from now on, what waits is refused. Returns all cells.
   std::vector<std::shared_ptr<Cell>> close(const Failure& why);
 
@@ -86,6 +89,7 @@ class Directory {
   struct Entry {
     std::shared_ptr<Cell> cell;  // shared with what runs the actor; null: it is being made
     std::optional<ActorId> owner{};
+    uint32_t epoch = 0;
   };
   std::optional<Failure> epitaph_locked(ActorIndex index) const;  // mutex_ held
   void set_cell(ActorIndex index, std::shared_ptr<Cell> cell);    // mutex_ held

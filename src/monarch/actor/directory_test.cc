@@ -21,10 +21,20 @@ MessagePtr message_for(ActorIndex index, std::string_view text) {
   return Message::make(header, text);
 }
 
+MessagePtr of_epoch(uint32_t epoch, MessagePtr message) {
+  message->header.epoch = epoch;
+  return message;
+}
+
 struct DirectoryTest : ::testing::Test {
   Directory::Early keep(ActorIndex index, std::string_view text) {
     MessagePtr message = message_for(index, text);
     return directory.keep_early(message, false, &why);
+  }
+  Directory::Early keep_stop(ActorIndex index, uint32_t epoch) {
+    MessagePtr stop = of_epoch(epoch, message_for(index, "stop of epoch " + std::to_string(epoch)));
+    stop->header.kind = FrameKind::kStopActor;
+    return directory.keep_early(stop, false, &why);
   }
   SimWorld sim{1};
   std::vector<std::string> refused;
@@ -45,6 +55,39 @@ TEST_F(DirectoryTest, DeliversWhatCameEarlyInItsOrderAndLeavesNoTimer) {
   EXPECT_EQ(sim.waiting(), 0u);
   EXPECT_EQ(directory.find(index), cell);
   EXPECT_EQ(keep(index, "c"), Directory::Early::kFound);
+}
+
+// The stop was for the one that was to be made anew, and has not been when another one is to be.
+TEST_F(DirectoryTest, AStopThatWaitsForOneThatNeverBeginsIsNotForTheNext) {
+  const ActorIndex index = actor_index(kCreator, 20);
+  directory.add(index, std::make_shared<Keeper>());
+  std::shared_ptr<Cell> ending;
+  EXPECT_EQ(directory.begin_restart(of_epoch(1, message_for(index, "first")), &ending), nullptr);
+  EXPECT_NE(ending, nullptr);
+  EXPECT_EQ(keep_stop(index, 1), Directory::Early::kKept);
+  EXPECT_EQ(keep(index, "call"), Directory::Early::kKept);
+  EXPECT_EQ(directory.begin_restart(of_epoch(2, message_for(index, "second")), &ending), nullptr);
+  EXPECT_EQ(refused, std::vector<std::string>{std::string("stop of epoch 1: ") + Directory::kNoSuchActor});
+  directory.remove(index, "it has ended");
+  const MessagePtr spawn = directory.take_restart(index);
+  ASSERT_NE(spawn, nullptr);
+  EXPECT_EQ(spawn->text(), "second");
+  auto cell = std::make_shared<Keeper>();
+  directory.deliver_early(index, cell);
+  EXPECT_EQ(cell->got, std::vector<std::string>{"call"});
+}
+
+// Its spawn was lost with a dial, the stop came with the next one.
+TEST_F(DirectoryTest, AStopThatWaitsForOneThatNeverCameIsNotForWhoIsMadeInItsPlace) {
+  const ActorIndex index = actor_index(kCreator, 20);
+  EXPECT_EQ(keep_stop(index, 0), Directory::Early::kKept);
+  EXPECT_EQ(keep_stop(index, 1), Directory::Early::kKept);  // its owner has made it anew by then
+  std::shared_ptr<Cell> ending;
+  EXPECT_NE(directory.begin_restart(of_epoch(1, message_for(index, "spawn")), &ending), nullptr);
+  EXPECT_EQ(refused, std::vector<std::string>{std::string("stop of epoch 0: ") + Directory::kNoSuchActor});
+  auto cell = std::make_shared<Keeper>();
+  directory.deliver_early(index, cell);
+  EXPECT_EQ(cell->got, std::vector<std::string>{"stop of epoch 1"});
 }
 
 TEST_F(DirectoryTest, KnowsWhoHasSpawnedAnActorFromBeforeItIsMadeUntilItsEnd) {

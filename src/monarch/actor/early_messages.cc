@@ -13,6 +13,21 @@ bool EarlyMessages::add(MessagePtr message) {
   return first;
 }
 
+std::vector<MessagePtr> EarlyMessages::take_stops(ActorIndex index, uint32_t epoch) {
+  std::vector<MessagePtr> stops;
+  const auto found = actors_.find(index);
+  if (found == actors_.end()) return stops;
+  for (MessagePtr& message : std::exchange(found->second.messages, {})) {
+    const bool is_stop = message->header.kind == FrameKind::kStopActor && message->header.epoch < epoch;
+    if (is_stop) {
+      --count_;
+      bytes_ -= message->total_bytes();
+    }
+    (is_stop ? stops : found->second.messages).push_back(std::move(message));
+  }
+  return stops;
+}
+
 bool EarlyMessages::take_some(ActorIndex index, std::vector<MessagePtr>* messages) {
   auto actor = actors_.find(index);
   if (actor == actors_.end() || actor->second.messages.empty()) return false;

@@ -29,6 +29,9 @@ class EarlyMessages {
   bool waits_for(ActorIndex index) const { return actors_.contains(index); }
   void set_timer(ActorIndex index, Timers::TimerId timer) { actors_.at(index).timer = timer; }
 
+  // The stops among what waits for this actor, of those who knew of an earlier epoch.
+  std::vector<MessagePtr> take_stops(ActorIndex index, uint32_t epoch);
+
   struct Taken {
     std::vector<MessagePtr> messages;
     std::vector<Timers::TimerId> timers;  // of the actors that nothing waits for any more

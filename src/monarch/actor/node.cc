@@ -239,6 +239,8 @@ void Node::cast(const Members& named, Outgoing& outgoing, const std::shared_ptr<
       calls_->answer(token, rank, make_failure(token, rank, why));
     }  // else a link that just broke, whose reason is not known yet: node_down() will fill the slot with it
   }
+  // Sent first, then written down: who makes one of them anew from now on makes it behind the stop.
+  if (outgoing.header.kind == FrameKind::kStopActor) supervisor_->note_stopped(named);
   if (call) driver_.poll_after_send();
   if (is_short) throw std::bad_alloc();
 }
@@ -263,7 +265,7 @@ void Node::refuse_cast(const Members& members, const Outgoing& outgoing, const s
 void Node::spawn(const Members& members, Outgoing& outgoing) {
   {
     std::lock_guard lock(spawned_mutex_);
-    for (const ActorId& id : members.ids) spawned_at_.insert(successions_->latest(id.node));
+    for (const ActorId& id : members.ids) spawned_at_.insert(id.node);
   }
   outgoing.header.kind = FrameKind::kSpawn;
   bool is_short = false;
@@ -271,7 +273,12 @@ void Node::spawn(const Members& members, Outgoing& outgoing) {
     outgoing.header.dest = members.ids[rank].index;
     outgoing.header.rank = rank;
     std::string ignored;  // a process that is gone: the calls will say so
-    send(successions_->latest(members.ids[rank].node), outgoing, &ignored, &is_short);
+    send(members.ids[rank].node, outgoing, &ignored, &is_short);
+  }
+  if (successions_->any()) {  // of what was sent to one that has been replaced just now nothing comes
+    for (const ActorId& id : members.ids) {
+      if (const NodeId next = successions_->latest(id.node); next != id.node) bury_at(id.node, next);
+    }
   }
   if (is_short) throw std::bad_alloc();
 }
@@ -509,12 +516,14 @@ bool Node::is_awaited(const Failure& why) const {
 
 void Node::actor_ended(const Failure& why) {
   const auto owner = owner_of(why.actor);
-  if (owner && owner->node == id_) return owned_ended(why);
+  const uint32_t epoch = directory_->epoch_of(why.actor);
+  if (owner && owner->node == id_) return owned_ended(why, epoch);
   if (owner) {
     const std::string record = why.encoded();
     Outgoing notice{FrameHeader{}, as_byte_span(record.data(), record.size()), {}};
     notice.header.kind = FrameKind::kActorEnded;
     notice.header.dest = owner->index;
+    notice.header.epoch = epoch;
     std::string ignored;
     if (send(owner->node, notice, &ignored)) return;
   }
@@ -522,8 +531,8 @@ void Node::actor_ended(const Failure& why) {
 }
 
 // Of this node's own actors or its client.
-void Node::owned_ended(const Failure& why) {
-  std::vector<MeshFailure> failures = supervisor_->actor_ended(std::make_shared<const Failure>(why));
+void Node::owned_ended(const Failure& why, uint32_t epoch) {
+  std::vector<MeshFailure> failures = supervisor_->actor_ended(std::make_shared<const Failure>(why), epoch);
   if (failures.empty() && why.kind == Failure::Kind::kActor) return unobserved_->add(why.actor, why.headline());
   supervise(std::move(failures));
 }
@@ -537,7 +546,9 @@ void Node::supervise(std::vector<MeshFailure> failures) {
   for (MeshFailure& failure : failures) decide(std::move(failure));
 }
 
+// Late, maybe: of what its owner has ended by now nobody is told, nor who has the owner's place.
 void Node::decide(MeshFailure failure) {
+  if (!supervisor_->members(failure.mesh_id)) return;
   const ActorIndex owner = failure.mesh->owner;
   if (owner == 0 && hooks_.on_mesh_failure) {
     hooks_.on_mesh_failure(std::move(failure));
@@ -551,12 +562,23 @@ void Node::decide(MeshFailure failure) {
 // What somebody owns who has died ends: actors here, while processes see to themselves.
 void Node::stop_owned_by(NodeId node, const Failure& why) {
   const std::string reason = "its owner has ended: " + why.headline();
-  for (const auto& [index, cell] : directory_->owned_by(node)) {
-    FrameHeader stop;
-    stop.kind = FrameKind::kStopActor;
-    stop.dest = index;
-    cell->deliver(Message::make(stop, reason));
-  }
+  for (const auto& [index, cell] : directory_->owned_by(node)) stop_cell(*cell, index, reason);
+}
+
+void Node::stop_cell(Cell& cell, ActorIndex index, const std::string& reason) {
+  FrameHeader stop;
+  stop.kind = FrameKind::kStopActor;
+  stop.dest = index;
+  cell.deliver(Message::make(stop, reason));
+}
+
+Node::Held Node::held() const {
+  Held held;
+  directory_->count(&held.cells, &held.parked, &held.early);
+  held.calls = calls_->size();
+  held.unsent = routes_->unsent();
+  held.meshes = supervisor_->size();
+  return held;
 }
 
 void Node::report_failures() { unobserved_->report_rest(); }
@@ -571,7 +593,10 @@ void Node::on_spawn(MessagePtr message) {
     if (owner && owner->node != message->from) {
       return log_line("refused to make an actor anew for somebody who does not own it");
     }
-    message = directory_->begin_restart(std::move(message));
+    std::shared_ptr<Cell> ending;
+    message = directory_->begin_restart(std::move(message), &ending);
+    // It may not know: somebody else has made it anew since it was stopped for this.
+    if (ending) stop_cell(*ending, index, "it is made anew");
     if (!message) return;  // remove_cell() goes on
   }
   if (directory_->is_known(index)) {  // base/ids.h says how improbable that is
@@ -586,7 +611,7 @@ void Node::on_spawn(MessagePtr message) {
   }
   // Before it is made: it may fail, or be gone, before this returns.
   const uint32_t count = std::max<uint32_t>(1, message->header.method >> kSwarmShift);
-  directory_->expect(index, count, {message->from, message->header.sender});
+  directory_->expect(index, count, {message->from, message->header.sender}, message->header.epoch);
   std::shared_ptr<Cell> cell = factories_[kind]->make(*this, index, std::move(message));
   if (cell) directory_->deliver_early(index, cell);
 }
@@ -726,7 +751,7 @@ void Node::dispatch(MessagePtr message) {
       return deliver(std::move(message));
     case FrameKind::kActorEnded: {
       auto why = Failure::decode(message->body);
-      if (why && why->node == message->from) return owned_ended(*why);
+      if (why && why->node == message->from) return owned_ended(*why, message->header.epoch);
       return log_line("ignored what a process says of an actor that is not its own");
     }
     case FrameKind::kRestarted: {
@@ -746,7 +771,10 @@ void Node::deliver(MessagePtr message) {
     const ActorIndex index = message->header.dest;
     if (std::shared_ptr<Cell> cell = directory_->find(index)) return cell->deliver(std::move(message));
     if (message->header.kind == FrameKind::kUndeliverable) {
-      if (hooks_.on_undeliverable) hooks_.on_undeliverable(undeliverable_dest(*message), failure_of(*message));
+      // Of an actor that has ended because all are ending, or of the client.
+      if (hooks_.on_undeliverable && !is_ending()) {
+        hooks_.on_undeliverable(undeliverable_dest(*message), failure_of(*message));
+      }
       return;
     }
     if (MessagePtr spawn = directory_->take_lazy(index)) {

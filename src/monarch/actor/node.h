@@ -121,6 +121,7 @@ class Node final : public LinkSink {
   // to send something.
   void cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call);
   // Makes an actor of each member: `outgoing` is what its factory is told. Nobody answers; where it fails, calls say so.
+  // In the processes that are named, not in others that have taken their places: own() has told that those have ended.
   // Throws std::bad_alloc as cast() does.
   void spawn(const Members& members, Outgoing& outgoing);
   // One one-way message, with the header's rank as it is. If it finds nobody, its sender is told (kFlagQuiet: nobody is).
@@ -228,6 +229,17 @@ class Node final : public LinkSink {
   bool take_up(const Successions::Notice& notice);
   const Successions& successions() const { return *successions_; }
 
+  // What is there now of what comes and goes: where nothing happens any more there are cells of what lives, and no more.
+  struct Held {
+    size_t cells = 0;     // and actors that are being made
+    size_t parked = 0;    // spawns that wait for the end of what they make anew
+    size_t early = 0;     // messages for actors that are yet to come
+    size_t calls = 0;     // that have not been answered
+    size_t unsent = 0;    // one-way messages whose senders are to be told why they were not sent
+    size_t meshes = 0;    // that somebody here owns
+  };
+  Held held() const;
+
   void remove_port(ActorIndex index);
   std::optional<Failure> epitaph(ActorIndex index) const;  // none: it lives, or is not remembered
   // A new index for an actor that this node creates (here or elsewhere); the first of `count` (base/ids.h).
@@ -262,10 +274,12 @@ class Node final : public LinkSink {
   void forward_lost(Link& link, const Message& message, const FrameRoute& route);
   void way_lost(NodeId node, Failure why);
   void refuse_cast(const Members& members, const Outgoing& outgoing, const std::string& why);
-  void owned_ended(const Failure& why);
+  void owned_ended(const Failure& why, uint32_t epoch);
   void supervise(std::vector<MeshFailure> failures);
   void stop_owned_by(NodeId node, const Failure& why);
+  void stop_cell(Cell& cell, ActorIndex index, const std::string& reason);
   std::vector<uint32_t> ranks_to_restart(const Restart& order, const Restart::Actors& actors);
+  void look_again(const Supervisor::Restarted& mesh);
   bool has_ended(Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks, bool must_be_known) const;
   void spawn_again(const Restart& order, const Restart::Actors& actors, const Supervisor::Restarted& mesh);
   void replace_owned(NodeId ended, NodeId next, FailurePtr why);

@@ -14,6 +14,7 @@ Status Node::restart(const Restart& order) {
   std::lock_guard lock(restart_mutex_);
   bool all_ended = order.procs == 0 || has_ended(order.procs, order.proc_ranks, true);
   for (const Restart::Actors& each : order.actors) all_ended = all_ended && has_ended(each.mesh, each.ranks, false);
+  for (const auto& [ended, next] : order.processes) all_ended = all_ended && successions_->latest(ended) == ended;
   if (!all_ended) return Error{ErrorCode::kBug, "some of that has not ended, or has been made anew by somebody else"};
   Successions::Notice notice;
   notice.processes = order.processes;
@@ -33,10 +34,21 @@ Status Node::restart(const Restart& order) {
   }
   successions_->apply(notice);
   for (const auto& [ended, next] : order.processes) replace_owned(ended, next, nullptr);  // all here have been told
-  for (const auto& [actors, mesh] : meshes) spawn_again(order, *actors, mesh);
+  for (const auto& [actors, mesh] : meshes) {
+    spawn_again(order, *actors, mesh);
+    look_again(mesh);
+  }
   for (const auto& [ended, next] : order.processes) bury_at(ended, next);
   if (hooks_.on_restarted) hooks_.on_restarted(id_, notice);
   return Ok{};
+}
+
+// They are written down as living: a death that was noted before that is theirs, too.
+void Node::look_again(const Supervisor::Restarted& mesh) {
+  for (const uint32_t rank : mesh.ranks) {
+    const NodeId node = successions_->latest(mesh.members->ids[rank].node);
+    if (const FailurePtr dead = why_down(node)) supervise(supervisor_->node_down(node, dead));
+  }
 }
 
 // Those of a process that has ended, and is not replaced in the same breath, come back with that.
@@ -105,7 +117,7 @@ void Node::spawn_again(const Restart& order, const Restart::Actors& actors, cons
     end.node = node;
     end.actor = id.index;
     end.rank = rank;
-    owned_ended(end);
+    owned_ended(end, mesh.epoch);
   }
 }
 
@@ -133,7 +145,14 @@ bool Node::take_up(const Successions::Notice& notice) {
     replace_owned(ended, next, why);
     bury_at(ended, next);
     // A process that has never heard of it would take what it has made, and owned, for what is still to come.
-    if (next == id_) node_down(ended, why);
+    if (next != id_) continue;
+    node_down(ended, why);
+    // If it lives, it is to know that nothing it sends is taken here; we may be inside a callback of one of its links.
+    timers_.post([this, gone = ended] {
+      for (const auto& link : links()) {
+        if (link->peer() == gone) link->close();
+      }
+    });
   }
   return !news.empty();
 }

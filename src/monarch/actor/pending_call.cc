@@ -18,6 +18,15 @@ Message* PendingCall::reply(uint32_t rank) const {
   return size_ == 1 ? single_.get() : replies_[rank].get();
 }
 
+std::vector<uint32_t> PendingCall::missing() const {
+  std::vector<uint32_t> found;
+  std::lock_guard lock(mutex_);
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    if ((size_ == 1 ? single_ : replies_[rank]) == nullptr) found.push_back(rank);
+  }
+  return found;
+}
+
 MessagePtr PendingCall::take(uint32_t rank) {
   std::lock_guard lock(mutex_);
   return std::move(size_ == 1 ? single_ : replies_[rank]);

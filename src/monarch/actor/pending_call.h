@@ -39,6 +39,8 @@ class PendingCall {
 
   // The answer of `rank`, or null while it is missing. Stays until the call is destroyed.
   Message* reply(uint32_t rank) const;
+  // The ranks that have not answered, in order.
+  std::vector<uint32_t> missing() const;
   // The rank whose answer was the i-th to arrive (i < received()).
   uint32_t arrival(uint32_t i) const;
   // The lowest rank that has answered with an error or failure; -1: none.

@@ -203,6 +203,11 @@ std::vector<Routes::Unsent> Routes::take_unsent_locked(NodeId node) {
   return taken;
 }
 
+size_t Routes::unsent() const {
+  std::lock_guard lock(mutex_);
+  return unsent_.size();
+}
+
 FailurePtr Routes::why_down(NodeId node) const {
   std::lock_guard lock(mutex_);
   const FailurePtr* found = dead_.find(node);

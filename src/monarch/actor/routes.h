@@ -76,6 +76,7 @@ class Routes {
   bool keep_unsent(const Unsent& message, Failure* why);
 
   std::vector<Unsent> take_unsent(NodeId node);
+  size_t unsent() const;
 
   // The first reason stays. Null: it was down already; else what could not be sent to it.
   std::optional<std::vector<Unsent>> mark_down(NodeId node, FailurePtr reason);

@@ -51,7 +51,8 @@ Supervisor::MeshId Supervisor::add(OwnedMesh mesh) {
   std::lock_guard lock(mutex_);
   const MeshId id = ++last_id_;
   if (lowest != 0) by_index_.emplace(lowest, id);
-  meshes_.emplace(id, Entry{std::move(shared)});
+  const auto& spawned = shared->members;
+  meshes_.emplace(id, Entry{shared, spawned});
   return id;
 }
 
@@ -66,36 +67,59 @@ void Supervisor::erase(std::map<MeshId, Entry>::iterator found) {
   meshes_.erase(found);
 }
 
+int64_t Supervisor::Entry::made_ns(uint32_t rank) const {
+  const auto found = made.find(rank);
+  return found == made.end() ? 0 : found->second.when_ns;
+}
+
 // True: all of the mesh has ended, as its owner wished.
 bool Supervisor::note_end(MeshId id, Entry& entry, uint32_t rank, const FailurePtr& why, bool wanted,
                           std::vector<MeshFailure>& failures) {
   if (entry.ended.insert(rank).second && !wanted) {
-    const auto made = entry.made_ns.find(rank);
-    failures.push_back({entry.mesh, rank, why, id, made == entry.made_ns.end() ? 0 : made->second});
+    failures.push_back({entry.mesh, rank, why, id, entry.made_ns(rank)});
     entry.failed.insert(rank);
     if (why->is_death()) entry.fallen.insert(rank);
   }
   return entry.failed.empty() && entry.ended.size() == entry.mesh->members->ids.size();
 }
 
-std::vector<MeshFailure> Supervisor::actor_ended(const FailurePtr& why) {
+// The mesh that has this member, as they are now or were `spawned`, and its rank; end(): there is none.
+std::pair<std::map<Supervisor::MeshId, Supervisor::Entry>::iterator, uint32_t> Supervisor::find(const ActorId& id,
+                                                                                             bool spawned) {
+  // Mostly the one before; not if two threads numbered the members of their meshes in turns.
+  for (auto after = by_index_.upper_bound(id.index); after != by_index_.begin();) {
+    const auto found = meshes_.find((--after)->second);
+    const Entry& entry = found->second;
+    const auto& ids = spawned ? entry.spawned->ids : entry.mesh->members->ids;
+    const auto member = std::find(ids.begin(), ids.end(), id);
+    if (member != ids.end()) return {found, static_cast<uint32_t>(member - ids.begin())};
+  }
+  return {meshes_.end(), 0};
+}
+
+std::vector<MeshFailure> Supervisor::actor_ended(const FailurePtr& why, uint32_t epoch) {
   std::vector<MeshFailure> failures;
   std::lock_guard lock(mutex_);
-  const ActorId id{why->node, why->actor};
-  auto candidate = by_index_.upper_bound(id.index);
-  if (candidate == by_index_.begin()) return failures;
-  // Mostly the one before; not if two threads numbered the members of their meshes in turns.
-  do {
-    --candidate;
-    const auto found = meshes_.find(candidate->second);
-    const auto& ids = found->second.mesh->members->ids;
-    const auto member = std::find(ids.begin(), ids.end(), id);
-    if (member == ids.end()) continue;
-    const auto rank = static_cast<uint32_t>(member - ids.begin());
-    if (note_end(found->first, found->second, rank, why, is_wanted(why->kind), failures)) erase(found);
-    break;
-  } while (candidate != by_index_.begin());
+  const auto [found, rank] = find({why->node, why->actor}, false);
+  if (found == meshes_.end()) return failures;
+  const auto made = found->second.made.find(rank);
+  if (made != found->second.made.end() && epoch < made->second.epoch) return failures;
+  if (note_end(found->first, found->second, rank, why, is_wanted(why->kind), failures)) erase(found);
   return failures;
+}
+
+void Supervisor::note_stopped(const Members& actors) {
+  if (actors.ids.empty()) return;
+  std::lock_guard lock(mutex_);
+  const auto found = find(actors.ids[0], true).first;
+  if (found == meshes_.end()) return;
+  const auto& ids = found->second.spawned->ids;
+  auto member = ids.begin();  // mostly they are in order
+  for (const ActorId& actor : actors.ids) {
+    member = std::find(member, ids.end(), actor);
+    if (member == ids.end()) member = std::find(ids.begin(), ids.end(), actor);
+    if (member != ids.end()) found->second.stopped.insert(static_cast<uint32_t>(member - ids.begin()));
+  }
 }
 
 void Supervisor::note_stopping(const std::vector<NodeId>& nodes) {
@@ -161,7 +185,8 @@ void Supervisor::note_fallen(MeshId id, uint32_t rank) {
 bool Supervisor::is_current(const MeshFailure& failure) const {
   std::lock_guard lock(mutex_);
   const auto found = meshes_.find(failure.mesh_id);
-  return found == meshes_.end() || found->second.ended.contains(failure.rank);
+  if (found == meshes_.end()) return true;
+  return found->second.ended.contains(failure.rank) && found->second.made_ns(failure.rank) == failure.made_ns;
 }
 
 std::optional<Supervisor::Restarted> Supervisor::restart(MeshId id, const std::vector<uint32_t>& ranks,
@@ -175,17 +200,19 @@ std::optional<Supervisor::Restarted> Supervisor::restart(MeshId id, const std::v
   }
   std::vector<uint32_t> again = ranks;
   for (const uint32_t rank : stopped) {
-    if (!entry.failed.contains(rank)) again.push_back(rank);
+    if (entry.stopped.contains(rank) && !entry.failed.contains(rank)) again.push_back(rank);
   }
+  if (again.empty()) return std::nullopt;
   std::sort(again.begin(), again.end());
+  entry.epoch = std::min(entry.epoch + 1, Successions::kEpochMax);
   for (const uint32_t rank : again) {
     entry.ended.erase(rank);
     entry.failed.erase(rank);
     entry.fallen.erase(rank);
-    entry.made_ns[rank] = now_ns;
+    entry.stopped.erase(rank);
+    entry.made[rank] = {now_ns, entry.epoch};
   }
   const auto& ids = entry.mesh->members->ids;
-  entry.epoch = std::min(entry.epoch + 1, Successions::kEpochMax);
   Restarted restarted{entry.mesh->members, lowest_index(*entry.mesh), 1, entry.epoch, std::move(again)};
   for (const ActorId& actor : ids) restarted.count = std::max(restarted.count, actor.index - restarted.first + 1);
   return restarted;

@@ -57,10 +57,13 @@ class Supervisor {
   // It has ended as its owner wished, or its owner has ended: nothing that happens to it is told any more.
   void remove(MeshId id);
 
-  // An actor, which `why` names, has failed, or has stopped itself (kActorStopped: nobody is to be told).
-  std::vector<MeshFailure> actor_ended(const FailurePtr& why);
+  // An actor, which `why` names, has failed, or has stopped itself (kActorStopped: nobody is to be told). `epoch`: in which
+  // it was made. Of an earlier one than the one that is there by now nothing is told.
+  std::vector<MeshFailure> actor_ended(const FailurePtr& why, uint32_t epoch);
   // These processes are asked to end: what becomes of them from now on, and of what is in them, is no failure.
   void note_stopping(const std::vector<NodeId>& nodes);
+  // Actors of one mesh, as they were spawned, have just been sent a stop.
+  void note_stopped(const Members& actors);
   // A process is down; of one that was asked to end nobody is told. First its actors, in the order of their spawns.
   std::vector<MeshFailure> node_down(NodeId node, const FailurePtr& why);
 
@@ -74,7 +77,7 @@ class Supervisor {
   // It has ended, and its process too: it comes back with that one.
   void note_fallen(MeshId id, uint32_t rank);
   std::shared_ptr<const Members> members(MeshId id) const;  // as they are now; null: it is not known
-  // Whether this has not been made anew since.
+  // Whether this has not been made anew since: not the one that has failed meanwhile in its place, either.
   bool is_current(const MeshFailure& failure) const;
   struct Restarted {
     std::shared_ptr<const Members> members;  // shared: with the mesh
@@ -84,7 +87,8 @@ class Supervisor {
     std::vector<uint32_t> ranks;
   };
   // These ranks, which have ended, are there again, and `stopped`, which their owner has stopped for it, but those that
-  // have failed meanwhile. None: the mesh is not known, or one of `ranks` has not ended.
+  // have failed meanwhile, or that somebody else has made anew since. None: the mesh is not known, one of `ranks` has not
+  // ended, or nothing is to be made anew.
   std::optional<Restarted> restart(MeshId id, const std::vector<uint32_t>& ranks,
                                    const std::vector<uint32_t>& stopped = {}, int64_t now_ns = 0);
   // `next` is there in the place of a process that has ended.
@@ -95,15 +99,24 @@ class Supervisor {
  private:
   struct Entry {
     std::shared_ptr<const OwnedMesh> mesh;  // shared: with failures that are being told
+    std::shared_ptr<const Members> spawned; // shared: with `mesh`, until somebody is replaced
     std::set<uint32_t> ended{};             // ranks
     std::set<uint32_t> failed{};            // those that nobody had asked to end: the mesh may be made anew
     std::set<uint32_t> fallen{};            // those of them that lived until their process ended
-    std::map<uint32_t, int64_t> made_ns{};  // of those that were made anew: when, last
+    std::set<uint32_t> stopped{};           // those that were sent a stop, and not made anew since
+    struct Made {
+      int64_t when_ns = 0;
+      uint32_t epoch = 0;
+    };
+    std::map<uint32_t, Made> made{};  // of those that were made anew: the last time
     uint32_t epoch = 0;
+
+    int64_t made_ns(uint32_t rank) const;  // 0: never
   };
   bool note_end(MeshId id, Entry& entry, uint32_t rank, const FailurePtr& why, bool wanted,
                 std::vector<MeshFailure>& failures);
   void erase(std::map<MeshId, Entry>::iterator found);
+  std::pair<std::map<MeshId, Entry>::iterator, uint32_t> find(const ActorId& id, bool spawned);
 
   mutable std::mutex mutex_;  // a leaf
   std::map<MeshId, Entry> meshes_;

@@ -36,6 +36,8 @@ enum class LockRank : uint16_t {
   kSession = 510,        // ResumingLink: its peer, its carrier, its end
   kSessionLane = 520,    // ResumingLink: what is not acknowledged; the order in which frames are sent
 
+  kTcpPlaces = 540,      // TcpTransport: where nodes are
+
   // ---- net: links ----
   kShmLinkFinish = 550,  // who tells the end of a link
   kUnixLink = 560,       // the same
@@ -44,6 +46,7 @@ enum class LockRank : uint16_t {
   // ---- net: their sockets ----
   kLaneRead = 650,
   kLaneWrite = 660,
+  kTls = 670,            // TlsChannel: what OpenSSL knows of it
   kShmLinkView = 680,    // segments of the peer
   // ---- net: memory ----
   kReceived = 690,       // segments of all peers and the slabs of forked children (Received); held over a fork()

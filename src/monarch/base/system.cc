@@ -244,6 +244,28 @@ Received receive_message(int socket, std::span<std::byte> into, int flags) {
   return received;
 }
 
+ssize_t send_pieces(int socket, std::span<const iovec> pieces) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());
+  message.msg_iovlen = pieces.size();
+  ssize_t sent;
+  do {
+    sent = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent;
+}
+
+ssize_t receive_pieces(int socket, std::span<const iovec> into) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(into.data());
+  message.msg_iovlen = into.size();
+  ssize_t received;
+  do {
+    received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  return received;
+}
+
 Error shortage_error(const char* what) {
   const int error = errno;
   std::string text = std::string("cannot ") + what + ": ";

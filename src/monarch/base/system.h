@@ -7,6 +7,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +50,9 @@ struct Received {
   bool lost = false;  // this process had no room for descriptors that came with it
 };
 Received receive_message(int socket, std::span<std::byte> into, int flags);
+// Any stream socket, without waiting: as much as it takes, as much as is there. Made again when a signal interrupts them.
+ssize_t send_pieces(int socket, std::span<const iovec> pieces);
+ssize_t receive_pieces(int socket, std::span<const iovec> into);
 
 // How many descriptors this process may have is its soft limit (ulimit -n), mostly 1,024. From manage_descriptor_limit()
 // on, which a runtime calls as it starts, a call above that runs into it raises it to the hard one and tries again. What

@@ -9,6 +9,7 @@ namespace monarch {
 
 enum class WellKnown : uint64_t {
   kReception = 2,  // of a script: publishes its job, tells guests of deaths (host/membership/reception.h)
+  kAgent = 3,      // of a host: starts and stops processes there for others (host/agent.h)
   kLimit = kFirstNumber,
 };
 

@@ -64,7 +64,7 @@ void CallWatch::search(ActorIndex actor, uint64_t token, int64_t next_ns) {
   {
     std::lock_guard lock(mutex_);
     const auto found = blocks_.find(actor);
-    if (found == blocks_.end() || found->second.call->token() != token) return deadlocks_.forget(actor);
+    if (found == blocks_.end() || found->second.call->token() != token) return deadlocks_.forget(actor, token);
   }
   run(deadlocks_.search(reactor_.now_ns(), actor));
   reactor_.after(next_ns, [this, actor, token, next_ns] { search(actor, token, std::min(2 * next_ns, kLastAgainNs)); });
@@ -98,9 +98,7 @@ std::optional<Deadlocks::Blocked> CallWatch::blocked(ActorIndex actor) {
   auto occupied = cell ? cell->occupied(0, 0) : std::nullopt;
   if (!occupied || call->decided()) return std::nullopt;
   blocked.token = call->token();
-  for (uint32_t rank = 0; rank < call->size(); ++rank) {
-    if (call->reply(rank) == nullptr) blocked.owing.push_back(call->members().ids[rank]);
-  }
+  for (const uint32_t rank : call->missing()) blocked.owing.push_back(call->owing().ids[rank]);
   blocked.who = std::move(occupied->who);
   blocked.doing = std::move(occupied->doing);
   return blocked;
@@ -155,14 +153,17 @@ std::string CallWatch::Waiting::text() const {
 std::map<NodeId, CallWatch::Waiting> CallWatch::waited_for(
     const std::vector<std::shared_ptr<PendingCall>>& calls) const {
   std::map<NodeId, Waiting> waited;
+  std::vector<NodeId> nodes;  // of one call
   for (const auto& call : calls) {
     if (call->decided()) continue;
-    std::set<NodeId> nodes;
-    for (uint32_t rank = 0; rank < call->size(); ++rank) {
-      if (call->reply(rank) == nullptr) nodes.insert(call->members().ids[rank].node);
+    nodes.clear();
+    for (const uint32_t rank : call->missing()) nodes.push_back(call->owing().ids[rank].node);
+    std::sort(nodes.begin(), nodes.end());
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+    const std::string_view label = call->label() ? std::string_view(*call->label()) : "";
+    for (const NodeId node : nodes) {
+      if (node != node_.id()) waited[node].add(1, label);
     }
-    nodes.erase(node_.id());
-    for (const NodeId node : nodes) waited[node].add(1, call->label() ? *call->label() : "");
   }
   return waited;
 }
@@ -192,9 +193,7 @@ bool CallWatch::on_look(const std::vector<std::shared_ptr<PendingCall>>& calls) 
     const NodeId node = it->first;
     const int64_t pid = deaths_.is_child(node) ? deaths_.pid_of(node) : -1;
     if (node_.is_down(node)) {
-      halts_.forget(node);
-      std::lock_guard lock(mutex_);
-      halted_.erase(node);
+      forget(node);
     } else if (pid > 0) {
       look_at_child(node, static_cast<pid_t>(pid), it->second);
     } else {
@@ -208,10 +207,7 @@ bool CallWatch::on_look(const std::vector<std::shared_ptr<PendingCall>>& calls) 
 }
 
 void CallWatch::look_at_child(NodeId node, pid_t pid, const Waiting& waiting) {
-  Halts::Sighting sighting;
-  sighting.state = state_of_process(pid);
-  sighting.silent = silent_.contains(node);
-  sighting.frozen = sighting.silent && is_frozen(pid);
+  const Halts::Sighting sighting = look_at_process(pid, silent_.contains(node), waiting.calls > 0);
   const int64_t now_ns = reactor_.now_ns();
   if (const auto change = halts_.look(now_ns, node, sighting)) {
     {
@@ -231,7 +227,7 @@ void CallWatch::look_at_child(NodeId node, pid_t pid, const Waiting& waiting) {
   }
   if (halted->second.halt == Halt::kFrozen || halted->second.halt == Halt::kHeld) ping(node);
   const int64_t lease_ns = lease_ns_.load(std::memory_order_relaxed);
-  if (lease_ns != 0 && now_ns - halted->second.since_ns >= lease_ns) end_lease(node, halted->second.halt);
+  if (lease_ns != 0 && halted->second.waited_ns >= lease_ns) end_lease(node, halted->second.halt);
 }
 
 void CallWatch::ping(NodeId node) {
@@ -274,7 +270,13 @@ void CallWatch::end_lease(NodeId node, Halt halt) {
   status.because = what + " for longer than " + text + " while calls waited for it (stopped_rank_lease), and was killed";
   deaths_.dying(node, status);
   kill_(node);
+  forget(node);
+}
+
+void CallWatch::forget(NodeId node) {
   halts_.forget(node);
+  std::lock_guard lock(mutex_);
+  halted_.erase(node);
 }
 
 // ---- Owners ----

@@ -41,7 +41,7 @@ class CallWatch final : private Deadlocks::Place {
   void block(ActorIndex actor, std::shared_ptr<PendingCall> call, int64_t waited_ns = kBlockedNs);
   void unblock(ActorIndex actor, const PendingCall& call);
 
-  // Any thread. For how long a process may be halted while calls wait for it, before it is failed; 0: for ever.
+  // Any thread. For how long altogether a process may be halted while calls wait for it, before it is failed; 0: for ever.
   void set_lease(int64_t lease_ns) { lease_ns_.store(lease_ns, std::memory_order_relaxed); }
   // Any thread. After what time without a word of their owner calls end.
   void set_watchdog(int64_t limit_ns) { watchdog_ns_.store(limit_ns, std::memory_order_relaxed); }
@@ -80,6 +80,7 @@ class CallWatch final : private Deadlocks::Place {
   void look_at_child(NodeId node, pid_t pid, const Waiting& waiting);
   void ask_others(NodeId node, const Waiting& waiting);
   void end_lease(NodeId node, Halt halt);
+  void forget(NodeId node);
   std::vector<Owned> owned_by_others(const std::vector<std::shared_ptr<PendingCall>>& calls) const;
   void end_unowned(const std::vector<Owned>& calls);
   void ping(NodeId node);

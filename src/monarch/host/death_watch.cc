@@ -1,9 +1,5 @@
 #include "monarch/host/death_watch.h"
 
-#include <errno.h>
-#include <sys/epoll.h>
-#include <unistd.h>
-
 #include <new>
 #include <utility>
 
@@ -22,8 +18,8 @@ Outgoing notice_of(FrameKind kind, NodeId node, const std::string& body) {
 
 }  // namespace
 
-DeathWatch::DeathWatch(Reactor& reactor, Node& node, Hooks hooks)
-    : reactor_(reactor), node_(node), hooks_(std::move(hooks)), deaths_(node.id()) {}
+DeathWatch::DeathWatch(Timers& timers, Node& node, Hooks hooks)
+    : timers_(timers), node_(node), hooks_(std::move(hooks)), deaths_(node.id()) {}
 
 // ---- Who is who ----
 
@@ -50,7 +46,7 @@ void DeathWatch::add_hosted(const std::vector<NodeId>& nodes, NodeId host) {
   Deaths::Actions actions;
   {
     std::lock_guard lock(mutex_);
-    for (NodeId node : nodes) deaths_.add_hosted(node, host, reactor_.now_ns(), actions);
+    for (NodeId node : nodes) deaths_.add_hosted(node, host, timers_.now_ns(), actions);
     arm();
   }
   run(std::move(actions));
@@ -85,10 +81,16 @@ std::optional<Failure> DeathWatch::who_is(NodeId child) const {
   return deaths_.who_is(child);
 }
 
+NodeId DeathWatch::host_of(NodeId node) const {
+  std::lock_guard lock(mutex_);
+  return deaths_.host_of(node);
+}
+
 NodeId DeathWatch::who_knows(NodeId node) const {
+  const NodeId script = hooks_.script_of(node);
   std::lock_guard lock(mutex_);
   const NodeId host = deaths_.host_of(node);
-  return host != 0 ? host : parent_;
+  return host != 0 ? host : script != 0 ? script : parent_;
 }
 
 FailurePtr DeathWatch::why_down(NodeId node) const {
@@ -137,7 +139,7 @@ void DeathWatch::feed(const Deaths::Event& event) {
   Deaths::Actions actions;
   {
     std::lock_guard lock(mutex_);
-    deaths_.handle(reactor_.now_ns(), event, actions);
+    deaths_.handle(timers_.now_ns(), event, actions);
     arm();
   }
   run(std::move(actions));
@@ -148,7 +150,7 @@ void DeathWatch::tick() {
   {
     std::lock_guard lock(mutex_);
     armed_ns_ = INT64_MAX;
-    deaths_.tick(reactor_.now_ns(), actions);
+    deaths_.tick(timers_.now_ns(), actions);
     arm();
   }
   run(std::move(actions));
@@ -159,7 +161,7 @@ void DeathWatch::arm() {
   const int64_t next_ns = deaths_.next_ns();
   if (next_ns >= armed_ns_) return;
   armed_ns_ = next_ns;
-  reactor_.after(std::max<int64_t>(next_ns - reactor_.now_ns(), 0), [this] { tick(); });
+  timers_.after(std::max<int64_t>(next_ns - timers_.now_ns(), 0), [this] { tick(); });
 }
 
 void DeathWatch::inquire(NodeId node) {
@@ -191,7 +193,7 @@ void DeathWatch::run(Deaths::Actions actions) {
       feed({.kind = Deaths::EventKind::kNoLinks, .node = action.node});
     }
   }
-  reactor_.post([this, actions = std::move(actions)] {
+  timers_.post([this, actions = std::move(actions)] {
     std::vector<NodeId> orphans;
     for (const Deaths::Action& action : actions) {
       if (action.kind == Deaths::ActionKind::kStopOrphan) orphans.push_back(action.node);
@@ -269,19 +271,9 @@ std::vector<std::shared_ptr<Link>> DeathWatch::open_links(NodeId node) const {
 }
 
 void DeathWatch::ask_lines(const Deaths::Action& action) {
-  const NodeId node = action.node;
-  auto answer = hooks_.last_lines(node, action.lines);
-  if (!answer) return feed({.kind = Deaths::EventKind::kLastLines, .node = node});
-  auto fd = std::make_shared<UniqueFd>(std::move(*answer));  // shared: std::function must be copyable
-  reactor_.add(fd->get(), EPOLLIN, [this, node, fd](uint32_t) {
-    std::string text(64 << 10, '\0');
-    const ssize_t count = read(fd->get(), text.data(), text.size());
-    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    reactor_.remove(fd->get());
-    text.resize(count > 0 ? static_cast<size_t>(count) : 0);
+  hooks_.last_lines(action.node, action.lines, [this, node = action.node](std::string text) {
     feed({.kind = Deaths::EventKind::kLastLines, .node = node, .text = std::move(text)});
   });
-  reactor_.after(Deaths::Limits{}.last_lines_ns, [this, fd] { reactor_.remove(fd->get()); });
 }
 
 bool DeathWatch::is_told(NodeId peer) const {
@@ -302,29 +294,19 @@ void DeathWatch::tell_tree(NodeId node, NodeId except, const std::string& body) 
   }
 }
 
-// What whoever has made a mesh says of it counts, too.
-void DeathWatch::keep_believed(NodeId from, Successions::Notice& notice) const {
-  Successions::Notice believed;
-  for (size_t i = 0; i < notice.processes.size(); ++i) {
-    if (!deaths_.may_replace(from, notice.processes[i].first)) continue;
-    believed.processes.push_back(notice.processes[i]);
-    if (!notice.why.empty()) believed.why.push_back(std::move(notice.why[i]));
-  }
-  for (const Successions::Epoch& mesh : notice.meshes) {
-    if (may_have_created(from, mesh.first) || deaths_.is_told(from)) believed.meshes.push_back(mesh);
-  }
-  notice = std::move(believed);
-}
-
 // As with deaths: those are believed who know of everybody, and who has started a process. Behind the data, so that what is
 // sent afterwards finds who is there now.
 void DeathWatch::restarted(NodeId from, Successions::Notice notice) {
   const bool own = from == node_.id();
   if (!own) {
-    std::unique_lock lock(mutex_);
-    keep_believed(from, notice);
-    lock.unlock();
+    {
+      std::lock_guard lock(mutex_);
+      notice = deaths_.believed(from, notice);
+    }
     if (!node_.take_up(notice)) return;
+    for (const auto& [ended, next] : notice.processes) {  // who is dead to its owner may live: never half of a death
+      if (is_child(ended)) feed({.kind = Deaths::EventKind::kReplaced, .node = ended});
+    }
   }
   const std::string body = notice.encoded();
   for (const auto& link : node_.links()) {
@@ -343,7 +325,7 @@ void DeathWatch::observed(NodeId from, NodeId node) {
   bool child = false;
   {
     std::lock_guard lock(mutex_);
-    if (!deaths_.observed(node, reactor_.now_ns())) return;
+    if (!deaths_.observed(node, timers_.now_ns())) return;
     child = deaths_.is_child(node);
     host = deaths_.host_of(node);
     if (host != 0 && !deaths_.why_down(host)) host = 0;

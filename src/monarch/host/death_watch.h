@@ -11,8 +11,7 @@
 
 #include "monarch/actor/deaths.h"
 #include "monarch/actor/node.h"
-#include "monarch/base/unique_fd.h"
-#include "monarch/loop/reactor.h"
+#include "monarch/loop/timers.h"
 
 namespace monarch {
 
@@ -24,17 +23,18 @@ class DeathWatch {
     std::function<void(NodeId)> on_buried;                       // it is down, and its links are closed
     std::function<void(const std::vector<NodeId>&)> stop_orphans;
     std::function<void(const std::string& reason)> end_self;
-    // Any thread. Where the last lines of a child can be read, to their end.
-    std::function<Result<UniqueFd>(NodeId, uint32_t lines)> last_lines;
+    // The last lines of a child are to be read; `done` is given them, now or later on the reactor, or nothing.
+    std::function<void(NodeId, uint32_t lines, std::function<void(std::string)> done)> last_lines;
     std::function<bool(NodeId)> is_guest;    // of this process's job, whose script this is
     std::function<bool(NodeId)> is_foreign;  // of another job
+    std::function<NodeId(NodeId)> script_of;  // of a job that this process is a guest of; 0: the node is of none
   };
 
   // Whoever keeps something for nodes of this job, in whatever layer, and must let go of it (memory, references).
   using Observer = std::function<void(NodeId, const Failure& why)>;
 
   // `node` is what is told of deaths. Before its first link; `hooks` may be called from then on.
-  DeathWatch(Reactor& reactor, Node& node, Hooks hooks);
+  DeathWatch(Timers& timers, Node& node, Hooks hooks);
 
   // ---- Any thread: who is who (see Deaths) ----
   void set_parent(NodeId parent, Failure why);
@@ -48,7 +48,10 @@ class DeathWatch {
   int64_t pid_of(NodeId node) const;
   // A process that this one has started, and that is not down: all that is known of it.
   std::optional<Failure> who_is(NodeId child) const;
-  // Whom to ask about a process that this one has not started; 0: nobody is known, or this is the script.
+  // That has started this process, which this one has not; 0: not known.
+  NodeId host_of(NodeId node) const;
+  // Whom to ask about a process that this one has not started: who is above it, or the script of its job. 0: nobody is
+  // known, or this is the script.
   NodeId who_knows(NodeId node) const;
   FailurePtr why_down(NodeId node) const;
 
@@ -83,7 +86,6 @@ class DeathWatch {
   void tick();
   void arm();  // mutex_ held
   void run(Deaths::Actions actions);
-  void keep_believed(NodeId from, Successions::Notice& notice) const;  // mutex_ held
   void tell(const Deaths::Action& action);
   void act(const Deaths::Action& action);
   void end_links(const Deaths::Action& action);
@@ -94,7 +96,7 @@ class DeathWatch {
   void tell_tree(NodeId node, NodeId except, const std::string& body);
   bool is_told(NodeId peer) const;
 
-  Reactor& reactor_;
+  Timers& timers_;
   Node& node_;
   const Hooks hooks_;
 

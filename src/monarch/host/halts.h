@@ -3,7 +3,7 @@
 // GIL or without, or sleeps in code of its own, has a reactor that answers, and is not among them; nor is one that is only
 // slow.
 //
-// Halts is pure: (now, node, sighting) -> what has changed. look_at_halt() asks the kernel. Not thread-safe.
+// Halts is pure: (now, node, sighting) -> what has changed. look_at_process() asks the kernel. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "monarch/base/ids.h"
 
@@ -22,7 +21,7 @@ enum class Halt : uint8_t {
   kStopped,  // by SIGSTOP or another such signal
   kTraced,   // by a debugger
   kFrozen,   // its cgroup is frozen
-  kHeld,     // in the kernel, in a wait that no signal ends (state D), at two looks in a row
+  kHeld,     // in the kernel, in a wait that no signal ends (state D), and has done nothing, at kDoubtfulLooks in a row
 };
 
 // "is stopped (SIGSTOP)": after the name of a process.
@@ -31,9 +30,11 @@ const char* describe(Halt halt);
 class Halts {
  public:
   struct Sighting {
-    char state = '?';     // as in /proc: R, S, D, T, t, ...
+    char state = '?';     // as in /proc: R, S, D, T, t, ...; '?': nothing was to be seen
     bool frozen = false;  // its cgroup
     bool silent = false;  // its reactor was asked at the look before, and has not answered
+    bool waited = false;  // calls wait for it
+    uint64_t work = 0;    // what it has done so far: faults and ticks of CPU time
   };
   struct Change {
     Halt before;
@@ -41,7 +42,10 @@ class Halts {
     int64_t since_ns;  // of `before`, where that is a halt; else of `now`
   };
 
-  // Somebody has looked. Nothing: it is as it was.
+  static constexpr int kDoubtfulLooks = 3;  // within a second, at Calls::kLookNs
+
+  // Somebody has looked. Nothing: it is as it was, or it is not known how it is: it could not be looked at, or it has
+  // ended, which is told otherwise.
   std::optional<Change> look(int64_t now_ns, NodeId node, const Sighting& sighting);
   // It has ended, or nobody looks any more.
   void forget(NodeId node) {
@@ -51,17 +55,26 @@ class Halts {
   struct Halted {
     Halt halt = Halt::kNone;
     int64_t since_ns = 0;
+    int64_t waited_ns = 0;  // of that time, while calls waited for it: from one look to the next one
+    int64_t looked_ns = 0;  // when it was seen last
+    bool waited = false;    // then
   };
   const std::map<NodeId, Halted>& halted() const { return halted_; }
 
  private:
+  static void count_wait(int64_t now_ns, Halted& halted, bool waited);
+
   std::map<NodeId, Halted> halted_;
-  std::set<NodeId> doubtful_;  // in state D at the last look
+  struct Doubt {
+    int looks = 0;  // in a row, in state D and without any work in between
+    uint64_t work = 0;
+  };
+  std::map<NodeId, Doubt> doubtful_;
 };
 
-// The state of this process; '?': it is gone.
+// The state of this process; '?': it is gone, or nothing can be read now, for want of descriptors.
 char state_of_process(pid_t pid);
-// Whether a cgroup that it is in is frozen, as far as that can be read.
-bool is_frozen(pid_t pid);
+// Asks the kernel; whether it is frozen of who is `silent` only.
+Halts::Sighting look_at_process(pid_t pid, bool silent, bool waited);
 
 }  // namespace monarch

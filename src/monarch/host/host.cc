@@ -1,5 +1,6 @@
 #include "monarch/host/host.h"
 
+#include <errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -72,6 +73,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
     bootstrap.address = address_.to_text();
     bootstrap.transport = connector_.transport();
     bootstrap.payload = launch.payload;
+    bootstrap.is_host = launch.is_host;
     {
       std::lock_guard lock(mutex_);
       children_[id] = {owner, link};
@@ -91,6 +93,26 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
     reactor_.post([this, nodes] { stop_orphans(nodes); });
   }
   return nodes;
+}
+
+Result<std::vector<NodeId>> Host::spawn(const LaunchOrder& order, const LaunchDefaults& defaults, NodeId owner) {
+  if (!has_fork_server() && wants_fork_server(order, defaults)) start_fork_server(defaults.fork_server, defaults.env);
+  return spawn(complete(order, defaults, starter_.fork_environment()), {owner, order.mesh});
+}
+
+void Host::last_lines(NodeId node, uint32_t lines, std::function<void(std::string)> done) {
+  auto answer = output_.tail(node, OutputStream::kStderr, lines);
+  if (!answer) return done("");
+  auto fd = std::make_shared<UniqueFd>(std::move(*answer));  // shared: std::function must be copyable
+  reactor_.add(fd->get(), EPOLLIN, [this, fd, done = std::move(done)](uint32_t) {
+    std::string text(64 << 10, '\0');
+    const ssize_t count = read(fd->get(), text.data(), text.size());
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    reactor_.remove(fd->get());
+    text.resize(count > 0 ? static_cast<size_t>(count) : 0);
+    done(std::move(text));
+  });
+  reactor_.after(Deaths::Limits{}.last_lines_ns, [this, fd] { reactor_.remove(fd->get()); });
 }
 
 // ---- Ending ----

@@ -43,6 +43,9 @@ class Host {
   // Any thread. New processes, one for each entry, which are one mesh and can be sent to at once. Returns before they
   // exist; one that cannot be started is a node that goes down.
   Result<std::vector<NodeId>> spawn(const std::vector<Launch>& launches, SpawnOrder order = {});
+  // The same for what somebody has ordered, here or elsewhere (`owner`; 0: it is this process). Starts a fork server if one
+  // is wanted and there is none.
+  Result<std::vector<NodeId>> spawn(const LaunchOrder& order, const LaunchDefaults& defaults, NodeId owner = 0);
 
   // Any thread. Asks the processes to end, kills those that have not after `grace_ns`; `done` runs on the reactor when
   // all have ended. Later calls to them fail with "stopped: <reason>". Twice is fine. Those of another owner end when they
@@ -62,7 +65,7 @@ class Host {
   void kill(NodeId child) { starter_.kill(child); }
   void stop_orphans(const std::vector<NodeId>& nodes);
   void on_buried(NodeId node);
-  Result<UniqueFd> last_lines(NodeId node, uint32_t lines) { return output_.tail(node, OutputStream::kStderr, lines); }
+  void last_lines(NodeId node, uint32_t lines, std::function<void(std::string)> done);
 
   // Reactor. As Starter's.
   void start_guard() { starter_.start_guard(); }

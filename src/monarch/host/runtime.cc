@@ -126,9 +126,12 @@ DeathWatch::Hooks ProcessRuntime::death_hooks() {
     request_stop(reason, 0);
     reactor_->after(kOrphanLimitNs, [] { _exit(1); });
   };
-  hooks.last_lines = [this](NodeId node, uint32_t lines) { return host_->last_lines(node, lines); };
+  hooks.last_lines = [this](NodeId node, uint32_t lines, std::function<void(std::string)> done) {
+    host_->last_lines(node, lines, std::move(done));
+  };
   hooks.is_guest = [this](NodeId node) { return reception_ && jobs_->is_guest(node); };
   hooks.is_foreign = [this](NodeId node) { return jobs_->is_foreign(node); };
+  hooks.script_of = [this](NodeId node) { return jobs_->script_of(node); };
   return hooks;
 }
 
@@ -203,6 +206,10 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
   runtime->deaths_->set_parent(bootstrap.parent,
                                Failure(Failure::Kind::kOwnerEnded, by_script ? runtime->job_address_.name()
                                                                              : "the process that owned this one"));
+  if (bootstrap.is_host) {
+    runtime->agent_ = std::make_shared<Agent>(*runtime);
+    runtime->node_->add_cell(Agent::id_of(identity.node).index, runtime->agent_);
+  }
   wire(*runtime);
   auto link = runtime->connector_->adopt_parent(bootstrap.parent, std::move(ends));
   if (!link) return link.error();
@@ -234,6 +241,7 @@ void ProcessRuntime::leak() {
   static_cast<void>(reactor_.release());
   new std::shared_ptr<Arena>(std::move(arena_));
   new std::shared_ptr<Reception>(std::move(reception_));
+  new std::shared_ptr<Agent>(std::move(agent_));
 }
 
 void ProcessRuntime::shutdown(int64_t grace_ns, const std::function<void()>& only_output_left) {
@@ -254,6 +262,8 @@ void ProcessRuntime::shutdown(int64_t grace_ns, const std::function<void()>& onl
   node_->report_failures();
   if (reception_) node_->remove_cell(Reception::id_of(node_->id()).index, "");
   reception_.reset();
+  if (agent_) node_->remove_cell(Agent::id_of(node_->id()).index, "");
+  agent_.reset();
   host_.reset();  // nobody uses it any more; the connector, of which that cannot be said, is closed and stays
 }
 
@@ -479,10 +489,6 @@ void ProcessRuntime::on_node_down(NodeId from, const Message& notice) {
 void ProcessRuntime::note_observed(NodeId node) {
   // Another job's own processes are to hear of theirs.
   if (node != 0 && !jobs_->is_foreign(node)) deaths_->observed(node_->id(), node);
-}
-
-void ProcessRuntime::note_observed(const Members& members) {
-  for (const ActorId& id : members.ids) note_observed(id.node);
 }
 
 // ---- Processes that another host has started for this one ----

@@ -13,6 +13,8 @@
 #include "monarch/net/shm/received.h"
 #include "monarch/net/transports.h"
 #include "monarch/net/connector.h"
+#include "monarch/host/agent.h"
+#include "monarch/host/any_runtime.h"
 #include "monarch/host/call_watch.h"
 #include "monarch/host/death_watch.h"
 #include "monarch/host/host.h"
@@ -23,7 +25,7 @@
 
 namespace monarch {
 
-class ProcessRuntime final : private ForkWatcher {
+class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
  public:
   struct Options {
     std::string transport = "shm";  // one of net/transports.h
@@ -48,14 +50,18 @@ class ProcessRuntime final : private ForkWatcher {
   static Result<std::unique_ptr<ProcessRuntime>> make_worker(const Bootstrap& bootstrap, BootstrapFds fds,
                                                              Options options,
                                                              const std::function<void(ProcessRuntime&)>& wire);
-  ~ProcessRuntime();
+  ~ProcessRuntime() override;
 
   Reactor& reactor() { return *reactor_; }
-  Driver& driver() { return *driver_; }
-  Node& node() { return *node_; }
+  Timers& timers() override { return *reactor_; }
+  Driver& driver() override { return *driver_; }
+  Node& node() override { return *node_; }
+  ProcessRuntime* of_machine() override { return this; }
   Host& host() { return *host_; }
   DeathWatch& deaths() { return *deaths_; }
   CallWatch& call_watch() { return *call_watch_; }
+  // Of a worker that is a host; null in others.
+  Agent* agent() { return agent_.get(); }
   NodeId parent() const { return parent_; }
 
   // ---- Handles that leave their job (docs/design/008) ----
@@ -91,20 +97,31 @@ class ProcessRuntime final : private ForkWatcher {
   // time; nullopt: not yet (the caller looks at its signals).
   std::optional<std::string> wait_for_stop(int64_t limit_ns);
   // Worker, any thread: the owner has asked this process to end.
-  bool is_stopping();
+  bool is_stopping() override;
 
-  // Any thread. Somebody here was told that a call has failed which these had a part in: their deaths need not be said
-  // again, here or where they were started.
-  void note_observed(const Members& members);
-  void note_observed(NodeId node);
+  // ---- AnyRuntime ----
+  using AnyRuntime::note_observed;
+  void note_observed(NodeId node) override;
+  Result<std::vector<NodeId>> spawn(const LaunchOrder& order, const LaunchDefaults& defaults, NodeId owner) override {
+    return host_->spawn(order, defaults, owner);
+  }
+  void stop(const std::vector<NodeId>& nodes, const std::string& reason, int64_t grace_ns,
+            std::function<void()> done) override {
+    host_->stop(nodes, reason, grace_ns, std::move(done));
+  }
+  void note_hosted(NodeId host, const std::vector<NodeId>& nodes) override;
+  NodeId host_of(NodeId node) override { return deaths_->host_of(node); }
+  void release(const std::vector<NodeId>& nodes, const std::string& reason) override;
+  void stop_children(const std::string& reason, int64_t grace_ns) override;
+  void report_rest() override {
+    deaths_->report_rest();
+    node_->report_failures();
+  }
+  void block(ActorIndex actor, const std::shared_ptr<PendingCall>& call, int64_t waited_ns) override {
+    call_watch_->block(actor, call, waited_ns);
+  }
+  void unblock(ActorIndex actor, const PendingCall& call) override { call_watch_->unblock(actor, call); }
 
-  // Any thread. These processes were started for this one by `host`, and die with it.
-  void note_hosted(NodeId host, const std::vector<NodeId>& nodes);
-  // Any thread. The owner's word to processes that their host was asked to stop: nothing more comes from here.
-  void release(const std::vector<NodeId>& nodes, const std::string& reason);
-
-  // Stops all processes of this host object, and waits for their end. Not from the reactor.
-  void stop_children(const std::string& reason, int64_t grace_ns);
   // Stops all processes of this host object, closes the links, ends the reactor, frees host(). Idempotent. Not from the
   // reactor, nor while anybody uses host(). In a child of fork(), which may not use the runtime and keeps nothing of it
   // open, neither this nor the destructor does anything. `only_output_left` is called when all processes have ended, and
@@ -154,6 +171,7 @@ class ProcessRuntime final : private ForkWatcher {
   CodeMap code_map_;  // the reactor's
   int64_t overdue_ns_ = 0;  // the reactor's: when stacks were taken for a call
   std::shared_ptr<Reception> reception_;  // shared: with the node's table. In the script only
+  std::shared_ptr<Agent> agent_;          // as reception_. In a host only
   bool shut_down_ = false;
 
   std::mutex stop_mutex_;

@@ -147,7 +147,7 @@ void Driver::end_polls() {
 }
 
 bool Driver::try_lead() {
-  if (in_forked_child()) return false;
+  if (in_forked_child() || stage_ != nullptr) return false;
   uint32_t expected = 0;
   if (!lead_.compare_exchange_strong(expected, 1, std::memory_order_seq_cst)) return false;
   if (page_.state.load(std::memory_order_relaxed) != kAwake) page_.state.store(kAwake, std::memory_order_seq_cst);
@@ -234,6 +234,7 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
   waiter.waited_ns_ = 0;
   if (ready(context)) return WaitResult::kReady;
   if (in_forked_child()) return WaitResult::kTimeout;
+  if (stage_ != nullptr) return stage_->wait(ready, context, deadline_ns, max_sleep_ns);
   bool leading = false;
   Spin spin(recent_waits);  // begins late: a wait that ends at once should not pay for the clock
   int64_t interrupt_ns = 0;
@@ -266,11 +267,14 @@ WaitResult Driver::wait(Waiter& waiter, bool (*ready)(const void*), const void* 
       pass(spin, now_ns, rounds);
       continue;
     } else if (now_ns < deadline_ns) {
+      // Nor may wakes that are not for it, such as to take the lead, begin the time anew.
       const int64_t left_ns = deadline_ns == kNoDeadline ? INT64_MAX : deadline_ns - now_ns;
-      const int64_t limit_ns = std::min(left_ns, max_sleep_ns);
-      error = leading ? sleep_as_leader(waiter, ready, context, limit_ns)
-                      : sleep_as_follower(waiter, ready, context, limit_ns);
-      if (error == ETIMEDOUT && max_sleep_ns < left_ns) error = EINTR;
+      const int64_t sleep_left_ns = interrupt_ns == INT64_MAX ? INT64_MAX : interrupt_ns - now_ns;
+      const int64_t limit_ns = std::min(left_ns, sleep_left_ns);
+      error = limit_ns <= 0 ? ETIMEDOUT
+              : leading     ? sleep_as_leader(waiter, ready, context, limit_ns)
+                            : sleep_as_follower(waiter, ready, context, limit_ns);
+      if (error == ETIMEDOUT && sleep_left_ns < left_ns) error = EINTR;
       waiter.waited_ns_ += spin.end(monotonic_ns(), /*slept=*/true);  // spin again briefly, since more may follow
       if (error != EINTR) continue;
     }
@@ -322,7 +326,7 @@ int Driver::sleep_as_leader(Waiter& waiter, bool (*ready)(const void*), const vo
 }
 
 bool Driver::poll_briefly(bool (*ready)(const void*), const void* context) {
-  if (ready(context)) return true;
+  if (ready(context) || stage_ != nullptr) return ready(context);
   int64_t now_ns = monotonic_ns();
   Spin spin(recent_waits);
   spin.begin(now_ns);

@@ -54,6 +54,14 @@ class Waiter {
 
 enum class WaitResult { kReady, kTimeout, kInterrupted };
 
+// Where threads wait whose time is simulated (testing/sim_stage.h): whoever waits gives its turn to another one.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  // As Driver::wait(); the deadline is on the simulated clock.
+  virtual WaitResult wait(bool (*ready)(const void*), const void* context, int64_t deadline_ns, int64_t max_sleep_ns) = 0;
+};
+
 class Driver {
  public:
   // Makes `page` (mapped by peers too, zeroed) the bell of this process and `event_fd` (non-blocking) its eventfd. A
@@ -75,12 +83,15 @@ class Driver {
   // wait for a poll() that runs, whosever it is: hold no lock that one takes.
   void remove(uint32_t index);
 
+  // From now on, before the first wait: threads wait there, and there are no rings to be polled.
+  void wait_on(Stage& stage) { stage_ = &stage; }
+
   // In a child of fork() none of this does anything, and a wait ends at once: the page is the parent's.
 
   // Waits until ready(context) is true, driving meanwhile. Any thread but the reactor; at most one wait per Waiter.
-  // kInterrupted: a signal arrived (the caller looks at its signal handlers and waits again). `max_sleep_ns` bounds one
-  // sleep and then also gives kInterrupted: it closes the gap between a signal handler that has run and a sleep that
-  // begins just after.
+  // kInterrupted: a signal arrived (the caller looks at its signal handlers and waits again). `max_sleep_ns` bounds the
+  // wait, whatever wakes it meanwhile, and then also gives kInterrupted: it closes the gap between a signal handler that
+  // has run and a sleep that begins just after, and tells the caller that it waits for long.
   WaitResult wait(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t deadline_ns,
                   int64_t max_sleep_ns = INT64_MAX);
 
@@ -134,6 +145,7 @@ class Driver {
   bool left_alone() const;
   void arm_tick();
 
+  Stage* stage_ = nullptr;
   Reactor& reactor_;
   BellPage& page_;
   const int event_fd_;

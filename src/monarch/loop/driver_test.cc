@@ -471,6 +471,36 @@ TEST(Driver, WaitEndsAtItsDeadlineWhileOthersHaveEndlessTraffic) {
   home.driver->remove(index);
 }
 
+TEST(Driver, WaitEndsAtItsLimitHoweverOftenItIsWoken) {
+  Home home;
+  for (const bool leads : {true, false}) {
+    std::atomic<bool> done{false};
+    Counter other(home);
+    std::thread leading;
+    if (!leads) {
+      leading = std::thread([&] {
+        Waiter waiter;
+        other.wait(waiter, 1);
+      });
+    }
+    Waiter waiter;
+    const int64_t start = monotonic_ns();
+    std::thread waking([&] {
+      while (!done && monotonic_ns() - start < 5'000'000'000) {
+        home.driver->notify(waiter);
+        sched_yield();
+      }
+    });
+    auto never = [](const void*) { return false; };
+    EXPECT_EQ(home.driver->wait(waiter, never, nullptr, kNoDeadline, 20'000'000), WaitResult::kInterrupted);
+    EXPECT_LT(monotonic_ns() - start, 2'000'000'000);
+    done = true;
+    waking.join();
+    other.publish(1);
+    if (leading.joinable()) leading.join();
+  }
+}
+
 TEST(Driver, WaitIsInterruptedByASignalAndByItsOwnLimit) {
   struct sigaction action {}, previous;
   action.sa_handler = [](int) {};

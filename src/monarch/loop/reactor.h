@@ -41,7 +41,7 @@ class Reactor final : public Timers {
   void remove(int fd);
 
   // Any thread. Runs `task` on the reactor, in order of posting.
-  void post(std::function<void()> task);
+  void post(std::function<void()> task) override;
   // Any thread. As post, and waits until it has run. Not from the reactor's own thread. Returns at once if the reactor has
   // lost its descriptors, and when it finds out.
   void post_and_wait(std::function<void()> task);

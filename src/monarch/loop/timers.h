@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "monarch/base/clock.h"
 
@@ -17,6 +18,8 @@ class Timers : public Clock {
   // Any thread. Runs `task` once, `delay_ns` from now, on a thread that may call anything of its process but must not
   // block: the reactor's.
   virtual TimerId after(int64_t delay_ns, std::function<void()> task) = 0;
+  // Any thread. The same, as soon as may be, in order of posting.
+  virtual void post(std::function<void()> task) { after(0, std::move(task)); }
   // Any thread. It does not run any more, unless it is running now. An id that has run is ignored.
   virtual void cancel(TimerId id) = 0;
 };

@@ -16,8 +16,11 @@ namespace monarch {
 
 namespace {
 
-// So many may be proving themselves; the others wait in the kernel's queue.
+// So many may be proving themselves at one listener; the others wait in the kernel's queue.
 constexpr size_t kStrangersMax = 256;
+// So long each of them may take, however many wait; and when to look again whether one has.
+constexpr int64_t kStrangerNs = 500'000'000;
+constexpr int64_t kRoomLookNs = 20'000'000;
 // How often a dialer tries again whose peer has too many others waiting.
 constexpr int kBusyRetryMax = 1000;
 constexpr int64_t kBusyRetryNs = 5'000'000;
@@ -31,22 +34,29 @@ constexpr int64_t kShortageRetryMaxNs = 500'000'000;
 
 class Connector::Joining {
  public:
-  // `dial.link` null: they have dialled us.
-  Joining(Connector& connector, UniqueFd socket, const Identity& identity, Transport* transport, Dial dial)
-      : connector_(connector), stranger_(!dial.link), dial_(std::move(dial)), transport_(transport) {
+  // `listener`: where they have dialled us; null: we them.
+  Joining(Connector& connector, std::unique_ptr<Channel> channel, const Identity& identity, Transport* transport, Dial dial,
+          Listener* listener)
+      : connector_(connector), listener_(listener), began_ns_(connector.reactor_.now_ns()), dial_(std::move(dial)),
+        transport_(transport) {
     Greeting::Events events;
     events.on_proved = [this](const HelloPeer& peer) { on_proved(peer); };
     events.on_setup = [this](char byte, std::vector<UniqueFd> fds, bool lost) { on_setup(byte, std::move(fds), lost); };
     events.on_end = [this](const Error& why, bool news) { of_stranger() ? on_end(why, news) : on_cut_short(why); };
     const HelloRole role = dial_.link ? HelloRole::kDialer : HelloRole::kAcceptor;
-    const int64_t limit_ns = dial_.link ? connector.limits_.dial_ns : connector.limits_.accept_ns;
-    greeting_.emplace(connector.reactor_, std::move(socket), role, identity, connector.random_, limit_ns,
+    const int64_t limit_ns = dial_.link ? std::min(connector.limits_.dial_ns, transport_->dial_limit_ns())
+                                        : connector.limits_.accept_ns;
+    greeting_.emplace(connector.reactor_, std::move(channel), role, identity, connector.random_, limit_ns,
                       std::move(events));
   }
 
   void begin() { greeting_->begin(); }
-  bool of_stranger() const { return stranger_; }
-  bool is_counted() const { return stranger_ && !answered_; }
+  bool of_stranger() const { return listener_ != nullptr; }
+  bool is_counted() const { return listener_ != nullptr && !answered_; }
+  Listener* listener() const { return listener_; }
+  void give_way(int64_t begun_before_ns) {
+    if (began_ns_ < begun_before_ns) on_end({ErrorCode::kDeadline, "no hello in time, while many others wait"}, true);
+  }
   void abandon() {
     if (dial_.link) connector_.dial_failed(dial_, {ErrorCode::kClosed, "this process is ending"}, true);
   }
@@ -112,7 +122,7 @@ class Connector::Joining {
   }
 
   void start(Link& link) {
-    setup_->start(link, greeting_->take_socket());
+    setup_->start(link, greeting_->take_channel());
     connector_.end_joining(this);
   }
 
@@ -158,7 +168,8 @@ class Connector::Joining {
   }
 
   Connector& connector_;
-  const bool stranger_;
+  Listener* const listener_;
+  const int64_t began_ns_;
   bool answered_ = false;  // acceptor: the offer
   Dial dial_;
   Transport* transport_;  // acceptor: once the peer has named it
@@ -219,7 +230,7 @@ Status Connector::listen(UniqueFd given) {
   std::vector<std::string> places;
   for (const auto& transport : transports_) {
     std::string place = transport->describe(identity_);
-    if (std::find(places.begin(), places.end(), place) != places.end()) continue;  // they share a listener
+    if (place.empty() || std::find(places.begin(), places.end(), place) != places.end()) continue;  // they share a listener
     places.push_back(std::move(place));
     auto listener = std::make_unique<Listener>(Listener{transport.get(), std::move(given)});
     if (!listener->socket) {
@@ -243,11 +254,27 @@ void Connector::accept(Listener& listener) {
     return pause(listener, kShortageRetryMaxNs);
   }
   listener.short_said = false;
-  if (auto admitted = listener.transport->admit(socket.get()); !admitted) {
+  auto admitted = listener.transport->admit(std::move(socket));
+  if (!admitted) {
     return log_line_limited("refused a connection", "refused a connection: " + admitted.error().message);
   }
-  start_joining(std::move(socket), identity_, nullptr, {});
-  if (strangers_ >= kStrangersMax) pause(listener, 0);
+  start_joining(std::move(*admitted), identity_, nullptr, {}, &listener);
+  if (listener.strangers < kStrangersMax) return;
+  pause(listener, 0);
+  if (listener.transport->open_to_strangers() && !listener.looks_for_room) look_for_room(listener);
+}
+
+// Who has had the time to prove itself and has not goes: else a few hundred that say nothing keep everybody out.
+void Connector::look_for_room(Listener& listener) {
+  for (const auto& [joining, owned] : joinings_) {
+    if (joining->listener() == &listener && joining->is_counted()) joining->give_way(reactor_.now_ns() - kStrangerNs);
+  }
+  listener.looks_for_room = true;
+  reactor_.after(kRoomLookNs, [this, &listener] {
+    if (closed_) return;
+    listener.looks_for_room = false;
+    if (listener.strangers >= kStrangersMax) look_for_room(listener);
+  });
 }
 
 // Until `delay_ns` are over; 0: until there is room for one more stranger.
@@ -258,17 +285,18 @@ void Connector::pause(Listener& listener, int64_t delay_ns) {
 }
 
 void Connector::resume_listeners() {
-  if (closed_ || strangers_ >= kStrangersMax) return;
+  if (closed_) return;
   for (const auto& listener : listeners_) {
-    if (!std::exchange(listener->paused, false)) continue;
+    if (listener->strangers >= kStrangersMax || !std::exchange(listener->paused, false)) continue;
     reactor_.modify(listener->socket.get(), EPOLLIN);
   }
 }
 
-void Connector::start_joining(UniqueFd socket, const Identity& identity, Transport* transport, Dial dial) {
-  auto joining = std::make_unique<Joining>(*this, std::move(socket), identity, transport, std::move(dial));
+void Connector::start_joining(std::unique_ptr<Channel> channel, const Identity& identity, Transport* transport, Dial dial,
+                              Listener* listener) {
+  auto joining = std::make_unique<Joining>(*this, std::move(channel), identity, transport, std::move(dial), listener);
   Joining* key = joining.get();
-  if (key->is_counted()) ++strangers_;
+  if (listener != nullptr) ++listener->strangers;
   joinings_.emplace(key, std::move(joining));
   key->begin();
 }
@@ -278,7 +306,7 @@ void Connector::end_joining(Joining* joining) {
   reactor_.post([this, joining] {
     auto found = joinings_.find(joining);
     if (found == joinings_.end()) return;
-    if (found->second->is_counted()) --strangers_;
+    if (found->second->is_counted()) --found->second->listener()->strangers;
     joinings_.erase(found);
     resume_listeners();
   });
@@ -286,7 +314,7 @@ void Connector::end_joining(Joining* joining) {
 
 void Connector::no_stranger_any_more(const Joining& joining) {
   MONARCH_CHECK(joining.is_counted());
-  --strangers_;
+  --joining.listener()->strangers;
   resume_listeners();
 }
 
@@ -322,11 +350,11 @@ void Connector::try_dial(Dial dial) {
   const NodeId peer = dial.link->peer();
   const Identity as = events_.identity_for ? events_.identity_for(peer) : identity_;
   bool busy = false;
-  auto socket = dial.transport->connect(as, peer, &busy);
-  if (socket) return start_joining(std::move(*socket), as, dial.transport, std::move(dial));
-  if (socket.error().code != ErrorCode::kUnavailable) return dial_failed(dial, socket.error(), true);
-  if (!busy) return dial_again(std::move(dial), socket.error());
-  if (dial.attempt >= kBusyRetryMax) return dial.link->peer_died(socket.error());
+  auto channel = dial.transport->connect(as, peer, &busy);
+  if (channel) return start_joining(std::move(*channel), as, dial.transport, std::move(dial), nullptr);
+  if (channel.error().code != ErrorCode::kUnavailable) return dial_failed(dial, channel.error(), true);
+  if (!busy) return dial_again(std::move(dial), channel.error());
+  if (dial.attempt >= kBusyRetryMax) return dial.link->peer_died(channel.error());
   ++dial.attempt;
   reactor_.after(kBusyRetryNs, [this, dial = std::move(dial)] { try_dial(dial); });
 }

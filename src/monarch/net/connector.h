@@ -85,6 +85,8 @@ class Connector {
     UniqueFd socket;
     bool paused = false;
     bool short_said = false;  // that it cannot accept, for want of descriptors
+    bool looks_for_room = false;
+    size_t strangers = 0;     // those who have dialled us there and not yet proved themselves
   };
   struct Dial {
     std::shared_ptr<Link> link;
@@ -98,8 +100,10 @@ class Connector {
   void accept(Listener& listener);
   void pause(Listener& listener, int64_t delay_ns);
   void resume_listeners();
-  void start_joining(UniqueFd socket, const Identity& identity, Transport* transport, Dial dial);
+  void start_joining(std::unique_ptr<Channel> channel, const Identity& identity, Transport* transport, Dial dial,
+                     Listener* listener);
   void end_joining(Joining* joining);
+  void look_for_room(Listener& listener);
   void no_stranger_any_more(const Joining& joining);
   void try_dial(Dial dial);
   void dial_again(Dial dial, const Error& why, bool tell = true);
@@ -118,7 +122,6 @@ class Connector {
   // Reactor only.
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unordered_map<Joining*, std::unique_ptr<Joining>> joinings_;
-  size_t strangers_ = 0;  // those who have dialled us and not yet proved themselves
   bool closed_ = false;
 };
 

@@ -368,7 +368,7 @@ TEST_F(Hostile, ADialerThatIsStoppedBeforeItsLastWordIsNoLinkYetAndHasNoLimit) {
   ShmTransport transport(home_.context(), home_.bell);
   bool busy = false;
   Identity as = identity_;
-  UniqueFd socket = transport.connect(as, peer.node, &busy).value();
+  auto channel = transport.connect(as, peer.node, &busy).value();
   auto setup = transport.new_setup();
   std::optional<Greeting> greeting;
   std::atomic<bool> agreed = false, ended = false;
@@ -382,13 +382,13 @@ TEST_F(Hostile, ADialerThatIsStoppedBeforeItsLastWordIsNoLinkYetAndHasNoLimit) {
   };
   on.on_end = [&](const Error&, bool) { ended = true; };
   home_.reactor.post_and_wait([&] {
-    greeting.emplace(home_.reactor, std::move(socket), HelloRole::kDialer, as, random_, 20'000'000'000, std::move(on));
+    greeting.emplace(home_.reactor, std::move(channel), HelloRole::kDialer, as, random_, 20'000'000'000, std::move(on));
     greeting->begin();
   });
   ASSERT_TRUE(drive_until(*home_.driver, [&] { return agreed.load(); }));
   // A stranger who says nothing has its limit, and comes later.
-  UniqueFd silent = transport.connect(as, peer.node, &busy).value();
-  EXPECT_TRUE(closes(silent.get()));
+  auto silent = transport.connect(as, peer.node, &busy).value();
+  EXPECT_TRUE(closes(silent->fd()));
   EXPECT_EQ(links, 0);
   EXPECT_FALSE(ended);
   home_.reactor.post_and_wait([&] { EXPECT_TRUE(greeting->send(kSetupDone, {})); });

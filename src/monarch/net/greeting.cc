@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include "monarch/base/system.h"
 #include "monarch/net/transport.h"
@@ -26,16 +25,40 @@ HelloIdentity hello_identity(const Identity& identity) {
 
 }  // namespace
 
-Greeting::Greeting(Reactor& reactor, UniqueFd socket, HelloRole role, const Identity& identity, Random& random,
-                   int64_t limit_ns, Events events)
-    : reactor_(reactor), socket_(std::move(socket)), role_(role), hello_(role, hello_identity(identity), random),
+Greeting::Greeting(Reactor& reactor, std::unique_ptr<Channel> channel, HelloRole role, const Identity& identity,
+                   Random& random, int64_t limit_ns, Events events)
+    : reactor_(reactor), channel_(std::move(channel)), role_(role), hello_(role, hello_identity(identity), random),
       limit_ns_(limit_ns), events_(std::move(events)), wanted_(hello_.bytes_wanted()) {}
 
 void Greeting::begin() {
-  reactor_.add(socket_.get(), EPOLLIN, [this](uint32_t) { on_readable(); });
+  reactor_.add(channel_->fd(), EPOLLIN, [this](uint32_t) { on_ready(); });
   watch_limit(kLimitSteps);
+  establish();
+}
+
+// Something has come, or what the channel has waited for has happened.
+void Greeting::on_ready() {
+  if (!establish()) return;
+  if (waits_for_room_ && channel_->flush()) watch_room(false);
+  read();
+}
+
+void Greeting::watch_room(bool room) {
+  if (std::exchange(waits_for_room_, room) == room) return;
+  reactor_.modify(channel_->fd(), room ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+bool Greeting::establish() {
+  if (established_) return true;
+  auto done = channel_->establish();
+  if (!done) return end(done.error()), false;
+  watch_room(channel_->wants_room());
+  if (!*done) return false;
+  established_ = true;
+  if (const auto binding = channel_->binding()) hello_.bind_to(*binding);
   // A dialer that has died since has left its own open: read first, to know who it was.
   if (!send_bytes(hello_.open_bytes()) && role_ == HelloRole::kDialer) gone("the peer went away");
+  return !over_;
 }
 
 void Greeting::watch_limit(int steps_left) {
@@ -53,31 +76,31 @@ void Greeting::lift_limit() {
 void Greeting::stop() {
   if (std::exchange(over_, true)) return;
   lift_limit();
-  if (socket_) reactor_.remove(socket_.get());
-  socket_.reset();
+  if (channel_) reactor_.remove(channel_->fd());
+  channel_.reset();
 }
 
-UniqueFd Greeting::take_socket() {
-  UniqueFd socket = std::move(socket_);
-  reactor_.remove(socket.get());
+std::unique_ptr<Channel> Greeting::take_channel() {
+  std::unique_ptr<Channel> channel = std::move(channel_);
+  reactor_.remove(channel->fd());
   stop();
-  return socket;
+  return channel;
 }
 
 bool Greeting::send_bytes(ByteSpan bytes) {
-  return ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+  return channel_->send_all(bytes, {});
 }
 
 bool Greeting::send(char byte, const std::vector<int>& fds) {
   MONARCH_CHECK(fds.size() <= LinkSetup::kFdsMax);
-  return sys::send_message(socket_.get(), as_byte_span(&byte, 1), fds, 0) == 1;
+  return channel_->send_all(as_byte_span(&byte, 1), fds);
 }
 
-void Greeting::on_readable() {
+void Greeting::read() {
   while (!over_) {
     std::byte buffer[256];
     MONARCH_CHECK(wanted_ <= sizeof buffer);
-    auto received = sys::receive_message(socket_.get(), {buffer, wanted_ - have_.size()}, MSG_DONTWAIT);
+    auto received = channel_->receive({buffer, wanted_ - have_.size()});
     if (received.size < 0 && errno == EAGAIN) return;
     if (received.size <= 0) return gone("the peer closed the connection during the hello");
     fds_lost_ |= received.lost;
@@ -86,6 +109,10 @@ void Greeting::on_readable() {
     const bool in_turn = proved_ ? fds_.size() <= LinkSetup::kFdsMax : fds_.empty() && !fds_lost_;
     if (!in_turn) return end({ErrorCode::kMalformed, "descriptors out of turn"});
     have_.insert(have_.end(), buffer, buffer + received.size);
+    if (!proved_ && !hello_.may_begin_with(have_)) {
+      const bool alert = have_[0] == std::byte{21};  // what TLS says to who does not speak it
+      return end({ErrorCode::kMalformed, alert ? "the peer speaks TLS, and this side does not" : "not a monarch peer"});
+    }
     if (have_.size() < wanted_) continue;
     std::vector<std::byte> bytes = std::move(have_);
     have_.clear();
@@ -113,6 +140,7 @@ void Greeting::step(const std::vector<std::byte>& bytes) {
 }
 
 void Greeting::gone(const char* why) {
+  if (const auto fault = channel_->fault()) return end(*fault);
   const bool good_so_far = role_ == HelloRole::kAcceptor && hello_.state() != Handshake::State::kAwaitingOpen;
   end({ErrorCode::kClosed, why}, !good_so_far);
 }

@@ -1,5 +1,5 @@
-// The hello on one connected socket, and the bytes that follow it, one at a time, with descriptors: the dialer's offer, the
-// acceptor's answer, and the dialer's word that it has all of it. Reactor only.
+// The hello on one channel, once that is there, and the bytes that follow it, one at a time, with descriptors: the dialer's
+// offer, the acceptor's answer, and the dialer's word that it has all of it. Reactor only.
 #pragma once
 
 #include <functional>
@@ -9,6 +9,7 @@
 #include "monarch/base/random.h"
 #include "monarch/base/unique_fd.h"
 #include "monarch/loop/reactor.h"
+#include "monarch/net/channel.h"
 #include "monarch/net/identity.h"
 
 namespace monarch {
@@ -32,8 +33,8 @@ class Greeting {
   };
 
   // `limit_ns`: for all of it, but for when this process is stopped.
-  Greeting(Reactor& reactor, UniqueFd socket, HelloRole role, const Identity& identity, Random& random, int64_t limit_ns,
-           Events events);
+  Greeting(Reactor& reactor, std::unique_ptr<Channel> channel, HelloRole role, const Identity& identity, Random& random,
+           int64_t limit_ns, Events events);
   ~Greeting() { stop(); }
   Greeting(const Greeting&) = delete;
   Greeting& operator=(const Greeting&) = delete;
@@ -44,11 +45,14 @@ class Greeting {
   // The peer has proved itself, and may be stopped for as long as somebody likes.
   void lift_limit();
   // The hello is over, and this with it.
-  UniqueFd take_socket();
+  std::unique_ptr<Channel> take_channel();
   void stop();
 
  private:
-  void on_readable();
+  void on_ready();
+  bool establish();
+  void watch_room(bool room);
+  void read();
   void watch_limit(int steps_left);
   void step(const std::vector<std::byte>& bytes);
   bool send_bytes(ByteSpan bytes);
@@ -56,7 +60,7 @@ class Greeting {
   void gone(const char* why);
 
   Reactor& reactor_;
-  UniqueFd socket_;
+  std::unique_ptr<Channel> channel_;
   const HelloRole role_;
   Handshake hello_;
   const int64_t limit_ns_;
@@ -65,6 +69,8 @@ class Greeting {
   std::vector<std::byte> have_;
   std::vector<UniqueFd> fds_;
   bool fds_lost_ = false;
+  bool established_ = false;
+  bool waits_for_room_ = false;
   bool proved_ = false;
   bool over_ = false;
   Timers::TimerId limit_ = 0;

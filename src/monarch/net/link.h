@@ -50,6 +50,11 @@ class Link {
   // fit is queued (backlog()). False: the link is closed and nothing was sent. Throws std::bad_alloc where there is no
   // memory for what must be queued: nothing was sent, and the link is as it was.
   virtual bool send(const Outgoing& outgoing) = 0;
+  // As send(), where all that `outgoing` refers to stays as it is for as long as `keeper` is held: a link need not copy it.
+  virtual bool send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) {
+    static_cast<void>(keeper);
+    return send(outgoing);
+  }
   // Any thread. As send(), on the control lane; frames of at most kControlSizeMax bytes. On a link that is not connected
   // yet both lanes wait.
   virtual bool send_control(const Outgoing& outgoing) = 0;

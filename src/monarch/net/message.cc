@@ -22,10 +22,15 @@ Part heap_part(const std::byte* data, size_t size) {
   Part part;
   part.size = size;
   if (size != 0) {
-    std::shared_ptr<std::byte[]> block(new std::byte[size]);
-    std::memcpy(block.get(), data, size);
-    part.data = block.get();
-    part.owner = std::move(block);
+    std::byte* block = size > kLargeRecord ? internal::take_large_block(size) : new std::byte[size];
+    if (block == nullptr) throw std::bad_alloc();
+    std::memcpy(block, data, size);
+    part.data = block;
+    if (size > kLargeRecord) {
+      part.owner = std::shared_ptr<std::byte>(block, &internal::return_large_block);
+    } else {
+      part.owner = std::shared_ptr<std::byte[]>(block);
+    }
   }
   return part;
 }
@@ -43,7 +48,7 @@ Message::Ptr Message::allocate(uint64_t record_size) {
   const bool large = record_size > kLargeRecord;
   // A large size may come from a peer: no memory for it costs that message, not this process.
   std::byte* block = nullptr;
-  if (large && !sys::must_fail(ENOMEM)) block = static_cast<std::byte*>(::operator new(record_size, std::nothrow));
+  if (large && !sys::must_fail(ENOMEM)) block = internal::take_large_block(record_size);
   if (large && block == nullptr) return nullptr;
   const size_t size = sizeof(Message) + (large ? 0 : record_size);
   const bool small = size <= internal::kMessageBlockBytes;
@@ -51,7 +56,7 @@ Message::Ptr Message::allocate(uint64_t record_size) {
   message->is_block_ = small;
   message->record_size_ = record_size;
   if (large) {
-    message->large_ = std::shared_ptr<std::byte>(block, [](std::byte* bytes) { ::operator delete(bytes); });
+    message->large_ = std::shared_ptr<std::byte>(block, &internal::return_large_block);
     message->record_ = message->large_.get();
   } else {
     message->record_ = reinterpret_cast<std::byte*>(message + 1);

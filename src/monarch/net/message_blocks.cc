@@ -1,6 +1,9 @@
 #include "monarch/net/message_blocks.h"
 
+#include <sys/mman.h>
+
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -131,5 +134,20 @@ void return_message_block(void* memory) {
 }
 
 #endif
+
+namespace {
+constexpr size_t kHugePage = 2 << 20;
+constexpr size_t kHugeFrom = 2 * kHugePage;
+}  // namespace
+
+std::byte* take_large_block(size_t size) {
+  if (size < kHugeFrom || size > SIZE_MAX - kHugePage) return static_cast<std::byte*>(std::malloc(size));
+  const size_t rounded = (size + kHugePage - 1) / kHugePage * kHugePage;
+  void* block = std::aligned_alloc(kHugePage, rounded);
+  if (block != nullptr) madvise(block, rounded, MADV_HUGEPAGE);  // a kernel without them gives small ones
+  return static_cast<std::byte*>(block);
+}
+
+void return_large_block(std::byte* block) { std::free(block); }
 
 }  // namespace monarch::internal

@@ -13,4 +13,9 @@ inline constexpr size_t kMessageBlockBytes = 320;  // a Message and a record of 
 void* take_message_block();
 void return_message_block(void* block);
 
+// Any thread. Memory for one large record or part; null: there is none. From some megabytes on in huge pages where the
+// kernel gives them: it is fresh each time, and one fault for two megabytes instead of 512 is most of what that costs.
+std::byte* take_large_block(size_t size);
+void return_large_block(std::byte* block);
+
 }  // namespace monarch::internal

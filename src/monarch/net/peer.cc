@@ -74,7 +74,7 @@ uint64_t bytes_of(const Message& message) {
 }
 }  // namespace
 
-void ResumeWindow::sent(MessagePtr copy) {
+void ResumeWindow::sent(std::shared_ptr<const Message> copy) {
   bytes_ += bytes_of(*copy);
   unacknowledged_.push_back(std::move(copy));
 }
@@ -88,12 +88,9 @@ bool ResumeWindow::acknowledged(uint64_t count) {
   return true;
 }
 
-std::optional<std::vector<const Message*>> ResumeWindow::resume(uint64_t count) {
+std::optional<std::vector<std::shared_ptr<const Message>>> ResumeWindow::resume(uint64_t count) {
   if (!acknowledged(count)) return std::nullopt;
-  std::vector<const Message*> again;
-  again.reserve(unacknowledged_.size());
-  for (const MessagePtr& message : unacknowledged_) again.push_back(message.get());
-  return again;
+  return std::vector(unacknowledged_.begin(), unacknowledged_.end());
 }
 
 void ResumeWindow::clear() {

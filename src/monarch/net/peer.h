@@ -85,18 +85,18 @@ class Peer {
 class ResumeWindow {
  public:
   // How much may wait here is bounded by whoever sends: bytes() belong to the backlog.
-  void sent(MessagePtr copy);
+  void sent(std::shared_ptr<const Message> copy);
   // The peer has received so many in all. False: it cannot have.
   bool acknowledged(uint64_t count);
   // A new link: what the peer, having received so many in all, is to be sent again, in order. None: it says what cannot be,
   // and is not the one that it was.
-  std::optional<std::vector<const Message*>> resume(uint64_t count);
+  std::optional<std::vector<std::shared_ptr<const Message>>> resume(uint64_t count);
   uint64_t bytes() const { return bytes_; }
   void clear();
 
  private:
   uint64_t first_ = 0;  // number of the first of unacknowledged_
-  std::deque<MessagePtr> unacknowledged_;
+  std::deque<std::shared_ptr<const Message>> unacknowledged_;  // shared: with a link that is sending it
   uint64_t bytes_ = 0;
 };
 

@@ -156,7 +156,7 @@ struct End final : LinkSink {
   void resume_at(uint64_t peer_has) {
     auto again = window.resume(peer_has);
     ASSERT_TRUE(again.has_value());
-    for (const Message* message : *again) ASSERT_TRUE(link->send({message->header, message->body, {}}));
+    for (const auto& message : *again) ASSERT_TRUE(link->send({message->header, message->body, {}}));
   }
   void on_frame(Link&, MessagePtr message) override {
     received.received(message->total_bytes());

@@ -27,16 +27,22 @@ void say_over(Link& link, uint64_t number, bool linked) {
 }
 
 // Sends `message` again. Of a deadline goes along what is left of it now.
-void send_again(Link& link, bool control, const Message& message, int64_t now_ns) {
+// A link that has ended takes nothing: what is in the window goes on the next.
+void put_on(Link& link, bool control, const std::shared_ptr<const Message>& message, const FrameHeader& header) {
   std::vector<ByteSpan> parts;
-  parts.reserve(message.parts.size());
-  for (const Part& part : message.parts) parts.emplace_back(part.data, part.size);
-  Outgoing outgoing{message.header, message.body, parts};
-  outgoing.route = message.route();
-  if (message.deadline_ns != 0) {
-    outgoing.header.time_left_ns = static_cast<uint64_t>(std::max<int64_t>(1, message.deadline_ns - now_ns));
+  parts.reserve(message->parts.size());
+  for (const Part& part : message->parts) parts.emplace_back(part.data, part.size);
+  Outgoing outgoing{header, message->body, parts};
+  outgoing.route = message->route();
+  static_cast<void>(control ? link.send_control(outgoing) : link.send_kept(outgoing, message));
+}
+
+void send_again(Link& link, bool control, const std::shared_ptr<const Message>& message, int64_t now_ns) {
+  FrameHeader header = message->header;
+  if (message->deadline_ns != 0) {
+    header.time_left_ns = static_cast<uint64_t>(std::max<int64_t>(1, message->deadline_ns - now_ns));
   }
-  static_cast<void>(control ? link.send_control(outgoing) : link.send(outgoing));  // a link that has ended: once more
+  put_on(link, control, message, header);
 }
 
 }  // namespace
@@ -92,18 +98,18 @@ bool ResumingLink::send_control(const Outgoing& outgoing) { return transmit(cont
 
 bool ResumingLink::transmit(Lane& lane, bool control, const Outgoing& outgoing) {
   if (in_forked_child() || closed()) return false;
-  MessagePtr copy = Message::copy_of(outgoing, 0);
-  copy->deadline_ns = 0;
+  MessagePtr made = Message::copy_of(outgoing, 0);
+  made->deadline_ns = 0;
   if (const uint64_t left_ns = outgoing.header.time_left_ns; left_ns != 0) {
-    copy->deadline_ns = timers_.now_ns() + static_cast<int64_t>(std::min<uint64_t>(left_ns, kNoDeadline / 2));
+    made->deadline_ns = timers_.now_ns() + static_cast<int64_t>(std::min<uint64_t>(left_ns, kNoDeadline / 2));
   }
+  const std::shared_ptr<const Message> copy = std::move(made);  // shared: the window's, and of a link that sends it
   std::lock_guard lock(lane.mutex);
   if (closed()) return false;
   const uint64_t before = lane.window.bytes();
-  lane.window.sent(std::move(copy));
+  lane.window.sent(copy);
   update_backlog(before, lane.window.bytes());
-  // A link that has ended takes nothing: what is in the window goes on the next.
-  if (lane.link) static_cast<void>(control ? lane.link->send_control(outgoing) : lane.link->send(outgoing));
+  if (lane.link) put_on(*lane.link, control, copy, outgoing.header);
   return true;
 }
 
@@ -328,7 +334,7 @@ bool ResumingLink::resume(const std::shared_ptr<Link>& link, const ReceivedCount
     const auto again = lane->window.resume(control ? received.control : received.data);
     if (!again) return false;
     update_backlog(before, lane->window.bytes());
-    for (const Message* message : *again) send_again(*link, control, *message, now_ns);
+    for (const auto& message : *again) send_again(*link, control, message, now_ns);
     lane->link = link;
   }
   return true;

@@ -56,10 +56,10 @@ class LeasedTransport final : public Transport {
   std::string describe(const Identity& own) const override { return inner_.describe(own); }
   bool reaches(const Identity& as, NodeId peer) const override { return inner_.reaches(as, peer); }
   Result<UniqueFd> listen(const JobId& job, NodeId node) override { return inner_.listen(job, node); }
-  Result<UniqueFd> connect(const Identity& as, NodeId peer, bool* busy) override {
+  Result<std::unique_ptr<Channel>> connect(const Identity& as, NodeId peer, bool* busy) override {
     return inner_.connect(as, peer, busy);
   }
-  Status admit(int socket) const override { return inner_.admit(socket); }
+  Result<std::unique_ptr<Channel>> admit(UniqueFd socket) const override { return inner_.admit(std::move(socket)); }
   std::shared_ptr<Link> new_link(LinkSink& sink, NodeId peer) override { return inner_.new_link(sink, peer); }
   std::unique_ptr<LinkSetup> new_setup() override { return std::make_unique<Setup>(inner_.new_setup(), wires_); }
   Result<ChildEnds> start_to_child(Link& link) override { return inner_.start_to_child(link); }
@@ -74,7 +74,7 @@ class LeasedTransport final : public Transport {
       return inner->accept(std::move(fds));
     }
     Status agree(std::vector<UniqueFd> fds) override { return inner->agree(std::move(fds)); }
-    void start(Link& link, UniqueFd socket) override { inner->start(link, std::move(socket)); }
+    void start(Link& link, std::unique_ptr<Channel> channel) override { inner->start(link, std::move(channel)); }
     std::unique_ptr<LinkSetup> inner;
     Wires& wires;
   };

@@ -3,8 +3,10 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "monarch/net/tcp/tcp_link.h"
 #include "monarch/net/unix/unix_link.h"
 #include "monarch/testing/link_suite.h"
+#include "monarch/testing/tcp_pair.h"
 
 namespace monarch::testing {
 namespace {
@@ -44,29 +46,40 @@ struct Frame {
   }
 }
 
+enum class Kind { kShm, kUnix, kTcp };
+
 class TwoProcesses {
  public:
-  TwoProcesses(bool shm, bool flooding) {
+  TwoProcesses(Kind kind, bool flooding) {
     OwnBell mine = OwnBell::make().value(), theirs = OwnBell::make().value();
     UniqueFd rings = make_shared_memory("test-ring", sizeof(RingPair)).value();
     int control[2], data[2];
+    UniqueFd stream[2];
+    make_tcp_pair(stream);
     MONARCH_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) == 0);
     MONARCH_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, data) == 0);
     child = fork();
     const int side = child == 0 ? 1 : 0;
     ::close(control[1 - side]);
     ::close(data[1 - side]);
+    stream[1 - side].reset();
     PeerBell bell{map_shared_memory((side == 0 ? theirs : mine).page_fd.get(), sizeof(BellPage)).value(),
                   UniqueFd(fcntl((side == 0 ? theirs : mine).event_fd.get(), F_DUPFD_CLOEXEC, 3))};
     home = std::make_unique<Home>(std::move(side == 0 ? mine : theirs));
     EchoSink echo;
     LinkSink& link_sink = side == 0 ? static_cast<LinkSink&>(sink) : echo;
     const NodeId peer = side == 0 ? kChild : kParent;
-    if (shm) {
+    if (kind == Kind::kShm) {
       auto made = std::make_shared<ShmLink>(home->context(), link_sink, peer);
       made->start({peer, side, map_shared_memory(rings.get(), sizeof(RingPair)).value(), std::move(bell),
                    UniqueFd(control[side])});
       link = made;
+      ::close(data[side]);
+    } else if (kind == Kind::kTcp) {
+      auto made = std::make_shared<TcpLink>(home->reactor, link_sink, peer, 20'000'000'000);
+      made->start(std::make_unique<SocketChannel>(std::move(stream[side])));
+      link = made;
+      ::close(control[side]);
       ::close(data[side]);
     } else {
       auto made = std::make_shared<UnixLink>(home->reactor, link_sink, peer);
@@ -94,7 +107,7 @@ class TwoProcesses {
   std::shared_ptr<Link> link;
 };
 
-class LinkProcesses : public ::testing::TestWithParam<bool> {};
+class LinkProcesses : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(LinkProcesses, EchoKeepsOrderAndContent) {
   TwoProcesses two(GetParam(), false);
@@ -163,8 +176,9 @@ TEST_P(LinkProcesses, AStoppedPeerIsOnlySlow) {
   EXPECT_FALSE(two.sink.closed());
 }
 
-INSTANTIATE_TEST_SUITE_P(Shm, LinkProcesses, ::testing::Values(true), [](const auto&) { return "link"; });
-INSTANTIATE_TEST_SUITE_P(Unix, LinkProcesses, ::testing::Values(false), [](const auto&) { return "link"; });
+INSTANTIATE_TEST_SUITE_P(Shm, LinkProcesses, ::testing::Values(Kind::kShm), [](const auto&) { return "link"; });
+INSTANTIATE_TEST_SUITE_P(Unix, LinkProcesses, ::testing::Values(Kind::kUnix), [](const auto&) { return "link"; });
+INSTANTIATE_TEST_SUITE_P(Tcp, LinkProcesses, ::testing::Values(Kind::kTcp), [](const auto&) { return "link"; });
 
 }  // namespace
 }  // namespace monarch::testing

@@ -8,8 +8,11 @@
 #include "monarch/base/system.h"
 #include "monarch/net/inproc/inproc_link.h"
 #include "monarch/net/sessions.h"
+#include "monarch/net/tcp/tcp_link.h"
+#include "monarch/net/tls/tls_channel.h"
 #include "monarch/net/unix/unix_link.h"
 #include "monarch/testing/sim_world.h"
+#include "monarch/testing/tcp_pair.h"
 
 // A size that there is no memory for has to come back as null under the sanitizers too.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
@@ -134,7 +137,7 @@ TEST_P(LinkSuite, ControlOvertakesBulk) {
   control.header.kind = FrameKind::kPing;
   ASSERT_TRUE(a().send_control(control));
   ASSERT_TRUE(wait_until([&] { return at_b().controls() == 1 && at_b().frames() == kBulk; }));
-  if (a().transport() == "shm" || a().transport() == "unix") {
+  if (a().transport() == "shm" || a().transport() == "unix" || a().transport() == "tcp") {
     EXPECT_LT(at_b().frames_before_control(), kBulk);
   }
 }
@@ -251,7 +254,7 @@ TEST_P(LinkSuite, GarbageEndsThatLinkOnly) {
 
 // At the sender it is an error there, at the receiver the header of what is lost; the link lives, and loses nothing else.
 TEST_P(LinkSuite, NoMemoryForAMessageCostsThatMessageOnly) {
-  if (a().transport() != "shm" && a().transport() != "unix") GTEST_SKIP() << "no wire";
+  if (a().transport() != "shm" && a().transport() != "unix" && a().transport() != "tcp") GTEST_SKIP() << "no wire";
   const auto body = pattern(300'000, 4);
   bool refused = false, lost = false;
   ASSERT_TRUE(send(a(), 0, {}));
@@ -602,6 +605,73 @@ class UnixPair final : public LinkPair {
   std::unique_ptr<Hold> hold_;
 };
 
+class TcpPair final : public LinkPair {
+ public:
+  explicit TcpPair(bool tls)
+      : a_(std::make_shared<TcpLink>(home_a_.reactor, sink_a, kB, kSilence)),
+        b_(std::make_shared<TcpLink>(home_b_.reactor, sink_b, kA, kSilence)) {
+    UniqueFd pair[2];
+    make_tcp_pair(pair);
+    const int room = 128 << 10;  // the kernel would take megabytes, and nothing would ever wait
+    setsockopt(pair[0].get(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    setsockopt(pair[1].get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    if (!tls) spy_ = sys::duplicate(pair[0].get());
+    std::unique_ptr<Channel> a = std::make_unique<SocketChannel>(std::move(pair[0]));
+    std::unique_ptr<Channel> b = std::make_unique<SocketChannel>(std::move(pair[1]));
+    if (tls) make_secret(a, b);
+    a_->start(std::move(a));
+    b_->start(std::move(b));
+  }
+  ~TcpPair() override {
+    hold_.reset();
+    a_->close();
+    b_->close();
+    home_a_.reactor.stop();
+    home_b_.reactor.stop();
+  }
+  Link& a() override { return *a_; }
+  Link& b() override { return *b_; }
+  bool wait_until(const std::function<bool()>& ready) override {
+    if (!spy_wanted_) spy_.reset();  // it would keep the socket open
+    return drive_until(*home_b_.driver, ready);
+  }
+  bool hold_b() override {
+    hold_ = std::make_unique<Hold>(home_b_);
+    return true;
+  }
+  void resume_b() override { hold_.reset(); }
+  void want_wire() override { spy_wanted_ = true; }
+  bool inject_garbage(ByteSpan bytes) override { return inject(ChunkLane::kData, bytes); }
+  bool inject_control(ByteSpan bytes) override { return inject(ChunkLane::kControl, bytes); }
+
+ private:
+  static constexpr int64_t kSilence = 20'000'000'000;
+  static void make_secret(std::unique_ptr<Channel>& a, std::unique_ptr<Channel>& b) {
+    static const auto context = TlsContext::make(Authority::make()->issue("both").value()).value();
+    a = std::make_unique<TlsChannel>(std::move(a), context, false);
+    b = std::make_unique<TlsChannel>(std::move(b), context, true);
+    for (bool done = false; !done;) {
+      const bool first = a->establish().value(), second = b->establish().value();
+      done = first && second;
+    }
+  }
+  bool inject(ChunkLane lane, ByteSpan bytes) {
+    if (!spy_) return false;
+    const ChunkHeader header = encode_chunk(lane, static_cast<uint32_t>(bytes.size()));
+    const iovec pieces[2] = {{const_cast<std::byte*>(header.data()), header.size()},
+                             {const_cast<std::byte*>(bytes.data()), bytes.size()}};
+    const bool sent = sys::send_pieces(spy_.get(), pieces) > 0;
+    spy_.reset();
+    return sent;
+  }
+
+  Home home_a_, home_b_;
+  std::shared_ptr<TcpLink> a_, b_;
+  UniqueFd spy_;
+  bool spy_wanted_ = false;
+  std::unique_ptr<Hold> hold_;
+};
+
 // A session over unix sockets, which break again and again: the first two connections at once, then one after every so
 // many frames.
 class SessionPair final : public LinkPair {
@@ -746,12 +816,16 @@ class SimPair final : public LinkPair {
 std::unique_ptr<LinkPair> make_inproc() { return std::make_unique<InprocPair>(); }
 std::unique_ptr<LinkPair> make_shm() { return std::make_unique<ShmPair>(); }
 std::unique_ptr<LinkPair> make_unix() { return std::make_unique<UnixPair>(); }
+std::unique_ptr<LinkPair> make_tcp() { return std::make_unique<TcpPair>(false); }
+std::unique_ptr<LinkPair> make_tls() { return std::make_unique<TcpPair>(true); }
 std::unique_ptr<LinkPair> make_session() { return std::make_unique<SessionPair>(); }
 std::unique_ptr<LinkPair> make_sim() { return std::make_unique<SimPair>(); }
 
 INSTANTIATE_TEST_SUITE_P(Inproc, LinkSuite, ::testing::Values(&make_inproc), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Shm, LinkSuite, ::testing::Values(&make_shm), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Unix, LinkSuite, ::testing::Values(&make_unix), [](const auto&) { return "link"; });
+INSTANTIATE_TEST_SUITE_P(Tcp, LinkSuite, ::testing::Values(&make_tcp), [](const auto&) { return "link"; });
+INSTANTIATE_TEST_SUITE_P(Tls, LinkSuite, ::testing::Values(&make_tls), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Session, LinkSuite, ::testing::Values(&make_session), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Sim, LinkSuite, ::testing::Values(&make_sim), [](const auto&) { return "link"; });
 

@@ -151,6 +151,22 @@ inline void fail_as_environment_says() {
   _exit(code);
 }
 
+inline std::vector<std::string> environment() {
+  std::vector<std::string> env;
+  for (char** at = environ; *at != nullptr; ++at) env.emplace_back(*at);
+  return env;
+}
+
+// Of a host that is this program.
+inline LaunchDefaults defaults_of_test() {
+  LaunchDefaults defaults;
+  defaults.interpreter = defaults.forkable = "/proc/self/exe";
+  defaults.args = {"--worker"};
+  defaults.env = environment();
+  defaults.fork_server = {"/proc/self/exe", "--fork-server"};
+  return defaults;
+}
+
 [[noreturn]] inline void run_worker(const Bootstrap& bootstrap, BootstrapFds fds) {
   take_up_output(fds);
   guard_register(fds[kFdGuard].get(), getpid());
@@ -160,6 +176,7 @@ inline void fail_as_environment_says() {
     made.node().set_factory(CellKind::kNative, factory);
   });
   if (!runtime) give_up(runtime.error(), 9);
+  if (Agent* agent = (*runtime)->agent()) agent->offer(defaults_of_test());
   while (!(*runtime)->wait_for_stop(1'000'000'000) || TestActor::ignores_stop) {
     if (TestActor::ignores_stop) pause();
   }
@@ -238,11 +255,6 @@ class RuntimeFixture : public ::testing::TestWithParam<Variant> {
   }
   void TearDown() override {
     if (root_) root_->shutdown(0);
-  }
-  static std::vector<std::string> environment() {
-    std::vector<std::string> env;
-    for (char** at = environ; *at != nullptr; ++at) env.emplace_back(*at);
-    return env;
   }
   std::vector<Host::Launch> launches(int count) {
     std::vector<Host::Launch> made;

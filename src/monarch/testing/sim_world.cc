@@ -18,7 +18,7 @@ bool SimLink::transmit(Lane& lane, bool control, const Outgoing& outgoing) {
   const int64_t arrival = std::max<int64_t>(world_.now_ns() + world_.delay_ns(),
                                             static_cast<int64_t>(lane.next_arrival_ns));
   lane.next_arrival_ns = static_cast<uint64_t>(arrival);
-  world_.at(arrival, [self = shared_from_this(), &lane, control, number, message] {
+  auto arrive = [self = shared_from_this(), &lane, control, number, message] {
     auto other = self->other_.lock();
     if (!other || other->told_ || number >= lane.allowed) return;
     if (control) {
@@ -26,6 +26,9 @@ bool SimLink::transmit(Lane& lane, bool control, const Outgoing& outgoing) {
     } else {
       other->sink_.on_frame(*other, std::move(*message));
     }
+  };
+  world_.at(arrival, [&world = world_, to = peer(), arrive = std::move(arrive)]() mutable {
+    world.when_running(to, std::move(arrive));
   });
   return true;
 }
@@ -35,7 +38,13 @@ void SimLink::peer_died(const Error& why) {
   const int64_t last =
       other_.expired() ? 0 : static_cast<int64_t>(std::max(other_.lock()->data_.next_arrival_ns,
                                                            other_.lock()->control_.next_arrival_ns));
-  world_.at(std::max(world_.now_ns(), last), [self = shared_from_this(), why] { self->hear_end(why); });
+  hear_end_at(last, why);
+}
+
+void SimLink::hear_end_at(int64_t time_ns, const Error& why) {
+  world_.at(time_ns, [self = shared_from_this(), why] {
+    self->world_.when_running(self->here_, [self, why] { self->hear_end(why); });
+  });
 }
 
 void SimLink::close() {
@@ -57,9 +66,10 @@ void SimLink::hear_end(const Error& why) {
 
 // ---- Time and chance ----
 
-SimWorld::SimWorld(uint64_t seed, Faults faults)
-    : faults_(faults), state_(seed), bell_(OwnBell::make().value()),
-      driver_(std::make_unique<Driver>(reactor_, bell_.bell(), bell_.event_fd.get())) {}
+SimWorld::SimWorld(uint64_t seed, Faults faults, SimResidents* residents, Driver* driver)
+    : faults_(faults), residents_(residents), state_(seed),
+      own_driver_(driver == nullptr ? std::make_unique<OwnDriver>() : nullptr),
+      driver_(driver == nullptr ? &own_driver_->driver : driver) {}
 
 SimWorld::~SimWorld() { end(); }
 
@@ -98,6 +108,14 @@ void SimWorld::cancel(TimerId id) {
   timers_.erase(found);
 }
 
+void SimWorld::after_in(NodeId id, int64_t delay_ns, std::function<void()> task) {
+  after(delay_ns, [this, id, task = std::move(task)]() mutable {
+    when_running(id, [this, id, task = std::move(task)] {
+      if (alive(id)) task();
+    });
+  });
+}
+
 bool SimWorld::step() {
   if (queue_.empty()) return false;
   auto first = queue_.begin();
@@ -119,15 +137,25 @@ bool SimWorld::run(uint64_t events_max) {
 
 // ---- Nodes ----
 
-NodeId SimWorld::add_node_on(int host, NodeId parent) {
+NodeId SimWorld::add_node_on(int host, NodeId parent, NodeId owner) {
   const NodeId id = random(UINT64_MAX) >> 1 | 1;
   Node::Hooks hooks;
   hooks.dial = [this, id](NodeId to) { return dial(id, to); };
   hooks.on_control = [this, id](Link& link, const MessagePtr& message) { on_control(id, link, *message); };
   hooks.on_link_lost = [this, id](NodeId peer, const Error& why) { return on_link_lost(id, peer, why); };
+  if (owners_.on_mesh_failure) {
+    hooks.on_mesh_failure = [this, id](MeshFailure failure) { owners_.on_mesh_failure(id, std::move(failure)); };
+  }
+  if (owners_.on_restart_wanted) {
+    hooks.on_restart_wanted = [this, id](std::vector<MeshFailure> failures) {
+      owners_.on_restart_wanted(id, std::move(failures));
+    };
+  }
+  hooks.on_restarted = [this, id](NodeId from, const Successions::Notice& notice) { restarted(id, from, notice); };
   hooks.on_way_lost = [this, id](NodeId lost, FailurePtr why) {
     if (alive(id)) feed(id, {.kind = Deaths::EventKind::kWayLost, .node = lost, .failure = std::move(why)});
   };
+  if (residents_ != nullptr) residents_->wire(id, hooks);
   SimNode& entry = nodes_[id];
   entry.timers = std::make_unique<NodeTimers>(*this, id);
   entry.deaths = std::make_unique<Deaths>(id);
@@ -137,26 +165,32 @@ NodeId SimWorld::add_node_on(int host, NodeId parent) {
   events.on_accepted = [this, id](std::shared_ptr<Link> link, bool) { node(id).add_link(std::move(link)); };
   events.is_down = [this, id](NodeId peer) { return node(id).is_down(peer); };
   entry.sessions = Sessions::make(*entry.timers, sim_random_, *entry.node, std::move(events));
-  if (parent != 0) join(id, parent);
+  if (parent != 0) join(id, parent, owner == 0 ? parent : owner);
   return id;
 }
 
 // It is linked to its parent for life. Those above know who has started it.
-void SimWorld::join(NodeId child, NodeId parent) {
+void SimWorld::join(NodeId child, NodeId parent, NodeId owner) {
   nodes_.at(child).parent = parent;
+  if (residents_ != nullptr) return static_cast<void>(node(parent).route(child));
   deaths(child).set_parent(parent, Failure(Failure::Kind::kOwnerEnded, "its parent"));
-  deaths(parent).add_child(child, parent, {}, 0);
-  for (NodeId below = parent, above = nodes_.at(parent).parent; above != 0; above = nodes_.at(below).parent) {
+  deaths(parent).add_child(child, owner, {}, 0);
+  const auto add_hosted = [&](NodeId above, NodeId below) {
     Deaths::Actions actions;
     deaths(above).add_hosted(child, below, now_ns_, actions);
     act(above, actions);
-    below = above;
+  };
+  for (NodeId below = parent; below != 0; below = nodes_.at(below).parent) {
+    const SimNode& entry = nodes_.at(below);
+    if (entry.parent != 0) add_hosted(entry.parent, below);
+    if (entry.script != 0) add_hosted(entry.script, below);
   }
   static_cast<void>(node(child).route(parent));
 }
 
 void SimWorld::attach(NodeId script, NodeId host) {
   attached_ = true;
+  nodes_.at(host).script = script;
   deaths(script).add_neighbour(host, false);
   deaths(host).add_neighbour(script, true);
   Deaths::Actions actions;
@@ -168,9 +202,37 @@ void SimWorld::attach(NodeId script, NodeId host) {
 }
 
 Timers::TimerId SimWorld::NodeTimers::after(int64_t delay_ns, std::function<void()> task) {
-  return world.after(delay_ns, [this, task = std::move(task)] {
-    if (world.alive(id)) task();
-  });
+  const TimerId timer = world.next_order_;
+  return world.after(delay_ns, [this, timer, task = std::move(task)] { world.on_timer(id, timer, task); });
+}
+
+// Of a process that is stopped it waits as the timer that it is: it may still be cancelled.
+void SimWorld::on_timer(NodeId id, TimerId timer, const std::function<void()>& task) {
+  if (!alive(id)) return;
+  if (!stopped(id)) return task();
+  const int64_t later_ns = nodes_.at(id).stopped_until_ns + 1;  // what has come meanwhile is first
+  timers_[timer] = later_ns;
+  queue_.emplace(std::make_pair(later_ns, timer), [this, id, timer, task] { on_timer(id, timer, task); });
+}
+
+void SimWorld::stop(NodeId id, int64_t length_ns) {
+  if (!alive(id)) return;
+  SimNode& entry = nodes_.at(id);
+  if (now_ns_ + length_ns <= entry.stopped_until_ns) return;
+  entry.stopped_until_ns = now_ns_ + length_ns;
+  at(entry.stopped_until_ns + 1, [this, id] { go_on(id); });
+}
+
+void SimWorld::go_on(NodeId id) {
+  if (stopped(id)) return;  // for longer, by now
+  for (auto& task : std::exchange(nodes_.at(id).waiting, {})) when_running(id, std::move(task));
+}
+
+// Now, or when it goes on.
+void SimWorld::when_running(NodeId id, std::function<void()> task) {
+  const auto found = nodes_.find(id);
+  if (found == nodes_.end() || (!stopped(id) && found->second.waiting.empty())) return task();
+  found->second.waiting.push_back(std::move(task));
 }
 
 Node& SimWorld::node(NodeId id) { return *nodes_.at(id).node; }
@@ -213,25 +275,23 @@ std::shared_ptr<Link> SimWorld::connect_later(NodeId from, NodeId to, const std:
   const bool reached = alive(to) && !is_parted(from, to) && !short_.contains(from);
   far_end->told_ = !reached;
   if (short_.erase(from) != 0) {
-    after(delay_ns(), [end = near_end] { end->hear_end(Error{ErrorCode::kUnavailable, "out of file descriptors"}); });
+    near_end->hear_end_at(now_ns_ + delay_ns(), Error{ErrorCode::kUnavailable, "out of file descriptors"});
     return near_end;
   }
   if (is_parted(from, to)) {
-    after(delay_ns(), [end = near_end] { end->hear_end(Error{ErrorCode::kClosed, "nothing gets through"}); });
+    near_end->hear_end_at(now_ns_ + delay_ns(), Error{ErrorCode::kClosed, "nothing gets through"});
     return near_end;
   }
   if (!alive(to)) {
     // Between hosts that is its host's word; on one host it is the end anyway.
     const ErrorCode code = same_host(from, to) ? ErrorCode::kClosed : ErrorCode::kRefused;
-    after(delay_ns(), [end = near_end, code] { end->hear_end(Error{code, "the process cannot be reached"}); });
+    near_end->hear_end_at(now_ns_ + delay_ns(), Error{code, "the process cannot be reached"});
     severed_[std::minmax(from, to)] = true;
     return near_end;
   }
   const int64_t accepted = now_ns_ + delay_ns();
   near_end->data_.next_arrival_ns = near_end->control_.next_arrival_ns = static_cast<uint64_t>(accepted);
-  at(accepted, [this, to, join = std::move(join)] {
-    if (alive(to)) join();
-  });
+  after_in(to, accepted - now_ns_, std::move(join));
   return near_end;
 }
 
@@ -275,8 +335,7 @@ void SimWorld::act(NodeId at_node, const Deaths::Actions& actions) {
   for (const Deaths::Action& action : actions) act(at_node, action);
   const int64_t next_ns = deaths(at_node).next_ns();
   if (next_ns == INT64_MAX) return;
-  at(next_ns, [this, at_node] {
-    if (!alive(at_node)) return;
+  after_in(at_node, next_ns - now_ns_, [this, at_node] {
     Deaths::Actions due;
     deaths(at_node).tick(now_ns_, due);
     if (!due.empty()) act(at_node, due);
@@ -359,6 +418,24 @@ void SimWorld::on_control(NodeId at_node, Link& link, const Message& message) {
   }
 }
 
+// As DeathWatch::restarted().
+void SimWorld::restarted(NodeId at_node, NodeId from, Successions::Notice notice) {
+  const bool own = from == at_node;
+  if (!own) {
+    notice = deaths(at_node).believed(from, notice);
+    if (!node(at_node).take_up(notice)) return;
+    for (const auto& [ended, next] : notice.processes) {
+      if (deaths(at_node).is_child(ended)) feed(at_node, {.kind = Deaths::EventKind::kReplaced, .node = ended});
+    }
+  }
+  const std::string body = notice.encoded();
+  Outgoing frame{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
+  frame.header.kind = FrameKind::kRestarted;
+  for (const auto& link : node(at_node).links()) {
+    if (link->peer() != from && (own || deaths(at_node).is_told(link->peer()))) link->send(frame);
+  }
+}
+
 void SimWorld::end_links(NodeId at_node, const Deaths::Action& action) {
   bool linked = false;
   for (const auto& link : node(at_node).links()) {
@@ -374,8 +451,9 @@ void SimWorld::tell_parent_of(NodeId gone) {
   const NodeId parent = nodes_.at(gone).parent;
   if (parent == 0) return;
   const auto tell = [&](Deaths::EventKind kind, int64_t delay_ns) {
-    after(delay_ns, [this, parent, gone, kind] {
-      if (alive(parent)) feed(parent, {.kind = kind, .node = gone, .status = {true, 0, 9}});
+    after_in(parent, delay_ns, [this, parent, gone, kind] {
+      if (residents_ != nullptr) return residents_->told_of_end(parent, gone, kind == Deaths::EventKind::kExited);
+      feed(parent, {.kind = kind, .node = gone, .status = {true, 0, 9}});
     });
   };
   const auto moment = [&] { return static_cast<int64_t>(random(static_cast<uint64_t>(faults_.notice_max_ns) + 1)); };
@@ -402,6 +480,9 @@ void SimWorld::break_link(const std::shared_ptr<SimLink>& end, const Error& why)
 void SimWorld::kill(NodeId id, std::string_view) {
   SimNode& victim = nodes_.at(id);
   if (!std::exchange(victim.alive, false)) return;
+  if (residents_ != nullptr) residents_->killed(id);
+  victim.stopped_until_ns = -1;
+  victim.waiting.clear();
   tell_parent_of(id);
   for (auto& [other, entry] : nodes_) {
     if (other != id) severed_[std::minmax(id, other)] = true;
@@ -434,8 +515,10 @@ std::vector<uint64_t> sim_seeds(int full, int brief) {
   if (const char* one = std::getenv("MONARCH_SIM_SEED")) return {std::strtoull(one, nullptr, 10)};
   int count = rounds(full, brief);
   if (const char* many = std::getenv("MONARCH_SIM_SEEDS")) count = std::atoi(many);
+  const char* from = std::getenv("MONARCH_SIM_FIRST");
+  const uint64_t first = from != nullptr ? std::strtoull(from, nullptr, 10) : 1;
   std::vector<uint64_t> seeds;
-  for (int i = 1; i <= count; ++i) seeds.push_back(static_cast<uint64_t>(i));
+  for (int i = 0; i < count; ++i) seeds.push_back(first + static_cast<uint64_t>(i));
   return seeds;
 }
 

@@ -60,6 +60,7 @@ class SimLink final : public Link, public std::enable_shared_from_this<SimLink> 
   };
   bool transmit(Lane& lane, bool control, const Outgoing& outgoing);
   void hear_end(const Error& why);
+  void hear_end_at(int64_t time_ns, const Error& why);
 
   SimWorld& world_;
   const NodeId here_;
@@ -67,6 +68,18 @@ class SimLink final : public Link, public std::enable_shared_from_this<SimLink> 
   std::weak_ptr<SimLink> other_;  // weak: each node owns its own end
   Lane data_, control_;           // outbound
   bool told_ = false;
+};
+
+// Who lives on the nodes of a world, where those are whole processes: it does with their ends what a process does.
+class SimResidents {
+ public:
+  virtual ~SimResidents() = default;
+  // Before the node is made: what it is to call. `dial` is the world's.
+  virtual void wire(NodeId node, Node::Hooks& hooks) = 0;
+  // The node has been killed: nothing runs there any more.
+  virtual void killed(NodeId node) = 0;
+  // Its parent learns that it is at its end, or (`exited`) that it has ended.
+  virtual void told_of_end(NodeId parent, NodeId child, bool exited) = 0;
 };
 
 class SimWorld final : public Timers {
@@ -81,7 +94,8 @@ class SimWorld final : public Timers {
     int64_t lease_ns = 2'000'000'000;  // of links between hosts
   };
   explicit SimWorld(uint64_t seed) : SimWorld(seed, Faults{}) {}
-  SimWorld(uint64_t seed, Faults faults);
+  // `driver`: instead of one of its own, which outlives the world.
+  SimWorld(uint64_t seed, Faults faults, SimResidents* residents = nullptr, Driver* driver = nullptr);
   ~SimWorld() override;
 
   // ---- Time and chance ----
@@ -96,6 +110,8 @@ class SimWorld final : public Timers {
     return faults_.delay_min_ns +
            static_cast<int64_t>(random(static_cast<uint64_t>(faults_.delay_max_ns - faults_.delay_min_ns + 1)));
   }
+  // Something that this process does then, or when it goes on (stop()); a dead one does nothing.
+  void after_in(NodeId id, int64_t delay_ns, std::function<void()> task);
   // Runs one event; false: nothing is left to happen.
   bool step();
   // Runs until nothing is left to happen. False: more than `events_max` happened, which is a livelock.
@@ -104,11 +120,13 @@ class SimWorld final : public Timers {
   // ---- Nodes ----
   // A node that dials others when it has something for them. `host`: which one; -1: any.
   NodeId add_node(int host = -1) { return add_node_on(host < 0 ? any_host() : host, 0); }
-  // A process that `parent` has started, on its host. They end with each other, as processes do.
-  NodeId add_child(NodeId parent) { return add_node_on(host_of(parent), parent); }
-  // `script` uses `host`, which another one has started, and the children that it has by now: from then on the host is told
-  // what the script hears of deaths, and believes it.
+  // A process that `parent` has started, on its host. They end with each other, as processes do. `owner`: on whose behalf,
+  // with which it ends too; 0: its own.
+  NodeId add_child(NodeId parent, NodeId owner = 0) { return add_node_on(host_of(parent), parent, owner); }
+  // `script` uses `host`, which another one has started, and what that has started and will start: from then on the host
+  // is told what the script hears of deaths, and believes it.
   void attach(NodeId script, NodeId host);
+  Timers& timers_of(NodeId id) { return *nodes_.at(id).timers; }
   Deaths& deaths(NodeId id) { return *nodes_.at(id).deaths; }
   int host_of(NodeId id) const { return nodes_.at(id).host; }
   Sessions& sessions(NodeId id) { return *nodes_.at(id).sessions; }
@@ -118,6 +136,9 @@ class SimWorld final : public Timers {
   // stays, cut off from the world, until the world ends. `why` is for who reads the test: the world learns it as a
   // process would, from its parent.
   void kill(NodeId id, std::string_view why = {});
+  // The process is stopped, as by SIGSTOP: for so long nothing of it runs, and what comes for it waits.
+  void stop(NodeId id, int64_t length_ns);
+  bool stopped(NodeId id) const { return nodes_.contains(id) && now_ns_ <= nodes_.at(id).stopped_until_ns; }
   // The link between two nodes dies, both live on; each takes the other for dead, unless they are on two hosts: then their
   // session is resumed. False: there is none.
   bool cut(NodeId a, NodeId b);
@@ -128,6 +149,12 @@ class SimWorld final : public Timers {
   bool severed(NodeId a, NodeId b) const;
   // The next dial of this node finds that its process is short of something.
   void fail_next_dial(NodeId id) { short_.insert(id); }
+  // Who decides about failures, of each process: Node::Hooks. Before the first node.
+  struct Owners {
+    std::function<void(NodeId at, MeshFailure)> on_mesh_failure;
+    std::function<void(NodeId at, std::vector<MeshFailure>)> on_restart_wanted;
+  };
+  void set_owners(Owners owners) { owners_ = std::move(owners); }
   // A link between two nodes, as a pair of ends with sinks of their own (link_suite.h).
   std::pair<std::shared_ptr<SimLink>, std::shared_ptr<SimLink>> connect(NodeId a, LinkSink& sink_a, NodeId b,
                                                                         LinkSink& sink_b);
@@ -165,10 +192,16 @@ class SimWorld final : public Timers {
     bool alive = true;
     std::unique_ptr<Deaths> deaths;
     NodeId parent = 0;
+    NodeId script = 0;  // that has attached to it
+    int64_t stopped_until_ns = -1;
+    std::vector<std::function<void()>> waiting;  // while it is stopped: what is to happen in it
   };
   int any_host() { return faults_.hosts > 1 ? static_cast<int>(random(static_cast<uint64_t>(faults_.hosts))) : 0; }
-  NodeId add_node_on(int host, NodeId parent);
-  void join(NodeId child, NodeId parent);
+  NodeId add_node_on(int host, NodeId parent, NodeId owner = 0);
+  void join(NodeId child, NodeId parent, NodeId owner);
+  void when_running(NodeId id, std::function<void()> task);
+  void go_on(NodeId id);
+  void on_timer(NodeId id, TimerId timer, const std::function<void()>& task);
   std::shared_ptr<Link> dial(NodeId from, NodeId to);
   std::shared_ptr<Link> dial_carrier(NodeId from, NodeId to, LinkSink& sink);
   std::shared_ptr<Link> connect_later(NodeId from, NodeId to, const std::pair<std::shared_ptr<SimLink>,
@@ -184,9 +217,11 @@ class SimWorld final : public Timers {
   void tell(NodeId at, const Deaths::Action& action);
   void inquire(NodeId at, NodeId gone);
   void on_control(NodeId at, Link& link, const Message& message);
+  void restarted(NodeId at, NodeId from, Successions::Notice notice);
   void tell_parent_of(NodeId gone);
 
   const Faults faults_;
+  SimResidents* const residents_;
   uint64_t state_;
   int64_t now_ns_ = 0;
   uint64_t next_order_ = 1;
@@ -194,20 +229,25 @@ class SimWorld final : public Timers {
   std::map<std::pair<int64_t, uint64_t>, std::function<void()>> queue_;  // by time, then by order of scheduling
   std::map<TimerId, int64_t> timers_;  // those in the queue: their time; an id is the order of scheduling
 
-  Reactor reactor_;  // never started
-  OwnBell bell_;
-  std::unique_ptr<Driver> driver_;
+  struct OwnDriver {
+    Reactor reactor;  // never started
+    OwnBell bell = OwnBell::make().value();
+    Driver driver{reactor, bell.bell(), bell.event_fd.get()};
+  };
+  const std::unique_ptr<OwnDriver> own_driver_;
+  Driver* const driver_;
   std::map<NodeId, SimNode> nodes_;
   std::vector<std::shared_ptr<SimLink>> ends_;
   std::map<std::pair<NodeId, NodeId>, bool> severed_;
   std::set<NodeId> short_;
+  Owners owners_;
   bool attached_ = false;
   SimRandom sim_random_{*this};
   std::map<std::pair<int, int>, int64_t> parted_until_;
 };
 
-// The seeds that a test runs: MONARCH_SIM_SEED=n only that one, MONARCH_SIM_SEEDS=n that many, else `full`, or `brief`
-// in the short form.
+// The seeds that a test runs: MONARCH_SIM_SEED=n only that one, MONARCH_SIM_SEEDS=n that many, from MONARCH_SIM_FIRST=n on
+// (else from 1), else `full`, or `brief` in the short form.
 std::vector<uint64_t> sim_seeds(int full, int brief);
 
 // "MONARCH_SIM_SEED=17 <test binary> --gtest_filter=Suite.Test", of the running test.

@@ -75,7 +75,8 @@ struct FrameHeader {
   FrameKind kind : 8 = FrameKind::kOneway;
   uint32_t flags : 12 = 0;
   uint32_t epoch : 20 = 0;  // of requests and one-way messages: how often some of their mesh has been made anew, as their
-                            // sender knows it; of kSpawn: the same, and not 0 means that this actor is made anew
+                            // sender knows it; of kSpawn: the same, and not 0 means that this actor is made anew; of
+                            // kActorEnded: that in which the actor was made
   uint64_t dest = 0;    // actor index at the receiving node; of replies: the token
   uint64_t sender = 0;  // actor index at the sending node
   uint64_t token = 0;   // where the answer goes; 0: none

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "monarch/base/check.h"
 #include "monarch/base/hex.h"
@@ -61,7 +62,7 @@ constexpr Transition kTransitions[] = {
     {State::kRefused, Event::kRefusal, State::kRefused, "Over is over, whatever is still handed in."},
 };
 
-using SignedMessage = std::array<std::byte, 1 + 2 * kHelloOpenBytes>;
+using SignedMessage = std::vector<std::byte>;
 using Mac = std::array<std::byte, 32>;
 
 // Where things lie in a proof.
@@ -69,11 +70,14 @@ constexpr size_t kKeyAt = sizeof(Mac);
 constexpr size_t kSignatureAt = kKeyAt + sizeof(PublicKey);
 static_assert(kSignatureAt + sizeof(Signature) == kHelloProofBytes);
 
-SignedMessage message_of(HelloRole author, const HelloOpenBytes& authors_open, const HelloOpenBytes& others_open) {
-  SignedMessage message;
+SignedMessage message_of(HelloRole author, const HelloOpenBytes& authors_open, const HelloOpenBytes& others_open,
+                         const ChannelBinding& binding) {
+  const bool bound = binding != ChannelBinding{};
+  SignedMessage message(1 + 2 * kHelloOpenBytes + (bound ? binding.size() : 0));
   message[0] = static_cast<std::byte>(author);
   std::memcpy(message.data() + 1, authors_open.data(), kHelloOpenBytes);
   std::memcpy(message.data() + 1 + kHelloOpenBytes, others_open.data(), kHelloOpenBytes);
+  if (bound) std::memcpy(message.data() + 1 + 2 * kHelloOpenBytes, binding.data(), binding.size());
   return message;
 }
 
@@ -151,6 +155,10 @@ size_t Handshake::bytes_wanted() const {
   return 0;
 }
 
+bool Handshake::may_begin_with(std::span<const std::byte> bytes) const {
+  return state_ != State::kAwaitingOpen || std::memcmp(bytes.data(), kMagic, std::min(bytes.size(), sizeof kMagic)) == 0;
+}
+
 Result<HelloProof> Handshake::on_open(std::span<const std::byte> bytes) {
   if (state_ != State::kAwaitingOpen) return refuse({ErrorCode::kBug, "hello: an open out of turn"});
   Result<HelloOpen> open = read_hello_open(bytes);
@@ -160,7 +168,7 @@ Result<HelloProof> Handshake::on_open(std::span<const std::byte> bytes) {
   peer_ = *peer;
   std::memcpy(peer_open_.data(), bytes.data(), kHelloOpenBytes);
   move(Event::kOpenAccepted);
-  const SignedMessage message = message_of(role_, own_open_, peer_open_);
+  const SignedMessage message = message_of(role_, own_open_, peer_open_, binding_);
   const Mac mac = mac_of(identity_.token, message);
   const Signature signature = identity_.key.sign(message);
   HelloProof proof;
@@ -173,7 +181,7 @@ Result<HelloProof> Handshake::on_open(std::span<const std::byte> bytes) {
 Result<HelloPeer> Handshake::on_proof(std::span<const std::byte> bytes) {
   if (state_ != State::kAwaitingProof) return refuse({ErrorCode::kBug, "hello: a proof out of turn"});
   if (bytes.size() != kHelloProofBytes) return refuse({ErrorCode::kMalformed, "hello: a proof has 128 bytes"});
-  const SignedMessage message = message_of(other(role_), peer_open_, own_open_);
+  const SignedMessage message = message_of(other(role_), peer_open_, own_open_, binding_);
   const Mac expected = mac_of(identity_.token, message);
   if (CRYPTO_memcmp(bytes.data(), expected.data(), expected.size()) != 0)
     return refuse({ErrorCode::kUnsupported, "the peer does not have the token of job " + short_hex(identity_.job)});

@@ -11,9 +11,9 @@
 //       24  job          16 bytes
 //       40  nonce        16 bytes   random, new for each connection
 //   2. having accepted the other's open, it sends its proof:   128 bytes
-//        0  HMAC-SHA256(key: token, message)   32 bytes   message: role byte || own open || peer's open
+//        0  HMAC-SHA256(key: token, message)   32 bytes   message: role byte || own open || peer's open || binding
 //       32  public key                         32 bytes   role byte: 1 dialer, 2 acceptor
-//       64  Ed25519 signature of the message   64 bytes
+//       64  Ed25519 signature of the message   64 bytes   binding: 32 bytes of the TLS that it is spoken in; without: none
 //
 // All numbers are little-endian. The open keeps this layout in every version: that is how two versions
 // without common ground can say so. The proof covers both opens, so nothing in them can be changed on the way
@@ -39,6 +39,7 @@ namespace monarch {
 
 using JobId = std::array<std::byte, 16>;     // not secret: handles carry it
 using JobToken = std::array<std::byte, 16>;  // secret: whoever knows it belongs to the job
+using ChannelBinding = std::array<std::byte, 32>;  // of one connection with TLS
 
 inline constexpr uint16_t kProtocolVersionMin = 3;  // what this library speaks
 inline constexpr uint16_t kProtocolVersionMax = 3;
@@ -115,11 +116,18 @@ class Handshake {
 
   std::span<const std::byte> open_bytes() const { return own_open_; }
 
+  // Before the peer's open: what only the two ends of this connection know (TLS, RFC 9266) becomes part of what is proved,
+  // so that nobody sits between them who has a connection with each.
+  void bind_to(const ChannelBinding& binding) { binding_ = binding; }
+
   // Takes the peer's open, gives the proof to send.
   Result<HelloProof> on_open(std::span<const std::byte> bytes);
 
   // Takes the peer's proof. On success the hello is over and the connection may be used.
   Result<HelloPeer> on_proof(std::span<const std::byte> bytes);
+
+  // Of bytes_wanted(), these have come: whether they can be the beginning of what a monarch peer sends.
+  bool may_begin_with(std::span<const std::byte> bytes) const;
 
   // The size of what the peer sends next; 0: nothing more is to be read as part of the hello.
   size_t bytes_wanted() const;
@@ -138,6 +146,7 @@ class Handshake {
   HelloIdentity identity_;
   HelloOpenBytes own_open_;
   HelloOpenBytes peer_open_{};
+  ChannelBinding binding_{};
   HelloPeer peer_;
   State state_ = State::kAwaitingOpen;
 };

@@ -182,6 +182,31 @@ TEST(Hello, EveryBitOfAProofCounts) {
   }
 }
 
+TEST(Hello, WhoIsNoMonarchPeerIsKnownByItsFirstByte) {
+  Connection c;
+  const auto open = c.dialer->open_bytes();
+  for (size_t size = 0; size <= open.size(); ++size) EXPECT_TRUE(c.acceptor->may_begin_with(open.first(size))) << size;
+  const std::byte alert[] = {std::byte{0x15}, std::byte{3}, std::byte{3}};  // what TLS says to who does not speak it
+  EXPECT_FALSE(c.acceptor->may_begin_with(alert));
+}
+
+// Whoever sits between two ends that trust any certificate has TLS with each of them, and not the same.
+TEST(Hello, ABoundProofHoldsOnlyInItsOwnTls) {
+  ChannelBinding one{}, another{};
+  one[5] = std::byte{1};
+  another[5] = std::byte{2};
+  const std::pair<ChannelBinding, ChannelBinding> cases[] = {{one, one}, {one, another}, {one, {}}, {{}, one}};
+  for (const auto& [dialers, acceptors] : cases) {
+    Connection c;
+    c.dialer->bind_to(dialers);
+    c.acceptor->bind_to(acceptors);
+    auto from_dialer = c.dialer->on_open(c.acceptor->open_bytes());
+    auto from_acceptor = c.acceptor->on_open(c.dialer->open_bytes());
+    EXPECT_EQ(c.acceptor->on_proof(*from_dialer).ok(), dialers == acceptors);
+    EXPECT_EQ(c.dialer->on_proof(*from_acceptor).ok(), dialers == acceptors);
+  }
+}
+
 // Any member of the job has its token, and any process of the user can be one.
 TEST(Hello, NobodyIsAnotherNode) {
   Connection c;

@@ -1,12 +1,12 @@
 #include "monarch/wire/last_words.h"
 
-#include <cxxabi.h>
 #include <string.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
 #include <utility>
+
+#include "monarch/base/demangle.h"
 
 namespace monarch {
 
@@ -31,6 +31,8 @@ std::string printable(std::string_view text, size_t bytes_max) {
 std::string method_name(const LastWords& left, uint32_t at, int64_t number) {
   if (number == LastWords::kConstructor) return "__init__";
   if (number == LastWords::kCleanUp) return "__cleanup__";
+  if (number == LastWords::kSupervise) return "__supervise__";
+  if (number == LastWords::kUndeliverable) return "_handle_undeliverable_message";
   for (; number >= 0 && at < sizeof left.methods; --number) {
     const std::string_view name = written(left.methods + at, sizeof left.methods - at);
     if (name.empty()) break;
@@ -76,27 +78,17 @@ std::vector<std::string_view> language_frames(std::string_view text, bool with_r
 std::string readable(std::string_view frame) {
   const size_t in = frame.rfind(" in "), plus = frame.rfind('+', in);
   if (in == frame.npos) return printable(frame, kLineMax);
-  std::string function(frame.substr(0, std::min(plus, in)));
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> plain(
-      abi::__cxa_demangle(function.c_str(), nullptr, nullptr, &status), &std::free);
-  if (status == 0) function = plain.get();
+  const std::string function = demangled(std::string(frame.substr(0, std::min(plus, in))));
   const std::string_view path = frame.substr(in + 4);
   const std::string_view offset = plus == frame.npos ? std::string_view() : frame.substr(plus, in - plus);
   return printable(printable(function, kNameMax) + std::string(offset) + " in " +
                        std::string(path.substr(path.rfind('/') + 1)), kLineMax);
 }
 
-// Below an interpreter's loop, or this runtime's code, nothing is the user's.
-bool is_base(std::string_view frame) {
-  return frame.starts_with("_PyEval_") || frame.starts_with("PyEval_") || contains(frame, "/_core.") ||
-         contains(frame, "/libmonarch") || contains(frame, "/monarch-");
-}
-
 std::vector<std::string_view> native_frames(std::string_view text, bool with_runtime) {
   std::vector<std::string_view> frames;
   for (const std::string_view line : lines_of(text)) {
-    if (!with_runtime && is_base(line)) break;
+    if (!with_runtime && is_base_frame(line)) break;
     frames.push_back(line);
   }
   return frames;
@@ -184,6 +176,17 @@ std::vector<std::string> read_endpoints(const LastWords& left) {
   }
   std::sort(found.begin(), found.end());  // whoever began first has nothing to do with it
   return found;
+}
+
+bool is_base_frame(std::string_view frame) {
+  const std::string_view file = frame.substr(frame.rfind('/') + 1);
+  return frame.starts_with("_PyEval_") || frame.starts_with("PyEval_") || file.starts_with("_core.") ||
+         file.starts_with("libmonarch") || file.starts_with("monarch-");
+}
+
+bool shows_runtime_frames() {
+  const char* value = std::getenv("MONARCH_RUNTIME_FRAMES");
+  return value != nullptr && *value != '\0';
 }
 
 std::string read_stack(const LastWords& left, bool with_runtime) {

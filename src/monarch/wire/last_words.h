@@ -20,7 +20,7 @@ struct LastWords {
   static constexpr size_t kWaitingMax = 5;     // of an actor
 
   // What an actor's thread runs: the number of an endpoint, or one of these.
-  enum Doing : int64_t { kNothing = -1, kConstructor = -2, kCleanUp = -3 };
+  enum Doing : int64_t { kNothing = -1, kConstructor = -2, kCleanUp = -3, kSupervise = -4, kUndeliverable = -5 };
 
   struct alignas(64) Actor {
     std::atomic<int64_t> doing;
@@ -65,6 +65,10 @@ class Activity {
 
 // The endpoints that a process was in, as "trainer.step", in order, at most LastWords::kActors of them.
 std::vector<std::string> read_endpoints(const LastWords& left);
+// Of a native frame: below an interpreter's loop, or this runtime's code, nothing is the user's. Safe in a signal handler.
+bool is_base_frame(std::string_view frame);
+// Whether people have asked for those all the same: MONARCH_RUNTIME_FRAMES is set, and not empty.
+bool shows_runtime_frames();
 // The stack of the thread that crashed, as text, innermost frames first: what the language says, then native frames.
 // Without those of this runtime, unless they are wanted. Empty: it has written none.
 std::string read_stack(const LastWords& left, bool with_runtime);

@@ -67,7 +67,7 @@ TEST_F(LastWordsTest, AStackIsTheUsersOwn) {
          "  File \"/x/monarch/_running/event_loop.py\", line 9 in _run\n  File \"<string>\", line 3 in <module>\n\n"
          "Extension modules: numpy (total: 1)\n  File \"no frame\"\n");
   strcpy(left_->native,
-         "_ZN4mine4workEv+0x12 in /opt/libmine.so\n+0x77 in /lib/libc.so.6\n"
+         "_ZN4mine4workEv+0x12 in /opt/monarch-apps/libmine.so\n+0x77 in /lib/libc.so.6\n"
          "_PyEval_EvalFrameDefault+0x9 in /usr/bin/python3\n?? in /x/monarch/_core.so\n");
   EXPECT_EQ(read_stack(*left_, false),
             "Python stack, innermost first:\n  File \"/home/me/train.py\", line 7 in step\n"

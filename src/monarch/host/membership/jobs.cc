@@ -55,10 +55,11 @@ void Jobs::end(const JobAddress& address, const std::string& why) {
   if (job.ended.empty()) job.ended = why;
 }
 
-bool Jobs::speaks_for(NodeId script, NodeId node) const {
+NodeId Jobs::script_of(NodeId node) const {
+  if (!any_other()) return 0;
   std::lock_guard lock(mutex_);
-  auto found = job_of_.find(node);
-  return found != job_of_.end() && found->second->address.script == script;
+  const auto found = job_of_.find(node);
+  return found == job_of_.end() ? 0 : found->second->address.script;
 }
 
 void Jobs::add_guest(NodeId node) {

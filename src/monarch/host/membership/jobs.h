@@ -38,7 +38,9 @@ class Jobs {
   void end(const JobAddress& address, const std::string& why);
 
   // Whether `script` is the one that knows how `node`, of another job, fares.
-  bool speaks_for(NodeId script, NodeId node) const;
+  bool speaks_for(NodeId script, NodeId node) const { return script != 0 && script_of(node) == script; }
+  // 0: it is of no job that this process is a guest of.
+  NodeId script_of(NodeId node) const;
 
   // ---- Guests of this process's own job ----
   void add_guest(NodeId node);

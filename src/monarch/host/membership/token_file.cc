@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "monarch/base/hex.h"
+#include "monarch/base/random.h"
 #include "monarch/base/system.h"
 #include "monarch/base/unique_fd.h"
 
@@ -118,6 +120,21 @@ Result<JobToken> read_token_file(const std::string& path) {
     return Error{ErrorCode::kUnsupported, path + " holds no token: remove it, and start the job again"};
   }
   return token;
+}
+
+Result<JobToken> read_or_make_token_file(const std::string& path) {
+  auto token = read_token_file(path);
+  if (token || token.error().code != ErrorCode::kClosed) return token;
+  JobToken made, number;
+  fill_random(made.data(), made.size());
+  fill_random(number.data(), number.size());
+  const std::string draft = path + "." + to_hex(number.data(), number.size());
+  if (auto written = write_token_file(draft, made); !written) return written.error();
+  const bool linked = link(draft.c_str(), path.c_str()) == 0 || errno == EEXIST;
+  const int error = errno;
+  unlink(draft.c_str());
+  if (!linked) return failed("make", path, error);
+  return read_token_file(path);
 }
 
 void remove_token_file(const std::string& path) {

@@ -22,6 +22,10 @@ Status write_token_file(const std::string& path, const JobToken& token);
 // there is no such file.
 Result<JobToken> read_token_file(const std::string& path);
 
+// The token of that file, which is made, with a new one, if there is none: whoever comes first makes it, and all that come
+// at the same time get the same.
+Result<JobToken> read_or_make_token_file(const std::string& path);
+
 // Removes the file, and its folder if nothing else is in it; nothing if the folder is none of ours.
 void remove_token_file(const std::string& path);
 

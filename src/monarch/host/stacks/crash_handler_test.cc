@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
+#include <thread>
 
 #include "monarch/base/system.h"
 
@@ -40,14 +44,14 @@ class CrashHandler : public testing::Test {
   LastWords& left() { return *static_cast<LastWords*>(memory_); }
 
   // How a process has ended that did this.
-  int status_of(const std::function<void()>& work, bool with_language = true) {
+  int status_of(const std::function<void()>& work, bool with_language = true, void (*handler)(int) = language_handler) {
     const pid_t pid = fork();
     if (pid == 0) {
       alarm(10);
       for (const int number : {SIGSEGV, SIGABRT, SIGFPE}) signal(number, SIG_DFL);  // not a sanitizer's
       language_fd = with_language ? dup(file_.get()) : -1;
       for (const int number : {SIGSEGV, SIGABRT}) {
-        if (with_language) signal(number, language_handler);
+        if (with_language) signal(number, handler);
       }
       note_crashes(left(), language_fd, offsetof(LastWords, language));
       work();
@@ -72,10 +76,54 @@ TEST_F(CrashHandler, WritesTheFramesAndHasTheLanguageWriteItsOwn) {
   }
 }
 
+TEST_F(CrashHandler, ACoreIsWrittenWhereOneIsWanted) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_CORE, &before), 0);
+  if (before.rlim_max == 0) GTEST_SKIP() << "cores are forbidden here";
+  for (const rlim_t size : {rlim_t{0}, before.rlim_max}) {
+    const int status = status_of(
+        [&] {
+          const rlimit limit{size, before.rlim_max};
+          setrlimit(RLIMIT_CORE, &limit);
+          monarch_test_crash(SIGSEGV);
+        },
+        true, [](int) { _exit(prctl(PR_GET_DUMPABLE)); });
+    EXPECT_TRUE(WIFEXITED(status) && (WEXITSTATUS(status) == 1 || size == 0)) << size << " bytes, status " << status;
+  }
+}
+
 TEST_F(CrashHandler, WithoutALanguageThereAreNativeFrames) {
   const int status = status_of([] { monarch_test_crash(SIGFPE); }, /*with_language=*/false);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGFPE) << status;
   EXPECT_TRUE(read_stack(left(), true).starts_with("C stack, innermost first:\n  ")) << read_stack(left(), true);
+}
+
+TEST_F(CrashHandler, WhatASignalOfKillHasMetIsNoCause) {
+  const int status = status_of([] { kill(getpid(), SIGSEGV); });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
+  EXPECT_EQ(read_stack(left(), true), "Python stack, innermost first:\n  File \"x.py\", line 1 in f");
+}
+
+std::atomic<bool> first_is_in{false}, second_begins{false};
+void slow_language_handler(int number) {
+  first_is_in = true;
+  while (!second_begins) usleep(1000);
+  usleep(50'000);  // it would end the process meanwhile
+  language_handler(number);
+}
+
+TEST_F(CrashHandler, TheSecondThreadThatCrashesWaitsForTheFirst) {
+  const int status = status_of([] {
+    std::thread second([] {
+      while (!first_is_in) usleep(1000);
+      second_begins = true;
+      monarch_test_crash(SIGABRT);
+    });
+    monarch_test_crash(SIGSEGV);
+    second.join();
+  }, /*with_language=*/true, slow_language_handler);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
+  EXPECT_NE(read_stack(left(), true).find("x.py"), std::string::npos);
 }
 
 TEST_F(CrashHandler, AChildThatCrashesIsNotItsParent) {

@@ -1,16 +1,15 @@
 #include "monarch/host/stacks/symbols.h"
 
-#include <cxxabi.h>
 #include <elf.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
 
+#include "monarch/base/demangle.h"
 #include "monarch/base/system.h"
 
 namespace monarch {
@@ -89,13 +88,11 @@ class ElfFile {
 
 // As a person would call it: `monarch::Driver::wait`.
 std::string readable(const std::string& name) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);
-  if (text == nullptr) return name.substr(0, name.find('@'));
+  const std::string text = demangled(name);
+  if (text == name) return name.substr(0, name.find('@'));
   std::string plain;  // without the arguments of templates
   int depth = 0;
-  for (const char* at = text.get(); *at != 0; ++at) {
+  for (const char* at = text.c_str(); *at != 0; ++at) {
     if (*at == '(' && depth == 0 && std::strncmp(at, "(anonymous namespace)", 21) != 0) break;
     if (*at == '<') ++depth;
     if (depth == 0) plain += *at;

@@ -19,6 +19,7 @@ struct Fixed {
   NodeId parent;
   NodeId owner;
   int64_t parent_pid;
+  uint32_t is_host;
   JobId job;
   JobToken token;
   int32_t numbers[kFdCount];
@@ -61,6 +62,7 @@ Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<i
   fixed.parent = bootstrap.parent;
   fixed.owner = bootstrap.owner;
   fixed.parent_pid = bootstrap.parent_pid;
+  fixed.is_host = bootstrap.is_host;
   fixed.job = bootstrap.job;
   fixed.token = bootstrap.token;
   for (size_t i = 0; i < numbers.size() && i < kFdCount; ++i) fixed.numbers[i] = numbers[i];
@@ -93,6 +95,7 @@ Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
   bootstrap.parent = fixed.parent;
   bootstrap.owner = fixed.owner;
   bootstrap.parent_pid = fixed.parent_pid;
+  bootstrap.is_host = fixed.is_host != 0;
   bootstrap.job = fixed.job;
   bootstrap.token = fixed.token;
   size_t offset = kLastWordsEnd + sizeof fixed;

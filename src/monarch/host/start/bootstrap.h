@@ -14,13 +14,14 @@
 
 namespace monarch {
 
-inline constexpr uint32_t kBootstrapVersion = 7;
+inline constexpr uint32_t kBootstrapVersion = 8;
 
 struct Bootstrap {
   NodeKey key{};           // of the new node
   NodeId parent = 0;
   NodeId owner = 0;        // on whose behalf the parent starts it; mostly the parent itself
   int64_t parent_pid = 0;  // of the process that starts it: the fork server, or the host's own
+  bool is_host = false;    // it has an agent
   JobId job{};
   JobToken token{};
   std::string transport;  // "shm" or "unix"

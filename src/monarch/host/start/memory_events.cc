@@ -43,17 +43,28 @@ bool grew(const std::optional<uint64_t>& before, const std::optional<uint64_t>& 
   return before && now && *now > *before;
 }
 
+// Counted by the same: the cgroup, else the machine.
+bool are_comparable(const MemoryEvents& known, const MemoryEvents& now) {
+  if (known.cgroup_kills || now.cgroup_kills) return known.cgroup_kills && now.cgroup_kills;
+  return known.kills.has_value() == now.kills.has_value();
+}
+
 }  // namespace
 
 OutOfMemory judge_kill(MemoryEvents& known, const MemoryEvents& now) {
+  // Not everything could be read, then or now: how many of the kills since then are accounted for is not known any more.
+  if (!are_comparable(known, now)) {
+    known = now;
+    return OutOfMemory::kUnknown;
+  }
   const bool limit_hit = grew(known.limit_hits, now.limit_hits);
   if (grew(known.cgroup_kills, now.cgroup_kills)) {
     ++*known.cgroup_kills;
-    if (*known.cgroup_kills == *now.cgroup_kills) known.limit_hits = now.limit_hits;
+    if (*known.cgroup_kills == *now.cgroup_kills && now.limit_hits) known.limit_hits = now.limit_hits;
     if (known.kills) ++*known.kills;  // which counts it too
     return limit_hit ? OutOfMemory::kCgroupLimit : OutOfMemory::kCgroup;
   }
-  known.limit_hits = now.limit_hits;
+  if (now.limit_hits) known.limit_hits = now.limit_hits;
   if (now.cgroup_kills) {  // nobody of this cgroup: whoever else was killed for memory meanwhile, it was not this one
     known.kills = now.kills;
     return OutOfMemory::kNo;
@@ -64,8 +75,11 @@ OutOfMemory judge_kill(MemoryEvents& known, const MemoryEvents& now) {
   return OutOfMemory::kMachine;
 }
 
-MemoryEventsReader::MemoryEventsReader(std::string root) : root_(std::move(root)) {
+MemoryEventsReader::MemoryEventsReader(std::string root) : root_(std::move(root)) { find_files(); }
+
+void MemoryEventsReader::find_files() {
   const std::string groups = read_file(root_ + "/proc/self/cgroup");  // lines "4:memory:/path", of version 2 "0::/path"
+  has_cgroup_ = !groups.empty();
   std::string unified, memory;
   for (size_t at = 0; at < groups.size();) {
     const size_t end = std::min(groups.find('\n', at), groups.size());
@@ -87,7 +101,8 @@ MemoryEventsReader::MemoryEventsReader(std::string root) : root_(std::move(root)
   }
 }
 
-MemoryEvents MemoryEventsReader::read() const {
+MemoryEvents MemoryEventsReader::read() {
+  if (!has_cgroup_) find_files();
   MemoryEvents found;
   const std::string events = read_file(events_);
   found.cgroup_kills = number_of(events, "oom_kill");

@@ -28,10 +28,13 @@ class MemoryEventsReader {
  public:
   // `root`: of the file system, for tests.
   explicit MemoryEventsReader(std::string root = "");
-  MemoryEvents read() const;
+  MemoryEvents read();
 
  private:
+  void find_files();
+
   std::string root_;
+  bool has_cgroup_ = false;  // it could be read which one; else the next read() tries again
   std::string events_;  // files; empty: there is none
   std::string limits_;
 };

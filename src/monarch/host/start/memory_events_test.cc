@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "monarch/base/system.h"
+
 namespace monarch {
 namespace {
 
@@ -34,6 +36,19 @@ TEST(MemoryEvents, WhatTheKernelDoesNotCountIsNotKnown) {
   MemoryEvents known;
   EXPECT_EQ(judge_kill(known, MemoryEvents{}), OutOfMemory::kUnknown);
   EXPECT_EQ(judge_kill(known, machine(1)), OutOfMemory::kUnknown) << "not before";
+}
+
+TEST(MemoryEvents, WhatCouldNotBeReadOnceIsKnownFromTheNextDeathOn) {
+  MemoryEvents known;  // nothing could, when the first process was started
+  EXPECT_EQ(judge_kill(known, cgroup(4, 9)), OutOfMemory::kUnknown);
+  EXPECT_EQ(judge_kill(known, cgroup(4, 9)), OutOfMemory::kNo);
+  EXPECT_EQ(judge_kill(known, MemoryEvents{}), OutOfMemory::kUnknown);
+  EXPECT_EQ(judge_kill(known, cgroup(5, 10)), OutOfMemory::kUnknown) << "which may have been the one before";
+  EXPECT_EQ(judge_kill(known, cgroup(6, 11)), OutOfMemory::kCgroupLimit);
+  MemoryEvents without_hits = cgroup(6, 0);
+  without_hits.limit_hits.reset();
+  EXPECT_EQ(judge_kill(known, without_hits), OutOfMemory::kNo);
+  EXPECT_EQ(judge_kill(known, cgroup(7, 12)), OutOfMemory::kCgroupLimit) << "the hits before are still known";
 }
 
 class Files : public testing::Test {
@@ -68,6 +83,14 @@ TEST_F(Files, OfAProcessWithoutACgroupOfItsOwn) {
   write("/proc/self/cgroup", "0::/\n");
   write("/proc/vmstat", "nr_free_pages 77\noom_kill 4\noom_kill_else 9\n");
   EXPECT_EQ(MemoryEventsReader(root_).read(), machine(4));
+}
+
+TEST_F(Files, ThatCannotBeOpenedAtFirst) {
+  write("/proc/self/cgroup", "0::/job/7\n");
+  write("/sys/fs/cgroup/job/7/memory.events", "oom 3\noom_kill 2\n");
+  sys::fail_nth(1);
+  MemoryEventsReader reader(root_);
+  EXPECT_EQ(reader.read(), cgroup(2, 3));
 }
 
 TEST_F(Files, ThatAreNotThere) { EXPECT_EQ(MemoryEventsReader(root_).read(), MemoryEvents{}); }

@@ -68,11 +68,6 @@ bool is_shortage(int error) {
          error == ENFILE;
 }
 
-bool is_set(const char* variable) {
-  const char* value = getenv(variable);
-  return value != nullptr && *value != '\0';
-}
-
 // Others leave what a child of theirs may have written (host/stacks/crash_handler.h).
 bool leaves_stack(int signal) {
   return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGABRT;
@@ -95,7 +90,7 @@ Starter::Starter(Reactor& reactor, Connector& connector, OutputRoute& output, in
       self_(self),
       events_(std::move(events)),
       start_process_(std::move(start_process)),
-      shows_runtime_(is_set("MONARCH_RUNTIME_FRAMES")),
+      shows_runtime_(shows_runtime_frames()),
       lives_([this](NodeId node) { reactor_.post([this, node] { on_life_released(node, kEndingTries); }); }) {}
 
 Starter::~Starter() {
@@ -104,9 +99,10 @@ Starter::~Starter() {
   if (guard_.pidfd) reactor_.remove(guard_.pidfd.get());
   for (auto& [node, running] : running_) {
     if (running.process.pidfd) reactor_.remove(running.process.pidfd.get());
+    if (running.hostd) reactor_.remove(running.hostd.get());
   }
   for (auto& [node, running] : running_) {
-    if (!running.process.pidfd) continue;
+    if (!running.process.pidfd || running.elsewhere) continue;  // its monarch-hostd ends it, when the socket closes
     signal_process(running.process, SIGKILL);
     kill_group(running.process);
   }
@@ -157,7 +153,7 @@ void Starter::start_guard() {
   reactor_.add(guard_.pidfd.get(), EPOLLIN, [this](uint32_t) { guard_died(); });
   if (fork_server_.pid > 0) tell_guard(kGuardGentle | fork_server_.pid);
   for (const auto& [node, running] : running_) {
-    if (running.process.pid > 0) tell_guard(running.process.pid);
+    if (running.process.pid > 0 && !running.elsewhere) tell_guard(running.process.pid);
   }
 }
 
@@ -307,7 +303,8 @@ bool Starter::wait_out(Launching& launching, int64_t limit_ns) {
 // True: it is under way, or has failed. False: not yet.
 bool Starter::begin(const LaunchingPtr& launching) {
   Launching& it = *launching;
-  const bool forks = it.order.launch.use_fork_server;
+  const bool elsewhere = it.order.launch.hostd.has_value();
+  const bool forks = it.order.launch.use_fork_server && !elsewhere;
   const auto fail = [&](const std::string& why) {
     it.fds = {};
     give_slot();
@@ -323,14 +320,20 @@ bool Starter::begin(const LaunchingPtr& launching) {
   }
   it.order.bootstrap.parent_pid = forks ? fork_server_.pid : getpid();
   std::vector<int> numbers;
-  for (int i = 0; i < kFdCount && !forks; ++i) numbers.push_back(i == kFdStdout || i == kFdStderr ? -1 : it.fds[i].get());
-  if (!forks) numbers[kFdBudget] = budget_fd_;
+  for (int i = 0; i < kFdCount && !forks && !elsewhere; ++i) {
+    numbers.push_back(i == kFdStdout || i == kFdStderr ? -1 : it.fds[i].get());
+  }
+  if (!numbers.empty()) numbers[kFdBudget] = budget_fd_;
   auto record = write_bootstrap(it.order.bootstrap, numbers);
   if (!record) return missing(record.error());
   it.fds[kFdRecord] = std::move(*record);
   it.life = map_life(it.fds[kFdRecord].get());
   it.last_words = map_last_words(it.fds[kFdRecord].get());
   if (!memory_known_) memory_known_ = memory_reader_.read();
+  if (elsewhere) {
+    begin_elsewhere(launching);
+    return true;
+  }
   if (!forks) {
     const std::string why = begin_exec(it, numbers);
     if (!why.empty()) return fail(why);
@@ -377,6 +380,72 @@ std::string Starter::begin_exec(Launching& launching, const std::vector<int>& nu
   return "";
 }
 
+// ---- By a monarch-hostd ----
+
+// It may take long to answer, and others need the slot.
+void Starter::begin_elsewhere(const LaunchingPtr& launching) {
+  Running& running = running_[launching->node()];
+  running.forked = running.elsewhere = true;
+  running.life = std::move(launching->life);
+  running.last_words = std::move(launching->last_words);
+  give_slot();
+  HostDial::start(reactor_, *launching->order.launch.hostd, kHostdLimitNs,
+                  [this, launching](Result<UniqueFd> socket) { ask_hostd(launching, std::move(socket)); });
+}
+
+void Starter::ask_hostd(const LaunchingPtr& launching, Result<UniqueFd> socket) {
+  const NodeId node = launching->node();
+  const auto found = running_.find(node);
+  if (found == running_.end()) return;
+  const auto fail = [&](const std::string& why) {
+    const bool given_up = found->second.given_up;
+    running_.erase(found);
+    if (!given_up) not_started(node, why);
+  };
+  if (found->second.given_up) return fail("");
+  if (!socket) return fail(socket.error().message);
+  std::array<int, kFdCount> given;
+  for (int i = 0; i < kFdCount; ++i) given[i] = launching->fds[i].get();
+  given[kFdBudget] = budget_fd_;
+  if (!send_fork_request(socket->get(), node, given)) {
+    return fail("the host at ipc://" + launching->order.launch.hostd->path + " does not take what it is asked for: " +
+                std::strerror(errno));
+  }
+  launching->fds = {};
+  found->second.hostd = std::move(*socket);
+  reactor_.add(found->second.hostd.get(), EPOLLIN, [this, node](uint32_t) { on_hostd(node); });
+}
+
+void Starter::on_hostd(NodeId node) {
+  for (;;) {
+    const auto found = running_.find(node);
+    if (found == running_.end() || !found->second.hostd) return;
+    UniqueFd pidfd;
+    const auto report = receive_fork_report(found->second.hostd.get(), &pidfd);
+    if (!report) return errno == EAGAIN ? void() : hostd_gone(node);
+    switch (report->kind) {
+      case ForkReport::kSpawned:
+        spawned(node, Process{report->pid, std::move(pidfd)});
+        break;
+      case ForkReport::kExited:
+        return exited(node, {.known = true, .code = report->code, .signal = report->signal, .because = {}});
+      case ForkReport::kFailed:
+        return exited(node, unknown_because("could not be started: the host has no room for another process"));
+      default:
+        break;
+    }
+  }
+}
+
+// It ends what it has started, and the process's own pidfd says when that has ended.
+void Starter::hostd_gone(NodeId node) {
+  Running& running = running_[node];
+  reactor_.remove(running.hostd.get());
+  running.hostd.reset();
+  running.because = "was ended with its monarch-hostd";
+  if (!running.process.pidfd || running.ended) exited(node, unknown_because(running.because));
+}
+
 // False: it does not wait.
 bool Starter::drop_waiting(NodeId node) {
   for (auto* queue : {&ready_, &waiting_}) {
@@ -394,7 +463,8 @@ void Starter::fail_waiting(const std::string& why, bool forks_only) {
   std::vector<NodeId> failed;
   for (auto* queue : {&ready_, &waiting_}) {
     std::erase_if(*queue, [&](const LaunchingPtr& each) {
-      if (forks_only && !each->order.launch.use_fork_server) return false;
+      const Launch& launch = each->order.launch;
+      if (forks_only && (!launch.use_fork_server || launch.hostd)) return false;
       if (queue == &ready_) give_slot();
       failed.push_back(each->node());
       return true;
@@ -415,7 +485,7 @@ void Starter::kill(NodeId node) {
     // The fork server does not answer: it may be stopped. Nobody waits for that.
     const bool unborn = running.forked && running.process.pid < 0;
     if (!unborn || std::exchange(running.given_up, true)) return;
-    give_slot();
+    if (!running.elsewhere) give_slot();
     return not_started(node, "it was stopped before");
   }
   signal_process(running.process, SIGKILL);
@@ -434,7 +504,8 @@ void Starter::spawned(NodeId node, Process process) {
   auto found = running_.find(node);
   if (found == running_.end()) return;
   found->second.process = std::move(process);
-  tell_guard(found->second.process.pid);
+  // What a monarch-hostd has started it ends, when this process is gone; and its numbers may mean others here.
+  if (!found->second.elsewhere) tell_guard(found->second.process.pid);
   if (!found->second.given_up) events_.on_spawned(node, found->second.process.pid);
   found->second.process.pidfd ? watch(node) : reactor_.post([this, node] { find_pidfd(node); });
 }
@@ -467,7 +538,8 @@ void Starter::on_life_released(NodeId node, int tries) {
   // Who killed it may be the fork server, by its own death, which says more.
   on_fork_server();
   auto found = running_.find(node);
-  if (found == running_.end() || found->second.given_up || (found->second.forked && !fork_socket_)) return;
+  if (found == running_.end() || found->second.given_up) return;
+  if (found->second.forked && !found->second.elsewhere && !fork_socket_) return;
   Running& running = found->second;
   if (const auto status = read_ending(running.process)) {
     reactor_.after(kReportLimitNs, [this, node] { look_for_end(node); });
@@ -525,7 +597,8 @@ void Starter::exited(NodeId node, const ExitStatus& how) {
   if (found == running_.end()) return;
   Running& running = found->second;
   const ExitStatus status = complete(running, how);  // a copy: it may be a part of what goes
-  if (running.process.pid > 0) tell_guard(-GuardEntry{running.process.pid});
+  if (running.process.pid > 0 && !running.elsewhere) tell_guard(-GuardEntry{running.process.pid});
+  if (running.hostd) reactor_.remove(running.hostd.get());
   if (running.process.pidfd && !running.ended) reactor_.remove(running.process.pidfd.get());
   const bool given_up = running.given_up;
   running_.erase(found);
@@ -554,9 +627,18 @@ void Starter::start_fork_server(std::vector<std::string> argv, std::vector<std::
   ProcessSpec spec;
   spec.argv = std::move(argv);
   spec.env = std::move(env);
+  {
+    std::lock_guard lock(fork_env_mutex_);
+    fork_env_ = spec.env;
+  }
   // No directory of its own: that of this process may be one that cannot be entered again.
   spec.death_signal = SIGTERM;  // it ends its workers, and what they have left to it, before itself
   reactor_.post([this, spec = std::move(spec)] { try_fork_server(spec, reactor_.now_ns() + kAloneLimitNs); });
+}
+
+std::vector<std::string> Starter::fork_environment() const {
+  std::lock_guard lock(fork_env_mutex_);
+  return fork_env_;
 }
 
 void Starter::try_fork_server(const ProcessSpec& command, int64_t until_ns) {
@@ -654,7 +736,7 @@ void Starter::fork_server_gone(const std::string& how) {
   fail_waiting("the fork server " + how, /*forks_only=*/true);
   std::vector<NodeId> orphans;
   for (auto& [node, running] : running_) {
-    if (running.forked) orphans.push_back(node);
+    if (running.forked && !running.elsewhere) orphans.push_back(node);
   }
   for (NodeId node : orphans) {
     Running& running = running_[node];

@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -24,26 +25,13 @@
 #include "monarch/host/output/output_route.h"
 #include "monarch/host/start/fork_server.h"
 #include "monarch/host/start/guard.h"
+#include "monarch/host/start/launch.h"
 #include "monarch/host/start/life_watch.h"
 #include "monarch/host/start/memory_events.h"
 #include "monarch/host/start/process.h"
 #include "monarch/net/connector.h"
 
 namespace monarch {
-
-// What is to be started.
-struct Launch {
-  bool use_fork_server = true;
-  std::string program;            // exec only; empty: argv[0]
-  std::vector<std::string> argv;  // exec only; gets the number of the bootstrap descriptor appended
-  std::vector<std::string> env;   // exec only
-  std::string cwd;                // exec only; empty: as here
-  std::string payload;            // for the language on top
-  std::string label;              // for people: "rank {'gpus': 2/4} of procs 'trainer'"
-  OutputName output;              // who it is in what it prints
-  std::vector<int64_t> coordinates;  // in its mesh
-  uint32_t tail_lines = 10;       // so many of its last lines on stderr are told with its death
-};
 
 class Starter {
  public:
@@ -68,6 +56,8 @@ class Starter {
   // a while and happens in the background; workers that are wanted meanwhile wait. If it dies it can be started again.
   void start_fork_server(std::vector<std::string> argv, std::vector<std::string> env);
   bool has_fork_server() const { return fork_server_wanted_.load(); }
+  // That it was started with.
+  std::vector<std::string> fork_environment() const;
 
   // Reactor. Starts the guard of this process, if it does not run: it ends what this one leaves behind when it is killed.
   // That of a script takes away the job's token, too. One that dies is replaced.
@@ -99,6 +89,7 @@ class Starter {
   static constexpr int kUnderWayMax = 32;
   static constexpr size_t kDescriptorsEach = 5;  // a socket, a bell, two pipes of its output, a pidfd
   static constexpr int64_t kReportLimitNs = 300'000'000;
+  static constexpr int64_t kHostdLimitNs = 30'000'000'000;  // within which one has to listen
 
  private:
   // From launch() until the process is there, or is not to be.
@@ -120,6 +111,8 @@ class Starter {
     Mapping last_words{};
     std::optional<ExitStatus> told{};  // how it ends, once that is known
     bool forked = false;
+    bool elsewhere = false;  // by a monarch-hostd: no fork server of this process has to do with it
+    UniqueFd hostd{};        // on which that tells of it, once it has been asked
     bool kill_when_known = false;
     bool given_up = false;  // nobody waits to hear of it any more
     bool ended = false;  // says its pidfd
@@ -133,6 +126,10 @@ class Starter {
   bool begin(const LaunchingPtr& launching);
   bool wait_out(Launching& launching, int64_t limit_ns);
   std::string begin_exec(Launching& launching, const std::vector<int>& numbers);
+  void begin_elsewhere(const LaunchingPtr& launching);
+  void ask_hostd(const LaunchingPtr& launching, Result<UniqueFd> socket);
+  void on_hostd(NodeId node);
+  void hostd_gone(NodeId node);
   bool drop_waiting(NodeId node);
   void fail_waiting(const std::string& why, bool forks_only);
   void pump_later(int64_t delay_ns);
@@ -170,6 +167,8 @@ class Starter {
   const StartProcess start_process_;
   const bool shows_runtime_;  // its frames, in the stack of a crash
   std::atomic<bool> fork_server_wanted_{false};
+  mutable std::mutex fork_env_mutex_;  // a leaf
+  std::vector<std::string> fork_env_;
   std::atomic<int> slots_{0};  // launches that hold descriptors
 
   // Reactor only.

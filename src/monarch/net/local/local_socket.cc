@@ -44,13 +44,15 @@ Result<UniqueFd> LocalTransport::listen(const JobId& job, NodeId node) {
   return listener;
 }
 
-Result<UniqueFd> LocalTransport::connect(const Identity& as, NodeId peer, bool* busy) {
+Result<std::unique_ptr<Channel>> LocalTransport::connect(const Identity& as, NodeId peer, bool* busy) {
   *busy = false;
   sockaddr_un address;
   const socklen_t size = address_of(as.job, peer, &address);
   UniqueFd socket = sys::make_socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK);
   if (!socket) return sys::shortage_error("make a socket to another process");
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0) return socket;
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0) {
+    return std::unique_ptr<Channel>(std::make_unique<SocketChannel>(std::move(socket)));
+  }
   // Only this is its word: it listens from before it exists to its end. EAGAIN: its queue is full. Anything else is ours.
   if (errno == ECONNREFUSED) {
     return Error{ErrorCode::kClosed, std::string("the process cannot be reached: ") + std::strerror(errno)};
@@ -59,10 +61,12 @@ Result<UniqueFd> LocalTransport::connect(const Identity& as, NodeId peer, bool* 
   return sys::shortage_error("connect to another process");
 }
 
-Status LocalTransport::admit(int socket) const {
+Result<std::unique_ptr<Channel>> LocalTransport::admit(UniqueFd socket) const {
   ucred peer;
   socklen_t size = sizeof peer;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid()) return Ok{};
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid()) {
+    return std::unique_ptr<Channel>(std::make_unique<SocketChannel>(std::move(socket)));
+  }
   return Error{ErrorCode::kUnsupported, "it comes from another user"};
 }
 

@@ -16,8 +16,8 @@ class LocalTransport : public Transport {
   std::string describe(const Identity& own) const override;
   bool reaches(const Identity&, NodeId) const override { return true; }
   Result<UniqueFd> listen(const JobId& job, NodeId node) override;
-  Result<UniqueFd> connect(const Identity& as, NodeId peer, bool* busy) override;
-  Status admit(int socket) const override;  // of the same user, says the kernel
+  Result<std::unique_ptr<Channel>> connect(const Identity& as, NodeId peer, bool* busy) override;
+  Result<std::unique_ptr<Channel>> admit(UniqueFd socket) const override;  // of the same user, says the kernel
 };
 
 }  // namespace monarch

@@ -52,9 +52,9 @@ class ShmTransport::Setup final : public LinkSetup {
     return take_bell(std::move(fds[0]), std::move(fds[1]));
   }
 
-  void start(Link& link, UniqueFd socket) override {
+  void start(Link& link, std::unique_ptr<Channel> channel) override {
     static_cast<ShmLink&>(link).start({link.peer(), side_, std::move(rings_.mapping), std::move(peer_bell_),
-                                       std::move(socket), std::move(place_)});
+                                       channel->take_socket(), std::move(place_)});
   }
 
  private:

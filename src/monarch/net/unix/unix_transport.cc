@@ -37,8 +37,8 @@ class UnixTransport::Setup final : public LinkSetup {
     if (!fds.empty()) return Error{ErrorCode::kMalformed, "bad answer"};
     return Ok{};
   }
-  void start(Link& link, UniqueFd socket) override {
-    static_cast<UnixLink&>(link).start(std::move(data_), std::move(socket));
+  void start(Link& link, std::unique_ptr<Channel> channel) override {
+    static_cast<UnixLink&>(link).start(std::move(data_), channel->take_socket());
   }
 
  private:

@@ -16,11 +16,12 @@ from monarch import _core
 SETTLES_WITHIN = 10.0
 ROOM = {"threads": 4, "descriptors": 8, "mappings": 12}  # for pools, and what is made when it is needed first
 KIB_A_ROUND, KIB = 16, 8 << 10  # a host keeps a word about each of its dead
+ARENA_KIB = 32 << 10
 
 
 @dataclass
 class Census:
-    """Counts, and private memory in KiB."""
+    """Counts, and what has been written of this process's own memory and of its arena, in KiB."""
 
     processes: int
     descriptors: int
@@ -29,23 +30,26 @@ class Census:
     files: int  # in /dev/shm
     futures: int  # that have not been looked at
     memory: int
+    arena: int  # of large messages: made with the first of them, and pages are kept for the next
 
 
 def take() -> Census:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/maps") as maps:
-        mappings = len(re.findall(r"memfd:|/dev/shm", maps.read()))
-    with open("/proc/self/smaps_rollup") as rollup:
-        memory = next(int(line.split()[1]) for line in rollup if line.startswith("Private_Dirty"))
+    with open("/proc/self/smaps") as smaps:
+        written = re.findall(
+            r"^[0-9a-f]+-[0-9a-f]+ (.*)\n(?:[A-Z].*\n)*?Private_Dirty: *(\d+)", smaps.read(), re.MULTILINE
+        )
+    shared = [int(size) for name, size in written if "memfd:" in name or "/dev/shm" in name]
     return Census(
         processes=len(descendants(os.getpid())),
         descriptors=len(os.listdir("/proc/self/fd")),
         threads=len(os.listdir("/proc/self/task")),
-        mappings=mappings,
+        mappings=len(shared),
         files=len(os.listdir("/dev/shm")),
         futures=len(_core.unseen()),
-        memory=memory,
+        memory=sum(int(size) for _, size in written) - sum(shared),
+        arena=sum(shared),
     )
 
 
@@ -75,6 +79,6 @@ def check(before: Census, rounds: int) -> Census:
 
 
 def find_leaks(before: Census, now: Census, rounds: int) -> list[str]:
-    room = {**ROOM, "memory": KIB + KIB_A_ROUND * rounds}
+    room = {**ROOM, "memory": KIB + KIB_A_ROUND * rounds, "arena": ARENA_KIB}
     counts = [(each.name, getattr(before, each.name), getattr(now, each.name)) for each in fields(Census)]
     return [f"{name} {was} -> {now}" for name, was, now in counts if now > was + room.get(name, 0)]

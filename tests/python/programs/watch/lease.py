@@ -1,8 +1,8 @@
 """With a lease (of the environment) a process that is stopped while a call waits for it has failed."""
 
 import os
-import signal
-from pathlib import Path
+
+from halting import stop
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 
@@ -15,14 +15,6 @@ class Trainer(Actor):
     @endpoint
     def step(self) -> str:
         return "done"
-
-
-def stop(pid: int) -> None:
-    """Until it is: all of its threads must have taken note."""
-    os.kill(pid, signal.SIGSTOP)
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        while Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            os.sched_yield()
 
 
 class Owner(Actor):

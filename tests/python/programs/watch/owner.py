@@ -3,6 +3,8 @@
 import os
 import signal
 
+from halting import stop
+
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.config import configure
 
@@ -29,7 +31,7 @@ procs = this_host().spawn_procs(per_host={"gpus": 2}, name="procs")
 owner = procs.slice(gpus=0).spawn("owner", Owner)
 members = owner.make.call_one(procs.slice(gpus=1)).get()
 pid = owner.pid.call_one().get()
-os.kill(pid, signal.SIGSTOP)
+stop(pid)
 try:
     members.step.call_one().get(timeout=10)
 except SupervisionError as error:

@@ -1,0 +1,152 @@
+// Hosts that have an agent (src/monarch/host/agent.h), as python/monarch/_meshes/agents.py asks them.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+
+#include "future.h"
+#include "gil.h"
+#include "host_use.h"
+#include "monarch/host/agent.h"
+#include "monarch/host/membership/token_file.h"
+#include "simulation.h"
+#include "state.h"
+
+namespace nb = nanobind;
+
+namespace monarch {
+
+namespace {
+
+constexpr double kSecondsMax = 1e9;
+
+int64_t ns_of(double seconds) { return static_cast<int64_t>(std::clamp(seconds, 0.0, kSecondsMax) * 1e9); }
+
+AnyRuntime& runtime() {
+  AnyRuntime* existing = require_runtime();
+  if (existing == nullptr || !require_descriptors()) throw nb::python_error();
+  return *existing;
+}
+
+ByteSpan span_of(const nb::bytes& bytes) { return as_byte_span(bytes.c_str(), bytes.size()); }
+
+nb::object future_of(std::shared_ptr<PendingCall> call, FutureMode mode, nb::handle what) {
+  PyObject* future = new_future(std::move(call), mode, 0, what.ptr());
+  if (future == nullptr) throw nb::python_error();
+  return nb::steal(future);
+}
+
+// This process is a host: from now on it starts what others order. `defaults`: LaunchDefaults, as encode_native() makes
+// them.
+void offer_agent(nb::bytes defaults) {
+  auto offered = decode_launch_defaults(span_of(defaults));
+  if (!offered) throw std::runtime_error(offered.error().message);
+  ProcessRuntime* here = require_machine("hosts");
+  if (here == nullptr) throw nb::python_error();
+  if (here->agent() != nullptr) here->agent()->offer(std::move(*offered));
+}
+
+nb::object ask(const std::vector<NodeId>& hosts, Agent::Method method, ByteSpan body, FutureMode mode, nb::handle what) {
+  Members members;
+  for (const NodeId host : hosts) members.ids.push_back(Agent::id_of(host));
+  AnyRuntime& here = runtime();
+  if (!check_reach(members)) throw nb::python_error();
+  const std::string label = nb::cast<std::string>(nb::str(what));
+  auto call = [&] {
+    GilRelease release;
+    return Agent::ask(here.node(), hosts, method, body, label);
+  }();
+  return future_of(std::move(call), mode, what);
+}
+
+// Hosts that monarch-hostd starts for this process, one at each path; `labels` name them, `name` their mesh. Returns before
+// they exist: where there is none, the node goes down.
+std::vector<NodeId> attach_hosts(const std::vector<std::string>& paths, const std::string& token_file,
+                                 const std::vector<std::string>& labels, const std::string& name) {
+  std::vector<Launch> launches;
+  for (size_t rank = 0; rank < paths.size(); ++rank) {
+    Launch& launch = launches.emplace_back();
+    launch.is_host = true;
+    launch.hostd = HostdAddress{paths[rank], token_file};
+    launch.label = labels.at(rank);
+    launch.output.mesh = name;
+    launch.output.rank = static_cast<int64_t>(rank);
+    launch.coordinates = {static_cast<int64_t>(rank)};
+  }
+  if (require_machine("attach_to_workers") == nullptr || !require_descriptors()) throw nb::python_error();
+  auto spawned = [&] {
+    GilRelease release;
+    return with_host([&](AnyRuntime& process) { return process.of_machine()->host().spawn(launches); });
+  }();
+  if (!spawned) throw std::runtime_error(spawned.error().message);
+  return *spawned;
+}
+
+// -> Future of what._gather(answers), when all of them are ready for orders; with `to_end`: when those that outlive their
+// clients know that they need not do so any more.
+nb::object ask_hosts(const std::vector<NodeId>& hosts, nb::object what, bool to_end) {
+  return ask(hosts, to_end ? Agent::kEnd : Agent::kIsThere, {}, FutureMode::kAll, what);
+}
+
+// `order`: LaunchOrder, as encode_native() makes it. -> Future of the list of nodes.
+nb::object start_on_host(NodeId host, nb::bytes order, nb::object what) {
+  return ask({host}, Agent::kStart, span_of(order), FutureMode::kOne, what);
+}
+
+// What each host is to stop of these, which it has started for this process.
+std::map<NodeId, Agent::StopOrder> stop_orders(AnyRuntime& here, const std::vector<NodeId>& nodes) {
+  std::map<NodeId, Agent::StopOrder> orders;
+  for (const NodeId node : nodes) {
+    if (const NodeId host = here.host_of(node); host != 0) orders[host].nodes.push_back(node);
+  }
+  return orders;
+}
+
+// -> Future of None: those that hosts have started for this process have ended, or who was to say so has not done so within
+// `answer_limit` seconds more than they had.
+nb::object stop_on_hosts(std::vector<NodeId> nodes, const std::string& reason, double limit, double answer_limit) {
+  AnyRuntime& here = runtime();
+  auto ended = new_own_call(here);
+  {
+    GilRelease release;
+    for (NodeId& node : nodes) node = here.node().successions().latest(node);
+    auto orders = stop_orders(here, nodes);
+    // One more than there are, for the case that there are none. shared: with the observers.
+    auto left = std::make_shared<std::atomic<size_t>>(orders.size() + 1);
+    const auto one_less = [left, ended, &driver = here.driver()] {
+      if (left->fetch_sub(1) == 1) complete(*ended, driver);
+    };
+    const int64_t deadline_ns = clock_ns() + ns_of(limit) + ns_of(answer_limit);
+    for (auto& [host, order] : orders) {
+      order.reason = reason;
+      order.grace_ns = ns_of(limit);
+      const std::string body = Agent::encode(order);
+      const ByteSpan bytes = as_byte_span(body.data(), body.size());
+      auto call = Agent::ask(here.node(), {host}, Agent::kStop, bytes, "the stop of processes on a host", deadline_ns);
+      call->observe(1, one_less);
+    }
+    one_less();
+    here.release(nodes, reason);
+  }
+  return future_of(std::move(ended), FutureMode::kNothing, nb::none());
+}
+
+}  // namespace
+
+void bind_hosts(nb::module_& m) {
+  m.attr("LAUNCHES_MAX") = LaunchOrder::kLaunchesMax;  // of one order, which is one host's
+  m.def("offer_agent", &offer_agent);
+  m.def("attach_hosts", &attach_hosts);
+  // Where the token of this user's hosts lies unless somebody says otherwise.
+  m.def("host_token_file", [] { return runtime_folder() + "/hosts.token"; });
+  m.def("ask_hosts", &ask_hosts, nb::arg("hosts"), nb::arg("what"), nb::arg("to_end") = false);
+  m.def("start_on_host", &start_on_host);
+  m.def("stop_on_hosts", &stop_on_hosts);
+  // `nodes` were started for this process by `host`.
+  m.def("note_hosted", [](NodeId host, const std::vector<NodeId>& nodes) { runtime().note_hosted(host, nodes); });
+}
+
+}  // namespace monarch

@@ -1,0 +1,1 @@
+"""Programs in simulated processes: ``monarch.testing.simulate``."""

@@ -1,0 +1,302 @@
+#include "monarch/host/hostd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "monarch/base/log.h"
+#include "monarch/base/random.h"
+#include "monarch/base/system.h"
+#include "monarch/host/membership/token_file.h"
+#include "monarch/host/runtime.h"
+#include "monarch/host/stacks/crash_handler.h"
+#include "monarch/host/start/bootstrap.h"
+#include "monarch/host/start/fork_server.h"
+#include "monarch/host/start/life.h"
+
+namespace monarch {
+
+namespace {
+
+constexpr int64_t kSayEveryNs = 1'000'000'000;
+constexpr int64_t kKillLimitNs = 3'000'000'000;  // for keepers to end all that they have
+// What a host's processes have when it ends, before they are killed.
+constexpr int64_t kHostGraceNs = HostDaemon::kEndLimitNs * 3 / 5;
+
+bool is_ours(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+// Whether somebody listens at what is there.
+bool is_served(const sockaddr_un& address, socklen_t size) {
+  UniqueFd probe = sys::make_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
+  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 || errno == EAGAIN;
+}
+
+void unblock_signals() {
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// A child ends with its parent, which may have ended before that could be said.
+void end_with_parent(pid_t parent, int signal) {
+  prctl(PR_SET_PDEATHSIG, signal);
+  if (getppid() != parent) _exit(1);
+}
+
+}  // namespace
+
+// ---- The daemon ----
+
+Result<std::unique_ptr<HostDaemon>> HostDaemon::make(Clock& clock, Options options) {
+  std::unique_ptr<HostDaemon> daemon(new HostDaemon(clock, std::move(options)));
+  auto token = read_or_make_token_file(daemon->options_.address.token_file);
+  if (!token) return token.error();
+  daemon->token_ = *token;
+  if (auto listening = daemon->listen(); !listening) return listening.error();
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&wanted, signal);
+  sigprocmask(SIG_BLOCK, &wanted, nullptr);
+  daemon->signals_ = sys::make_signalfd(&wanted);
+  if (!daemon->signals_ || !sys::make_pipe(daemon->alive_) || !sys::make_pipe(daemon->orders_, O_NONBLOCK)) {
+    return sys::shortage_error("start a host");
+  }
+  return daemon;
+}
+
+HostDaemon::~HostDaemon() = default;
+
+Status HostDaemon::listen() {
+  const std::string& path = options_.address.path;
+  sockaddr_un address;
+  auto size = socket_address(path, address);
+  if (!size) return size.error();
+  listener_ = sys::make_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
+  if (!listener_) return sys::shortage_error("make a socket");
+  const mode_t mask = umask(0177);
+  const auto bind_it = [&] { return bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), *size) == 0; };
+  bool bound = bind_it();
+  // One that was killed leaves its socket.
+  if (!bound && errno == EADDRINUSE && path[0] != '@' && !is_served(address, *size)) {
+    unlink(path.c_str());
+    bound = bind_it();
+  }
+  const int error = errno;
+  umask(mask);
+  if (bound && ::listen(listener_.get(), SOMAXCONN) == 0) return Ok{};
+  const bool taken = !bound && error == EADDRINUSE;
+  return Error{ErrorCode::kUnavailable, "cannot listen at ipc://" + path + ": " +
+                                            (taken ? "another one does" : std::strerror(bound ? errno : error))};
+}
+
+// Lines that strangers bring about are few, however many strangers there are. No thread: this process forks.
+void HostDaemon::say(const std::string& line) {
+  const int64_t now_ns = clock_.now_ns();
+  if (said_ns_ != 0 && now_ns - said_ns_ < kSayEveryNs) {
+    ++unsaid_;
+    return;
+  }
+  said_ns_ = now_ns;
+  const std::string more = unsaid_ == 0 ? "" : " (and " + std::to_string(std::exchange(unsaid_, 0)) + " more)";
+  dprintf(STDERR_FILENO, "monarch-hostd: %s%s\n", line.c_str(), more.c_str());
+}
+
+int64_t HostDaemon::next_ns() const {
+  int64_t next = INT64_MAX;
+  for (const Stranger& stranger : strangers_) next = std::min(next, stranger.until_ns);
+  return next;
+}
+
+int HostDaemon::run() {
+  for (;;) {
+    std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
+                               {orders_[0].get(), POLLIN, 0},
+                               {options_.lifeline ? options_.lifeline.get() : -1, POLLIN, 0},
+                               {strangers_.size() < kStrangersMax ? listener_.get() : -1, POLLIN, 0}};
+    const size_t first_stranger = fds.size();
+    for (const Stranger& stranger : strangers_) fds.push_back({stranger.socket.get(), POLLIN, 0});
+    const int64_t next = next_ns();
+    const int64_t wait_ms = next == INT64_MAX ? -1 : std::max<int64_t>(0, (next - clock_.now_ns()) / 1'000'000 + 1);
+    if (poll(fds.data(), fds.size(), static_cast<int>(wait_ms)) < 0) continue;  // a signal that says nothing
+    signalfd_siginfo info;
+    bool ends = fds[1].revents != 0 || fds[2].revents != 0;
+    while (fds[0].revents != 0 && read(signals_.get(), &info, sizeof info) == sizeof info) {
+      ends = ends || info.ssi_signo != SIGCHLD;
+    }
+    if (fds[0].revents != 0) reap();
+    if (ends) break;
+    std::vector<Stranger> heard = std::exchange(strangers_, {});
+    for (size_t i = 0; i < heard.size(); ++i) {
+      const bool late = clock_.now_ns() >= heard[i].until_ns;
+      if (late) say("a connection did not prove itself in time");
+      if (!late && (fds[first_stranger + i].revents == 0 || hear(heard[i]))) strangers_.push_back(std::move(heard[i]));
+    }
+    if (fds[3].revents != 0) accept();
+  }
+  end();
+  return 0;
+}
+
+void HostDaemon::accept() {
+  UniqueFd socket = sys::accept(listener_.get());
+  if (!socket) return;
+  if (!is_ours(socket.get())) return say("refused a connection of another user");
+  fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  SystemRandom random;
+  auto hello = std::make_unique<Handshake>(HelloRole::kAcceptor, hostd_identity(NodeKey::make(random), token_), random);
+  if (sys::send_message(socket.get(), hello->open_bytes(), {}, MSG_DONTWAIT) < 0) return;
+  strangers_.push_back({std::move(socket), std::move(hello), clock_.now_ns() + kHostdHelloLimitNs});
+}
+
+// False: it is no stranger any more.
+bool HostDaemon::hear(Stranger& stranger) {
+  std::byte bytes[256];
+  const auto got = sys::receive_message(stranger.socket.get(), bytes, MSG_DONTWAIT);
+  if (got.size < 0 && errno == EAGAIN) return true;
+  const auto refuse = [&](const std::string& why) {
+    say("refused a connection: " + why);
+    return false;
+  };
+  if (got.size <= 0) return refuse("it ended in the middle of its hello");
+  const ByteSpan packet(bytes, static_cast<size_t>(got.size));
+  if (stranger.hello->state() == Handshake::State::kAwaitingOpen) {
+    auto proof = stranger.hello->on_open(packet);
+    if (!proof) return refuse(proof.error().message);
+    return sys::send_message(stranger.socket.get(), *proof, {}, MSG_DONTWAIT) >= 0;
+  }
+  if (auto peer = stranger.hello->on_proof(packet); !peer) return refuse(peer.error().message);
+  admit(std::move(stranger.socket));
+  return false;
+}
+
+void HostDaemon::admit(UniqueFd socket) {
+  const pid_t daemon = getpid();
+  const pid_t keeper = fork();
+  if (keeper < 0) return say("cannot serve a client: " + std::string(std::strerror(errno)));
+  if (keeper == 0) {
+    end_with_parent(daemon, SIGTERM);
+    keep(std::move(socket));
+  }
+  keepers_.push_back(keeper);
+}
+
+void HostDaemon::reap() {
+  std::erase_if(keepers_, [](pid_t keeper) { return waitpid(keeper, nullptr, WNOHANG) == keeper; });
+}
+
+void HostDaemon::end() {
+  listener_.reset();
+  if (options_.address.path[0] != '@') unlink(options_.address.path.c_str());
+  strangers_.clear();
+  alive_[1].reset();  // hosts end, and their clients let go of their keepers
+  const auto wait_for_keepers = [this](int64_t limit_ns) {
+    const int64_t until_ns = clock_.now_ns() + limit_ns;
+    for (reap(); !keepers_.empty() && clock_.now_ns() < until_ns; reap()) {
+      pollfd signal{signals_.get(), POLLIN, 0};
+      poll(&signal, 1, static_cast<int>((until_ns - clock_.now_ns()) / 1'000'000 + 1));
+      signalfd_siginfo info;
+      while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+      }
+    }
+  };
+  wait_for_keepers(kEndLimitNs);
+  for (const pid_t keeper : keepers_) kill(keeper, SIGTERM);
+  wait_for_keepers(kKillLimitNs);
+}
+
+// ---- A keeper ----
+
+void HostDaemon::keep(UniqueFd socket) {
+  listener_.reset();
+  signals_.reset();
+  options_.lifeline.reset();
+  alive_[1].reset();
+  orders_[0].reset();
+  strangers_.clear();
+  fcntl(socket.get(), F_SETFL, 0);  // it waits for who does not read
+  signal(SIGINT, SIG_IGN);
+  ForkServer server(socket.get(), clock_);
+  unblock_signals();
+  while (auto request = server.next()) {
+    const pid_t keeper = getpid();
+    const pid_t host = fork();
+    if (host == 0) {
+      socket.reset();
+      leave_fork_server();
+      end_with_parent(keeper, SIGKILL);
+      be_host(std::move(request->fds));
+    }
+    host < 0 ? server.report_failed(request->node, errno) : server.report_spawned(request->node, host);
+  }
+  _exit(0);
+}
+
+// ---- A host ----
+
+void HostDaemon::be_host(BootstrapFds fds) {
+  const auto fail = [](const std::string& why) {
+    log_line("a host cannot start: " + why);
+    flush_log();
+    _exit(1);
+  };
+  setsid();
+  sigset_t terminate;
+  sigemptyset(&terminate);
+  sigaddset(&terminate, SIGTERM);
+  sigprocmask(SIG_BLOCK, &terminate, nullptr);
+  const UniqueFd signals = sys::make_signalfd(&terminate);
+  const int record = fds[kFdRecord].get();
+  hold_life(record);
+  LastWords* const last_words = map_own_last_words(record);
+  if (last_words != nullptr) note_crashes(*last_words, -1, 0);
+  std::vector<int> none;
+  auto bootstrap = read_bootstrap(record, &none);
+  if (!bootstrap) fail(bootstrap.error().message);
+  take_up_output(fds);
+  fds[kFdGuard].reset();  // of the client: the keeper does here what that one does there
+  const UniqueFd stopped = sys::make_eventfd();
+  if (!signals || !stopped) fail(sys::shortage_error("wait for its end").message);
+  ProcessRuntime::Options options;
+  options.on_stop = [fd = stopped.get()] {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(fd, &one, sizeof one);
+  };
+  auto process = ProcessRuntime::make_worker(*bootstrap, std::move(fds), std::move(options), [&](ProcessRuntime& made) {
+    if (last_words != nullptr) made.node().activity().use(*last_words);
+  });
+  if (!process) fail(process.error().message);
+  ProcessRuntime& runtime = **process;
+  if (runtime.agent() == nullptr) fail("its client wants a process that is no host");
+  runtime.agent()->offer(options_.defaults, [fd = orders_[1].get()] {
+    [[maybe_unused]] const ssize_t written = write(fd, "", 1);
+  });
+  pollfd ends[] = {{stopped.get(), POLLIN, 0}, {alive_[0].get(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
+  while (poll(ends, 3, -1) < 0 && errno == EINTR) {
+  }
+  const std::string reason = runtime.wait_for_stop(0).value_or("its monarch-hostd was ended");
+  runtime.node().note_ending();
+  runtime.stop_children(reason, kHostGraceNs);
+  runtime.report_rest();
+  flush_log();
+  _exit(0);
+}
+
+}  // namespace monarch

@@ -1,0 +1,77 @@
+// monarch-hostd: a host that outlives its clients, without any language on top. It is three kinds of process, all of them
+// this program, forked from one another while they have a single thread:
+//
+//   the daemon   listens on a unix socket, and lets those in who know the token of its user's file (wire/hello.h);
+//   a keeper     one for each client: a fork server (start/fork_server.h) that makes the host process which its client asks
+//                for. As a subreaper it gets whatever that leaves, and when the client's socket ends, however the client
+//                went, it ends all of it;
+//   a host       a member of the client's job, as a worker is: its node, made by the client, has an agent (agent.h) and a
+//                host object. It starts processes, reaps them and says how they ended.
+//
+// So nothing of one client is left to the next, and a client that does harm harms its own.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "monarch/base/clock.h"
+#include "monarch/base/result.h"
+#include "monarch/base/unique_fd.h"
+#include "monarch/host/start/bootstrap.h"
+#include "monarch/host/start/launch.h"
+#include "monarch/wire/hello.h"
+
+namespace monarch {
+
+class HostDaemon {
+ public:
+  struct Options {
+    HostdAddress address;
+    LaunchDefaults defaults;
+    UniqueFd lifeline;  // it ends when this does; none: it stays
+  };
+  // Makes the token, if there is none, and listens. kUnavailable: another one listens there.
+  static Result<std::unique_ptr<HostDaemon>> make(Clock& clock, Options options);
+  ~HostDaemon();
+
+  // Serves until SIGTERM or SIGINT, the end of the lifeline, or the order of a client (Agent::kEnd); then ends all that it
+  // has started, and gives it time to do so well. A single thread, which has these signals blocked; children of it never
+  // return. The exit status.
+  int run();
+
+  static constexpr int64_t kEndLimitNs = 5'000'000'000;  // for processes to end well
+  static constexpr size_t kStrangersMax = 64;            // who have not proved themselves yet; others wait
+
+ private:
+  struct Stranger {
+    UniqueFd socket;
+    std::unique_ptr<Handshake> hello;
+    int64_t until_ns;
+  };
+
+  HostDaemon(Clock& clock, Options options) : clock_(clock), options_(std::move(options)) {}
+  Status listen();
+  int64_t next_ns() const;
+  void accept();
+  bool hear(Stranger& stranger);
+  void admit(UniqueFd socket);
+  [[noreturn]] void keep(UniqueFd socket);
+  [[noreturn]] void be_host(BootstrapFds fds);
+  void reap();
+  void end();
+  void say(const std::string& line);
+
+  Clock& clock_;
+  Options options_;
+  JobToken token_{};
+  UniqueFd listener_, signals_;
+  UniqueFd alive_[2];   // to read: ends when the daemon does, or is about to
+  UniqueFd orders_[2];  // a byte: a client wants the daemon to end
+  std::vector<Stranger> strangers_;
+  std::vector<pid_t> keepers_;
+  int64_t said_ns_ = 0;
+  uint64_t unsaid_ = 0;
+};
+
+}  // namespace monarch

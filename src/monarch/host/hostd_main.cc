@@ -1,0 +1,134 @@
+// monarch-hostd: see host/hostd.h. What a host gives to the processes that it starts comes from an interpreter, which is
+// asked once, before the daemon listens, or from whoever starts it, by a descriptor.
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "monarch/base/system.h"
+#include "monarch/host/hostd.h"
+#include "monarch/host/membership/token_file.h"
+#include "monarch/host/start/process.h"
+#include "monarch/loop/reactor.h"
+
+namespace {
+
+using namespace monarch;  // NOLINT: a program of this library
+
+constexpr char kUsage[] =
+    "usage: monarch-hostd ADDRESS [--python PROGRAM | --defaults FD] [--token-file PATH] [--lifeline FD]\n"
+    "\n"
+    "Makes this machine a host: programs of the same user attach to it and start processes here.\n"
+    "\n"
+    "  ADDRESS            ipc://PATH of the socket, or ipc://@NAME without a file\n"
+    "  --python PROGRAM   the interpreter of the processes that are started here (python3)\n"
+    "  --defaults FD      in its place: what they are given, as LaunchDefaults (host/start/launch.h)\n"
+    "  --token-file PATH  who attaches must know what is in there (hosts.token in the user's runtime folder, or\n"
+    "                     MONARCH_TOKEN_FILE); made, with mode 0600, if it is missing\n"
+    "  --lifeline FD      ends when this descriptor does\n"
+    "\n"
+    "SIGTERM ends it, with all that it has started.\n";
+
+[[noreturn]] void fail(const std::string& why, int status = 1) {
+  dprintf(STDERR_FILENO, "monarch-hostd: %s\n", why.c_str());
+  _exit(status);
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  char piece[65536];
+  for (;;) {
+    const ssize_t count = read(fd, piece, sizeof piece);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(std::string("cannot read what processes are given: ") + std::strerror(errno));
+    if (count == 0) return text;
+    text.append(piece, static_cast<size_t>(count));
+  }
+}
+
+// This program lies in monarch/bin, beside the package that an interpreter is to find.
+std::string package_root() {
+  char path[4096];
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof path);
+  std::string root(path, size > 0 ? static_cast<size_t>(size) : 0);
+  for (int i = 0; i < 3; ++i) root.resize(root.rfind('/') == std::string::npos ? 0 : root.rfind('/'));
+  return root;
+}
+
+std::string ask_interpreter(const std::string& python) {
+  UniqueFd ends[2];
+  if (!sys::make_pipe(ends)) fail(sys::shortage_error("ask an interpreter").message);
+  ProcessSpec spec;
+  spec.argv = {python, "-c",
+               "import sys\n"
+               "if sys.path[:1] == ['']: del sys.path[0]\n"
+               "sys.path.append(sys.argv[1])\n"
+               "from monarch._programs import host_defaults\n"
+               "host_defaults.main(int(sys.argv[2]))",
+               package_root(), std::to_string(ends[1].get())};
+  for (char** at = environ; *at != nullptr; ++at) spec.env.emplace_back(*at);
+  spec.keep_fds = {ends[1].get()};
+  auto started = start_process(spec);
+  if (!started) fail(started.error().message);
+  ends[1].reset();
+  std::string text = read_all(ends[0].get());
+  pollfd ended{started->pidfd.get(), POLLIN, 0};
+  poll(&ended, 1, -1);
+  const ExitStatus status = reap(*started);
+  if (status.code != 0 || status.signal != 0) fail(python + " cannot run monarch's processes: it " + describe(status));
+  return text;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string address, python = "python3";
+  int defaults_fd = -1;
+  HostDaemon::Options options;
+  const char* token = getenv("MONARCH_TOKEN_FILE");
+  options.address.token_file = token != nullptr && *token != '\0' ? token : runtime_folder() + "/hosts.token";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    if (name == "--help") return std::fputs(kUsage, stdout) < 0;
+    if (!name.starts_with("--") && address.empty()) {
+      address = name;
+      continue;
+    }
+    if (i + 1 == argc) fail(std::string("what does ") + argv[i] + " mean?\n" + kUsage, 2);
+    const char* value = argv[++i];
+    if (name == "--python") {
+      python = value;
+    } else if (name == "--defaults") {
+      defaults_fd = atoi(value);
+    } else if (name == "--token-file") {
+      options.address.token_file = value;
+    } else if (name == "--lifeline") {
+      options.lifeline.reset(atoi(value));
+      fcntl(options.lifeline.get(), F_SETFD, FD_CLOEXEC);
+    } else {
+      fail("there is no option " + std::string(name) + "\n" + kUsage, 2);
+    }
+  }
+  if (!address.starts_with("ipc://")) fail("wants an address such as ipc:///run/user/1000/host\n" + std::string(kUsage), 2);
+  options.address.path = address.substr(6);
+  if (options.address.token_file[0] != '/') fail("the path of the token file must be absolute", 2);
+  const std::string text = defaults_fd >= 0 ? read_all(defaults_fd) : ask_interpreter(python);
+  if (defaults_fd >= 0) close(defaults_fd);
+  auto defaults = decode_launch_defaults(as_byte_span(text.data(), text.size()));
+  if (!defaults) fail("what processes are given cannot be read: " + defaults.error().message);
+  options.defaults = std::move(*defaults);
+  signal(SIGPIPE, SIG_IGN);
+  Reactor clock;  // never started: all that is wanted of it
+  auto daemon = HostDaemon::make(clock, std::move(options));
+  if (!daemon) fail(daemon.error().message);
+  dprintf(STDOUT_FILENO, "%s\n", address.c_str());  // it is there
+  return (*daemon)->run();
+}

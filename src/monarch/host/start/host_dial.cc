@@ -1,0 +1,121 @@
+#include "monarch/host/start/host_dial.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "monarch/base/random.h"
+#include "monarch/base/system.h"
+#include "monarch/host/membership/token_file.h"
+
+namespace monarch {
+
+namespace {
+
+constexpr int64_t kRetryNs = 20'000'000;
+
+}  // namespace
+
+Result<socklen_t> socket_address(const std::string& path, sockaddr_un& address) {
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    return Error{ErrorCode::kUnsupported, "the path of a socket has from 1 to " +
+                                              std::to_string(sizeof address.sun_path - 1) + " bytes, and " + path +
+                                              " has " + std::to_string(path.size())};
+  }
+  address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (path[0] == '@') address.sun_path[0] = '\0';
+  const size_t size = offsetof(sockaddr_un, sun_path) + path.size() + (path[0] == '@' ? 0 : 1);
+  return static_cast<socklen_t>(size);
+}
+
+HelloIdentity hostd_identity(const NodeKey& key, const JobToken& token) {
+  static constexpr char kEveryHostd[sizeof(JobId) + 1] = "monarch-hostd-01";
+  HelloIdentity identity;
+  identity.node = key.id();
+  identity.key = key;
+  identity.token = token;
+  std::memcpy(identity.job.data(), kEveryHostd, identity.job.size());
+  return identity;
+}
+
+void HostDial::start(Reactor& reactor, HostdAddress address, int64_t limit_ns, Done done) {
+  const int64_t until_ns = reactor.now_ns() + limit_ns;
+  std::shared_ptr<HostDial>(new HostDial(reactor, std::move(address), until_ns, std::move(done)))->attempt();
+}
+
+void HostDial::attempt() {
+  sockaddr_un address;
+  auto size = socket_address(address_.path, address);
+  if (!size) return give_up(size.error().message);
+  socket_ = sys::make_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
+  if (!socket_) return try_again(sys::shortage_error("make a socket").message);
+  if (connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), *size) != 0) {
+    const bool absent = errno == ECONNREFUSED || errno == ENOENT;
+    return try_again(absent ? "nobody listens there" : std::strerror(errno));
+  }
+  ucred peer{};
+  socklen_t peer_size = sizeof peer;
+  if (getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) != 0 || peer.uid != geteuid()) {
+    return give_up("it belongs to another user");
+  }
+  if (auto begun = begin_hello(); !begun) return give_up(begun.error().message);
+}
+
+void HostDial::try_again(const std::string& why) {
+  socket_.reset();
+  if (reactor_.now_ns() >= until_ns_) return give_up(why);
+  reactor_.after(kRetryNs, [self = shared_from_this()] { self->attempt(); });
+}
+
+Status HostDial::begin_hello() {
+  auto token = read_token_file(address_.token_file);
+  if (!token) return token.error();
+  SystemRandom random;
+  hello_ = std::make_unique<Handshake>(HelloRole::kDialer, hostd_identity(NodeKey::make(random), *token), random);
+  if (sys::send_message(socket_.get(), hello_->open_bytes(), {}, MSG_DONTWAIT) < 0) {
+    return Error{ErrorCode::kClosed, "it closed the connection"};
+  }
+  reactor_.add(socket_.get(), EPOLLIN, [self = shared_from_this()](uint32_t) { self->on_readable(); });
+  reactor_.after(kHostdHelloLimitNs,
+                 [self = shared_from_this()] { self->give_up("it does not answer: is it stopped?"); });
+  return Ok{};
+}
+
+void HostDial::on_readable() {
+  std::byte bytes[256];
+  const auto got = sys::receive_message(socket_.get(), bytes, MSG_DONTWAIT);
+  if (got.size < 0 && errno == EAGAIN) return;
+  if (got.size <= 0) return give_up("it refused this process: " + address_.token_file + " may not hold its token");
+  const ByteSpan packet(bytes, static_cast<size_t>(got.size));
+  if (hello_->state() == Handshake::State::kAwaitingOpen) {
+    auto proof = hello_->on_open(packet);
+    if (!proof) return give_up(proof.error().message);
+    if (sys::send_message(socket_.get(), *proof, {}, MSG_DONTWAIT) < 0) return give_up("it closed the connection");
+    return;
+  }
+  if (auto peer = hello_->on_proof(packet); !peer) return give_up(peer.error().message);
+  reactor_.remove(socket_.get());
+  finish(std::move(socket_));
+}
+
+void HostDial::give_up(const std::string& why) {
+  if (!done_) return;
+  if (socket_) reactor_.remove(socket_.get());
+  socket_.reset();
+  finish(Error{ErrorCode::kClosed, "the host at ipc://" + address_.path + " cannot be attached to: " + why});
+}
+
+void HostDial::finish(Result<UniqueFd> result) {
+  if (Done done = std::exchange(done_, nullptr)) done(std::move(result));
+}
+
+}  // namespace monarch

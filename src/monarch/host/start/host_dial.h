@@ -1,0 +1,59 @@
+// Connects to a monarch-hostd (host/hostd.h) at the path of a unix socket, and shows it that this process may: both know
+// the token of a file that only this user can read. What comes of it is a socket on which the daemon's child for this
+// client is asked for processes, as a fork server is (fork_server.h).
+#pragma once
+
+#include <sys/socket.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "monarch/base/unique_fd.h"
+#include "monarch/loop/reactor.h"
+#include "monarch/wire/hello.h"
+
+struct sockaddr_un;
+
+namespace monarch {
+
+// Where a monarch-hostd is, and what it wants to be shown.
+struct HostdAddress {
+  std::string path;        // of its socket; an abstract one begins with '@'
+  std::string token_file;  // absolute
+};
+
+// As the kernel wants it. kUnsupported: the path is too long, or empty.
+Result<socklen_t> socket_address(const std::string& path, sockaddr_un& address);
+
+// As which client and daemon say hello to each other: any of that user's, whose token is the same.
+HelloIdentity hostd_identity(const NodeKey& key, const JobToken& token);
+// A hello message goes as one packet.
+inline constexpr int64_t kHostdHelloLimitNs = 5'000'000'000;
+
+class HostDial : public std::enable_shared_from_this<HostDial> {
+ public:
+  // Runs once, on the reactor. An error says what is wrong with that host.
+  using Done = std::function<void(Result<UniqueFd>)>;
+  // Reactor. While nobody listens there it is tried again, for `limit_ns`: the daemon may be about to start.
+  static void start(Reactor& reactor, HostdAddress address, int64_t limit_ns, Done done);
+
+ private:
+  HostDial(Reactor& reactor, HostdAddress address, int64_t until_ns, Done done)
+      : reactor_(reactor), address_(std::move(address)), until_ns_(until_ns), done_(std::move(done)) {}
+  void attempt();
+  void try_again(const std::string& why);
+  Status begin_hello();
+  void on_readable();
+  void give_up(const std::string& why);
+  void finish(Result<UniqueFd> result);
+
+  Reactor& reactor_;
+  const HostdAddress address_;
+  const int64_t until_ns_;
+  Done done_;
+  UniqueFd socket_;
+  std::unique_ptr<Handshake> hello_;
+};
+
+}  // namespace monarch

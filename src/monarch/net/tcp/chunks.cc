@@ -1,0 +1,66 @@
+#include "monarch/net/tcp/chunks.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace monarch {
+
+ChunkHeader encode_chunk(ChunkLane lane, uint32_t size) {
+  ChunkHeader header{};
+  std::memcpy(header.data(), &size, sizeof size);
+  header[4] = static_cast<std::byte>(lane);
+  return header;
+}
+
+ChunkReader::ChunkReader(NodeId from, uint64_t control_max)
+    : from_(from), data_(ArenaParts::kRefused), control_(ArenaParts::kRefused, control_max) {}
+
+bool ChunkReader::begin_chunk() {
+  header_size_ = 0;
+  std::memcpy(&left_, header_.data(), sizeof left_);
+  lane_ = static_cast<ChunkLane>(header_[4]);
+  const bool zeros = header_[5] == std::byte{0} && header_[6] == std::byte{0} && header_[7] == std::byte{0};
+  const bool alive = lane_ == ChunkLane::kAlive;
+  if (zeros && lane_ <= ChunkLane::kAlive && left_ <= kChunkMax && (left_ == 0) == alive) return true;
+  error_ = "it does not say of which lane the next bytes are";
+  return false;
+}
+
+std::span<std::byte> ChunkReader::direct() {
+  if (left_ == 0 || !error_.empty()) return {};
+  const std::span<std::byte> room = assembler().buffer();
+  return room.first(std::min<size_t>(room.size(), left_));
+}
+
+bool ChunkReader::took(size_t count, const Take& take) {
+  left_ -= static_cast<uint32_t>(count);
+  if (!assembler().advance(count, from_)) {
+    error_ = assembler().error();
+    return false;
+  }
+  if (MessagePtr done = assembler().take()) take(lane_, std::move(done));
+  return true;
+}
+
+bool ChunkReader::advance(size_t count, const Take& take) { return error_.empty() && took(count, take); }
+
+bool ChunkReader::feed(ByteSpan bytes, const Take& take) {
+  while (!bytes.empty() && error_.empty()) {
+    if (left_ == 0) {
+      const size_t count = std::min(bytes.size(), kChunkHeader - header_size_);
+      std::memcpy(header_.data() + header_size_, bytes.data(), count);
+      header_size_ += count;
+      bytes = bytes.subspan(count);
+      if (header_size_ == kChunkHeader && !begin_chunk()) return false;
+      continue;
+    }
+    const std::span<std::byte> room = direct();
+    const size_t count = std::min(bytes.size(), room.size());
+    std::memcpy(room.data(), bytes.data(), count);
+    bytes = bytes.subspan(count);
+    if (!took(count, take)) return false;
+  }
+  return error_.empty();
+}
+
+}  // namespace monarch

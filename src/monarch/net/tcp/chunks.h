@@ -1,0 +1,58 @@
+// Both lanes of a link on one stream: each is cut into chunks, so that a control frame waits for the end of one chunk and
+// never for that of a frame.
+//
+//   offset  size
+//   0       4     bytes that follow; at most kChunkMax
+//   4       1     lane: 0 data, 1 control, 2 neither: the sender lives (nothing follows)
+//   5       3     zero
+//
+// A chunk is a run of bytes of its lane, wherever its records begin and end (wire/frame.h).
+#pragma once
+
+#include <array>
+#include <functional>
+
+#include "monarch/net/message.h"
+
+namespace monarch {
+
+enum class ChunkLane : uint8_t { kData = 0, kControl = 1, kAlive = 2 };
+
+inline constexpr size_t kChunkHeader = 8;
+inline constexpr uint32_t kChunkMax = 1 << 20;
+
+using ChunkHeader = std::array<std::byte, kChunkHeader>;
+ChunkHeader encode_chunk(ChunkLane lane, uint32_t size);
+
+// Feeds on bytes in any portions, gives the messages of both lanes. Nothing that it reads is trusted: what makes no sense
+// is reported, and then it stays failed.
+class ChunkReader {
+ public:
+  using Take = std::function<void(ChunkLane lane, MessagePtr message)>;
+
+  // `from` becomes Message::from. A record of the control lane has at most `control_max` bytes.
+  ChunkReader(NodeId from, uint64_t control_max);
+
+  // Where the next bytes of the stream belong, if that is in the middle of a chunk; they may be read straight to there
+  // (advance()), or be fed like all others. Empty: feed.
+  std::span<std::byte> direct();
+  // `count` bytes have been read to direct(). False: malformed, see error().
+  bool advance(size_t count, const Take& take);
+  bool feed(ByteSpan bytes, const Take& take);
+  const std::string& error() const { return error_; }
+
+ private:
+  bool begin_chunk();
+  bool took(size_t count, const Take& take);
+  RecordAssembler& assembler() { return lane_ == ChunkLane::kControl ? control_ : data_; }
+
+  const NodeId from_;
+  RecordAssembler data_, control_;
+  ChunkHeader header_;
+  size_t header_size_ = 0;  // bytes of it that have come; kChunkHeader: in the middle of a chunk
+  ChunkLane lane_ = ChunkLane::kData;
+  uint32_t left_ = 0;  // of the chunk
+  std::string error_;
+};
+
+}  // namespace monarch

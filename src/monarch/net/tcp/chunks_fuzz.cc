@@ -1,0 +1,52 @@
+#include <algorithm>
+
+#include "monarch/base/check.h"
+#include "monarch/net/tcp/chunks.h"
+
+// Any bytes in any portions, fed or read straight to where they belong: the stream gives messages that can be read to their
+// ends, or fails and stays failed; and both ways give the same.
+namespace {
+
+struct Outcome {
+  uint64_t messages = 0, sum = 0;
+  bool failed = false;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome read(monarch::ByteSpan bytes, size_t portion, bool direct) {
+  monarch::ChunkReader reader(1, 1 << 16);
+  Outcome outcome;
+  const auto take = [&](monarch::ChunkLane lane, monarch::MessagePtr message) {
+    ++outcome.messages;
+    outcome.sum = outcome.sum * 31 + static_cast<uint64_t>(lane) + message->total_bytes() + message->lost_bytes;
+    for (const std::byte byte : message->body) outcome.sum += static_cast<uint64_t>(byte);
+    for (const monarch::Part& part : message->parts) {
+      for (size_t i = 0; i < part.size; ++i) outcome.sum += static_cast<uint64_t>(part.data[i]);
+    }
+  };
+  while (!bytes.empty() && !outcome.failed) {
+    const auto room = direct ? reader.direct() : std::span<std::byte>();
+    const size_t count = std::min({bytes.size(), portion, room.empty() ? SIZE_MAX : room.size()});
+    if (room.empty()) {
+      outcome.failed = !reader.feed(bytes.first(count), take);
+    } else {
+      std::memcpy(room.data(), bytes.data(), count);
+      outcome.failed = !reader.advance(count, take);
+    }
+    bytes = bytes.subspan(count);
+  }
+  if (outcome.failed) MONARCH_CHECK(!reader.error().empty() && reader.direct().empty() && !reader.feed(bytes, take));
+  return outcome;
+}
+
+}  // namespace
+
+// A length that there is memory for would be taken, and the fuzzer would only measure how much it has: there is not much.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1:max_allocation_size_mb=256"; }
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const monarch::ByteSpan bytes = monarch::as_byte_span(data + 1, size - 1);
+  MONARCH_CHECK(read(bytes, SIZE_MAX, false) == read(bytes, 1 + data[0] % 97, true));
+  return 0;
+}

@@ -1,0 +1,30 @@
+import os
+import sys
+
+from monarch.actor import Actor, attach_to_workers, endpoint, this_host
+
+
+class Worker(Actor):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+
+    @endpoint
+    def on(self, hosts):
+        return [this_host() == hosts.slice(hosts=i) for i in range(hosts.size("hosts"))]
+
+    @endpoint
+    def say(self, text):
+        print(text, flush=True)
+
+    @endpoint
+    def add(self, other):
+        return sum(other.pid.call().get().values())
+
+    @endpoint
+    def nested(self, hosts):
+        return hosts.spawn_procs().spawn("nested", Worker)
+
+
+addresses = sys.argv[1:]
+hosts = attach_to_workers(ca="trust_all_connections", workers=addresses, name="workers")

@@ -1,0 +1,257 @@
+"""Hosts that outlive scripts: monarch-hostd, and scripts that attach to it."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from typing import ClassVar
+
+import pytest
+from script_run import MARK, Run, ended, program
+
+from monarch import _core
+from monarch.actor import SupervisionError, attach_to_workers, start_worker_loop_forever
+
+LIMIT = 30
+HOSTD = os.path.join(os.path.dirname(_core.__file__), "bin", "monarch-hostd")
+ATTACH = program("workers/attach.py")
+
+
+class Daemon:
+    """A monarch-hostd, and what it needs to be found."""
+
+    made: ClassVar = []
+
+    def __init__(self, folder, number=0):
+        self.address = f"ipc://{folder}/host{number}"
+        self.env = {**os.environ, "MONARCH_TOKEN_FILE": f"{folder}/token", MARK: os.path.basename(folder)}
+        self.process = subprocess.Popen(
+            [HOSTD, self.address, "--python", sys.executable],
+            env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.made.append(self.process)
+        assert self.process.stdout.readline() == self.address + "\n"
+
+    def run(self, text, *others, **kwargs):
+        addresses = (self.address, *(other.address for other in others))
+        env = {"MONARCH_TOKEN_FILE": self.env["MONARCH_TOKEN_FILE"]}
+        return Run(ATTACH + text, args=addresses, env=env, **kwargs)
+
+    def end(self):
+        """Its exit status, and what it has said."""
+        self.process.terminate()
+        _, told = self.process.communicate(timeout=LIMIT)
+        return self.process.returncode, told
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("w")
+    os.chmod(found, 0o700)
+    yield str(found)
+    while Daemon.made:
+        with Daemon.made.pop() as process:  # of a test that has failed
+            process.terminate()
+
+
+@pytest.fixture
+def daemons(folder):
+    made = [Daemon(folder, number) for number in range(2)]
+    yield made
+    for each in made:
+        status, told = each.end()
+        assert (status, told) == (0, "")
+
+
+def pids_of(text):
+    return [int(pid) for pid in text.split()]
+
+
+def test_ranks_are_places_in_the_list_and_siblings_reach_each_other(daemons):
+    first, second = daemons
+    first.run("""
+assert hosts.sizes == {"hosts": 2} and hosts.initialized.get() is True
+procs = hosts.spawn_procs({"gpus": 2})
+workers = procs.spawn("worker", Worker)
+assert workers.on.call(hosts).get().values() == [[True, False]] * 2 + [[False, True]] * 2
+pids = workers.pid.call().get().values()
+assert workers.slice(hosts=0, gpus=0).add.call_one(workers.slice(hosts=1)).get() == sum(pids[2:])
+assert len(set(pids)) == 4
+nested = workers.slice(hosts=0, gpus=0).nested.call_one(hosts).get()
+assert nested.on.call(hosts).get().values() == [[True, False], [False, True]]
+workers.slice(hosts=1, gpus=1).say.call_one("hello").get()
+hosts.stop().get()
+""", second).ok()  # fmt: skip
+
+
+def test_lines_come_to_the_script_that_has_attached(daemons):
+    run = daemons[0].run("""
+workers = hosts.spawn_procs({"gpus": 2}).spawn("worker", Worker)
+for i in range(4):
+    workers.flatten("all").slice(all=i).say.call_one(f"hello {i}").get()
+hosts.stop().get()
+""", daemons[1]).ok()  # fmt: skip
+    assert run.out.splitlines() == [f"[{i}] hello {i}" for i in range(4)]
+
+
+def test_one_script_comes_after_the_other_and_finds_nothing_of_it(daemons):
+    left = []
+    for ending in ("hosts.stop().get()", "", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"):
+        run = daemons[0].run(f"""
+workers = hosts.spawn_procs({{"gpus": 2}}).spawn("worker", Worker)
+print(*workers.pid.call().get().values())
+{ending}
+""").done()  # fmt: skip
+        assert run.err == ""
+        left += pids_of(run.out)
+        assert all(ended(pid, time.monotonic() + LIMIT) for pid in left)
+    assert len(set(left)) == 8
+    assert daemons[0].process.poll() is None
+
+
+@pytest.mark.feature(53, "another script attaches to what was left")
+def test_shutdown_ends_the_daemon_and_stop_does_not(folder):
+    daemon = Daemon(folder)
+    daemon.run("""
+workers = hosts.spawn_procs().spawn("worker", Worker)
+workers.pid.call().get()
+hosts.stop().get()
+""").ok()  # fmt: skip
+    assert daemon.process.poll() is None
+    daemon.run("""
+procs = hosts.spawn_procs()
+workers = procs.spawn("worker", Worker)
+print(*workers.pid.call().get().values())
+hosts.shutdown().get()
+try:
+    workers.pid.call().get()
+except SupervisionError as error:
+    assert "stopped by client" in str(error), error
+""").ok()  # fmt: skip
+    assert daemon.process.wait(LIMIT) == 0
+    assert os.listdir(folder) == ["token"]
+    daemon.end()
+
+
+def test_the_end_of_a_daemon_is_told(folder):
+    daemon = Daemon(folder)
+    run = daemon.run("""
+workers = hosts.spawn_procs().spawn("worker", Worker)
+print("pid", *workers.pid.call().get().values())
+input()
+error = workers.pid.call().exception(timeout=20)
+assert isinstance(error, SupervisionError) and "stopped: its monarch-hostd was ended" in str(error), error
+try:
+    hosts.spawn_procs()
+    raise AssertionError("spawned on a host that has ended")
+except SupervisionError:
+    pass
+""")  # fmt: skip
+    pid = int(run.line("pid "))
+    assert daemon.end() == (0, "")
+    assert ended(pid, time.monotonic())
+    run.tell("\n")
+    run.ok()
+
+
+@pytest.mark.feature(58, "settings are in force there")
+@pytest.mark.feature(78, "what is configured reaches attached hosts")
+def test_the_configuration_goes_along(daemons):
+    daemons[0].run("""
+import monarch.actor.config
+from monarch.config import configure, get_global_config
+class Asked(Worker):
+    @endpoint
+    def asked(self):
+        return get_global_config()["cleanup_timeout"]
+configure(cleanup_timeout="7s")
+assert hosts.spawn_procs().spawn("asked", Asked).asked.call().get().values() == [get_global_config()["cleanup_timeout"]]
+hosts.stop().get()
+""").ok()  # fmt: skip
+
+
+@pytest.mark.feature(58, "an unreachable host is named")
+def test_a_host_that_cannot_be_attached_to_is_named(folder, monkeypatch):
+    daemon = Daemon(folder)
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/another")
+    hosts = attach_to_workers(ca="trust_all_connections", workers=[daemon.address])
+    with pytest.raises(SupervisionError, match=f"{daemon.address} cannot be attached to: .*{folder}/another"):
+        hosts.initialized.get(timeout=LIMIT)
+    with pytest.raises(SupervisionError, match=f"{daemon.address} cannot be attached to"):
+        hosts.spawn_procs()
+    daemon.end()
+
+
+@pytest.mark.parametrize(
+    "workers, error, text",
+    [
+        (["foo://a"], ValueError, "invalid worker address 'foo://a'"),
+        (["/tmp/host"], ValueError, "invalid worker address"),
+        (["tcp://h:1"], NotImplementedError, "tcp://h:1"),
+        ("ipc:///tmp/host", TypeError, "a sequence of addresses"),
+        ([], TypeError, "a sequence of addresses"),
+    ],
+)
+def test_wrong_addresses_raise_at_once(workers, error, text):
+    with pytest.raises(error, match=text):
+        attach_to_workers(ca="trust_all_connections", workers=workers)
+
+
+def test_keys_are_for_tls():
+    for keys in ({"ca": b"pem"}, {"ca": "trust_all_connections", "private_key": b"pem"}):
+        with pytest.raises(NotImplementedError, match="TLS security plumbing"):
+            attach_to_workers(workers=["ipc:///tmp/host"], **keys)
+
+
+@pytest.mark.feature(57, "the three loops")
+@pytest.mark.parametrize("loop, after", [("until_shutdown", "after\n"), ("forever", "")])
+def test_a_worker_loop_that_a_program_waits_in_ends_when_it_is_shut_down(folder, monkeypatch, loop, after):
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/token")
+    code = (
+        "import sys\n"
+        f"from monarch.actor import run_worker_loop_{loop} as run\n"
+        "run(ca='trust_all_connections', address=sys.argv[1])\n"
+        "print('after')"
+    )
+    address = f"ipc://{folder}/loop"
+    with subprocess.Popen([sys.executable, "-c", code, address], stdout=subprocess.PIPE, text=True) as process:
+        hosts = attach_to_workers(ca="trust_all_connections", workers=[address])
+        assert hosts.initialized.get(timeout=LIMIT) is True
+        hosts.shutdown().get(timeout=LIMIT)
+        assert process.communicate(timeout=LIMIT)[0] == after
+    assert process.returncode == 0
+
+
+@pytest.mark.feature(57, "the three loops")
+def test_a_worker_loop_beside_a_program_ends_when_it_is_shut_down(folder, monkeypatch):
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/token")
+    address = f"ipc://{folder}/loop"
+    loop = start_worker_loop_forever(ca="trust_all_connections", address=address)
+    with pytest.raises(OSError, match="another one does"):
+        start_worker_loop_forever(ca="trust_all_connections", address=address)
+    hosts = attach_to_workers(ca="trust_all_connections", workers=[f"service<2MuA>@{address}"])
+    assert hosts.initialized.get(timeout=LIMIT) is True
+    hosts.shutdown().get(timeout=LIMIT)
+    loop.get(timeout=LIMIT)
+
+
+def test_a_worker_loop_ends_with_its_program(folder):
+    code = (
+        "import sys\n"
+        "from monarch.actor import start_worker_loop_forever as start\n"
+        "loop = start(ca='trust_all_connections', address=sys.argv[1])\n"
+        "print('up', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    address = f"{folder}/loop"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, f"ipc://{address}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "MONARCH_TOKEN_FILE": f"{folder}/token"},
+    )  # fmt: skip
+    assert process.stdout.readline() == "up\n"
+    process.kill()
+    process.wait()
+    assert select.select([process.stdout], [], [], LIMIT)[0] and process.stdout.read() == ""
+    again = Daemon(folder, "again")
+    assert again.end() == (0, "")
