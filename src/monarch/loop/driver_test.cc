@@ -429,6 +429,7 @@ TEST(Bell, AWinnerThatGoesOnLateHidesNoOther) {
     StoppedWinner first(home, kParked);
     counter.publish(round);
     receiver.join();
+    let_ticks_run_out();  // the publisher has woken the reactor, which would lead
     receiver = receive(round + 1);
     StoppedWinner second(home, kParked);
     // The first one's second swap: not at what the second one has won.
