@@ -185,10 +185,9 @@ void DeathWatch::answer_inquiry(Link& link, NodeId node) {
 
 void DeathWatch::run(Deaths::Actions actions) {
   if (actions.empty()) return;
-  // Others first: what is done about a death here may take a while.
-  for (const Deaths::Action& action : actions) tell(action);
   for (const Deaths::Action& action : actions) {
     if (action.kind == Deaths::ActionKind::kDeclare) node_.node_down(action.node, action.failure);
+    tell(action);
     // Then it is down when this returns.
     if (action.kind == Deaths::ActionKind::kEndLinks && open_links(action.node).empty()) {
       feed({.kind = Deaths::EventKind::kNoLinks, .node = action.node});
