@@ -169,10 +169,11 @@ TEST_P(LinkProcesses, AStoppedPeerIsOnlySlow) {
   ::kill(two.child, SIGSTOP);
   std::vector<std::byte> bytes(10'000, std::byte{1});
   Outgoing outgoing{FrameHeader{}, bytes, {}};
-  for (int i = 0; i < 500; ++i) ASSERT_TRUE(two.link->send(outgoing));
+  constexpr size_t kCount = 2000;  // more than the kernel keeps for a connection: net.ipv4.tcp_wmem and tcp_rmem, 10 MB
+  for (size_t i = 0; i < kCount; ++i) ASSERT_TRUE(two.link->send(outgoing));
   EXPECT_GT(two.link->backlog(), 0u);
   ::kill(two.child, SIGCONT);
-  ASSERT_TRUE(two.wait_until([&] { return two.sink.frames() == 500; }));
+  ASSERT_TRUE(two.wait_until([&] { return two.sink.frames() == kCount; }));
   EXPECT_FALSE(two.sink.closed());
 }
 

@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <thread>
+
 #include "monarch/base/system.h"
 #include "monarch/net/unix/unix_link.h"
 #include "monarch/testing/link_suite.h"
@@ -63,6 +65,30 @@ class NoDescriptors {
  private:
   rlimit before_;
 };
+
+// The peer's end is complete first, and it floods: what it sends is read as soon as this end can be polled.
+TEST(LinkStart, MayBeOvertakenByWhatItsPeerSends) {
+  for (int round = 0; round < rounds(400, 40); ++round) {
+    ShmEnds ends;
+    std::atomic<bool> stop{false};
+    const std::vector<std::byte> bytes(100'000, std::byte{3});
+    const ByteSpan part(bytes);
+    std::thread sender([&] {
+      while (!stop) {
+        if (ends.a->backlog() == 0) static_cast<void>(ends.a->send(numbered(0, {&part, 1})));
+      }
+    });
+    std::thread poller([&] {
+      while (!stop) ends.home_b.driver->poll_once();
+    });
+    ends.connect();
+    EXPECT_TRUE(ends.wait_until([&] { return ends.sink_b.frames() >= 1 || ends.sink_b.closed(); }));
+    stop = true;
+    sender.join();
+    poller.join();
+    ASSERT_FALSE(ends.sink_b.closed()) << ends.sink_b.why().message << " in round " << round;
+  }
+}
 
 // Nobody polls at the sender, whose reactor answers the bell.
 TEST(LinkReleases, AnIdleSenderHearsOfWhatItHasBack) {

@@ -114,6 +114,7 @@ void ShmLink::start(Setup setup) {
     started_ = true;
     flush_overflow();
   }
+  control_.start(std::move(setup.socket), weak_from_this());  // first: what the ring brings may want a segment from there
   const uint32_t index = setup.place.fill(context_.driver, *this);
   if (index == kBellRings) {
     life.unlock();
@@ -122,7 +123,6 @@ void ShmLink::start(Setup setup) {
   }
   bell_index_ = index;
   consumer_->attach(index);
-  control_.start(std::move(setup.socket), weak_from_this());
   context_.driver.mark_ready(index);  // look once: what came before attach() rang no bell
 }
 

@@ -31,11 +31,15 @@ Lookup::Lookup(TcpEndpoint endpoint, Ask ask) : endpoint_(std::move(endpoint)), 
   state_->step = State::Step::kDone;
 }
 
-Result<std::vector<SocketAddress>> Lookup::addresses() {
+Result<std::vector<SocketAddress>> Lookup::addresses(bool* pending) {
+  *pending = false;
   const Error wait{ErrorCode::kUnavailable, "the address of '" + endpoint_.host + "' is not known yet"};
   std::lock_guard lock(state_->mutex);
   if (state_->step == State::Step::kDone) return state_->found;
-  if (state_->step == State::Step::kAsking) return wait;
+  if (state_->step == State::Step::kAsking) {
+    *pending = true;
+    return wait;
+  }
   if (threads.fetch_add(1) >= kThreadsMax) {
     --threads;
     return Error{ErrorCode::kUnavailable, "too many names of hosts are being looked up; does the name service answer?"};
@@ -60,12 +64,8 @@ Result<std::vector<SocketAddress>> Lookup::addresses() {
   static_cast<void>(context.release());  // the thread's
   pthread_detach(thread);
   state_->step = State::Step::kAsking;
+  *pending = true;
   return wait;
-}
-
-bool Lookup::pending() const {
-  std::lock_guard lock(state_->mutex);
-  return state_->step == State::Step::kAsking;
 }
 
 void Lookup::forget() {

@@ -15,9 +15,8 @@ class Lookup {
   // `ask` may take its time.
   explicit Lookup(TcpEndpoint endpoint, Ask ask = &look_up);
 
-  // Any thread; never waits. kUnavailable: why there are none, perhaps because they are still being looked for (pending()).
-  Result<std::vector<SocketAddress>> addresses();
-  bool pending() const;
+  // Any thread; never waits. kUnavailable: why there are none; `pending`: because they are still being looked for.
+  Result<std::vector<SocketAddress>> addresses(bool* pending);
   // They did not help: the next call asks again, if the host has a name.
   void forget();
 
