@@ -62,27 +62,30 @@ nb::object ask(const std::vector<NodeId>& hosts, Agent::Method method, ByteSpan 
   return future_of(std::move(call), mode, what);
 }
 
-// Hosts that monarch-hostd starts for this process, one at each path; `labels` name them, `name` their mesh. Returns before
-// they exist: where there is none, the node goes down.
-std::vector<NodeId> attach_hosts(const std::vector<std::string>& paths, const std::string& token_file,
+// Hosts that monarch-hostd starts for this process, one at each address; `labels` name them, `name` their mesh. Returns
+// before they exist: where there is none, the node goes down.
+std::vector<NodeId> attach_hosts(const std::vector<std::string>& addresses, const std::string& token_file, bool trusts_all,
                                  const std::vector<std::string>& labels, const std::string& name) {
   std::vector<Launch> launches;
-  for (size_t rank = 0; rank < paths.size(); ++rank) {
+  for (size_t rank = 0; rank < addresses.size(); ++rank) {
     Launch& launch = launches.emplace_back();
+    auto address = HostdAddress::parse(addresses[rank], token_file);
+    if (!address) throw nb::value_error(address.error().message.c_str());
     launch.is_host = true;
-    launch.hostd = HostdAddress{paths[rank], token_file};
+    launch.hostd = std::move(*address);
+    launch.hostd->trusts_all = trusts_all;
     launch.label = labels.at(rank);
     launch.output.mesh = name;
     launch.output.rank = static_cast<int64_t>(rank);
     launch.coordinates = {static_cast<int64_t>(rank)};
   }
   if (require_machine("attach_to_workers") == nullptr || !require_descriptors()) throw nb::python_error();
-  auto spawned = [&] {
+  auto attached = [&] {
     GilRelease release;
-    return with_host([&](AnyRuntime& process) { return process.of_machine()->host().spawn(launches); });
+    return with_host([&](AnyRuntime& process) { return process.of_machine()->attach(launches); });
   }();
-  if (!spawned) throw std::runtime_error(spawned.error().message);
-  return *spawned;
+  if (!attached) throw std::runtime_error(attached.error().message);
+  return *attached;
 }
 
 // -> Future of what._gather(answers), when all of them are ready for orders; with `to_end`: when those that outlive their

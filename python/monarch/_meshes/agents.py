@@ -135,9 +135,8 @@ def then_end(procs: ProcMesh, hosts: Agents, view: Shape, ending: Future[None]) 
     def end() -> None:
         ending.get()
         asked = _asked(hosts, view, "shutdown")
-        told = _core.ask_hosts(asked._hosts, asked, True)
-        procs.stop().get()  # not before it was sent: what comes after a stop is not heard
-        told.exception(_ANSWER_LIMIT)  # one that had ended before need not
+        _core.ask_hosts(asked._hosts, asked, True).exception(_ANSWER_LIMIT)  # one that had ended before need not
+        procs.stop().get()
 
     return on_thread(end, "monarch-hosts-end")
 

@@ -32,13 +32,13 @@ __all__ = [
 ]
 
 _Key = bytes | Path | None
-_Ca = bytes | Path | Literal["trust_all_connections"]
+_Ca = bytes | Path | Literal["trust_all_connections"] | None
 _URL = re.compile(r"(?:(?P<identity>[\w.-]+(?:<\w+>)?)@)?(?P<scheme>[a-z]+)://(?P<rest>.+)")
-_LATER = ("tcp", "tls", "quic", "metatls", "metaquic", "inproc")
+_LATER = ("tls", "quic", "metatls", "metaquic", "inproc")
 
 
 def attach_to_workers(
-    *, private_key: _Key = None, ca: _Ca, workers: Sequence[str | Future[str]], name: str | None = None
+    *, private_key: _Key = None, ca: _Ca = None, workers: Sequence[str | Future[str]], name: str | None = None
 ) -> HostMesh:
     """The hosts where these worker loops run, along the dimension ``hosts``, in the order of the list. Returns at once.
 
@@ -57,20 +57,20 @@ def attach_to_workers(
         raise TypeError(f"workers must be a sequence of addresses such as ['ipc:///tmp/host'], but is {workers!r}")
     if name is not None:
         check_text("the name of the hosts", name)
-    paths = [_path_of(worker) for worker in workers]
+    addresses = [_check_address(worker) for worker in workers]
     runtime.ensure()
     name = name or "hosts"
-    extent = Extent(["hosts"], [len(paths)])
-    labels = [f"rank {Point(rank, extent)!r} of {name!r}" for rank in range(len(paths))]
-    nodes = _core.attach_hosts(paths, _token_file(), labels, name)
-    hosts = HostMesh(whole(["hosts"], [len(paths)]), Spawned(), True, None)
+    extent = Extent(["hosts"], [len(addresses)])
+    labels = [f"rank {Point(rank, extent)!r} of {name!r}" for rank in range(len(addresses))]
+    nodes = _core.attach_hosts(addresses, _token_file(), ca is not None, labels, name)
+    hosts = HostMesh(whole(["hosts"], [len(addresses)]), Spawned(), True, None)
     hosts._own_procs = ProcMesh(nodes, hosts._view, name, owned=True)
     hosts._agents = Agents(nodes)
     hosts._outlives = True
     return hosts
 
 
-def run_worker_loop_forever(*, private_key: _Key = None, ca: _Ca, address: str) -> None:
+def run_worker_loop_forever(*, private_key: _Key = None, ca: _Ca = None, address: str) -> None:
     """Makes this machine a host at ``address``, for scripts that attach to it. When one shuts it down the program ends.
 
     Scripts must have the same ``MONARCH_TOKEN_FILE``, or none as this program.
@@ -84,7 +84,7 @@ def run_worker_loop_forever(*, private_key: _Key = None, ca: _Ca, address: str) 
     sys.exit(0)
 
 
-def run_worker_loop_until_shutdown(*, private_key: _Key = None, ca: _Ca, address: str) -> None:
+def run_worker_loop_until_shutdown(*, private_key: _Key = None, ca: _Ca = None, address: str) -> None:
     """As :func:`run_worker_loop_forever`, and returns when a script has shut the host down.
 
     ``OSError`` if it cannot be one there.
@@ -99,7 +99,7 @@ def run_worker_loop_until_shutdown(*, private_key: _Key = None, ca: _Ca, address
         daemon.wait()
 
 
-def start_worker_loop_forever(*, private_key: _Key = None, ca: _Ca, address: str) -> Future[None]:
+def start_worker_loop_forever(*, private_key: _Key = None, ca: _Ca = None, address: str) -> Future[None]:
     """As :func:`run_worker_loop_until_shutdown` beside the program, with which it ends; the future is its end.
 
     Args:
@@ -123,7 +123,7 @@ class _Daemon:
     """A monarch-hostd that ends with this process, or with the block."""
 
     def __init__(self, address: str) -> None:
-        _path_of(address)
+        address = _check_address(address)
         if _core.in_simulation():
             raise NotImplementedError("worker loops: not in monarch.testing.simulate(), which has no real processes")
         program = os.path.join(os.path.dirname(_core.__file__), "bin", "monarch-hostd")
@@ -162,7 +162,7 @@ class _Daemon:
 
 
 def _check_keys(private_key: _Key, ca: _Ca) -> None:
-    if private_key is not None or ca != "trust_all_connections":
+    if private_key is not None or ca not in (None, "trust_all_connections"):
         raise NotImplementedError("TLS security plumbing")
 
 
@@ -170,13 +170,16 @@ def _token_file() -> str:
     return os.path.abspath(os.environ.get("MONARCH_TOKEN_FILE") or _core.host_token_file())
 
 
-def _path_of(address: Any) -> str:
+def _check_address(address: Any) -> str:
+    """Without its identity, if it has one."""
     if not isinstance(address, str):
         raise not_yet("a worker address that is no str")
     found = _URL.fullmatch(address)
     scheme = found["scheme"] if found else ""
-    if found is not None and scheme == "ipc":
-        return found["rest"]
+    if found is not None and scheme in ("ipc", "tcp"):
+        return f"{scheme}://{found['rest']}"
     if scheme in _LATER:
         raise not_yet(f"a worker address such as {address!r}")
-    raise ValueError(f"invalid worker address {address!r}: expected a URL such as 'ipc:///tmp/host'")
+    raise ValueError(
+        f"invalid worker address {address!r}: expected a URL such as 'ipc:///tmp/host' or 'tcp://host:4444'"
+    )

@@ -38,7 +38,7 @@ class Deaths {
     kNotStarted,  // `text`: it will never be
     kNoticed,     // `failure`, said by `from`; nothing, if it may not speak (may_speak)
     kLinkLost,    // a link to it is over, after the last that it carried; `text` says how
-    kWayLost,     // it is reached through another node, which has lost it, or has ended; `failure`
+    kWayLost,     // it is reached through another node, which has lost it, or has ended, or over a network; `failure`
     kReplaced,    // its owner holds it for dead, and has another one in its place
     kNoLinks,     // the answer to kEndLinks: there are none
     kLastLines,   // the answer to kAskLines: `text`

@@ -202,10 +202,20 @@ TEST_F(DeathsTest, AWayThatIsLostIsTheEndOfWhoIsBehindIt) {
   EXPECT_EQ(deaths_.next_ns(), INT64_MAX);
 }
 
+// Of what is on another host nobody says how it has ended once that host is not heard of any more.
+TEST_F(DeathsTest, AWayThatIsLostIsTheEndOfAChildOnAnotherHost) {
+  const auto why = std::make_shared<Failure>(Failure::Kind::kLost, "not heard of for 5 s");
+  EXPECT_EQ(on({.kind = Kind::kWayLost, .node = kChild, .failure = why}), "declare:10 close-links:10 tell-all:10");
+  EXPECT_NE(last_->text().find("not heard of for 5 s"), std::string::npos);
+  deaths_.add_child(kNested, kSelf, {}, 10);
+  on(link_lost(kNested));
+  EXPECT_EQ(on({.kind = Kind::kWayLost, .node = kNested, .failure = why}), "declare:20 close-links:20 tell-all:20");
+}
+
 TEST_F(DeathsTest, AWayThatIsLostSaysNothingOfWhoIsKnownBetter) {
   deaths_.set_parent(kParent, {});
   const auto why = std::make_shared<Failure>(Failure::Kind::kLost, "no way");
-  for (const NodeId node : {kSelf, kParent, kChild}) {
+  for (const NodeId node : {kSelf, kParent}) {
     EXPECT_EQ(on({.kind = Kind::kWayLost, .node = node, .failure = why}), "");
   }
   EXPECT_EQ(on(noticed(kNested, kParent)), "tell-tree:20 end-links:20");

@@ -52,7 +52,7 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
       hooks_(std::move(hooks)),
       directory_(std::make_unique<Directory>(
           timers, [this](const Message& message, const Failure& why) { refuse(message, why); })),
-      routes_(std::make_unique<Routes>(hooks_.dial)),
+      routes_(std::make_unique<Routes>(hooks_.dial, hooks_.gateway_of)),
       flow_(std::make_unique<Flow>()),
       calls_(std::make_unique<Calls>(driver, timers, Calls::Hooks{hooks_.on_overdue, hooks_.on_look})),
       supervisor_(std::make_unique<Supervisor>()),
@@ -669,7 +669,7 @@ bool Node::arrived_by_route(Link& link, Message& message, bool control) {
   }
   message.from = route.origin;
   message.header.flags &= ~uint32_t{kFlagRouted};
-  return message.header.kind != FrameKind::kStopNode;
+  return true;
 }
 
 void Node::forward(Link& link, const Message& message, bool control) {

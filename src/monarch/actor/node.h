@@ -39,6 +39,8 @@ class Node final : public LinkSink {
   struct Hooks {
     // Any thread. Makes a link to a node that there is none to; null: it cannot be reached. Must not block.
     std::function<std::shared_ptr<Link>(NodeId)> dial;
+    // Any thread. Through whom a node is reached that is on another host; 0: it is dialled. Must not block.
+    std::function<NodeId(NodeId)> gateway_of;
     // Reactor; the driving thread for kStopNode, which also comes behind data. A control frame that is not the node's own
     // business.
     std::function<void(Link&, MessagePtr)> on_control;
@@ -111,9 +113,9 @@ class Node final : public LinkSink {
   void reach_through(NodeId node, NodeId gateway);
 
   // ---- Sending ----
-  // To a link or, for this node itself, to the cell. False: `*why` says that the node is down, or, with `*no_memory`, that
-  // there is no memory to send it.
-  bool send(NodeId node, const Outgoing& outgoing, std::string* why, bool* no_memory = nullptr);
+  // To a link or, for this node itself, to the cell. False: `*why`, where asked for, says that the node is down, or, with
+  // `*no_memory`, that there is no memory to send it.
+  bool send(NodeId node, const Outgoing& outgoing, std::string* why = nullptr, bool* no_memory = nullptr);
   // Sends `outgoing` to every member, with header.dest and header.rank filled in. If `call` is given, its token goes
   // along and ranks that cannot be reached are filled with that failure; else they go to on_undeliverable of the
   // sender. With outgoing.deadline_ns (a call only), ranks that have not answered by then are filled with kReplyError,

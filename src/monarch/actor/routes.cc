@@ -38,8 +38,8 @@ std::shared_ptr<Link> Routes::find(NodeId node) {
   if (closing_ || dead_.contains(node)) return nullptr;
   auto found = routes_.find(node);
   if (found != routes_.end() && found->second.link) return found->second.link;
-  if (auto gateway = gateways_.find(node); gateway != gateways_.end()) {
-    node = gateway->second.to;
+  if (const NodeId gateway = gateway_to(node); gateway != 0) {
+    node = gateway;
     if (dead_.contains(node)) return nullptr;
     if (found = routes_.find(node); found != routes_.end() && found->second.link) return found->second.link;
   }
@@ -101,6 +101,14 @@ bool Routes::closing() const {
 }
 
 // ---- Through others ----
+
+NodeId Routes::gateway_to(NodeId node) {
+  mutex_.assert_held();
+  if (auto known = gateways_.find(node); known != gateways_.end()) return known->second.to;
+  const NodeId gateway = gateway_of_ ? gateway_of_(node) : 0;
+  if (gateway != 0) gateways_.emplace(node, Gateways{gateway, 0});
+  return gateway;
+}
 
 void Routes::set_gateway(NodeId node, NodeId gateway) {
   std::lock_guard lock(mutex_);
@@ -182,6 +190,7 @@ std::optional<std::vector<Routes::Unsent>> Routes::mark_down(NodeId node, Failur
   }
   dead_ids_.insert(node);
   any_down_.store(true, std::memory_order_relaxed);
+  gateways_.erase(node);
   if (auto reach = routes_.find(node); reach != routes_.end()) {
     reach->second.peer.on(PeerEvent::kDeclared, kNoTime);
     if (!reach->second.link) routes_.erase(reach);  // with a link it goes when that is over

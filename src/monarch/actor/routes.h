@@ -32,7 +32,10 @@ class Routes {
 
   // Makes a link to a node that there is none to; null: it cannot be reached.
   using Dial = std::function<std::shared_ptr<Link>(NodeId)>;
-  explicit Routes(Dial dial, size_t dead_max = kDeadMax) : dial_(std::move(dial)), dead_(dead_max) {}
+  // Through whom a node is reached that nothing has been said of; 0: it is dialled.
+  using GatewayOf = std::function<NodeId(NodeId)>;
+  explicit Routes(Dial dial, GatewayOf gateway_of = {}, size_t dead_max = kDeadMax)
+      : dial_(std::move(dial)), gateway_of_(std::move(gateway_of)), dead_(dead_max) {}
 
   // shared_ptr: frames under way keep their link. False: its node is held for dead, and is to be told so by the link's end.
   [[nodiscard]] bool add(std::shared_ptr<Link> link);
@@ -99,7 +102,10 @@ class Routes {
   std::vector<std::shared_ptr<Link>> take_dead_links();  // mutex_ held
   std::vector<Unsent> take_unsent_locked(NodeId node);
 
+  NodeId gateway_to(NodeId node);  // mutex_ held; 0: there is none
+
   const Dial dial_;
+  const GatewayOf gateway_of_;
   mutable Mutex mutex_{LockRank::kNodeRoutes};
   std::unordered_map<NodeId, Reach> routes_;
   std::vector<std::shared_ptr<Link>> all_links_;  // also those that only receive

@@ -21,7 +21,7 @@ struct RoutesTest : ::testing::Test {
   SimWorld sim{1};
   NoSink sink;
   int dialled = 0;
-  Routes routes{[this](NodeId node) { return dial(node); }, 3};  // remembers three of the dead
+  Routes routes{[this](NodeId node) { return dial(node); }, {}, 3};  // remembers three of the dead
 };
 
 TEST_F(RoutesTest, DialsOnceAndNeverTheDead) {

@@ -1,4 +1,5 @@
-// Identities. A node is one incarnation of a process: the 63-bit hash of its key (wire/node_key.h), never reused. An actor
+// Identities. A node is one incarnation of a process: the number of its host and a hash of its key (wire/node_key.h), 63
+// bits together, never reused. An actor
 // is a node and an index that its creator chooses, so a handle exists, can be called and can be sent before the actor does.
 #pragma once
 
@@ -15,19 +16,25 @@ using ActorIndex = uint64_t;  // unique within its node, never reused; 0: none
 // Both have 63 bits: integers of the native codec, as which messages hold them.
 inline constexpr uint64_t kIdMask = (uint64_t{1} << 63) - 1;
 
+// Where a node is stands in its id: the upper bits are the number of its host in the job. 0: the machine of the script, and
+// whoever needs no other; the rest are hosts that are reached over a network (host/membership/gateways.h).
+using HostNumber = uint32_t;
+inline constexpr int kHostBits = 14, kHostShift = 63 - kHostBits;
+inline constexpr HostNumber kHostMax = (1u << kHostBits) - 1;
+constexpr HostNumber host_number(NodeId node) { return static_cast<HostNumber>((node & kIdMask) >> kHostShift); }
+
 inline NodeId new_node_id(Random& random) { return random.next_u64() >> 1 | 1; }
 
 // Any node may create actors on any other without asking, so indices are made to be unique among the creators: an index
-// is the id of its creator plus a number that the creator counts up. All 63 bits of the random ids take part, so two of n
-// creators that have made k indices each, all of them on one node, ever make the same one with a probability of
-// n^2 k / 2^63:
+// is the id of its creator plus a number that the creator counts up. All 48 random bits of the ids take part, so two of n
+// creators on one host that have made k indices each, all of them on one node, ever make the same one with a probability
+// of n^2 k / 2^48:
 //
-//                            k = 1,000    k = 100,000
-//     n =  10,000 processes    1e-8          1e-6
-//     n = 100,000 processes    1e-6          1e-4
+//                                k = 1,000    k = 100,000
+//     n =    64 processes a host   1e-8          1e-6
+//     n = 1,000 processes a host   4e-6          4e-4
 //
-// (32 bits of the creator's id beside a number of 32 bits, as it was once: 1 % and 69 %, whatever k.) A node that is
-// asked for an actor under an index that it has refuses that loudly (Node).
+// A node that is asked for an actor under an index that it has refuses that loudly (Node).
 //
 // The first numbers are for actors that others have to be able to name (base/well_known.h): counting begins behind them.
 inline constexpr uint64_t kFirstNumber = 16;

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include "monarch/base/host_name.h"
+#include "monarch/base/log.h"
 #include "monarch/base/system.h"
+#include "monarch/host/membership/gateways.h"
 
 namespace monarch {
 
@@ -27,6 +29,7 @@ Host::Host(Reactor& reactor, Node& node, Connector& connector, DeathWatch& death
       address_(std::move(address)),
       output_(std::move(output)),
       deaths_(deaths),
+      remotes_(reactor, remote_events()),
       starter_(reactor, connector, output_, budget_fd, address_, node.id(),
                {.on_spawned = [this](NodeId child, pid_t pid) { deaths_.started(child, pid); },
                 .on_dying = [this](NodeId child, const ExitStatus& status) { deaths_.dying(child, status); },
@@ -54,7 +57,7 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
   std::vector<NodeKey> keys;
   std::vector<Connector::NewChild> made;  // all before the first is launched: whom it dials must be there
   for (size_t i = 0; i < launches.size(); ++i) {
-    keys.push_back(NodeKey::make(random));
+    keys.push_back(NodeKey::make(random, host_number(node_.id())));
     auto child = connector_.new_child(keys.back().id());
     if (!child) return child.error();
     made.push_back(std::move(*child));
@@ -62,37 +65,88 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
   for (size_t i = 0; i < launches.size(); ++i) {
     const Launch& launch = launches[i];
     const std::shared_ptr<Link>& link = made[i].link;
-    const NodeId id = keys[i].id();
-    Starter::Order wanted{{}, launch, mesh, link, std::move(made[i].listener)};
-    Bootstrap& bootstrap = wanted.bootstrap;
-    bootstrap.key = keys[i];
-    bootstrap.parent = node_.id();
-    bootstrap.owner = owner;
-    bootstrap.job = connector_.identity().job;
-    bootstrap.token = connector_.identity().token;
-    bootstrap.address = address_.to_text();
-    bootstrap.transport = connector_.transport();
-    bootstrap.payload = launch.payload;
-    bootstrap.is_host = launch.is_host;
-    {
-      std::lock_guard lock(mutex_);
-      children_[id] = {owner, link};
-    }
-    Failure who;
-    who.label = launch.label;
-    who.mesh = launch.output.mesh;
-    who.rank = launch.output.rank;
-    who.coordinates = launch.coordinates;
-    who.host = host_name();
-    deaths_.add_child(id, owner, std::move(who), launch.tail_lines);
-    node_.add_link(link);
-    nodes.push_back(id);
+    Starter::Order wanted{bootstrap_of(launch, keys[i], owner), launch, mesh, link, std::move(made[i].listener)};
+    add_child(launch, keys[i].id(), owner, link);
+    nodes.push_back(keys[i].id());
     starter_.launch(std::move(wanted));
   }
   if (owner != node_.id() && node_.is_down(owner)) {
     reactor_.post([this, nodes] { stop_orphans(nodes); });
   }
   return nodes;
+}
+
+Bootstrap Host::bootstrap_of(const Launch& launch, const NodeKey& key, NodeId owner) const {
+  Bootstrap bootstrap;
+  bootstrap.key = key;
+  bootstrap.parent = node_.id();
+  bootstrap.owner = owner;
+  bootstrap.job = connector_.identity().job;
+  bootstrap.token = connector_.identity().token;
+  bootstrap.address = address_.to_text();
+  bootstrap.transport = connector_.transport();
+  bootstrap.payload = launch.payload;
+  bootstrap.is_host = launch.is_host;
+  return bootstrap;
+}
+
+// Before anything can be heard of it.
+void Host::add_child(const Launch& launch, NodeId node, NodeId owner, std::shared_ptr<Link> link) {
+  {
+    std::lock_guard lock(mutex_);
+    children_[node] = {owner, link};
+  }
+  Failure who;
+  who.label = launch.label;
+  who.mesh = launch.output.mesh;
+  who.rank = launch.output.rank;
+  who.coordinates = launch.coordinates;
+  who.host = launch.hostd && launch.hostd->tcp ? launch.hostd->tcp->dial.host : host_name();
+  deaths_.add_child(node, owner, std::move(who), launch.tail_lines);
+  node_.add_link(std::move(link));
+}
+
+Result<NodeId> Host::attach(const Launch& launch, Places& places, int64_t host_timeout_ns) {
+  const HostNumber number = ++hosts_;
+  if (number > kHostMax) {
+    return Error{ErrorCode::kUnsupported, "a job has at most " + std::to_string(kHostMax) + " hosts, ever"};
+  }
+  places_ = &places;
+  Bootstrap bootstrap = bootstrap_of(launch, Gateways::key_of(connector_.identity().token, number), node_.id());
+  bootstrap.host_timeout_ns = host_timeout_ns;
+  const NodeId node = bootstrap.key.id();
+  add_child(launch, node, node_.id(), places.expect(node));
+  remotes_.attach(*launch.hostd, std::move(bootstrap));
+  return node;
+}
+
+RemoteHosts::Events Host::remote_events() {
+  RemoteHosts::Events events;
+  events.on_started = [this](NodeId node, const TcpAddress& address, const HostReport& report) {
+    deaths_.started(node, report.pid);
+    if (auto placed = places_.load()->placed(node, address); !placed) log_line(placed.error().message);
+  };
+  const auto ended = [this](NodeId node) {
+    places_.load()->gone(node);
+    on_ended(node);
+  };
+  events.on_exited = [this, ended](NodeId node, const ExitStatus& status) {
+    deaths_.exited(node, status);
+    ended(node);
+  };
+  events.on_not_started = [this, ended](NodeId node, const std::string& why) {
+    deaths_.not_started(node, why);
+    ended(node);
+  };
+  events.on_lost = [this, ended](NodeId node, const std::string& why) {
+    Failure failure = deaths_.who_is(node).value_or(Failure());
+    failure.kind = Failure::Kind::kLost;
+    failure.node = node;
+    failure.detail = why;
+    deaths_.way_lost(node, std::make_shared<Failure>(std::move(failure)));
+    ended(node);
+  };
+  return events;
 }
 
 Result<std::vector<NodeId>> Host::spawn(const LaunchOrder& order, const LaunchDefaults& defaults, NodeId owner) {
@@ -185,7 +239,7 @@ void Host::stop(const std::vector<NodeId>& nodes, const std::string& reason, int
     if (ending_) starter_.end();  // who has not been started need not be
     if (any) {
       reactor_.after(grace_ns, [this, nodes] {
-        for (NodeId node : nodes) starter_.kill(node);
+        for (NodeId node : nodes) kill(node);
       });
     }
     check_waiting();

@@ -15,6 +15,8 @@
 #include "monarch/host/death_watch.h"
 #include "monarch/host/membership/job_address.h"
 #include "monarch/host/output/output_route.h"
+#include "monarch/host/membership/places.h"
+#include "monarch/host/start/remote_hosts.h"
 #include "monarch/host/start/starter.h"
 #include "monarch/net/connector.h"
 
@@ -47,6 +49,10 @@ class Host {
   // is wanted and there is none.
   Result<std::vector<NodeId>> spawn(const LaunchOrder& order, const LaunchDefaults& defaults, NodeId owner = 0);
 
+  // Any thread, in a script. A host that a monarch-hostd over TCP starts for this process (launch.hostd); `places` is to
+  // know of it. Returns before it exists, as spawn(). kUnsupported: there are kHostMax already.
+  Result<NodeId> attach(const Launch& launch, Places& places, int64_t host_timeout_ns);
+
   // Any thread. Asks the processes to end, kills those that have not after `grace_ns`; `done` runs on the reactor when
   // all have ended. Later calls to them fail with "stopped: <reason>". Twice is fine. Those of another owner end when they
   // have seen what that sent to them (ProcessRuntime::release), or soon in any case.
@@ -61,8 +67,13 @@ class Host {
   // Any thread. -1 while it is not known.
   pid_t pid_of(NodeId node) const { return static_cast<pid_t>(deaths_.pid_of(node)); }
 
+  // Any thread. The link to a process has ended.
+  void link_lost(NodeId node, const std::string& why) {
+    if (places_.load() != nullptr) remotes_.link_lost(node, why);
+  }
+
   // ---- What DeathWatch asks for; on the reactor ----
-  void kill(NodeId child) { starter_.kill(child); }
+  void kill(NodeId child) { remotes_.has(child) ? remotes_.kill(child) : starter_.kill(child); }
   void stop_orphans(const std::vector<NodeId>& nodes);
   void on_buried(NodeId node);
   void last_lines(NodeId node, uint32_t lines, std::function<void(std::string)> done);
@@ -88,6 +99,9 @@ class Host {
     std::function<void()> done;
   };
 
+  void add_child(const Launch& launch, NodeId node, NodeId owner, std::shared_ptr<Link> link);
+  Bootstrap bootstrap_of(const Launch& launch, const NodeKey& key, NodeId owner) const;
+  RemoteHosts::Events remote_events();
   void on_ended(NodeId node);
   void note(NodeId node, bool Child::*what);
   void check_waiting();
@@ -107,7 +121,12 @@ class Host {
   bool ending_ = false;
   std::vector<Waiting> waiting_;
 
-  Starter starter_;  // last: it tells this object what becomes of its processes
+  std::atomic<HostNumber> hosts_{0};   // so many have been attached
+  std::atomic<Places*> places_{nullptr};  // since the first of them
+
+  // Last: they tell this object what becomes of its processes.
+  RemoteHosts remotes_;
+  Starter starter_;
 };
 
 }  // namespace monarch

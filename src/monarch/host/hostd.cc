@@ -13,17 +13,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <utility>
 
+#include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
 #include "monarch/base/random.h"
 #include "monarch/base/system.h"
 #include "monarch/host/membership/token_file.h"
 #include "monarch/host/runtime.h"
 #include "monarch/host/stacks/crash_handler.h"
+#include "monarch/host/start/attach.h"
 #include "monarch/host/start/bootstrap.h"
 #include "monarch/host/start/fork_server.h"
 #include "monarch/host/start/life.h"
@@ -32,6 +36,10 @@ namespace monarch {
 
 namespace {
 
+// A client that ends it stops its host first, which is then an end that it has asked for.
+constexpr int64_t kEndAfterNs = 1'000'000'000;
+constexpr int kTellLimitMs = 5000;  // how long a client may take to hear of its host
+constexpr int kBlindWaitMs = 50;    // where there is no descriptor to hear of an end
 constexpr int64_t kSayEveryNs = 1'000'000'000;
 constexpr int64_t kKillLimitNs = 3'000'000'000;  // for keepers to end all that they have
 // What a host's processes have when it ends, before they are killed.
@@ -49,6 +57,9 @@ bool is_served(const sockaddr_un& address, socklen_t size) {
   return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 || errno == EAGAIN;
 }
 
+// Beside its monarch-hostd, at a port of its own.
+TcpEndpoint where_hosts_listen(const TcpAddress& hostd) { return {hostd.listening().host, 0}; }
+
 void unblock_signals() {
   sigset_t none;
   sigemptyset(&none);
@@ -65,8 +76,8 @@ void end_with_parent(pid_t parent, int signal) {
 
 // ---- The daemon ----
 
-Result<std::unique_ptr<HostDaemon>> HostDaemon::make(Clock& clock, Options options) {
-  std::unique_ptr<HostDaemon> daemon(new HostDaemon(clock, std::move(options)));
+Result<std::unique_ptr<HostDaemon>> HostDaemon::make(Reactor& reactor, Options options) {
+  std::unique_ptr<HostDaemon> daemon(new HostDaemon(reactor, std::move(options)));
   auto token = read_or_make_token_file(daemon->options_.address.token_file);
   if (!token) return token.error();
   daemon->token_ = *token;
@@ -84,7 +95,22 @@ Result<std::unique_ptr<HostDaemon>> HostDaemon::make(Clock& clock, Options optio
 
 HostDaemon::~HostDaemon() = default;
 
+Status HostDaemon::listen_tcp() {
+  TcpTransport::Options tcp;
+  tcp.listen = options_.address.tcp;
+  auto tls = TlsContext::of_secret(token_, host_name());
+  if (!tls) return tls.error();
+  tcp.tls = std::move(*tls);
+  tcp_ = std::make_unique<TcpTransport>(reactor_, std::move(tcp));
+  auto listener = tcp_->listen({}, 0);
+  if (!listener) return listener.error();
+  listener_ = std::move(*listener);
+  if (const auto place = tcp_->place()) options_.address.tcp = place;
+  return Ok{};
+}
+
 Status HostDaemon::listen() {
+  if (options_.address.tcp) return listen_tcp();
   const std::string& path = options_.address.path;
   sockaddr_un address;
   auto size = socket_address(path, address);
@@ -132,7 +158,10 @@ int HostDaemon::run() {
                                {options_.lifeline ? options_.lifeline.get() : -1, POLLIN, 0},
                                {strangers_.size() < kStrangersMax ? listener_.get() : -1, POLLIN, 0}};
     const size_t first_stranger = fds.size();
-    for (const Stranger& stranger : strangers_) fds.push_back({stranger.socket.get(), POLLIN, 0});
+    for (const Stranger& stranger : strangers_) {
+      const Channel& channel = *stranger.channel;
+      fds.push_back({channel.fd(), static_cast<short>(POLLIN | (channel.wants_room() ? POLLOUT : 0)), 0});
+    }
     const int64_t next = next_ns();
     const int64_t wait_ms = next == INT64_MAX ? -1 : std::max<int64_t>(0, (next - clock_.now_ns()) / 1'000'000 + 1);
     if (poll(fds.data(), fds.size(), static_cast<int>(wait_ms)) < 0) continue;  // a signal that says nothing
@@ -158,42 +187,70 @@ int HostDaemon::run() {
 void HostDaemon::accept() {
   UniqueFd socket = sys::accept(listener_.get());
   if (!socket) return;
-  if (!is_ours(socket.get())) return say("refused a connection of another user");
+  if (!tcp_ && !is_ours(socket.get())) return say("refused a connection of another user");
   fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  std::unique_ptr<Channel> channel;
+  if (tcp_) {
+    auto admitted = tcp_->admit(std::move(socket));
+    if (!admitted) return say("refused a connection: " + admitted.error().message);
+    channel = std::move(*admitted);
+  } else {
+    channel = std::make_unique<SocketChannel>(std::move(socket));
+  }
   SystemRandom random;
   auto hello = std::make_unique<Handshake>(HelloRole::kAcceptor, hostd_identity(NodeKey::make(random), token_), random);
-  if (sys::send_message(socket.get(), hello->open_bytes(), {}, MSG_DONTWAIT) < 0) return;
-  strangers_.push_back({std::move(socket), std::move(hello), clock_.now_ns() + kHostdHelloLimitNs});
+  Stranger stranger{std::move(channel), std::move(hello), clock_.now_ns() + kHostdHelloLimitNs};
+  if (hear(stranger)) strangers_.push_back(std::move(stranger));
 }
 
 // False: it is no stranger any more.
 bool HostDaemon::hear(Stranger& stranger) {
-  std::byte bytes[256];
-  const auto got = sys::receive_message(stranger.socket.get(), bytes, MSG_DONTWAIT);
-  if (got.size < 0 && errno == EAGAIN) return true;
+  Channel& channel = *stranger.channel;
+  Handshake& hello = *stranger.hello;
   const auto refuse = [&](const std::string& why) {
     say("refused a connection: " + why);
     return false;
   };
-  if (got.size <= 0) return refuse("it ended in the middle of its hello");
-  const ByteSpan packet(bytes, static_cast<size_t>(got.size));
-  if (stranger.hello->state() == Handshake::State::kAwaitingOpen) {
-    auto proof = stranger.hello->on_open(packet);
-    if (!proof) return refuse(proof.error().message);
-    return sys::send_message(stranger.socket.get(), *proof, {}, MSG_DONTWAIT) >= 0;
+  if (!stranger.established) {
+    auto established = channel.establish();
+    if (!established) return refuse(established.error().message);
+    if (!*established) return true;
+    stranger.established = true;
+    if (const auto binding = channel.binding()) hello.bind_to(*binding);
+    if (!channel.send_all(hello.open_bytes(), {})) return refuse("it went away");
   }
-  if (auto peer = stranger.hello->on_proof(packet); !peer) return refuse(peer.error().message);
-  admit(std::move(stranger.socket));
+  static_cast<void>(channel.flush());
+  while (hello.state() == Handshake::State::kAwaitingOpen || hello.state() == Handshake::State::kAwaitingProof) {
+    std::byte bytes[256];
+    const size_t wanted = hello.bytes_wanted() - stranger.have.size();
+    const auto got = channel.receive(std::span(bytes).first(wanted));
+    if (got.size < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (got.size <= 0) return refuse("it ended in the middle of its hello");
+    stranger.have.insert(stranger.have.end(), bytes, bytes + got.size);
+    if (!hello.may_begin_with(stranger.have)) return refuse("not a monarch peer");
+    if (stranger.have.size() < hello.bytes_wanted()) continue;
+    const std::vector<std::byte> packet = std::exchange(stranger.have, {});
+    if (hello.state() == Handshake::State::kAwaitingOpen) {
+      auto proof = hello.on_open(packet);
+      if (!proof) return refuse(proof.error().message);
+      if (!channel.send_all(*proof, {})) return refuse("it went away");
+    } else if (auto peer = hello.on_proof(packet); !peer) {
+      return refuse(peer.error().message);
+    }
+  }
+  admit(std::move(stranger.channel));
   return false;
 }
 
-void HostDaemon::admit(UniqueFd socket) {
+void HostDaemon::admit(std::unique_ptr<Channel> channel) {
   const pid_t daemon = getpid();
   const pid_t keeper = fork();
   if (keeper < 0) return say("cannot serve a client: " + std::string(std::strerror(errno)));
   if (keeper == 0) {
     end_with_parent(daemon, SIGTERM);
-    keep(std::move(socket));
+    be_keeper();
+    if (tcp_) keep_remote(*channel);
+    keep(channel->take_socket());
   }
   keepers_.push_back(keeper);
 }
@@ -204,7 +261,7 @@ void HostDaemon::reap() {
 
 void HostDaemon::end() {
   listener_.reset();
-  if (options_.address.path[0] != '@') unlink(options_.address.path.c_str());
+  if (!tcp_ && options_.address.path[0] != '@') unlink(options_.address.path.c_str());
   strangers_.clear();
   alive_[1].reset();  // hosts end, and their clients let go of their keepers
   const auto wait_for_keepers = [this](int64_t limit_ns) {
@@ -224,15 +281,18 @@ void HostDaemon::end() {
 
 // ---- A keeper ----
 
-void HostDaemon::keep(UniqueFd socket) {
+void HostDaemon::be_keeper() {
   listener_.reset();
   signals_.reset();
   options_.lifeline.reset();
   alive_[1].reset();
   orders_[0].reset();
   strangers_.clear();
-  fcntl(socket.get(), F_SETFL, 0);  // it waits for who does not read
   signal(SIGINT, SIG_IGN);
+}
+
+void HostDaemon::keep(UniqueFd socket) {
+  fcntl(socket.get(), F_SETFL, 0);  // it waits for who does not read
   ForkServer server(socket.get(), clock_);
   unblock_signals();
   while (auto request = server.next()) {
@@ -249,11 +309,102 @@ void HostDaemon::keep(UniqueFd socket) {
   _exit(0);
 }
 
+// Over TCP: one host, whose client may be out of reach for a while.
+void HostDaemon::keep_remote(Channel& channel) {
+  become_subreaper();
+  unblock_signals();
+  const auto fail = [&](const std::string& why) {
+    static_cast<void>(write_all(channel, encode_report({.kind = HostReport::kFailed, .text = why}), kTellLimitMs));
+    channel.end_output();
+    end_descendants();
+    _exit(0);
+  };
+  AttachReader reader;
+  std::optional<std::string> message;
+  const int64_t until_ns = clock_.now_ns() + kHostdHelloLimitNs;
+  while (!message) {
+    if (!reader.read(channel)) _exit(0);
+    message = reader.next();
+    if (message) break;
+    pollfd readable{channel.fd(), POLLIN, 0};
+    const int64_t left_ms = (until_ns - clock_.now_ns()) / 1'000'000;
+    if (left_ms <= 0 || (poll(&readable, 1, static_cast<int>(left_ms)) == 0)) fail("its order did not come in time");
+  }
+  auto order = decode_attach(as_byte_span(message->data(), message->size()));
+  if (!order) fail(order.error().message);
+  BootstrapFds fds;
+  order->parent_pid = getpid();
+  auto record = write_bootstrap(*order, {});
+  UniqueFd started[2];
+  if (!record) fail(record.error().message);
+  if (!sys::make_pipe(started)) fail(sys::shortage_error("start a host").message);
+  fds[kFdRecord] = std::move(*record);
+  const pid_t keeper = getpid();
+  const pid_t host = fork();
+  if (host < 0) fail(sys::shortage_error("start a host").message);
+  if (host == 0) {
+    leave_fork_server();
+    end_with_parent(keeper, SIGKILL);
+    close(channel.fd());
+    started[0].reset();
+    be_host(std::move(fds), started[1].get());
+  }
+  started[1].reset();
+  tell_of(channel, host, started[0].get());
+  end_descendants();
+  _exit(0);
+}
+
+// What the client is to know of its host, until that has ended and been reaped.
+void HostDaemon::tell_of(Channel& channel, pid_t host, int started) {
+  const auto tell = [&](const HostReport& report) {
+    return write_all(channel, encode_report(report), kTellLimitMs);
+  };
+  const UniqueFd ended = sys::open_pidfd(host);
+  bool told = false, open = true;
+  std::string said;
+  for (bool running = true; running;) {
+    pollfd fds[] = {{ended.get(), POLLIN, 0}, {told ? -1 : started, POLLIN, 0}, {open ? channel.fd() : -1, POLLIN, 0}};
+    if (poll(fds, 3, ended ? -1 : kBlindWaitMs) < 0 && errno != EINTR) break;
+    if (fds[2].revents != 0) {
+      std::byte order{};
+      const iovec into{&order, 1};
+      const ssize_t count = channel.read({&into, 1});
+      open = count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR));
+      if (count == 1 && order == kKillByte) kill(host, SIGKILL);
+    }
+    char piece[4096];
+    const ssize_t count = fds[1].revents != 0 ? read(started, piece, sizeof piece) : -1;
+    if (count > 0) said.append(piece, static_cast<size_t>(count));
+    if (count == 0) {  // all that it has to say: its port, or why it cannot be
+      told = true;
+      uint16_t port = 0;
+      const bool good = std::from_chars(said.data(), said.data() + said.size(), port).ptr == said.data() + said.size();
+      const HostReport is_up{.kind = HostReport::kStarted, .port = port, .host = host_name(), .pid = host};
+      const HostReport is_not{.kind = HostReport::kFailed, .text = said};
+      open = open && tell(good && port != 0 ? is_up : is_not);
+    }
+    siginfo_t info{};
+    running = !(waitid(P_PID, static_cast<id_t>(host), &info, WEXITED | WNOHANG) == 0 && info.si_pid == host);
+    if (running) continue;
+    HostReport report{.kind = HostReport::kExited};
+    (info.si_code == CLD_EXITED ? report.status.code : report.status.signal) = info.si_status;
+    if (open) static_cast<void>(tell(report));
+  }
+  channel.end_output();
+}
+
 // ---- A host ----
 
-void HostDaemon::be_host(BootstrapFds fds) {
-  const auto fail = [](const std::string& why) {
+// `started`: to be told on which port it is dialled, or why it is not, of a host that is reached over TCP.
+void HostDaemon::be_host(BootstrapFds fds, int started) {
+  const auto say_once = [&started](const std::string& text) {
+    if (started >= 0 && write(started, text.data(), text.size()) < 0) errno = 0;
+    if (started >= 0) close(std::exchange(started, -1));
+  };
+  const auto fail = [&](const std::string& why) {
     log_line("a host cannot start: " + why);
+    say_once("it cannot start: " + why);
     flush_log();
     _exit(1);
   };
@@ -279,15 +430,20 @@ void HostDaemon::be_host(BootstrapFds fds) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(fd, &one, sizeof one);
   };
-  auto process = ProcessRuntime::make_worker(*bootstrap, std::move(fds), std::move(options), [&](ProcessRuntime& made) {
-    if (last_words != nullptr) made.node().activity().use(*last_words);
-  });
+  auto process = tcp_ ? ProcessRuntime::make_gateway(*bootstrap, where_hosts_listen(*options_.address.tcp),
+                                                     std::move(options))
+                      : ProcessRuntime::make_worker(*bootstrap, std::move(fds), std::move(options), [](ProcessRuntime&) {});
   if (!process) fail(process.error().message);
+  if (last_words != nullptr) (*process)->node().activity().use(*last_words);
   ProcessRuntime& runtime = **process;
   if (runtime.agent() == nullptr) fail("its client wants a process that is no host");
-  runtime.agent()->offer(options_.defaults, [fd = orders_[1].get()] {
-    [[maybe_unused]] const ssize_t written = write(fd, "", 1);
+  std::atomic<bool> ends_daemon{false};
+  const auto end_daemon = [fd = orders_[1].get()] { [[maybe_unused]] const ssize_t written = write(fd, "", 1); };
+  runtime.agent()->offer(options_.defaults, [&] {
+    ends_daemon = true;
+    runtime.reactor().after(kEndAfterNs, end_daemon);
   });
+  if (tcp_) say_once(std::to_string(runtime.tcp_port()));
   pollfd ends[] = {{stopped.get(), POLLIN, 0}, {alive_[0].get(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
   while (poll(ends, 3, -1) < 0 && errno == EINTR) {
   }
@@ -296,6 +452,7 @@ void HostDaemon::be_host(BootstrapFds fds) {
   runtime.stop_children(reason, kHostGraceNs);
   runtime.report_rest();
   flush_log();
+  if (ends_daemon) end_daemon();
   _exit(0);
 }
 

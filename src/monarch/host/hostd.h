@@ -1,10 +1,12 @@
 // monarch-hostd: a host that outlives its clients, without any language on top. It is three kinds of process, all of them
 // this program, forked from one another while they have a single thread:
 //
-//   the daemon   listens on a unix socket, and lets those in who know the token of its user's file (wire/hello.h);
+//   the daemon   listens on a unix socket, or over TCP with TLS, and lets those in who know the token of its user's file
+//                (wire/hello.h);
 //   a keeper     one for each client: a fork server (start/fork_server.h) that makes the host process which its client asks
 //                for. As a subreaper it gets whatever that leaves, and when the client's socket ends, however the client
-//                went, it ends all of it;
+//                went, it ends all of it. Over TCP the end of a connection says nothing about the client: there it is the
+//                host that ends, when the link to its client is over (start/attach.h);
 //   a host       a member of the client's job, as a worker is: its node, made by the client, has an agent (agent.h) and a
 //                host object. It starts processes, reaps them and says how they ended.
 //
@@ -20,6 +22,7 @@
 #include "monarch/base/unique_fd.h"
 #include "monarch/host/start/bootstrap.h"
 #include "monarch/host/start/launch.h"
+#include "monarch/net/tcp/tcp_transport.h"
 #include "monarch/wire/hello.h"
 
 namespace monarch {
@@ -32,8 +35,11 @@ class HostDaemon {
     UniqueFd lifeline;  // it ends when this does; none: it stays
   };
   // Makes the token, if there is none, and listens. kUnavailable: another one listens there.
-  static Result<std::unique_ptr<HostDaemon>> make(Clock& clock, Options options);
+  // `reactor` is never started: it is a clock.
+  static Result<std::unique_ptr<HostDaemon>> make(Reactor& reactor, Options options);
   ~HostDaemon();
+  // Where it listens.
+  const HostdAddress& address() const { return options_.address; }
 
   // Serves until SIGTERM or SIGINT, the end of the lifeline, or the order of a client (Agent::kEnd); then ends all that it
   // has started, and gives it time to do so well. A single thread, which has these signals blocked; children of it never
@@ -45,26 +51,35 @@ class HostDaemon {
 
  private:
   struct Stranger {
-    UniqueFd socket;
+    std::unique_ptr<Channel> channel;
     std::unique_ptr<Handshake> hello;
     int64_t until_ns;
+    bool established = false;
+    std::vector<std::byte> have{};
   };
 
-  HostDaemon(Clock& clock, Options options) : clock_(clock), options_(std::move(options)) {}
+  HostDaemon(Reactor& reactor, Options options)
+      : reactor_(reactor), clock_(reactor), options_(std::move(options)) {}
   Status listen();
+  Status listen_tcp();
   int64_t next_ns() const;
   void accept();
   bool hear(Stranger& stranger);
-  void admit(UniqueFd socket);
+  void admit(std::unique_ptr<Channel> channel);
+  void be_keeper();
   [[noreturn]] void keep(UniqueFd socket);
-  [[noreturn]] void be_host(BootstrapFds fds);
+  [[noreturn]] void keep_remote(Channel& channel);
+  void tell_of(Channel& channel, pid_t host, int started);
+  [[noreturn]] void be_host(BootstrapFds fds, int started = -1);
   void reap();
   void end();
   void say(const std::string& line);
 
+  Reactor& reactor_;
   Clock& clock_;
   Options options_;
   JobToken token_{};
+  std::unique_ptr<TcpTransport> tcp_;  // null: on this machine
   UniqueFd listener_, signals_;
   UniqueFd alive_[2];   // to read: ends when the daemon does, or is about to
   UniqueFd orders_[2];  // a byte: a client wants the daemon to end

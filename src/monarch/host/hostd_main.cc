@@ -28,7 +28,8 @@ constexpr char kUsage[] =
     "\n"
     "Makes this machine a host: programs of the same user attach to it and start processes here.\n"
     "\n"
-    "  ADDRESS            ipc://PATH of the socket, or ipc://@NAME without a file\n"
+    "  ADDRESS            ipc://PATH of the socket, or ipc://@NAME without a file; tcp://HOST:PORT, for programs on other\n"
+    "                     machines, with TLS. Port 0: the kernel chooses one, and the first line of output says which\n"
     "  --python PROGRAM   the interpreter of the processes that are started here (python3)\n"
     "  --defaults FD      in its place: what they are given, as LaunchDefaults (host/start/launch.h)\n"
     "  --token-file PATH  who attaches must know what is in there (hosts.token in the user's runtime folder, or\n"
@@ -117,8 +118,12 @@ int main(int argc, char** argv) {
       fail("there is no option " + std::string(name) + "\n" + kUsage, 2);
     }
   }
-  if (!address.starts_with("ipc://")) fail("wants an address such as ipc:///run/user/1000/host\n" + std::string(kUsage), 2);
-  options.address.path = address.substr(6);
+  if (address.empty()) {
+    fail("wants an address such as ipc:///run/user/1000/host or tcp://host:port\n" + std::string(kUsage), 2);
+  }
+  auto where = HostdAddress::parse(address, options.address.token_file);
+  if (!where) fail(where.error().message, 2);
+  options.address = std::move(*where);
   if (options.address.token_file[0] != '/') fail("the path of the token file must be absolute", 2);
   const std::string text = defaults_fd >= 0 ? read_all(defaults_fd) : ask_interpreter(python);
   if (defaults_fd >= 0) close(defaults_fd);
@@ -129,6 +134,6 @@ int main(int argc, char** argv) {
   Reactor clock;  // never started: all that is wanted of it
   auto daemon = HostDaemon::make(clock, std::move(options));
   if (!daemon) fail(daemon.error().message);
-  dprintf(STDOUT_FILENO, "%s\n", address.c_str());  // it is there
+  dprintf(STDOUT_FILENO, "%s\n", (*daemon)->address().to_text().c_str());  // it is there
   return (*daemon)->run();
 }

@@ -28,13 +28,20 @@ bool ends_within(int pidfd, int limit_ms) {
   return poll(&ended, 1, limit_ms) == 1;
 }
 
+HostdAddress at(std::string path, std::string token_file) {
+  HostdAddress address;
+  address.path = std::move(path);
+  address.token_file = std::move(token_file);
+  return address;
+}
+
 class Hostd : public RuntimeFixture {
  protected:
   void SetUp() override {
     RuntimeFixture::SetUp();
     char made[] = "/tmp/monarch-hostd-test-XXXXXX";
     folder_ = mkdtemp(made);
-    address_ = {folder_ + "/socket", folder_ + "/token"};
+    address_ = at(folder_ + "/socket", folder_ + "/token");
     ASSERT_TRUE(start_daemon());
   }
   void TearDown() override {
@@ -226,14 +233,14 @@ TEST_P(Hostd, IsSmall) {
 TEST_P(Hostd, AClientWithoutTheTokenIsRefused) {
   const std::string other = folder_ + "/other";
   ASSERT_TRUE(read_or_make_token_file(other).ok());
-  const NodeId host = attach_from(*root_, {address_.path, other});
+  const NodeId host = attach_from(*root_, at(address_.path, other));
   EXPECT_NE(why_not(host).find("cannot be attached to"), std::string::npos) << why_not(host);
   unlink(other.c_str());
   EXPECT_EQ(why_not(attach()), "");
 }
 
 TEST_P(Hostd, AHostThatIsNotThereIsNamed) {
-  const NodeId host = attach_from(*root_, {address_.path, folder_ + "/no-token"});
+  const NodeId host = attach_from(*root_, at(address_.path, folder_ + "/no-token"));
   EXPECT_NE(why_not(host).find("ipc://" + address_.path), std::string::npos) << why_not(host);
 }
 

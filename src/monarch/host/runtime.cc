@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 
 #include "monarch/actor/pending_call.h"
 #include "monarch/actor/calls.h"
+#include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
 #include "monarch/host/membership/token_file.h"
@@ -38,6 +40,21 @@ uint64_t arena_bytes(const ProcessRuntime::Options& options) {
   return options.arena_bytes_max != 0 ? options.arena_bytes_max : default_arena_bytes();
 }
 
+Status check_transport(const std::string& name) {
+  if (is_transport_name(name)) return Ok{};
+  return Error{ErrorCode::kUnsupported,
+               "the script wants the transport '" + name + "', and there are only: " + transport_names()};
+}
+
+// A host is lost when so long nothing of it has been heard: half of it on a connection, then half of it on none.
+TcpTransport::Options tcp_options(int64_t host_timeout_ns) {
+  TcpTransport::Options options;
+  options.silence_ns = std::max<int64_t>((host_timeout_ns - RemoteHosts::kReportLimitNs) / 2, 100'000'000);
+  options.lease_ns = options.silence_ns;
+  options.dial_ns = std::max<int64_t>(options.lease_ns, 1'000'000'000);
+  return options;
+}
+
 // A script may have been started without stdin, stdout or stderr. Descriptors of ours must not take their numbers: what
 // prints would write into them.
 Status fill_standard_descriptors() {
@@ -53,7 +70,7 @@ Status fill_standard_descriptors() {
 }  // namespace
 
 Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBell bell, UniqueFd budget_fd,
-                             OutputRoute output, Options options) {
+                             OutputRoute output, Options options, std::optional<TcpTransport::Options> tcp) {
   jobs_ = std::make_unique<Jobs>(identity);
   job_address_ = std::move(address);
   job_address_text_ = job_address_.to_text();
@@ -67,10 +84,43 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   auto driver = Driver::make(*reactor_, bell_.bell(), bell_.event_fd.get());
   if (!driver) return driver.error();
   driver_ = std::move(*driver);
-  connector_ = std::make_unique<Connector>(
-      *reactor_, make_transports(ShmContext{*reactor_, *driver_, arena_, received_}, bell_), options.transport, identity);
+  auto transports = make_transports(ShmContext{*reactor_, *driver_, arena_, received_}, bell_);
+  if (tcp) {
+    auto network = std::make_unique<TcpTransport>(*reactor_, std::move(*tcp));
+    tcp_ = network.get();
+    transports.push_back(std::move(network));
+  }
+  connector_ = std::make_unique<Connector>(*reactor_, std::move(transports), options.transport, identity);
+  gateways_ = std::make_unique<Gateways>(identity.node, job_address_.script, identity.token);
+  node_ = std::make_unique<Node>(identity.node, *driver_, *reactor_, node_hooks(options));
+  if (tcp_ != nullptr) {
+    places_ = std::make_unique<Places>(*reactor_, *node_, *connector_, *tcp_, job_address_.script);
+  }
+  running_actors_ = std::move(options.running_actors);
+  stacks_ = std::make_unique<ThreadStacks>(*reactor_);
+  Connector::Events events;
+  events.on_accepted = [this](std::shared_ptr<Link> link, bool guest) {
+    if (guest) jobs_->add_guest(link->peer());
+    node_->add_link(std::move(link));
+  };
+  events.identity_for = [this](NodeId node) { return jobs_->identity_for(node); };
+  events.is_down = [this](NodeId node) { return node_->is_down(node); };
+  connector_->set_sink(*node_, std::move(events));
+  deaths_ = std::make_unique<DeathWatch>(*reactor_, *node_, death_hooks());
+  host_ = std::make_unique<Host>(*reactor_, *node_, *connector_, *deaths_, budget_fd_.get(), job_address_,
+                                 std::move(output));
+  call_watch_ = std::make_unique<CallWatch>(*reactor_, *node_, *deaths_, [this](NodeId child) { host_->kill(child); });
+  return Ok{};
+}
+
+Node::Hooks ProcessRuntime::node_hooks(Options& options) {
   Node::Hooks hooks;
-  hooks.dial = [this](NodeId node) { return connector_->dial(node); };
+  hooks.dial = [this](NodeId node) { return places_ ? places_->dial(node) : connector_->dial(node); };
+  hooks.gateway_of = [this](NodeId node) -> NodeId {
+    // Other jobs are those of this machine.
+    if (host_number(node) == host_number(node_->id()) || jobs_->is_foreign(node)) return 0;
+    return gateways_->of(node);
+  };
   hooks.on_control = [this](Link& link, MessagePtr message) { on_control(link, std::move(message)); };
   hooks.on_link_lost = [this](NodeId node, const Error& why) {
     on_link_lost(node, why);
@@ -87,28 +137,13 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
       if (output_->is_behind_after(waited_ns)) output_->catch_up();
     };
   }
-  running_actors_ = std::move(options.running_actors);
-  stacks_ = std::make_unique<ThreadStacks>(*reactor_);
   hooks.on_stacks_wanted = [this](NodeId asker, uint64_t token, uint32_t rank) {
     reactor_->post([this, asker, token, rank] { on_stacks_wanted(asker, token, rank); });
   };
   hooks.on_look = [this](const auto& calls) { return call_watch_->on_look(calls); };
   hooks.on_inquiry = [this](MessagePtr message) { call_watch_->on_inquiry(std::move(message)); };
   hooks.on_overdue = [this](const std::shared_ptr<PendingCall>& call) { on_overdue(call); };
-  node_ = std::make_unique<Node>(identity.node, *driver_, *reactor_, std::move(hooks));
-  Connector::Events events;
-  events.on_accepted = [this](std::shared_ptr<Link> link, bool guest) {
-    if (guest) jobs_->add_guest(link->peer());
-    node_->add_link(std::move(link));
-  };
-  events.identity_for = [this](NodeId node) { return jobs_->identity_for(node); };
-  events.is_down = [this](NodeId node) { return node_->is_down(node); };
-  connector_->set_sink(*node_, std::move(events));
-  deaths_ = std::make_unique<DeathWatch>(*reactor_, *node_, death_hooks());
-  host_ = std::make_unique<Host>(*reactor_, *node_, *connector_, *deaths_, budget_fd_.get(), job_address_,
-                                 std::move(output));
-  call_watch_ = std::make_unique<CallWatch>(*reactor_, *node_, *deaths_, [this](NodeId child) { host_->kill(child); });
-  return Ok{};
+  return hooks;
 }
 
 Status ProcessRuntime::start() {
@@ -158,16 +193,13 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options option
   if (!bell) return bell.error();
   auto budget = JobBudget::make(arena_bytes(options));
   if (!budget) return budget.error();
-  auto pump = OutputPump::make(*runtime->reactor_, options.stdout_fd, options.stderr_fd);
-  if (!pump) return pump.error();
-  runtime->output_ = std::move(*pump);
-  UniqueFd route = runtime->output_->route_socket();
-  if (!route) return sys::shortage_error("show what workers print");
-  OutputRoute output(std::move(route), [shows = runtime->output_.get()] { return shows->start(); });
+  auto output = runtime->show_output(options.stdout_fd, options.stderr_fd);
+  if (!output) return output.error();
   auto address = JobAddress::of_this_script(identity.job, identity.node);
   if (!address) return address.error();
-  auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(*budget), std::move(output),
-                              std::move(options));
+  runtime->host_timeout_ns_ = std::max(options.host_timeout_ns, kHostTimeoutMinNs);
+  auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(*budget), std::move(*output),
+                              std::move(options), tcp_options(runtime->host_timeout_ns_));
   if (!built) return built.error();
   runtime->reception_ = std::make_shared<Reception>(
       *runtime->reactor_, *runtime->node_, [host = runtime->host_.get()] { host->start_guard(); },
@@ -188,34 +220,105 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
   ChildEnds ends = take_ends(fds);
   auto bell = OwnBell::adopt(std::move(ends.bell), std::move(ends.event));
   if (!bell) return bell.error();
-  if (!is_transport_name(bootstrap.transport)) {
-    return Error{ErrorCode::kUnsupported, "the script wants the transport '" + bootstrap.transport +
-                                              "', and there are only: " + transport_names()};
-  }
+  if (auto known = check_transport(bootstrap.transport); !known) return known.error();
   options.transport = bootstrap.transport;
   auto made = with_reactor();
   if (!made) return made.error();
   std::unique_ptr<ProcessRuntime> runtime = std::move(*made);
-  runtime->parent_ = bootstrap.parent;
-  runtime->owner_ = bootstrap.owner;
   auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(fds[kFdBudget]),
-                              OutputRoute(std::move(fds[kFdOutput])), std::move(options));
+                              OutputRoute(std::move(fds[kFdOutput])), std::move(options), std::nullopt);
   if (!built) return built.error();
   if (auto listening = runtime->connector_->listen(std::move(ends.listener)); !listening) return listening.error();
-  const bool by_script = bootstrap.parent == runtime->job_address_.script;
-  runtime->deaths_->set_parent(bootstrap.parent,
-                               Failure(Failure::Kind::kOwnerEnded, by_script ? runtime->job_address_.name()
-                                                                             : "the process that owned this one"));
-  if (bootstrap.is_host) {
-    runtime->agent_ = std::make_shared<Agent>(*runtime);
-    runtime->node_->add_cell(Agent::id_of(identity.node).index, runtime->agent_);
-  }
+  runtime->be_child_of(bootstrap);
   wire(*runtime);
   auto link = runtime->connector_->adopt_parent(bootstrap.parent, std::move(ends));
   if (!link) return link.error();
   runtime->node_->add_link(*link);
   if (auto started = runtime->start(); !started) return started.error();
   return runtime;
+}
+
+Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_gateway(const Bootstrap& bootstrap, TcpEndpoint listen,
+                                                                     Options options) {
+  const Identity identity{bootstrap.key.id(), bootstrap.key, bootstrap.job, bootstrap.token};
+  auto address = JobAddress::parse(bootstrap.address);
+  if (!address) return address.error();
+  if (auto known = check_transport(bootstrap.transport); !known) return known.error();
+  options.transport = bootstrap.transport;
+  auto made = with_reactor();
+  if (!made) return made.error();
+  std::unique_ptr<ProcessRuntime> runtime = std::move(*made);
+  auto bell = OwnBell::make();
+  if (!bell) return bell.error();
+  auto budget = JobBudget::make(arena_bytes(options));
+  if (!budget) return budget.error();
+  auto output = runtime->show_output(options.stdout_fd, options.stderr_fd);
+  if (!output) return output.error();
+  TcpTransport::Options tcp = tcp_options(std::max(bootstrap.host_timeout_ns, kHostTimeoutMinNs));
+  tcp.listen = TcpAddress{std::move(listen), std::nullopt};
+  auto tls = TlsContext::of_secret(identity.token, host_name());
+  if (!tls) return tls.error();
+  tcp.tls = std::move(*tls);
+  auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(*budget), std::move(*output),
+                              std::move(options), std::move(tcp));
+  if (!built) return built.error();
+  if (auto listening = runtime->connector_->listen(); !listening) return listening.error();
+  runtime->be_child_of(bootstrap);
+  if (auto started = runtime->start(); !started) return started.error();
+  return runtime;
+}
+
+uint16_t ProcessRuntime::tcp_port() const {
+  const auto place = tcp_ == nullptr ? std::nullopt : tcp_->place();
+  return place ? place->dial.port : 0;
+}
+
+Result<std::vector<NodeId>> ProcessRuntime::attach(const std::vector<Launch>& launches) {
+  const bool remote = std::any_of(launches.begin(), launches.end(), [](const Launch& launch) { return launch.hostd->tcp; });
+  if (remote && node_->id() != job_address_.script) {
+    return Error{ErrorCode::kUnsupported, "only the script attaches to hosts over TCP, and gives them to its actors"};
+  }
+  if (remote && !tcp_->has_tls()) {
+    auto tls = TlsContext::of_secret(connector_->identity().token, host_name());
+    if (!tls) return tls.error();
+    tcp_->use_tls(std::move(*tls));
+  }
+  SystemRandom random;
+  const SpawnOrder one_mesh{0, random.next_u64()};
+  std::vector<NodeId> nodes;
+  for (const Launch& launch : launches) {
+    if (launch.hostd->tcp) {
+      auto node = host_->attach(launch, *places_, host_timeout_ns_);
+      if (!node) return node.error();
+      nodes.push_back(*node);
+    } else {
+      auto spawned = host_->spawn({launch}, one_mesh);
+      if (!spawned) return spawned.error();
+      nodes.push_back(spawned->front());
+    }
+  }
+  return nodes;
+}
+
+// What shows the lines of workers, and the way there.
+Result<OutputRoute> ProcessRuntime::show_output(int stdout_fd, int stderr_fd) {
+  auto pump = OutputPump::make(*reactor_, stdout_fd, stderr_fd);
+  if (!pump) return pump.error();
+  output_ = std::move(*pump);
+  UniqueFd route = output_->route_socket();
+  if (!route) return sys::shortage_error("show what workers print");
+  return OutputRoute(std::move(route), [shows = output_.get()] { return shows->start(); });
+}
+
+void ProcessRuntime::be_child_of(const Bootstrap& bootstrap) {
+  parent_ = bootstrap.parent;
+  owner_ = bootstrap.owner;
+  const bool by_script = parent_ == job_address_.script;
+  deaths_->set_parent(parent_, Failure(Failure::Kind::kOwnerEnded,
+                                       by_script ? job_address_.name() : "the process that owned this one"));
+  if (!bootstrap.is_host) return;
+  agent_ = std::make_shared<Agent>(*this);
+  node_->add_cell(Agent::id_of(node_->id()).index, agent_);
 }
 
 ProcessRuntime::~ProcessRuntime() {
@@ -237,6 +340,8 @@ void ProcessRuntime::leak() {
   static_cast<void>(connector_.release());
   static_cast<void>(node_.release());
   static_cast<void>(driver_.release());
+  static_cast<void>(places_.release());
+  static_cast<void>(gateways_.release());
   static_cast<void>(jobs_.release());
   static_cast<void>(reactor_.release());
   new std::shared_ptr<Arena>(std::move(arena_));
@@ -448,7 +553,7 @@ void ProcessRuntime::request_stop(const std::string& reason, int64_t limit_ns) {
 void ProcessRuntime::on_control(Link& link, MessagePtr message) {
   switch (message->header.kind) {
     case FrameKind::kStopNode:
-      if (link.peer() == parent_ || link.peer() == owner_) request_stop(std::string(message->text()), kStopDrainNs);
+      if (message->from == parent_ || message->from == owner_) request_stop(std::string(message->text()), kStopDrainNs);
       return;
     case FrameKind::kNodeDown:
       return on_node_down(link.peer(), *message);
@@ -465,6 +570,12 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
     }
     case FrameKind::kPong:
       return call_watch_->on_pong(link.peer());
+    case FrameKind::kWhereIs:
+      return places_ && reception_ ? places_->asked(link, message->header.dest) : void();
+    case FrameKind::kPlace:
+      return places_ && link.peer() == job_address_.script
+                 ? places_->answered(message->header.dest, std::string(message->text()))
+                 : void();
     default:
       log_line("ignored a data frame on the control lane");
   }
@@ -498,9 +609,7 @@ void ProcessRuntime::note_hosted(NodeId host, const std::vector<NodeId>& nodes) 
 void ProcessRuntime::release(const std::vector<NodeId>& nodes, const std::string& reason) {
   Outgoing request{FrameHeader{}, as_byte_span(reason.data(), reason.size()), {}};
   request.header.kind = FrameKind::kStopNode;
-  for (NodeId node : nodes) {
-    if (auto link = node_->route(node)) link->send(request);
-  }
+  for (NodeId node : nodes) static_cast<void>(node_->send(node, request));  // who has ended needs no word
 }
 
 void ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
@@ -509,6 +618,7 @@ void ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
     for (NodeId lost : loss->nodes) deaths_->known(lost, {Failure::Kind::kForeign, loss->why});
   }
   deaths_->link_lost(node, why);
+  host_->link_lost(node, why.message);
 }
 
 }  // namespace monarch

@@ -18,7 +18,9 @@
 #include "monarch/host/call_watch.h"
 #include "monarch/host/death_watch.h"
 #include "monarch/host/host.h"
+#include "monarch/host/membership/gateways.h"
 #include "monarch/host/membership/jobs.h"
+#include "monarch/host/membership/places.h"
 #include "monarch/host/membership/reception.h"
 #include "monarch/host/output/output_pump.h"
 #include "monarch/host/stacks/process_stacks.h"
@@ -39,9 +41,12 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
     std::function<void()> on_stop;
     // Reactor. The actors here that are at something.
     std::function<std::vector<RunningActor>()> running_actors;
-    int stdout_fd = 1;  // root: where the lines of workers go; -1: nowhere
+    int stdout_fd = 1;  // root, and hosts that are reached over a network: where the lines of workers go; -1: nowhere
     int stderr_fd = 2;
+    // Root. When a host that is reached over a network and says nothing is held for lost.
+    int64_t host_timeout_ns = kHostTimeoutNs;
   };
+  static constexpr int64_t kHostTimeoutNs = 5'000'000'000, kHostTimeoutMinNs = 500'000'000;
 
   // The runtime of a script: the root of its job. A shortage is an error (kUnavailable), here and below; it may be tried
   // again.
@@ -50,6 +55,9 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   static Result<std::unique_ptr<ProcessRuntime>> make_worker(const Bootstrap& bootstrap, BootstrapFds fds,
                                                              Options options,
                                                              const std::function<void(ProcessRuntime&)>& wire);
+  // The runtime of a host's gateway (membership/gateways.h): a worker that the script reaches over a network, at `listen`.
+  static Result<std::unique_ptr<ProcessRuntime>> make_gateway(const Bootstrap& bootstrap, TcpEndpoint listen,
+                                                              Options options);
   ~ProcessRuntime() override;
 
   Reactor& reactor() { return *reactor_; }
@@ -60,6 +68,11 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   Host& host() { return *host_; }
   DeathWatch& deaths() { return *deaths_; }
   CallWatch& call_watch() { return *call_watch_; }
+  // Any thread. Hosts that their monarch-hostds start for this process (Launch::hostd), as one mesh; returns before they
+  // exist. Those that are reached over TCP only in a script: kUnsupported.
+  Result<std::vector<NodeId>> attach(const std::vector<Launch>& launches);
+  // Of a gateway: on which port it is dialled.
+  uint16_t tcp_port() const;
   // Of a worker that is a host; null in others.
   Agent* agent() { return agent_.get(); }
   NodeId parent() const { return parent_; }
@@ -136,7 +149,10 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   void after_fork_in_child() override;
   void leak();
   Status build(const Identity& identity, JobAddress address, OwnBell bell, UniqueFd budget_fd, OutputRoute output,
-               Options options);
+               Options options, std::optional<TcpTransport::Options> tcp);
+  Node::Hooks node_hooks(Options& options);
+  Result<OutputRoute> show_output(int stdout_fd, int stderr_fd);
+  void be_child_of(const Bootstrap& bootstrap);
   Status start();
   std::shared_ptr<PendingCall> ask(NodeId script, Reception::Method method, const std::vector<NodeId>& nodes);
   DeathWatch::Hooks death_hooks();
@@ -162,6 +178,10 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<Connector> connector_;
+  TcpTransport* tcp_ = nullptr;  // the connector's; null: this process is the gateway of no host
+  int64_t host_timeout_ns_ = 0;
+  std::unique_ptr<Gateways> gateways_;
+  std::unique_ptr<Places> places_;  // with tcp_
   std::unique_ptr<OutputPump> output_;
   std::unique_ptr<DeathWatch> deaths_;
   std::unique_ptr<Host> host_;

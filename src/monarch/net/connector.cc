@@ -322,21 +322,40 @@ void Connector::no_stranger_any_more(const Joining& joining) {
 
 std::shared_ptr<Link> Connector::dial(NodeId node) {
   const Identity as = events_.identity_for ? events_.identity_for(node) : identity_;
-  Transport* transport = preferred_->reaches(as, node) ? preferred_ : nullptr;
+  const bool elsewhere = as.job == identity_.job && host_number(node) != host_number(identity_.node);
+  const auto reaches = [&](const Transport& transport) {
+    return (!elsewhere || transport.lease_ns() != 0) && transport.reaches(as, node);
+  };
+  Transport* transport = reaches(*preferred_) ? preferred_ : nullptr;
   for (const auto& other : transports_) {
-    if (transport == nullptr && other->reaches(as, node)) transport = other.get();
+    if (transport == nullptr && reaches(*other)) transport = other.get();
   }
   if (transport == nullptr) return nullptr;
-  auto connect = [this, transport, node](LinkSink& sink, bool of_session) {
-    Dial dial{transport->new_link(sink, node), transport};
-    dial.of_session = of_session;
-    std::shared_ptr<Link> link = dial.link;
-    reactor_.post([this, dial = std::move(dial)] { try_dial(dial); });
-    return link;
-  };
-  const int64_t lease_ns = transport->lease_ns();
-  if (lease_ns == 0) return connect(*sink_, false);
-  return sessions_->dial(node, lease_ns, [connect](LinkSink& sink) { return connect(sink, true); });
+  if (transport->lease_ns() == 0) return connect(*transport, node, *sink_, false);
+  auto session = new_session(*transport, node);
+  session->begin();
+  return session;
+}
+
+std::shared_ptr<Link> Connector::connect(Transport& transport, NodeId node, LinkSink& sink, bool of_session) {
+  Dial dial{transport.new_link(sink, node), &transport};
+  dial.of_session = of_session;
+  std::shared_ptr<Link> link = dial.link;
+  reactor_.post([this, dial = std::move(dial)] { try_dial(dial); });
+  return link;
+}
+
+std::shared_ptr<ResumingLink> Connector::new_session(Transport& transport, NodeId node) {
+  return sessions_->make_session(node, transport.lease_ns(), [this, &transport, node](LinkSink& sink) {
+    return connect(transport, node, sink, true);
+  });
+}
+
+std::shared_ptr<ResumingLink> Connector::new_remote(NodeId node) {
+  for (const auto& transport : transports_) {
+    if (transport->lease_ns() != 0) return new_session(*transport, node);
+  }
+  MONARCH_CHECK(!"a process of another host, without a transport that goes there");
 }
 
 void Connector::dial_failed(const Dial& dial, const Error& why, bool for_good) {

@@ -16,6 +16,7 @@
 
 namespace monarch {
 
+class ResumingLink;
 class Sessions;
 
 class Connector {
@@ -63,11 +64,14 @@ class Connector {
   // Reactor. Begins to accept peers; a worker does so on the socket that its parent made for it.
   Status listen(UniqueFd listener = {});
   // Any thread. A link that connects in the background; what is sent meanwhile waits in it. Null: no transport reaches
-  // the node. It ends with kClosed if the peer is not there, which only the kernel can say: a connection that ends in the
-  // middle of its hello is made anew. It ends with kUnavailable if there has been nothing to make it of, or each hello was
-  // cut short, for kShortageLimitNs or for the lease of its transport, or if nothing is said for as long as a dial may
-  // take: the peer is stopped, perhaps.
+  // the node; one of another host of the job (base/ids.h) none without a lease. It ends with kClosed if the peer is not
+  // there, which only the kernel can say: a connection that ends in the middle of its hello is made anew. It ends with
+  // kUnavailable if there has been nothing to make it of, or each hello was cut short, for kShortageLimitNs or for the
+  // lease of its transport, or if nothing is said for as long as a dial may take: the peer is stopped, perhaps.
   std::shared_ptr<Link> dial(NodeId node);
+  // Any thread. The link to a process of another host that is about to be; what is sent waits in it until it is to begin().
+  // The transport with a lease must be there.
+  std::shared_ptr<ResumingLink> new_remote(NodeId node);
   // Reactor. No more peers, and those half way are dropped.
   void close();
 
@@ -97,6 +101,8 @@ class Connector {
     bool of_session = false;       // the session redials, and wants to know why this has not become a link
   };
 
+  std::shared_ptr<ResumingLink> new_session(Transport& transport, NodeId node);
+  std::shared_ptr<Link> connect(Transport& transport, NodeId node, LinkSink& sink, bool of_session);
   void accept(Listener& listener);
   void pause(Listener& listener, int64_t delay_ns);
   void resume_listeners();

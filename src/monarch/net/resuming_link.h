@@ -77,7 +77,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   ResumingLink(std::shared_ptr<Sessions> sessions, NodeId peer, uint64_t number, int64_t lease_ns, Dial dial);
   ~ResumingLink() override;
 
-  // The dialer, first, before anybody else knows of it.
+  // The dialer, once. What is sent before it waits.
   void begin();
 
   bool send(const Outgoing& outgoing) override;

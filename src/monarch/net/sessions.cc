@@ -5,10 +5,13 @@
 namespace monarch {
 
 std::shared_ptr<Link> Sessions::dial(NodeId peer, int64_t lease_ns, ResumingLink::Dial dial) {
-  auto session =
-      std::make_shared<ResumingLink>(shared_from_this(), peer, random_.next_u64(), lease_ns, std::move(dial));
+  auto session = make_session(peer, lease_ns, std::move(dial));
   session->begin();
   return session;
+}
+
+std::shared_ptr<ResumingLink> Sessions::make_session(NodeId peer, int64_t lease_ns, ResumingLink::Dial dial) {
+  return std::make_shared<ResumingLink>(shared_from_this(), peer, random_.next_u64(), lease_ns, std::move(dial));
 }
 
 std::shared_ptr<Link> Sessions::accepted(NodeId peer, bool guest, int64_t lease_ns, const ResumingLink::Dial& make) {

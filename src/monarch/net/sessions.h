@@ -30,6 +30,8 @@ class Sessions final : public std::enable_shared_from_this<Sessions> {
 
   // Any thread. A link to `peer` that is made by `dial`, again and again.
   std::shared_ptr<Link> dial(NodeId peer, int64_t lease_ns, ResumingLink::Dial dial);
+  // As dial(), once it has been told to begin().
+  std::shared_ptr<ResumingLink> make_session(NodeId peer, int64_t lease_ns, ResumingLink::Dial dial);
   // Reactor. The link to `peer`, who has dialled, that `make` makes (not started).
   std::shared_ptr<Link> accepted(NodeId peer, bool guest, int64_t lease_ns, const ResumingLink::Dial& make);
   // No carrier is used any more, and no timer runs. The last.

@@ -1,4 +1,4 @@
-// All transports that there are, best first.
+// The transports between processes of one machine, best first. That between machines (net/tcp) has whoever needs it.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace monarch {
 
-// Each process has one of each. `bell` and what `context` refers to outlive them.
+// A process has one of each. `bell` and what `context` refers to outlive them.
 std::vector<std::unique_ptr<Transport>> make_transports(const ShmContext& context, OwnBell& bell);
 
 // Their names, as text for an error: "shm, unix".

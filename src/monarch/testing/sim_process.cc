@@ -107,9 +107,7 @@ void SimProcess::stop(const std::vector<NodeId>& nodes, const std::string& reaso
 
 void SimProcess::release(const std::vector<NodeId>& nodes, const std::string& reason) {
   const Outgoing request = request_of(FrameKind::kStopNode, reason);
-  for (const NodeId node : nodes) {
-    if (const auto link = node_->route(node)) link->send(request);
-  }
+  for (const NodeId node : nodes) static_cast<void>(node_->send(node, request));  // who has ended needs no word
 }
 
 void SimProcess::stop_children(const std::string& reason, int64_t grace_ns) {
@@ -135,7 +133,7 @@ void SimProcess::on_control(Link& link, const Message& message) {
   if (!is_alive()) return;
   switch (message.header.kind) {
     case FrameKind::kStopNode:
-      if (link.peer() == parent_ || link.peer() == owner_) request_stop(std::string(message.text()), kStopDrainNs);
+      if (message.from == parent_ || message.from == owner_) request_stop(std::string(message.text()), kStopDrainNs);
       return;
     case FrameKind::kNodeDown:
       return on_node_down(link.peer(), message);

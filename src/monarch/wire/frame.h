@@ -53,8 +53,10 @@ enum class FrameKind : uint8_t {
   kProbe = 26,         // control: does `dest` close a cycle of calls? (actor/deadlocks.h)
   kSilent = 27,        // control: calls wait for `dest`, which answers nobody: whoever has started it looks at it; the body
                        // is the label of one of them, `method` how many there are
+  kWhereIs = 28,       // control, from a host to the script: where is the gateway `dest` dialled?
+  kPlace = 29,         // control, the answer: the body is an address, or nothing: it is none
 };
-inline constexpr uint8_t kFrameKindMax = 27;
+inline constexpr uint8_t kFrameKindMax = 29;
 
 enum FrameFlags : uint32_t {
   kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec

@@ -189,7 +189,7 @@ Result<HelloPeer> Handshake::on_proof(std::span<const std::byte> bytes) {
   Signature signature;
   std::memcpy(key.data(), bytes.data() + kKeyAt, sizeof key);
   std::memcpy(signature.data(), bytes.data() + kSignatureAt, sizeof signature);
-  if (node_id_of(key) != peer_.node || !verify_signature(key, message, signature))
+  if (node_id_of(key, host_number(peer_.node)) != peer_.node || !verify_signature(key, message, signature))
     return refuse({ErrorCode::kUnsupported, "the peer is not the node that it says it is"});
   move(Event::kProofAccepted);
   return peer_;

@@ -115,10 +115,10 @@ TEST(Hello, BytesOfAnOpenNeverChange) {
 TEST(Hello, BytesOfAProofNeverChange) {
   Connection c;  // the expected values were made with Python's hmac and hashlib modules from the definition in hello.h
   EXPECT_EQ(hex(*c.dialer->on_open(c.acceptor->open_bytes())).substr(0, 128),
-            "f34d72ba43cbf69adbdfdae34d0164ab67c6905cc1ab0f71a21ee5f541854376"
+            "8779fc043ace71bf54aafd8b6b1f0f61b75dfbb5a33d21c83359e80ea5a95658"
             "cecc1507dc1ddd7295951c290888f095adb9044d1b73d696e6df065d683bd4fc");
   EXPECT_EQ(hex(*c.acceptor->on_open(c.dialer->open_bytes())).substr(0, 128),
-            "afee5b6a4f2975ec066ef022a0a0d2cff1e12b92ea4c23a6731227982c2a8e45"
+            "220d06bc96a9de5e7a5b1915da90b93f967e84e6503475c4cc97840e5a7dae1f"
             "6b79c57e6a095239282c04818e96112f3f03a4001ba97a564c23852a3f1ea5fc");
 }
 
@@ -243,15 +243,15 @@ TEST(Hello, VersionsWithoutCommonGroundAreNamed) {
                  "no common protocol version: this side speaks 2 to 4, the peer 1");
 }
 
-// Frames have changed with version 2 (wire/frame.h), the words after a hello with version 3 (net/transport.h):
-// whoever speaks only the first is not let in.
+// Frames have changed with version 2 (wire/frame.h), the words after a hello with version 3 (net/transport.h),
+// ids of nodes with version 4 (base/ids.h): whoever speaks only the first is not let in.
 TEST(Hello, AProcessThatSpeaksTheVersionBeforeRoutesIsRefused) {
   Connection c;
   c.acceptor_identity.version_min = kProtocolVersionMin;
   c.acceptor_identity.version_max = kProtocolVersionMax;
   c.reset();
   expect_refused(c.acceptor->on_open(c.dialer->open_bytes()), ErrorCode::kUnsupported,
-                 "no common protocol version: this side speaks 3, the peer 1");
+                 "no common protocol version: this side speaks 4, the peer 1");
 }
 
 TEST(Hello, AnotherJobIsRefusedBeforeAnyProofIsSent) {

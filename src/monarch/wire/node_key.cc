@@ -26,19 +26,19 @@ Key private_key(const NodeKey::Seed& seed) {
 
 }  // namespace
 
-NodeKey::NodeKey(const Seed& seed) : seed_(seed) {
+NodeKey::NodeKey(const Seed& seed, HostNumber host) : seed_(seed) {
   size_t size = public_key_.size();
   MONARCH_CHECK(EVP_PKEY_get_raw_public_key(private_key(seed).get(), raw(public_key_.data()), &size) == 1);
-  id_ = node_id_of(public_key_);
+  id_ = node_id_of(public_key_, host);
 }
 
-NodeKey NodeKey::make(Random& random) {
+NodeKey NodeKey::make(Random& random, HostNumber host) {
   Seed seed;
   uint64_t words[4];
   for (uint64_t& word : words) word = random.next_u64();
   static_assert(sizeof words == sizeof seed);
   std::memcpy(seed.data(), words, sizeof words);
-  NodeKey key(seed);
+  NodeKey key(seed, host);
   OPENSSL_cleanse(words, sizeof words);
   OPENSSL_cleanse(seed.data(), seed.size());
   return key;
@@ -56,14 +56,15 @@ Signature NodeKey::sign(ByteSpan message) const {
   return signature;
 }
 
-// Of the hash, 63 bits: an integer of the native codec, as which messages hold it; never 0.
-NodeId node_id_of(const PublicKey& key) {
+// 63 bits: an integer of the native codec, as which messages hold it; never 0.
+NodeId node_id_of(const PublicKey& key, HostNumber host) {
+  MONARCH_CHECK(host <= kHostMax);
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   MONARCH_CHECK(EVP_Digest(key.data(), key.size(), digest, &size, EVP_sha256(), nullptr) == 1 && size >= sizeof(NodeId));
   NodeId id;
   std::memcpy(&id, digest, sizeof id);
-  return id >> 1 | 1;
+  return NodeId{host} << kHostShift | id >> (64 - kHostShift) | 1;
 }
 
 bool verify_signature(const PublicKey& key, ByteSpan message, const Signature& signature) {

@@ -20,8 +20,8 @@ class NodeKey {
   using Seed = std::array<std::byte, 32>;
 
   NodeKey() = default;  // of nobody
-  explicit NodeKey(const Seed& seed);
-  static NodeKey make(Random& random);
+  explicit NodeKey(const Seed& seed, HostNumber host = 0);
+  static NodeKey make(Random& random, HostNumber host = 0);
   NodeKey(const NodeKey&) = default;
   NodeKey& operator=(const NodeKey&) = default;
   ~NodeKey();  // wipes the seed
@@ -37,8 +37,8 @@ class NodeKey {
   NodeId id_ = 0;
 };
 
-// The id of the node that has this key.
-NodeId node_id_of(const PublicKey& key);
+// The id of the node that has this key, on that host.
+NodeId node_id_of(const PublicKey& key, HostNumber host = 0);
 bool verify_signature(const PublicKey& key, ByteSpan message, const Signature& signature);
 
 }  // namespace monarch

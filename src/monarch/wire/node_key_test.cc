@@ -30,5 +30,15 @@ TEST(NodeKey, IsMadeAnewEachTimeAndComesBackFromItsSeed) {
   EXPECT_EQ(NodeKey(key.seed()).id(), key.id());
 }
 
+TEST(NodeKey, SaysOnWhichHostItsNodeIs) {
+  const NodeKey::Seed seed = key_of(1).seed();
+  for (const HostNumber host : {HostNumber{0}, HostNumber{1}, kHostMax}) {
+    const NodeId node = NodeKey(seed, host).id();
+    EXPECT_EQ(host_number(node), host);
+    EXPECT_EQ(node, node_id_of(NodeKey(seed).public_key(), host));
+    EXPECT_GT(static_cast<int64_t>(node), 0);
+  }
+}
+
 }  // namespace
 }  // namespace monarch

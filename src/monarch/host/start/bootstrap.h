@@ -14,7 +14,7 @@
 
 namespace monarch {
 
-inline constexpr uint32_t kBootstrapVersion = 8;
+inline constexpr uint32_t kBootstrapVersion = 9;
 
 struct Bootstrap {
   NodeKey key{};           // of the new node
@@ -24,6 +24,7 @@ struct Bootstrap {
   bool is_host = false;    // it has an agent
   JobId job{};
   JobToken token{};
+  int64_t host_timeout_ns = 0;  // when a host that says nothing is held for lost; of one that is reached over a network
   std::string transport;  // "shm" or "unix"
   std::string address;    // the job's: JobAddress as text
   std::string payload;    // for the language on top: Python's paths and environment

@@ -80,6 +80,8 @@ void kill_children() {
   close(proc);
 }
 
+}  // namespace
+
 // Each that dies leaves its children to us: until there is none.
 void end_descendants() {
   for (int tries = 0; tries < kEndTries; ++tries) {
@@ -94,6 +96,8 @@ void end_descendants() {
   }
 }
 
+namespace {
+
 void on_terminate(int) {
   if (getpid() != server_pid) {  // a worker that has not left yet
     signal(SIGTERM, SIG_DFL);
@@ -106,7 +110,9 @@ void on_terminate(int) {
 
 }  // namespace
 
-ForkServer::ForkServer(int socket, Clock& clock) : socket_(socket), clock_(clock) {
+ForkServer::ForkServer(int socket, Clock& clock) : socket_(socket), clock_(clock) { become_subreaper(); }
+
+void become_subreaper() {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   server_pid = getpid();
   struct sigaction action {};

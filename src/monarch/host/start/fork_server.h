@@ -57,6 +57,11 @@ class ForkServer {
   std::unordered_map<pid_t, Worker> children_;
 };
 
+// Of a process without threads that takes over whatever its children leave, and ends all of it on SIGTERM.
+void become_subreaper();
+// Kills all that descends from a subreaper, and reaps it.
+void end_descendants();
+
 // In a worker, first thing: forgets what only the server does.
 void leave_fork_server();
 

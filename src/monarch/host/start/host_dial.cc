@@ -23,6 +23,22 @@ constexpr int64_t kRetryNs = 20'000'000;
 
 }  // namespace
 
+Result<HostdAddress> HostdAddress::parse(const std::string& text, std::string token_file) {
+  static constexpr std::string_view kIpc = "ipc://";
+  HostdAddress address;
+  address.token_file = std::move(token_file);
+  if (text.starts_with(kIpc)) {
+    address.path = text.substr(kIpc.size());
+    sockaddr_un checked;
+    if (auto size = socket_address(address.path, checked); !size) return size.error();
+    return address;
+  }
+  auto tcp = TcpAddress::parse(text);
+  if (!tcp) return tcp.error();
+  address.tcp = std::move(*tcp);
+  return address;
+}
+
 Result<socklen_t> socket_address(const std::string& path, sockaddr_un& address) {
   if (path.empty() || path.size() >= sizeof address.sun_path) {
     return Error{ErrorCode::kUnsupported, "the path of a socket has from 1 to " +
@@ -111,7 +127,7 @@ void HostDial::give_up(const std::string& why) {
   if (!done_) return;
   if (socket_) reactor_.remove(socket_.get());
   socket_.reset();
-  finish(Error{ErrorCode::kClosed, "the host at ipc://" + address_.path + " cannot be attached to: " + why});
+  finish(Error{ErrorCode::kClosed, "the host at " + address_.to_text() + " cannot be attached to: " + why});
 }
 
 void HostDial::finish(Result<UniqueFd> result) {

@@ -7,10 +7,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "monarch/base/unique_fd.h"
 #include "monarch/loop/reactor.h"
+#include "monarch/net/tcp/tcp_address.h"
 #include "monarch/wire/hello.h"
 
 struct sockaddr_un;
@@ -19,8 +21,14 @@ namespace monarch {
 
 // Where a monarch-hostd is, and what it wants to be shown.
 struct HostdAddress {
-  std::string path;        // of its socket; an abstract one begins with '@'
-  std::string token_file;  // absolute
+  std::string path;               // of its socket; an abstract one begins with '@'
+  std::optional<TcpAddress> tcp;  // in its place
+  std::string token_file;         // absolute
+  bool trusts_all = false;        // over TCP: any certificate will do, the token says who belongs here
+
+  std::string to_text() const { return tcp ? tcp->to_text() : "ipc://" + path; }
+  // ipc://PATH, ipc://@NAME, or as TcpAddress. kMalformed: what is wrong with it.
+  static Result<HostdAddress> parse(const std::string& text, std::string token_file);
 };
 
 // As the kernel wants it. kUnsupported: the path is too long, or empty.

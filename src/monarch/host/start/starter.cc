@@ -408,7 +408,7 @@ void Starter::ask_hostd(const LaunchingPtr& launching, Result<UniqueFd> socket) 
   for (int i = 0; i < kFdCount; ++i) given[i] = launching->fds[i].get();
   given[kFdBudget] = budget_fd_;
   if (!send_fork_request(socket->get(), node, given)) {
-    return fail("the host at ipc://" + launching->order.launch.hostd->path + " does not take what it is asked for: " +
+    return fail("the host at " + launching->order.launch.hostd->to_text() + " does not take what it is asked for: " +
                 std::strerror(errno));
   }
   launching->fds = {};

@@ -55,7 +55,8 @@ class TcpTransport::Setup final : public LinkSetup {
   }
 };
 
-TcpTransport::TcpTransport(Reactor& reactor, Options options) : reactor_(reactor), options_(std::move(options)) {
+TcpTransport::TcpTransport(Reactor& reactor, Options options)
+    : reactor_(reactor), options_(std::move(options)), tls_(options_.tls) {
   MONARCH_CHECK(options_.lease_ns > 0 && options_.silence_ns >= 100'000'000 && options_.dial_ns > 0);
 }
 
@@ -77,6 +78,21 @@ void TcpTransport::forget_place(NodeId node) {
   places_.erase(node);
 }
 
+std::optional<TcpAddress> TcpTransport::known_place(NodeId node) const {
+  const std::shared_ptr<Place> place = place_of(node);
+  return place ? std::optional(place->address) : std::nullopt;
+}
+
+void TcpTransport::use_tls(std::shared_ptr<const TlsContext> tls) {
+  std::lock_guard lock(mutex_);
+  tls_ = std::move(tls);
+}
+
+std::shared_ptr<const TlsContext> TcpTransport::tls() const {
+  std::lock_guard lock(mutex_);
+  return tls_;
+}
+
 std::shared_ptr<TcpTransport::Place> TcpTransport::place_of(NodeId node) const {
   std::lock_guard lock(mutex_);
   const auto found = places_.find(node);
@@ -96,7 +112,7 @@ std::string TcpTransport::describe(const Identity&) const {
 }
 
 Status TcpTransport::allow(const SocketAddress& address, const char* what) const {
-  if (options_.tls || options_.plain_anywhere || address.is_loopback()) return Ok{};
+  if (has_tls() || options_.plain_anywhere || address.is_loopback()) return Ok{};
   return Error{ErrorCode::kUnsupported, std::string("refused to ") + what + " " + address.to_text() +
                                             " without TLS: anybody on the way could read and change what is sent"};
 }
@@ -159,9 +175,10 @@ Result<std::unique_ptr<Channel>> TcpTransport::admit(UniqueFd socket) const {
 }
 
 Result<std::unique_ptr<Channel>> TcpTransport::channel_over(std::unique_ptr<Channel> stream, bool accepts) const {
-  if (!options_.tls) return stream;
+  auto context = tls();
+  if (!context) return stream;
   try {
-    return std::unique_ptr<Channel>(std::make_unique<TlsChannel>(std::move(stream), options_.tls, accepts));
+    return std::unique_ptr<Channel>(std::make_unique<TlsChannel>(std::move(stream), std::move(context), accepts));
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::kUnavailable, "out of memory for TLS with another host"};
   }
@@ -173,9 +190,8 @@ Result<std::unique_ptr<Channel>> TcpTransport::connect(const Identity&, NodeId p
   *busy = false;
   const std::shared_ptr<Place> place = place_of(peer);
   if (!place) return Error{ErrorCode::kUnavailable, "where the process is, is not known any more"};
-  auto addresses = place->lookup.addresses();
+  auto addresses = place->lookup.addresses(busy);
   if (!addresses) {
-    *busy = place->lookup.pending();
     if (!*busy) place->lookup.forget();  // asked again with the next dial
     return addresses.error();
   }

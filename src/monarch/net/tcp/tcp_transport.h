@@ -43,6 +43,11 @@ class TcpTransport final : public Transport {
   // Any thread. Where `node` is dialled from now on. kMalformed: nobody can be there.
   Status set_place(NodeId node, const TcpAddress& address);
   void forget_place(NodeId node);
+  bool knows_place(NodeId node) const { return place_of(node) != nullptr; }
+  std::optional<TcpAddress> known_place(NodeId node) const;
+  // Any thread. From now on all channels are made with it.
+  void use_tls(std::shared_ptr<const TlsContext> tls);
+  bool has_tls() const { return tls() != nullptr; }
   // Any thread. Where this process is dialled, once it listens: what others are told.
   std::optional<TcpAddress> place() const;
 
@@ -73,6 +78,7 @@ class TcpTransport final : public Transport {
     std::atomic<size_t> refused{0};  // in a row
   };
   std::shared_ptr<Place> place_of(NodeId node) const;
+  std::shared_ptr<const TlsContext> tls() const;
   Status allow(const SocketAddress& address, const char* what) const;
   Result<std::unique_ptr<Channel>> channel_over(std::unique_ptr<Channel> stream, bool accepts) const;
   Result<UniqueFd> listen_at(const SocketAddress& address);
@@ -84,6 +90,7 @@ class TcpTransport final : public Transport {
   mutable Mutex mutex_{LockRank::kTcpPlaces};
   std::map<NodeId, std::shared_ptr<Place>> places_;  // shared: with dials under way
   std::optional<TcpAddress> own_;
+  std::shared_ptr<const TlsContext> tls_;
 };
 
 }  // namespace monarch

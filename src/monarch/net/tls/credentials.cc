@@ -5,6 +5,7 @@
 #include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
@@ -81,7 +82,8 @@ X509Ptr make_certificate(EVP_PKEY* key, const std::string& name, X509* issuer, E
            add_extension(certificate, signed_by, NID_key_usage, "critical,digitalSignature") &&
            add_extension(certificate, signed_by, NID_ext_key_usage, "serverAuth,clientAuth");
   }
-  if (!good || X509_sign(certificate, signer, EVP_sha256()) == 0) return nullptr;
+  const EVP_MD* digest = EVP_PKEY_is_a(signer, "ED25519") ? nullptr : EVP_sha256();
+  if (!good || X509_sign(certificate, signer, digest) == 0) return nullptr;
   return made;
 }
 
@@ -148,6 +150,7 @@ Result<Credentials> Credentials::parse(std::string_view text) {
 }
 
 struct Authority::State {
+  explicit State(PkeyPtr made) : key(std::move(made)) {}
   PkeyPtr key;
   X509Ptr certificate;
 };
@@ -157,9 +160,20 @@ Authority::Authority(Authority&&) noexcept = default;
 Authority& Authority::operator=(Authority&&) noexcept = default;
 Authority::~Authority() = default;
 
-Result<Authority> Authority::make() {
-  auto state = std::make_unique<State>();
-  state->key = make_key();
+Result<Authority> Authority::make() { return of_state(std::make_unique<State>(make_key())); }
+
+Result<Authority> Authority::of_secret(ByteSpan secret) {
+  static constexpr char kPurpose[] = "monarch certificates 1";
+  unsigned char seed[32];
+  unsigned int size = sizeof seed;
+  const bool made = HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+                         reinterpret_cast<const unsigned char*>(kPurpose), sizeof kPurpose - 1, seed, &size) != nullptr;
+  PkeyPtr key(made ? EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, seed, sizeof seed) : nullptr);
+  OPENSSL_cleanse(seed, sizeof seed);
+  return of_state(std::make_unique<State>(std::move(key)));
+}
+
+Result<Authority> Authority::of_state(std::unique_ptr<State> state) {
   if (!state->key) return no_credentials();
   state->certificate = make_certificate(state->key.get(), "monarch job", nullptr, state->key.get());
   if (!state->certificate) return no_credentials();

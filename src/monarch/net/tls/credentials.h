@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "monarch/base/bytes.h"
 #include "monarch/base/result.h"
 
 namespace monarch {
@@ -37,6 +38,9 @@ class Authority {
  public:
   // kUnavailable: OpenSSL says no, and why.
   static Result<Authority> make();
+  // The one that all have who know `secret`, and nobody else: each makes its own certificate then, and none has to be
+  // handed out. Its key is Ed25519, HMAC-SHA256(secret, a text of its own).
+  static Result<Authority> of_secret(ByteSpan secret);
   Authority(Authority&&) noexcept;
   Authority& operator=(Authority&&) noexcept;
   ~Authority();
@@ -46,6 +50,7 @@ class Authority {
 
  private:
   struct State;
+  static Result<Authority> of_state(std::unique_ptr<State> state);
   explicit Authority(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

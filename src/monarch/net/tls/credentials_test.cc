@@ -54,6 +54,15 @@ TEST(Credentials, ThatAreNoneAreRefusedWithWhatIsMissing) {
   EXPECT_NE(why(bad).find("no authority's certificate"), std::string::npos) << why(bad);
 }
 
+// Who knows the secret needs nothing else to be believed, and to believe; net/tls/tls_channel_test.cc speaks with them.
+TEST(Credentials, OfASecretAreOfOneAuthority) {
+  const Authority one = Authority::of_secret(as_byte_span("secret", 6)).value();
+  const Authority same = Authority::of_secret(as_byte_span("secret", 6)).value();
+  const Credentials made = one.issue("a").value();
+  EXPECT_TRUE(TlsContext::make(made).ok());
+  EXPECT_NE(made.key, same.issue("a")->key);
+}
+
 // The user's own: one file believes, the other is.
 TEST(Credentials, OfTheUserAreReadFromFilesThatOnlyHeCanRead) {
   char folder[] = "/tmp/monarch-credentials-XXXXXX";

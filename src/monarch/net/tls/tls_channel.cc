@@ -75,6 +75,14 @@ struct TlsContext::State {
 };
 
 TlsContext::TlsContext(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Result<std::shared_ptr<const TlsContext>> TlsContext::of_secret(ByteSpan secret, const std::string& name, Trust trust) {
+  auto authority = Authority::of_secret(secret);
+  if (!authority) return authority.error();
+  auto credentials = authority->issue(name);
+  if (!credentials) return credentials.error();
+  return make(*credentials, trust);
+}
+
 TlsContext::~TlsContext() = default;
 
 Result<std::shared_ptr<const TlsContext>> TlsContext::make(const Credentials& credentials, Trust trust) {

@@ -22,6 +22,9 @@ class TlsContext {
   };
   // kUnsupported: what is wrong with the credentials.
   static Result<std::shared_ptr<const TlsContext>> make(const Credentials& credentials, Trust trust = Trust::kAuthority);
+  // Of whoever knows `secret` (Authority::of_secret); `name` is for people.
+  static Result<std::shared_ptr<const TlsContext>> of_secret(ByteSpan secret, const std::string& name,
+                                                             Trust trust = Trust::kAuthority);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;

@@ -78,6 +78,16 @@ class TlsPipe : public ::testing::Test {
   std::unique_ptr<TlsChannel> a_, b_;
 };
 
+TEST_F(TlsPipe, IsMadeBetweenThoseWhoKnowTheSameSecret) {
+  const auto issued = [](const char* secret) {
+    return Authority::of_secret(as_byte_span(secret, 6)).value().issue("a").value();
+  };
+  connect(issued("secret"), issued("secret"));
+  EXPECT_EQ(establish(), "");
+  connect(issued("secret"), issued("Secret"));
+  EXPECT_NE(establish(), "");
+}
+
 TEST_F(TlsPipe, CarriesEveryPieceInOrderHoweverLittleRoomThereIs) {
   connect(authority_.issue("a").value(), authority_.issue("b").value());
   ASSERT_EQ(establish(), "");

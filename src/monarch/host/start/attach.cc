@@ -1,0 +1,144 @@
+#include "monarch/host/start/attach.h"
+
+#include <errno.h>
+#include <openssl/crypto.h>
+#include <poll.h>
+
+#include <cstring>
+#include <tuple>
+
+#include "monarch/wire/value_codec.h"
+
+namespace monarch {
+
+namespace {
+
+template <size_t size>
+std::vector<std::byte> bytes_of(const std::array<std::byte, size>& from) {
+  return {from.begin(), from.end()};
+}
+
+template <size_t size>
+bool put(const std::vector<std::byte>& from, std::array<std::byte, size>& into) {
+  if (from.size() != size) return false;
+  std::copy(from.begin(), from.end(), into.begin());
+  return true;
+}
+
+std::string with_size(const ValueWriter& writer) {
+  const auto size = static_cast<uint32_t>(writer.size());
+  std::string message(sizeof size + writer.size(), '\0');
+  std::memcpy(message.data(), &size, sizeof size);
+  std::memcpy(message.data() + sizeof size, writer.data(), writer.size());
+  return message;
+}
+
+template <typename Tuple>
+Status decode_whole(ByteSpan bytes, Tuple into) {
+  ValueReader reader(bytes);
+  if (!decode_into(reader, into) || !(reader.done() || reader.trailing())) return reader.error();
+  return Ok{};
+}
+
+}  // namespace
+
+// The version by itself, so that another one's order is told from nonsense.
+std::string encode_attach(const Bootstrap& bootstrap) {
+  const auto seed = bytes_of(bootstrap.key.seed()), job = bytes_of(bootstrap.job), token = bytes_of(bootstrap.token);
+  ValueWriter order, writer;
+  encode(order, std::tuple(seed, host_number(bootstrap.key.id()), bootstrap.parent, bootstrap.owner, job, token,
+                           bootstrap.transport, bootstrap.address, bootstrap.host_timeout_ns,
+                           as_byte_span(bootstrap.payload.data(), bootstrap.payload.size())));
+  encode(writer, std::tuple(kBootstrapVersion, order.written()));
+  return with_size(writer);
+}
+
+Result<Bootstrap> decode_attach(ByteSpan bytes) {
+  uint32_t version = 0;
+  std::vector<std::byte> order;
+  if (auto decoded = decode_whole(bytes, std::tie(version, order)); !decoded) return decoded.error();
+  if (version != kBootstrapVersion) {
+    return Error{ErrorCode::kUnsupported, "the script's monarch speaks bootstrap version " + std::to_string(version) +
+                                              ", the host's " + std::to_string(kBootstrapVersion)};
+  }
+  Bootstrap made;
+  HostNumber host = 0;
+  std::vector<std::byte> seed, job, token, payload;
+  auto decoded = decode_whole(order, std::tie(seed, host, made.parent, made.owner, job, token, made.transport,
+                                              made.address, made.host_timeout_ns, payload));
+  OPENSSL_cleanse(order.data(), order.size());
+  if (!decoded) return decoded.error();
+  NodeKey::Seed key;
+  if (!put(seed, key) || !put(job, made.job) || !put(token, made.token) || host == 0 || host > kHostMax ||
+      made.parent == 0 || made.owner == 0 || made.host_timeout_ns <= 0) {
+    return Error{ErrorCode::kMalformed, "no order for a host"};
+  }
+  made.key = NodeKey(key, host);
+  OPENSSL_cleanse(key.data(), key.size());
+  OPENSSL_cleanse(seed.data(), seed.size());
+  made.is_host = true;
+  made.payload.assign(reinterpret_cast<const char*>(payload.data()), payload.size());
+  return made;
+}
+
+std::string encode_report(const HostReport& report) {
+  ValueWriter writer;
+  encode(writer, std::tuple(static_cast<int>(report.kind), report.text, report.port, report.host, report.pid,
+                            report.status.code, report.status.signal));
+  return with_size(writer);
+}
+
+Result<HostReport> decode_report(ByteSpan bytes) {
+  HostReport report;
+  int kind = 0;
+  auto decoded = decode_whole(bytes, std::tie(kind, report.text, report.port, report.host, report.pid,
+                                              report.status.code, report.status.signal));
+  if (!decoded) return decoded.error();
+  if (kind < HostReport::kStarted || kind > HostReport::kExited) {
+    return Error{ErrorCode::kMalformed, "no report of a host"};
+  }
+  report.kind = static_cast<HostReport::Kind>(kind);
+  report.status.known = true;
+  return report;
+}
+
+bool AttachReader::read(Channel& channel) {
+  char piece[16384];
+  for (;;) {
+    const iovec into{piece, sizeof piece};
+    const ssize_t count = channel.read({&into, 1});
+    if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) return false;
+    if (count < 0) return !malformed_;
+    bytes_.append(piece, static_cast<size_t>(count));
+    malformed_ = malformed_ || bytes_.size() > 2 * kAttachBytesMax;
+    if (malformed_) return false;
+  }
+}
+
+std::optional<std::string> AttachReader::next() {
+  uint32_t size;
+  if (bytes_.size() < sizeof size) return std::nullopt;
+  std::memcpy(&size, bytes_.data(), sizeof size);
+  malformed_ = malformed_ || size > kAttachBytesMax;
+  if (malformed_ || bytes_.size() - sizeof size < size) return std::nullopt;
+  std::string message = bytes_.substr(sizeof size, size);
+  OPENSSL_cleanse(bytes_.data(), sizeof size + size);
+  bytes_.erase(0, sizeof size + size);
+  return message;
+}
+
+bool write_all(Channel& channel, const std::string& bytes, int limit_ms) {
+  size_t written = 0;
+  while (written < bytes.size() || channel.wants_room()) {
+    const iovec piece{const_cast<char*>(bytes.data()) + written, bytes.size() - written};
+    const ssize_t count = written < bytes.size() ? channel.write({&piece, 1}) : 0;
+    if (count < 0 && errno != EAGAIN && errno != EINTR) return false;
+    if (count > 0) written += static_cast<size_t>(count);
+    if (channel.flush() && written == bytes.size()) return true;
+    pollfd room{channel.fd(), POLLOUT, 0};
+    if (poll(&room, 1, limit_ms) <= 0) return false;
+  }
+  return true;
+}
+
+}  // namespace monarch

@@ -1,0 +1,54 @@
+// What a client and a monarch-hostd say to each other over TCP, where no descriptors can be handed over, once each has
+// proved itself (hostd.h): the client who is to be started, once; then the host's keeper what becomes of it. Each message
+// is its size, a u32, and a value of the native codec. A client who says kKillByte wants that host killed.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "monarch/base/bytes.h"
+#include "monarch/base/result.h"
+#include "monarch/host/start/bootstrap.h"
+#include "monarch/net/channel.h"
+#include "monarch/wire/failure.h"
+
+namespace monarch {
+
+struct HostReport {
+  enum Kind : uint8_t { kStarted = 1, kFailed = 2, kExited = 3 };
+  Kind kind = kFailed;
+  std::string text{};  // kFailed: why
+  uint16_t port = 0;  // kStarted: on which it listens
+  std::string host{};  // kStarted: its name
+  int64_t pid = 0;    // kStarted
+  ExitStatus status{};  // kExited
+};
+
+inline constexpr size_t kAttachBytesMax = 1 << 20;
+inline constexpr std::byte kKillByte{'k'};
+
+// With their size in front.
+std::string encode_attach(const Bootstrap& bootstrap);
+std::string encode_report(const HostReport& report);
+// Without it. kMalformed.
+Result<Bootstrap> decode_attach(ByteSpan bytes);
+Result<HostReport> decode_report(ByteSpan bytes);
+
+// Puts messages together from what a channel brings.
+class AttachReader {
+ public:
+  // Reads what is there. False: the channel has ended, or brings what is no message.
+  bool read(Channel& channel);
+  // The next whole message.
+  std::optional<std::string> next();
+
+ private:
+  std::string bytes_;
+  bool malformed_ = false;
+};
+
+// Writes all of it, of a channel that does not wait, within `limit_ms`; for processes that do nothing else.
+bool write_all(Channel& channel, const std::string& bytes, int limit_ms);
+
+}  // namespace monarch

@@ -1,0 +1,66 @@
+#include "monarch/host/start/attach.h"
+
+#include <gtest/gtest.h>
+
+#include "monarch/host/membership/gateways.h"
+
+namespace monarch {
+namespace {
+
+Bootstrap some_bootstrap() {
+  Bootstrap bootstrap;
+  bootstrap.token = {std::byte{7}};
+  bootstrap.job = {std::byte{8}};
+  bootstrap.key = Gateways::key_of(bootstrap.token, 3);
+  bootstrap.parent = bootstrap.owner = 17;
+  bootstrap.host_timeout_ns = 5;
+  bootstrap.transport = "shm";
+  bootstrap.address = "somewhere";
+  bootstrap.payload = std::string("a\0b\xff", 4);
+  return bootstrap;
+}
+
+ByteSpan without_size(const std::string& message) { return as_byte_span(message.data() + 4, message.size() - 4); }
+
+TEST(Attach, AnOrderComesBackAsItWas) {
+  const Bootstrap sent = some_bootstrap();
+  const Bootstrap got = decode_attach(without_size(encode_attach(sent))).value();
+  EXPECT_EQ(got.key.id(), sent.key.id());
+  EXPECT_EQ(host_number(got.key.id()), 3u);
+  EXPECT_EQ(got.token, sent.token);
+  EXPECT_EQ(got.job, sent.job);
+  EXPECT_EQ(got.parent, 17u);
+  EXPECT_EQ(got.owner, 17u);
+  EXPECT_EQ(got.host_timeout_ns, 5);
+  EXPECT_EQ(got.transport, "shm");
+  EXPECT_EQ(got.address, "somewhere");
+  EXPECT_EQ(got.payload, sent.payload);
+  EXPECT_TRUE(got.is_host);
+}
+
+TEST(Attach, WhatIsNoOrderIsRefused) {
+  const std::string order = encode_attach(some_bootstrap());
+  const ByteSpan whole = without_size(order);
+  for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(decode_attach(whole.first(size)).ok()) << size;
+  Bootstrap bad = some_bootstrap();
+  bad.key = NodeKey(bad.key.seed(), 0);
+  EXPECT_FALSE(decode_attach(without_size(encode_attach(bad))).ok()) << "it is on no host";
+  bad = some_bootstrap();
+  bad.parent = 0;
+  EXPECT_FALSE(decode_attach(without_size(encode_attach(bad))).ok());
+}
+
+TEST(Attach, AReportComesBackAsItWas) {
+  HostReport sent{HostReport::kStarted, "", 4711, "a-host", 12, {}};
+  const HostReport got = decode_report(without_size(encode_report(sent))).value();
+  EXPECT_EQ(got.kind, HostReport::kStarted);
+  EXPECT_EQ(got.port, 4711);
+  EXPECT_EQ(got.host, "a-host");
+  EXPECT_EQ(got.pid, 12);
+  sent = {HostReport::kExited, "", 0, "", 0, {true, 0, 9}};
+  EXPECT_EQ(decode_report(without_size(encode_report(sent)))->status.signal, 9);
+  EXPECT_FALSE(decode_report({}).ok());
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,202 @@
+#include "monarch/host/start/remote_hosts.h"
+
+#include <sys/epoll.h>
+
+#include <utility>
+
+#include "monarch/base/host_name.h"
+#include "monarch/host/membership/token_file.h"
+
+namespace monarch {
+
+namespace {
+
+constexpr int64_t kRetryNs = 20'000'000, kRetryMaxNs = 500'000'000;
+constexpr int64_t kOrderLimitNs = 10'000'000'000;  // for a host to be started, once it has been asked for
+constexpr int64_t kKillLimitNs = 1'000'000'000;
+
+uint32_t wanted_of(const Channel& channel) {
+  const uint32_t room = channel.wants_room() ? uint32_t{EPOLLOUT} : 0;
+  return EPOLLIN | room;
+}
+
+Identity identity_of(const HelloIdentity& hello) {
+  Identity identity;
+  identity.node = hello.node;
+  identity.key = hello.key;
+  identity.job = hello.job;
+  identity.token = hello.token;
+  return identity;
+}
+
+}  // namespace
+
+RemoteHosts::~RemoteHosts() = default;
+
+void RemoteHosts::attach(HostdAddress address, Bootstrap order) {
+  const NodeId node = order.key.id();
+  // shared: a posted task must be copyable
+  auto remote = std::make_shared<Remote>();
+  remote->address = std::move(address);
+  remote->order = std::move(order);
+  reactor_.post([this, node, remote] {
+    remote->until_ns = reactor_.now_ns() + kListenLimitNs;
+    remotes_.emplace(node, std::move(*remote));
+    attempt(node);
+  });
+}
+
+// One for each token, with the certificates that go with it.
+Result<std::shared_ptr<TcpTransport>> RemoteHosts::dialer(const JobToken& token, bool trusts_all) {
+  std::shared_ptr<TcpTransport>& made = dialers_[{token, trusts_all}];
+  if (made) return made;
+  auto tls = TlsContext::of_secret(token, host_name(),
+                                   trusts_all ? TlsContext::Trust::kAnybody : TlsContext::Trust::kAuthority);
+  if (!tls) return tls.error();
+  TcpTransport::Options options;
+  options.tls = std::move(*tls);
+  made = std::make_shared<TcpTransport>(reactor_, std::move(options));
+  return made;
+}
+
+void RemoteHosts::attempt(NodeId node) {
+  const auto found = remotes_.find(node);
+  if (found == remotes_.end()) return;
+  Remote& remote = found->second;
+  auto token = read_token_file(remote.address.token_file);
+  if (!token) return fail(node, token.error().message);
+  auto made = dialer(*token, remote.address.trusts_all);
+  if (!made) return fail(node, made.error().message);
+  remote.dialer = *made;
+  if (auto set = remote.dialer->set_place(node, *remote.address.tcp); !set) return fail(node, set.error().message);
+  const Identity identity = identity_of(hostd_identity(NodeKey::make(random_), *token));
+  bool busy = false;
+  auto channel = remote.dialer->connect(identity, node, &busy);
+  if (!channel) return channel.error().code == ErrorCode::kUnsupported ? fail(node, channel.error().message)
+                                                                       : again(node, channel.error().message);
+  Greeting::Events events;
+  events.on_proved = [this, node](const HelloPeer&) { on_proved(node); };
+  events.on_setup = [](char, std::vector<UniqueFd>, bool) {};
+  events.on_end = [this, node](const Error& why, bool) {
+    // What is wrong for good: another token, or none that speaks this.
+    const bool good = why.code == ErrorCode::kUnsupported || why.code == ErrorCode::kMalformed;
+    good ? fail(node, why.message) : again(node, why.message);
+  };
+  remote.greeting = std::make_unique<Greeting>(reactor_, std::move(*channel), HelloRole::kDialer, identity, random_,
+                                               kHostdHelloLimitNs, std::move(events));
+  remote.greeting->begin();
+}
+
+void RemoteHosts::again(NodeId node, const std::string& why) {
+  const auto found = remotes_.find(node);
+  if (found == remotes_.end()) return;
+  Remote& remote = found->second;
+  const int64_t left_ns = remote.until_ns - reactor_.now_ns();
+  if (left_ns <= 0) return fail(node, why);
+  let_go(remote);
+  const int64_t tried_ns = kListenLimitNs - left_ns;
+  reactor_.after(std::clamp(tried_ns / 4, kRetryNs, kRetryMaxNs), [this, node] { attempt(node); });
+}
+
+// Later: we may be inside one of its callbacks.
+void RemoteHosts::let_go(Remote& remote) {
+  if (remote.channel) reactor_.remove(remote.channel->fd());
+  if (remote.greeting) remote.greeting->stop();
+  auto channel = std::shared_ptr<Channel>(std::move(remote.channel));
+  auto greeting = std::shared_ptr<Greeting>(std::move(remote.greeting));
+  reactor_.post([channel, greeting] {});
+}
+
+void RemoteHosts::on_proved(NodeId node) {
+  Remote& remote = remotes_.at(node);
+  auto channel = remote.greeting->take_channel();
+  let_go(remote);
+  remote.channel = std::move(channel);
+  std::string order = encode_attach(remote.order);
+  const bool sent = remote.channel->send_all(as_byte_span(order.data(), order.size()), {});
+  std::fill(order.begin(), order.end(), '\0');
+  if (!sent) return fail(node, "it closed the connection");
+  reactor_.add(remote.channel->fd(), wanted_of(*remote.channel), [this, node](uint32_t) { on_ready(node); });
+  reactor_.after(kOrderLimitNs, [this, node] {
+    const auto found = remotes_.find(node);
+    if (found != remotes_.end() && !found->second.started) fail(node, "it does not start what it is asked for");
+  });
+}
+
+void RemoteHosts::on_ready(NodeId node) {
+  Remote& remote = remotes_.at(node);
+  static_cast<void>(remote.channel->flush());
+  reactor_.modify(remote.channel->fd(), wanted_of(*remote.channel));
+  const bool open = remote.reader.read(*remote.channel);
+  while (const auto message = remote.reader.next()) {
+    auto report = decode_report(as_byte_span(message->data(), message->size()));
+    if (!report) return fail(node, "what it says cannot be read: " + report.error().message);
+    on_report(node, *report);
+    if (!has(node)) return;
+  }
+  if (open) return;
+  if (!remote.started) return fail(node, "it closed the connection");
+  let_go(remote);
+  if (remote.killed) drop(node), events_.on_lost(node, "the connection to its monarch-hostd has ended");
+}
+
+void RemoteHosts::on_report(NodeId node, const HostReport& report) {
+  Remote& remote = remotes_.at(node);
+  switch (report.kind) {
+    case HostReport::kFailed:
+      return fail(node, report.text);
+    case HostReport::kExited:
+      drop(node);
+      return events_.on_exited(node, report.status);
+    case HostReport::kStarted:
+      if (std::exchange(remote.started, true)) return;
+      if (remote.killed) kill(node);
+      // Where the client has found its monarch-hostd, whatever that takes itself for.
+      events_.on_started(node, {{remote.address.tcp->dial.host, report.port}, std::nullopt}, report);
+  }
+}
+
+void RemoteHosts::fail(NodeId node, const std::string& why) {
+  const auto found = remotes_.find(node);
+  if (found == remotes_.end()) return;
+  const std::string what = "the host at " + found->second.address.to_text() + " cannot be attached to: " + why;
+  const bool started = found->second.started;
+  drop(node);
+  started ? events_.on_lost(node, why) : events_.on_not_started(node, what);
+}
+
+void RemoteHosts::drop(NodeId node) {
+  auto found = remotes_.find(node);
+  if (found->second.dialer) found->second.dialer->forget_place(node);
+  let_go(found->second);
+  remotes_.erase(found);
+}
+
+void RemoteHosts::kill(NodeId node) {
+  const auto found = remotes_.find(node);
+  if (found == remotes_.end()) return;
+  Remote& remote = found->second;
+  remote.killed = true;
+  if (!remote.started) return fail(node, "it is not wanted any more");
+  if (!remote.channel || !remote.channel->send_all({&kKillByte, 1}, {})) {
+    drop(node);
+    return events_.on_lost(node, "the connection to its monarch-hostd has ended");
+  }
+  reactor_.after(kKillLimitNs, [this, node] {
+    if (!has(node)) return;
+    drop(node);
+    events_.on_lost(node, "its monarch-hostd does not answer");
+  });
+}
+
+void RemoteHosts::link_lost(NodeId node, const std::string& why) {
+  reactor_.after(kReportLimitNs, [this, node, why] {
+    const auto found = remotes_.find(node);
+    if (found == remotes_.end()) return;
+    if (found->second.channel) static_cast<void>(found->second.channel->send_all({&kKillByte, 1}, {}));
+    drop(node);
+    events_.on_lost(node, why);
+  });
+}
+
+}  // namespace monarch
