@@ -46,6 +46,7 @@ ROOMS = {
     "host/output": ("base", "loop", "wire"),
     "host/membership": ("base", "loop", "wire", "net", "actor"),
     "host/stacks": ("base", "loop", "wire"),
+    "host/remote": ("base", "loop", "wire", "net", "actor", "host/output"),
     "host/start": ("base", "loop", "wire", "net", "host/membership", "host/output"),
 }
 

@@ -10,6 +10,7 @@ namespace monarch {
 enum class WellKnown : uint64_t {
   kReception = 2,  // of a script: publishes its job, tells guests of deaths (host/membership/reception.h)
   kAgent = 3,      // of a host: starts and stops processes there for others (host/agent.h)
+  kOutput = 4,     // of a script: takes what is printed on hosts over a network (host/remote/output_inlet.h)
   kLimit = kFirstNumber,
 };
 

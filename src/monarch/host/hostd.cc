@@ -44,6 +44,8 @@ constexpr int64_t kSayEveryNs = 1'000'000'000;
 constexpr int64_t kKillLimitNs = 3'000'000'000;  // for keepers to end all that they have
 // What a host's processes have when it ends, before they are killed.
 constexpr int64_t kHostGraceNs = HostDaemon::kEndLimitNs * 3 / 5;
+// What they have printed, to reach a script that is slow.
+constexpr int64_t kOutputLimitNs = 1'000'000'000;
 
 bool is_ours(int socket) {
   ucred peer{};
@@ -450,6 +452,7 @@ void HostDaemon::be_host(BootstrapFds fds, int started) {
   const std::string reason = runtime.wait_for_stop(0).value_or("its monarch-hostd was ended");
   runtime.node().note_ending();
   runtime.stop_children(reason, kHostGraceNs);
+  if (tcp_) runtime.finish_output(kOutputLimitNs);
   runtime.report_rest();
   flush_log();
   if (ends_daemon) end_daemon();

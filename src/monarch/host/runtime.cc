@@ -155,7 +155,10 @@ Status ProcessRuntime::start() {
 DeathWatch::Hooks ProcessRuntime::death_hooks() {
   DeathWatch::Hooks hooks;
   hooks.kill = [this](NodeId child) { host_->kill(child); };
-  hooks.on_buried = [this](NodeId node) { host_->on_buried(node); };
+  hooks.on_buried = [this](NodeId node) {
+    host_->on_buried(node);
+    if (inlet_ && host_number(node) != 0 && node == gateways_->gateway(host_number(node))) inlet_->gone(node);
+  };
   hooks.stop_orphans = [this](const std::vector<NodeId>& nodes) { host_->stop_orphans(nodes); };
   hooks.end_self = [this](const std::string& reason) {
     request_stop(reason, 0);
@@ -252,16 +255,19 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_gateway(const Boots
   if (!bell) return bell.error();
   auto budget = JobBudget::make(arena_bytes(options));
   if (!budget) return budget.error();
-  auto output = runtime->show_output(options.stdout_fd, options.stderr_fd);
-  if (!output) return output.error();
+  auto relay = OutputRelay::make(*runtime->reactor_);
+  if (!relay) return relay.error();
+  runtime->relay_ = std::move(*relay);
+  OutputRoute output(runtime->relay_->route_socket());
   TcpTransport::Options tcp = tcp_options(std::max(bootstrap.host_timeout_ns, kHostTimeoutMinNs));
   tcp.listen = TcpAddress{std::move(listen), std::nullopt};
   auto tls = TlsContext::of_secret(identity.token, host_name());
   if (!tls) return tls.error();
   tcp.tls = std::move(*tls);
-  auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(*budget), std::move(*output),
+  auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(*budget), std::move(output),
                               std::move(options), std::move(tcp));
   if (!built) return built.error();
+  runtime->relay_->begin(*runtime->node_, runtime->job_address_.script);
   if (auto listening = runtime->connector_->listen(); !listening) return listening.error();
   runtime->be_child_of(bootstrap);
   if (auto started = runtime->start(); !started) return started.error();
@@ -278,11 +284,7 @@ Result<std::vector<NodeId>> ProcessRuntime::attach(const std::vector<Launch>& la
   if (remote && node_->id() != job_address_.script) {
     return Error{ErrorCode::kUnsupported, "only the script attaches to hosts over TCP, and gives them to its actors"};
   }
-  if (remote && !tcp_->has_tls()) {
-    auto tls = TlsContext::of_secret(connector_->identity().token, host_name());
-    if (!tls) return tls.error();
-    tcp_->use_tls(std::move(*tls));
-  }
+  if (auto ready = remote ? prepare_for_hosts() : Status(Ok{}); !ready) return ready.error();
   SystemRandom random;
   const SpawnOrder one_mesh{0, random.next_u64()};
   std::vector<NodeId> nodes;
@@ -298,6 +300,23 @@ Result<std::vector<NodeId>> ProcessRuntime::attach(const std::vector<Launch>& la
     }
   }
   return nodes;
+}
+
+// What only scripts need that attach to hosts over a network.
+Status ProcessRuntime::prepare_for_hosts() {
+  std::lock_guard lock(attach_mutex_);
+  if (inlet_) return Ok{};
+  auto tls = TlsContext::of_secret(connector_->identity().token, host_name());
+  if (!tls) return tls.error();
+  UniqueFd route = output_->route_socket(), pump = output_->route_socket();
+  if (!route || !pump) return sys::shortage_error("show what workers print");
+  auto inlet = std::make_shared<OutputInlet>(
+      *reactor_, *node_, OutputRoute(std::move(route), [shows = output_.get()] { return shows->start(); }),
+      std::move(pump));
+  tcp_->use_tls(std::move(*tls));
+  node_->add_cell(OutputInlet::id_of(node_->id()).index, inlet);
+  reactor_->post_and_wait([&] { inlet_ = std::move(inlet); });
+  return Ok{};
 }
 
 // What shows the lines of workers, and the way there.
@@ -335,6 +354,7 @@ void ProcessRuntime::leak() {
   static_cast<void>(host_.release());
   static_cast<void>(deaths_.release());
   static_cast<void>(output_.release());
+  static_cast<void>(relay_.release());
   static_cast<void>(stacks_.release());
   static_cast<void>(call_watch_.release());
   static_cast<void>(connector_.release());
@@ -347,6 +367,7 @@ void ProcessRuntime::leak() {
   new std::shared_ptr<Arena>(std::move(arena_));
   new std::shared_ptr<Reception>(std::move(reception_));
   new std::shared_ptr<Agent>(std::move(agent_));
+  new std::shared_ptr<OutputInlet>(std::move(inlet_));
 }
 
 void ProcessRuntime::shutdown(int64_t grace_ns, const std::function<void()>& only_output_left) {
@@ -359,6 +380,7 @@ void ProcessRuntime::shutdown(int64_t grace_ns, const std::function<void()>& onl
   dismiss_guests();
   stop_children(job_address_.name() + " has ended", grace_ns);
   if (only_output_left) only_output_left();
+  if (inlet_) inlet_->finish();
   if (output_) output_->finish();  // what the dead have left
   reactor_->post_and_wait([this] { connector_->close(); });
   node_->close_links();
@@ -367,6 +389,7 @@ void ProcessRuntime::shutdown(int64_t grace_ns, const std::function<void()>& onl
   node_->report_failures();
   if (reception_) node_->remove_cell(Reception::id_of(node_->id()).index, "");
   reception_.reset();
+  if (inlet_) node_->remove_cell(OutputInlet::id_of(node_->id()).index, "");
   if (agent_) node_->remove_cell(Agent::id_of(node_->id()).index, "");
   agent_.reset();
   host_.reset();  // nobody uses it any more; the connector, of which that cannot be said, is closed and stays
@@ -398,6 +421,8 @@ void ProcessRuntime::stop_children(const std::string& reason, int64_t grace_ns) 
 
 void ProcessRuntime::before_fork() {
   received_->before_fork();
+  attach_mutex_.lock();
+  if (inlet_) inlet_->before_fork();
   if (output_) output_->before_fork();
   reactor_->before_fork();
 }
@@ -405,6 +430,8 @@ void ProcessRuntime::before_fork() {
 void ProcessRuntime::after_fork_in_parent() {
   reactor_->after_fork_in_parent();
   if (output_) output_->after_fork_in_parent();
+  if (inlet_) inlet_->after_fork_in_parent();
+  attach_mutex_.unlock();
   received_->after_fork_in_parent();
 }
 
@@ -412,6 +439,8 @@ void ProcessRuntime::after_fork_in_child() {
   if (!reactor_->has_its_descriptors()) return;  // they are somebody else's by now
   if (host_) host_->after_fork_in_child();
   if (output_) output_->after_fork_in_child();
+  if (inlet_) inlet_->after_fork_in_child();
+  attach_mutex_.unlock();
   reactor_->after_fork_in_child();
   received_->after_fork_in_child();
 }

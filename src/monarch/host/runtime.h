@@ -22,7 +22,9 @@
 #include "monarch/host/membership/jobs.h"
 #include "monarch/host/membership/places.h"
 #include "monarch/host/membership/reception.h"
+#include "monarch/host/remote/output_inlet.h"
 #include "monarch/host/output/output_pump.h"
+#include "monarch/host/remote/output_relay.h"
 #include "monarch/host/stacks/process_stacks.h"
 
 namespace monarch {
@@ -41,7 +43,7 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
     std::function<void()> on_stop;
     // Reactor. The actors here that are at something.
     std::function<std::vector<RunningActor>()> running_actors;
-    int stdout_fd = 1;  // root, and hosts that are reached over a network: where the lines of workers go; -1: nowhere
+    int stdout_fd = 1;  // root: where the lines of workers go; -1: nowhere
     int stderr_fd = 2;
     // Root. When a host that is reached over a network and says nothing is held for lost.
     int64_t host_timeout_ns = kHostTimeoutNs;
@@ -73,6 +75,8 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   Result<std::vector<NodeId>> attach(const std::vector<Launch>& launches);
   // Of a gateway: on which port it is dialled.
   uint16_t tcp_port() const;
+  // Of a gateway, after stop_children(). Returns when the script has what they have printed, or after `limit_ns`.
+  void finish_output(int64_t limit_ns) { relay_->finish(limit_ns); }
   // Of a worker that is a host; null in others.
   Agent* agent() { return agent_.get(); }
   NodeId parent() const { return parent_; }
@@ -151,6 +155,7 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   Status build(const Identity& identity, JobAddress address, OwnBell bell, UniqueFd budget_fd, OutputRoute output,
                Options options, std::optional<TcpTransport::Options> tcp);
   Node::Hooks node_hooks(Options& options);
+  Status prepare_for_hosts();
   Result<OutputRoute> show_output(int stdout_fd, int stderr_fd);
   void be_child_of(const Bootstrap& bootstrap);
   Status start();
@@ -182,7 +187,10 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   int64_t host_timeout_ns_ = 0;
   std::unique_ptr<Gateways> gateways_;
   std::unique_ptr<Places> places_;  // with tcp_
-  std::unique_ptr<OutputPump> output_;
+  std::unique_ptr<OutputPump> output_;   // of a root
+  std::unique_ptr<OutputRelay> relay_;   // of a gateway, in its place
+  std::mutex attach_mutex_;
+  std::shared_ptr<OutputInlet> inlet_;  // of a root that attaches to hosts over a network; reactor, or attach_mutex_ held
   std::unique_ptr<DeathWatch> deaths_;
   std::unique_ptr<Host> host_;
   std::unique_ptr<CallWatch> call_watch_;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "monarch/base/bytes.h"
 #include "monarch/base/system.h"
 #include "monarch/wire/value_codec.h"
 
@@ -44,8 +45,8 @@ auto fields(auto& request, auto& kind, auto& nodes, auto& parent, auto& mesh, au
 
 }  // namespace
 
-bool send_output_request(int socket, const OutputRequest& request, const std::vector<int>& fds) {
-  MONARCH_CHECK(fds.size() <= OutputRequest::kFdsMax && request.nodes.size() <= OutputRequest::kNodesMax);
+std::string encode_output_request(const OutputRequest& request) {
+  MONARCH_CHECK(request.nodes.size() <= OutputRequest::kNodesMax);
   const auto kind = static_cast<uint8_t>(request.kind);
   const auto stream = static_cast<uint8_t>(request.stream);
   const std::vector<int64_t> nodes(request.nodes.begin(), request.nodes.end());
@@ -53,8 +54,15 @@ bool send_output_request(int socket, const OutputRequest& request, const std::ve
   const auto mesh = static_cast<int64_t>(request.mesh);
   ValueWriter writer;
   encode(writer, fields(request, kind, nodes, parent, mesh, stream));
-  if (writer.failure() != nullptr || writer.size() > OutputRequest::kBytesMax) return errno = EINVAL, false;
-  return sys::send_message(socket, writer.written(), fds, MSG_DONTWAIT) >= 0;
+  if (writer.failure() != nullptr || writer.size() > OutputRequest::kBytesMax) return "";
+  return std::string(reinterpret_cast<const char*>(writer.data()), writer.size());
+}
+
+bool send_output_request(int socket, const OutputRequest& request, const std::vector<int>& fds) {
+  MONARCH_CHECK(fds.size() <= OutputRequest::kFdsMax);
+  const std::string bytes = encode_output_request(request);
+  if (bytes.empty()) return errno = EINVAL, false;
+  return sys::send_message(socket, as_byte_span(bytes.data(), bytes.size()), fds, MSG_DONTWAIT) >= 0;
 }
 
 Result<OutputRequest> decode_output_request(std::span<const std::byte> bytes, size_t fd_count) {

@@ -53,6 +53,8 @@ struct OutputRequest {
   static constexpr size_t kNodesMax = 4096;  // of one message
 };
 
+// Without descriptors. Nothing: it is too large.
+std::string encode_output_request(const OutputRequest& request);
 // Non-blocking sockets. False: the peer is gone or has no room (errno).
 bool send_output_request(int socket, const OutputRequest& request, const std::vector<int>& fds);
 // nullopt: nothing there. An error: what came is no request.
