@@ -6,11 +6,14 @@ runs as an ordinary program without workers: the losses of both must agree, and 
 gained. There is one worker for each core, unless you say otherwise.
 
 With --kill two workers die while they compute. Others take their places, and the losses and the accuracy are the same.
+With --hosts the workers run where worker loops are (`monarch-hostd tcp://HOST:PORT`), N on each; nothing else changes
+(but their environment is that of the worker loop: start it with OPENBLAS_NUM_THREADS=1).
 
-    python examples/digits.py [--workers N] [--steps N] [--kill]
+    python examples/digits.py [--workers N] [--steps N] [--kill] [--hosts ADDRESS...]
 """
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -26,7 +29,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ[
 
 import numpy as np
 
-from monarch.actor import Actor, SupervisionError, current_rank, current_size, endpoint, this_host
+from monarch.actor import Actor, SupervisionError, attach_to_workers, current_rank, current_size, endpoint, this_host
 
 WIDTHS = [64, 192, 192, 10]  # pixels, two hidden layers, digits
 SHAPES = [shape for pair in zip(WIDTHS, WIDTHS[1:]) for shape in (pair, pair[1:])]  # weights and bias of each layer
@@ -119,7 +122,7 @@ class Worker(Actor):
 
     def __init__(self, pixels: np.ndarray, labels: np.ndarray):
         self.images, self.labels = pixels / 16, labels
-        self.rank, self.size = current_rank()["workers"], current_size()["workers"]
+        self.rank, self.size = current_rank().rank, math.prod(current_size().values())
         self.samples, self.computing = 0, 0.0
         self.first, self.last = None, 0.0  # when the first gradient was begun, and the latest finished
 
@@ -209,11 +212,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=cores, help=f"number of worker processes (a core each: {cores})")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"number of training steps ({STEPS})")
     parser.add_argument("--kill", action="store_true", help="let two workers die on the way")
+    parser.add_argument("--hosts", nargs="+", metavar="ADDRESS", help="where the workers run (tcp://HOST:PORT)")
     options = parser.parse_args()
 
-    procs = this_host().spawn_procs(per_host={"workers": options.workers})  # they start while we load the data
+    hosts = attach_to_workers(workers=options.hosts) if options.hosts else this_host()
+    procs = hosts.spawn_procs(per_host={"workers": options.workers})  # they start while we load the data
     images, test_images, labels, test_labels = load()
-    print(f"{len(images)} digits to train on, {len(test_images)} to test with, {options.workers} worker processes")
+    print(f"{len(images)} digits to train on, {len(test_images)} to test with, {len(procs)} worker processes")
     pixels = (images * 16).astype(np.uint8)  # they are whole numbers, which take an eighth of the room
     workers = procs.spawn("workers", Worker, pixels, labels)
     reports = workers.report.call().get()  # everybody is up: start-up is not part of the time per step
@@ -229,7 +234,7 @@ def main() -> None:
             except SupervisionError as death:  # of a worker; the parameters are here: the step can be repeated
                 noticed = time.perf_counter()
                 procs.respawn().get()  # a new process for each that has ended, with its actors; `workers` finds them
-                pid, *_ = workers.slice(workers=death.rank).report.call_one().get()
+                pid, *_ = workers.flatten("rank").slice(rank=death.rank).report.call_one().get()
                 killer.note(death, noticed, pid)
 
     def alone(flat: np.ndarray, rows: np.ndarray) -> tuple[float, np.ndarray]:
@@ -262,7 +267,7 @@ def main() -> None:
     for point, (pid, samples, computing, waiting) in reports.items():
         print(f"{point.rank:4} {pid:8} {samples:8} {computing:8.3f} s {waiting:6.3f} s")
     print()
-    for name, training in [(f"{options.workers} workers", mesh), ("one process", single)]:
+    for name, training in [(f"{len(procs)} workers", mesh), ("one process", single)]:
         step_ms = 1000 * training.seconds / options.steps
         print(f"{name:12} {step_ms:6.2f} ms per step, last loss {training.losses[-1]:.6f}")
     print(f"with workers {single.seconds / mesh.seconds:6.2f} times as fast, each process with one BLAS thread")

@@ -63,9 +63,12 @@ nb::object ask(const std::vector<NodeId>& hosts, Agent::Method method, ByteSpan 
 }
 
 // Hosts that monarch-hostd starts for this process, one at each address; `labels` name them, `name` their mesh. Returns
-// before they exist: where there is none, the node goes down.
+// before they exist: where there is none within `ready_limit` seconds, the node goes down.
 std::vector<NodeId> attach_hosts(const std::vector<std::string>& addresses, const std::string& token_file, bool trusts_all,
-                                 const std::vector<std::string>& labels, const std::string& name) {
+                                 const std::vector<std::string>& labels, const std::string& name, double host_lease,
+                                 double ready_limit) {
+  const int64_t host_lease_ns = ns_of(host_lease);
+  if (host_lease_ns < ProcessRuntime::kHostLeaseMinNs) throw nb::value_error("host_lease must be at least 0.5s");
   std::vector<Launch> launches;
   for (size_t rank = 0; rank < addresses.size(); ++rank) {
     Launch& launch = launches.emplace_back();
@@ -74,6 +77,7 @@ std::vector<NodeId> attach_hosts(const std::vector<std::string>& addresses, cons
     launch.is_host = true;
     launch.hostd = std::move(*address);
     launch.hostd->trusts_all = trusts_all;
+    launch.hostd->wait_ns = ns_of(ready_limit);
     launch.label = labels.at(rank);
     launch.output.mesh = name;
     launch.output.rank = static_cast<int64_t>(rank);
@@ -82,7 +86,7 @@ std::vector<NodeId> attach_hosts(const std::vector<std::string>& addresses, cons
   if (require_machine("attach_to_workers") == nullptr || !require_descriptors()) throw nb::python_error();
   auto attached = [&] {
     GilRelease release;
-    return with_host([&](AnyRuntime& process) { return process.of_machine()->attach(launches); });
+    return with_host([&](AnyRuntime& process) { return process.of_machine()->attach(launches, host_lease_ns); });
   }();
   if (!attached) throw std::runtime_error(attached.error().message);
   return *attached;

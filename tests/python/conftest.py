@@ -1,7 +1,10 @@
 """Shared by the API tests: one mesh of two processes, made once, since most tests only spawn actors on it."""
 
+import os
+
 import pytest
 import script_run
+from hostd import Daemon
 
 import monarch.actor
 from monarch.actor import this_host
@@ -27,3 +30,27 @@ def no_script_outlives_its_test():
     yield
     while script_run.unfinished:
         script_run.unfinished.pop().end_all()
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("w")
+    os.chmod(found, 0o700)
+    yield str(found)
+    while Daemon.made:
+        with Daemon.made.pop() as process:  # of a test that has failed
+            process.terminate()
+
+
+@pytest.fixture(params=["ipc", "tcp"])
+def scheme(request):
+    return request.param
+
+
+@pytest.fixture
+def daemons(folder, scheme):
+    made = [Daemon(folder, number, scheme) for number in range(2)]
+    yield made
+    for each in made:
+        status, told = each.end()
+        assert (status, told) == (0, "")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hostd import Daemon
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEADLINE_S = 60
@@ -191,6 +192,21 @@ def test_digits_trains_on_where_workers_die(workers):
     assert len(pids) == workers
     now = dict(pids)
     assert all(now[rank] == next_pid != pid for rank, pid, *_, next_pid in deaths[-2 if workers > 1 else -1 :])
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_digits_runs_on_four_hosts_by_one_flag(folder, monkeypatch, kill):
+    pytest.importorskip("sklearn")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    daemons = [Daemon(folder, number, "tcp") for number in range(4)]
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", daemons[0].env["MONARCH_TOKEN_FILE"])
+    addresses = [daemon.address for daemon in daemons]
+    done = run("digits.py", "--workers", "1", "--steps", "40", *["--kill"] * kill, "--hosts", *addresses)
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"^largest difference of a loss: (\S+)$", done.stdout, re.MULTILINE)[1]) < 1e-9
+    assert len(re.findall(r"^ +(\d+) +(\d+) +\d+ +[\d.]+ s +[\d.]+ s$", done.stdout, re.MULTILINE)) == 4
+    assert len(re.findall(r"SIGKILL|SIGSEGV", done.stdout)) == 2 * kill
+    assert [daemon.end() for daemon in daemons] == [(0, "")] * 4
 
 
 def test_digits_has_a_worker_for_each_core_by_default():

@@ -5,70 +5,14 @@ import select
 import subprocess
 import sys
 import time
-from typing import ClassVar
 
 import pytest
-from script_run import MARK, Run, ended, program
+from hostd import Daemon
+from script_run import ended
 
-from monarch import _core
 from monarch.actor import SupervisionError, attach_to_workers, start_worker_loop_forever
 
 LIMIT = 30
-HOSTD = os.path.join(os.path.dirname(_core.__file__), "bin", "monarch-hostd")
-ATTACH = program("workers/attach.py")
-
-
-class Daemon:
-    """A monarch-hostd, and what it needs to be found."""
-
-    made: ClassVar = []
-
-    def __init__(self, folder, number=0, scheme="ipc"):
-        self.address = f"ipc://{folder}/host{number}" if scheme == "ipc" else f"tcp://127.0.0.{number + 2}:0"
-        self.env = {**os.environ, "MONARCH_TOKEN_FILE": f"{folder}/token", MARK: os.path.basename(folder)}
-        self.process = subprocess.Popen(
-            [HOSTD, self.address, "--python", sys.executable],
-            env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.made.append(self.process)
-        told = self.process.stdout.readline().removesuffix("\n")
-        assert told == self.address or (scheme == "tcp" and told.startswith(self.address.removesuffix("0"))), told
-        self.address = told
-
-    def run(self, text, *others, **kwargs):
-        addresses = (self.address, *(other.address for other in others))
-        env = {"MONARCH_TOKEN_FILE": self.env["MONARCH_TOKEN_FILE"]}
-        return Run(ATTACH + text, args=addresses, env=env, **kwargs)
-
-    def end(self):
-        """Its exit status, and what it has said."""
-        self.process.terminate()
-        _, told = self.process.communicate(timeout=LIMIT)
-        return self.process.returncode, told
-
-
-@pytest.fixture
-def folder(tmp_path_factory):
-    found = tmp_path_factory.mktemp("w")
-    os.chmod(found, 0o700)
-    yield str(found)
-    while Daemon.made:
-        with Daemon.made.pop() as process:  # of a test that has failed
-            process.terminate()
-
-
-@pytest.fixture(params=["ipc", "tcp"])
-def scheme(request):
-    return request.param
-
-
-@pytest.fixture
-def daemons(folder, scheme):
-    made = [Daemon(folder, number, scheme) for number in range(2)]
-    yield made
-    for each in made:
-        status, told = each.end()
-        assert (status, told) == (0, "")
 
 
 def pids_of(text):

@@ -74,6 +74,7 @@ class ConfigureArgs(TypedDict, total=False):
     small_write_threshold: int
     enable_unawaited_python_task_traceback: bool
     tokio_worker_threads: int | None
+    host_lease: str
     stopped_rank_lease: str
     enable_otel_tracing: bool
     enable_otel_metrics: bool

@@ -116,6 +116,7 @@ _group(
 )
 _group(
     "MONARCH_",  # this package only
+    ("host_lease", "duration", "5s"),
     ("stopped_rank_lease", "duration", "0s"),
 )
 _group(

@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from monarch import _core
 from monarch._checks import check_text
+from monarch._config import settings
 from monarch._meshes.agents import Agents
 from monarch._meshes.host_mesh import HostMesh, Spawned
 from monarch._meshes.mesh import whole
@@ -43,13 +45,18 @@ def attach_to_workers(
     """The hosts where these worker loops run, along the dimension ``hosts``, in the order of the list. Returns at once.
 
     Each serves this script until it shuts them down, stops or ends; what it has started there ends with it. One that
-    does not run yet is waited for, 30 s. ``initialized``, and whatever is done with a host, raises
-    ``SupervisionError`` that names its address if it cannot be attached to.
+    does not run yet is waited for, for ``host_spawn_ready_timeout`` (30 s). ``initialized``, and whatever is done with
+    a host, raises ``SupervisionError`` that names its address if it cannot be attached to. Over TCP a host that gives
+    no sign of life for ``host_lease`` (5 s) is lost, with all that runs there.
+
+    Both sides must have the same token (``MONARCH_TOKEN_FILE``); all that goes over a network is encrypted.
 
     Args:
         private_key: None.
-        ca: ``"trust_all_connections"``.
-        workers: their addresses, ``ipc://PATH`` or ``ipc://@NAME``, on this machine and of this user.
+        ca: None: over TCP, a host must show by its certificate that it knows the token, before it is told anything.
+            ``"trust_all_connections"``: any certificate will do, so that whoever sits in between may listen.
+        workers: their addresses: ``tcp://HOST:PORT``; ``ipc://PATH`` or ``ipc://@NAME``, on this machine and of this
+            user.
         name: for reports.
     """
     _check_keys(private_key, ca)
@@ -58,11 +65,16 @@ def attach_to_workers(
     if name is not None:
         check_text("the name of the hosts", name)
     addresses = [_check_address(worker) for worker in workers]
+    if ca is not None and any(address.startswith("tcp:") for address in addresses):
+        _warn_of_trust()
     runtime.ensure()
     name = name or "hosts"
     extent = Extent(["hosts"], [len(addresses)])
     labels = [f"rank {Point(rank, extent)!r} of {name!r}" for rank in range(len(addresses))]
-    nodes = _core.attach_hosts(addresses, _token_file(), ca is not None, labels, name)
+    nodes = _core.attach_hosts(
+        addresses, _token_file(), ca is not None, labels, name,
+        settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout"),
+    )  # fmt: skip
     hosts = HostMesh(whole(["hosts"], [len(addresses)]), Spawned(), True, None)
     hosts._own_procs = ProcMesh(nodes, hosts._view, name, owned=True)
     hosts._agents = Agents(nodes)
@@ -164,6 +176,21 @@ class _Daemon:
 def _check_keys(private_key: _Key, ca: _Ca) -> None:
     if private_key is not None or ca not in (None, "trust_all_connections"):
         raise NotImplementedError("TLS security plumbing")
+
+
+def _warn_of_trust() -> None:
+    global _warned
+    if not _warned:
+        warnings.warn(
+            'ca="trust_all_connections": certificates of hosts are not checked, so whoever sits in between can listen; '
+            "leave ca out to have them checked, at no effort",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    _warned = True
+
+
+_warned = False
 
 
 def _token_file() -> str:

@@ -113,7 +113,12 @@ void Node::tell_those_behind(NodeId node, const Failure& reason) {
     static_cast<void>(link->send_control(notice));  // if it is dead, it need not know
   }
   for (const NodeId behind : routes_->take_behind(node)) {
-    way_lost(behind, {Failure::Kind::kLost, "the process on the way to it has ended: " + reason.text()});
+    Failure why(Failure::Kind::kLost, "the process on the way to it has ended: " + reason.text());
+    if (host_number(node) != host_number(id_) && host_number(node) == host_number(behind)) {
+      why = reason;
+      why.of_host = true;
+    }
+    way_lost(behind, std::move(why));
   }
 }
 

@@ -106,14 +106,14 @@ void Host::add_child(const Launch& launch, NodeId node, NodeId owner, std::share
   node_.add_link(std::move(link));
 }
 
-Result<NodeId> Host::attach(const Launch& launch, Places& places, int64_t host_timeout_ns) {
+Result<NodeId> Host::attach(const Launch& launch, Places& places, int64_t host_lease_ns) {
   const HostNumber number = ++hosts_;
   if (number > kHostMax) {
     return Error{ErrorCode::kUnsupported, "a job has at most " + std::to_string(kHostMax) + " hosts, ever"};
   }
   places_ = &places;
   Bootstrap bootstrap = bootstrap_of(launch, Gateways::key_of(connector_.identity().token, number), node_.id());
-  bootstrap.host_timeout_ns = host_timeout_ns;
+  bootstrap.host_lease_ns = host_lease_ns;
   const NodeId node = bootstrap.key.id();
   add_child(launch, node, node_.id(), places.expect(node));
   remotes_.attach(*launch.hostd, std::move(bootstrap));

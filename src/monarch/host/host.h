@@ -51,7 +51,7 @@ class Host {
 
   // Any thread, in a script. A host that a monarch-hostd over TCP starts for this process (launch.hostd); `places` is to
   // know of it. Returns before it exists, as spawn(). kUnsupported: there are kHostMax already.
-  Result<NodeId> attach(const Launch& launch, Places& places, int64_t host_timeout_ns);
+  Result<NodeId> attach(const Launch& launch, Places& places, int64_t host_lease_ns);
 
   // Any thread. Asks the processes to end, kills those that have not after `grace_ns`; `done` runs on the reactor when
   // all have ended. Later calls to them fail with "stopped: <reason>". Twice is fine. Those of another owner end when they

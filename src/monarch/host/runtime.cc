@@ -47,9 +47,9 @@ Status check_transport(const std::string& name) {
 }
 
 // A host is lost when so long nothing of it has been heard: half of it on a connection, then half of it on none.
-TcpTransport::Options tcp_options(int64_t host_timeout_ns) {
+TcpTransport::Options tcp_options(int64_t host_lease_ns) {
   TcpTransport::Options options;
-  options.silence_ns = std::max<int64_t>((host_timeout_ns - RemoteHosts::kReportLimitNs) / 2, 100'000'000);
+  options.silence_ns = std::max<int64_t>((host_lease_ns - RemoteHosts::kReportLimitNs) / 2, 100'000'000);
   options.lease_ns = options.silence_ns;
   options.dial_ns = std::max<int64_t>(options.lease_ns, 1'000'000'000);
   return options;
@@ -200,9 +200,8 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options option
   if (!output) return output.error();
   auto address = JobAddress::of_this_script(identity.job, identity.node);
   if (!address) return address.error();
-  runtime->host_timeout_ns_ = std::max(options.host_timeout_ns, kHostTimeoutMinNs);
   auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(*budget), std::move(*output),
-                              std::move(options), tcp_options(runtime->host_timeout_ns_));
+                              std::move(options), tcp_options(kHostLeaseMinNs));
   if (!built) return built.error();
   runtime->reception_ = std::make_shared<Reception>(
       *runtime->reactor_, *runtime->node_, [host = runtime->host_.get()] { host->start_guard(); },
@@ -259,7 +258,7 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_gateway(const Boots
   if (!relay) return relay.error();
   runtime->relay_ = std::move(*relay);
   OutputRoute output(runtime->relay_->route_socket());
-  TcpTransport::Options tcp = tcp_options(std::max(bootstrap.host_timeout_ns, kHostTimeoutMinNs));
+  TcpTransport::Options tcp = tcp_options(std::max(bootstrap.host_lease_ns, kHostLeaseMinNs));
   tcp.listen = TcpAddress{std::move(listen), std::nullopt};
   auto tls = TlsContext::of_secret(identity.token, host_name());
   if (!tls) return tls.error();
@@ -279,18 +278,18 @@ uint16_t ProcessRuntime::tcp_port() const {
   return place ? place->dial.port : 0;
 }
 
-Result<std::vector<NodeId>> ProcessRuntime::attach(const std::vector<Launch>& launches) {
+Result<std::vector<NodeId>> ProcessRuntime::attach(const std::vector<Launch>& launches, int64_t host_lease_ns) {
   const bool remote = std::any_of(launches.begin(), launches.end(), [](const Launch& launch) { return launch.hostd->tcp; });
   if (remote && node_->id() != job_address_.script) {
     return Error{ErrorCode::kUnsupported, "only the script attaches to hosts over TCP, and gives them to its actors"};
   }
-  if (auto ready = remote ? prepare_for_hosts() : Status(Ok{}); !ready) return ready.error();
+  if (auto ready = remote ? prepare_for_hosts(host_lease_ns) : Status(Ok{}); !ready) return ready.error();
   SystemRandom random;
   const SpawnOrder one_mesh{0, random.next_u64()};
   std::vector<NodeId> nodes;
   for (const Launch& launch : launches) {
     if (launch.hostd->tcp) {
-      auto node = host_->attach(launch, *places_, host_timeout_ns_);
+      auto node = host_->attach(launch, *places_, host_lease_ns_);
       if (!node) return node.error();
       nodes.push_back(*node);
     } else {
@@ -303,7 +302,7 @@ Result<std::vector<NodeId>> ProcessRuntime::attach(const std::vector<Launch>& la
 }
 
 // What only scripts need that attach to hosts over a network.
-Status ProcessRuntime::prepare_for_hosts() {
+Status ProcessRuntime::prepare_for_hosts(int64_t host_lease_ns) {
   std::lock_guard lock(attach_mutex_);
   if (inlet_) return Ok{};
   auto tls = TlsContext::of_secret(connector_->identity().token, host_name());
@@ -313,7 +312,9 @@ Status ProcessRuntime::prepare_for_hosts() {
   auto inlet = std::make_shared<OutputInlet>(
       *reactor_, *node_, OutputRoute(std::move(route), [shows = output_.get()] { return shows->start(); }),
       std::move(pump));
-  tcp_->use_tls(std::move(*tls));
+  host_lease_ns_ = host_lease_ns;
+  const TcpTransport::Options limits = tcp_options(host_lease_ns);
+  tcp_->use(std::move(*tls), limits.lease_ns, limits.silence_ns, limits.dial_ns);
   node_->add_cell(OutputInlet::id_of(node_->id()).index, inlet);
   reactor_->post_and_wait([&] { inlet_ = std::move(inlet); });
   return Ok{};

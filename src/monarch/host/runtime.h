@@ -45,10 +45,7 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
     std::function<std::vector<RunningActor>()> running_actors;
     int stdout_fd = 1;  // root: where the lines of workers go; -1: nowhere
     int stderr_fd = 2;
-    // Root. When a host that is reached over a network and says nothing is held for lost.
-    int64_t host_timeout_ns = kHostTimeoutNs;
   };
-  static constexpr int64_t kHostTimeoutNs = 5'000'000'000, kHostTimeoutMinNs = 500'000'000;
 
   // The runtime of a script: the root of its job. A shortage is an error (kUnavailable), here and below; it may be tried
   // again.
@@ -71,8 +68,10 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   DeathWatch& deaths() { return *deaths_; }
   CallWatch& call_watch() { return *call_watch_; }
   // Any thread. Hosts that their monarch-hostds start for this process (Launch::hostd), as one mesh; returns before they
-  // exist. Those that are reached over TCP only in a script: kUnsupported.
-  Result<std::vector<NodeId>> attach(const std::vector<Launch>& launches);
+  // exist. Those that are reached over TCP only in a script: kUnsupported. One of these of which so long nothing is heard
+  // is held for lost: what the first call says counts, kHostLeaseMinNs at least.
+  Result<std::vector<NodeId>> attach(const std::vector<Launch>& launches, int64_t host_lease_ns);
+  static constexpr int64_t kHostLeaseMinNs = 500'000'000;
   // Of a gateway: on which port it is dialled.
   uint16_t tcp_port() const;
   // Of a gateway, after stop_children(). Returns when the script has what they have printed, or after `limit_ns`.
@@ -155,7 +154,7 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   Status build(const Identity& identity, JobAddress address, OwnBell bell, UniqueFd budget_fd, OutputRoute output,
                Options options, std::optional<TcpTransport::Options> tcp);
   Node::Hooks node_hooks(Options& options);
-  Status prepare_for_hosts();
+  Status prepare_for_hosts(int64_t host_lease_ns);
   Result<OutputRoute> show_output(int stdout_fd, int stderr_fd);
   void be_child_of(const Bootstrap& bootstrap);
   Status start();
@@ -184,7 +183,7 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   std::unique_ptr<Node> node_;
   std::unique_ptr<Connector> connector_;
   TcpTransport* tcp_ = nullptr;  // the connector's; null: this process is the gateway of no host
-  int64_t host_timeout_ns_ = 0;
+  int64_t host_lease_ns_ = 0;
   std::unique_ptr<Gateways> gateways_;
   std::unique_ptr<Places> places_;  // with tcp_
   std::unique_ptr<OutputPump> output_;   // of a root

@@ -121,7 +121,8 @@ std::string Failure::headline() const {
     case Kind::kStopped:
       return "stopped: " + detail;
     case Kind::kLost:
-      return subject + "was lost: " + detail;
+      return subject + "was lost" + (label.empty() ? "" : " (" + label + (host.empty() ? "" : ", on " + host) + ")") +
+             ": " + detail;
     case Kind::kOwnerEnded:
       return detail + " has ended";
     case Kind::kUnreachable:

@@ -47,7 +47,7 @@ std::string encode_attach(const Bootstrap& bootstrap) {
   const auto seed = bytes_of(bootstrap.key.seed()), job = bytes_of(bootstrap.job), token = bytes_of(bootstrap.token);
   ValueWriter order, writer;
   encode(order, std::tuple(seed, host_number(bootstrap.key.id()), bootstrap.parent, bootstrap.owner, job, token,
-                           bootstrap.transport, bootstrap.address, bootstrap.host_timeout_ns,
+                           bootstrap.transport, bootstrap.address, bootstrap.host_lease_ns,
                            as_byte_span(bootstrap.payload.data(), bootstrap.payload.size())));
   encode(writer, std::tuple(kBootstrapVersion, order.written()));
   return with_size(writer);
@@ -65,12 +65,12 @@ Result<Bootstrap> decode_attach(ByteSpan bytes) {
   HostNumber host = 0;
   std::vector<std::byte> seed, job, token, payload;
   auto decoded = decode_whole(order, std::tie(seed, host, made.parent, made.owner, job, token, made.transport,
-                                              made.address, made.host_timeout_ns, payload));
+                                              made.address, made.host_lease_ns, payload));
   OPENSSL_cleanse(order.data(), order.size());
   if (!decoded) return decoded.error();
   NodeKey::Seed key;
   if (!put(seed, key) || !put(job, made.job) || !put(token, made.token) || host == 0 || host > kHostMax ||
-      made.parent == 0 || made.owner == 0 || made.host_timeout_ns <= 0) {
+      made.parent == 0 || made.owner == 0 || made.host_lease_ns <= 0) {
     return Error{ErrorCode::kMalformed, "no order for a host"};
   }
   made.key = NodeKey(key, host);

@@ -13,7 +13,7 @@ Bootstrap some_bootstrap() {
   bootstrap.job = {std::byte{8}};
   bootstrap.key = Gateways::key_of(bootstrap.token, 3);
   bootstrap.parent = bootstrap.owner = 17;
-  bootstrap.host_timeout_ns = 5;
+  bootstrap.host_lease_ns = 5;
   bootstrap.transport = "shm";
   bootstrap.address = "somewhere";
   bootstrap.payload = std::string("a\0b\xff", 4);
@@ -31,7 +31,7 @@ TEST(Attach, AnOrderComesBackAsItWas) {
   EXPECT_EQ(got.job, sent.job);
   EXPECT_EQ(got.parent, 17u);
   EXPECT_EQ(got.owner, 17u);
-  EXPECT_EQ(got.host_timeout_ns, 5);
+  EXPECT_EQ(got.host_lease_ns, 5);
   EXPECT_EQ(got.transport, "shm");
   EXPECT_EQ(got.address, "somewhere");
   EXPECT_EQ(got.payload, sent.payload);

@@ -21,7 +21,7 @@ struct Fixed {
   int64_t parent_pid;
   uint32_t is_host;
   HostNumber host;
-  int64_t host_timeout_ns;
+  int64_t host_lease_ns;
   JobId job;
   JobToken token;
   int32_t numbers[kFdCount];
@@ -66,7 +66,7 @@ Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<i
   fixed.parent_pid = bootstrap.parent_pid;
   fixed.is_host = bootstrap.is_host;
   fixed.host = host_number(bootstrap.key.id());
-  fixed.host_timeout_ns = bootstrap.host_timeout_ns;
+  fixed.host_lease_ns = bootstrap.host_lease_ns;
   fixed.job = bootstrap.job;
   fixed.token = bootstrap.token;
   for (size_t i = 0; i < numbers.size() && i < kFdCount; ++i) fixed.numbers[i] = numbers[i];
@@ -97,7 +97,7 @@ Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
   Bootstrap bootstrap;
   if (fixed.host > kHostMax) return Error{ErrorCode::kMalformed, "bad bootstrap record"};
   bootstrap.key = NodeKey(fixed.seed, fixed.host);
-  bootstrap.host_timeout_ns = fixed.host_timeout_ns;
+  bootstrap.host_lease_ns = fixed.host_lease_ns;
   bootstrap.parent = fixed.parent;
   bootstrap.owner = fixed.owner;
   bootstrap.parent_pid = fixed.parent_pid;

@@ -24,7 +24,7 @@ struct Bootstrap {
   bool is_host = false;    // it has an agent
   JobId job{};
   JobToken token{};
-  int64_t host_timeout_ns = 0;  // when a host that says nothing is held for lost; of one that is reached over a network
+  int64_t host_lease_ns = 0;  // when a host that says nothing is held for lost; of one that is reached over a network
   std::string transport;  // "shm" or "unix"
   std::string address;    // the job's: JobAddress as text
   std::string payload;    // for the language on top: Python's paths and environment

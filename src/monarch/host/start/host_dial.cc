@@ -63,8 +63,8 @@ HelloIdentity hostd_identity(const NodeKey& key, const JobToken& token) {
   return identity;
 }
 
-void HostDial::start(Reactor& reactor, HostdAddress address, int64_t limit_ns, Done done) {
-  const int64_t until_ns = reactor.now_ns() + limit_ns;
+void HostDial::start(Reactor& reactor, HostdAddress address, Done done) {
+  const int64_t until_ns = reactor.now_ns() + address.wait_ns;
   std::shared_ptr<HostDial>(new HostDial(reactor, std::move(address), until_ns, std::move(done)))->attempt();
 }
 

@@ -25,6 +25,7 @@ struct HostdAddress {
   std::optional<TcpAddress> tcp;  // in its place
   std::string token_file;         // absolute
   bool trusts_all = false;        // over TCP: any certificate will do, the token says who belongs here
+  int64_t wait_ns = 30'000'000'000;  // for one that does not listen yet: it may be about to start
 
   std::string to_text() const { return tcp ? tcp->to_text() : "ipc://" + path; }
   // ipc://PATH, ipc://@NAME, or as TcpAddress. kMalformed: what is wrong with it.
@@ -43,8 +44,8 @@ class HostDial : public std::enable_shared_from_this<HostDial> {
  public:
   // Runs once, on the reactor. An error says what is wrong with that host.
   using Done = std::function<void(Result<UniqueFd>)>;
-  // Reactor. While nobody listens there it is tried again, for `limit_ns`: the daemon may be about to start.
-  static void start(Reactor& reactor, HostdAddress address, int64_t limit_ns, Done done);
+  // Reactor. While nobody listens there it is tried again, for as long as the address says.
+  static void start(Reactor& reactor, HostdAddress address, Done done);
 
  private:
   HostDial(Reactor& reactor, HostdAddress address, int64_t until_ns, Done done)

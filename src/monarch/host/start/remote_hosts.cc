@@ -40,7 +40,7 @@ void RemoteHosts::attach(HostdAddress address, Bootstrap order) {
   remote->address = std::move(address);
   remote->order = std::move(order);
   reactor_.post([this, node, remote] {
-    remote->until_ns = reactor_.now_ns() + kListenLimitNs;
+    remote->until_ns = reactor_.now_ns() + remote->address.wait_ns;
     remotes_.emplace(node, std::move(*remote));
     attempt(node);
   });
@@ -94,7 +94,7 @@ void RemoteHosts::again(NodeId node, const std::string& why) {
   const int64_t left_ns = remote.until_ns - reactor_.now_ns();
   if (left_ns <= 0) return fail(node, why);
   let_go(remote);
-  const int64_t tried_ns = kListenLimitNs - left_ns;
+  const int64_t tried_ns = remote.address.wait_ns - left_ns;
   reactor_.after(std::clamp(tried_ns / 4, kRetryNs, kRetryMaxNs), [this, node] { attempt(node); });
 }
 

@@ -31,7 +31,7 @@ class RemoteHosts {
   // After the reactor has ended.
   ~RemoteHosts();
 
-  // Any thread. While nobody listens there it is tried again, for kListenLimitNs.
+  // Any thread. While nobody listens there it is tried again, for as long as the address says.
   void attach(HostdAddress address, Bootstrap order);
   // Reactor.
   bool has(NodeId node) const { return remotes_.contains(node); }
@@ -40,7 +40,6 @@ class RemoteHosts {
   // Any thread. The link to a node, which may be one of these, is over, with that text.
   void link_lost(NodeId node, const std::string& why);
 
-  static constexpr int64_t kListenLimitNs = 30'000'000'000;
   // How long after the end of its link its keeper may take to say how it has ended.
   static constexpr int64_t kReportLimitNs = 300'000'000;
 

@@ -389,7 +389,7 @@ void Starter::begin_elsewhere(const LaunchingPtr& launching) {
   running.life = std::move(launching->life);
   running.last_words = std::move(launching->last_words);
   give_slot();
-  HostDial::start(reactor_, *launching->order.launch.hostd, kHostdLimitNs,
+  HostDial::start(reactor_, *launching->order.launch.hostd,
                   [this, launching](Result<UniqueFd> socket) { ask_hostd(launching, std::move(socket)); });
 }
 

@@ -89,7 +89,6 @@ class Starter {
   static constexpr int kUnderWayMax = 32;
   static constexpr size_t kDescriptorsEach = 5;  // a socket, a bell, two pipes of its output, a pidfd
   static constexpr int64_t kReportLimitNs = 300'000'000;
-  static constexpr int64_t kHostdLimitNs = 30'000'000'000;  // within which one has to listen
 
  private:
   // From launch() until the process is there, or is not to be.

@@ -56,7 +56,12 @@ class TcpTransport::Setup final : public LinkSetup {
 };
 
 TcpTransport::TcpTransport(Reactor& reactor, Options options)
-    : reactor_(reactor), options_(std::move(options)), tls_(options_.tls) {
+    : reactor_(reactor),
+      options_(std::move(options)),
+      lease_ns_(options_.lease_ns),
+      silence_ns_(options_.silence_ns),
+      dial_ns_(options_.dial_ns),
+      tls_(options_.tls) {
   MONARCH_CHECK(options_.lease_ns > 0 && options_.silence_ns >= 100'000'000 && options_.dial_ns > 0);
 }
 
@@ -83,7 +88,10 @@ std::optional<TcpAddress> TcpTransport::known_place(NodeId node) const {
   return place ? std::optional(place->address) : std::nullopt;
 }
 
-void TcpTransport::use_tls(std::shared_ptr<const TlsContext> tls) {
+void TcpTransport::use(std::shared_ptr<const TlsContext> tls, int64_t lease_ns, int64_t silence_ns, int64_t dial_ns) {
+  lease_ns_ = lease_ns;
+  silence_ns_ = silence_ns;
+  dial_ns_ = dial_ns;
   std::lock_guard lock(mutex_);
   tls_ = std::move(tls);
 }
@@ -118,7 +126,7 @@ Status TcpTransport::allow(const SocketAddress& address, const char* what) const
 }
 
 int TcpTransport::unsent_ms() const {
-  return static_cast<int>(std::clamp<int64_t>(options_.lease_ns / 1'000'000, 10'000, INT_MAX));
+  return static_cast<int>(std::clamp<int64_t>(lease_ns_ / 1'000'000, 10'000, INT_MAX));
 }
 
 // ---- Listening ----
@@ -231,7 +239,7 @@ Result<bool> TcpTransport::outcome(Place& place, size_t addresses, const SocketA
 }
 
 std::shared_ptr<Link> TcpTransport::new_link(LinkSink& sink, NodeId peer) {
-  return std::make_shared<TcpLink>(reactor_, sink, peer, options_.silence_ns);
+  return std::make_shared<TcpLink>(reactor_, sink, peer, silence_ns_);
 }
 
 std::unique_ptr<LinkSetup> TcpTransport::new_setup() { return std::make_unique<Setup>(); }

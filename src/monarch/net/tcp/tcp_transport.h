@@ -45,16 +45,16 @@ class TcpTransport final : public Transport {
   void forget_place(NodeId node);
   bool knows_place(NodeId node) const { return place_of(node) != nullptr; }
   std::optional<TcpAddress> known_place(NodeId node) const;
-  // Any thread. From now on all channels are made with it.
-  void use_tls(std::shared_ptr<const TlsContext> tls);
+  // Any thread. From now on connections are made with this TLS and these limits (Options).
+  void use(std::shared_ptr<const TlsContext> tls, int64_t lease_ns, int64_t silence_ns, int64_t dial_ns);
   bool has_tls() const { return tls() != nullptr; }
   // Any thread. Where this process is dialled, once it listens: what others are told.
   std::optional<TcpAddress> place() const;
 
   std::string_view name() const override { return kName; }
   char code() const override { return 't'; }
-  int64_t lease_ns() const override { return options_.lease_ns; }
-  int64_t dial_limit_ns() const override { return options_.dial_ns; }
+  int64_t lease_ns() const override { return lease_ns_; }
+  int64_t dial_limit_ns() const override { return dial_ns_; }
   bool open_to_strangers() const override { return true; }
   std::string describe(const Identity& own) const override;
   bool reaches(const Identity& as, NodeId peer) const override;
@@ -87,6 +87,7 @@ class TcpTransport final : public Transport {
 
   Reactor& reactor_;
   const Options options_;
+  std::atomic<int64_t> lease_ns_, silence_ns_, dial_ns_;
   mutable Mutex mutex_{LockRank::kTcpPlaces};
   std::map<NodeId, std::shared_ptr<Place>> places_;  // shared: with dials under way
   std::optional<TcpAddress> own_;

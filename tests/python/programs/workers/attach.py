@@ -27,4 +27,4 @@ class Worker(Actor):
 
 
 addresses = sys.argv[1:]
-hosts = attach_to_workers(ca="trust_all_connections", workers=addresses, name="workers")
+hosts = attach_to_workers(workers=addresses, name="workers")
