@@ -128,7 +128,7 @@ hosts.stop().get()
 def test_a_host_that_cannot_be_attached_to_is_named(folder, scheme, monkeypatch):
     daemon = Daemon(folder, scheme=scheme)
     monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/another")
-    hosts = attach_to_workers(ca="trust_all_connections", workers=[daemon.address])
+    hosts = attach_to_workers(workers=[daemon.address])
     with pytest.raises(SupervisionError, match=f"{daemon.address} cannot be attached to: .*{folder}/another"):
         hosts.initialized.get(timeout=LIMIT)
     with pytest.raises(SupervisionError, match=f"{daemon.address} cannot be attached to"):

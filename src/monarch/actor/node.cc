@@ -16,6 +16,7 @@
 #include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
 #include "monarch/loop/driver.h"
+#include "monarch/wire/cast.h"
 #include "monarch/wire/failure.h"
 
 namespace monarch {
@@ -222,17 +223,13 @@ void Node::cast(const Members& named, Outgoing& outgoing, const std::shared_ptr<
   outgoing.header.epoch = successions_->epoch_of(named.ids[0].index);
   const uint64_t token = call ? calls_->open(call, outgoing.deadline_ns) : 0;
   outgoing.header.token = token;
-  std::string why;
-  if (outgoing.header.kind != FrameKind::kStopActor) why = why_too_large(outgoing);
-  if (!why.empty()) return refuse_cast(members, outgoing, why);
+  if (outgoing.header.kind != FrameKind::kStopActor) {
+    if (const std::string why = why_too_large(outgoing); !why.empty()) return refuse_cast(members, outgoing, why);
+  }
   outgoing.header.time_left_ns = time_left_ns(outgoing.deadline_ns);
   bool is_short = false;
-  for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
+  send_to_all(members, outgoing, [&](uint32_t rank, const std::string& why, bool no_memory) {
     const ActorId& id = members.ids[rank];
-    outgoing.header.dest = id.index;
-    outgoing.header.rank = rank;
-    bool no_memory = false;
-    if (send(id.node, outgoing, &why, &no_memory)) continue;
     if (no_memory) {
       is_short = true;
       if (call) calls_->answer(token, rank, make_failure(token, rank, {Failure::Kind::kNotSent, why}));
@@ -243,11 +240,72 @@ void Node::cast(const Members& named, Outgoing& outgoing, const std::shared_ptr<
     } else if (routes_->find(id.node) == nullptr) {
       calls_->answer(token, rank, make_failure(token, rank, why));
     }  // else a link that just broke, whose reason is not known yet: node_down() will fill the slot with it
-  }
+  });
   // Sent first, then written down: who makes one of them anew from now on makes it behind the stop.
   if (outgoing.header.kind == FrameKind::kStopActor) supervisor_->note_stopped(named);
   if (call) driver_.poll_after_send();
   if (is_short) throw std::bad_alloc();
+}
+
+// Each is sent its own, but those of another host one for all of them, which their gateway spreads.
+// `failed(rank, why, no_memory)`.
+template <typename Failed>
+void Node::send_to_all(const Members& members, Outgoing& outgoing, const Failed& failed) {
+  std::vector<std::pair<HostNumber, uint32_t>> elsewhere;
+  std::string why;
+  const auto send_one = [&](uint32_t rank) {
+    outgoing.header.dest = members.ids[rank].index;
+    outgoing.header.rank = rank;
+    bool no_memory = false;
+    if (!send(members.ids[rank].node, outgoing, &why, &no_memory)) failed(rank, why, no_memory);
+  };
+  const HostNumber here = host_number(id_);
+  for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
+    const HostNumber host = host_number(members.ids[rank].node);
+    if (host == here || !hooks_.gateway_there) {
+      send_one(rank);
+    } else {
+      elsewhere.emplace_back(host, rank);
+    }
+  }
+  std::stable_sort(elsewhere.begin(), elsewhere.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<uint32_t> ranks;
+  for (size_t i = 0; i < elsewhere.size(); ++i) {
+    ranks.push_back(elsewhere[i].second);
+    if (i + 1 < elsewhere.size() && elsewhere[i + 1].first == elsewhere[i].first) continue;
+    bool no_memory = false;
+    const bool sent = ranks.size() > 1 && send_cast(members, ranks, outgoing, &no_memory);
+    for (const uint32_t rank : ranks) {
+      if (no_memory) failed(rank, "there is no memory to send it", true);
+      if (!sent && !no_memory) send_one(rank);  // who cannot be reached is found out one by one
+    }
+    ranks.clear();
+  }
+}
+
+// False: they are to be sent to one by one. They are all of one other host.
+bool Node::send_cast(const Members& members, std::span<const uint32_t> ranks, const Outgoing& outgoing,
+                     bool* no_memory) {
+  const NodeId gateway = hooks_.gateway_there(members.ids[ranks.front()].node);
+  if (gateway == 0) return false;
+  try {
+    std::vector<CastTarget> targets;
+    for (const uint32_t rank : ranks) {
+      const ActorId& id = members.ids[rank];
+      if (routes_->find(id.node) == nullptr) return false;
+      targets.push_back({id.node, id.index, rank, 0});
+    }
+    const std::string body = encode_cast(outgoing.header, targets, outgoing.body);
+    Outgoing frame = outgoing;
+    frame.header.kind = FrameKind::kCast;
+    frame.header.dest = 0;
+    frame.header.rank = kEveryRank;
+    frame.body = as_byte_span(body.data(), body.size());
+    return send(gateway, frame, nullptr, no_memory);
+  } catch (const std::bad_alloc&) {
+    *no_memory = true;
+    return false;
+  }
 }
 
 // 0: for ever. A deadline that has passed is one that is about to.
@@ -274,12 +332,8 @@ void Node::spawn(const Members& members, Outgoing& outgoing) {
   }
   outgoing.header.kind = FrameKind::kSpawn;
   bool is_short = false;
-  for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
-    outgoing.header.dest = members.ids[rank].index;
-    outgoing.header.rank = rank;
-    std::string ignored;  // a process that is gone: the calls will say so
-    send(members.ids[rank].node, outgoing, &ignored, &is_short);
-  }
+  // A process that is gone: the calls will say so.
+  send_to_all(members, outgoing, [&](uint32_t, const std::string&, bool no_memory) { is_short |= no_memory; });
   if (successions_->any()) {  // of what was sent to one that has been replaced just now nothing comes
     for (const ActorId& id : members.ids) {
       if (const NodeId next = successions_->latest(id.node); next != id.node) bury_at(id.node, next);
@@ -630,6 +684,7 @@ void Node::on_frame(Link& link, MessagePtr message) {
   if ((header.flags & kFlagRouted) != 0 && !arrived_by_route(link, *message, false)) return;
   if (message->lost_bytes != 0) return refuse_lost(*message);
   if (header.kind == FrameKind::kStopNode) return on_control(link, std::move(message));
+  if (header.kind == FrameKind::kCast) return spread(link, *message);
   if (header.time_left_ns != 0) {
     const uint64_t left_ns = std::min<uint64_t>(header.time_left_ns, kNoDeadline / 2);
     message->deadline_ns = timers_.now_ns() + static_cast<int64_t>(left_ns);
@@ -655,7 +710,9 @@ void Node::reach_through(NodeId node, NodeId gateway) { routes_->set_gateway(nod
 bool Node::arrived_by_route(Link& link, Message& message, bool control) {
   const FrameRoute route = message.route();
   if (route.origin == id_) {
-    if (route.destination != id_) refuse_routed(link, message, route, "the way to the process leads back to this one");
+    if (route.destination != id_) {
+      refuse_onward(link, {message.header, message.body, {}, 0, route}, "the way to the process leads back to this one");
+    }
     return false;
   }
   std::string why;
@@ -665,7 +722,7 @@ bool Node::arrived_by_route(Link& link, Message& message, bool control) {
     why = "the process on the way may not speak for the sender, which has another way";
   }
   if (!why.empty()) {
-    refuse_routed(link, message, route, why);
+    refuse_onward(link, {message.header, message.body, {}, 0, route}, why);
     return false;
   }
   if (route.destination != id_) {
@@ -680,21 +737,29 @@ bool Node::arrived_by_route(Link& link, Message& message, bool control) {
 void Node::forward(Link& link, const Message& message, bool control) {
   FrameRoute route = message.route();
   if (message.lost_bytes != 0) return forward_lost(link, message, route);
-  if (++route.hops > kHopsMax) return refuse_routed(link, message, route, "it is too far away");
-  const std::shared_ptr<Link> onward = routes_->find(route.destination);
-  std::string why = "the process cannot be reached from the one on the way";
-  if (onward == nullptr || onward->peer() == link.peer()) {
-    if (const FailurePtr dead = why_down(route.destination)) why = dead->text();
-    return refuse_routed(link, message, route, why);
-  }
-  const FrameKind kind = message.header.kind;
-  if ((kind == FrameKind::kRequest || kind == FrameKind::kOneway) && onward->backlog() > kForwardedMax) {
-    return refuse_routed(link, message, route, "too much waits for it in the process on the way");
-  }
+  ++route.hops;
   std::vector<ByteSpan> parts;
   for (const Part& part : message.parts) parts.emplace_back(part.data, part.size);
   Outgoing outgoing{message.header, message.body, parts};
   outgoing.route = route;
+  forward_on(link, outgoing, control);
+}
+
+// `link`: which it came on.
+void Node::forward_on(Link& link, const Outgoing& outgoing, bool control) {
+  const FrameRoute& route = outgoing.route;
+  const FrameHeader& header = outgoing.header;
+  if (route.hops > kHopsMax) return refuse_onward(link, outgoing, "it is too far away");
+  const std::shared_ptr<Link> onward = routes_->find(route.destination);
+  std::string why = "the process cannot be reached from the one on the way";
+  if (onward == nullptr || onward->peer() == link.peer()) {
+    if (const FailurePtr dead = why_down(route.destination)) why = dead->text();
+    return refuse_onward(link, outgoing, why);
+  }
+  const bool new_work = header.kind == FrameKind::kRequest || header.kind == FrameKind::kOneway;
+  if (new_work && onward->backlog() > kForwardedMax) {
+    return refuse_onward(link, outgoing, "too much waits for it in the process on the way");
+  }
   routes_->note_forwarded(route.origin, route.destination);
   try {
     if (control ? onward->send_control(outgoing) : onward->send(outgoing)) return;
@@ -702,12 +767,54 @@ void Node::forward(Link& link, const Message& message, bool control) {
     why = "there is no memory for it in the process on the way";
   }
   if (const FailurePtr dead = why_down(route.destination)) why = dead->text();
-  refuse_routed(link, message, route, why);
+  refuse_onward(link, outgoing, why);
+}
+
+// As refuse_routed(), to each of those whom it is for.
+void Node::refuse_onward(Link& link, const Outgoing& outgoing, std::string_view why) {
+  if (outgoing.header.kind != FrameKind::kCast) return refuse_routed(link, outgoing.header, outgoing.route, why);
+  auto cast = decode_cast(outgoing.body);
+  if (!cast) return;
+  FrameHeader header = cast->header;
+  for (const CastTarget& target : cast->targets) {
+    header.dest = target.dest;
+    header.rank = target.rank;
+    refuse_routed(link, header, {outgoing.route.origin, target.node, 0, 0}, why);
+  }
+}
+
+// A frame for several actors has been lost, whom nobody knows any more: whoever has not answered by now never will.
+void Node::lost_for_all(const Message& message) {
+  auto why = Failure::decode(message.body);
+  end_call(message.header.dest, why ? *why : Failure(Failure::Kind::kLost, "a message to several actors was lost"));
+}
+
+// A frame for several actors of this host.
+void Node::spread(Link& link, const Message& message) {
+  auto cast = decode_cast(message.body);
+  if (!cast) return log_line("ignored a frame for several actors: " + cast.error().message);
+  std::vector<ByteSpan> parts;
+  for (const Part& part : message.parts) parts.emplace_back(part.data, part.size);
+  Outgoing outgoing{cast->header, cast->body, parts};
+  for (const CastTarget& target : cast->targets) {
+    outgoing.header.dest = target.dest;
+    outgoing.header.rank = target.rank;
+    if (target.node == id_) {
+      outgoing.header.flags &= ~uint32_t{kFlagRouted};
+      dispatch(Message::copy_of(outgoing, message.from));
+      continue;
+    }
+    outgoing.header.flags |= kFlagRouted;
+    outgoing.route = {message.from, target.node, 1, 0};
+    host_number(target.node) == host_number(id_)
+        ? forward_on(link, outgoing, false)
+        : refuse_routed(link, outgoing.header, outgoing.route, "it is not on the host that this was sent to");
+  }
 }
 
 // The answer that somebody waits for, or what its sender is to know.
 void Node::forward_lost(Link& link, const Message& message, const FrameRoute& route) {
-  if (!is_reply(message.header.kind)) return refuse_routed(link, message, route, lost_text(message));
+  if (!is_reply(message.header.kind)) return refuse_routed(link, message.header, route, lost_text(message));
   FrameHeader request;
   request.token = message.header.dest;
   request.rank = message.header.rank;
@@ -716,8 +823,7 @@ void Node::forward_lost(Link& link, const Message& message, const FrameRoute& ro
 
 // Its origin is told on the way to it; where there is none, since it is held for dead here, on that which the frame
 // came.
-void Node::refuse_routed(Link& link, const Message& message, const FrameRoute& route, std::string_view why) {
-  const FrameHeader& header = message.header;
+void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, std::string_view why) {
   const ActorId dest{route.destination, header.dest};
   const ByteSpan part = as_byte_span(&dest, sizeof dest);
   const std::string record = Failure(why).encoded();
@@ -745,6 +851,7 @@ void Node::dispatch(MessagePtr message) {
     case FrameKind::kReplyFailed: {
       const uint64_t token = message->header.dest;
       const uint32_t rank = message->header.rank;
+      if (rank == kEveryRank) return lost_for_all(*message);
       return calls_->answer(token, rank, std::move(message));
     }
     case FrameKind::kSpawn:

@@ -41,6 +41,8 @@ class Node final : public LinkSink {
     std::function<std::shared_ptr<Link>(NodeId)> dial;
     // Any thread. Through whom a node is reached that is on another host; 0: it is dialled. Must not block.
     std::function<NodeId(NodeId)> gateway_of;
+    // Any thread. The gateway of the host that a node of another host is on; 0: not known.
+    std::function<NodeId(NodeId)> gateway_there;
     // Reactor; the driving thread for kStopNode, which also comes behind data. A control frame that is not the node's own
     // business.
     std::function<void(Link&, MessagePtr)> on_control;
@@ -264,7 +266,14 @@ class Node final : public LinkSink {
   bool send_on(Link& link, NodeId node, const Outgoing& outgoing, bool control);
   bool arrived_by_route(Link& link, Message& message, bool control);
   void forward(Link& link, const Message& message, bool control);
-  void refuse_routed(Link& link, const Message& message, const FrameRoute& route, std::string_view why);
+  void forward_on(Link& link, const Outgoing& outgoing, bool control);
+  void refuse_onward(Link& link, const Outgoing& outgoing, std::string_view why);
+  void lost_for_all(const Message& message);
+  void refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, std::string_view why);
+  template <typename Failed>
+  void send_to_all(const Members& members, Outgoing& outgoing, const Failed& failed);
+  bool send_cast(const Members& members, std::span<const uint32_t> ranks, const Outgoing& outgoing, bool* no_memory);
+  void spread(Link& link, const Message& message);
   void dispatch(MessagePtr message);
   void deliver(MessagePtr message);
   bool keep_early(MessagePtr& message);  // true: look again, its actor has come

@@ -121,6 +121,7 @@ Node::Hooks ProcessRuntime::node_hooks(Options& options) {
     if (host_number(node) == host_number(node_->id()) || jobs_->is_foreign(node)) return 0;
     return gateways_->of(node);
   };
+  hooks.gateway_there = [this](NodeId node) { return jobs_->is_foreign(node) ? 0 : gateways_->gateway(host_number(node)); };
   hooks.on_control = [this](Link& link, MessagePtr message) { on_control(link, std::move(message)); };
   hooks.on_link_lost = [this](NodeId node, const Error& why) {
     on_link_lost(node, why);

@@ -55,8 +55,9 @@ enum class FrameKind : uint8_t {
                        // is the label of one of them, `method` how many there are
   kWhereIs = 28,       // control, from a host to the script: where is the gateway `dest` dialled?
   kPlace = 29,         // control, the answer: the body is an address, or nothing: it is none
+  kCast = 30,          // data, to the gateway of a host: a frame for several actors there (wire/cast.h)
 };
-inline constexpr uint8_t kFrameKindMax = 29;
+inline constexpr uint8_t kFrameKindMax = 30;
 
 enum FrameFlags : uint32_t {
   kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec
