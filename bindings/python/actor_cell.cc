@@ -70,9 +70,8 @@ std::vector<int64_t> sizes_of(PyObject* extent) {
 }
 
 std::string text_of(PyObject* object) {
-  const char* text = object == nullptr ? nullptr : PyUnicode_AsUTF8(object);
-  if (text == nullptr) PyErr_Clear();
-  return text == nullptr ? "an exception that cannot be shown" : text;
+  if (object == nullptr) PyErr_Clear();
+  return object == nullptr ? "an exception that cannot be shown" : utf8_of(object);
 }
 
 }  // namespace
@@ -395,6 +394,8 @@ bool PyCell::describe(RunningActor* running) {
     std::lock_guard lock(calls_mutex_);
     for (const auto& [from, header] : open_calls_) open.push_back(header.method);
   }
+  std::sort(open.begin(), open.end());
+  open.erase(std::unique(open.begin(), open.end()), open.end());
   const int64_t doing = doing_.load(std::memory_order_relaxed);
   const bool awaits_hook = awaiting_.load(std::memory_order_relaxed) == kUndeliverable;
   if (doing == kNothing && !awaits_hook && open.empty()) return false;

@@ -163,10 +163,10 @@ PyObject* cell_fileno(PyObject* self, PyObject*) { return fileno_of(cell_of(self
 
 // end(reason, failure)
 PyObject* cell_end(PyObject* self, PyObject* args) {
-  const char *reason, *origin = "";
+  PyObject *reason, *origin = nullptr;
   int failure;
-  if (refuse_dead() || !PyArg_ParseTuple(args, "sp|s", &reason, &failure, &origin)) return nullptr;
-  cell_of(self).end(reason, failure != 0, origin);
+  if (refuse_dead() || !PyArg_ParseTuple(args, "Up|U", &reason, &failure, &origin)) return nullptr;
+  cell_of(self).end(utf8_of(reason), failure != 0, utf8_of(origin));
   Py_RETURN_NONE;
 }
 

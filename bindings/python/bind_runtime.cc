@@ -523,8 +523,8 @@ void bind_runtime(nb::module_& m) {
   });
   m.def("has_runtime", [] { return state().runtime != nullptr && !in_forked_child() && !state().finalizing; });
   m.def("in_forked_child", &in_forked_child);
-  m.def("log_line", [](const std::string& line) {
-    log_line(line);
+  m.def("log_line", [](const nb::str& line) {
+    log_line(utf8_of(line.ptr()));
     if (state().simulated != nullptr) flush_log();
   });
   m.def("gil_taken_by_reactor", &gil_taken_by_reactor);

@@ -21,9 +21,6 @@ namespace monarch {
 
 namespace {
 
-// A call with more than this waits for room, as one-way messages do.
-constexpr uint64_t kFloodBytes = 256 * 1024;
-
 // As in python/monarch/_calls/endpoint.py, which type checkers and the documentation read; a test compares.
 constexpr char kCallDoc[] = R"(call($self, /, *args, **kwargs)
 --
@@ -260,8 +257,8 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   if (!check_reach(*mesh.members) || !find_deadline(endpoint.deadline_s, &deadline_ns)) return false;
   Encoded encoded;
   if (!encode_arguments(self, args, count, names, encoded) || (!call && !check_size(*runtime, encoded))) return false;
-  const bool may_flood = !call || encoded.total_bytes() > kFloodBytes;
-  if (may_flood && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
+  const bool is_flood = runtime->node().is_flood(call != nullptr, encoded.total_bytes());
+  if (is_flood && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
   FrameHeader header;
   if (call) {
     call->set_deadline(deadline_ns);

@@ -8,6 +8,7 @@
 namespace monarch {
 void bind_geometry(nanobind::module_& m);
 void bind_hosts(nanobind::module_& m);
+void bind_room(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_stacks(nanobind::module_& m);
 }  // namespace monarch
@@ -20,5 +21,6 @@ NB_MODULE(_core, m) {
   monarch::bind_geometry(m);
   monarch::bind_runtime(m);
   monarch::bind_hosts(m);
+  monarch::bind_room(m);
   monarch::bind_stacks(m);
 }

@@ -90,11 +90,10 @@ PyObject* latest(PyObject*, PyObject* nodes);
 
 // decide(Undecided, history): its owner decides, who is told of that too
 PyObject* decide(PyObject*, PyObject* args) {
-  PyObject* undecided;
-  const char* history;
-  if (!PyArg_ParseTuple(args, "O!s", undecided_type, &undecided, &history)) return nullptr;
+  PyObject *undecided, *history;
+  if (!PyArg_ParseTuple(args, "O!U", undecided_type, &undecided, &history)) return nullptr;
   MeshFailure failure = unbox<MeshFailure>(undecided);
-  failure.history = history;
+  failure.history = utf8_of(history);
   if (!state().finalizing && !in_forked_child()) state().runtime->node().decide(std::move(failure));
   Py_RETURN_NONE;
 }

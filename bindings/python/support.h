@@ -79,6 +79,14 @@ inline PyObject* py_string(std::string_view text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
+// Whatever is in it: zero bytes stay, surrogates, which UTF-8 has not, are escaped. Null, or no text: empty.
+inline std::string utf8_of(PyObject* text) {
+  if (text == nullptr || !PyUnicode_Check(text)) return {};
+  Ref bytes = Ref::steal(PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace"));
+  if (!bytes) PyErr_Clear();
+  return bytes ? std::string(PyBytes_AsString(bytes.get()), static_cast<size_t>(PyBytes_Size(bytes.get()))) : "";
+}
+
 // A function of one of the fast calling conventions, as method tables want it.
 template <typename Function>
 PyCFunction fast(Function* function) {

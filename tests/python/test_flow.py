@@ -69,6 +69,83 @@ def test_a_flood_of_small_messages_waits_for_a_slow_actor(way):
     expect_bounded("1", 800_000, 700_000, way)
 
 
+@transports
+def test_a_flood_of_small_calls_waits_for_a_slow_actor(way):
+    run = Run(SLOW + """
+def resident(of="self"):
+    with open(f"/proc/{of}/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+blocking, gate = blocked()
+futures = []
+def call():
+    for _ in range(600_000):
+        futures.append(slow.take.call_one(1))
+sender = threading.Thread(target=call)
+sender.start()
+sys.stdin.readline()  # the sender has said that it waits
+assert sender.is_alive() and 4096 < len(futures) < 400_000, len(futures)
+assert resident() < 500 << 20 and resident(pid) < 200 << 20, (resident(), resident(pid))
+gate.close()
+sender.join()
+assert [future.get() for future in futures] == [None] * 600_000
+print("all taken")
+""", way=way)  # fmt: skip
+    assert "message to slow.take has waited for 5 s" in run.err_line(limit=60)
+    run.tell("go on\n")
+    assert run.line("all taken", limit=60) == ""
+    run.done()
+    assert (run.status, run.err.count("\n")) == (0, 1), run.err
+
+
+def test_code_on_an_event_loop_waits_for_room_and_leaves_the_loop_to_others():
+    Run(SLOW + """
+import asyncio
+blocking, gate = blocked()
+async def flood():
+    global sent
+    for _ in range(200):
+        await slow.take.ready()
+        slow.take.broadcast(PIECE)
+        sent += 1
+async def main():
+    flooding = asyncio.create_task(flood())
+    while sent < 64:
+        await asyncio.sleep(0)
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert sent < 100, sent
+    gate.close()
+    await flooding
+    assert await slow.taken.call_one() == 200
+asyncio.run(main())
+""").ok()  # fmt: skip
+
+
+@ways
+def test_two_async_actors_that_wait_for_room_at_each_other_both_come_through(way):
+    Run(TWO + """
+class Flooder(Actor):
+    def __init__(self):
+        self.count = 0
+    @endpoint
+    async def take(self, piece):
+        self.count += 1
+    @endpoint
+    async def flood(self, other, count):
+        for _ in range(count):
+            await other.take.ready()
+            other.take.broadcast(PIECE)
+    @endpoint
+    async def taken(self):
+        return self.count
+a, b = (procs.slice(gpus=i).spawn("flooder", Flooder) for i in range(2))
+for flood in [a.flood.call_one(b, 400), b.flood.call_one(a, 400)]:
+    flood.get()
+while not a.taken.call_one().get() == b.taken.call_one().get() == 400:
+    pass
+""", way=way).ok(limit=60)  # fmt: skip
+
+
 def test_whoever_waits_for_room_can_be_interrupted():
     run = Run(SLOW + """
 blocking, gate = blocked()

@@ -38,6 +38,52 @@ print("stopped")
     assert run.status == 0 and "Traceback" not in run.err, run.err
 
 
+ODD = r"'a\0b \udcff'"
+
+
+@pytest.mark.parametrize("owner", ["None", "SyncOwner", "AsyncOwner"])
+def test_texts_with_zero_bytes_and_surrogates_are_told_whole(owner):
+    """Of constructors, hooks and last lines; whoever owns what failed so fails with it, and the next one too."""
+    run = Run(SCRIPT + f"""
+import monarch.actor
+faults = []
+monarch.actor.unhandled_fault_hook = faults.append
+class Odd(Kid):
+    def __init__(self, raises):
+        if raises:
+            raise ValueError({ODD})
+    @endpoint
+    def die(self):
+        os.write(2, b"\\0 last words\\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+class Nobody(Actor):
+    @endpoint
+    def own(self):
+        return this_host().spawn_procs(per_host={{"gpus": 2}}).spawn("odd", Odd, False)
+    @endpoint
+    def ping(self):
+        pass
+class SyncOwner(Nobody):
+    def __supervise__(self, failure):
+        raise ValueError({ODD})
+class AsyncOwner(Nobody):
+    @endpoint
+    async def own(self):
+        return this_host().spawn_procs(per_host={{"gpus": 2}}).spawn("odd", Odd, False)
+    async def __supervise__(self, failure):
+        raise ValueError({ODD})
+failing = error_of(lambda: this_host().spawn_procs().spawn("failing", Odd, True).pid.call_one().get())
+assert "ValueError: a" in str(failing) and "raise ValueError" in str(failing), failing
+for _ in range(2):
+    owner = this_host().spawn_procs().spawn("owner", {owner} or Nobody)
+    odd = owner.own.call_one().get()
+    odd.slice(gpus=1).die.broadcast()
+    until(lambda: "last words" in str(owner.ping.call_one().exception(timeout=10)))
+""")  # fmt: skip
+    run.done(limit=60)
+    assert run.status == 0, run.err
+
+
 @owners
 def test_the_end_of_a_script_does_not_wait_for_a_hook_that_hangs(owner):
     run = Run(SCRIPT + f"""

@@ -59,7 +59,7 @@ def watch_failures() -> None:
         with of.deciding:
             of.held += _arrived()
             fatal: list[MeshFailure] = []
-            of.held = [each for each in of.held if not _is_over(each, fatal, time.monotonic())]
+            of.held = [each for each in of.held if not _dealt_with(each, fatal, time.monotonic())]
             if fatal:
                 stop_program(fatal + _those_of_the_same_time(), 1)
             if not any(each.cell is None for each in of.held):
@@ -142,6 +142,15 @@ def _seconds_left(held: list[_Held]) -> float | None:
     now = time.monotonic()
     ends = [each.until for each in held if each.until > now]
     return min(ends) - now if ends else None
+
+
+def _dealt_with(each: _Held, fatal: list[MeshFailure], now: float) -> bool:
+    """One that cannot be dealt with must not keep the others from being."""
+    try:
+        return _is_over(each, fatal, now)
+    except Exception as error:
+        _core.log_line(f"{each.failure.report()}\nThis error occurred while it was told to its owner: {error!r}")
+        return True
 
 
 def _is_over(each: _Held, fatal: list[MeshFailure], now: float) -> bool:

@@ -83,6 +83,7 @@ uint64_t Calls::open(std::shared_ptr<PendingCall> call, int64_t deadline_ns) {
   slots_[index].is_old = false;
   if (index / 64 == open_.size()) open_.push_back(0);
   open_[index / 64] |= uint64_t{1} << index % 64;
+  count_.store(slots_.size() - free_slots_.size(), std::memory_order_relaxed);
   const uint64_t token = uint64_t{slots_[index].generation} << 32 | index;
   slots_[index].call->set_token(token);
   if (!looks_ && hooks_.on_look) arm_look(kLookNs);
@@ -189,6 +190,7 @@ void Calls::fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr re
   open_[index / 64] &= ~(uint64_t{1} << index % 64);
   if (++slot.generation == 0) slot.generation = 1;
   free_slots_.push_back(index);
+  count_.store(slots_.size() - free_slots_.size(), std::memory_order_relaxed);
 }
 
 bool Calls::is_owed(const std::function<bool(const ActorId&)>& owing) {

@@ -2,6 +2,7 @@
 // and perhaps a deadline. Any thread; every answer, failure and deadline of a call ends in here.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,6 +54,8 @@ class Calls {
   // Whether an answer is waited for of an actor that `owing` is true of.
   bool is_owed(const std::function<bool(const ActorId&)>& owing);
   size_t size() const;  // those that have not been answered
+  // The same by one relaxed load, perhaps a moment late.
+  size_t about() const { return count_.load(std::memory_order_relaxed); }
   // Fills every slot that is owed by one of these nodes with that failure.
   void fail_owed(const std::function<bool(NodeId)>& owed_by, const Failure& why);
 
@@ -79,6 +82,7 @@ class Calls {
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
   std::vector<uint64_t> open_;  // a bit for each slot: it has a call
+  std::atomic<size_t> count_{0};
   const Hooks hooks_;
   bool looks_ = false;  // a look is to come, and open() need not see to that
   Timers& timers_;

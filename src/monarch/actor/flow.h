@@ -13,8 +13,9 @@ class Flow {
  public:
   // The actor has too much waiting, or room again.
   void set_held(const ActorId& actor, bool held);
-  // One that is held is sent nothing one-way.
+  // One that is held is sent nothing one-way. Index 0: all of its node.
   bool is_held(const ActorId& actor) const;
+  bool any() const { return any_.load(std::memory_order_relaxed); }
   // The dead hold nobody.
   void forget_node(NodeId node);
 

@@ -1,8 +1,8 @@
 // How much waits for one actor, and who is asked to hold back: back-pressure (docs/design/006).
 //
 // The receiving node counts the bytes that wait in an actor's mailbox. Above kBytesMax, each node that sends one more
-// one-way message is told to hold (FrameKind::kHold); when half of it is gone, they are told to go on (kResume). Whoever
-// sends one-way there waits meanwhile (Node::has_room). What was under way already still comes, so a mailbox grows to
+// is told to hold (FrameKind::kHold); when half of it is gone, they are told to go on (kResume). What is a flood
+// (Node::is_flood) waits meanwhile (Node::has_room). What was under way already still comes, so a mailbox grows to
 // kBytesMax and what the links of its senders had taken.
 //
 // Never a deadlock (invariant FLOW-1): an actor that itself waits for others, for a call's answer or for room, holds
@@ -33,7 +33,9 @@ class Inflow {
   ~Inflow();
 
   // What a waiting message counts for: its bytes and what it costs besides, or empty ones would be free.
-  static uint64_t cost_of(const Message& message) { return message.total_bytes() + kMessageCost; }
+  static uint64_t cost_of(const Message& message) {
+    return message.total_bytes() + (message.header.token == 0 ? kMessageCost : kCallCost);
+  }
 
   // Any thread, before the message can be taken.
   void arrived(const Message& message) {
@@ -56,6 +58,7 @@ class Inflow {
 
  private:
   static constexpr uint64_t kMessageCost = 256;
+  static constexpr uint64_t kCallCost = 1024;  // with what whoever waits for the answer keeps
 
   void hold(const Message& message);
   void release();

@@ -10,6 +10,7 @@
 #include "monarch/actor/calls.h"
 #include "monarch/actor/directory.h"
 #include "monarch/actor/flow.h"
+#include "monarch/actor/forwarding.h"
 #include "monarch/actor/pending_call.h"
 #include "monarch/actor/routes.h"
 #include "monarch/actor/unobserved_failures.h"
@@ -17,21 +18,13 @@
 #include "monarch/base/log.h"
 #include "monarch/loop/driver.h"
 #include "monarch/wire/cast.h"
+#include "monarch/wire/cast_parts.h"
 #include "monarch/wire/failure.h"
 
 namespace monarch {
 
 namespace {
 constexpr char kEnding[] = "this process is ending";
-
-std::string lost_text(const Message& message) {
-  return "there was no room for a message of " + std::to_string(message.lost_bytes) +
-         " bytes where it arrived (memory or file descriptors)";
-}
-
-bool is_reply(FrameKind kind) {
-  return kind == FrameKind::kReply || kind == FrameKind::kReplyError || kind == FrameKind::kReplyFailed;
-}
 
 std::string creator_ended(const std::string& reason) {
   return "the process that was to create this actor has ended: " + reason;
@@ -54,13 +47,17 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
       directory_(std::make_unique<Directory>(
           timers, [this](const Message& message, const Failure& why) { refuse(message, why); })),
       routes_(std::make_unique<Routes>(hooks_.dial, hooks_.gateway_of)),
+      forwarding_(std::make_unique<Forwarding>(timers)),
       flow_(std::make_unique<Flow>()),
       calls_(std::make_unique<Calls>(driver, timers, Calls::Hooks{hooks_.on_overdue, hooks_.on_look})),
       supervisor_(std::make_unique<Supervisor>()),
       successions_(std::make_unique<Successions>()),
       unobserved_(std::make_unique<UnobservedFailures>(timers, [](const std::string& line) { log_line(line); })) {}
 
-Node::~Node() { close_links(); }
+Node::~Node() {
+  close_links();
+  forwarding_->stop();
+}
 
 // ---- Links ----
 
@@ -145,9 +142,9 @@ void Node::give_up(NodeId node, const std::string& why) {
 }
 
 void Node::on_control(Link& link, MessagePtr message) {
+  const bool routed = (message->header.flags & kFlagRouted) != 0;
+  if (routed && !arrived_by_route(link, message, true)) return;
   const FrameHeader& header = message->header;
-  const bool routed = (header.flags & kFlagRouted) != 0;
-  if (routed && !arrived_by_route(link, *message, true)) return;
   if (header.kind == FrameKind::kHold || header.kind == FrameKind::kResume) {
     if (routes_->any_down() && is_down(message->from)) return;
     return flow_->set_held({message->from, header.dest}, header.kind == FrameKind::kHold);
@@ -251,6 +248,8 @@ void Node::cast(const Members& named, Outgoing& outgoing, const std::shared_ptr<
 // `failed(rank, why, no_memory)`.
 template <typename Failed>
 void Node::send_to_all(const Members& members, Outgoing& outgoing, const Failed& failed) {
+  CastParts parts;
+  if (members.ids.size() > 1 && !outgoing.parts.empty()) outgoing.cast = &parts;
   std::vector<std::pair<HostNumber, uint32_t>> elsewhere;
   std::string why;
   const auto send_one = [&](uint32_t rank) {
@@ -281,6 +280,7 @@ void Node::send_to_all(const Members& members, Outgoing& outgoing, const Failed&
     }
     ranks.clear();
   }
+  outgoing.cast = nullptr;
 }
 
 // False: they are to be sent to one by one. They are all of one other host.
@@ -397,6 +397,9 @@ void Node::tell_stacks(NodeId asker, uint64_t token, uint32_t rank, ByteSpan val
   answer.header.kind = FrameKind::kStacks;
   answer.header.dest = token;
   answer.header.rank = rank;
+  if (value.size() + sizeof(FrameRoute) + kRecordPrologue > kControlSizeMax) {  // the asker would close the link
+    return log_line("what this process does is too much for one answer: its stacks are not told");
+  }
   const std::shared_ptr<Link> link = routes_->find(asker);
   if (link != nullptr) static_cast<void>(send_on(*link, asker, answer, true));  // else nobody waits
 }
@@ -430,6 +433,10 @@ void Node::begin_looks() { calls_->begin_looks(); }
 
 // ---- Back-pressure ----
 
+bool Node::is_flood(bool is_call, uint64_t bytes) const {
+  return !is_call || bytes > kFloodBytes || calls_->about() >= kFloodCalls;
+}
+
 bool Node::has_room(const Members& members, uint64_t backlog_max) {
   const std::shared_ptr<const Members> latest = successions_->latest(members);
   for (const ActorId& id : latest ? latest->ids : members.ids) {
@@ -438,9 +445,17 @@ bool Node::has_room(const Members& members, uint64_t backlog_max) {
       if (link == nullptr || link->closed()) continue;
       if (link->backlog() > backlog_max) return false;
     }
-    if (flow_->is_held(id)) return false;
+    if (flow_->any() && is_held(id)) return false;
   }
   return true;
+}
+
+// By the actor, or by who passes on what goes to its node, alone or with others of its host (kCast).
+bool Node::is_held(const ActorId& id) const {
+  if (flow_->is_held(id) || flow_->is_held({id.node, kWholeNode})) return true;
+  if (!hooks_.gateway_there || host_number(id.node) == host_number(id_)) return false;
+  const NodeId gateway = hooks_.gateway_there(id.node);
+  return gateway != 0 && flow_->is_held({gateway, kWholeNode});
 }
 
 bool Node::tell_sender(NodeId node, FrameKind kind, ActorIndex actor) {
@@ -680,168 +695,16 @@ void Node::on_spawn(MessagePtr message) {
 void Node::on_frame(Link& link, MessagePtr message) {
   // Dead is dead: what a second link to the node still holds comes after its messages and spawns have been given up.
   if (routes_->any_down() && is_down(link.peer())) return;
+  if ((message->header.flags & kFlagRouted) != 0 && !arrived_by_route(link, message, false)) return;
   const FrameHeader& header = message->header;
-  if ((header.flags & kFlagRouted) != 0 && !arrived_by_route(link, *message, false)) return;
   if (message->lost_bytes != 0) return refuse_lost(*message);
   if (header.kind == FrameKind::kStopNode) return on_control(link, std::move(message));
-  if (header.kind == FrameKind::kCast) return spread(link, *message);
+  if (header.kind == FrameKind::kCast) return spread(link, std::move(message));
   if (header.time_left_ns != 0) {
     const uint64_t left_ns = std::min<uint64_t>(header.time_left_ns, kNoDeadline / 2);
     message->deadline_ns = timers_.now_ns() + static_cast<int64_t>(left_ns);
   }
   dispatch(std::move(message));
-}
-
-// There was no memory here for what it said. Whoever waits for it hears so; it is nobody's death.
-void Node::refuse_lost(const Message& message) {
-  const FrameHeader& header = message.header;
-  const Failure why(lost_text(message));
-  log_line_limited("a message was lost", why.text());
-  if (is_reply(header.kind)) return calls_->answer(header.dest, header.rank, make_failure(header.dest, header.rank, why));
-  if (header.kind == FrameKind::kSpawn) return directory_->refuse_actor(header.dest, why);
-  refuse(message, why);
-}
-
-// ---- Frames that pass through ----
-
-void Node::reach_through(NodeId node, NodeId gateway) { routes_->set_gateway(node, gateway); }
-
-// True: it is for this node, and `message` is as if it had come from its origin.
-bool Node::arrived_by_route(Link& link, Message& message, bool control) {
-  const FrameRoute route = message.route();
-  if (route.origin == id_) {
-    if (route.destination != id_) {
-      refuse_onward(link, {message.header, message.body, {}, 0, route}, "the way to the process leads back to this one");
-    }
-    return false;
-  }
-  std::string why;
-  if (const FailurePtr dead = why_down(route.origin)) {
-    why = "the process that this was sent to holds its sender for dead: " + dead->text();
-  } else if (route.origin != link.peer() && !routes_->hear_through(route.origin, link.peer())) {
-    why = "the process on the way may not speak for the sender, which has another way";
-  }
-  if (!why.empty()) {
-    refuse_onward(link, {message.header, message.body, {}, 0, route}, why);
-    return false;
-  }
-  if (route.destination != id_) {
-    forward(link, message, control);
-    return false;
-  }
-  message.from = route.origin;
-  message.header.flags &= ~uint32_t{kFlagRouted};
-  return true;
-}
-
-void Node::forward(Link& link, const Message& message, bool control) {
-  FrameRoute route = message.route();
-  if (message.lost_bytes != 0) return forward_lost(link, message, route);
-  ++route.hops;
-  std::vector<ByteSpan> parts;
-  for (const Part& part : message.parts) parts.emplace_back(part.data, part.size);
-  Outgoing outgoing{message.header, message.body, parts};
-  outgoing.route = route;
-  forward_on(link, outgoing, control);
-}
-
-// `link`: which it came on.
-void Node::forward_on(Link& link, const Outgoing& outgoing, bool control) {
-  const FrameRoute& route = outgoing.route;
-  const FrameHeader& header = outgoing.header;
-  if (route.hops > kHopsMax) return refuse_onward(link, outgoing, "it is too far away");
-  const std::shared_ptr<Link> onward = routes_->find(route.destination);
-  std::string why = "the process cannot be reached from the one on the way";
-  if (onward == nullptr || onward->peer() == link.peer()) {
-    if (const FailurePtr dead = why_down(route.destination)) why = dead->text();
-    return refuse_onward(link, outgoing, why);
-  }
-  const bool new_work = header.kind == FrameKind::kRequest || header.kind == FrameKind::kOneway;
-  if (new_work && onward->backlog() > kForwardedMax) {
-    return refuse_onward(link, outgoing, "too much waits for it in the process on the way");
-  }
-  routes_->note_forwarded(route.origin, route.destination);
-  try {
-    if (control ? onward->send_control(outgoing) : onward->send(outgoing)) return;
-  } catch (const std::bad_alloc&) {
-    why = "there is no memory for it in the process on the way";
-  }
-  if (const FailurePtr dead = why_down(route.destination)) why = dead->text();
-  refuse_onward(link, outgoing, why);
-}
-
-// As refuse_routed(), to each of those whom it is for.
-void Node::refuse_onward(Link& link, const Outgoing& outgoing, std::string_view why) {
-  if (outgoing.header.kind != FrameKind::kCast) return refuse_routed(link, outgoing.header, outgoing.route, why);
-  auto cast = decode_cast(outgoing.body);
-  if (!cast) return;
-  FrameHeader header = cast->header;
-  for (const CastTarget& target : cast->targets) {
-    header.dest = target.dest;
-    header.rank = target.rank;
-    refuse_routed(link, header, {outgoing.route.origin, target.node, 0, 0}, why);
-  }
-}
-
-// A frame for several actors has been lost, whom nobody knows any more: whoever has not answered by now never will.
-void Node::lost_for_all(const Message& message) {
-  auto why = Failure::decode(message.body);
-  end_call(message.header.dest, why ? *why : Failure(Failure::Kind::kLost, "a message to several actors was lost"));
-}
-
-// A frame for several actors of this host.
-void Node::spread(Link& link, const Message& message) {
-  auto cast = decode_cast(message.body);
-  if (!cast) return log_line("ignored a frame for several actors: " + cast.error().message);
-  std::vector<ByteSpan> parts;
-  for (const Part& part : message.parts) parts.emplace_back(part.data, part.size);
-  Outgoing outgoing{cast->header, cast->body, parts};
-  for (const CastTarget& target : cast->targets) {
-    outgoing.header.dest = target.dest;
-    outgoing.header.rank = target.rank;
-    if (target.node == id_) {
-      outgoing.header.flags &= ~uint32_t{kFlagRouted};
-      dispatch(Message::copy_of(outgoing, message.from));
-      continue;
-    }
-    outgoing.header.flags |= kFlagRouted;
-    outgoing.route = {message.from, target.node, 1, 0};
-    host_number(target.node) == host_number(id_)
-        ? forward_on(link, outgoing, false)
-        : refuse_routed(link, outgoing.header, outgoing.route, "it is not on the host that this was sent to");
-  }
-}
-
-// The answer that somebody waits for, or what its sender is to know.
-void Node::forward_lost(Link& link, const Message& message, const FrameRoute& route) {
-  if (!is_reply(message.header.kind)) return refuse_routed(link, message.header, route, lost_text(message));
-  FrameHeader request;
-  request.token = message.header.dest;
-  request.rank = message.header.rank;
-  reply_failed(request, route.destination, lost_text(message));
-}
-
-// Its origin is told on the way to it; where there is none, since it is held for dead here, on that which the frame
-// came.
-void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, std::string_view why) {
-  const ActorId dest{route.destination, header.dest};
-  const ByteSpan part = as_byte_span(&dest, sizeof dest);
-  const std::string record = Failure(why).encoded();
-  Outgoing answer{FrameHeader{}, as_byte_span(record.data(), record.size()), {}};
-  if (header.token != 0) {
-    answer.header.kind = FrameKind::kReplyFailed;
-    answer.header.dest = header.token;
-    answer.header.rank = header.rank;
-  } else if (header.kind == FrameKind::kOneway && (header.flags & kFlagQuiet) == 0) {
-    answer.header.kind = FrameKind::kUndeliverable;
-    answer.header.dest = header.sender;
-    answer.parts = {&part, 1};
-  } else {
-    return;
-  }
-  if (routes_->closing()) return;
-  std::string ignored;
-  if (!send(route.origin, answer, &ignored)) send_on(link, route.origin, answer, false);
 }
 
 void Node::dispatch(MessagePtr message) {

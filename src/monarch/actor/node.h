@@ -29,6 +29,7 @@ class Calls;
 class Directory;
 class Driver;
 class Flow;
+class Forwarding;
 class PendingCall;
 class Routes;
 class UnobservedFailures;
@@ -159,13 +160,17 @@ class Node final : public LinkSink {
   void begin_looks();
 
   // ---- Back-pressure ----
-  // What a node holds for others that it passes frames on to.
-  static constexpr uint64_t kForwardedMax = uint64_t{256} << 20;
-  // What a sender may leave waiting in a link to a node before it should wait itself.
+  // A call with more bytes waits for room as one-way messages do, and so does any, once so many wait for their answers.
+  static constexpr uint64_t kFloodBytes = 256 * 1024;
+  static constexpr size_t kFloodCalls = 4096;
+  bool is_flood(bool is_call, uint64_t bytes) const;
+  // What a sender may leave waiting in a link to a node before it should wait itself. A node on the way that finds more
+  // waiting asks who sends through it to hold back, the destination as a whole (Forwarding).
   static constexpr uint64_t kBacklogMax = uint64_t{16} << 20;
+  static constexpr ActorIndex kWholeNode = 0;  // in kHold and kResume
   // Any thread. Whether a one-way message to these should be sent now: no actor among them has asked to hold back
-  // (Inflow), and no link to them has more than `backlog_max` bytes waiting. True for those that are dead. Nothing is
-  // refused otherwise: who sends, waits first, or makes memory grow.
+  // (Inflow), nor has a node on the way, and no link to them has more than `backlog_max` bytes waiting. True for those
+  // that are dead. Nothing is refused otherwise: who sends, waits first, or makes memory grow.
   bool has_room(const Members& members, uint64_t backlog_max);
   // Any thread, from a cell: kHold or kResume for its actor, to a node that sends to it (this one too). False: that node
   // is dead, or will be found so; nothing more comes from it.
@@ -264,16 +269,18 @@ class Node final : public LinkSink {
 
  private:
   bool send_on(Link& link, NodeId node, const Outgoing& outgoing, bool control);
-  bool arrived_by_route(Link& link, Message& message, bool control);
-  void forward(Link& link, const Message& message, bool control);
-  void forward_on(Link& link, const Outgoing& outgoing, bool control);
+  bool arrived_by_route(Link& link, MessagePtr& message, bool control);
+  void forward(Link& link, MessagePtr message, bool control);
+  void forward_on(Link& link, const Outgoing& outgoing, bool control, std::shared_ptr<const Message> keeper);
+  void hold_back(const FrameRoute& route, const std::shared_ptr<Link>& onward);
+  bool is_held(const ActorId& id) const;
   void refuse_onward(Link& link, const Outgoing& outgoing, std::string_view why);
   void lost_for_all(const Message& message);
   void refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, std::string_view why);
   template <typename Failed>
   void send_to_all(const Members& members, Outgoing& outgoing, const Failed& failed);
   bool send_cast(const Members& members, std::span<const uint32_t> ranks, const Outgoing& outgoing, bool* no_memory);
-  void spread(Link& link, const Message& message);
+  void spread(Link& link, MessagePtr message);
   void dispatch(MessagePtr message);
   void deliver(MessagePtr message);
   bool keep_early(MessagePtr& message);  // true: look again, its actor has come
@@ -312,6 +319,7 @@ class Node final : public LinkSink {
   // In the order of their locks (base/lock_order.h); the node itself has none.
   const std::unique_ptr<Directory> directory_;
   const std::unique_ptr<Routes> routes_;
+  const std::unique_ptr<Forwarding> forwarding_;
   const std::unique_ptr<Flow> flow_;
   const std::unique_ptr<Calls> calls_;
   mutable std::mutex told_mutex_;                // a leaf

@@ -133,7 +133,8 @@ void CallWatch::on_silent(const Message& notice) {
     return;
   }
   elsewhere_[node][notice.from] = {waiting, reactor_.now_ns() + kElsewhereNs};
-  if (const int64_t pid = deaths_.pid_of(node); pid > 0) look_at_child(node, static_cast<pid_t>(pid), waiting);
+  const int64_t pid = deaths_.pid_here(node);
+  pid > 0 ? look_at_child(node, static_cast<pid_t>(pid), waiting) : ping(node);
   node_.begin_looks();
 }
 
@@ -191,7 +192,7 @@ bool CallWatch::on_look(const std::vector<std::shared_ptr<PendingCall>>& calls) 
   for (size_t i = 0; i < count; ++i, ++it) {
     if (it == waited.end()) it = waited.begin();
     const NodeId node = it->first;
-    const int64_t pid = deaths_.is_child(node) ? deaths_.pid_of(node) : -1;
+    const int64_t pid = deaths_.is_child(node) ? deaths_.pid_here(node) : -1;
     if (node_.is_down(node)) {
       forget(node);
     } else if (pid > 0) {
@@ -315,7 +316,7 @@ void CallWatch::end_unowned(const std::vector<Owned>& calls) {
 
 Halt CallWatch::halt_of(NodeId node) const {
   if (node_.is_down(node)) return Halt::kNone;
-  if (const int64_t pid = deaths_.is_child(node) ? deaths_.pid_of(node) : -1; pid > 0) {
+  if (const int64_t pid = deaths_.is_child(node) ? deaths_.pid_here(node) : -1; pid > 0) {
     const char state = state_of_process(static_cast<pid_t>(pid));
     if (state == 'T' || state == 't') return state == 'T' ? Halt::kStopped : Halt::kTraced;
   }

@@ -76,6 +76,10 @@ int64_t DeathWatch::pid_of(NodeId node) const {
   return deaths_.pid_of(node);
 }
 
+int64_t DeathWatch::pid_here(NodeId node) const {
+  return host_number(node) == host_number(node_.id()) ? pid_of(node) : -1;
+}
+
 std::optional<Failure> DeathWatch::who_is(NodeId child) const {
   std::lock_guard lock(mutex_);
   return deaths_.who_is(child);

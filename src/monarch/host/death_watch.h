@@ -46,6 +46,8 @@ class DeathWatch {
   bool stop_asked(NodeId node, const std::string& reason);
   bool is_child(NodeId node) const;
   int64_t pid_of(NodeId node) const;
+  // The same of a process of this machine: what /proc says under that number is about it. -1: it is none, or not known.
+  int64_t pid_here(NodeId node) const;
   // A process that this one has started, and that is not down: all that is known of it.
   std::optional<Failure> who_is(NodeId child) const;
   // That has started this process, which this one has not; 0: not known.

@@ -542,7 +542,7 @@ void ProcessRuntime::look_at_silent(const std::shared_ptr<PendingCall>& call, ui
   for (uint32_t rank = 0; rank < call->size(); ++rank) {
     if (call->reply(rank) != nullptr) continue;
     const NodeId node = call->owing().ids[rank].node;
-    const int64_t pid = node == node_->id() ? getpid() : deaths_->pid_of(node);
+    const int64_t pid = node == node_->id() ? getpid() : deaths_->pid_here(node);
     const ThreadStack seen = pid > 0 ? look_at_process(static_cast<pid_t>(pid)) : ThreadStack();
     if (left_ns > 0 && seen.state != 'T' && seen.state != 't') continue;
     ValueWriter value;

@@ -211,6 +211,7 @@ void MeshView::disown() const {
 }
 
 MeshCall MeshView::request(FrameKind kind, ByteSpan body, uint32_t method) const {
+  if (kind == FrameKind::kRequest && info->node->is_flood(true, body.size())) wait_until_room();
   auto call = to.new_call();
   Outgoing outgoing{FrameHeader{}, body, {}};
   outgoing.header.kind = kind;
@@ -246,11 +247,13 @@ class SleepInTurn final : public RoomSleep {
 
 }  // namespace
 
+void MeshView::wait_until_room() const {
+  SleepInTurn sleep(info->node->driver(), Turn::current(), *info);
+  wait_for_room(*info->node, *to.members, 0, sleep);
+}
+
 void MeshView::send(ByteSpan body, uint32_t method) const {
-  {
-    SleepInTurn sleep(info->node->driver(), Turn::current(), *info);
-    wait_for_room(*info->node, *to.members, 0, sleep);
-  }
+  wait_until_room();
   Outgoing outgoing{FrameHeader{}, body, {}};
   outgoing.header.kind = FrameKind::kOneway;
   outgoing.header.method = method;

@@ -39,8 +39,7 @@ Part heap_part(const std::byte* data, size_t size) {
 const char* wrong_location(uint64_t location, ArenaParts arena_parts) {
   if (arena_parts == ArenaParts::kRefused) return "a part in an arena, on a lane that has none";
   const ArenaLocation at = ArenaLocation::unpack(location);
-  if (at.pack() != location) return "a part at a location that is none";
-  return at.shared ? "a part that is lent to several receivers" : nullptr;  // nobody sends such parts yet
+  return at.pack() != location ? "a part at a location that is none" : nullptr;
 }
 }  // namespace
 
@@ -132,7 +131,7 @@ bool Message::decode_lost(uint64_t record_size, ArenaParts arena_parts, std::str
   return true;
 }
 
-Message::Ptr Message::copy_of(const Outgoing& outgoing, NodeId from) {
+Message::Ptr Message::copy_of(const Outgoing& outgoing, NodeId from, std::shared_ptr<const void> keeper) {
   const bool routed = (outgoing.header.flags & kFlagRouted) != 0;
   const uint64_t body_room = align8(outgoing.body.size());
   Ptr message = allocate(body_room + (routed ? sizeof(FrameRoute) : 0));
@@ -147,7 +146,11 @@ Message::Ptr Message::copy_of(const Outgoing& outgoing, NodeId from) {
     message->route_ = message->record_ + body_room;
   }
   message->parts.reserve(outgoing.parts.size());
-  for (const ByteSpan& part : outgoing.parts) message->parts.push_back(heap_part(part.data(), part.size()));
+  const auto owner = std::const_pointer_cast<void>(std::move(keeper));
+  for (const ByteSpan& part : outgoing.parts) {
+    message->parts.push_back(owner ? Part{const_cast<std::byte*>(part.data()), part.size(), owner}
+                                   : heap_part(part.data(), part.size()));
+  }
   return message;
 }
 

@@ -94,11 +94,14 @@ uint32_t ResumingLink::carriers() const {
 }
 
 bool ResumingLink::send(const Outgoing& outgoing) { return transmit(data_, false, outgoing); }
+bool ResumingLink::send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) {
+  return transmit(data_, false, outgoing, std::move(keeper));
+}
 bool ResumingLink::send_control(const Outgoing& outgoing) { return transmit(control_, true, outgoing); }
 
-bool ResumingLink::transmit(Lane& lane, bool control, const Outgoing& outgoing) {
+bool ResumingLink::transmit(Lane& lane, bool control, const Outgoing& outgoing, std::shared_ptr<const void> keeper) {
   if (in_forked_child() || closed()) return false;
-  MessagePtr made = Message::copy_of(outgoing, 0);
+  MessagePtr made = Message::copy_of(outgoing, 0, std::move(keeper));
   made->deadline_ns = 0;
   if (const uint64_t left_ns = outgoing.header.time_left_ns; left_ns != 0) {
     made->deadline_ns = timers_.now_ns() + static_cast<int64_t>(std::min<uint64_t>(left_ns, kNoDeadline / 2));

@@ -81,6 +81,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   void begin();
 
   bool send(const Outgoing& outgoing) override;
+  bool send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) override;
   bool send_control(const Outgoing& outgoing) override;
   void peer_died(const Error& why) override;
   void close() override;
@@ -105,7 +106,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
     ResumeWindow window;
     std::shared_ptr<Link> link;  // that frames are sent on at once; null: they wait
   };
-  bool transmit(Lane& lane, bool control, const Outgoing& outgoing);
+  bool transmit(Lane& lane, bool control, const Outgoing& outgoing, std::shared_ptr<const void> keeper = nullptr);
   void redial();
   std::shared_ptr<Carrier> new_carrier(SessionFrame* first);
   void connect(std::shared_ptr<Carrier> carrier, const SessionFrame& first);

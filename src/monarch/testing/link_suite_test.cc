@@ -13,6 +13,7 @@
 #include "monarch/net/unix/unix_link.h"
 #include "monarch/testing/sim_world.h"
 #include "monarch/testing/tcp_pair.h"
+#include "monarch/wire/cast_parts.h"
 
 // A size that there is no memory for has to come back as null under the sanitizers too.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
@@ -87,6 +88,44 @@ TEST_P(LinkSuite, WhatArrivesIsTheReceiversToWriteAndOutlivesItsMessage) {
   EXPECT_TRUE(same({kept.data, kept.size}, pattern(1 << 20, 9)));
   kept.data[0] = std::byte{1};
   kept.data[kept.size - 1] = std::byte{2};
+}
+
+// Two receivers, which here are behind the same link.
+TEST_P(LinkSuite, WhatGoesToSeveralIsCopiedOnceAndEachReceiversOwn) {
+  constexpr size_t kSize = size_t{3} << 20;
+  auto bytes = pattern(kSize, 9);
+  const auto little = pattern(20'000, 7);
+  const ByteSpan parts[] = {bytes, little};
+  ASSERT_TRUE(send(b(), 0, {}));  // connected: the arena is in use
+  ASSERT_TRUE(send(a(), 0, {}, parts));
+  ASSERT_TRUE(wait_until([&] { return at_b().frames() == 1 && at_a().frames() == 1; }));
+  at_b().take();
+  at_a().take();
+  Arena* arena = pair_->arena_a();
+  {
+    CastParts cast;
+    Outgoing outgoing{FrameHeader{}, {}, parts};
+    outgoing.cast = &cast;
+    ASSERT_TRUE(a().send(outgoing));
+    ASSERT_TRUE(a().send(outgoing));
+  }
+  std::fill(bytes.begin(), bytes.end(), std::byte{0});  // a message is a snapshot
+  ASSERT_TRUE(wait_until([&] { return at_b().frames() == 2; }));
+  auto frames = at_b().take();
+  if (arena != nullptr) {
+    EXPECT_LT(arena->bytes_held(), 2 * kSize);
+  }
+  Part first = frames[0]->parts[0], second = frames[1]->parts[0];
+  EXPECT_TRUE(same({first.data, first.size}, pattern(kSize, 9)));
+  std::fill(first.data, first.data + first.size, std::byte{1});
+  EXPECT_TRUE(same({second.data, second.size}, pattern(kSize, 9)));
+  EXPECT_TRUE(same({frames[1]->parts[1].data, frames[1]->parts[1].size}, little));
+  frames.clear();
+  first = {};
+  EXPECT_TRUE(same({second.data, second.size}, pattern(kSize, 9)));
+  second = {};
+  ASSERT_TRUE(send(b(), 0, {}));
+  ASSERT_TRUE(wait_until([&] { return at_a().frames() == 1 && (arena == nullptr || arena->bytes_held() == 0); }));
 }
 
 TEST_P(LinkSuite, SlabsComeBackAndAreUsedAgain) {
@@ -292,7 +331,8 @@ TEST_P(LinkSuite, NoMemoryForAMessageCostsThatMessageOnly) {
 TEST_P(LinkSuite, APartInAnArenaThatIsNotThereEndsThatLinkOnly) {
   const auto bytes = pattern(32, 1);
   const ByteSpan part(bytes);
-  for (const uint64_t location : {ArenaLocation{0, false, 0}.pack(), ArenaLocation{5, false, 4096}.pack(), uint64_t{8}}) {
+  for (const uint64_t location : {ArenaLocation{0, false, 0}.pack(), ArenaLocation{5, false, 4096}.pack(),
+                                  ArenaLocation{5, true, 4096}.pack(), uint64_t{8}}) {
     for (const bool control : {false, true}) {
       SetUp();
       pair_->want_wire();

@@ -108,7 +108,7 @@ static_assert(sizeof(PartRef) == 16);
 // Where a part lies in the sender's arena.
 struct ArenaLocation {
   uint32_t segment = 0;
-  bool shared = false;  // lent to several receivers: read it, copy it out, give it back
+  bool shared = false;  // lent to several receivers: none of them writes to it
   uint64_t offset = 0;  // bytes, < 2^40
 
   uint64_t pack() const { return uint64_t{1} << 63 | uint64_t{shared} << 62 | uint64_t{segment} << 40 | offset; }
@@ -132,6 +132,7 @@ struct Outgoing {
   std::span<const ByteSpan> parts;
   int64_t deadline_ns = 0;  // on the clock of this node, which makes header.time_left_ns of it; 0: none
   FrameRoute route = {};    // with kFlagRouted
+  class CastParts* cast = nullptr;  // it goes to several, and a link may lend them the same memory; null: to one
 };
 
 // A checked view into a record.

@@ -64,13 +64,22 @@ void write_actor(ValueWriter& out, const RunningActor& actor) {
   for (const std::string& endpoint : actor.waiting) write_text(out, endpoint);
 }
 
-size_t count_that_fits(const std::vector<ThreadStack>& threads, size_t bytes_max) {
+size_t bytes_of(const ThreadStack& thread) { return thread.text.size() + 16 * thread.code.size() + 128; }
+
+size_t bytes_of(const RunningActor& actor) {
+  size_t bytes = actor.name.size() + actor.doing.size() + 64;
+  for (const std::string& endpoint : actor.waiting) bytes += endpoint.size() + 16;
+  return bytes;
+}
+
+template <typename Item>
+size_t count_that_fits(const std::vector<Item>& items, size_t bytes_max) {
   size_t bytes = 0;
-  for (size_t i = 0; i < threads.size(); ++i) {
-    bytes += threads[i].text.size() + 16 * threads[i].code.size() + 128;
+  for (size_t i = 0; i < items.size(); ++i) {
+    bytes += bytes_of(items[i]);
     if (bytes > bytes_max) return i;
   }
-  return threads.size();
+  return items.size();
 }
 
 }  // namespace
@@ -109,11 +118,10 @@ const CodeMap::Mapping* CodeMap::find(uintptr_t address) {
 
 void write_process_stacks(ValueWriter& out, const std::vector<ThreadStack>& threads,
                           const std::vector<RunningActor>& actors, CodeMap& code, size_t bytes_max) {
-  constexpr size_t kActorBytes = 256;
   code.begin_round();
   Places places(code);
   const size_t thread_count = count_that_fits(threads, bytes_max / 2);
-  const size_t actor_count = std::min(actors.size(), bytes_max / 4 / kActorBytes);
+  const size_t actor_count = count_that_fits(actors, bytes_max / 4);
   out.begin_tuple(4);
   out.integer(getpid());
   out.begin_list(static_cast<uint32_t>(thread_count));

@@ -68,11 +68,13 @@ class LifeWatch::Batch {
   }
 
   void run() {
-    for (int errors = 0; !ending_ && errors < kErrorsMax;) {
+    for (int errors = 0; errors < kErrorsMax;) {
+      const uint32_t turn = turn_.load();  // first: who ends it changes that afterwards
+      if (ending_) break;
       FutexWaiter waiters[kFutexWaitersMax];
       uint32_t count = 0;
       std::vector<uint64_t> released;
-      waiters[count++] = FutexWaiter::of(turn_, turn_.load(), /*shared=*/false);
+      waiters[count++] = FutexWaiter::of(turn_, turn, /*shared=*/false);
       {
         std::lock_guard lock(mutex_);
         std::erase_if(lives_, [&](Life& life) {

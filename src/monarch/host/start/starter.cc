@@ -173,8 +173,9 @@ void Starter::guard_died() {
 // It may be stopped: what it does not take waits.
 void Starter::tell_guard(GuardEntry entry) {
   if (!guard_pipe_) return;
-  // Of a process that it has not heard of yet it need never hear.
-  if (entry < 0 && std::erase(guard_waiting_, -entry) != 0) return;
+  // What waits to be said of a process that has ended is wrong by now; but that it has ended must be said: it may have told
+  // the guard of itself.
+  if (entry < 0) std::erase(guard_waiting_, -entry);
   if (guard_waiting_.empty() && guard_register(guard_pipe_.get(), entry)) return;
   guard_waiting_.push_back(entry);
   if (guard_waiting_.size() == 1) reactor_.after(kGuardRetryNs, [this] { flush_guard(); });
@@ -294,7 +295,7 @@ void Starter::pump() {
 // Something is short. False: that has lasted too long; `limit_ns` 0: it cannot.
 bool Starter::wait_out(Launching& launching, int64_t limit_ns) {
   const int64_t now_ns = reactor_.now_ns();
-  if (launching.short_since_ns == 0) launching.short_since_ns = now_ns;
+  if (launching.short_since_ns == 0 || limit_ns == 0) launching.short_since_ns = now_ns;
   if (limit_ns != 0 && now_ns - launching.short_since_ns > limit_ns) return false;
   pump_later(kShortageRetryNs);
   return true;

@@ -10,6 +10,8 @@
 #include "monarch/base/forked.h"
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
+#include "monarch/net/message_blocks.h"
+#include "monarch/wire/cast_parts.h"
 
 namespace monarch {
 
@@ -33,6 +35,17 @@ uint64_t key_of(uint64_t location) {
   const ArenaLocation at = ArenaLocation::unpack(location);
   return Slab{at.segment, at.offset, nullptr}.key();
 }
+
+struct PlacedInArena final : CastParts::Placed {
+  PlacedInArena(std::shared_ptr<Arena> a, size_t parts) : arena(std::move(a)), slabs(parts) {}
+  ~PlacedInArena() override {
+    for (const auto& slab : slabs) {
+      if (slab) arena->release(slab->key());
+    }
+  }
+  const std::shared_ptr<Arena> arena;  // shared: the one of the process
+  std::vector<std::optional<Slab>> slabs;
+};
 
 // One at a time: whoever breaks that is a bug of the driver, and would tear the ring.
 class PollGuard {
@@ -253,15 +266,38 @@ void ShmLink::place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locat
   for (size_t i = 0; i < outgoing.parts.size(); ++i) {
     const ByteSpan part = outgoing.parts[i];
     if (part.size() < kArenaPartMin) continue;
-    auto slab = context_.arena->allocate(part.size());
-    if (!slab) continue;
-    if (!share_segment(slab->segment)) {
-      context_.arena->release(slab->key());
-      continue;
-    }
-    copy_bytes(slab->data, part.data(), part.size());
-    locations[i] = ArenaLocation{slab->segment, false, slab->offset}.pack();
+    const bool shared = outgoing.cast != nullptr && part.size() >= kSharedPartMin;
+    const auto slab = shared ? place_for_all(*outgoing.cast, i, outgoing) : place(part);
+    if (slab) locations[i] = ArenaLocation{slab->segment, shared, slab->offset}.pack();
   }
+}
+
+// Held once, for this link.
+std::optional<Slab> ShmLink::place(ByteSpan part) {
+  const auto slab = context_.arena->allocate(part.size());
+  if (!slab) return std::nullopt;
+  if (!share_segment(slab->segment)) {
+    context_.arena->release(slab->key());
+    return std::nullopt;
+  }
+  copy_bytes(slab->data, part.data(), part.size());
+  return slab;
+}
+
+// The same, of what the first link has copied: held by the cast, too, until it has gone to all.
+std::optional<Slab> ShmLink::place_for_all(CastParts& cast, size_t index, const Outgoing& outgoing) {
+  if (!cast.placed) cast.placed = std::make_unique<PlacedInArena>(context_.arena, outgoing.parts.size());
+  auto& placed = static_cast<PlacedInArena&>(*cast.placed);
+  std::optional<Slab>& slab = placed.slabs[index];
+  if (!slab) {
+    const ByteSpan part = outgoing.parts[index];
+    slab = context_.arena->allocate(part.size());
+    if (!slab) return std::nullopt;
+    copy_bytes(slab->data, part.data(), part.size());
+  }
+  if (!share_segment(slab->segment)) return std::nullopt;
+  context_.arena->hold(slab->key());
+  return slab;
 }
 
 // Makes sure that the peer has the segment, or will have it before it can see a descriptor into it.
@@ -494,8 +530,10 @@ ShmLink::Parts ShmLink::receive_arena_parts(Message& message) {
     std::shared_ptr<ReceivedSegment> memory = view_.memory(segment);
     const std::shared_ptr<UniqueFd> unmapped = view_.unmapped(segment);
     lock.unlock();
-    if (part.data == nullptr) {
-      if (const Parts read = read_part(*unmapped, ref, part); read != Parts::kThere) return read;
+    if (part.data == nullptr || ref.location.shared) {
+      if (const Parts read = copy_part(part.data == nullptr ? unmapped.get() : nullptr, ref, part); read != Parts::kThere) {
+        return read;
+      }
       continue;
     }
     reading_ = {};  // there is room for the mapping after all
@@ -510,24 +548,28 @@ ShmLink::Parts ShmLink::receive_arena_parts(Message& message) {
   return Parts::kThere;
 }
 
-// A piece of it, since a poll is short. Then its slab goes back.
-ShmLink::Parts ShmLink::read_part(const UniqueFd& fd, const Message::ArenaRef& ref, Part& part) {
+// A piece of it, since a poll is short: of what others read, too (at part.data), or of a segment without a mapping. Then
+// its slab goes back.
+ShmLink::Parts ShmLink::copy_part(const UniqueFd* unmapped, const Message::ArenaRef& ref, Part& part) {
   if (!reading_.bytes) {
-    reading_.bytes.reset(new (std::nothrow) std::byte[part.size], std::default_delete<std::byte[]>());
+    std::byte* const block = sys::must_fail(ENOMEM) ? nullptr : internal::take_large_block(std::max<size_t>(1, part.size));
+    if (block != nullptr) reading_.bytes = std::shared_ptr<std::byte>(block, &internal::return_large_block);
     reading_.done = 0;
   }
-  ssize_t count = -1;
-  if (reading_.bytes) {
-    const uint64_t wanted = std::min(part.size - reading_.done, kBytesPerPoll);
-    count = pread(fd.get(), reading_.bytes.get() + reading_.done, wanted,
+  const uint64_t wanted = std::min(part.size - reading_.done, kBytesPerPoll);
+  auto count = static_cast<ssize_t>(wanted);
+  if (!reading_.bytes) {
+    errno = ENOMEM;
+    count = -1;
+  } else if (unmapped == nullptr) {
+    std::memcpy(reading_.bytes.get() + reading_.done, part.data + reading_.done, wanted);
+  } else {
+    count = pread(unmapped->get(), reading_.bytes.get() + reading_.done, wanted,
                   static_cast<off_t>(ref.location.offset + reading_.done));
     if (count < 0 && errno == EINTR) return Parts::kMoreToRead;
-  } else {
-    errno = ENOMEM;
   }
   if (count < 0) {
     std::lock_guard lock(view_mutex_);
-    wants_memory_ = true;
     short_of_room(sys::shortage_error("read shared memory of another process").message);
     return Parts::kWait;
   }
@@ -690,7 +732,6 @@ void ShmLink::ask_for_segments() {
     ask_armed_ = false;
     lost = view_.lost();
     if (!lost.empty()) ask_later();
-    wants_memory_ = false;
     look_again();
   }
   FrameHeader header;

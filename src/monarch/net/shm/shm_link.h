@@ -64,6 +64,10 @@ class RingPlace {
 // less than the bookkeeping of a slab).
 inline constexpr uint64_t kArenaPartMin = 16 * 1024;
 
+// Of a message to several, parts of at least this many bytes are lent to all of them as one slab, from which each copies
+// its own (docs/design/029).
+inline constexpr uint64_t kSharedPartMin = 64 * 1024;
+
 class ShmLink final : public Link,
                       public Pollable,
                       public LeaseReturn,
@@ -112,6 +116,8 @@ class ShmLink final : public Link,
   SocketLane::Events control_events();
   void drop_outbound();
   void place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locations);
+  std::optional<Slab> place(ByteSpan part);
+  std::optional<Slab> place_for_all(CastParts& cast, size_t index, const Outgoing& outgoing);
   void release_slabs(std::span<const uint64_t> locations);
   bool share_segment(uint32_t segment);
   bool offer_segment(uint32_t segment);
@@ -124,7 +130,7 @@ class ShmLink final : public Link,
   bool drain(bool* more);
   Parts receive_arena_parts(Message& message);
   Parts wait_for_segment(uint32_t segment);
-  Parts read_part(const UniqueFd& fd, const Message::ArenaRef& ref, Part& part);
+  Parts copy_part(const UniqueFd* unmapped, const Message::ArenaRef& ref, Part& part);
   void flush_released();
   void tell_of_released();
   void on_released(const Message& message);
@@ -172,7 +178,7 @@ class ShmLink final : public Link,
   struct {
     std::shared_ptr<std::byte> bytes;  // shared: with the part, when all of it is here
     uint64_t done = 0;
-  } reading_;  // the part of waiting_ that is being read from a segment without a mapping
+  } reading_;  // the part of waiting_ that is being copied, of what is lent to several or has no mapping
   std::string wrong_;
   std::atomic<bool> polling_{false};
   std::atomic<uint32_t> bell_index_{kNoBellIndex};
@@ -181,7 +187,6 @@ class ShmLink final : public Link,
   ArenaView view_;
   int64_t ask_after_ns_;
   bool ask_armed_ = false;
-  bool wants_memory_ = false;  // the leader does, to read a part
   bool told_of_shortage_ = false;
 
   SocketLane control_;

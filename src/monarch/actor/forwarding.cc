@@ -1,0 +1,46 @@
+#include "monarch/actor/forwarding.h"
+
+#include <mutex>
+
+#include "monarch/actor/node.h"
+
+namespace monarch {
+
+void Forwarding::hold(const Pair& pair, const std::shared_ptr<Link>& onward, Tell tell) {
+  std::lock_guard lock(mutex_);
+  if (stopped_ || held_.contains(pair) || !tell(pair, FrameKind::kHold)) return;
+  held_.emplace(pair, Held{onward, std::move(tell)});
+  arm();
+}
+
+void Forwarding::arm() {
+  if (timer_ == 0) timer_ = timers_.after(kLookNs, [this] { look(); });
+}
+
+void Forwarding::look() {
+  std::lock_guard lock(mutex_);
+  timer_ = 0;
+  if (stopped_) return;
+  std::erase_if(held_, [](const auto& each) {
+    const auto& [pair, held] = each;
+    const std::shared_ptr<Link> onward = held.onward.lock();
+    if (onward && !onward->closed() && onward->backlog() > Node::kBacklogMax / 2) return false;
+    static_cast<void>(held.tell(pair, FrameKind::kResume));  // else it is dead
+    return true;
+  });
+  if (!held_.empty()) arm();
+}
+
+void Forwarding::stop() {
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+  held_.clear();
+  if (timer_ != 0) timers_.cancel(timer_);
+}
+
+size_t Forwarding::held() const {
+  std::lock_guard lock(mutex_);
+  return held_.size();
+}
+
+}  // namespace monarch

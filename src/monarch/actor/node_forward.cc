@@ -1,0 +1,206 @@
+// Frames that pass through a node, and those that did not arrive whole (node.h: reach_through).
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "monarch/actor/calls.h"
+#include "monarch/actor/directory.h"
+#include "monarch/actor/forwarding.h"
+#include "monarch/actor/node.h"
+#include "monarch/actor/pending_call.h"
+#include "monarch/actor/routes.h"
+#include "monarch/base/log.h"
+#include "monarch/wire/cast.h"
+#include "monarch/wire/cast_parts.h"
+#include "monarch/wire/failure.h"
+
+namespace monarch {
+
+namespace {
+
+std::string lost_text(const Message& message) {
+  return "there was no room for a message of " + std::to_string(message.lost_bytes) +
+         " bytes where it arrived (memory or file descriptors)";
+}
+
+bool is_reply(FrameKind kind) {
+  return kind == FrameKind::kReply || kind == FrameKind::kReplyError || kind == FrameKind::kReplyFailed;
+}
+
+bool is_new_work(FrameKind kind) {
+  return kind == FrameKind::kRequest || kind == FrameKind::kOneway || kind == FrameKind::kCast;
+}
+
+}  // namespace
+
+void Node::reach_through(NodeId node, NodeId gateway) { routes_->set_gateway(node, gateway); }
+
+// True: it is for this node, and `message` is as if it had come from its origin. False: it has been passed on, or refused.
+bool Node::arrived_by_route(Link& link, MessagePtr& message, bool control) {
+  const FrameRoute route = message->route();
+  const Outgoing head{message->header, message->body, {}, 0, route};
+  if (route.origin == id_) {
+    if (route.destination != id_) {
+      refuse_onward(link, head, "the way to the process leads back to this one");
+    }
+    return false;
+  }
+  std::string why;
+  if (const FailurePtr dead = why_down(route.origin)) {
+    why = "the process that this was sent to holds its sender for dead: " + dead->text();
+  } else if (route.origin != link.peer() && !routes_->hear_through(route.origin, link.peer())) {
+    why = "the process on the way may not speak for the sender, which has another way";
+  }
+  if (!why.empty()) {
+    refuse_onward(link, head, why);
+    return false;
+  }
+  if (route.destination != id_) {
+    forward(link, std::move(message), control);
+    return false;
+  }
+  message->from = route.origin;
+  message->header.flags &= ~uint32_t{kFlagRouted};
+  return true;
+}
+
+void Node::forward(Link& link, MessagePtr passing, bool control) {
+  const std::shared_ptr<const Message> message = std::move(passing);  // shared: with links that keep it, not a copy
+  FrameRoute route = message->route();
+  if (message->lost_bytes != 0) return forward_lost(link, *message, route);
+  ++route.hops;
+  std::vector<ByteSpan> parts;
+  for (const Part& part : message->parts) parts.emplace_back(part.data, part.size);
+  Outgoing outgoing{message->header, message->body, parts};
+  outgoing.route = route;
+  forward_on(link, outgoing, control, message);
+}
+
+// `link`: which it came on. `keeper` holds its parts.
+void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, std::shared_ptr<const Message> keeper) {
+  const FrameRoute& route = outgoing.route;
+  const FrameHeader& header = outgoing.header;
+  if (route.hops > kHopsMax) return refuse_onward(link, outgoing, "it is too far away");
+  const std::shared_ptr<Link> onward = routes_->find(route.destination);
+  std::string why = "the process cannot be reached from the one on the way";
+  if (onward == nullptr || onward->peer() == link.peer()) {
+    if (const FailurePtr dead = why_down(route.destination)) why = dead->text();
+    return refuse_onward(link, outgoing, why);
+  }
+  routes_->note_forwarded(route.origin, route.destination);
+  try {
+    if (control) {
+      if (onward->send_control(outgoing)) return;
+    } else if (onward->send_kept(outgoing, std::move(keeper))) {
+      if (is_new_work(header.kind) && onward->backlog() > kBacklogMax) hold_back(route, onward);
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+    why = "there is no memory for it in the process on the way";
+  }
+  if (const FailurePtr dead = why_down(route.destination)) why = dead->text();
+  refuse_onward(link, outgoing, why);
+}
+
+// Its origin is to send nothing more there until half of what waits has gone.
+void Node::hold_back(const FrameRoute& route, const std::shared_ptr<Link>& onward) {
+  forwarding_->hold({route.origin, route.destination}, onward, [this](const Forwarding::Pair& pair, FrameKind kind) {
+    const std::shared_ptr<Link> back = routes_->find(pair.origin);
+    Outgoing notice{FrameHeader{}, {}, {}};
+    notice.header.kind = kind;
+    notice.header.dest = kWholeNode;
+    notice.header.flags = kFlagRouted;
+    notice.route = {pair.destination, pair.origin, 1, 0};
+    return back != nullptr && back->send_control(notice);
+  });
+}
+
+// As refuse_routed(), to each of those whom it is for.
+void Node::refuse_onward(Link& link, const Outgoing& outgoing, std::string_view why) {
+  if (outgoing.header.kind != FrameKind::kCast) return refuse_routed(link, outgoing.header, outgoing.route, why);
+  auto cast = decode_cast(outgoing.body);
+  if (!cast) return;
+  FrameHeader header = cast->header;
+  for (const CastTarget& target : cast->targets) {
+    header.dest = target.dest;
+    header.rank = target.rank;
+    refuse_routed(link, header, {outgoing.route.origin, target.node, 0, 0}, why);
+  }
+}
+
+// A frame for several actors has been lost, whom nobody knows any more: whoever has not answered by now never will.
+void Node::lost_for_all(const Message& message) {
+  auto why = Failure::decode(message.body);
+  end_call(message.header.dest, why ? *why : Failure(Failure::Kind::kLost, "a message to several actors was lost"));
+}
+
+// A frame for several actors of this host.
+void Node::spread(Link& link, MessagePtr spreading) {
+  const std::shared_ptr<const Message> message = std::move(spreading);
+  auto cast = decode_cast(message->body);
+  if (!cast) return log_line("ignored a frame for several actors: " + cast.error().message);
+  std::vector<ByteSpan> parts;
+  for (const Part& part : message->parts) parts.emplace_back(part.data, part.size);
+  CastParts shared;
+  Outgoing outgoing{cast->header, cast->body, parts};
+  outgoing.cast = &shared;
+  for (const CastTarget& target : cast->targets) {
+    outgoing.header.dest = target.dest;
+    outgoing.header.rank = target.rank;
+    if (target.node == id_) {
+      outgoing.header.flags &= ~uint32_t{kFlagRouted};
+      dispatch(Message::copy_of(outgoing, message->from));
+      continue;
+    }
+    outgoing.header.flags |= kFlagRouted;
+    outgoing.route = {message->from, target.node, 1, 0};
+    host_number(target.node) == host_number(id_)
+        ? forward_on(link, outgoing, false, message)
+        : refuse_routed(link, outgoing.header, outgoing.route, "it is not on the host that this was sent to");
+  }
+}
+
+// The answer that somebody waits for, or what its sender is to know.
+void Node::forward_lost(Link& link, const Message& message, const FrameRoute& route) {
+  if (!is_reply(message.header.kind)) return refuse_routed(link, message.header, route, lost_text(message));
+  FrameHeader request;
+  request.token = message.header.dest;
+  request.rank = message.header.rank;
+  reply_failed(request, route.destination, lost_text(message));
+}
+
+// Its origin is told on the way to it; where there is none, since it is held for dead here, on that which the frame
+// came.
+void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, std::string_view why) {
+  const ActorId dest{route.destination, header.dest};
+  const ByteSpan part = as_byte_span(&dest, sizeof dest);
+  const std::string record = Failure(why).encoded();
+  Outgoing answer{FrameHeader{}, as_byte_span(record.data(), record.size()), {}};
+  if (header.token != 0) {
+    answer.header.kind = FrameKind::kReplyFailed;
+    answer.header.dest = header.token;
+    answer.header.rank = header.rank;
+  } else if (header.kind == FrameKind::kOneway && (header.flags & kFlagQuiet) == 0) {
+    answer.header.kind = FrameKind::kUndeliverable;
+    answer.header.dest = header.sender;
+    answer.parts = {&part, 1};
+  } else {
+    return;
+  }
+  if (routes_->closing()) return;
+  std::string ignored;
+  if (!send(route.origin, answer, &ignored)) send_on(link, route.origin, answer, false);
+}
+
+// There was no memory here for what it said. Whoever waits for it hears so; it is nobody's death.
+void Node::refuse_lost(const Message& message) {
+  const FrameHeader& header = message.header;
+  const Failure why(lost_text(message));
+  log_line_limited("a message was lost", why.text());
+  if (is_reply(header.kind)) return calls_->answer(header.dest, header.rank, make_failure(header.dest, header.rank, why));
+  if (header.kind == FrameKind::kSpawn) return directory_->refuse_actor(header.dest, why);
+  refuse(message, why);
+}
+
+}  // namespace monarch
