@@ -162,13 +162,15 @@ class HostMesh(Mesh):
         """As :meth:`stop`, and ends the hosts of ``hosts_from_config``; this machine has no worker program to end."""
         return self._end("shut down")
 
-    def _end(self, what: str) -> Future[None]:
+    def _end(self, what: str, limit: float | None = None) -> Future[None]:
+        """``limit``: seconds that what was spawned has to end well; None: ``process_exit_timeout``."""
         runtime.ensure()
         if not self._owned:
             text = f"cannot {what} `HostMesh` that is a reference instead of owned"
             return _core.completed_future(RuntimeError(text), failed=True)
         self._spawned.ended = True
-        ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT, runtime.limit("process_exit_timeout"))
+        limit = runtime.limit("process_exit_timeout") if limit is None else limit
+        ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT, limit)
         if self._own_procs is None or (what == "stop" and not self._outlives):
             return ending
         if self._outlives and self._agents is not None and what != "stop":

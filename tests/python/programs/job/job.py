@@ -1,0 +1,33 @@
+"""Two hosts by ProcessJob, and an actor for them. Arguments: where the job is saved (or "-"), and more of the meshes."""
+
+import os
+import subprocess
+import sys
+
+from monarch.actor import Actor, endpoint
+from monarch.job import ProcessJob
+
+
+class Worker(Actor):
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
+    @endpoint
+    def leave(self, command: list[str], bare: bool) -> int:
+        """Starts a process in a session of its own; ``bare``: without an environment."""
+        env = {} if bare else None
+        return subprocess.Popen(command, env=env, start_new_session=True).pid
+
+
+path = None if sys.argv[1] == "-" else sys.argv[1]
+count = int(sys.argv[2]) if len(sys.argv) > 2 else 2
+job = ProcessJob({"hosts": count})
+state = job.state(path)
+workers = state.hosts.spawn_procs({"gpus": 2}).spawn("worker", Worker)
+pids = workers.pid.call().get().values()
+assert len(set(pids)) == 2 * count
