@@ -41,7 +41,6 @@ def test_help_and_version_and_what_every_command_is():
     assert (status, err) == (0, "") and "--bind ADDRESS" in out
 
 
-@pytest.mark.feature(96, "the exit status")
 @pytest.mark.parametrize(
     "arguments", [(), ("no-such-command",), ("worker",), ("worker", "--bind"), ("worker", "--bi", "ipc://@a"), ("-x",)]
 )
@@ -50,7 +49,6 @@ def test_wrong_usage_is_told_with_status_2(arguments):
     assert (status, out) == (2, "") and err.startswith("usage: monarch")
 
 
-@pytest.mark.feature(96, "the exit status")
 def test_a_failure_is_one_line_with_status_1(folder, capsys):
     taken = worker(folder, "ipc://" + folder + "/host")
     status, out, err = monarch("worker", "--bind", f"ipc://{folder}/host", "--token-file", f"{folder}/token")

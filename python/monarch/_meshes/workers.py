@@ -71,7 +71,7 @@ def attach_to_workers(
 
 
 def attach(addresses: list[str], token_file: str, trust: bool, name: str) -> HostMesh:
-    """As :func:`attach_to_workers`, of those who know the token of that file; ``trust``: whatever their certificates."""
+    """As :func:`attach_to_workers`, with the token of that file. ``trust``: whatever their certificates."""
     runtime.ensure()
     extent = Extent(["hosts"], [len(addresses)])
     labels = [f"rank {Point(rank, extent)!r} of {name!r}" for rank in range(len(addresses))]

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+JOB_ID = "MONARCH_JOB_ID"  # in the environment of all that a job has started
+
 
 class Process(NamedTuple):
     """One process, for as long as the machine runs."""

@@ -21,11 +21,12 @@ from monarch._checks import check_sizes
 from monarch._config import settings
 from monarch._processes import launch
 from monarch.job import _ending
+from monarch.job._detached import Detached
+from monarch.job._ending import JOB_ID
 from monarch.job._trait import JobState, JobTrait, logger
 
 __all__ = ["ProcessJob"]
 
-_JOB_ID = "MONARCH_JOB_ID"  # in the environment of all that a job has started
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL
 _KILL_LIMIT_S = 10.0  # for what has been killed to be gone
 _PATH_MAX = 107  # bytes of a socket's
@@ -49,15 +50,8 @@ class _Here:
 
     def __init__(self) -> None:
         self.hosts: dict[str, Any] = {}  # mesh -> HostMesh
-        self.processes: list[_Detached] = []  # children
+        self.processes: list[Detached] = []  # children
         self.lifelines: list[int] = []
-
-
-class _Detached(subprocess.Popen[str]):
-    """A child that may outlive this process, and needs nobody to say so."""
-
-    def __del__(self, *_: object, **__: object) -> None:
-        pass
 
 
 class ProcessJob(JobTrait):
@@ -102,6 +96,8 @@ class ProcessJob(JobTrait):
             return False
         if (run.meshes, run.env, run.program) != (spec._meshes, spec._env, _program()):
             return False
+        if self._here is not None and any(hosts._spawned.shut_down for hosts in self._here.hosts.values()):
+            return False  # its workers end, or have
         return all(_ending.is_alive(worker) for worker in run.workers)
 
     def _create(self, client_script: str | None) -> None:
@@ -121,7 +117,7 @@ class ProcessJob(JobTrait):
         self._run = self._run._replace(workers=workers)
 
     def _environment(self) -> dict[bytes, bytes]:
-        added = {**self._env, _JOB_ID: str(self._apply_id)}
+        added = {**self._env, JOB_ID: str(self._apply_id)}
         return {**os.environb, **{os.fsencode(name): os.fsencode(value) for name, value in added.items()}}
 
     def _state(self) -> JobState:
@@ -159,7 +155,7 @@ class ProcessJob(JobTrait):
             return
         if here is not None:
             _let_go(here)
-        left = _ending.end_all(f"{_JOB_ID}={self._apply_id}", run.workers, _GRACE_S, _KILL_LIMIT_S)
+        left = _ending.end_all(f"{JOB_ID}={self._apply_id}", run.workers, _GRACE_S, _KILL_LIMIT_S)
         if here is not None:
             for process in here.processes:
                 process.poll()
@@ -212,7 +208,7 @@ def _start_worker(
     command += ["--defaults", str(given), "--lifeline", str(lifeline)]
     with contextlib.suppress(BrokenPipeError), open(to_give, "wb") as pipe:  # why it has ended is asked later
         try:
-            worker = _Detached(
+            worker = Detached(
                 command, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
                 pass_fds=(given, lifeline), start_new_session=True,
             )  # fmt: skip
@@ -225,9 +221,12 @@ def _start_worker(
 
 def _let_go(here: _Here) -> None:
     """This script has it ended: what it has spawned there does not fail, but stops."""
-    endings = [hosts._end("stop", _GRACE_S) for hosts in here.hosts.values() if not hosts._spawned.ended]
-    for ending in endings:
-        ending.exception(_GRACE_S)
+    from monarch._meshes.agents import undisturbed
+
+    attached = [hosts for hosts in here.hosts.values() if not hosts._spawned.ended]
+    with contextlib.suppress(RuntimeError):  # the client has been shut down, and all of it with that
+        endings = [hosts._end("stop", _GRACE_S) for hosts in attached]
+        undisturbed(lambda: [ending.exception(_GRACE_S) for ending in endings])
     while here.lifelines:
         os.close(here.lifelines.pop())
 
@@ -279,8 +278,9 @@ def _remove_forgotten(parent: str) -> None:
     """Those whose workers have ended by themselves, since their script was killed. One that is new has none yet."""
     for name in os.listdir(parent):
         folder = os.path.join(parent, name)
-        if name.startswith(_PREFIX) and os.access(folder, os.R_OK | os.X_OK) and not any(map(_is_served, _sockets(folder))):
-            _remove_folder(folder, older_than_s=_NEW_S)
+        with contextlib.suppress(OSError):  # another's, or gone meanwhile
+            if name.startswith(_PREFIX) and not any(map(_is_served, _sockets(folder))):
+                _remove_folder(folder, older_than_s=_NEW_S)
 
 
 def _sockets(folder: str) -> list[str]:

@@ -15,7 +15,7 @@ DEFAULT_JOB_PATH = ".monarch/job_state.pkl"
 
 
 def read(path: str) -> bytes:
-    """What is in the file. ``PermissionError`` if another user owns it or may write it, ``OSError`` if it is not there."""
+    """What is in the file. ``PermissionError`` if another user owns it or may write it; ``FileNotFoundError``."""
     with open(path, "rb") as file:
         found = os.fstat(file.fileno())
         if found.st_uid != os.geteuid():
@@ -43,6 +43,13 @@ def write(path: str, data: bytes) -> None:
     except BaseException:
         os.unlink(beside)
         raise
+
+
+def log_path(name: str) -> str:
+    """Of a log in the working directory, whose folder is made."""
+    folder = os.path.join(os.path.dirname(DEFAULT_JOB_PATH), "logs")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return os.path.join(folder, f"{name}.log")
 
 
 def remove(path: str) -> None:

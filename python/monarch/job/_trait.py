@@ -65,10 +65,12 @@ class JobTrait(ABC):
     _here: Any = None
     _saved_in: str | None = None  # by this process, or it was loaded from there
 
-    def __getattr__(self, name: str) -> Any:
-        if name in JobTrait._NOT_YET:
-            raise not_yet(f"JobTrait.{name}")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in JobTrait._NOT_YET:
+                raise not_yet(f"JobTrait.{name}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_here", "_saved_in")}
@@ -86,7 +88,7 @@ class JobTrait(ABC):
         return None if self._running is None else self._running._apply_id
 
     def apply(self, client_script: str | None = None) -> None:
-        """Allocates its hosts. Nothing if it has them; if what it has is not (or no more) what it wants, that is killed.
+        """Allocates its hosts. Nothing if it has them; if what it has is not, or no more, what it wants, it is killed.
 
         What has been applied ends with this script, unless the job is saved: by :meth:`state`, :meth:`dump` or
         :meth:`dumps`.
@@ -173,7 +175,7 @@ class JobTrait(ABC):
         """Whether what has been allocated is there."""
         return self.can_run(self)
 
-    def _note_saved(self) -> None:
+    def _note_saved(self) -> None:  # noqa: B027  # most need not know
         """From here on another script may come back to it. For allocations that would end with this one."""
 
     # ---- The rest ----

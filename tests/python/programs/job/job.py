@@ -1,4 +1,4 @@
-"""Two hosts by ProcessJob, and an actor for them. Arguments: where the job is saved (or "-"), and more of the meshes."""
+"""Hosts by ProcessJob, and an actor for them. Arguments: where the job is saved, or "-", and how many (2)."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ class Worker(Actor):
     @endpoint
     def leave(self, command: list[str], bare: bool) -> int:
         """Starts a process in a session of its own; ``bare``: without an environment."""
-        env = {} if bare else None
+        env: dict[str, str] | None = {} if bare else None
         return subprocess.Popen(command, env=env, start_new_session=True).pid
 
 
