@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 JOB_ID = "MONARCH_JOB_ID"  # in the environment of all that a job has started
@@ -39,21 +39,30 @@ def is_alive(process: Process) -> bool:
 def end_all(mark: str, known: Iterable[Process], grace: float, limit: float) -> list[int]:
     """Ends these, all that have ``mark`` (``NAME=value``) in the environment that they began with, and their children.
 
-    Those that have no parent among them are asked to, by SIGTERM. What is there after ``grace`` seconds is killed, and
-    what comes then, until nothing does. Returns the ids of those that have not ended ``limit`` seconds later.
+    Those that have no parent among them are asked to, by SIGTERM, and then those that these leave. What is there after
+    ``grace`` seconds is killed, and what comes then, until nothing does. Returns the ids of those that have not ended
+    ``limit`` seconds later.
     """
-    known = list(known)
-    with _Held(mark, known) as held:
-        held.signal(signal.SIGTERM, held.roots())
-        held.wait(time.monotonic() + grace)
+    found = set(known)  # children without the mark, too, when their parents have ended
+    until = time.monotonic() + grace
+    in_time = True
+    while in_time:
+        with _Held(mark, found) as held:
+            found.update(held.fds)
+            if not held.fds:
+                return []
+            roots = held.roots()
+            held.signal(signal.SIGTERM, roots)
+            in_time = held.wait(roots, until)
     until = time.monotonic() + limit
     while True:
-        with _Held(mark, known) as held:
+        with _Held(mark, found) as held:
+            found.update(held.fds)
             if not held.fds:
                 return []
             held.signal(signal.SIGKILL, held.fds)
-            if not held.wait(until):
-                return sorted(process.pid for process in held.fds)
+            if not held.wait(held.fds, until):
+                return sorted(process.pid for process in held.fds if is_alive(process))
 
 
 class _Held:
@@ -86,12 +95,12 @@ class _Held:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.fds[process], number)
 
-    def wait(self, until: float) -> bool:
-        """Whether all have ended by then (``time.monotonic()``)."""
+    def wait(self, processes: Collection[Process], until: float) -> bool:
+        """Whether these have ended by then (``time.monotonic()``)."""
         waiting = select.poll()
-        for fd in self.fds.values():
-            waiting.register(fd, select.POLLIN)
-        left = len(self.fds)
+        for process in processes:
+            waiting.register(self.fds[process], select.POLLIN)
+        left = len(processes)
         while left > 0 and (left_s := until - time.monotonic()) > 0:
             for fd, _ in waiting.poll(max(1, int(left_s * 1000))):
                 waiting.unregister(fd)

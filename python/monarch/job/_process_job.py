@@ -28,6 +28,7 @@ from monarch.job._trait import JobState, JobTrait, logger
 __all__ = ["ProcessJob"]
 
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL
+_KILLED_S = 0.5  # for this process to hear of what has been killed
 _KILL_LIMIT_S = 10.0  # for what has been killed to be gone
 _PATH_MAX = 107  # bytes of a socket's
 _PREFIX = "monarch-job-"  # of folders
@@ -153,9 +154,11 @@ class ProcessJob(JobTrait):
             logger.warning("the workers of %r are of another machine, or of before a restart: not looked for", self)
             self._run = None
             return
+        until = time.monotonic() + _GRACE_S
         if here is not None:
             _let_go(here)
-        left = _ending.end_all(f"{JOB_ID}={self._apply_id}", run.workers, _GRACE_S, _KILL_LIMIT_S)
+        grace_s = max(0.0, until - time.monotonic())
+        left = _ending.end_all(f"{JOB_ID}={self._apply_id}", run.workers, grace_s, _KILL_LIMIT_S)
         if here is not None:
             for process in here.processes:
                 process.poll()
@@ -220,13 +223,14 @@ def _start_worker(
 
 
 def _let_go(here: _Here) -> None:
-    """This script has it ended: what it has spawned there does not fail, but stops."""
+    """This script wants it to end: what it has spawned there does not fail, but stops."""
     from monarch._meshes.agents import undisturbed
 
     attached = [hosts for hosts in here.hosts.values() if not hosts._spawned.ended]
     with contextlib.suppress(RuntimeError):  # the client has been shut down, and all of it with that
         endings = [hosts._end("stop", _GRACE_S) for hosts in attached]
-        undisturbed(lambda: [ending.exception(_GRACE_S) for ending in endings])
+        until = time.monotonic() + _GRACE_S + _KILLED_S
+        undisturbed(lambda: [ending.exception(max(0.0, until - time.monotonic())) for ending in endings])
     while here.lifelines:
         os.close(here.lifelines.pop())
 

@@ -24,6 +24,15 @@ class Worker(Actor):
         return subprocess.Popen(command, env=env, start_new_session=True).pid
 
 
+def lineage(pid: int, first: int) -> list[int]:
+    """From ``first``, a process that has not been started by another one of these, to ``pid``."""
+    found = [pid]
+    while found[0] != first:
+        with open(f"/proc/{found[0]}/stat") as file:
+            found.insert(0, int(file.read().rpartition(") ")[2].split()[1]))
+    return found
+
+
 path = None if sys.argv[1] == "-" else sys.argv[1]
 count = int(sys.argv[2]) if len(sys.argv) > 2 else 2
 job = ProcessJob({"hosts": count})
