@@ -342,11 +342,15 @@ def test_a_file_of_another_user_is_not_unpickled(place):
 
 
 def test_a_job_that_cannot_be_saved_is_not_kept(place):
-    os.mkdir("job.pkl")
-    job = Rented()
-    with pytest.raises(OSError, match="job.pkl"):
+    job = Rented(fails=lambda: None)
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
         job.state("job.pkl")
-    assert not job.active
+    assert not job.active and notes() == ["create", "kill"]
+    assert not os.path.exists("job.pkl")
+    os.mkdir("job.pkl")
+    with pytest.raises(OSError, match="job.pkl"):
+        Rented().state("job.pkl")
+    assert notes() == ["create", "kill"]
 
 
 def test_what_a_symlink_names_is_written(place):
