@@ -104,8 +104,10 @@ async def main():
     began = time.monotonic()
     job.kill()
     print("took", time.monotonic() - began)
-asyncio.run(main())  # where a future's get() would warn
-""", args=("-",)).ok()  # fmt: skip
+asyncio.run(main())
+""", args=("-",)).done()  # fmt: skip
+    # Besides, that it is stopped, and a call waits for it.
+    assert run.status == 0 and re.sub(r".* (is stopped \(SIGSTOP\); .*|goes on, after .*)\n", "", run.err) == ""
     assert float(run.line("took ")) < 5
 
 

@@ -53,7 +53,7 @@ class LocalJob(JobTrait):
             )  # fmt: skip
         finally:
             os.close(log)
-        self._client = _ending.identify(self._here.pid)
+        self._client = _ending.identify(self._here.pid) or _ending.Process(self._here.pid, 0)  # it has ended already
 
     def _state(self) -> JobState:
         from monarch.actor import this_host
