@@ -37,8 +37,9 @@ LAYERS = (
     "_compat",
 )
 PUBLIC = len(LAYERS)
-# Above what is public: the main programs of worker processes, and re-exports under the names of earlier times.
-ABOVE = ("_programs", "_src", "_rust_bindings", "actor_mesh", "bootstrap_main", "proc_mesh", "service")
+# Above what is public: the main programs of worker processes, and of the command `monarch`; re-exports under the names
+# of earlier times.
+ABOVE = ("__main__", "_programs", "_src", "_rust_bindings", "actor_mesh", "bootstrap_main", "proc_mesh", "service")
 
 
 class Violation(NamedTuple):

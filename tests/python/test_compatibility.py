@@ -27,6 +27,8 @@ PATHS = {
     A + "pickle": "flatten unflatten torch_dump torch_loads",
     A + "mock": "patch_actor patch_tensor_engine",
     A + "supervision": "unhandled_fault_hook UnhandledFaultHookException",
+    "monarch._src.job.job": "JobState JobTrait LocalJob job_load job_loads",
+    "monarch._src.job.process": "ProcessJob",
     R + "supervision": "SupervisionError MeshFailure",
     R + "shape": "Extent Point Region Shape Slice",
     R + "channel": "BindSpec ChannelAddr ChannelTransport",

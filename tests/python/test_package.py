@@ -159,4 +159,6 @@ def test_an_installed_package_runs_the_readme_and_builds_cpp_code(wheel, tmp_pat
     program = tmp_path / "program.py"
     program.write_text(readme_program())
     assert run(python, program) == "[16, 16]\n"
+    assert run(python.parent / "monarch", "--version") == "monarch 0.1.0\n"
+    assert "BootstrapCommand" in attempt(python.parent / "monarch_bootstrap").stdout
     build_and_use_examples(python, tmp_path / "build")

@@ -26,6 +26,7 @@ def test_the_missing_names_are_the_listed_ones():
         "monarch.actor": monarch.actor._NOT_YET,
         "monarch.job": monarch.job._NOT_YET,
         "HostMesh": monarch.actor.HostMesh._NOT_YET,
+        "JobTrait": monarch.job.JobTrait._NOT_YET,
     }
     assert not monarch.actor.ProcMesh._NOT_YET
 
@@ -33,7 +34,7 @@ def test_the_missing_names_are_the_listed_ones():
 def test_a_missing_name_says_so():
     host = this_host()
     owners = {"monarch": monarch, "monarch.actor": monarch.actor, "monarch.job": monarch.job}
-    owners |= {"HostMesh": host, "ProcMesh": this_proc()}
+    owners |= {"HostMesh": host, "ProcMesh": this_proc(), "JobTrait": monarch.job.LocalJob()}
     for owner, names in listed_by_name().items():
         for name in names:
             with pytest.raises(NotImplementedError, match=f"{name} is not there yet"):

@@ -73,7 +73,7 @@ def are_there(agents: Agents, view: Shape) -> Future[bool]:
 
 def start_nodes(agents: Agents, view: Shape, common: launch.Common, wanted: list[launch.Wanted]) -> list[int]:
     """Starts processes, as many on each host, in rank order: all, or raises what the first said that could not."""
-    return _undisturbed(lambda: _start_nodes(agents, view, common, wanted))
+    return undisturbed(lambda: _start_nodes(agents, view, common, wanted))
 
 
 def _start_nodes(agents: Agents, view: Shape, common: launch.Common, wanted: list[launch.Wanted]) -> list[int]:
@@ -101,7 +101,7 @@ def _start_nodes(agents: Agents, view: Shape, common: launch.Common, wanted: lis
     return nodes
 
 
-def _undisturbed(work: Callable[[], T]) -> T:
+def undisturbed(work: Callable[[], T]) -> T:
     """Runs what takes milliseconds: no deadline of the caller's counts, and a running event loop may wait for it."""
     asyncio: Any = sys.modules.get("_asyncio")
     loop = None if asyncio is None else asyncio._get_running_loop()

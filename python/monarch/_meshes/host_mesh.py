@@ -32,11 +32,12 @@ __all__ = ["HostMesh", "this_host"]
 class Spawned:
     """What an owner of hosts and its views have in common."""
 
-    __slots__ = ("_look_at", "ended", "nodes")
+    __slots__ = ("_look_at", "ended", "nodes", "shut_down")
 
     def __init__(self) -> None:
         self.nodes: list[int] = []  # that are not known to be down, and some that are
         self.ended = False
+        self.shut_down = False  # the hosts end too, or have
         self._look_at = 64  # so many nodes, to leave out those that are down
 
     def add(self, nodes: list[int]) -> None:
@@ -47,7 +48,7 @@ class Spawned:
 
 
 class HostMesh(Mesh):
-    """Machines that processes can be spawned on: this one, ``this_host()``, or what ``hosts_from_config`` makes.
+    """Machines that processes can be spawned on: this one, ``this_host()``, or those of a job.
 
     As a context manager, ``with`` or ``async with``, it shuts down at the end, as a :class:`ProcMesh` stops. Equal are
     the same hosts in the same shape. It may be sent in messages; this machine is this machine there, too.
@@ -162,13 +163,16 @@ class HostMesh(Mesh):
         """As :meth:`stop`, and ends the hosts of ``hosts_from_config``; this machine has no worker program to end."""
         return self._end("shut down")
 
-    def _end(self, what: str) -> Future[None]:
+    def _end(self, what: str, limit: float | None = None) -> Future[None]:
+        """``limit``: seconds that what was spawned has to end well; None: ``process_exit_timeout``."""
         runtime.ensure()
         if not self._owned:
             text = f"cannot {what} `HostMesh` that is a reference instead of owned"
             return _core.completed_future(RuntimeError(text), failed=True)
         self._spawned.ended = True
-        ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT, runtime.limit("process_exit_timeout"))
+        self._spawned.shut_down |= what != "stop"
+        limit = runtime.limit("process_exit_timeout") if limit is None else limit
+        ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT, limit)
         if self._own_procs is None or (what == "stop" and not self._outlives):
             return ending
         if self._outlives and self._agents is not None and what != "stop":

@@ -67,12 +67,16 @@ def attach_to_workers(
     addresses = [_check_address(worker) for worker in workers]
     if ca is not None and any(address.startswith("tcp:") for address in addresses):
         _warn_of_trust()
+    return attach(addresses, _token_file(), ca is not None, name or "hosts")
+
+
+def attach(addresses: list[str], token_file: str, trust: bool, name: str) -> HostMesh:
+    """As :func:`attach_to_workers`, with the token of that file. ``trust``: whatever their certificates."""
     runtime.ensure()
-    name = name or "hosts"
     extent = Extent(["hosts"], [len(addresses)])
     labels = [f"rank {Point(rank, extent)!r} of {name!r}" for rank in range(len(addresses))]
     nodes = _core.attach_hosts(
-        addresses, _token_file(), ca is not None, labels, name,
+        addresses, token_file, trust, labels, name,
         settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout"),
     )  # fmt: skip
     hosts = HostMesh(whole(["hosts"], [len(addresses)]), Spawned(), True, None)
@@ -131,6 +135,11 @@ def start_worker_loop_forever(*, private_key: _Key = None, ca: _Ca = None, addre
     return on_thread(wait, "monarch-worker-loop")
 
 
+def hostd_program() -> str:
+    """The path of ``monarch-hostd``, which lies beside the extension."""
+    return os.path.join(os.path.dirname(_core.__file__), "bin", "monarch-hostd")
+
+
 class _Daemon:
     """A monarch-hostd that ends with this process, or with the block."""
 
@@ -138,10 +147,9 @@ class _Daemon:
         address = _check_address(address)
         if _core.in_simulation():
             raise NotImplementedError("worker loops: not in monarch.testing.simulate(), which has no real processes")
-        program = os.path.join(os.path.dirname(_core.__file__), "bin", "monarch-hostd")
         lifeline, self._lifeline = os.pipe()
         defaults, to_defaults = os.pipe()
-        command = [program, address, "--token-file", _token_file()]
+        command = [hostd_program(), address, "--token-file", _token_file()]
         command += ["--defaults", str(defaults), "--lifeline", str(lifeline)]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(defaults, lifeline), text=True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _pickle as pickle
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch import _core
@@ -84,9 +84,10 @@ def _texts(texts: Iterable[str]) -> tuple[bytes, ...]:
     return tuple(os.fsencode(text) for text in texts)
 
 
-def _defaults(payload: bytes) -> tuple[Any, ...]:
+def _defaults(payload: bytes, env: Mapping[bytes, bytes] | None = None) -> tuple[Any, ...]:
     """What this process gives to all that it starts now: LaunchDefaults (``src/monarch/host/start/launch.h``).
 
+    ``env``: None, its own environment.
     An interpreter with packages of its own forks nothing: the fork server would have imported others than the script's.
     """
     forks = os.environ.get("MONARCH_SPAWN") != "exec"
@@ -95,7 +96,7 @@ def _defaults(payload: bytes) -> tuple[Any, ...]:
         os.fsencode(default_python or sys.executable),
         os.fsencode(sys.executable) if default_python is None else b"",
         _texts(interpreter_args("worker")),
-        tuple(name + b"=" + value for name, value in os.environb.items()),
+        tuple(name + b"=" + value for name, value in (os.environb if env is None else env).items()),
         _texts(_BEFORE_MAIN),
         _texts(server),
         payload,
@@ -127,9 +128,12 @@ def _folder_of_cloudpickle() -> str | None:
     return None if spec is None or spec.origin is None else os.path.dirname(os.path.dirname(spec.origin))
 
 
-def offered() -> bytes:
-    """What a host gives to all that it starts which starts them as this process would for itself now."""
-    encoded: bytes = _core.encode_native(_defaults(_payload_of_host(needs_cloudpickle=True)))
+def offered(env: Mapping[bytes, bytes] | None = None) -> bytes:
+    """What a host gives to all that it starts which starts them as this process would for itself now.
+
+    ``env``: None, with its own environment.
+    """
+    encoded: bytes = _core.encode_native(_defaults(_payload_of_host(needs_cloudpickle=True), env))
     return encoded
 
 

@@ -1,4 +1,4 @@
-"""Jobs: hosts that somebody allocates. So far only a stand-in."""
+"""Jobs: hosts that somebody allocates, and that scripts come back to."""
 
 from typing import TYPE_CHECKING
 
@@ -6,18 +6,40 @@ from monarch._public import load
 
 if TYPE_CHECKING:
     from monarch._meshes.stand_ins import hosts_from_config
+    from monarch.job._local import LocalJob
+    from monarch.job._process_job import ProcessJob
+    from monarch.job._saved import DEFAULT_JOB_PATH
+    from monarch.job._trait import JobState, JobTrait, job_load, job_loads
 
-__all__ = ["hosts_from_config"]
+__all__ = [
+    "DEFAULT_JOB_PATH",
+    "JobState",
+    "JobTrait",
+    "LocalJob",
+    "ProcessJob",
+    "hosts_from_config",
+    "job_load",
+    "job_loads",
+]
 
 _NOT_YET = {
-    "DEFAULT_JOB_PATH", "deserialize_service_proc_ids", "exec_command", "JobState", "JobTrait", "job_load", "job_loads",
-    "load_current_job", "LocalJob", "MeshAdminConfig", "new_service_proc_id", "PortForwarder", "ProcessJob",
-    "ranked_service_proc_id_from_env", "serialize_service_proc_ids", "service_proc_addr", "service_proc_addrs",
-    "SERVICE_PROC_IDS_ENV", "SERVICE_PROC_RANK_ENV", "set_current_job", "shell", "SlurmJob", "TelemetryConfig",
+    "deserialize_service_proc_ids", "exec_command", "load_current_job", "MeshAdminConfig", "new_service_proc_id",
+    "PortForwarder", "ranked_service_proc_id_from_env", "serialize_service_proc_ids", "service_proc_addr",
+    "service_proc_addrs", "SERVICE_PROC_IDS_ENV", "SERVICE_PROC_RANK_ENV", "set_current_job", "shell", "SlurmJob",
+    "TelemetryConfig",
 }  # fmt: skip
 
 
-_LAZY = {"hosts_from_config": "_meshes.stand_ins"}
+_LAZY = {
+    "DEFAULT_JOB_PATH": "job._saved",
+    "JobState": "job._trait",
+    "JobTrait": "job._trait",
+    "LocalJob": "job._local",
+    "ProcessJob": "job._process_job",
+    "hosts_from_config": "_meshes.stand_ins",
+    "job_load": "job._trait",
+    "job_loads": "job._trait",
+}
 
 
 def __getattr__(name: str):

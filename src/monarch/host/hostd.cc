@@ -168,7 +168,7 @@ int HostDaemon::run() {
     const int64_t wait_ms = next == INT64_MAX ? -1 : std::max<int64_t>(0, (next - clock_.now_ns()) / 1'000'000 + 1);
     if (poll(fds.data(), fds.size(), static_cast<int>(wait_ms)) < 0) continue;  // a signal that says nothing
     signalfd_siginfo info;
-    bool ends = fds[1].revents != 0 || fds[2].revents != 0;
+    bool ends = fds[1].revents != 0 || (fds[2].revents != 0 && lifeline_ended());
     while (fds[0].revents != 0 && read(signals_.get(), &info, sizeof info) == sizeof info) {
       ends = ends || info.ssi_signo != SIGCHLD;
     }
@@ -184,6 +184,14 @@ int HostDaemon::run() {
   }
   end();
   return 0;
+}
+
+// A byte: whoever holds the other end has seen to it that the daemon is found again, and lets go of it.
+bool HostDaemon::lifeline_ended() {
+  char byte;
+  const ssize_t count = read(options_.lifeline.get(), &byte, 1);
+  if (count == 1) options_.lifeline.reset();
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
 }
 
 void HostDaemon::accept() {

@@ -32,7 +32,7 @@ class HostDaemon {
   struct Options {
     HostdAddress address;
     LaunchDefaults defaults;
-    UniqueFd lifeline;  // it ends when this does; none: it stays
+    UniqueFd lifeline;  // it ends when this does, unless a byte came before; none: it stays
   };
   // Makes the token, if there is none, and listens. kUnavailable: another one listens there.
   // `reactor` is never started: it is a clock.
@@ -63,6 +63,7 @@ class HostDaemon {
   Status listen();
   Status listen_tcp();
   int64_t next_ns() const;
+  bool lifeline_ended();
   void accept();
   bool hear(Stranger& stranger);
   void admit(std::unique_ptr<Channel> channel);

@@ -34,7 +34,7 @@ constexpr char kUsage[] =
     "  --defaults FD      in its place: what they are given, as LaunchDefaults (host/start/launch.h)\n"
     "  --token-file PATH  who attaches must know what is in there (hosts.token in the user's runtime folder, or\n"
     "                     MONARCH_TOKEN_FILE); made, with mode 0600, if it is missing\n"
-    "  --lifeline FD      ends when this descriptor does\n"
+    "  --lifeline FD      ends when this descriptor does, unless a byte has come over it before\n"
     "\n"
     "SIGTERM ends it, with all that it has started.\n";
 

@@ -4,7 +4,20 @@ import sys
 
 
 def main() -> None:
-    """Runs the worker whose record is in the file descriptor that the last argument names. Does not return."""
+    """Runs the worker whose record is in the file descriptor that the last argument names. Does not return.
+
+    The command ``monarch_bootstrap`` too, which may be the program of a ``BootstrapCommand``.
+    """
+    if len(sys.argv) < 2 or not sys.argv[-1].isdigit():
+        print(
+            "monarch_bootstrap: becomes a process of a mesh, and is no use by itself: it is the program of a "
+            "BootstrapCommand(...) of spawn_procs(bootstrap_command=...)",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the script
     from monarch._programs import worker
 
     worker.main([int(sys.argv[-1])])

@@ -1,0 +1,148 @@
+"""Processes that are known by more than a number, which the system gives to another one: found, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+JOB_ID = "MONARCH_JOB_ID"  # in the environment of all that a job has started
+
+
+class Process(NamedTuple):
+    """One process, for as long as the machine runs."""
+
+    pid: int
+    started: int  # clock ticks since the machine began, as /proc says it
+
+
+class _Entry(NamedTuple):
+    process: Process
+    parent: int
+
+
+def identify(pid: int) -> Process | None:
+    """None: it has ended."""
+    entry = _look_at(pid)
+    return None if entry is None else entry.process
+
+
+def is_alive(process: Process) -> bool:
+    """Whether it runs; one that has ended and was not reaped does not."""
+    return identify(process.pid) == process
+
+
+def end_all(mark: str, known: Iterable[Process], grace: float, limit: float) -> list[int]:
+    """Ends these, all that have ``mark`` (``NAME=value``) in the environment that they began with, and their children.
+
+    Those that have no parent among them are asked to, by SIGTERM, and then those that these leave. What is there after
+    ``grace`` seconds is killed, and what comes then, until nothing does. Returns the ids of those that have not ended
+    ``limit`` seconds later.
+    """
+    found = set(known)  # children without the mark, too, when their parents have ended
+    until = time.monotonic() + grace
+    in_time = True
+    while in_time:
+        with _Held(mark, found) as held:
+            found.update(held.fds)
+            if not held.fds:
+                return []
+            roots = held.roots()
+            held.signal(signal.SIGTERM, roots)
+            in_time = held.wait(roots, until)
+    until = time.monotonic() + limit
+    while True:
+        with _Held(mark, found) as held:
+            found.update(held.fds)
+            if not held.fds:
+                return []
+            held.signal(signal.SIGKILL, held.fds)
+            if not held.wait(held.fds, until):
+                return sorted(process.pid for process in held.fds if is_alive(process))
+
+
+class _Held:
+    """Those that run now, by descriptors, which never mean another process."""
+
+    def __init__(self, mark: str, known: Iterable[Process]) -> None:
+        self.parents: dict[int, int] = {}
+        self.fds: dict[Process, int] = {}
+        for process in _find(mark, known, self.parents):
+            with contextlib.suppress(OSError):
+                fd = os.pidfd_open(process.pid)
+                self.fds[process] = fd
+                # Between the look and the descriptor it may have become another process.
+                if not is_alive(process):
+                    os.close(self.fds.pop(process))
+
+    def __enter__(self) -> _Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self.fds.values():
+            os.close(fd)
+
+    def roots(self) -> list[Process]:
+        pids = {process.pid for process in self.fds}
+        return [process for process in self.fds if self.parents[process.pid] not in pids]
+
+    def signal(self, number: int, processes: Iterable[Process]) -> None:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.fds[process], number)
+
+    def wait(self, processes: Collection[Process], until: float) -> bool:
+        """Whether these have ended by then (``time.monotonic()``)."""
+        waiting = select.poll()
+        for process in processes:
+            waiting.register(self.fds[process], select.POLLIN)
+        left = len(processes)
+        while left > 0 and (left_s := until - time.monotonic()) > 0:
+            for fd, _ in waiting.poll(max(1, int(left_s * 1000))):
+                waiting.unregister(fd)
+                left -= 1
+        return left == 0
+
+
+def _find(mark: str, known: Iterable[Process], parents: dict[int, int]) -> set[Process]:
+    """All that run but this one; ``parents`` is filled in."""
+    entries = {int(name): entry for name in os.listdir("/proc") if name.isdigit() and (entry := _look_at(int(name)))}
+    parents.update((pid, entry.parent) for pid, entry in entries.items())
+    children: dict[int, list[int]] = {}
+    for pid, entry in entries.items():
+        children.setdefault(entry.parent, []).append(pid)
+    wanted = os.fsencode(mark)
+    known = set(known)
+    stack = [pid for pid, entry in entries.items() if entry.process in known or wanted in _environment(pid)]
+    found: set[int] = set()
+    while stack:
+        if (pid := stack.pop()) not in found and pid != os.getpid():
+            found.add(pid)
+            stack += children.get(pid, ())
+    return {entries[pid].process for pid in found}
+
+
+def _look_at(pid: int) -> _Entry | None:
+    """None: it has ended, or is somebody else's."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+            return None
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if fields[0] in (b"Z", b"X"):
+        return None
+    return _Entry(Process(pid, int(fields[19])), int(fields[1]))
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:  # it has ended, or hides it
+        return []

@@ -1,0 +1,305 @@
+"""A job whose hosts are processes of this machine."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from monarch import _core
+from monarch._checks import check_sizes
+from monarch._config import settings
+from monarch._processes import launch
+from monarch.job import _ending
+from monarch.job._detached import Detached
+from monarch.job._ending import JOB_ID
+from monarch.job._trait import JobState, JobTrait, logger
+
+__all__ = ["ProcessJob"]
+
+_GRACE_S = 1.0  # between SIGTERM and SIGKILL
+_KILLED_S = 0.5  # for this process to hear of what has been killed
+_KILL_LIMIT_S = 10.0  # for what has been killed to be gone
+_PATH_MAX = 107  # bytes of a socket's
+_PREFIX = "monarch-job-"  # of folders
+_NEW_S = 60.0  # in which a folder's workers are sure to be there
+
+
+class _Run(NamedTuple):
+    """What has been started, as it is saved."""
+
+    folder: str  # of this user alone: a socket for each worker, their token, their log
+    machine: str  # where, until its next start
+    program: tuple[str, ...]  # what they run
+    meshes: dict[str, int]
+    env: dict[str, str]
+    workers: list[_ending.Process]  # of all meshes, one after the other
+
+
+class _Here:
+    """What belongs to this process."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[str, Any] = {}  # mesh -> HostMesh
+        self.processes: list[Detached] = []  # children
+        self.lifelines: list[int] = []
+
+
+class ProcessJob(JobTrait):
+    """Hosts on this machine: so many worker processes (``monarch-hostd``) for each mesh, with the dimension ``hosts``.
+
+    What runs there has the environment, the working directory, the interpreter and the ``sys.path`` that the script had
+    when it applied the job. Saved, the job outlives the script, and the next one that wants the same goes on with it;
+    not saved, it ends with the script.
+
+    :meth:`kill` ends all that its workers have started, also in sessions of their own: SIGTERM, and SIGKILL one second
+    later. It raises ``RuntimeError`` if something is left, which only the system can hold up.
+    """
+
+    def __init__(self, meshes: dict[str, int], env: dict[str, str] | None = None) -> None:
+        """
+        Args:
+            meshes: the name of each mesh, and how many hosts it has, ``{"trainers": 2}``.
+            env: added to the environment of what runs there.
+        """
+        if not isinstance(meshes, Mapping) or not meshes:
+            raise TypeError(f"meshes must be a dict such as {{'hosts': 2}}, but is {meshes!r}")
+        check_sizes("meshes", meshes, "host")
+        for name in meshes:
+            if name.startswith("_") or hasattr(JobState, name):
+                raise ValueError(f"a mesh cannot be called {name!r}, since state() has something else under that name")
+        for key, value in (env or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise TypeError(f"env must map names to values, both str, but has {key!r}: {value!r}")
+            if not key or "=" in key or "\0" in key + value:
+                raise ValueError(f"env cannot have {key!r}: {value!r}")
+        self._meshes = {name: int(count) for name, count in meshes.items()}
+        self._env = dict(env or {})
+        self._run: _Run | None = None
+
+    def __repr__(self) -> str:
+        return f"ProcessJob({self._meshes!r})"
+
+    def can_run(self, spec: JobTrait) -> bool:
+        """Whether its workers are all there, on this machine, as many for the same meshes, and run the same."""
+        run = self._run
+        if run is None or not isinstance(spec, ProcessJob) or run.machine != _core.machine_id():
+            return False
+        if (run.meshes, run.env, run.program) != (spec._meshes, spec._env, _program()):
+            return False
+        if self._here is not None and any(hosts._spawned.shut_down for hosts in self._here.hosts.values()):
+            return False  # its workers end, or have
+        return all(_ending.is_alive(worker) for worker in run.workers)
+
+    def _create(self, client_script: str | None) -> None:
+        if client_script is not None:
+            raise RuntimeError("ProcessJob cannot run batch-mode scripts")
+        if _core.in_simulation():
+            raise NotImplementedError("ProcessJob: not in monarch.testing.simulate(), which has no real processes")
+        here, folder = _Here(), _make_folder()
+        _unsaved[folder] = os.getpid()
+        self._here = here
+        self._run = _Run(folder, _core.machine_id(), _program(), dict(self._meshes), dict(self._env), [])
+        try:
+            workers = _start_workers(here, folder, sum(self._meshes.values()), self._environment())
+        except BaseException:
+            self._kill()
+            raise
+        self._run = self._run._replace(workers=workers)
+
+    def _environment(self) -> dict[bytes, bytes]:
+        added = {**self._env, JOB_ID: str(self._apply_id)}
+        return {**os.environb, **{os.fsencode(name): os.fsencode(value) for name, value in added.items()}}
+
+    def _state(self) -> JobState:
+        from monarch._meshes import workers
+
+        run = self._run
+        assert run is not None
+        if self._here is None:  # it was loaded
+            self._here = _Here()
+        hosts, first = self._here.hosts, 0
+        for name, count in run.meshes.items():
+            if name not in hosts or hosts[name]._spawned.ended:
+                addresses = [_address(run.folder, number) for number in range(first, first + count)]
+                hosts[name] = workers.attach(addresses, _token_file(run.folder), False, name)
+            first += count
+        return JobState(hosts)
+
+    def _note_saved(self) -> None:
+        if self._run is not None:
+            _unsaved.pop(self._run.folder, None)
+        if self._here is not None:
+            while self._here.lifelines:
+                lifeline = self._here.lifelines.pop()
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(lifeline, b".")
+                os.close(lifeline)
+
+    def _kill(self) -> None:
+        run, here = self._run, self._here
+        if run is None:
+            return
+        if run.machine != _core.machine_id():
+            logger.warning("the workers of %r are of another machine, or of before a restart: not looked for", self)
+            self._run = None
+            return
+        until = time.monotonic() + _GRACE_S
+        if here is not None:
+            _let_go(here)
+        grace_s = max(0.0, until - time.monotonic())
+        left = _ending.end_all(f"{JOB_ID}={self._apply_id}", run.workers, grace_s, _KILL_LIMIT_S)
+        if here is not None:
+            for process in here.processes:
+                process.poll()
+        if left:
+            raise RuntimeError(f"{self!r} cannot be killed: the processes {left} were sent SIGKILL and have not ended")
+        _unsaved.pop(run.folder, None)
+        _remove_folder(run.folder)
+        self._run = self._here = None
+
+
+# ---- Workers ----
+
+
+def _start_workers(here: _Here, folder: str, count: int, env: dict[bytes, bytes]) -> list[_ending.Process]:
+    """Starts them, and returns when all can be attached to. What has been started stands in ``here``."""
+    defaults = launch.offered(env)
+    log = os.open(_log(folder), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        for number in range(count):
+            _start_worker(here, _address(folder, number), _token_file(folder), defaults, env, log)
+    finally:
+        os.close(log)
+    limit = settings.seconds("host_spawn_ready_timeout")
+    found = []
+    for process in here.processes:
+        assert process.stdout is not None
+        with process.stdout as told:
+            if not select.select([told], [], [], limit)[0]:
+                raise RuntimeError(f"a worker of a ProcessJob, process {process.pid}, is not ready after {limit:g} s")
+            there = told.readline()
+        worker = _ending.identify(process.pid)
+        if not there or worker is None:
+            process.wait()
+            with open(_log(folder), errors="replace") as file:
+                why = file.read().strip() or f"it ended with status {process.returncode}"
+            raise RuntimeError(f"a worker of a ProcessJob cannot start: {why}")
+        found.append(worker)
+    return found
+
+
+def _start_worker(
+    here: _Here, address: str, token_file: str, defaults: bytes, env: dict[bytes, bytes], log: int
+) -> None:
+    from monarch._meshes.workers import hostd_program
+
+    lifeline, its_end = os.pipe()
+    here.lifelines.append(its_end)
+    given, to_give = os.pipe()
+    command = [hostd_program(), address, "--token-file", token_file]
+    command += ["--defaults", str(given), "--lifeline", str(lifeline)]
+    with contextlib.suppress(BrokenPipeError), open(to_give, "wb") as pipe:  # why it has ended is asked later
+        try:
+            worker = Detached(
+                command, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+                pass_fds=(given, lifeline), start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(lifeline)
+            os.close(given)
+        here.processes.append(worker)
+        pipe.write(defaults)
+
+
+def _let_go(here: _Here) -> None:
+    """This script wants it to end: what it has spawned there does not fail, but stops."""
+    from monarch._meshes.agents import undisturbed
+
+    attached = [hosts for hosts in here.hosts.values() if not hosts._spawned.ended]
+    with contextlib.suppress(RuntimeError):  # the client has been shut down, and all of it with that
+        endings = [hosts._end("stop", _GRACE_S) for hosts in attached]
+        until = time.monotonic() + _GRACE_S + _KILLED_S
+        undisturbed(lambda: [ending.exception(max(0.0, until - time.monotonic())) for ending in endings])
+    while here.lifelines:
+        os.close(here.lifelines.pop())
+
+
+def _program() -> tuple[str, ...]:
+    """What tells workers of one installation from those of another."""
+    from monarch._meshes.workers import hostd_program
+
+    found = os.stat(hostd_program())
+    return (launch.default_python or sys.executable, hostd_program(), f"{found.st_ino}:{found.st_mtime_ns}")
+
+
+# ---- Their folder ----
+
+_unsaved: dict[str, int] = {}  # folders that end with the process
+
+
+def _make_folder() -> str:
+    _remove_forgotten(tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix=_PREFIX)  # mode 0700
+    if len(os.fsencode(_address(folder, 99999))) - len("ipc://") > _PATH_MAX:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp")
+    return folder
+
+
+def _address(folder: str, number: int) -> str:
+    return f"ipc://{folder}/{number}"
+
+
+def _token_file(folder: str) -> str:
+    return f"{folder}/token"
+
+
+def _log(folder: str) -> str:
+    return f"{folder}/log"
+
+
+def _remove_folder(folder: str, older_than_s: float = 0.0) -> None:
+    """Only if it is ours: others may have made one of the same name, after a restart."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(folder)
+        is_ours = found.st_uid == os.geteuid() and os.path.basename(folder).startswith(_PREFIX)
+        if is_ours and found.st_mtime <= time.time() - older_than_s:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_forgotten(parent: str) -> None:
+    """Those whose workers have ended by themselves, since their script was killed. One that is new has none yet."""
+    for name in os.listdir(parent):
+        folder = os.path.join(parent, name)
+        with contextlib.suppress(OSError):  # another's, or gone meanwhile
+            if name.startswith(_PREFIX) and not any(map(_is_served, _sockets(folder))):
+                _remove_folder(folder, older_than_s=_NEW_S)
+
+
+def _sockets(folder: str) -> list[str]:
+    return [os.path.join(folder, name) for name in os.listdir(folder) if name.isdigit()]
+
+
+def _is_served(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT)
+
+
+@atexit.register
+def _end_unsaved() -> None:
+    """What has not been saved ends with its lifelines, which this process ends with."""
+    for folder, pid in _unsaved.items():
+        if pid == os.getpid():
+            _remove_folder(folder)

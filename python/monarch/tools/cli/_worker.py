@@ -1,0 +1,39 @@
+"""Makes this machine a host that scripts attach to with attach_to_workers(). Prints the address that it is reached at,
+and serves until Ctrl-C or SIGTERM, with which all ends that it has started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+HELP = "make this machine a host that scripts attach to"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bind", required=True, metavar="ADDRESS",
+        help="tcp://HOST:PORT, with TLS, where port 0 is any that is free; ipc://PATH or ipc://@NAME for scripts on "
+        "this machine",
+    )  # fmt: skip
+    parser.add_argument(
+        "--token-file", metavar="FILE",
+        help="whoever attaches must know what is in there; made, for this user alone, if it is missing "
+        "(MONARCH_TOKEN_FILE, or hosts.token in the user's runtime folder)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--python", metavar="PROGRAM", help="the interpreter of the processes that are started here (this one)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Becomes monarch-hostd."""
+    from monarch._meshes.workers import hostd_program
+
+    program = hostd_program()
+    command = [program, arguments.bind, "--python", arguments.python or sys.executable]
+    if arguments.token_file is not None:
+        command += ["--token-file", os.path.abspath(arguments.token_file)]
+    sys.stdout.flush()
+    os.execv(program, command)

@@ -1,0 +1,141 @@
+"""The command `monarch`, and `monarch_bootstrap`."""
+
+import importlib
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from script_run import Run, ended, program
+
+from monarch.actor import attach_to_workers
+from monarch.tools.cli import main
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 30
+MONARCH = [sys.executable, "-m", "monarch"]
+
+
+def monarch(*arguments):
+    """Its exit status, and what it says on stdout and on stderr."""
+    done = subprocess.run([*MONARCH, *arguments], capture_output=True, text=True, timeout=LIMIT)
+    return done.returncode, done.stdout, done.stderr
+
+
+def scripts():
+    section = (ROOT / "pyproject.toml").read_text().split("[project.scripts]\n")[1].split("\n[")[0]
+    return dict(re.findall(r'^(\w+) = "(.+)"$', section, re.MULTILINE))
+
+
+def test_help_and_version_and_what_every_command_is():
+    status, out, err = monarch("--help")
+    assert (status, err) == (0, "") and "worker" in out and "make this machine a host" in out
+    status, out, err = monarch("--version")
+    assert (status, err) == (0, "") and out.startswith("monarch")
+    status, out, err = monarch("worker", "--help")
+    assert (status, err) == (0, "") and "--bind ADDRESS" in out
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("no-such-command",), ("worker",), ("worker", "--bind"), ("worker", "--bi", "ipc://@a"), ("-x",)]
+)
+def test_wrong_usage_is_told_with_status_2(arguments):
+    status, out, err = monarch(*arguments)
+    assert (status, out) == (2, "") and err.startswith("usage: monarch")
+
+
+def test_a_failure_is_one_line_with_status_1(folder, capsys):
+    taken = worker(folder, "ipc://" + folder + "/host")
+    status, out, err = monarch("worker", "--bind", f"ipc://{folder}/host", "--token-file", f"{folder}/token")
+    assert (status, out) == (1, "") and re.fullmatch(r"monarch-hostd: cannot listen at .*: another one does\n", err)
+    taken.terminate()
+    assert taken.wait(LIMIT) == 0
+
+
+def test_a_command_that_raises_is_one_line_too(monkeypatch, capsys):
+    monkeypatch.setattr("monarch._meshes.workers.hostd_program", lambda: "/no/such/program")
+    assert main(["worker", "--bind", "ipc://@a"]) == 1
+    assert capsys.readouterr().err == "monarch worker: [Errno 2] No such file or directory\n"
+
+
+def worker(folder, address):
+    process = subprocess.Popen(
+        [*MONARCH, "worker", "--bind", address, "--token-file", f"{folder}/token"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    process.address = process.stdout.readline().strip()
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_is_attached_to_and_ends_with_all_that_it_has_started(folder, scheme, number):
+    process = worker(folder, f"ipc://{folder}/host" if scheme == "ipc" else "tcp://127.0.0.1:0")
+    assert process.address.startswith(f"{scheme}://") and not process.address.endswith(":0")
+    assert stat.S_IMODE(os.stat(f"{folder}/token").st_mode) == 0o600
+    run = Run(program("workers/attach.py") + """
+workers = hosts.spawn_procs().spawn("worker", Worker)
+print("pid", *workers.pid.call().get().values())
+input()
+assert workers.pid.call().exception(timeout=20) is not None
+""", args=(process.address,), env={"MONARCH_TOKEN_FILE": f"{folder}/token"})  # fmt: skip
+    pid = int(run.line("pid "))
+    process.send_signal(number)
+    assert (process.wait(LIMIT), process.communicate()[1]) == (0, "")
+    assert ended(pid, time.monotonic())
+    run.tell("\n")
+    run.ok()
+
+
+def test_a_token_file_may_be_named_from_here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    process = subprocess.Popen(
+        [*MONARCH, "worker", "--bind", f"ipc://{folder}/host", "--token-file", "token", "--python", sys.executable],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == f"ipc://{folder}/host\n"
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/token")
+    hosts = attach_to_workers(workers=[f"ipc://{folder}/host"])
+    assert hosts.initialized.get(timeout=LIMIT) is True
+    hosts.shutdown().get(timeout=LIMIT)
+    assert process.wait(LIMIT) == 0
+    process.stdout.close()
+
+
+# ---- Programs of the package ----
+
+
+def test_every_program_of_the_package_has_its_function():
+    found = scripts()
+    assert set(found) == {"monarch", "monarch_bootstrap"}
+    for target in found.values():
+        module, _, name = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
+def installed(folder, name):
+    """The program, as an installation has it."""
+    module, _, function = scripts()[name].partition(":")
+    path = Path(folder) / name
+    path.write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_monarch_bootstrap_may_be_the_program_of_a_bootstrap_command(folder):
+    Run(program("bootstrap_command/look.py") + f"""
+command = default_bootstrap_cmd()
+command.program, command.args = {installed(folder, "monarch_bootstrap")!r}, []
+look = this_host().spawn_procs({{"gpus": 2}}, bootstrap_command=command.with_env({{"A": "1"}})).spawn("look", Look)
+assert values(look.env.call("A")) == [["1"], ["1"]]
+""").ok()  # fmt: skip
+
+
+def test_monarch_bootstrap_by_itself_says_what_it_is_for(folder):
+    done = subprocess.run([installed(folder, "monarch_bootstrap")], capture_output=True, text=True, timeout=LIMIT)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+    assert "the program of a BootstrapCommand" in done.stderr

@@ -1,0 +1,578 @@
+"""monarch.job: jobs on this machine, and how scripts come back to them."""
+
+import contextlib
+import os
+import pickle
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from script_run import MARK, Run, ended, marked, program
+
+from monarch.actor import this_host
+from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, LocalJob, ProcessJob, _ending, job_load, job_loads
+
+LIMIT = 30
+JOB = program("job/job.py")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A working directory, and what scripts there have in their environment. Nothing of them may be left."""
+    tmp, mark = tmp_path / "t", tmp_path.name + os.urandom(4).hex()
+    tmp.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv(MARK, mark)
+    yield tmp_path
+    left = marked(mark)
+    for pid in set(left) - {os.getpid()}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert all(ended(pid, time.monotonic() + LIMIT) for pid in left)
+
+
+class Script:
+    """A script that leaves its job behind, which Run would not have."""
+
+    def __init__(self, text, *args, begin=JOB):
+        file = Path("t") / f"{os.urandom(4).hex()}.py"
+        file.write_text(begin + text)
+        self.process = subprocess.Popen(
+            [sys.executable, str(file), *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    def words(self, status=0):
+        """What it has printed, when it has ended. No worker that lives on holds its output."""
+        out, err = self.process.communicate(timeout=LIMIT)
+        assert (self.process.returncode, err) == (status, ""), err
+        return out.split()
+
+
+def workers_of(path):
+    return [worker.pid for worker in job_load(path)._run.workers]
+
+
+def folders():
+    return [name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("monarch-job-")]
+
+
+# ---- ProcessJob: a life ----
+
+
+@pytest.mark.feature(89, "several hosts on a machine")
+def test_processes_on_several_hosts_of_this_machine_which_end_with_kill():
+    Run(JOB + """
+from monarch.actor import HostMesh, SupervisionError
+assert isinstance(state.hosts, HostMesh) and state.hosts.sizes == {"hosts": 2}
+assert job.active and job.apply_id
+job.kill()
+assert not job.active and job.apply_id is None
+assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+try:
+    workers.pid.call().get()
+except SupervisionError as error:
+    assert "stopped by client" in str(error), error
+job.kill()
+""", args=("-",)).ok()  # fmt: skip
+
+
+def test_a_job_is_killed_after_the_end_of_the_client_too():
+    Run(JOB + """
+from monarch.actor import shutdown_context
+shutdown_context().get()
+job.kill()
+assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+""", args=("-",)).ok()  # fmt: skip
+
+
+@pytest.mark.parametrize("stuck", ["worker", "keeper", "daemon"])
+def test_what_cannot_end_is_killed_a_second_later_and_no_failure(stuck):
+    run = Run(JOB + f"""
+import asyncio
+worker = pids[0]
+daemon, keeper, *_ = lineage(worker, job._run.workers[0].pid)
+os.kill({stuck}, signal.SIGSTOP)
+async def main():
+    began = time.monotonic()
+    job.kill()
+    print("took", time.monotonic() - began)
+asyncio.run(main())
+""", args=("-",)).done()  # fmt: skip
+    # Besides, that it is stopped, and a call waits for it.
+    assert run.status == 0 and re.sub(r".* (is stopped \(SIGSTOP\); .*|goes on, after .*)\n", "", run.err) == ""
+    assert float(run.line("took ")) < 5
+
+
+@pytest.mark.parametrize("ending", ["", "os._exit(0)", "os.kill(os.getpid(), 9)"])
+def test_what_is_not_saved_ends_with_the_script(place, ending):
+    script = Script(f"print(*pids, *[each.pid for each in job._run.workers], flush=True)\n{ending}", "-")
+    pids = [int(word) for word in script.words(-9 if "kill" in ending else 0)]
+    assert len(pids) == 6 and all(ended(pid, time.monotonic() + LIMIT) for pid in pids)
+    assert os.listdir(place) == ["t"]
+    assert len(folders()) == (1 if ending else 0)
+    for name in folders():  # what a killed script has left is removed by a later one
+        os.utime(place / "t" / name, (0, 0))
+    Script("job.kill()", "-").words()
+    assert folders() == []
+
+
+def test_a_script_that_dies_before_the_job_is_saved_leaves_no_worker(place):
+    script = Script("""
+job = ProcessJob({"hosts": 2})
+job.dump = lambda path: (print(*[each.pid for each in job._run.workers], flush=True), os.kill(os.getpid(), 9))
+job.state("job.pkl")
+""", begin=JOB.split("path =")[0])  # fmt: skip
+    pids = [int(word) for word in script.words(-9)]
+    assert len(pids) == 2 and all(ended(pid, time.monotonic() + LIMIT) for pid in pids)
+    assert not os.path.exists("job.pkl")
+    assert len(Script("print(*pids)\njob.kill()", "job.pkl").words()) == 4
+
+
+@pytest.mark.feature(89, "kill ends all")
+@pytest.mark.feature(88, "kill")
+@pytest.mark.parametrize("before", ["", "os.kill(daemon, 9)", "os.kill(keeper, 9)", "os.kill(daemon, 19)"])
+def test_kill_ends_all_that_the_workers_have_started(before):
+    """Also where a worker, or what stands between it and its processes, was killed or stopped by hand."""
+    run = Run(JOB + f"""
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
+daemon, keeper, *_ = lineage(pids[0], job._run.workers[0].pid)
+left = [workers.leave.call(["sleep", "600"], bare).get().values() for bare in (False, True)]
+left = [pid for each in left for pid in each]
+assert len(left) == 8 and all(os.path.exists(f"/proc/{{pid}}") for pid in left)
+{before}
+job.kill()
+from monarch.job import _ending
+alive = [pid for pid in [*pids, *left, daemon, keeper] if _ending.identify(pid)]
+assert not alive, alive
+""", args=("-",)).done()  # fmt: skip
+    assert run.status == 0, run.err  # which tells what has failed before
+
+
+def test_two_jobs_at_the_same_time_are_apart():
+    Run(JOB + """
+other = ProcessJob({"trainers": 1, "generators": 2}, env={"GREETING": "hello", "MONARCH_X": "a=b"})
+there = other.state(None)
+assert (there.trainers.sizes, there.generators.sizes) == ({"hosts": 1}, {"hosts": 2})
+greeted = there.generators.spawn_procs().spawn("worker", Worker)
+assert greeted.variable.call("GREETING").get().values() == ["hello"] * 2
+assert greeted.variable.call("MONARCH_X").get().values() == ["a=b"] * 2
+assert workers.variable.call("GREETING").get().values() == [None] * 4
+assert other.apply_id != job.apply_id
+job.kill()
+assert greeted.variable.call("GREETING").get().values() == ["hello"] * 2
+other.kill()
+""", args=("-",)).ok()  # fmt: skip
+
+
+def test_asked_again_the_state_has_the_same_hosts_until_they_end():
+    Run(JOB + """
+first = job.state(None).hosts
+assert first is state.hosts
+first.stop().get()
+again = job.state(None).hosts
+assert again is not first
+apply_id, before = job.apply_id, job._run.workers
+assert len(again.spawn_procs().spawn("worker", Worker).pid.call().get().values()) == 2
+assert (job.apply_id, job._run.workers) == (apply_id, before)
+for worker in job._run.workers:
+    os.kill(worker.pid, signal.SIGSTOP)  # which takes any time to end
+again.shutdown().get()  # the workers themselves
+anew = job.state(None).hosts
+assert job.apply_id != apply_id
+assert len(anew.spawn_procs().spawn("worker", Worker).pid.call().get().values()) == 2
+job.kill()
+""", args=("-",)).ok()  # fmt: skip
+
+
+def test_a_worker_that_cannot_start_says_why_and_leaves_nothing(place, monkeypatch):
+    broken = place / "broken"
+    broken.write_text("#!/bin/sh\necho no such luck >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr("monarch._meshes.workers.hostd_program", lambda: str(broken))
+    job = ProcessJob({"hosts": 2})
+    with pytest.raises(RuntimeError, match="a worker of a ProcessJob cannot start: no such luck"):
+        job.state("job.pkl")
+    assert not job.active and folders() == [] and not os.path.exists("job.pkl")
+
+
+@pytest.mark.parametrize(
+    "arguments, error, text",
+    [
+        (({},), TypeError, "meshes must be a dict"),
+        ((["hosts"],), TypeError, "meshes must be a dict"),
+        (({"hosts": 0},), ValueError, "at least one host"),
+        (({"hosts": "2"},), TypeError, "'hosts' has the size '2'"),
+        (({"admin_url": 1},), ValueError, "cannot be called 'admin_url'"),
+        (({"_a": 1},), ValueError, "cannot be called '_a'"),
+        (({"hosts": 1}, {"A": 1}), TypeError, "env must map names to values"),
+        (({"hosts": 1}, {"A=B": "1"}), ValueError, "env cannot have 'A=B'"),
+    ],
+)
+def test_wrong_specifications_raise_at_once(arguments, error, text):
+    with pytest.raises(error, match=text):
+        ProcessJob(*arguments)
+
+
+def test_a_process_job_runs_no_batch():
+    job = ProcessJob({"hosts": 1})
+    with pytest.raises(RuntimeError, match="ProcessJob cannot run batch-mode scripts"):
+        job.apply("script.py")
+    assert not job.active
+
+
+# ---- ProcessJob: the next script ----
+
+
+@pytest.mark.feature(88, "a second run takes the job over")
+def test_a_second_run_takes_the_job_over(place):
+    path = ".monarch/job_state.pkl"
+    first = Script("print(job.apply_id, *pids)", path).words()
+    assert all(ended(int(pid), time.monotonic() + LIMIT) for pid in first[1:])  # the script's, not the job's
+    daemons = workers_of(path)
+    assert len(daemons) == 2 and not any(ended(pid, time.monotonic()) for pid in daemons)
+    assert os.stat(path).st_mode & 0o777 == 0o600 and os.stat(".monarch").st_mode & 0o777 == 0o700
+    assert os.listdir(".monarch") == ["job_state.pkl"]
+    folder = place / "t" / folders()[0]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
+    second = Script("print(job.apply_id, *pids)", path).words()
+    assert second[0] == first[0] and not set(first[1:]) & set(second[1:])
+    assert workers_of(path) == daemons
+    # Whoever has the file can end it.
+    job = job_load()
+    assert job.active and job.apply_id == first[0] and isinstance(job, ProcessJob)
+    job.kill()
+    assert all(ended(pid, time.monotonic()) for pid in daemons)
+    assert (os.listdir(".monarch"), folders()) == ([], [])
+
+
+@pytest.mark.feature(88, "one that does not fit is replaced")
+def test_a_saved_job_that_does_not_fit_is_killed_and_replaced(place):
+    first = Script("print(job.apply_id)", "job.pkl").words()
+    daemons = workers_of("job.pkl")
+    second = Script("print(job.apply_id)", "job.pkl", "3").words()
+    assert second != first and all(ended(pid, time.monotonic()) for pid in daemons)
+    assert len(workers_of("job.pkl")) == 3 and len(folders()) == 1
+    job_load("job.pkl").kill()
+    assert folders() == [] and not os.path.exists("job.pkl")
+
+
+def kill_one(path):
+    os.kill(workers_of(path)[1], signal.SIGKILL)
+
+
+def kill_all(path):
+    for pid in workers_of(path):
+        os.kill(pid, signal.SIGKILL)
+
+
+def forget_the_machine(path):
+    job = job_load(path)
+    kill_all(path)
+    job._run = job._run._replace(machine="another")
+    job.dump(path)
+
+
+def take_the_numbers(path):
+    """What a job that was lost long ago says: numbers of processes that are others by now."""
+    kill_all(path)
+    job = job_load(path)
+    job._run = job._run._replace(workers=[_ending.Process(os.getpid(), worker.started) for worker in job._run.workers])
+    job.dump(path)
+
+
+@pytest.mark.parametrize("harm", [kill_one, kill_all, take_the_numbers, forget_the_machine])
+def test_a_saved_job_that_does_not_run_any_more_is_replaced(place, harm):
+    first = Script("print(job.apply_id)", "job.pkl").words()
+    daemons = workers_of("job.pkl")
+    harm("job.pkl")
+    script = Script("print(job.apply_id)", "job.pkl")
+    out, err = script.process.communicate(timeout=LIMIT)
+    assert script.process.returncode == 0 and out.split() != first
+    assert ("of another machine, or of before a restart" in err) == (harm is forget_the_machine)
+    assert not set(daemons) & set(workers_of("job.pkl"))
+    assert all(ended(pid, time.monotonic()) for pid in daemons)
+    job_load("job.pkl").kill()
+    assert len(folders()) == (1 if harm is forget_the_machine else 0)
+
+
+def test_scripts_that_come_at_the_same_time_share_one_job(place):
+    scripts = [Script("print(job.apply_id)", "job.pkl") for _ in range(3)]
+    assert len({script.words()[0] for script in scripts}) == 1
+    assert sorted(os.listdir(place)) == ["job.pkl", "t"]
+    job_load("job.pkl").kill()
+    assert folders() == []
+
+
+# ---- Files ----
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", pickle.dumps(5), b"cno_such_module\nJob\n."])
+def test_a_file_that_holds_no_job_is_replaced(place, data, caplog):
+    Path("job.pkl").write_bytes(data)
+    job = LocalJob()
+    job.state("job.pkl")
+    assert "job.pkl cannot be read as a saved job: " in caplog.text
+    assert job_load("job.pkl").apply_id == job.apply_id
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_file_that_others_may_write_is_not_unpickled(place, mode):
+    Path("job.pkl").write_bytes(b"cos\nabort\n(tR.")  # ends whoever unpickles it
+    os.chmod("job.pkl", mode)
+    for use in (lambda: LocalJob().state("job.pkl"), lambda: job_load("job.pkl")):
+        with pytest.raises(PermissionError, match=r"job.pkl is not read as a saved job: others .* write it"):
+            use()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user_is_not_unpickled(place):
+    Path("job.pkl").write_bytes(b"cos\nabort\n(tR.")
+    os.chmod("job.pkl", 0o600)
+    os.chown("job.pkl", 12345, -1)
+    with pytest.raises(PermissionError, match="it belongs to user 12345"):
+        LocalJob().state("job.pkl")
+
+
+def test_a_job_that_cannot_be_saved_is_not_kept(place):
+    job = Rented(fails=lambda: None)
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+        job.state("job.pkl")
+    assert not job.active and notes() == ["create", "kill"]
+    assert not os.path.exists("job.pkl")
+    os.mkdir("job.pkl")
+    with pytest.raises(OSError, match="job.pkl"):
+        Rented().state("job.pkl")
+    assert notes() == ["create", "kill"]
+
+
+def test_what_a_symlink_names_is_written(place):
+    os.mkdir("there")
+    os.symlink("there/state.pkl", "job.pkl")
+    job = LocalJob()
+    job.state("job.pkl")
+    assert os.path.islink("job.pkl") and job_load("there/state.pkl").apply_id == job.apply_id
+    job.kill()
+    assert os.path.islink("job.pkl") and os.listdir("there") == []
+
+
+# ---- JobTrait ----
+
+
+class Rented(JobTrait):
+    """Writes what is done to it into a file."""
+
+    def __init__(self, size=1, fails=""):
+        self.size, self.fails = size, fails
+
+    def _create(self, client_script):
+        self._note("create")
+        self.at = self.size
+
+    def _state(self):
+        return JobState({"hosts": this_host()})
+
+    def can_run(self, spec):
+        if self.fails == "can_run":
+            raise ValueError("of another version")
+        return self.at == spec.size
+
+    def _kill(self):
+        if self.fails == "kill":
+            raise OSError("no way")
+        self._note("kill")
+
+    def _note(self, what):
+        with open("notes", "a") as file:
+            file.write(f"{what} {self._apply_id}\n")
+
+
+def notes():
+    return [line.split()[0] for line in Path("notes").read_text().splitlines()]
+
+
+def test_apply_is_done_once_for_a_specification(place):
+    job = Rented()
+    assert (job.active, job.apply_id) == (False, None)
+    job.apply()
+    first = job.apply_id
+    job.apply()
+    assert (job.active, job.apply_id, notes()) == (True, first, ["create"])
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", first)
+    job.size = 2
+    job.apply()
+    assert job.apply_id != first and notes() == ["create", "kill", "create"]
+    job.kill()
+    job.kill()
+    assert (job.active, job.apply_id, notes()) == (False, None, ["create", "kill", "create", "kill"])
+
+
+def test_state_goes_on_with_a_saved_job_that_can_run_it(place):
+    first, second = Rented(), Rented()
+    first.state()
+    assert os.path.exists(DEFAULT_JOB_PATH) and DEFAULT_JOB_PATH == ".monarch/job_state.pkl"
+    second.state()
+    assert second.apply_id == first.apply_id and notes() == ["create"]
+    assert job_loads(second.dumps()).apply_id == first.apply_id
+    third = Rented(3)
+    third.state()
+    assert third.apply_id != first.apply_id and notes() == ["create", "kill", "create"]
+    assert Rented(3).state(cached_path=None) and notes()[3:] == ["create"]
+    third.kill()
+    assert not os.path.exists(DEFAULT_JOB_PATH)
+
+
+@pytest.mark.parametrize(
+    "fails, text",
+    [
+        ("kill", "cannot be killed, and is forgotten: OSError: no way"),
+        ("can_run", "cannot be compared: ValueError: of another version"),
+    ],
+)
+def test_a_saved_job_that_fails_is_forgotten_and_that_is_logged(place, fails, text, caplog):
+    Rented(1, fails).state("job.pkl")
+    job = Rented(2)
+    job.state("job.pkl")
+    assert text in caplog.text and job_load("job.pkl").apply_id == job.apply_id
+
+
+def test_a_job_that_was_applied_before_is_saved_by_state(place):
+    job = Rented()
+    job.apply()
+    job.state("job.pkl")
+    assert notes() == ["create"] and job_load("job.pkl").apply_id == job.apply_id
+
+
+def test_what_is_done_is_logged(place, caplog):
+    with caplog.at_level("INFO", logger="monarch.job"):
+        Rented().state("job.pkl")
+    assert [record.message.removeprefix("[actor=<root>] ") for record in caplog.records] == [
+        "Applying current job", "Job has started, connecting to current state",
+    ]  # fmt: skip
+
+
+def test_a_state_has_its_hosts_by_name():
+    state = LocalJob(["trainers", "generators"]).state(None)
+    assert state.trainers == state.generators == this_host()
+    assert {"trainers", "generators"} <= set(dir(state))
+    with pytest.raises(AttributeError) as info:
+        state.foo
+    assert str(info.value) == "'foo' is not a valid host mesh name. Available names: trainers, generators"
+    assert repr(state).startswith("JobState(hosts={'trainers': HostMesh(")
+    assert (state.query_engine, state.query_engine_client, state.telemetry_url) == (None, None, None)
+    assert (state.dashboard_url, state.admin_url) == (None, None)
+
+
+@pytest.mark.feature(89)
+def test_a_local_job_has_this_host_in_every_script(place):
+    job = LocalJob()
+    assert job.state().hosts == this_host()
+    other = LocalJob()
+    assert other.state().hosts == this_host() and other.apply_id == job.apply_id
+    with pytest.raises(TypeError, match="a sequence of names"):
+        LocalJob("hosts")
+
+
+CLIENT = """
+import os, subprocess, sys
+from monarch.job import LocalJob
+hosts = LocalJob().state("job.pkl").hosts
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+print("client", os.getpid(), os.environ["MONARCH_BATCH_JOB"], hosts.sizes, flush=True)
+os.mkfifo("told")
+open("told", "w").close()
+sys.stdin.read()
+import signal; signal.pause()
+"""
+
+
+@pytest.mark.feature(93)
+def test_a_local_job_runs_a_script_as_its_client_which_outlives_the_one_that_has_applied_it(place):
+    Path("client.py").write_text(CLIENT)
+    apply = """
+from monarch.job import LocalJob
+job = LocalJob()
+job.apply("client.py")
+job.dump("job.pkl")
+print(job.process.pid, job.apply_id)
+"""
+    pid, apply_id = Script(apply, begin="").words()
+    log = place / ".monarch/logs" / f"{apply_id}.log"
+    deadline = time.monotonic() + LIMIT
+    while not os.path.exists("told"):
+        assert time.monotonic() < deadline, log.read_text()
+        assert not ended(int(pid), time.monotonic() + 0.02), log.read_text()
+    open("told").close()  # it has printed
+    assert log.read_text() == f"client {pid} 1 {{}}\n" and log.stat().st_mode & 0o777 == 0o600
+    job = job_load("job.pkl")
+    assert job.process is None and len(marked(apply_id)) >= 2
+    job.apply()  # runs already
+    assert job.apply_id == apply_id
+    job.kill()
+    assert ended(int(pid), time.monotonic()) and marked(apply_id) == [] and not os.path.exists("job.pkl")
+
+
+def test_a_client_that_has_ended_is_no_running_job(place):
+    Path("client.py").write_text("")
+    job = LocalJob()
+    job.apply("client.py")
+    assert job.process.wait(LIMIT) == 0
+    first = job.apply_id
+    job.apply()
+    assert job.apply_id != first and job.process is None
+    job.kill()
+
+
+# ---- Ends of processes ----
+
+
+def test_a_number_that_another_process_has_by_now_is_not_signalled():
+    with subprocess.Popen(["sleep", "600"]) as other:
+        process = _ending.identify(other.pid)
+        before = process._replace(started=process.started - 1)
+        assert _ending.is_alive(process) and not _ending.is_alive(before)
+        assert _ending.end_all("MONARCH_JOB_ID=none-such", [before], 0.0, 1.0) == []
+        assert other.poll() is None
+        assert _ending.end_all("MONARCH_JOB_ID=none-such", [process], 0.0, 1.0) == []
+        assert other.wait(LIMIT) in (-signal.SIGTERM, -signal.SIGKILL)
+
+
+def test_children_end_too_whatever_their_environment_is():
+    code = (
+        "import subprocess\n"
+        "print(subprocess.Popen(['sleep', '600'], env={}, start_new_session=True).pid, flush=True)\n"
+        "input()"
+    )
+    env = {**os.environ, "MONARCH_JOB_ID": "parent"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], env=env, stdin=pipe, stdout=pipe, text=True) as parent:
+        child = int(parent.stdout.readline())
+        assert _ending.end_all("MONARCH_JOB_ID=parent", [], 5.0, 5.0) == []
+        assert ended(child, time.monotonic())
+        assert parent.wait(LIMIT) == -signal.SIGTERM
+
+
+def test_who_does_not_end_by_sigterm_is_killed_when_its_time_is_over():
+    code = (
+        "import signal\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+        "print('up', flush=True)\n"
+        "while True: signal.pause()"
+    )
+    env = {**os.environ, "MONARCH_JOB_ID": "stubborn"}
+    with subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) as stubborn:
+        assert stubborn.stdout.readline() == "up\n"
+        began = time.monotonic()
+        assert _ending.end_all("MONARCH_JOB_ID=stubborn", [], 0.3, 5.0) == []
+        assert time.monotonic() - began >= 0.3
+        assert select.select([stubborn.stdout], [], [], LIMIT)[0] and stubborn.stdout.readline() == "asked\n"
+        assert stubborn.wait(LIMIT) == -signal.SIGKILL
