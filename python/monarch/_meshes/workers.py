@@ -174,33 +174,42 @@ class _Daemon:
         certificates = certificates_of(private_key, ca, where.is_tcp)
         if _core.in_simulation():
             raise NotImplementedError("worker loops: not in monarch.testing.simulate(), which has no real processes")
-        self._number: tuple[int, int] | None = None
-        if where.scheme == "inproc":
-            where = self._take_number(where)
-        program = os.path.join(os.path.dirname(_core.__file__), "bin", "monarch-hostd")
-        lifeline, self._lifeline = os.pipe()
-        given = {"--credentials": _core.credentials_text(*certificates)} if certificates[1] else {}
-        given["--defaults"] = launch.offered()
-        command = [program, where.url, "--token-file", _token_file(), "--lifeline", str(lifeline)]
-        pipes = {name: os.pipe() for name in given}
-        for name, (end, _) in pipes.items():
-            command += [name, str(end)]
-        ends = [lifeline, *(end for end, _ in pipes.values())]
+        self._while_it_runs = contextlib.ExitStack()
         try:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[*ends, *inherited(where)], text=True
-            )
-        finally:
-            for end in ends:
-                os.close(end)
-        for name, (_, to) in pipes.items():  # in the order in which they are read
-            with contextlib.suppress(BrokenPipeError), open(to, "wb") as pipe:
-                pipe.write(given[name])
+            self._start(where, certificates)
+        except BaseException:
+            self._while_it_runs.close()
+            raise
         assert self._process.stdout is not None and self._process.stderr is not None
         if not self._process.stdout.readline():
             why = self._process.stderr.read().strip()
             self.__exit__()
             raise OSError(why or f"monarch-hostd ended with status {self._process.returncode}")
+
+    def _start(self, where: Address, certificates: tuple[bytes, bytes]) -> None:
+        kept = inherited(where)
+        if where.scheme == "inproc":
+            where = self._take_number(where)
+        given = {"--defaults": launch.offered()}
+        if certificates[1]:
+            given["--credentials"] = _core.credentials_text(*certificates)
+        program = os.path.join(os.path.dirname(_core.__file__), "bin", "monarch-hostd")
+        command = [program, where.url, "--token-file", _token_file()]
+        with contextlib.ExitStack() as until_it_runs:
+            lifeline, ours = os.pipe()
+            until_it_runs.callback(os.close, lifeline)
+            self._while_it_runs.callback(os.close, ours)
+            command += ["--lifeline", str(lifeline)]
+            kept.append(lifeline)
+            for name, content in given.items():
+                file = until_it_runs.enter_context(open(os.memfd_create("monarch"), "w+b"))
+                file.write(content)
+                file.seek(0)
+                command += [name, str(file.fileno())]
+                kept.append(file.fileno())
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=kept, text=True
+            )
 
     def _take_number(self, where: Address) -> Address:
         """Its address outside of this process, which nobody else is told."""
@@ -208,7 +217,7 @@ class _Daemon:
         url = f"ipc://@monarch-inproc-{os.getpid()}-{os.urandom(8).hex()}"
         if in_process.setdefault(number, url) != url:
             raise OSError(f"cannot listen at inproc://{where.rest}: another worker loop of this process does")
-        self._number = number
+        self._while_it_runs.callback(in_process.pop, number)
         return Address(where.identity, "ipc", url.removeprefix("ipc://"))
 
     def wait(self) -> None:
@@ -221,9 +230,7 @@ class _Daemon:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._number is not None:
-            in_process.pop(self._number, None)
-        os.close(self._lifeline)
+        self._while_it_runs.close()
         self._process.wait()
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
