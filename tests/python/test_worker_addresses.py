@@ -318,15 +318,19 @@ def test_both_sides_may_have_certificates_of_the_users_own(loops, certificates):
 
 @pytest.mark.feature(57, "certificates of one's own")
 @pytest.mark.parametrize(
-    ("key", "ca"), [("stranger.pem", "other.crt"), ("stranger.pem", "ca.crt"), ("host.pem", "other.crt"), (None, None)]
-)
-def test_who_has_one_of_another_authority_is_not_attached(loops, certificates, key, ca):
+    ("key", "ca", "why"),
+    [
+        ("stranger.pem", "other.crt", "the peer's certificate is not"), ("stranger.pem", "ca.crt", ""),
+        ("host.pem", "other.crt", "the peer's certificate is not"), (None, None, "the peer's certificate is not"),
+    ],
+)  # fmt: skip
+def test_who_has_one_of_another_authority_is_not_attached(loops, certificates, key, ca, why):
     own = {"private_key": certificates / "host.pem", "ca": certificates / "ca.crt"}
     port = free_port()
     loops(f"tcp://127.0.0.1:{port}", **own)
     with configured(host_spawn_ready_timeout="1s"):
         keys = {} if key is None else {"private_key": certificates / key, "ca": certificates / ca}
-        assert "cannot be attached to: " in refusal(f"tcp://127.0.0.1:{port}", **keys)
+        assert f"cannot be attached to: {why}" in refusal(f"tcp://127.0.0.1:{port}", **keys)
     assert is_attached(f"tcp://127.0.0.1:{port}", **own)
 
 
