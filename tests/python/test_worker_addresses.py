@@ -306,6 +306,7 @@ def certificates(folder):
     return Path(folder)
 
 
+@pytest.mark.filterwarnings("ignore:ca=.trust_all_connections")
 @pytest.mark.feature(57, "certificates of one's own")
 def test_both_sides_may_have_certificates_of_the_users_own(loops, certificates):
     own = {"private_key": certificates / "host.pem", "ca": certificates / "ca.crt"}

@@ -50,7 +50,7 @@ std::optional<std::string> HostdAddress::refuses(const std::string& wanted) cons
 }
 
 Result<HostdAddress> HostdAddress::parse(const std::string& whole, std::string token_file) {
-  static constexpr std::string_view kIpc = "ipc://";
+  static constexpr std::string_view kIpc = "ipc://", kTls = "tls://";
   HostdAddress address;
   address.token_file = std::move(token_file);
   std::string text = whole;
@@ -67,6 +67,11 @@ Result<HostdAddress> HostdAddress::parse(const std::string& whole, std::string t
     sockaddr_un checked;
     if (auto size = socket_address(address.path, checked); !size) return size.error();
     return address;
+  }
+  // It is TLS always.
+  for (size_t at = 0; at != std::string::npos; at = text.find('@', at + 1)) {
+    const size_t scheme = at == 0 ? 0 : at + 1;
+    if (text.compare(scheme, kTls.size(), kTls) == 0) text.replace(scheme, kTls.size(), "tcp://");
   }
   auto tcp = TcpAddress::parse(text);
   if (!tcp) return tcp.error();

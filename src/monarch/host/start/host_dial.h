@@ -36,7 +36,8 @@ struct HostdAddress {
   std::string to_text() const;
   // Why it does not serve who means `wanted`; none: it does.
   std::optional<std::string> refuses(const std::string& wanted) const;
-  // ipc://PATH, ipc://@NAME, or as TcpAddress; perhaps IDENTITY@ in front of it. kMalformed: what is wrong with it.
+  // ipc://PATH, ipc://@NAME, or as TcpAddress, also with tls:// in place of tcp://; perhaps IDENTITY@ in front of it.
+  // kMalformed: what is wrong with it.
   static Result<HostdAddress> parse(const std::string& text, std::string token_file);
 };
 

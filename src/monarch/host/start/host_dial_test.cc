@@ -15,6 +15,8 @@ TEST(HostdAddress, IsWrittenAsItWasRead) {
   EXPECT_EQ(parsed("service<2MuA>@tcp://a:1").identity, "service<2MuA>");
   EXPECT_EQ(parsed("tcp://a:1@tcp://*:1").identity, "");
   EXPECT_EQ(parsed("ipc://@name").path, "@name");
+  EXPECT_EQ(parsed("tls://a:1").to_text(), "tcp://a:1");
+  EXPECT_EQ(parsed("<2MuA>@tls://a:1@tls://*:2").to_text(), "<2MuA>@tcp://a:1@tcp://*:2");
 }
 
 TEST(HostdAddress, WhatIsNoIdentityIsRefused) {

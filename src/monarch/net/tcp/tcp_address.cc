@@ -14,7 +14,7 @@ namespace monarch {
 
 namespace {
 
-constexpr std::string_view kScheme = "tcp://", kTlsScheme = "tls://", kFd = "fd";
+constexpr std::string_view kScheme = "tcp://", kFd = "fd";
 constexpr size_t kSchemeSizeMax = 32;  // of another transport, which is named
 constexpr size_t kHostSizeMax = 253;   // of a name, RFC 1035
 constexpr size_t kTextSizeMax = 2048;  // what is longer is nothing that anybody has typed
@@ -56,7 +56,7 @@ bool read_number(std::string_view text, Number& number) {
 }
 
 Result<TcpEndpoint> parse_endpoint(std::string_view whole, std::string_view text) {
-  if (!text.starts_with(kScheme) && !text.starts_with(kTlsScheme)) {
+  if (!text.starts_with(kScheme)) {
     const size_t colon = text.find("://");
     const bool other = colon <= kSchemeSizeMax && is_name(text.substr(0, colon));
     if (!other) return bad(whole, "it does not begin with tcp://");

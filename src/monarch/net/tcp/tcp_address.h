@@ -6,7 +6,7 @@
 //   tcp://A:p@tcp://B:q     listens on B and is reached at A (a forwarded port, a name that only others know)
 //   tcp://host:fd7          a socket that this process has been given, as its descriptor 7; only to listen on
 //
-// Port 0 is only to listen on: the kernel chooses one. tls:// is the same as tcp://, for those who want to say so.
+// Port 0 is only to listen on: the kernel chooses one.
 #pragma once
 
 #include <netinet/in.h>
