@@ -12,6 +12,7 @@
 #include "host_use.h"
 #include "monarch/host/agent.h"
 #include "monarch/host/membership/token_file.h"
+#include "monarch/net/tls/tls_channel.h"
 #include "simulation.h"
 #include "state.h"
 
@@ -62,21 +63,57 @@ nb::object ask(const std::vector<NodeId>& hosts, Agent::Method method, ByteSpan 
   return future_of(std::move(call), mode, what);
 }
 
+// The user's own certificates, as PEM, `key` with the certificate in it; empty: none. Raises what is wrong with them.
+std::shared_ptr<const Credentials> credentials_of(const nb::bytes& authorities, const nb::bytes& key) {
+  if (key.size() == 0) return nullptr;
+  auto credentials = std::make_shared<Credentials>();  // shared: by the addresses of hosts
+  credentials->authorities.assign(authorities.c_str(), authorities.size());
+  credentials->certificate.assign(key.c_str(), key.size());  // each reads what is its own out of it
+  credentials->key = credentials->certificate;
+  const auto trust = credentials->authorities.empty() ? TlsContext::Trust::kAnybody : TlsContext::Trust::kAuthority;
+  if (auto tried = TlsContext::make(*credentials, trust); !tried) throw nb::value_error(tried.error().message.c_str());
+  return credentials;
+}
+
+// For monarch-hostd --credentials; secret.
+nb::bytes credentials_text(const nb::bytes& authorities, const nb::bytes& key) {
+  std::string text = credentials_of(authorities, key)->to_text();
+  nb::bytes bytes(text.data(), text.size());
+  std::fill(text.begin(), text.end(), '\0');
+  return bytes;
+}
+
+// Where hosts are, and how they are reached.
+std::vector<HostdAddress> hostd_addresses(const std::vector<std::string>& texts, const std::string& token_file,
+                                          bool trusts_all, const nb::bytes& authorities, const nb::bytes& key) {
+  const auto credentials = credentials_of(authorities, key);
+  std::vector<HostdAddress> addresses;
+  for (const std::string& text : texts) {
+    auto address = HostdAddress::parse(text, token_file);
+    if (!address) throw nb::value_error(address.error().message.c_str());
+    if (auto dialled = address->tcp ? address->tcp->check_dialled() : Status(Ok{}); !dialled) {
+      throw nb::value_error(dialled.error().message.c_str());
+    }
+    address->trusts_all = trusts_all;
+    address->credentials = credentials;
+    addresses.push_back(std::move(*address));
+  }
+  return addresses;
+}
+
 // Hosts that monarch-hostd starts for this process, one at each address; `labels` name them, `name` their mesh. Returns
 // before they exist: where there is none within `ready_limit` seconds, the node goes down.
-std::vector<NodeId> attach_hosts(const std::vector<std::string>& addresses, const std::string& token_file, bool trusts_all,
+std::vector<NodeId> attach_hosts(const std::vector<std::string>& texts, const std::string& token_file, bool trusts_all,
                                  const std::vector<std::string>& labels, const std::string& name, double host_lease,
-                                 double ready_limit) {
+                                 double ready_limit, const nb::bytes& authorities, const nb::bytes& key) {
   const int64_t host_lease_ns = ns_of(host_lease);
   if (host_lease_ns < ProcessRuntime::kHostLeaseMinNs) throw nb::value_error("host_lease must be at least 0.5s");
+  auto addresses = hostd_addresses(texts, token_file, trusts_all, authorities, key);
   std::vector<Launch> launches;
   for (size_t rank = 0; rank < addresses.size(); ++rank) {
     Launch& launch = launches.emplace_back();
-    auto address = HostdAddress::parse(addresses[rank], token_file);
-    if (!address) throw nb::value_error(address.error().message.c_str());
     launch.is_host = true;
-    launch.hostd = std::move(*address);
-    launch.hostd->trusts_all = trusts_all;
+    launch.hostd = std::move(addresses[rank]);
     launch.hostd->wait_ns = ns_of(ready_limit);
     launch.label = labels.at(rank);
     launch.output.mesh = name;
@@ -147,6 +184,10 @@ void bind_hosts(nb::module_& m) {
   m.attr("LAUNCHES_MAX") = LaunchOrder::kLaunchesMax;  // of one order, which is one host's
   m.def("offer_agent", &offer_agent);
   m.def("attach_hosts", &attach_hosts);
+  // Raises what attach_hosts would say of them.
+  m.def("check_hosts", [](const std::vector<std::string>& texts, bool trusts_all, const nb::bytes& authorities,
+                          const nb::bytes& key) { hostd_addresses(texts, "", trusts_all, authorities, key); });
+  m.def("credentials_text", &credentials_text);
   // Where the token of this user's hosts lies unless somebody says otherwise.
   m.def("host_token_file", [] { return runtime_folder() + "/hosts.token"; });
   m.def("ask_hosts", &ask_hosts, nb::arg("hosts"), nb::arg("what"), nb::arg("to_end") = false);

@@ -8,6 +8,7 @@ from typing import ClassVar
 from script_run import MARK, Run, program
 
 from monarch import _core
+from monarch.job import service_proc_addr
 
 HOSTD = os.path.join(os.path.dirname(_core.__file__), "bin", "monarch-hostd")
 ATTACH = program("workers/attach.py")
@@ -19,16 +20,18 @@ class Daemon:
 
     made: ClassVar = []
 
-    def __init__(self, folder, number=0, scheme="ipc"):
+    def __init__(self, folder, number=0, scheme="ipc", identity=None, address=None, options=()):
         self.address = f"ipc://{folder}/host{number}" if scheme == "ipc" else f"tcp://127.0.0.{number + 2}:0"
+        self.address = address or service_proc_addr(self.address, identity)
         self.env = {**os.environ, "MONARCH_TOKEN_FILE": f"{folder}/token", MARK: os.path.basename(folder)}
         self.process = subprocess.Popen(
-            [HOSTD, self.address, "--python", sys.executable],
+            [HOSTD, self.address, "--python", sys.executable, *options],
             env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.made.append(self.process)
         told = self.process.stdout.readline().removesuffix("\n")
-        assert told == self.address or (scheme == "tcp" and told.startswith(self.address.removesuffix("0"))), told
+        tcp = scheme == "tcp" and told.startswith(self.address.removesuffix("0"))
+        assert told == self.address or tcp or (address and told), self.process.stderr.read()
         self.address = told
 
     def run(self, text, *others, begin=ATTACH, env=None, **kwargs):

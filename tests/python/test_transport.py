@@ -4,11 +4,12 @@ import copy
 import pickle
 
 import pytest
+from hostd import ATTACH
 from script_run import Run
 
 from monarch._config.transports import BindSpec
 from monarch.actor import ChannelTransport, enable_transport
-from monarch.config import Encoding
+from monarch.config import Encoding, configured, get_global_config
 
 MEMBERS = [
     "TcpWithLocalhost", "TcpWithHostname", "MetaTlsWithHostname", "MetaTlsWithIpV6", "MetaQuicWithHostname",
@@ -85,6 +86,7 @@ def run(source, **options):
     return Run(BEFORE + source, **options).ok()
 
 
+@pytest.mark.feature(39, "again: nothing")
 def test_the_transport_of_this_host_is_accepted_and_the_same_again_is_nothing_new():
     run("""
 for transport in ("ipc", ChannelTransport.Unix, "unix", "ipc"):
@@ -106,6 +108,7 @@ assert str(get_global_config()["default_transport"]) == "local"
 """)
 
 
+@pytest.mark.feature(39, "a conflict raises")
 def test_a_different_one_is_refused():
     run("""
 enable_transport("ipc")
@@ -117,6 +120,7 @@ assert refused(RuntimeError, "local").startswith("Only one transport type may be
 """)
 
 
+@pytest.mark.feature(39, "a conflict raises")
 @pytest.mark.parametrize("first", ["context()", "this_host()", "this_proc()"])
 def test_it_is_refused_after_the_first_use(first):
     run(f"""
@@ -141,37 +145,61 @@ assert text.startswith("`enable_transport()` must be called before any other cal
 @pytest.mark.parametrize(
     ("transport", "text"),
     [
-        ("tcp", "tcp(Hostname)"), ("tls", "tls"), ("metatls", "metatls(IpV6)"),
-        ("metatls-hostname", "metatls(Hostname)"), ("ipc:///run/x", "unix:/run/x"),
-        ("tcp://127.0.0.1:8080", "tcp:127.0.0.1:8080"),
-        (ChannelTransport.TcpWithLocalhost, "tcp(Localhost)"), (ChannelTransport.MetaQuicWithIpV6, "metaquic(IpV6)"),
+        pytest.param("tcp", "tcp(Hostname)", marks=pytest.mark.feature(39, "tcp, ipc, tls")),
+        pytest.param("tls", "tls", marks=pytest.mark.feature(39, "tcp, ipc, tls")),
+        pytest.param("ipc", "unix", marks=pytest.mark.feature(39, "tcp, ipc, tls")),
+        pytest.param("ipc:///run/x", "unix:/run/x", marks=pytest.mark.feature(39, "an address")),
+        pytest.param("tcp://127.0.0.1:8080", "tcp:127.0.0.1:8080", marks=pytest.mark.feature(39, "an address")),
+        (ChannelTransport.TcpWithLocalhost, "tcp(Localhost)"), (ChannelTransport.Local, "local"),
     ],
     ids=str,
 )  # fmt: skip
-def test_what_reaches_other_hosts_is_not_there_yet(transport, text):
-    with pytest.raises(NotImplementedError, match="comes with several hosts, which are not there yet") as info:
-        enable_transport_of_a_fresh_process(transport)
+def test_it_is_what_the_configuration_says(transport, text, fresh_process):
+    enable_transport(transport)
+    assert str(get_global_config()["default_transport"]) == text
+    enable_transport(transport)
+
+
+@pytest.mark.feature(39, "tcp, ipc, tls", "again: nothing")
+def test_a_program_that_enables_tcp_attaches_and_spawns_as_any(daemons):
+    enabled = "from monarch.actor import enable_transport\n" + "enable_transport('tcp')\n" * 2 + ATTACH
+    daemons[0].run("""
+workers = hosts.spawn_procs().spawn("worker", Worker)
+assert len(set(workers.pid.call().get().values())) == 2
+hosts.stop().get()
+""", daemons[1], begin=enabled).ok()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("transport", "text"),
+    [
+        ("metatls", "metatls(IpV6)"), ("metatls-hostname", "metatls(Hostname)"), ("quic://h:1", "quic:h:1"),
+        (ChannelTransport.MetaQuicWithIpV6, "metaquic(IpV6)"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_transport_that_is_not_there_says_so_and_leaves_nothing_behind(transport, text, fresh_process):
+    before = get_global_config()["default_transport"]
+    with pytest.raises(NotImplementedError, match="is not there; README.md lists what is") as info:
+        enable_transport(transport)
     assert f"transport `{text}` " in str(info.value)
+    assert get_global_config()["default_transport"] == before
+    enable_transport("ipc")
 
 
-def enable_transport_of_a_fresh_process(transport):
+@pytest.fixture
+def fresh_process(monkeypatch):
+    """As far as enable_transport looks."""
     from monarch._runtime import runtime
     from monarch._runtime import transport as own
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "_started", False)
-        patch.setattr(own, "_enabled", None)
-        enable_transport(transport)
+    monkeypatch.setattr(runtime, "_started", False)
+    monkeypatch.setattr(own, "_enabled", None)
+    with configured():
+        yield
 
 
-def test_a_refused_one_leaves_nothing_behind():
-    run("""
-assert "comes with several hosts" in refused(NotImplementedError, "tcp")
-assert str(get_global_config()["default_transport"]) == "unix"
-enable_transport("ipc")
-""")
-
-
+@pytest.mark.feature(39, "nonsense")
 @pytest.mark.parametrize("text", ["zzz", "", "foo://a", "tcp://h"])
 def test_nonsense_is_a_value_error(text):
     with pytest.raises(ValueError) as info:

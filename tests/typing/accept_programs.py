@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import assert_type
@@ -12,11 +13,13 @@ from monarch.actor import (
     Channel,
     Endpoint,
     Future,
+    HostMesh,
     Point,
     Port,
     PortReceiver,
     ValueMesh,
     as_endpoint,
+    attach_to_workers,
     concurrent_endpoint,
     context,
     current_rank,
@@ -25,9 +28,11 @@ from monarch.actor import (
     get_or_spawn_controller,
     returns_future,
     send,
+    start_worker_loop_forever,
     this_host,
     this_proc,
 )
+from monarch.job import new_service_proc_id, service_proc_addrs
 from monarch.spmd import SPMDActor, setup_torch_elastic_env, setup_torch_elastic_env_async
 from monarch.testing import local_procs, patch_actor
 from monarch.tools.network import AddrType
@@ -215,3 +220,10 @@ assert_type(ranks.main.call(host, number, ["train.py"]).get(), ValueMesh[bool])
 
 async def sets_up() -> None:
     await setup_torch_elastic_env_async(procs, "host", 29500)
+
+
+def attaches(address: Future[str]) -> HostMesh:
+    attach_to_workers(workers=[address])
+    attach_to_workers(workers=service_proc_addrs(["tcp://h:1"], [new_service_proc_id()]), ca="trust_all_connections")
+    assert_type(start_worker_loop_forever(address="inproc://7"), Future[None])
+    return attach_to_workers(workers=[address, "tcp://h:1"], ca=Path("ca.crt"), private_key=b"", name="machines")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,8 +27,22 @@ class Agents(Handle):
     """Who starts processes on hosts, for a ``HostMesh``; of equal hosts the same."""
 
     def __init__(self, nodes: list[int], job: str | None = None) -> None:
-        self.nodes = nodes  # of the hosts, by base rank
+        self._nodes = nodes
         self._job = job
+        self.procs: ProcMesh | None = None  # for the owner of the hosts: what they are
+
+    @property
+    def nodes(self) -> list[int]:
+        """Of the hosts, by base rank."""
+        return self._nodes
+
+    def are_known(self) -> bool:
+        """Or may ``nodes`` have to wait, or raise?"""
+        return True
+
+    def give_up(self) -> bool:
+        """Hosts that are not known yet are not wanted any more. False: they are known."""
+        return False
 
     @classmethod
     def _received(cls, nodes: list[int], job: str | None) -> Agents:
@@ -37,6 +52,41 @@ class Agents(Handle):
 
     def _reduce_for(self, job: str | None) -> Any:
         return Agents._received, (self.nodes, job)
+
+
+class ExpectedAgents(Agents):
+    """Of hosts that are not known yet. Whoever wants the nodes waits for them, or gets what has gone wrong."""
+
+    def __init__(self, ready: Callable[[], Callable[[], ProcMesh]]) -> None:
+        """``ready`` waits for what must be there, on a thread of its own; what it returns makes the hosts."""
+        from monarch._calls.python_futures import on_thread
+
+        super().__init__([])
+        self._lock = threading.Lock()
+        self._known = self._given_up = False
+
+        def make() -> list[int]:
+            attach = ready()
+            with self._lock:
+                if self._given_up:
+                    raise RuntimeError("HostMesh has already been shut down")
+                self.procs = attach()
+                self._known = True
+            return self.procs._nodes
+
+        self._made = on_thread(make, "monarch-attach")
+
+    @property
+    def nodes(self) -> list[int]:
+        return self._made.get()
+
+    def are_known(self) -> bool:
+        return self._known
+
+    def give_up(self) -> bool:
+        with self._lock:
+            self._given_up = not self._known
+        return self._given_up
 
 
 class Asked:
@@ -67,6 +117,14 @@ def _asked(agents: Agents, view: Shape, what: str) -> Asked:
 
 def are_there(agents: Agents, view: Shape) -> Future[bool]:
     """True when all of these hosts are ready for orders."""
+    if not agents.are_known():
+        from monarch._calls.python_futures import on_thread
+
+        return on_thread(lambda: _are_there(agents, view).get(), "monarch-hosts-wait")
+    return _are_there(agents, view)
+
+
+def _are_there(agents: Agents, view: Shape) -> Future[bool]:
     asked = _asked(agents, view, "initialized")
     return _core.ask_hosts(asked._hosts, asked)
 

@@ -73,7 +73,6 @@ class HostMesh(Mesh):
         self._elsewhere: tuple[str, str] | None = None  # identity and name of another machine than this
         # Who starts processes there, by base rank; None: this machine, and whoever spawns does it himself.
         self._agents: Agents | None = None
-        self._own_procs: ProcMesh | None = None  # of the owner of hosts that are processes: what they are
         self._outlives = False  # what these are for this script is not all that they are: somebody else may come
 
     @classmethod
@@ -148,7 +147,7 @@ class HostMesh(Mesh):
         if not path:
             raise ValueError("with_python_executable needs the path of an interpreter")
         host = self._new_with_shape(self._view)
-        host._owned, host._own_procs, host._outlives = self._owned, self._own_procs, self._outlives
+        host._owned, host._outlives = self._owned, self._outlives
         host._python = os.path.abspath(path) if os.sep in path else path
         return host
 
@@ -171,13 +170,21 @@ class HostMesh(Mesh):
             return _core.completed_future(RuntimeError(text), failed=True)
         self._spawned.ended = True
         self._spawned.shut_down |= what != "stop"
+        if self._agents is not None and self._agents.give_up():
+            return _core.completed_future(None)
         limit = runtime.limit("process_exit_timeout") if limit is None else limit
         ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT, limit)
-        if self._own_procs is None or (what == "stop" and not self._outlives):
+        own_procs = self._own_procs
+        if own_procs is None or (what == "stop" and not self._outlives):
             return ending
         if self._outlives and self._agents is not None and what != "stop":
-            return agents.then_end(self._own_procs, self._agents, self._view, ending)
-        return agents.then_stop(self._own_procs, ending)
+            return agents.then_end(own_procs, self._agents, self._view, ending)
+        return agents.then_stop(own_procs, ending)
+
+    @property
+    def _own_procs(self) -> ProcMesh | None:
+        """Of the owner of hosts that are processes: what they are, once that is known."""
+        return self._agents.procs if self._owned and self._agents is not None else None
 
     def _asks_agents(self) -> bool:
         """Whether agents start processes there, and not this process itself."""
@@ -200,6 +207,8 @@ class HostMesh(Mesh):
         return f"{left} process{'es' * (left != 1)} on {where}" if left else where
 
     def _kill(self) -> Future[None]:
+        if self._agents is not None and self._agents.give_up():
+            return _core.completed_future(None)
         ending = self._stop_nodes(self._spawned.nodes, STOPPED_BY_CLIENT, 0.0)
         return ending if self._own_procs is None else agents.then_kill(self._own_procs, ending)
 
@@ -236,7 +245,7 @@ class HostMesh(Mesh):
     def initialized(self) -> Future[bool]:
         """True when the hosts are there; raises ``SupervisionError`` if one of them has ended."""
         runtime.ensure()
-        if self._agents is None or not self._asks_agents():
+        if self._agents is None or (self._agents.are_known() and not self._asks_agents()):
             return _core.completed_future(True)
         return agents.are_there(self._agents, self._view)
 

@@ -22,5 +22,6 @@ def hosts_from_config(name: str) -> HostMesh:
     check_text("the name of the hosts", name)
     procs = start_mesh(this_host(), {"hosts": _COUNT}, None, name, are_hosts=True)
     hosts = HostMesh(procs._view, Spawned(), True, launch.default_python)
-    hosts._own_procs, hosts._agents = procs, Agents(procs._nodes, procs._job)
+    hosts._agents = Agents(procs._nodes, procs._job)
+    hosts._agents.procs = procs
     return hosts

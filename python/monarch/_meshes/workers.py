@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from monarch import _core
 from monarch._checks import check_text
 from monarch._config import settings
-from monarch._meshes.agents import Agents
+from monarch._errors.exceptions import SupervisionError
+from monarch._meshes.agents import Agents, ExpectedAgents
 from monarch._meshes.host_mesh import HostMesh, Spawned
 from monarch._meshes.mesh import whole
 from monarch._meshes.proc_mesh import ProcMesh
-from monarch._notices import not_yet
+from monarch._meshes.worker_addresses import Address, Ca, Key, certificates_of, dialled, in_process, inherited, parsed
 from monarch._processes import launch
 from monarch._runtime import runtime
 from monarch._values.geometry import Extent, Point
@@ -33,14 +33,9 @@ __all__ = [
     "start_worker_loop_forever",
 ]
 
-_Key = bytes | Path | None
-_Ca = bytes | Path | Literal["trust_all_connections"] | None
-_URL = re.compile(r"(?:(?P<identity>[\w.-]+(?:<\w+>)?)@)?(?P<scheme>[a-z]+)://(?P<rest>.+)")
-_LATER = ("tls", "quic", "metatls", "metaquic", "inproc")
-
 
 def attach_to_workers(
-    *, private_key: _Key = None, ca: _Ca = None, workers: Sequence[str | Future[str]], name: str | None = None
+    *, private_key: Key = None, ca: Ca = None, workers: Sequence[str | Future[str]], name: str | None = None
 ) -> HostMesh:
     """The hosts where these worker loops run, along the dimension ``hosts``, in the order of the list. Returns at once.
 
@@ -49,84 +44,129 @@ def attach_to_workers(
     a host, raises ``SupervisionError`` that names its address if it cannot be attached to. Over TCP a host that gives
     no sign of life for ``host_lease`` (5 s) is lost, with all that runs there.
 
+    An address that is a future is waited for by what is done with the hosts: they are attached to when all addresses
+    are there, and none of them if one fails.
+
     Both sides must have the same token (``MONARCH_TOKEN_FILE``); all that goes over a network is encrypted.
 
     Args:
-        private_key: None.
+        private_key: PEM, bytes or a file that only this user can read: this script's private key for ``tcp://``, and
+            behind it its certificate, in place of those that are made from the token.
         ca: None: over TCP, a host must show by its certificate that it knows the token, before it is told anything.
+            PEM, bytes or a file: it must have a certificate of one of these, and ``private_key`` is given too.
             ``"trust_all_connections"``: any certificate will do, so that whoever sits in between may listen.
-        workers: their addresses: ``tcp://HOST:PORT``; ``ipc://PATH`` or ``ipc://@NAME``, on this machine and of this
-            user.
+        workers: their addresses, or futures of them: ``tcp://HOST:PORT`` or, with the same meaning,
+            ``tls://HOST:PORT``, an address of IPv6 in brackets; ``ipc://PATH`` or ``ipc://@NAME``, on this machine and
+            of this user; ``inproc://N``, a worker loop that this process has started. Of
+            ``tcp://A:P@tcp://B:Q`` the first is dialled. ``IDENTITY@`` in front says which host is meant
+            (``monarch.job.service_proc_addr``): another one there refuses. Nonsense is a ``ValueError``.
         name: for reports.
     """
-    _check_keys(private_key, ca)
     if isinstance(workers, str) or not isinstance(workers, Sequence) or not workers:
         raise TypeError(f"workers must be a sequence of addresses such as ['ipc:///tmp/host'], but is {workers!r}")
     if name is not None:
         check_text("the name of the hosts", name)
-    addresses = [_check_address(worker) for worker in workers]
-    if ca is not None and any(address.startswith("tcp:") for address in addresses):
+    there = [worker for worker in workers if not isinstance(worker, _core.FutureBase)]
+    addresses = [dialled(worker) for worker in there]
+    has_tcp = len(there) < len(workers) or any(address.is_tcp for address in addresses)
+    certificates = certificates_of(private_key, ca, has_tcp)
+    trusts_all = ca is not None and not certificates[0]
+    _core.check_hosts([address.url for address in addresses], trusts_all, *certificates)
+    if trusts_all and has_tcp:
         _warn_of_trust()
-    return attach(addresses, _token_file(), ca is not None, name or "hosts")
+    waits_for = list(workers) if len(there) < len(workers) else None
+    urls = [address.url for address in addresses]
+    return attach(urls, _token_file(), trusts_all, name or "hosts", certificates, waits_for)
 
 
-def attach(addresses: list[str], token_file: str, trust: bool, name: str) -> HostMesh:
-    """As :func:`attach_to_workers`, with the token of that file. ``trust``: whatever their certificates."""
+def attach(
+    urls: list[str], token_file: str, trusts_all: bool, name: str, certificates: tuple[bytes, bytes] = (b"", b""),
+    waits_for: list[str | Future[str]] | None = None,
+) -> HostMesh:  # fmt: skip
+    """As :func:`attach_to_workers`, with the token of that file. ``waits_for``: the addresses, where some are yet to come."""
     runtime.ensure()
-    extent = Extent(["hosts"], [len(addresses)])
-    labels = [f"rank {Point(rank, extent)!r} of {name!r}" for rank in range(len(addresses))]
-    nodes = _core.attach_hosts(
-        addresses, token_file, trust, labels, name,
-        settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout"),
-    )  # fmt: skip
-    hosts = HostMesh(whole(["hosts"], [len(addresses)]), Spawned(), True, None)
-    hosts._own_procs = ProcMesh(nodes, hosts._view, name, owned=True)
-    hosts._agents = Agents(nodes)
+    count = len(urls if waits_for is None else waits_for)
+    extent = Extent(["hosts"], [count])
+    hosts = HostMesh(whole(["hosts"], [count]), Spawned(), True, None)
     hosts._outlives = True
+    labels = [f"rank {Point(rank, extent)!r} of {name!r}" for rank in range(count)]
+    limits = settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout")
+
+    def attach_now(urls: list[str]) -> ProcMesh:
+        nodes = _core.attach_hosts(urls, token_file, trusts_all, labels, name, *limits, *certificates)
+        return ProcMesh(nodes, hosts._view, name, owned=True)
+
+    if waits_for is None:
+        procs = attach_now(urls)
+        hosts._agents = Agents(procs._nodes)
+        hosts._agents.procs = procs
+        return hosts
+
+    def wait_for_all() -> Callable[[], ProcMesh]:
+        there = [_expected(worker, label, rank, name) for rank, (worker, label) in enumerate(zip(waits_for, labels))]
+        return lambda: attach_now(there)
+
+    hosts._agents = ExpectedAgents(wait_for_all)
     return hosts
 
 
-def run_worker_loop_forever(*, private_key: _Key = None, ca: _Ca = None, address: str) -> None:
+def _expected(worker: str | Future[str], label: str, rank: int, name: str) -> str:
+    """The address, once it is there."""
+    try:
+        url = dialled(worker if isinstance(worker, str) else worker.get()).url
+        _core.check_hosts([url], True, b"", b"")
+        return url
+    except Exception as failed:
+        error = SupervisionError(f"{label} cannot be attached to: its address cannot be had: {failed}")
+        error.mesh, error.rank, error.coordinates = name, rank, (rank,)
+        raise error from failed
+
+
+def run_worker_loop_forever(*, private_key: Key = None, ca: Ca = None, address: str) -> None:
     """Makes this machine a host at ``address``, for scripts that attach to it. When one shuts it down the program ends.
 
     Scripts must have the same ``MONARCH_TOKEN_FILE``, or none as this program.
 
     Args:
-        private_key: None.
-        ca: ``"trust_all_connections"``.
-        address: as in :func:`attach_to_workers`.
+        private_key: PEM, bytes or a file that only this user can read: the host's private key for ``tcp://``, and
+            behind it its certificate, in place of those that are made from the token.
+        ca: None, or ``"trust_all_connections"``: who attaches must know the token. PEM, bytes or a file: also have a
+            certificate of one of these; with ``private_key``.
+        address: as in :func:`attach_to_workers`. Besides: ``tcp://*:PORT`` and ``tcp://[::]:PORT`` serve on all
+            interfaces; of ``tcp://A:P@tcp://B:Q`` the host listens at the second, and is reached at the first;
+            ``tcp://HOST:fd7`` takes a socket over that this program has been given bound, as descriptor 7, and that
+            stays open in this program. ``IDENTITY@`` in front is whom it takes itself for: who attaches by another
+            identity is refused, also by any but ``service`` where there is none.
     """
     run_worker_loop_until_shutdown(private_key=private_key, ca=ca, address=address)
     sys.exit(0)
 
 
-def run_worker_loop_until_shutdown(*, private_key: _Key = None, ca: _Ca = None, address: str) -> None:
+def run_worker_loop_until_shutdown(*, private_key: Key = None, ca: Ca = None, address: str) -> None:
     """As :func:`run_worker_loop_forever`, and returns when a script has shut the host down.
 
     ``OSError`` if it cannot be one there.
 
     Args:
-        private_key: None.
-        ca: ``"trust_all_connections"``.
-        address: as in :func:`attach_to_workers`.
+        private_key: as there.
+        ca: as there.
+        address: as there.
     """
-    _check_keys(private_key, ca)
-    with _Daemon(address) as daemon:
+    with _Daemon(private_key, ca, address) as daemon:
         daemon.wait()
 
 
-def start_worker_loop_forever(*, private_key: _Key = None, ca: _Ca = None, address: str) -> Future[None]:
+def start_worker_loop_forever(*, private_key: Key = None, ca: Ca = None, address: str) -> Future[None]:
     """As :func:`run_worker_loop_until_shutdown` beside the program, with which it ends; the future is its end.
 
     Args:
-        private_key: None.
-        ca: ``"trust_all_connections"``.
-        address: as in :func:`attach_to_workers`.
+        private_key: as in :func:`run_worker_loop_forever`.
+        ca: as there.
+        address: as there. ``inproc://N``, a number: for this process alone.
     """
     from monarch._calls.python_futures import on_thread
 
-    _check_keys(private_key, ca)
-    daemon = _Daemon(address)
+    daemon = _Daemon(private_key, ca, address)
 
     def wait() -> None:
         with daemon:
@@ -143,26 +183,55 @@ def hostd_program() -> str:
 class _Daemon:
     """A monarch-hostd that ends with this process, or with the block."""
 
-    def __init__(self, address: str) -> None:
-        address = _check_address(address)
+    def __init__(self, private_key: Key, ca: Ca, address: str) -> None:
+        where = parsed(address)
+        certificates = certificates_of(private_key, ca, where.is_tcp)
         if _core.in_simulation():
             raise NotImplementedError("worker loops: not in monarch.testing.simulate(), which has no real processes")
-        lifeline, self._lifeline = os.pipe()
-        defaults, to_defaults = os.pipe()
-        command = [hostd_program(), address, "--token-file", _token_file()]
-        command += ["--defaults", str(defaults), "--lifeline", str(lifeline)]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(defaults, lifeline), text=True
-        )
-        os.close(lifeline)
-        os.close(defaults)
-        with open(to_defaults, "wb") as pipe:
-            pipe.write(launch.offered())
+        self._while_it_runs = contextlib.ExitStack()
+        try:
+            self._start(where, certificates)
+        except BaseException:
+            self._while_it_runs.close()
+            raise
         assert self._process.stdout is not None and self._process.stderr is not None
         if not self._process.stdout.readline():
             why = self._process.stderr.read().strip()
             self.__exit__()
             raise OSError(why or f"monarch-hostd ended with status {self._process.returncode}")
+
+    def _start(self, where: Address, certificates: tuple[bytes, bytes]) -> None:
+        kept = inherited(where)
+        if where.scheme == "inproc":
+            where = self._take_number(where)
+        given = {"--defaults": launch.offered()}
+        if certificates[1]:
+            given["--credentials"] = _core.credentials_text(*certificates)
+        command = [hostd_program(), where.url, "--token-file", _token_file()]
+        with contextlib.ExitStack() as until_it_runs:
+            lifeline, ours = os.pipe()
+            until_it_runs.callback(os.close, lifeline)
+            self._while_it_runs.callback(os.close, ours)
+            command += ["--lifeline", str(lifeline)]
+            kept.append(lifeline)
+            for name, content in given.items():
+                file = until_it_runs.enter_context(open(os.memfd_create("monarch"), "w+b"))
+                file.write(content)
+                file.seek(0)
+                command += [name, str(file.fileno())]
+                kept.append(file.fileno())
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=kept, text=True
+            )
+
+    def _take_number(self, where: Address) -> Address:
+        """Its address outside of this process, which nobody else is told."""
+        number = os.getpid(), int(where.rest)
+        url = f"ipc://@monarch-inproc-{os.getpid()}-{os.urandom(8).hex()}"
+        if in_process.setdefault(number, url) != url:
+            raise OSError(f"cannot listen at inproc://{where.rest}: another worker loop of this process does")
+        self._while_it_runs.callback(in_process.pop, number)
+        return Address(where.identity, "ipc", url.removeprefix("ipc://"))
 
     def wait(self) -> None:
         assert self._process.stderr is not None
@@ -174,16 +243,11 @@ class _Daemon:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        os.close(self._lifeline)
+        self._while_it_runs.close()
         self._process.wait()
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
-
-
-def _check_keys(private_key: _Key, ca: _Ca) -> None:
-    if private_key is not None or ca not in (None, "trust_all_connections"):
-        raise NotImplementedError("TLS security plumbing")
 
 
 def _warn_of_trust() -> None:
@@ -203,18 +267,3 @@ _warned = False
 
 def _token_file() -> str:
     return os.path.abspath(os.environ.get("MONARCH_TOKEN_FILE") or _core.host_token_file())
-
-
-def _check_address(address: Any) -> str:
-    """Without its identity, if it has one."""
-    if not isinstance(address, str):
-        raise not_yet("a worker address that is no str")
-    found = _URL.fullmatch(address)
-    scheme = found["scheme"] if found else ""
-    if found is not None and scheme in ("ipc", "tcp"):
-        return f"{scheme}://{found['rest']}"
-    if scheme in _LATER:
-        raise not_yet(f"a worker address such as {address!r}")
-    raise ValueError(
-        f"invalid worker address {address!r}: expected a URL such as 'ipc:///tmp/host' or 'tcp://host:4444'"
-    )

@@ -1,4 +1,4 @@
-"""Jobs: hosts that somebody allocates, and that scripts come back to."""
+"""Jobs: hosts that somebody allocates, and that scripts come back to; the identities of hosts."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,16 @@ from monarch._public import load
 
 if TYPE_CHECKING:
     from monarch._meshes.stand_ins import hosts_from_config
+    from monarch._values.service_ids import (
+        SERVICE_PROC_IDS_ENV,
+        SERVICE_PROC_RANK_ENV,
+        deserialize_service_proc_ids,
+        new_service_proc_id,
+        ranked_service_proc_id_from_env,
+        serialize_service_proc_ids,
+        service_proc_addr,
+        service_proc_addrs,
+    )
     from monarch.job._local import LocalJob
     from monarch.job._process_job import ProcessJob
     from monarch.job._saved import DEFAULT_JOB_PATH
@@ -13,19 +23,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_JOB_PATH",
+    "SERVICE_PROC_IDS_ENV",
+    "SERVICE_PROC_RANK_ENV",
     "JobState",
     "JobTrait",
     "LocalJob",
     "ProcessJob",
+    "deserialize_service_proc_ids",
     "hosts_from_config",
     "job_load",
     "job_loads",
+    "new_service_proc_id",
+    "ranked_service_proc_id_from_env",
+    "serialize_service_proc_ids",
+    "service_proc_addr",
+    "service_proc_addrs",
 ]
 
 _NOT_YET = {
-    "deserialize_service_proc_ids", "exec_command", "load_current_job", "MeshAdminConfig", "new_service_proc_id",
-    "PortForwarder", "ranked_service_proc_id_from_env", "serialize_service_proc_ids", "service_proc_addr",
-    "service_proc_addrs", "SERVICE_PROC_IDS_ENV", "SERVICE_PROC_RANK_ENV", "set_current_job", "shell", "SlurmJob",
+    "exec_command", "load_current_job", "MeshAdminConfig", "PortForwarder", "set_current_job", "shell", "SlurmJob",
     "TelemetryConfig",
 }  # fmt: skip
 
@@ -39,6 +55,7 @@ _LAZY = {
     "hosts_from_config": "_meshes.stand_ins",
     "job_load": "job._trait",
     "job_loads": "job._trait",
+    **{name: "_values.service_ids" for name in __all__ if "service" in name.lower()},
 }
 
 

@@ -59,9 +59,6 @@ bool is_served(const sockaddr_un& address, socklen_t size) {
   return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 || errno == EAGAIN;
 }
 
-// Beside its monarch-hostd, at a port of its own.
-TcpEndpoint where_hosts_listen(const TcpAddress& hostd) { return {hostd.listening().host, 0}; }
-
 void unblock_signals() {
   sigset_t none;
   sigemptyset(&none);
@@ -100,7 +97,9 @@ HostDaemon::~HostDaemon() = default;
 Status HostDaemon::listen_tcp() {
   TcpTransport::Options tcp;
   tcp.listen = options_.address.tcp;
-  auto tls = TlsContext::of_secret(token_, host_name());
+  const auto& own = options_.address.credentials;
+  const auto trust = options_.address.trusts_all ? TlsContext::Trust::kAnybody : TlsContext::Trust::kAuthority;
+  auto tls = own ? TlsContext::make(*own, trust) : TlsContext::of_secret(token_, host_name());
   if (!tls) return tls.error();
   tcp.tls = std::move(*tls);
   tcp_ = std::make_unique<TcpTransport>(reactor_, std::move(tcp));
@@ -108,6 +107,7 @@ Status HostDaemon::listen_tcp() {
   if (!listener) return listener.error();
   listener_ = std::move(*listener);
   if (const auto place = tcp_->place()) options_.address.tcp = place;
+  hosts_listen_ = {SocketAddress::of_socket(listener_.get()).host(), 0};
   return Ok{};
 }
 
@@ -303,8 +303,9 @@ void HostDaemon::be_keeper() {
 
 void HostDaemon::keep(UniqueFd socket) {
   fcntl(socket.get(), F_SETFL, 0);  // it waits for who does not read
-  ForkServer server(socket.get(), clock_);
   unblock_signals();
+  if (!is_meant(socket.get())) _exit(0);
+  ForkServer server(socket.get(), clock_);
   while (auto request = server.next()) {
     const pid_t keeper = getpid();
     const pid_t host = fork();
@@ -317,6 +318,19 @@ void HostDaemon::keep(UniqueFd socket) {
     host < 0 ? server.report_failed(request->node, errno) : server.report_spawned(request->node, host);
   }
   _exit(0);
+}
+
+// Whether its client wants this host, and not another one that it takes this for.
+bool HostDaemon::is_meant(int socket) {
+  pollfd readable{socket, POLLIN, 0};
+  std::byte bytes[256];
+  if (poll(&readable, 1, static_cast<int>(kHostdHelloLimitNs / 1'000'000)) != 1) return false;
+  const auto got = sys::receive_message(socket, bytes, MSG_DONTWAIT);
+  const std::string_view means(reinterpret_cast<const char*>(bytes), static_cast<size_t>(std::max<ssize_t>(got.size, 0)));
+  if (!means.starts_with(kMeans)) return false;
+  const auto refusal = options_.address.refuses(std::string(means.substr(1)));
+  const std::string answer = refusal ? kRefuses + *refusal : std::string(1, kServes);
+  return sys::send_message(socket, as_byte_span(answer.data(), answer.size()), {}, MSG_NOSIGNAL) >= 0 && !refusal;
 }
 
 // Over TCP: one host, whose client may be out of reach for a while.
@@ -342,9 +356,10 @@ void HostDaemon::keep_remote(Channel& channel) {
   }
   auto order = decode_attach(as_byte_span(message->data(), message->size()));
   if (!order) fail(order.error().message);
+  if (const auto refusal = options_.address.refuses(order->identity)) fail(*refusal);
   BootstrapFds fds;
-  order->parent_pid = getpid();
-  auto record = write_bootstrap(*order, {});
+  order->host.parent_pid = getpid();
+  auto record = write_bootstrap(order->host, {});
   UniqueFd started[2];
   if (!record) fail(record.error().message);
   if (!sys::make_pipe(started)) fail(sys::shortage_error("start a host").message);
@@ -440,7 +455,7 @@ void HostDaemon::be_host(BootstrapFds fds, int started) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(fd, &one, sizeof one);
   };
-  auto process = tcp_ ? ProcessRuntime::make_gateway(*bootstrap, where_hosts_listen(*options_.address.tcp),
+  auto process = tcp_ ? ProcessRuntime::make_gateway(*bootstrap, hosts_listen_,
                                                      std::move(options))
                       : ProcessRuntime::make_worker(*bootstrap, std::move(fds), std::move(options), [](ProcessRuntime&) {});
   if (!process) fail(process.error().message);

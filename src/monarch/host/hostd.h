@@ -69,6 +69,7 @@ class HostDaemon {
   void admit(std::unique_ptr<Channel> channel);
   void be_keeper();
   [[noreturn]] void keep(UniqueFd socket);
+  bool is_meant(int socket);
   [[noreturn]] void keep_remote(Channel& channel);
   void tell_of(Channel& channel, pid_t host, int started);
   [[noreturn]] void be_host(BootstrapFds fds, int started = -1);
@@ -81,6 +82,7 @@ class HostDaemon {
   Options options_;
   JobToken token_{};
   std::unique_ptr<TcpTransport> tcp_;  // null: on this machine
+  TcpEndpoint hosts_listen_;           // beside it, each at a port of its own
   UniqueFd listener_, signals_;
   UniqueFd alive_[2];   // to read: ends when the daemon does, or is about to
   UniqueFd orders_[2];  // a byte: a client wants the daemon to end

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -25,15 +26,22 @@ using namespace monarch;  // NOLINT: a program of this library
 
 constexpr char kUsage[] =
     "usage: monarch-hostd ADDRESS [--python PROGRAM | --defaults FD] [--token-file PATH] [--lifeline FD]\n"
+    "                     [--ca FILE --private-key FILE | --credentials FD]\n"
     "\n"
     "Makes this machine a host: programs of the same user attach to it and start processes here.\n"
     "\n"
     "  ADDRESS            ipc://PATH of the socket, or ipc://@NAME without a file; tcp://HOST:PORT, for programs on other\n"
-    "                     machines, with TLS. Port 0: the kernel chooses one, and the first line of output says which\n"
+    "                     machines, with TLS. Port 0: the kernel chooses one, and the first line of output says which;\n"
+    "                     fd7: descriptor 7 is a socket that is bound. HOST *: on all interfaces. tcp://A:P@tcp://B:Q:\n"
+    "                     listens at B, is reached at A. IDENTITY@ in front, such as service<2MuA>@: who attaches by\n"
+    "                     another one is refused\n"
     "  --python PROGRAM   the interpreter of the processes that are started here (python3)\n"
     "  --defaults FD      in its place: what they are given, as LaunchDefaults (host/start/launch.h)\n"
     "  --token-file PATH  who attaches must know what is in there (hosts.token in the user's runtime folder, or\n"
     "                     MONARCH_TOKEN_FILE); made, with mode 0600, if it is missing\n"
+    "  --ca FILE          PEM: programs must have a certificate of one of these, in place of one made from the token\n"
+    "  --private-key FILE PEM: this host's private key, and its certificate behind it\n"
+    "  --credentials FD   in their place: both, as Credentials (net/tls/credentials.h). No authority: any certificate\n"
     "  --lifeline FD      ends when this descriptor does, unless a byte has come over it before\n"
     "\n"
     "SIGTERM ends it, with all that it has started.\n";
@@ -88,11 +96,23 @@ std::string ask_interpreter(const std::string& python) {
   return text;
 }
 
+// The user's own certificates.
+void take_credentials(HostdAddress& address, const std::string& ca_file, const std::string& key_file, int fd) {
+  if (!address.tcp) fail("certificates are for addresses of TCP", 2);
+  std::string text = fd >= 0 ? read_all(fd) : std::string();
+  if (fd >= 0) close(fd);
+  auto credentials = fd >= 0 ? Credentials::parse(text) : load_credentials(ca_file, key_file);
+  std::fill(text.begin(), text.end(), '\0');
+  if (!credentials) fail(credentials.error().message, 2);
+  address.trusts_all = fd >= 0 && credentials->authorities.empty();
+  address.credentials = std::make_shared<const Credentials>(std::move(*credentials));  // shared: by copies of the address
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string address, python = "python3";
-  int defaults_fd = -1;
+  std::string address, python = "python3", ca_file, key_file;
+  int defaults_fd = -1, credentials_fd = -1;
   HostDaemon::Options options;
   const char* token = getenv("MONARCH_TOKEN_FILE");
   options.address.token_file = token != nullptr && *token != '\0' ? token : runtime_folder() + "/hosts.token";
@@ -111,6 +131,12 @@ int main(int argc, char** argv) {
       defaults_fd = atoi(value);
     } else if (name == "--token-file") {
       options.address.token_file = value;
+    } else if (name == "--ca") {
+      ca_file = value;
+    } else if (name == "--private-key") {
+      key_file = value;
+    } else if (name == "--credentials") {
+      credentials_fd = atoi(value);
     } else if (name == "--lifeline") {
       options.lifeline.reset(atoi(value));
       fcntl(options.lifeline.get(), F_SETFD, FD_CLOEXEC);
@@ -124,6 +150,8 @@ int main(int argc, char** argv) {
   auto where = HostdAddress::parse(address, options.address.token_file);
   if (!where) fail(where.error().message, 2);
   options.address = std::move(*where);
+  if (ca_file.empty() != key_file.empty()) fail("--ca and --private-key go together", 2);
+  if (!ca_file.empty() || credentials_fd >= 0) take_credentials(options.address, ca_file, key_file, credentials_fd);
   if (options.address.token_file[0] != '/') fail("the path of the token file must be absolute", 2);
   const std::string text = defaults_fd >= 0 ? read_all(defaults_fd) : ask_interpreter(python);
   if (defaults_fd >= 0) close(defaults_fd);

@@ -43,17 +43,18 @@ Status decode_whole(ByteSpan bytes, Tuple into) {
 }  // namespace
 
 // The version by itself, so that another one's order is told from nonsense.
-std::string encode_attach(const Bootstrap& bootstrap) {
+std::string encode_attach(const AttachOrder& attach) {
+  const Bootstrap& bootstrap = attach.host;
   const auto seed = bytes_of(bootstrap.key.seed()), job = bytes_of(bootstrap.job), token = bytes_of(bootstrap.token);
   ValueWriter order, writer;
   encode(order, std::tuple(seed, host_number(bootstrap.key.id()), bootstrap.parent, bootstrap.owner, job, token,
                            bootstrap.transport, bootstrap.address, bootstrap.host_lease_ns,
-                           as_byte_span(bootstrap.payload.data(), bootstrap.payload.size())));
+                           as_byte_span(bootstrap.payload.data(), bootstrap.payload.size()), attach.identity));
   encode(writer, std::tuple(kBootstrapVersion, order.written()));
   return with_size(writer);
 }
 
-Result<Bootstrap> decode_attach(ByteSpan bytes) {
+Result<AttachOrder> decode_attach(ByteSpan bytes) {
   uint32_t version = 0;
   std::vector<std::byte> order;
   if (auto decoded = decode_whole(bytes, std::tie(version, order)); !decoded) return decoded.error();
@@ -61,11 +62,12 @@ Result<Bootstrap> decode_attach(ByteSpan bytes) {
     return Error{ErrorCode::kUnsupported, "the script's monarch speaks bootstrap version " + std::to_string(version) +
                                               ", the host's " + std::to_string(kBootstrapVersion)};
   }
-  Bootstrap made;
+  AttachOrder attach;
+  Bootstrap& made = attach.host;
   HostNumber host = 0;
   std::vector<std::byte> seed, job, token, payload;
   auto decoded = decode_whole(order, std::tie(seed, host, made.parent, made.owner, job, token, made.transport,
-                                              made.address, made.host_lease_ns, payload));
+                                              made.address, made.host_lease_ns, payload, attach.identity));
   OPENSSL_cleanse(order.data(), order.size());
   if (!decoded) return decoded.error();
   NodeKey::Seed key;
@@ -78,7 +80,7 @@ Result<Bootstrap> decode_attach(ByteSpan bytes) {
   OPENSSL_cleanse(seed.data(), seed.size());
   made.is_host = true;
   made.payload.assign(reinterpret_cast<const char*>(payload.data()), payload.size());
-  return made;
+  return attach;
 }
 
 std::string encode_report(const HostReport& report) {

@@ -15,6 +15,12 @@
 
 namespace monarch {
 
+// Who is to be started, and by whom: which host this is meant for (HostdAddress::identity).
+struct AttachOrder {
+  Bootstrap host;
+  std::string identity{};
+};
+
 struct HostReport {
   enum Kind : uint8_t { kStarted = 1, kFailed = 2, kExited = 3 };
   Kind kind = kFailed;
@@ -29,10 +35,10 @@ inline constexpr size_t kAttachBytesMax = 1 << 20;
 inline constexpr std::byte kKillByte{'k'};
 
 // With their size in front.
-std::string encode_attach(const Bootstrap& bootstrap);
+std::string encode_attach(const AttachOrder& order);
 std::string encode_report(const HostReport& report);
 // Without it. kMalformed.
-Result<Bootstrap> decode_attach(ByteSpan bytes);
+Result<AttachOrder> decode_attach(ByteSpan bytes);
 Result<HostReport> decode_report(ByteSpan bytes);
 
 // Puts messages together from what a channel brings.

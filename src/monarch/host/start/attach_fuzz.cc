@@ -10,10 +10,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return as_byte_span(message.data() + sizeof(uint32_t), message.size() - sizeof(uint32_t));
   };
   if (auto order = decode_attach(bytes)) {
-    if (host_number(order->key.id()) == 0 || order->parent == 0 || order->host_lease_ns <= 0) std::abort();
+    if (host_number(order->host.key.id()) == 0 || order->host.parent == 0 || order->host.host_lease_ns <= 0) std::abort();
     const std::string message = encode_attach(*order);
     auto again = decode_attach(without_size(message));
-    if (!again || again->key.id() != order->key.id() || encode_attach(*again) != message) std::abort();
+    if (!again || again->host.key.id() != order->host.key.id() || encode_attach(*again) != message) std::abort();
   }
   if (auto report = decode_report(bytes)) {
     const std::string message = encode_report(*report);

@@ -24,7 +24,9 @@ ByteSpan without_size(const std::string& message) { return as_byte_span(message.
 
 TEST(Attach, AnOrderComesBackAsItWas) {
   const Bootstrap sent = some_bootstrap();
-  const Bootstrap got = decode_attach(without_size(encode_attach(sent))).value();
+  const AttachOrder order = decode_attach(without_size(encode_attach({sent, "service<2MuA>"}))).value();
+  const Bootstrap& got = order.host;
+  EXPECT_EQ(order.identity, "service<2MuA>");
   EXPECT_EQ(got.key.id(), sent.key.id());
   EXPECT_EQ(host_number(got.key.id()), 3u);
   EXPECT_EQ(got.token, sent.token);
@@ -39,15 +41,15 @@ TEST(Attach, AnOrderComesBackAsItWas) {
 }
 
 TEST(Attach, WhatIsNoOrderIsRefused) {
-  const std::string order = encode_attach(some_bootstrap());
+  const std::string order = encode_attach({some_bootstrap()});
   const ByteSpan whole = without_size(order);
   for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(decode_attach(whole.first(size)).ok()) << size;
   Bootstrap bad = some_bootstrap();
   bad.key = NodeKey(bad.key.seed(), 0);
-  EXPECT_FALSE(decode_attach(without_size(encode_attach(bad))).ok()) << "it is on no host";
+  EXPECT_FALSE(decode_attach(without_size(encode_attach({bad}))).ok()) << "it is on no host";
   bad = some_bootstrap();
   bad.parent = 0;
-  EXPECT_FALSE(decode_attach(without_size(encode_attach(bad))).ok());
+  EXPECT_FALSE(decode_attach(without_size(encode_attach({bad}))).ok());
 }
 
 TEST(Attach, AReportComesBackAsItWas) {

@@ -14,7 +14,7 @@
 
 namespace monarch {
 
-inline constexpr uint32_t kBootstrapVersion = 9;
+inline constexpr uint32_t kBootstrapVersion = 10;
 
 struct Bootstrap {
   NodeKey key{};           // of the new node

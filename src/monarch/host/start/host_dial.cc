@@ -20,18 +20,58 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kRetryNs = 20'000'000;
+constexpr std::string_view kUnnamed = "service";
+constexpr size_t kIdentityMax = 128;
+
+bool is_identity(std::string_view text) {
+  const auto good = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.' || c == '<' || c == '>';
+  };
+  return !text.empty() && text.size() <= kIdentityMax && std::all_of(text.begin(), text.end(), good);
+}
+
+// The number, where there is one.
+std::string_view what_counts(std::string_view identity) {
+  const size_t number = identity.find('<');
+  return number == std::string_view::npos ? identity : identity.substr(number);
+}
 
 }  // namespace
 
-Result<HostdAddress> HostdAddress::parse(const std::string& text, std::string token_file) {
-  static constexpr std::string_view kIpc = "ipc://";
+std::string HostdAddress::to_text() const {
+  return (identity.empty() ? "" : identity + "@") + (tcp ? tcp->to_text() : "ipc://" + path);
+}
+
+std::optional<std::string> HostdAddress::refuses(const std::string& wanted) const {
+  const std::string own = identity.empty() ? std::string(kUnnamed) : identity;
+  if (wanted.empty() || what_counts(wanted) == what_counts(own)) return std::nullopt;
+  return "it is " + own + ", not " + wanted;
+}
+
+Result<HostdAddress> HostdAddress::parse(const std::string& whole, std::string token_file) {
+  static constexpr std::string_view kIpc = "ipc://", kTls = "tls://";
   HostdAddress address;
   address.token_file = std::move(token_file);
+  std::string text = whole;
+  if (const size_t at = text.find('@'); at < text.find("://")) {
+    address.identity = text.substr(0, at);
+    text.erase(0, at + 1);
+    if (!is_identity(address.identity)) {
+      return Error{ErrorCode::kMalformed, "what stands in front of '@" + text.substr(0, 80) +
+                                              "' is no identity of a host, such as service or service<2MuAHeDjLCEd>"};
+    }
+  }
   if (text.starts_with(kIpc)) {
     address.path = text.substr(kIpc.size());
     sockaddr_un checked;
     if (auto size = socket_address(address.path, checked); !size) return size.error();
     return address;
+  }
+  // It is TLS always.
+  for (size_t at = 0; at != std::string::npos; at = text.find('@', at + 1)) {
+    const size_t scheme = at == 0 ? 0 : at + 1;
+    if (text.compare(scheme, kTls.size(), kTls) == 0) text.replace(scheme, kTls.size(), "tcp://");
   }
   auto tcp = TcpAddress::parse(text);
   if (!tcp) return tcp.error();
@@ -107,11 +147,12 @@ Status HostDial::begin_hello() {
 }
 
 void HostDial::on_readable() {
-  std::byte bytes[256];
+  std::byte bytes[512];
   const auto got = sys::receive_message(socket_.get(), bytes, MSG_DONTWAIT);
   if (got.size < 0 && errno == EAGAIN) return;
   if (got.size <= 0) return give_up("it refused this process: " + address_.token_file + " may not hold its token");
   const ByteSpan packet(bytes, static_cast<size_t>(got.size));
+  if (proved_) return on_answer({reinterpret_cast<const char*>(bytes), packet.size()});
   if (hello_->state() == Handshake::State::kAwaitingOpen) {
     auto proof = hello_->on_open(packet);
     if (!proof) return give_up(proof.error().message);
@@ -119,6 +160,19 @@ void HostDial::on_readable() {
     return;
   }
   if (auto peer = hello_->on_proof(packet); !peer) return give_up(peer.error().message);
+  say_who_is_meant();
+}
+
+void HostDial::say_who_is_meant() {
+  proved_ = true;
+  const std::string means = kMeans + address_.identity;
+  if (sys::send_message(socket_.get(), as_byte_span(means.data(), means.size()), {}, MSG_DONTWAIT) < 0) {
+    give_up("it closed the connection");
+  }
+}
+
+void HostDial::on_answer(std::string_view answer) {
+  if (answer[0] != kServes) return give_up(std::string(answer.substr(1)));
   reactor_.remove(socket_.get());
   finish(std::move(socket_));
 }

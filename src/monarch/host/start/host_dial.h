@@ -13,6 +13,7 @@
 #include "monarch/base/unique_fd.h"
 #include "monarch/loop/reactor.h"
 #include "monarch/net/tcp/tcp_address.h"
+#include "monarch/net/tls/credentials.h"
 #include "monarch/wire/hello.h"
 
 struct sockaddr_un;
@@ -23,12 +24,20 @@ namespace monarch {
 struct HostdAddress {
   std::string path;               // of its socket; an abstract one begins with '@'
   std::optional<TcpAddress> tcp;  // in its place
+  // Which host it is, or is meant: a name, or one with a number, such as service<2MuA>, whose name does not count.
+  // Empty: one that has none, which is called "service"; or whichever is there.
+  std::string identity;
   std::string token_file;         // absolute
   bool trusts_all = false;        // over TCP: any certificate will do, the token says who belongs here
+  // Over TCP: the user's own. None: made from the token. shared: by the copies of this.
+  std::shared_ptr<const Credentials> credentials;
   int64_t wait_ns = 30'000'000'000;  // for one that does not listen yet: it may be about to start
 
-  std::string to_text() const { return tcp ? tcp->to_text() : "ipc://" + path; }
-  // ipc://PATH, ipc://@NAME, or as TcpAddress. kMalformed: what is wrong with it.
+  std::string to_text() const;
+  // Why it does not serve who means `wanted`; none: it does.
+  std::optional<std::string> refuses(const std::string& wanted) const;
+  // ipc://PATH, ipc://@NAME, or as TcpAddress, also with tls:// in place of tcp://; perhaps IDENTITY@ in front of it.
+  // kMalformed: what is wrong with it.
   static Result<HostdAddress> parse(const std::string& text, std::string token_file);
 };
 
@@ -37,7 +46,9 @@ Result<socklen_t> socket_address(const std::string& path, sockaddr_un& address);
 
 // As which client and daemon say hello to each other: any of that user's, whose token is the same.
 HelloIdentity hostd_identity(const NodeKey& key, const JobToken& token);
-// A hello message goes as one packet.
+// A hello message goes as one packet; then the client says which host it means, as one packet that begins with kMeans, and
+// is answered by one that begins with kServes, or with kRefuses and says why.
+inline constexpr char kMeans = 'm', kServes = 's', kRefuses = 'r';
 inline constexpr int64_t kHostdHelloLimitNs = 5'000'000'000;
 
 class HostDial : public std::enable_shared_from_this<HostDial> {
@@ -54,6 +65,8 @@ class HostDial : public std::enable_shared_from_this<HostDial> {
   void try_again(const std::string& why);
   Status begin_hello();
   void on_readable();
+  void say_who_is_meant();
+  void on_answer(std::string_view answer);
   void give_up(const std::string& why);
   void finish(Result<UniqueFd> result);
 
@@ -63,6 +76,7 @@ class HostDial : public std::enable_shared_from_this<HostDial> {
   Done done_;
   UniqueFd socket_;
   std::unique_ptr<Handshake> hello_;
+  bool proved_ = false;
 };
 
 }  // namespace monarch

@@ -47,11 +47,12 @@ void RemoteHosts::attach(HostdAddress address, Bootstrap order) {
 }
 
 // One for each token, with the certificates that go with it.
-Result<std::shared_ptr<TcpTransport>> RemoteHosts::dialer(const JobToken& token, bool trusts_all) {
-  std::shared_ptr<TcpTransport>& made = dialers_[{token, trusts_all}];
+Result<std::shared_ptr<TcpTransport>> RemoteHosts::dialer(const JobToken& token, const HostdAddress& address) {
+  std::shared_ptr<TcpTransport>& made = dialers_[{token, address.trusts_all, address.credentials}];
   if (made) return made;
-  auto tls = TlsContext::of_secret(token, host_name(),
-                                   trusts_all ? TlsContext::Trust::kAnybody : TlsContext::Trust::kAuthority);
+  const auto trust = address.trusts_all ? TlsContext::Trust::kAnybody : TlsContext::Trust::kAuthority;
+  auto tls = address.credentials ? TlsContext::make(*address.credentials, trust)
+                                 : TlsContext::of_secret(token, host_name(), trust);
   if (!tls) return tls.error();
   TcpTransport::Options options;
   options.tls = std::move(*tls);
@@ -65,7 +66,7 @@ void RemoteHosts::attempt(NodeId node) {
   Remote& remote = found->second;
   auto token = read_token_file(remote.address.token_file);
   if (!token) return fail(node, token.error().message);
-  auto made = dialer(*token, remote.address.trusts_all);
+  auto made = dialer(*token, remote.address);
   if (!made) return fail(node, made.error().message);
   remote.dialer = *made;
   if (auto set = remote.dialer->set_place(node, *remote.address.tcp); !set) return fail(node, set.error().message);
@@ -112,7 +113,7 @@ void RemoteHosts::on_proved(NodeId node) {
   auto channel = remote.greeting->take_channel();
   let_go(remote);
   remote.channel = std::move(channel);
-  std::string order = encode_attach(remote.order);
+  std::string order = encode_attach({remote.order, remote.address.identity});
   const bool sent = remote.channel->send_all(as_byte_span(order.data(), order.size()), {});
   std::fill(order.begin(), order.end(), '\0');
   if (!sent) return fail(node, "it closed the connection");

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 
 #include "monarch/host/start/attach.h"
@@ -64,12 +65,13 @@ class RemoteHosts {
   void fail(NodeId node, const std::string& why);
   void drop(NodeId node);
   void let_go(Remote& remote);
-  Result<std::shared_ptr<TcpTransport>> dialer(const JobToken& token, bool trusts_all);
+  Result<std::shared_ptr<TcpTransport>> dialer(const JobToken& token, const HostdAddress& address);
 
   Reactor& reactor_;
   const Events events_;
   SystemRandom random_;
-  std::map<std::pair<JobToken, bool>, std::shared_ptr<TcpTransport>> dialers_;  // shared: with dials under way
+  using Certified = std::tuple<JobToken, bool, std::shared_ptr<const Credentials>>;  // shared: with addresses
+  std::map<Certified, std::shared_ptr<TcpTransport>> dialers_;                       // shared: with dials under way
   std::unordered_map<NodeId, Remote> remotes_;
 };
 

@@ -14,7 +14,7 @@ namespace monarch {
 
 namespace {
 
-constexpr std::string_view kScheme = "tcp://";
+constexpr std::string_view kScheme = "tcp://", kFd = "fd";
 constexpr size_t kSchemeSizeMax = 32;  // of another transport, which is named
 constexpr size_t kHostSizeMax = 253;   // of a name, RFC 1035
 constexpr size_t kTextSizeMax = 2048;  // what is longer is nothing that anybody has typed
@@ -47,6 +47,14 @@ Error bad(std::string_view text, const std::string& why) {
                                      "; write tcp://HOST:PORT, tcp://[IPV6]:PORT or tcp://*:PORT"};
 }
 
+// There is one way to write it.
+template <typename Number>
+bool read_number(std::string_view text, Number& number) {
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || rest != text.data() + text.size()) return false;
+  return text[0] != '-' && (text[0] != '0' || text.size() == 1);
+}
+
 Result<TcpEndpoint> parse_endpoint(std::string_view whole, std::string_view text) {
   if (!text.starts_with(kScheme)) {
     const size_t colon = text.find("://");
@@ -73,10 +81,11 @@ Result<TcpEndpoint> parse_endpoint(std::string_view whole, std::string_view text
   }
   if (end == std::string_view::npos || end >= text.size() || text[end] != ':') return bad(whole, "there is no port");
   const std::string_view port = text.substr(end + 1);
-  const auto [rest, error] = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
-  // One way to write it.
-  const bool good = error == std::errc() && rest == port.data() + port.size() && (port[0] != '0' || port.size() == 1);
-  if (!good) return bad(whole, "a port is a number from 0 to 65535");
+  if (port.starts_with(kFd)) {
+    if (!read_number(port.substr(kFd.size()), endpoint.fd)) return bad(whole, "a descriptor is written as fd7");
+  } else if (!read_number(port, endpoint.port)) {
+    return bad(whole, "a port is a number from 0 to 65535");
+  }
   return endpoint;
 }
 
@@ -85,7 +94,8 @@ bool is_v6_text(const std::string& host) { return host.find(':') != std::string:
 }  // namespace
 
 std::string TcpEndpoint::to_text() const {
-  return std::string(kScheme) + (is_v6_text(host) ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return std::string(kScheme) + (is_v6_text(host) ? "[" + host + "]" : host) + ":" +
+         (fd >= 0 ? std::string(kFd) + std::to_string(fd) : std::to_string(port));
 }
 
 std::string TcpAddress::to_text() const { return bind ? dial.to_text() + "@" + bind->to_text() : dial.to_text(); }
@@ -106,7 +116,8 @@ Result<TcpAddress> TcpAddress::parse(std::string_view text) {
 }
 
 Status TcpAddress::check_dialled() const {
-  if (dial.everywhere()) return bad(to_text(), "nobody can connect to '*'");
+  if (dial.everywhere()) return bad(to_text(), "nobody can connect to '" + dial.host + "'");
+  if (dial.fd >= 0) return bad(to_text(), "nobody can connect to a descriptor");
   if (dial.port == 0) return bad(to_text(), "nobody can connect to port 0");
   return Ok{};
 }
@@ -126,10 +137,14 @@ bool SocketAddress::is_loopback() const {
   return IN6_IS_ADDR_LOOPBACK(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == IN_LOOPBACKNET);
 }
 
-std::string SocketAddress::to_text() const {
+std::string SocketAddress::host() const {
   char host[NI_MAXHOST];
-  if (getnameinfo(get(), size, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) return "an unknown address";
-  return TcpEndpoint{host, port()}.to_text();
+  return getnameinfo(get(), size, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0 ? host : "";
+}
+
+std::string SocketAddress::to_text() const {
+  const std::string numeric = host();
+  return numeric.empty() ? "an unknown address" : TcpEndpoint{numeric, port()}.to_text();
 }
 
 SocketAddress SocketAddress::of_socket(int socket) {

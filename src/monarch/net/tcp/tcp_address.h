@@ -2,8 +2,9 @@
 //
 //   tcp://host:port         host: a name, or an address of IPv4
 //   tcp://[v6]:port         an address of IPv6, perhaps with its interface: [fe80::1%eth0]
-//   tcp://*:port            on all interfaces; only to listen on
+//   tcp://*:port            on all interfaces, as is tcp://[::]:port; only to listen on
 //   tcp://A:p@tcp://B:q     listens on B and is reached at A (a forwarded port, a name that only others know)
+//   tcp://host:fd7          a socket that this process has been given, as its descriptor 7; only to listen on
 //
 // Port 0 is only to listen on: the kernel chooses one.
 #pragma once
@@ -25,8 +26,9 @@ namespace monarch {
 struct TcpEndpoint {
   std::string host;  // "*": everywhere
   uint16_t port = 0;
+  int fd = -1;  // in place of the port: a socket that is there
 
-  bool everywhere() const { return host == "*"; }
+  bool everywhere() const { return host == "*" || host == "::" || host == "0.0.0.0"; }
   std::string to_text() const;  // "tcp://host:port"
   bool operator==(const TcpEndpoint&) const = default;
 };
@@ -53,6 +55,7 @@ struct SocketAddress {
   int family() const { return storage.ss_family; }
   uint16_t port() const;
   bool is_loopback() const;  // of this machine only
+  std::string host() const;  // "1.2.3.4"
   std::string to_text() const;  // "tcp://1.2.3.4:5"
 
   // Of a socket: its own end, or that of its peer. Family 0: it has none.

@@ -10,7 +10,8 @@ namespace {
 
 TEST(TcpAddress, IsWrittenAsItWasRead) {
   for (const char* text : {"tcp://host:1", "tcp://10.1.2.3:65535", "tcp://*:0", "tcp://[::1]:80", "tcp://[fe80::1%eth0]:9",
-                           "tcp://a.b-c_d.example:26600", "tcp://outside:1@tcp://*:2", "tcp://[::1]:5@tcp://127.0.0.1:0"}) {
+                           "tcp://a.b-c_d.example:26600", "tcp://outside:1@tcp://*:2", "tcp://[::1]:5@tcp://127.0.0.1:0",
+                           "tcp://host:fd7", "tcp://a:1@tcp://*:fd0"}) {
     auto address = TcpAddress::parse(text);
     ASSERT_TRUE(address.ok()) << text << ": " << address.error().message;
     EXPECT_EQ(address->to_text(), text);
@@ -34,6 +35,11 @@ TEST(TcpAddress, SaysWhatIsWrongAndHowItIsWritten) {
       {"tcp://a:-1", "a port is a number from 0 to 65535"},
       {"tcp://a:08", "a port is a number from 0 to 65535"},
       {"tcp://a:1x", "a port is a number from 0 to 65535"},
+      {"tcp://a:fd", "a descriptor is written as fd7"},
+      {"tcp://a:fd-1", "a descriptor is written as fd7"},
+      {"tcp://a:fd07", "a descriptor is written as fd7"},
+      {"tcp://a:fd7@tcp://b:2", "nobody can connect to a descriptor"},
+      {"tcp://[::]:1@tcp://b:2", "nobody can connect to '::'"},
       {"tcp://::1:80", "an address of IPv6 stands in brackets"},
       {"tcp://[::1:80", "a bracket is not closed"},
       {"tcp://[host]:80", "what is in the brackets is no address of IPv6"},
@@ -58,7 +64,9 @@ TEST(TcpAddress, ListensWhereItIsBoundAndIsDialledWhereItSays) {
   EXPECT_EQ(address.dial, (TcpEndpoint{"outside", 1}));
   EXPECT_EQ(address.listening(), (TcpEndpoint{"*", 2}));
   EXPECT_TRUE(address.check_dialled().ok());
-  EXPECT_FALSE(TcpAddress::parse("tcp://*:2")->check_dialled().ok());
+  for (const char* text : {"tcp://*:2", "tcp://[::]:2", "tcp://0.0.0.0:2", "tcp://a:fd7"}) {
+    EXPECT_FALSE(TcpAddress::parse(text)->check_dialled().ok()) << text;
+  }
   EXPECT_FALSE(TcpAddress::parse("tcp://a:0")->check_dialled().ok());
 }
 

@@ -1,6 +1,7 @@
 #include "monarch/net/tcp/tcp_transport.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -134,8 +135,20 @@ int TcpTransport::unsent_ms() const {
 Result<UniqueFd> TcpTransport::listen(const JobId&, NodeId) {
   if (!options_.listen) return Error{ErrorCode::kBug, "this process has no address to listen on"};
   const TcpEndpoint& at = options_.listen->listening();
+  auto listener = at.fd >= 0 ? take_over(at.fd) : listen_on(at);
+  if (!listener) return listener;
+  TcpAddress own{options_.listen->dial, std::nullopt};
+  if (own.dial.everywhere()) own.dial.host = host_name();
+  if (own.dial.port == 0) own.dial.port = SocketAddress::of_socket(listener->get()).port();
+  own.dial.fd = -1;
+  std::lock_guard lock(mutex_);
+  own_ = std::move(own);
+  return listener;
+}
+
+Result<UniqueFd> TcpTransport::listen_on(const TcpEndpoint& at) {
   std::vector<SocketAddress> addresses;
-  if (at.everywhere()) {
+  if (at.everywhere() && at.host != "0.0.0.0") {
     addresses = {every_interface(AF_INET6, at.port), every_interface(AF_INET, at.port)};
   } else if (auto found = look_up(at); found) {  // nothing runs here yet that would have to wait
     addresses = std::move(*found);
@@ -150,13 +163,29 @@ Result<UniqueFd> TcpTransport::listen(const JobId&, NodeId) {
     listener = listen_at(address);
     if (listener) break;
   }
-  if (!listener) return listener;
-  TcpAddress own{options_.listen->dial, std::nullopt};
-  if (own.dial.everywhere()) own.dial.host = host_name();
-  if (own.dial.port == 0) own.dial.port = SocketAddress::of_socket(listener->get()).port();
-  std::lock_guard lock(mutex_);
-  own_ = std::move(own);
   return listener;
+}
+
+// Whoever has started this process has bound it, and may listen already.
+Result<UniqueFd> TcpTransport::take_over(int fd) const {
+  const auto bad = [fd](const std::string& why) {
+    return Error{ErrorCode::kUnsupported, "cannot listen on descriptor " + std::to_string(fd) + ": " + why};
+  };
+  int type = 0, listens = 0;
+  socklen_t size = sizeof type;
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
+    return bad(errno == EBADF ? "this process has not been given one" : "it is no socket");
+  }
+  const SocketAddress address = SocketAddress::of_socket(fd);
+  if (type != SOCK_STREAM || (address.family() != AF_INET && address.family() != AF_INET6)) {
+    return bad("it is no socket of TCP");
+  }
+  if (address.port() == 0) return bad("it is not bound to a port");
+  if (auto allowed = allow(address, "listen on"); !allowed) return allowed.error();
+  if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0) listens = 0;
+  if (listens == 0 && ::listen(fd, kBacklog) != 0) return bad(std::strerror(errno));
+  if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0) return bad(std::strerror(errno));
+  return UniqueFd(fd);
 }
 
 Result<UniqueFd> TcpTransport::listen_at(const SocketAddress& address) {

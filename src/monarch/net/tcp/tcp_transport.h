@@ -81,7 +81,9 @@ class TcpTransport final : public Transport {
   std::shared_ptr<const TlsContext> tls() const;
   Status allow(const SocketAddress& address, const char* what) const;
   Result<std::unique_ptr<Channel>> channel_over(std::unique_ptr<Channel> stream, bool accepts) const;
+  Result<UniqueFd> listen_on(const TcpEndpoint& at);
   Result<UniqueFd> listen_at(const SocketAddress& address);
+  Result<UniqueFd> take_over(int fd) const;
   static Result<bool> outcome(Place& place, size_t addresses, const SocketAddress& to, int error);
   int unsent_ms() const;
 
