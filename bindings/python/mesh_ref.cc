@@ -49,6 +49,7 @@ struct EndpointState {
   double deadline_s = 0;  // 0: none but that of the code that calls
   bool partial = false;   // call() gives failures beside values
   Label label;  // mesh.method
+  uint32_t granted = 0;  // messages that need not wait for room, since somebody has waited for it (_grant())
   std::shared_ptr<struct ToldOneWay> told;  // once it has sent one-way messages; shared: with the list of all such
 };
 
@@ -60,6 +61,7 @@ struct ToldOneWay {
   bool is_listed = false;
 };
 
+constexpr uint32_t kGrantedMax = 4096;
 constexpr size_t kToldMax = 256;
 // Of a script: the last endpoints that one-way messages were sent through. Nothing of Python's is in it.
 std::vector<std::shared_ptr<ToldOneWay>> told_one_way;
@@ -215,7 +217,7 @@ PyObject* endpoint_new(PyTypeObject* type, PyObject* args, PyObject*) {
     return nullptr;
   }
   return box<EndpointState>(
-      type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags, 0, false, Label(), nullptr});
+      type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags, 0, false, Label(), 0, nullptr});
 }
 
 // Checks the arguments and encodes them. Nothing is sent if they are wrong.
@@ -251,14 +253,16 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
                 const std::shared_ptr<PendingCall>& call) {
   AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return false;
-  const EndpointState& endpoint = endpoint_of(self);
+  EndpointState& endpoint = endpoint_of(self);
   const View& mesh = view_of(endpoint.mesh.get());
   int64_t deadline_ns;
   if (!check_reach(*mesh.members) || !find_deadline(endpoint.deadline_s, &deadline_ns)) return false;
   Encoded encoded;
   if (!encode_arguments(self, args, count, names, encoded) || (!call && !check_size(*runtime, encoded))) return false;
   const bool is_flood = runtime->node().is_flood(call != nullptr, encoded.total_bytes());
-  if (is_flood && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
+  const bool granted = endpoint.granted != 0;
+  if (granted) --endpoint.granted;
+  if (is_flood && !granted && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
   FrameHeader header;
   if (call) {
     call->set_deadline(deadline_ns);
@@ -280,6 +284,12 @@ PyObject* endpoint_set_label(PyObject* self, PyObject* text) {
   const char* label = PyUnicode_AsUTF8AndSize(text, &size);
   if (label == nullptr) return nullptr;
   endpoint_of(self).label = std::make_shared<const std::string>(label, static_cast<size_t>(size));
+  Py_RETURN_NONE;
+}
+
+// _grant(): the next message need not wait for room
+PyObject* endpoint_grant(PyObject* self, PyObject*) {
+  if (endpoint_of(self).granted < kGrantedMax) ++endpoint_of(self).granted;
   Py_RETURN_NONE;
 }
 
@@ -456,6 +466,7 @@ bool add_mesh_types(PyObject* module) {
       {"call_one", fast(endpoint_call_one), kFast, kCallOneDoc},
       {"broadcast", fast(endpoint_broadcast), kFast, kBroadcastDoc},
       {"_stream", fast(endpoint_stream), kFast, nullptr},
+      {"_grant", endpoint_grant, METH_NOARGS, nullptr},
       {"_set_label", endpoint_set_label, METH_O, nullptr},
       {"_set_options", endpoint_set_options, METH_VARARGS, nullptr},
       {"_send", fast(endpoint_send), kFast, nullptr},

@@ -189,3 +189,23 @@ hosts.stop().get()
         for rank in range(2):
             lines = [line for line in text.splitlines() if line.startswith(f"[{rank}] ")]
             assert lines == [f"[{rank}] {i} {letter * 100}" for i in range(20_000)]
+
+
+def test_who_first_calls_a_process_there_that_is_dead_is_told_all_of_it(daemons):
+    daemons[0].run("""
+from monarch.actor import Channel
+class Late(Sleeper):
+    @endpoint
+    def ask(self, other, ready, go):
+        ready.send(None)
+        go.pids.call_one().get()
+        error = other.pids.call_one().exception(timeout=20)
+        return isinstance(error, SupervisionError) and (error.signal, error.rank, error.pid, error.mesh)
+late = procs.spawn("late", Late).slice(hosts=0, gpus=1)
+ready, is_ready = Channel.open()
+asked = late.ask.call_one(second.slice(gpus=0), ready, first.slice(gpus=0))
+os.kill(pids[2][0], signal.SIGKILL)
+error_of(pending)
+assert asked.get(timeout=20) == (9, 2, pids[2][0], "procs"), asked.get()
+hosts.stop().get()
+""", daemons[1], begin=FAILURES).ok()  # fmt: skip

@@ -108,6 +108,40 @@ except SupervisionError:
     run.ok()
 
 
+def test_a_daemon_that_is_killed_is_a_failure_of_all_ranks_there_and_no_stop(folder, scheme):
+    """Whatever its hosts are at, who hears of it first: five times."""
+    for number in range(5):
+        daemon = Daemon(folder, number, scheme)
+        run = daemon.run("""
+import monarch.actor
+told = []
+monarch.actor.unhandled_fault_hook = lambda failure: told.extend((failure.mesh_name, r) for r in failure.crashed_ranks)
+procs = hosts.spawn_procs({"gpus": 3}, name="procs")
+workers = procs.spawn("worker", Worker)
+if sys.argv[2:] == ["idle"]:
+    workers.pid.call().get()
+print("spawned")
+input()
+began = time.monotonic()
+error = workers.pid.call().exception(timeout=20)
+while isinstance(error, type(None)):
+    error = workers.pid.call().exception(timeout=20)
+assert isinstance(error, SupervisionError) and "stopped" not in str(error), error
+while len(told) < 6 and time.monotonic() < began + 20:
+    time.sleep(0.01)
+assert sorted(told) == [(mesh, rank) for mesh in ("procs", "worker") for rank in range(3)], told
+""")  # fmt: skip
+        run.line("spawned")
+        daemon.process.kill()
+        run.tell("\n")
+        run.done()
+        assert run.status == 0, run.err
+        daemon.process.wait()
+        daemon.process.stdout.close()
+        daemon.process.stderr.close()
+        Daemon.made.remove(daemon.process)
+
+
 @pytest.mark.feature(58, "settings are in force there")
 @pytest.mark.feature(78, "what is configured reaches attached hosts")
 def test_the_configuration_goes_along(daemons):

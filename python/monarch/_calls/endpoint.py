@@ -51,8 +51,8 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
     ``SupervisionError`` if a rank cannot answer. Messages to one actor arrive in the order of the calls. Any thread may
     call.
 
-    ``broadcast`` waits while one of its actors has 64 MiB of messages waiting, until half of them are gone: GIL released,
-    Ctrl-C ends it, and after 5 s a line on stderr says who is slow. So does any call with more than 256 KiB of arguments,
+    ``broadcast`` waits while one of its actors has 64 MiB of messages waiting, until half of them are gone: GIL
+    released, Ctrl-C ends it, and after 5 s a line on stderr says who is slow. So does any call with 256 KiB of arguments,
     and any at all while this process waits for the answers to 4,096. On an event loop that blocks the loop: ``await
     mesh.method.ready()`` before. An actor that waits for others itself keeps nobody waiting.
 
@@ -133,16 +133,17 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
         return rank, self._mesh._choice(rank, self)._with_options(self._options)
 
     async def ready(self) -> None:
-        """Waits until these actors, and the way to them, have room for more, and leaves the event loop to others meanwhile.
+        """Waits until these actors, and the way to them, have room for more, and leaves the event loop to others.
 
-        Before each ``broadcast`` or call of asyncio code that may flood. Others who send may be faster, then the send
-        itself waits.
+        Before each ``broadcast`` or call of asyncio code that may flood, through this endpoint: one message does not
+        wait after it.
         """
         import asyncio
 
         look = _core.RoomLook(self._mesh._ref(), str(self))
         while (seconds := look.look()) > 0:
             await asyncio.sleep(seconds)
+        self._grant()
 
     @property
     def _answers_by_port(self) -> bool:

@@ -83,7 +83,10 @@ def attach(
     urls: list[str], token_file: str, trusts_all: bool, name: str, certificates: tuple[bytes, bytes] = (b"", b""),
     waits_for: list[str | Future[str]] | None = None,
 ) -> HostMesh:  # fmt: skip
-    """As :func:`attach_to_workers`, with the token of that file. ``waits_for``: the addresses, where some are yet to come."""
+    """As :func:`attach_to_workers`, with the token of that file.
+
+    ``waits_for``: all addresses, where some are yet to come.
+    """
     runtime.ensure()
     count = len(urls if waits_for is None else waits_for)
     extent = Extent(["hosts"], [count])

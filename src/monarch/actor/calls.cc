@@ -66,7 +66,8 @@ Calls::~Calls() {
 }
 
 uint64_t Calls::open(std::shared_ptr<PendingCall> call, int64_t deadline_ns) {
-  const bool is_long = deadline_ns != 0 && hooks_.on_overdue && deadline_ns - clock_.now_ns() >= kLongNs;
+  // Some of it has passed since it was set.
+  const bool is_long = deadline_ns != 0 && hooks_.on_overdue && deadline_ns - clock_.now_ns() >= kLongNs - kOverdueNs / 2;
   const int64_t timer_ns = is_long ? deadline_ns - kOverdueNs : deadline_ns;
   std::unique_lock lock(mutex_);
   uint32_t index;

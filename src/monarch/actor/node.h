@@ -274,9 +274,9 @@ class Node final : public LinkSink {
   void forward_on(Link& link, const Outgoing& outgoing, bool control, std::shared_ptr<const Message> keeper);
   void hold_back(const FrameRoute& route, const std::shared_ptr<Link>& onward);
   bool is_held(const ActorId& id) const;
-  void refuse_onward(Link& link, const Outgoing& outgoing, std::string_view why);
+  void refuse_onward(Link& link, const Outgoing& outgoing, const Failure& why);
   void lost_for_all(const Message& message);
-  void refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, std::string_view why);
+  void refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, const Failure& why);
   template <typename Failed>
   void send_to_all(const Members& members, Outgoing& outgoing, const Failed& failed);
   bool send_cast(const Members& members, std::span<const uint32_t> ranks, const Outgoing& outgoing, bool* no_memory);

@@ -83,9 +83,9 @@ void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, std::s
   const FrameHeader& header = outgoing.header;
   if (route.hops > kHopsMax) return refuse_onward(link, outgoing, "it is too far away");
   const std::shared_ptr<Link> onward = routes_->find(route.destination);
-  std::string why = "the process cannot be reached from the one on the way";
+  Failure why("the process cannot be reached from the one on the way");
   if (onward == nullptr || onward->peer() == link.peer()) {
-    if (const FailurePtr dead = why_down(route.destination)) why = dead->text();
+    if (const FailurePtr dead = why_down(route.destination)) why = *dead;
     return refuse_onward(link, outgoing, why);
   }
   routes_->note_forwarded(route.origin, route.destination);
@@ -99,7 +99,7 @@ void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, std::s
   } catch (const std::bad_alloc&) {
     why = "there is no memory for it in the process on the way";
   }
-  if (const FailurePtr dead = why_down(route.destination)) why = dead->text();
+  if (const FailurePtr dead = why_down(route.destination)) why = *dead;
   refuse_onward(link, outgoing, why);
 }
 
@@ -117,7 +117,7 @@ void Node::hold_back(const FrameRoute& route, const std::shared_ptr<Link>& onwar
 }
 
 // As refuse_routed(), to each of those whom it is for.
-void Node::refuse_onward(Link& link, const Outgoing& outgoing, std::string_view why) {
+void Node::refuse_onward(Link& link, const Outgoing& outgoing, const Failure& why) {
   if (outgoing.header.kind != FrameKind::kCast) return refuse_routed(link, outgoing.header, outgoing.route, why);
   auto cast = decode_cast(outgoing.body);
   if (!cast) return;
@@ -172,10 +172,10 @@ void Node::forward_lost(Link& link, const Message& message, const FrameRoute& ro
 
 // Its origin is told on the way to it; where there is none, since it is held for dead here, on that which the frame
 // came.
-void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, std::string_view why) {
+void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, const Failure& why) {
   const ActorId dest{route.destination, header.dest};
   const ByteSpan part = as_byte_span(&dest, sizeof dest);
-  const std::string record = Failure(why).encoded();
+  const std::string record = why.encoded();
   Outgoing answer{FrameHeader{}, as_byte_span(record.data(), record.size()), {}};
   if (header.token != 0) {
     answer.header.kind = FrameKind::kReplyFailed;

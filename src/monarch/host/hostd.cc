@@ -273,7 +273,9 @@ void HostDaemon::end() {
   listener_.reset();
   if (!tcp_ && options_.address.path[0] != '@') unlink(options_.address.path.c_str());
   strangers_.clear();
-  alive_[1].reset();  // hosts end, and their clients let go of their keepers
+  // Hosts end, and their clients let go of their keepers. A byte, which nobody takes: it is an end in order.
+  if (write(alive_[1].get(), "", 1) < 0) errno = 0;
+  alive_[1].reset();
   const auto wait_for_keepers = [this](int64_t limit_ns) {
     const int64_t until_ns = clock_.now_ns() + limit_ns;
     for (reap(); !keepers_.empty() && clock_.now_ns() < until_ns; reap()) {
@@ -472,6 +474,8 @@ void HostDaemon::be_host(BootstrapFds fds, int started) {
   pollfd ends[] = {{stopped.get(), POLLIN, 0}, {alive_[0].get(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
   while (poll(ends, 3, -1) < 0 && errno == EINTR) {
   }
+  // The daemon has been killed: so are all that it has started, which is a death and no stop.
+  if ((ends[1].revents & (POLLHUP | POLLIN)) == POLLHUP) kill(getpid(), SIGKILL);
   const std::string reason = runtime.wait_for_stop(0).value_or("its monarch-hostd was ended");
   runtime.node().note_ending();
   runtime.stop_children(reason, kHostGraceNs);

@@ -84,7 +84,7 @@ class HostDaemon {
   std::unique_ptr<TcpTransport> tcp_;  // null: on this machine
   TcpEndpoint hosts_listen_;           // beside it, each at a port of its own
   UniqueFd listener_, signals_;
-  UniqueFd alive_[2];   // to read: ends when the daemon does, or is about to
+  UniqueFd alive_[2];   // to read: ends when the daemon does, or, with a byte, is about to
   UniqueFd orders_[2];  // a byte: a client wants the daemon to end
   std::vector<Stranger> strangers_;
   std::vector<pid_t> keepers_;

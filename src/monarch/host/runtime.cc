@@ -25,6 +25,7 @@ constexpr int64_t kStopDrainNs = 1'000'000'000;
 constexpr int64_t kFirstLookNs = 100'000'000;
 // How often calls that are about to be past their deadline have stacks taken, and within what time.
 constexpr int64_t kOverdueEveryNs = 1'000'000'000;
+constexpr int kOverdueCalls = 8;
 constexpr int64_t kOverdueLimitNs = Calls::kOverdueNs * 3 / 4;
 // How long a process whose owner is gone may take to end by itself.
 constexpr int64_t kOrphanLimitNs = 1'000'000'000;
@@ -520,11 +521,11 @@ std::shared_ptr<PendingCall> ProcessRuntime::ask_stacks(const std::vector<NodeId
   return call;
 }
 
-// Where a flood of calls hangs, one of them in a while says why.
+// Where a flood of calls hangs, a few of them in a while say why: the first may be answered at the last moment.
 void ProcessRuntime::on_overdue(const std::shared_ptr<PendingCall>& call) {
   const int64_t now_ns = reactor_->now_ns();
-  if (call->decided() || (overdue_ns_ != 0 && now_ns - overdue_ns_ < kOverdueEveryNs)) return;
-  overdue_ns_ = now_ns;
+  const bool again = overdue_.time_ns == 0 || now_ns - overdue_.time_ns >= kOverdueEveryNs;
+  if (call->decided() || (!again && overdue_.calls >= kOverdueCalls)) return;
   PendingCall::Stacks stacks;
   std::vector<NodeId> nodes;
   for (uint32_t rank = 0; rank < call->size(); ++rank) {
@@ -533,7 +534,10 @@ void ProcessRuntime::on_overdue(const std::shared_ptr<PendingCall>& call) {
     nodes.push_back(node);
     stacks.ranks.push_back(rank);
   }
-  stacks.call = ask_stacks(nodes, kOverdueLimitNs);
+  if (!again && nodes != overdue_.nodes) return;
+  if (again) overdue_ = {now_ns, nodes, ask_stacks(nodes, kOverdueLimitNs), 0};
+  ++overdue_.calls;
+  stacks.call = overdue_.asked;
   call->set_stacks(std::move(stacks));
 }
 

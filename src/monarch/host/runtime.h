@@ -196,7 +196,12 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   std::function<std::vector<RunningActor>()> running_actors_;
   std::unique_ptr<ThreadStacks> stacks_;
   CodeMap code_map_;  // the reactor's
-  int64_t overdue_ns_ = 0;  // the reactor's: when stacks were taken for a call
+  struct Overdue {
+    int64_t time_ns = 0;  // when stacks were taken for a call
+    std::vector<NodeId> nodes;
+    std::shared_ptr<PendingCall> asked;  // shared: with the calls that they were taken for
+    int calls = 0;
+  } overdue_;  // the reactor's
   std::shared_ptr<Reception> reception_;  // shared: with the node's table. In the script only
   std::shared_ptr<Agent> agent_;          // as reception_. In a host only
   bool shut_down_ = false;

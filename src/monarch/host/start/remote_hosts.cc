@@ -138,7 +138,8 @@ void RemoteHosts::on_ready(NodeId node) {
   if (open) return;
   if (!remote.started) return fail(node, "it closed the connection");
   let_go(remote);
-  if (remote.killed) drop(node), events_.on_lost(node, "the connection to its monarch-hostd has ended");
+  if (remote.killed) remote.link_lost = "the connection to its monarch-hostd has ended";
+  if (remote.link_lost) give_up(node);
 }
 
 void RemoteHosts::on_report(NodeId node, const HostReport& report) {
@@ -191,13 +192,22 @@ void RemoteHosts::kill(NodeId node) {
 }
 
 void RemoteHosts::link_lost(NodeId node, const std::string& why) {
-  reactor_.after(kReportLimitNs, [this, node, why] {
+  reactor_.post([this, node, why] {
     const auto found = remotes_.find(node);
     if (found == remotes_.end()) return;
-    if (found->second.channel) static_cast<void>(found->second.channel->send_all({&kKillByte, 1}, {}));
-    drop(node);
-    events_.on_lost(node, why);
+    found->second.link_lost = why;
+    if (!found->second.channel) return give_up(node);  // nobody is there to say more
+    reactor_.after(kReportLimitNs, [this, node] { give_up(node); });
   });
+}
+
+void RemoteHosts::give_up(NodeId node) {
+  const auto found = remotes_.find(node);
+  if (found == remotes_.end()) return;
+  const std::string why = *found->second.link_lost;
+  if (found->second.channel) static_cast<void>(found->second.channel->send_all({&kKillByte, 1}, {}));
+  drop(node);
+  events_.on_lost(node, why);
 }
 
 }  // namespace monarch

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -41,7 +42,7 @@ class RemoteHosts {
   // Any thread. The link to a node, which may be one of these, is over, with that text.
   void link_lost(NodeId node, const std::string& why);
 
-  // How long after the end of its link its keeper may take to say how it has ended.
+  // How long after the end of its link its keeper, if that is there, may take to say how it has ended.
   static constexpr int64_t kReportLimitNs = 300'000'000;
 
  private:
@@ -55,6 +56,7 @@ class RemoteHosts {
     AttachReader reader;
     bool started = false;
     bool killed = false;
+    std::optional<std::string> link_lost{};  // why
   };
 
   void attempt(NodeId node);
@@ -65,6 +67,7 @@ class RemoteHosts {
   void fail(NodeId node, const std::string& why);
   void drop(NodeId node);
   void let_go(Remote& remote);
+  void give_up(NodeId node);
   Result<std::shared_ptr<TcpTransport>> dialer(const JobToken& token, const HostdAddress& address);
 
   Reactor& reactor_;

@@ -117,7 +117,9 @@ Starter::~Starter() {
     if (ends_within(fork_server_, 1000)) try_reap(fork_server_);
   }
   guard_pipe_.reset();
-  if (guard_.pid > 0 && ends_within(guard_, 2000)) try_reap(guard_);
+  if (guard_.pid <= 0) return;
+  signal_process(guard_, SIGCONT);  // as above
+  if (ends_within(guard_, 2000)) try_reap(guard_);
 }
 
 // ---- The guard ----

@@ -1,7 +1,8 @@
 import os
 import sys
+import time  # noqa: F401 (what follows in the tests uses it)
 
-from monarch.actor import Actor, attach_to_workers, endpoint, this_host
+from monarch.actor import Actor, SupervisionError, attach_to_workers, endpoint, this_host  # noqa: F401
 
 
 class Worker(Actor):
