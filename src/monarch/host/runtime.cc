@@ -13,6 +13,7 @@
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
 #include "monarch/host/membership/token_file.h"
+#include "monarch/net/message_blocks.h"
 #include "monarch/net/shm/arena_budget.h"
 
 namespace monarch {
@@ -151,6 +152,7 @@ Node::Hooks ProcessRuntime::node_hooks(Options& options) {
 Status ProcessRuntime::start() {
   if (!reactor_->start()) return sys::shortage_error("start the thread of the reactor");
   watch_forks(*this);
+  internal::keep_large_blocks(reactor_.get());
   return Ok{};
 }
 
@@ -387,6 +389,7 @@ void ProcessRuntime::shutdown(int64_t grace_ns, const std::function<void()>& onl
   if (output_) output_->finish();  // what the dead have left
   reactor_->post_and_wait([this] { connector_->close(); });
   node_->close_links();
+  internal::keep_large_blocks(nullptr);
   reactor_->stop();
   deaths_->report_rest();
   node_->report_failures();

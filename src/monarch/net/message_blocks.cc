@@ -1,14 +1,24 @@
 #include "monarch/net/message_blocks.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "monarch/base/forked.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>  // what is kept is nobody's: who uses it must be seen
+#else
+#define ASAN_POISON_MEMORY_REGION(address, size) static_cast<void>(0)
+#define ASAN_UNPOISON_MEMORY_REGION(address, size) static_cast<void>(0)
+#endif
 
 namespace monarch::internal {
 
@@ -138,9 +148,110 @@ void return_message_block(void* memory) {
 namespace {
 constexpr size_t kHugePage = 2 << 20;
 constexpr size_t kHugeFrom = 2 * kHugePage;
+constexpr size_t kWarmFrom = size_t{1} << 20;
+
+// Never destroyed, as the depot; and not touched in a child of fork().
+class WarmBlocks {
+ public:
+  // The smallest that is not much larger; null: there is none.
+  std::byte* take(size_t size) {
+    std::lock_guard lock(mutex_);
+    auto best = kept_.end();
+    for (auto at = kept_.begin(); at != kept_.end(); ++at) {
+      if (at->size >= size && at->size - size <= size / 4 + kHugePage && (best == kept_.end() || at->size < best->size)) {
+        best = at;
+      }
+    }
+    if (best == kept_.end()) return nullptr;
+    std::byte* const block = best->block;
+    ASAN_UNPOISON_MEMORY_REGION(block, best->size);
+    bytes_ -= best->size;
+    kept_.erase(best);
+    return block;
+  }
+
+  // False: it is not kept.
+  bool put(std::byte* block) {
+    const size_t size = malloc_usable_size(block);
+    if (size < kWarmFrom) return false;
+    std::lock_guard lock(mutex_);
+    if (timers_ == nullptr || bytes_ + size > kWarmBytes) return false;
+    kept_.push_back({block, size, false});
+    ASAN_POISON_MEMORY_REGION(block, size);
+    bytes_ += size;
+    arm();
+    return true;
+  }
+
+  void use(Timers* timers) { drop(timers == nullptr ? Which::kAll : Which::kNone, timers); }
+
+  size_t bytes() {
+    std::lock_guard lock(mutex_);
+    return bytes_;
+  }
+
+ private:
+  struct Kept {
+    std::byte* block;
+    size_t size;
+    bool old;  // it was there at the last look
+  };
+  enum class Which { kNone, kOld, kAll };
+
+  void arm() {  // mutex_ held
+    if (std::exchange(armed_, true)) return;
+    timers_->after(kWarmNs, [this, of = timers_] { look(of); });
+  }
+
+  void look(Timers* of) {
+    {
+      std::lock_guard lock(mutex_);
+      if (of != timers_) return;
+      armed_ = false;
+    }
+    drop(Which::kOld, of);
+  }
+
+  void drop(Which which, Timers* timers) {
+    std::vector<std::byte*> gone;  // freed without the lock
+    {
+      std::lock_guard lock(mutex_);
+      if (timers_ != timers) armed_ = false;
+      timers_ = timers;
+      std::erase_if(kept_, [&](Kept& kept) {
+        const bool goes = which == Which::kAll || (which == Which::kOld && kept.old);
+        kept.old = true;
+        if (!goes) return false;
+        ASAN_UNPOISON_MEMORY_REGION(kept.block, kept.size);
+        gone.push_back(kept.block);
+        bytes_ -= kept.size;
+        return true;
+      });
+      if (!kept_.empty() && timers_ != nullptr) arm();
+    }
+    for (std::byte* block : gone) std::free(block);
+  }
+
+  std::mutex mutex_;  // a leaf, but for the timers'
+  std::vector<Kept> kept_;
+  size_t bytes_ = 0;
+  Timers* timers_ = nullptr;
+  bool armed_ = false;
+};
+
+WarmBlocks& warm() {
+  static auto* blocks = new WarmBlocks;
+  return *blocks;
+}
 }  // namespace
 
+void keep_large_blocks(Timers* timers) { warm().use(timers); }
+size_t large_blocks_kept() { return warm().bytes(); }
+
 std::byte* take_large_block(size_t size) {
+  if (size >= kWarmFrom && !in_forked_child()) {
+    if (std::byte* const block = warm().take(size)) return block;
+  }
   if (size < kHugeFrom || size > SIZE_MAX - kHugePage) return static_cast<std::byte*>(std::malloc(size));
   const size_t rounded = (size + kHugePage - 1) / kHugePage * kHugePage;
   void* block = std::aligned_alloc(kHugePage, rounded);
@@ -148,6 +259,9 @@ std::byte* take_large_block(size_t size) {
   return static_cast<std::byte*>(block);
 }
 
-void return_large_block(std::byte* block) { std::free(block); }
+void return_large_block(std::byte* block) {
+  if (block != nullptr && !in_forked_child() && warm().put(block)) return;
+  std::free(block);
+}
 
 }  // namespace monarch::internal
