@@ -217,3 +217,18 @@ this_host().spawn_procs().spawn("a", A).f.call_one().get()
 
 def test_a_cell_that_is_run_again_changes_what_new_actors_run():
     Run(program("scripts/a_cell_that_is_run_again_changes_what_new_actors_run.py")).ok()
+
+
+def test_a_module_that_spawns_when_it_is_imported_is_not_spawned_again_and_again(tmp_path):
+    tmp_path.joinpath("spawning.py").write_text(
+        "from monarch.actor import Actor, endpoint, this_host\n"
+        "class W(Actor):\n"
+        "    @endpoint\n"
+        "    def f(self): pass\n"
+        "error = this_host().spawn_procs().spawn('w', W).f.call_one().exception(timeout=20)\n"
+    )
+    Run(f"""
+sys.path.append({str(tmp_path)!r})
+from spawning import error
+assert "at the top level of the module 'spawning'" in str(error) and "__main__" in str(error), error
+""").ok()  # fmt: skip

@@ -20,6 +20,7 @@ from monarch._runtime import runtime
 from monarch._runtime.context import context
 from monarch._runtime.here import here
 from monarch._runtime.interrupts import uninterrupted
+from monarch._runtime.loading import check_spawn
 from monarch._values.geometry import Point, Region, Shape, Slice
 
 if TYPE_CHECKING:
@@ -299,6 +300,8 @@ def _spawn_procs(
     proc_bind: list[dict[str, str]] | None,
     bootstrap_command: Any,
 ) -> ProcMesh:
+    check_spawn()
+
     def spawn() -> ProcMesh:
         procs = start_mesh(host, per_host, bootstrap, name or "procs", proc_bind, bootstrap_command)
         active.note_spawned(procs)

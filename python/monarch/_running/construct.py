@@ -15,6 +15,7 @@ from monarch._meshes.spawning import SpawnInfo
 from monarch._running import threads
 from monarch._runtime import forks
 from monarch._runtime.here import here
+from monarch._runtime.loading import loading
 from monarch._values.geometry import Extent, Point
 
 
@@ -47,7 +48,8 @@ def _raise_setup_error(*_: Any, **__: Any) -> Any:
 
 
 def _find_class(module: str, qualname: str) -> Any:
-    __import__(module)  # also where it is in sys.modules: another thread may be in the middle of importing it
+    with loading(module):
+        __import__(module)  # also where it is in sys.modules: another thread may be in the middle of importing it
     found: Any = sys.modules[module]
     for name in qualname.split("."):
         found = getattr(found, name)
