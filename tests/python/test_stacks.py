@@ -493,3 +493,12 @@ def test_a_wait_is_one_also_where_local_symbols_are_not_known(known):
     assert stack_report._native(functions) == ("a wait for an answer",)
     functions[-3] = "monarch::(anonymous namespace)::endpoint_broadcast"
     assert stack_report._native(functions) == ("Monarch's own code",)
+
+
+def test_who_asks_is_shown_without_the_inside_of_this_package():
+    run = Run("""
+from monarch.actor import dump_stacks
+this_host().spawn_procs().initialized.get()
+print(dump_stacks().get())
+""").ok()  # fmt: skip
+    assert "in C: Monarch's own code\n" in run.out and "nanobind" not in run.out

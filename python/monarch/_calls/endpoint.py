@@ -52,9 +52,9 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
     call.
 
     ``broadcast`` waits while one of its actors has 64 MiB of messages waiting, until half of them are gone: GIL
-    released, Ctrl-C ends it, and after 5 s a line on stderr says who is slow. So does any call with 256 KiB of arguments,
-    and any at all while this process waits for the answers to 4,096. On an event loop that blocks the loop: ``await
-    mesh.method.ready()`` before. An actor that waits for others itself keeps nobody waiting.
+    released, Ctrl-C ends it, and after 5 s a line on stderr says who is slow. So does any call with 256 KiB of
+    arguments, and any at all while this process waits for the answers to 4,096. On an event loop that blocks the loop:
+    ``await mesh.method.ready()`` before. An actor that waits for others itself keeps nobody waiting.
 
     In annotations: ``Endpoint[[int], str]`` takes an int and answers with a string.
     """

@@ -157,7 +157,8 @@ def _silent(mesh: str, rank: int | None, pid: int, state: str, waits_in: str) ->
 
 _INTERPRETER = re.compile(r"_?PyEval_Eval")
 _GLUE = re.compile(
-    r"_?Py[A-Z]\w+|cfunction_\w+|method_vectorcall\w*|builtin_exec|slot_tp_\w+|wrapper_call|vectorcall\w*|object_vacall"
+    r"_?Py[A-Z]\w+|cfunction_\w+|method_vectorcall\w*|builtin_exec|slot_tp_\w+|wrapper_call|vectorcall\w*|object_vacall|"
+    r"nanobind::.*|_Z\w*8nanobind\w*"
 )
 _WAITS_FOR_GIL = ("take_gil", "PyEval_RestoreThread", "PyEval_AcquireThread")
 
