@@ -36,6 +36,7 @@ using testing::SimWorld;
 
 namespace {
 
+constexpr int64_t kStepNs = 10'000;
 constexpr int64_t kBeginNs = 1'000'000'000;  // on its clock: 0 means "no time" in many places
 
 PyObject* over_type = nullptr;          // what ends the threads of dead processes
@@ -226,6 +227,12 @@ bool simulated_wait(bool (*ready)(const void*), const void* context, int64_t dea
   return state().runtime->driver().wait(waiter, ready, context, deadline_ns) == WaitResult::kReady;
 }
 
+void simulated_step() {
+  if (!is_here()) return;
+  GilRelease release;
+  simulated_wait([](const void*) { return false; }, nullptr, clock_ns() + kStepNs);
+}
+
 bool is_simulation_over() { return is_here() && state().simulated->simulation.stage().is_released(); }
 
 bool check_simulation() {
@@ -406,6 +413,7 @@ bool add_simulation(PyObject* module) {
   m.def("simulated_sleep", &sleep_here);
   m.def("simulated_select", &select_here);
   m.def("simulated_kill_every", [](double mean_s) { simulation().kill_every(mean_s); });
+  m.def("simulated_knows", [](NodeId node) { return simulation().find_state(node) != nullptr; });
   m.def("simulated_living", [] {
     nb::list found;
     for (const SimProcess* each : simulation().machine().living()) found.append(process_of(*each));

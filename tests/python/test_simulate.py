@@ -415,6 +415,68 @@ def test_a_policy_makes_each_death_good_once(strategy):
             assert len(world.log) == 5
 
 
+def test_a_call_that_fails_at_once_takes_time_so_a_policy_gets_its_turn():
+    """The idiom of docs/concepts/recovery.md: what is not there yet is asked again at once."""
+
+    def run(seed):
+        with simulate(seed=seed, kill_every=0.01) as world:
+            _, actors = spawn(restart=Restart(times=1000, within=1))
+            done = failed = 0
+            while done < 10:
+                try:
+                    actors.add.call(1).get()
+                    done += 1
+                except SupervisionError:
+                    failed += 1
+                    assert failed < 20_000, f"time stands still at {world.now}"
+            return failed, world.now, world.events
+
+    runs = [run(seed) for seed in range(10)]
+    assert sum(failed for failed, *_ in runs) > 10
+    assert [run(seed) for seed in range(3)] == runs[:3]
+
+
+def test_calls_gets_and_spawns_take_some_time_each():
+    with simulate(seed=1) as world:
+        procs, actors = spawn()
+        world.kill(procs, 1)
+        future = actors.add.call(1)
+        with pytest.raises(SupervisionError):
+            future.get()
+        for use in (
+            lambda: future.exception(),
+            lambda: actors.throw_away.broadcast(1),
+            lambda: procs.spawn("more", Counter),
+            lambda: this_host().spawn_procs(),
+        ):
+            before = world.now
+            use()
+            assert before < world.now < before + 0.001
+
+
+def test_reports_say_what_a_simulated_process_was_in():
+    with simulate(seed=6) as world:
+        procs, actors = spawn()
+        other_procs, others = spawn(Async)
+        pending = actors.slice(gpus=1).sleep.call_one(100.0)
+        time.sleep(1)
+        world.kill(procs, 1)
+        with pytest.raises(SupervisionError, match=r"Killed\(sig=9\) .*, while in actors\.sleep") as caught:
+            pending.get()
+        assert caught.value.in_flight == ("actors.sleep",)
+        with pytest.raises(SupervisionError) as caught:
+            actors.slice(gpus=0).end.call_one(3).get()
+        assert caught.value.in_flight == ("actors.end",)
+        pending = others.slice(gpus=2).nap.call_one(100.0)
+        time.sleep(1)
+        world.kill(other_procs, 2)
+        assert pending.exception().in_flight == ("actors.nap",)
+        world.kill(procs, 2)
+        with pytest.raises(SupervisionError) as caught:
+            actors.slice(gpus=2).add.call_one(1).get()
+        assert caught.value.in_flight == ()
+
+
 def test_policies_make_good_whatever_is_killed():
     program = load("restarts")
     for seed in seeds(60, 6):
@@ -522,6 +584,44 @@ def test_a_failing_seed_is_one_line_to_replay(capsys, monkeypatch):
 def test_wrong_arguments(arguments, error, text):
     with pytest.raises(error, match=text):
         simulate(**arguments)
+
+
+def test_wrong_arguments_of_kill_and_stop():
+    mesh_text = "takes a mesh of processes, what spawn_procs\\(\\) returns, and a rank of it, but was given"
+    with local_procs({"gpus": 2}) as real, simulate(seed=1) as world:
+        procs, actors = spawn()
+        for other in (actors, "procs", this_host(), None):
+            with pytest.raises(TypeError, match=f"kill {mesh_text}"):
+                world.kill(other, 1)
+            with pytest.raises(TypeError, match=f"stop {mesh_text}"):
+                world.stop(other, 1, 1.0)
+        for rank in ("1", [1], 1.0, None, True):
+            with pytest.raises(TypeError, match="kill: rank must be an int, but is"):
+                world.kill(procs, rank)
+            with pytest.raises(TypeError, match="stop: rank must be an int, but is"):
+                world.stop(procs, rank, 1.0)
+        for seconds in ("20", None, True):
+            with pytest.raises(TypeError, match="stop: seconds must be a number, but is"):
+                world.stop(procs, 1, seconds)
+        for use in (world.kill, lambda mesh, rank: world.stop(mesh, rank, 1.0)):
+            with pytest.raises(ValueError, match="there is no rank -1 in 'procs', which has 3"):
+                use(procs, -1)
+            with pytest.raises(ValueError, match="is the process of the script"):
+                use(this_proc(), 0)
+            with pytest.raises(RuntimeError, match="is not a mesh of this simulation"):
+                use(real, 0)
+        assert [event.what for event in world.log] == ["spawned"] * 3
+        world.kill(procs.slice(gpus=slice(1, 3)), 0)
+        assert [event.rank for event in world.kills] == [1]
+
+
+def test_a_simulation_prints_as_what_it_is():
+    world = simulate(seed=17)
+    assert repr(world) == "simulate(seed=17)"
+    with world:
+        time.sleep(1.5)
+        assert repr(world) == "<simulation with seed 17, now 1.500000 s>"
+    assert repr(world) == "<simulation with seed 17, ended at 1.500000 s>"
 
 
 def test_the_first_run_of_a_program_is_as_those_after_it():

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monarch._wiring  # noqa: F401
@@ -117,32 +118,59 @@ class simulate:
         """Those of the log that were killed."""
         return [event for event in self.log if event.what == "killed"]
 
-    def kill(self, procs: ProcMesh, rank: int = 0) -> None:
-        """Kills the process of that rank of ``procs``, as SIGKILL does. ``ValueError`` if it does not live."""
-        if not _core.simulated_end(self._node_of(procs, rank), 0, 9):
-            raise ValueError(f"rank {rank} of {procs._name!r} does not live")
+    def __repr__(self) -> str:
+        if self._ended is not None:
+            return f"<simulation with seed {self._seed}, ended at {self.now:.6f} s>"
+        if not (self._running and _core.in_simulation()):
+            return f"simulate(seed={self._seed})"
+        return f"<simulation with seed {self._seed}, now {self.now:.6f} s>"
 
-    def stop(self, procs: ProcMesh, rank: int, seconds: float) -> None:
-        """Stops a process, as SIGSTOP does, and has it go on later. ``ValueError`` if it does not live.
+    def kill(self, procs: ProcMesh, rank: int = 0) -> None:
+        """Kills the process of that rank of ``procs``, as SIGKILL does.
 
         Args:
-            procs: its mesh.
-            rank: which of that.
-            seconds: how long nothing of it runs.
-        """
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise ValueError(f"seconds is {seconds}: it must be above 0, and finite")
-        if not _core.simulated_pause(self._node_of(procs, rank), float(seconds)):
-            raise ValueError(f"rank {rank} of {procs._name!r} does not live")
+            procs: its mesh of processes, or a slice of that.
+            rank: which of that, an int.
 
-    def _node_of(self, procs: ProcMesh, rank: int) -> int:
-        """Of who is there now."""
+        Raises:
+            TypeError: for something else, such as a mesh of actors.
+            ValueError: it does not live, or there is no such rank.
+            RuntimeError: the mesh is not of this simulation, or the block does not run.
+        """
+        self._do(_core.simulated_end, "kill", procs, rank, 0, 9)
+
+    def stop(self, procs: ProcMesh, rank: int, seconds: float) -> None:
+        """Stops a process, as SIGSTOP does, and has it go on later. Arguments and errors are those of ``kill``, and:
+
+        Args:
+            seconds: how long nothing of it runs; above 0, and finite, else ``ValueError``.
+        """
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+            raise TypeError(f"stop: seconds must be a number, but is {seconds!r}")
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise ValueError(f"stop: seconds is {seconds}: it must be above 0, and finite")
+        self._do(_core.simulated_pause, "stop", procs, rank, float(seconds))
+
+    def _do(self, what: Callable[..., bool], name: str, procs: ProcMesh, rank: int, *more: Any) -> None:
+        from monarch._meshes.proc_mesh import ProcMesh
+
         self._check_running()
-        ranks = list(procs._view.ranks())
-        if not 0 <= rank < len(ranks):
-            raise ValueError(f"there is no rank {rank} in {procs._name!r}, which has {len(ranks)}")
-        (node,) = _core.latest([procs._nodes[ranks[rank]]])
-        return int(node)
+        if not isinstance(procs, ProcMesh):
+            raise TypeError(
+                f"{name} takes a mesh of processes, what spawn_procs() returns, and a rank of it, but was given {procs!r}"
+            )
+        if not hasattr(rank, "__index__") or isinstance(rank, bool):
+            raise TypeError(f"{name}: rank must be an int, but is {rank!r}")
+        number, ranks = rank.__index__(), list(procs._view.ranks())
+        if not 0 <= number < len(ranks):
+            raise ValueError(f"there is no rank {number} in {procs._name!r}, which has {len(ranks)}")
+        (node,) = _core.latest([procs._nodes[ranks[number]]])  # of who is there now
+        if node == _core.simulated_root():
+            raise ValueError(f"{name}: rank {number} of {procs._name!r} is the process of the script")
+        if not what(int(node), *more):
+            if not _core.simulated_knows(int(node)):
+                raise RuntimeError(f"{name}: {procs._name!r} is not a mesh of this simulation")
+            raise ValueError(f"rank {number} of {procs._name!r} does not live")
 
     def _check_running(self) -> None:
         if not self._running or not _core.in_simulation():
