@@ -19,6 +19,7 @@
 #include "gil.h"
 #include "monarch/base/log.h"
 #include "monarch/testing/sim_process.h"
+#include "patience.h"
 #include "restarts.h"
 #include "said.h"
 #include "state.h"
@@ -74,6 +75,7 @@ class Simulation {
   void close();
   // Whether the calling thread is the script, to which interrupts are.
   bool stops_script() { return &state().simulated->process == &machine_.script(); }
+  std::unique_ptr<PatienceWatch> patience;
   int exit_status = 0;  // with which interrupts end the script
 
   Ref begin_process;  // (payload) -> None: on a thread of a process that has been started and has something to do first
@@ -402,6 +404,16 @@ bool add_simulation(PyObject* module) {
   m.def("enter_simulation", &enter_simulation);
   m.def("leave_simulation", &leave_simulation);
   m.def("in_simulation", &is_here);
+  // watch_patience(seconds, signal, where): see patience.h
+  m.def("watch_patience", [](double seconds, int signal, nb::object where) {
+    const auto patience_ns = static_cast<int64_t>(seconds * 1e9);
+    simulation().patience = std::make_unique<PatienceWatch>(simulation().stage(), patience_ns, signal, where.ptr());
+  });
+  m.def("end_patience", [] { simulation().patience->end(); });
+  // In the handler of that signal: raises, if the script has done nothing since.
+  m.def("patience_is_over", [] {
+    if (is_here() && simulation().patience && simulation().patience->gives_up()) check();
+  });
   m.def("simulation_is_broken", [] { return simulation().stage().broken() != SimStage::Broken::kNo; });
   m.def("simulated_ns", [] { return clock_ns(); });
   m.def("simulated_now", [] { return static_cast<double>(simulation().now_ns()) / 1e9; });

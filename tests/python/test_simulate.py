@@ -6,7 +6,9 @@ import importlib.util
 import os
 import queue
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -152,6 +154,9 @@ def hook(monkeypatch):
 def spawn(Class=Counter, count=3, **options):
     procs = this_host().spawn_procs({"gpus": count})
     return procs, procs.options(**options).spawn("actors", Class)
+
+
+real_time = time.monotonic  # also in a simulation
 
 
 def values(future):
@@ -745,3 +750,52 @@ def test_an_actor_that_waits_for_something_real_is_told():
         with simulate(seed=1, patience=0.2):
             spawn()[1].block.call(reads).get()
     os.write(writes, b"123")
+
+
+def test_a_script_that_waits_for_something_real_is_told():
+    one, other = socket.socketpair()
+    lock = threading.Lock()
+    lock.acquire()
+
+    def spin():
+        while True:
+            pass
+
+    before = [signal.getsignal(number) for number in range(signal.SIGRTMIN, signal.SIGRTMAX)]
+    for wait in (lambda: one.recv(1), lock.acquire, spin):
+        with pytest.raises(RuntimeError, match=r"simulation \(the script\) does not come back"):
+            with simulate(seed=1, patience=0.2):
+                assert values(spawn()[1].add.call(1)) == [1, 1, 1]
+                wait()
+    assert [signal.getsignal(number) for number in range(signal.SIGRTMIN, signal.SIGRTMAX)] == before
+    one.close(), other.close()
+
+
+def test_a_script_that_catches_that_is_told_again():
+    one, other = socket.socketpair()
+    with pytest.raises(RuntimeError, match="does not come back"), simulate(seed=1, patience=0.2):
+        actors = spawn()[1]
+        with pytest.raises(RuntimeError, match="does not come back"):
+            one.recv(1)
+        with pytest.raises(RuntimeError, match="does not come back"):
+            actors.add.call(1).get()
+        one.recv(1)
+    one.close(), other.close()
+
+
+def test_patience_is_for_what_does_not_wait():
+    """Others may take as long together: each wait begins it anew."""
+    with simulate(seed=1, patience=0.5) as world:
+        actors = spawn()[1]
+        began = real_time()
+        while real_time() < began + 1.0:
+            actors.sleep.call(10).get()
+        assert world.now > 10
+
+
+@pytest.mark.parametrize(("gil", "text"), [("free", "the script waits in File .*deaf.py"), ("held", "holds the GIL")])
+def test_a_script_that_no_signal_reaches_is_a_line_on_stderr(gil, text):
+    script = Run(PROGRAMS / "deaf.py", args=(gil,))
+    line = script.err_line(30, "\n")
+    script.kill()
+    assert re.match(f"monarch: the simulation stands still for longer than its `patience` lasts: .*{text}", line), line

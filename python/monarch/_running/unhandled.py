@@ -210,12 +210,19 @@ def begin() -> None:
     """When the runtime of a script begins."""
     global _main_thread, _stop_signal
     hook_changed()
+    number = take_signal(_leave)
+    if number != 0:
+        _main_thread, _stop_signal = get_ident(), number
+
+
+def take_signal(handler: Callable[..., Any]) -> int:
+    """One that wakes the main thread out of whatever it waits in. 0: none is free, or this is not the main thread."""
     free = [number for number in _STOP_SIGNALS if _signal.getsignal(number) == _signal.SIG_DFL]
     try:
-        _signal.signal(free[0], _leave)
+        _signal.signal(free[0], handler)
     except (IndexError, ValueError):
-        return  # none is free, or this is not the main thread
-    _main_thread, _stop_signal = get_ident(), free[0]
+        return 0
+    return free[0]
 
 
 def _leave(*_: Any) -> None:

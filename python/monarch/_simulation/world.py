@@ -16,7 +16,7 @@ from monarch._processes import launch
 from monarch._running import unhandled
 from monarch._runtime import context, runtime
 from monarch._runtime import here as places
-from monarch._simulation import clock, processes, threads
+from monarch._simulation import clock, patience, processes, threads
 from monarch._simulation.patches import Patches
 
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ class simulate:
         kill_every: about so many seconds after one another processes die, as by SIGKILL: any but the script's. None:
             none do.
         delay: seconds that a message takes at most.
-        patience: seconds of real time that a thread may run without waiting for anything; then the simulation is given
-            up.
+        patience: seconds of real time that a thread may run without waiting for anything of the simulation; then that
+            is given up, with ``RuntimeError`` in the block. For the script's own thread a real-time signal is taken, if
+            one is free, while the block runs.
 
     While the block runs, in its threads: ``time`` (``sleep``, ``time``, ``monotonic``, ``perf_counter``, and those in
     nanoseconds), event loops, ``threading`` (threads, and locks and what is made of them, if they were made in the
@@ -74,7 +75,7 @@ class simulate:
     Raises:
         TypeError, ValueError: for wrong arguments.
         RuntimeError: inside of another simulation, of an actor or of a running event loop; in the block, if it waits
-            for what never comes.
+            for what never comes, or for longer than ``patience`` for something real.
     """
 
     def __init__(
@@ -140,9 +141,11 @@ class simulate:
         self._do(_core.simulated_end, "kill", procs, rank, 0, 9)
 
     def stop(self, procs: ProcMesh, rank: int, seconds: float) -> None:
-        """Stops a process, as SIGSTOP does, and has it go on later. Arguments and errors are those of ``kill``, and:
+        """Stops a process, as SIGSTOP does, and has it go on later. Raises what ``kill`` raises.
 
         Args:
+            procs: its mesh of processes, or a slice of that.
+            rank: which of that, an int.
             seconds: how long nothing of it runs; above 0, and finite, else ``ValueError``.
         """
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
@@ -157,7 +160,8 @@ class simulate:
         self._check_running()
         if not isinstance(procs, ProcMesh):
             raise TypeError(
-                f"{name} takes a mesh of processes, what spawn_procs() returns, and a rank of it, but was given {procs!r}"
+                f"{name} takes a mesh of processes, what spawn_procs() returns, and a rank of it, "
+                f"but was given {procs!r}"
             )
         if not hasattr(rank, "__index__") or isinstance(rank, bool):
             raise TypeError(f"{name}: rank must be an int, but is {rank!r}")
@@ -199,6 +203,7 @@ class simulate:
         controllers.offer()
         if self._kill_every is not None:
             _core.simulated_kill_every(float(self._kill_every))
+        self._watch = patience.Watch(self._patience)
         return self
 
     def _check_place(self) -> None:
@@ -212,6 +217,7 @@ class simulate:
             raise RuntimeError("simulate() is for the main thread")
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        self._watch.end()
         self._running = False
         self._ended = (
             _core.simulated_now(),
