@@ -144,6 +144,18 @@ class Parent(Actor):
         return self.handles
 
 
+class Bare(Actor):
+    """Owns processes, and has no hook that is asked about their failures."""
+
+    def __init__(self):
+        self.procs = this_host().spawn_procs({"gpus": 2}, name="inner")
+        self.children = self.procs.spawn("children", Counter)
+
+    @endpoint
+    def pids(self):
+        return list(self.children.pid.call().get().values())
+
+
 @pytest.fixture(autouse=True)
 def hook(monkeypatch):
     told = []
@@ -498,6 +510,67 @@ def test_without_a_hook_an_unhandled_failure_ends_the_program(monkeypatch, capfd
     assert caught.value.code == 1 and world.now < 5
     text = capfd.readouterr().err
     assert "Unhandled monarch error on the root actor" in text and "Killed(sig=9)" in text
+
+
+def last_kill(world):
+    procs, actors = spawn()
+    actors.add.call(1).get()
+    world.kill(procs, 1)
+
+
+def last_failure(world):
+    spawn()[1].fail.broadcast()
+
+
+def last_exit(world):
+    spawn()[1].slice(gpus=0).end.broadcast(3)
+
+
+def last_kill_below(world):
+    _, owners = spawn(Bare)
+    os.kill(owners.slice(gpus=1).pids.call_one().get()[0], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("last", [last_kill, last_failure, last_exit, last_kill_below])
+def test_what_has_failed_last_is_decided_before_the_block_ends(last, monkeypatch, capfd):
+    monkeypatch.undo()
+    with pytest.raises(SystemExit) as caught, simulate(seed=9) as world:
+        last(world)
+        end = world.now
+    assert caught.value.code == 1 and end < world.now < end + 3
+    text = capfd.readouterr().err
+    assert text.count("Unhandled monarch error on the root actor") == 1
+    assert "replay: MONARCH_SIM_SEED=9 " in text
+
+
+def test_what_has_been_told_does_not_end_a_block(monkeypatch, capfd):
+    monkeypatch.undo()
+    with simulate(seed=9) as world:
+        procs, actors = spawn()
+        world.kill(procs, 1)
+        with pytest.raises(SupervisionError):
+            actors.add.call(1).get()
+        end = world.now
+    assert world.now == end and capfd.readouterr().err == ""
+
+
+def test_the_hook_of_a_program_is_called_before_the_block_ends(hook):
+    with simulate(seed=9) as world:
+        last_kill(world)
+    assert {failure.mesh_name for failure in hook} == {"procs", "actors"}
+
+
+def test_a_last_kill_by_chance_is_no_failure_of_the_program(monkeypatch, capfd):
+    """It might have seen it, if the block had gone on."""
+    monkeypatch.undo()
+    late = 0
+    for seed in range(40):
+        with simulate(seed=seed, kill_every=0.01) as world:
+            spawn()
+            time.sleep(0.02)
+        assert all(event.time <= 0.02 for event in world.kills)
+        late += len(world.kills)
+    assert late > 0 and capfd.readouterr().err == ""
 
 
 # ---- The same seed, the same run ----

@@ -16,7 +16,7 @@ from monarch._processes import launch
 from monarch._running import unhandled
 from monarch._runtime import context, runtime
 from monarch._runtime import here as places
-from monarch._simulation import clock, patience, processes, threads
+from monarch._simulation import clock, ending, patience, processes, threads
 from monarch._simulation.patches import Patches
 
 if TYPE_CHECKING:
@@ -72,6 +72,10 @@ class simulate:
 
     Code of a process that has died does not go on; what it has in ``finally`` runs when the block ends.
 
+    At its end the block goes on, for a second of its own time and until all that has failed is decided: what nobody
+    deals with raises ``SystemExit`` there, as it would end a program. Kills of ``kill_every`` end before that; those
+    that nobody has been told of by then are no failures of the program.
+
     Raises:
         TypeError, ValueError: for wrong arguments.
         RuntimeError: inside of another simulation, of an actor or of a running event loop; in the block, if it waits
@@ -101,7 +105,7 @@ class simulate:
 
     @property
     def now(self) -> float:
-        """Seconds since the block began, of its own time."""
+        """Seconds since the block began, of its own time; when it has ended, until its end."""
         return self._ended[0] if self._ended else _core.simulated_now()
 
     @property
@@ -217,24 +221,28 @@ class simulate:
             raise RuntimeError("simulate() is for the main thread")
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        now, late = _core.simulated_now(), None
+        if error is None:
+            try:
+                ending.decide_rest()
+            except BaseException as raised:
+                now, late = _core.simulated_now(), raised
         self._watch.end()
         self._running = False
-        self._ended = (
-            _core.simulated_now(),
-            [SimulatedEvent(*each) for each in _core.simulated_log()],
-            _core.simulated_events(),
-        )
+        self._ended = now, [SimulatedEvent(*each) for each in _core.simulated_log()], _core.simulated_events()
         try:
             _core.leave_simulation()
         finally:
             self._randomness.restore()
             asyncio.set_event_loop_policy(self._policy)
             self._patches.restore()
-            places.find = launch.simulated_payload = unhandled.stop_simulated = None
+            places.find = launch.simulated_payload = unhandled.stop_simulated = unhandled.excuse_simulated = None
             context.current.reset(self._context)
             runtime.end_simulation(self._runtime_before)
-        if error is not None:
+        if error is not None or late is not None:
             print(f"replay: {_VARIABLE}={self._seed} {_command()}", file=sys.stderr)
+        if late is not None:
+            raise late
 
 
 def _command() -> str:
