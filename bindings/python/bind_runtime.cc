@@ -251,6 +251,7 @@ std::vector<NodeId> spawn_procs(nb::bytes order, std::optional<nb::bytes> defaul
     if (!decoded) raise(decoded.error());
     of_here = std::move(*decoded);
   }
+  simulated_step();
   runtime();
   if (!require_descriptors()) throw nb::python_error();
   auto spawned = [&] {

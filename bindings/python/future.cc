@@ -372,6 +372,10 @@ int wait_in_line(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
 
 // 1: ready, 0: time-out, -1: exception.
 int wait_until_ready(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
+  if (state().simulated != nullptr) {
+    simulated_step();
+    if (!check_simulation()) return -1;
+  }
   if (future.outcome) return 1;
   if (refuse_dead() || !check_home(future)) return -1;
   future.begin_waiting();

@@ -150,6 +150,7 @@ PyObject* mesh_ref_spawn(PyObject* self, PyObject* args) {
   PyObject *value, *named;
   unsigned long long kept_max = 0;
   if (!PyArg_ParseTuple(args, "IIOO|K", &kind, &swarm, &value, &named, &kept_max)) return nullptr;
+  simulated_step();
   AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   if (!check_reach(*view_of(self).members)) return nullptr;
@@ -251,6 +252,7 @@ bool encode_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count, P
 // The common part of all adverbs. Null call: one-way.
 bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names,
                 const std::shared_ptr<PendingCall>& call) {
+  simulated_step();
   AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return false;
   EndpointState& endpoint = endpoint_of(self);
@@ -340,6 +342,7 @@ PyObject* endpoint_send(PyObject* self, PyObject* const* args, Py_ssize_t count,
 
 // _send_with_port((port, *args), kwargs), to a method that answers through a port: through this one
 PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
+  simulated_step();
   AnyRuntime* runtime = require_runtime();
   if (runtime == nullptr) return nullptr;
   const EndpointState& endpoint = endpoint_of(self);

@@ -19,6 +19,7 @@
 #include "gil.h"
 #include "monarch/base/log.h"
 #include "monarch/testing/sim_process.h"
+#include "patience.h"
 #include "restarts.h"
 #include "said.h"
 #include "state.h"
@@ -36,6 +37,7 @@ using testing::SimWorld;
 
 namespace {
 
+constexpr int64_t kStepNs = 10'000;
 constexpr int64_t kBeginNs = 1'000'000'000;  // on its clock: 0 means "no time" in many places
 
 PyObject* over_type = nullptr;          // what ends the threads of dead processes
@@ -65,20 +67,33 @@ class Simulation {
     return found == states_.end() ? nullptr : found->second;
   }
   const std::vector<Entry>& log() const { return log_; }
+  nb::list all_locals() {
+    nb::list found;
+    for (const SimProcess* each : machine_.living()) add_locals(*state_of(each->id()).simulated, found);
+    add_locals(*state_of(machine_.script().id()).simulated, found);
+    return found;
+  }
   int64_t now_ns() { return machine_.world().now_ns() - kBeginNs; }
   void note(std::string what, const SimProcess& of) {
     log_.push_back({now_ns(), std::move(what), of.mesh(), of.rank(), of.pid()});
   }
   void kill_every(double mean_s);
+  void end_kills() { kills_ = false; }
+  // Whether kill_every() has killed it, or what had started it.
+  bool died_by_chance(NodeId node);
   void close();
   // Whether the calling thread is the script, to which interrupts are.
   bool stops_script() { return &state().simulated->process == &machine_.script(); }
+  std::unique_ptr<PatienceWatch> patience;
   int exit_status = 0;  // with which interrupts end the script
 
   Ref begin_process;  // (payload) -> None: on a thread of a process that has been started and has something to do first
   Ref end_process;    // (reason) -> None: on a thread of a process that is to end
 
  private:
+  static void add_locals(const Simulated& of, nb::list& to) {
+    if (of.locals) to.append(nb::borrow(of.locals.get()));
+  }
   SimMachine::Events events();
   void wire(SimProcess& process, Node::Hooks& hooks);
   void schedule_kill(double mean_s);
@@ -88,6 +103,7 @@ class Simulation {
   std::vector<Entry> log_;
   SimMachine machine_;
   bool kills_ = false;
+  std::unordered_set<NodeId> victims_;
 };
 
 namespace {
@@ -196,10 +212,22 @@ void Simulation::schedule_kill(double mean_s) {
   SimWorld& world = machine_.world();
   const double uniform = (static_cast<double>(world.random(uint64_t{1} << 53)) + 1) / 9007199254740993.0;
   world.after(static_cast<int64_t>(-std::log(uniform) * mean_s * 1e9), [this, mean_s] {
+    if (!kills_) return;
     const std::vector<SimProcess*> living = machine_.living();
-    if (!living.empty()) machine_.kill(*living[machine_.world().random(living.size())]);
+    if (!living.empty()) {
+      SimProcess& victim = *living[machine_.world().random(living.size())];
+      victims_.insert(victim.id());
+      machine_.kill(victim);
+    }
     schedule_kill(mean_s);
   });
+}
+
+bool Simulation::died_by_chance(NodeId node) {
+  for (const SimProcess* each = machine_.find(node); each != nullptr; each = machine_.find(each->parent())) {
+    if (victims_.contains(each->id())) return true;
+  }
+  return false;
 }
 
 // All that happens in a simulation happens on a thread of it, whichever process it is about.
@@ -224,6 +252,12 @@ void start_simulated_thread(State& of, std::string name, std::function<void()> w
 bool simulated_wait(bool (*ready)(const void*), const void* context, int64_t deadline_ns) {
   Waiter waiter;
   return state().runtime->driver().wait(waiter, ready, context, deadline_ns) == WaitResult::kReady;
+}
+
+void simulated_step() {
+  if (!is_here()) return;
+  GilRelease release;
+  simulated_wait([](const void*) { return false; }, nullptr, clock_ns() + kStepNs);
 }
 
 bool is_simulation_over() { return is_here() && state().simulated->simulation.stage().is_released(); }
@@ -395,6 +429,16 @@ bool add_simulation(PyObject* module) {
   m.def("enter_simulation", &enter_simulation);
   m.def("leave_simulation", &leave_simulation);
   m.def("in_simulation", &is_here);
+  // watch_patience(seconds, signal, where): see patience.h
+  m.def("watch_patience", [](double seconds, int signal, nb::object where) {
+    const auto patience_ns = static_cast<int64_t>(seconds * 1e9);
+    simulation().patience = std::make_unique<PatienceWatch>(simulation().stage(), patience_ns, signal, where.ptr());
+  });
+  m.def("end_patience", [] { simulation().patience->end(); });
+  // In the handler of that signal: raises, if the script has done nothing since.
+  m.def("patience_is_over", [] {
+    if (is_here() && simulation().patience && simulation().patience->gives_up()) check();
+  });
   m.def("simulation_is_broken", [] { return simulation().stage().broken() != SimStage::Broken::kNo; });
   m.def("simulated_ns", [] { return clock_ns(); });
   m.def("simulated_now", [] { return static_cast<double>(simulation().now_ns()) / 1e9; });
@@ -406,6 +450,10 @@ bool add_simulation(PyObject* module) {
   m.def("simulated_sleep", &sleep_here);
   m.def("simulated_select", &select_here);
   m.def("simulated_kill_every", [](double mean_s) { simulation().kill_every(mean_s); });
+  m.def("simulated_knows", [](NodeId node) { return simulation().find_state(node) != nullptr; });
+  m.def("simulated_kills_end", [] { simulation().end_kills(); });
+  m.def("simulated_by_chance", [](NodeId node) { return simulation().died_by_chance(node); });
+  m.def("simulated_locals_of_all", [] { return simulation().all_locals(); });
   m.def("simulated_living", [] {
     nb::list found;
     for (const SimProcess* each : simulation().machine().living()) found.append(process_of(*each));

@@ -48,6 +48,10 @@ void start_simulated_thread(State& of, std::string name, std::function<void()> w
 // Without the GIL: gives others their turn until `ready` or the deadline. False: that has passed, or is_simulation_over().
 bool simulated_wait(bool (*ready)(const void*), const void* context, int64_t deadline_ns);
 
+// GIL held. What a call, a get() or a spawn takes of the simulated time, so that others get their turn however often it is
+// tried again. Nothing outside of a simulation. What has happened meanwhile, require_runtime() says.
+void simulated_step();
+
 // Whether this thread is to end, without another look at what it was at: its process is dead, or the simulation is over.
 bool is_simulation_over();
 // GIL held. False, with an exception set: it goes no further on this thread.

@@ -6,7 +6,9 @@ import importlib.util
 import os
 import queue
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -142,6 +144,18 @@ class Parent(Actor):
         return self.handles
 
 
+class Bare(Actor):
+    """Owns processes, and has no hook that is asked about their failures."""
+
+    def __init__(self):
+        self.procs = this_host().spawn_procs({"gpus": 2}, name="inner")
+        self.children = self.procs.spawn("children", Counter)
+
+    @endpoint
+    def pids(self):
+        return list(self.children.pid.call().get().values())
+
+
 @pytest.fixture(autouse=True)
 def hook(monkeypatch):
     told = []
@@ -152,6 +166,9 @@ def hook(monkeypatch):
 def spawn(Class=Counter, count=3, **options):
     procs = this_host().spawn_procs({"gpus": count})
     return procs, procs.options(**options).spawn("actors", Class)
+
+
+real_time = time.monotonic  # also in a simulation
 
 
 def values(future):
@@ -415,6 +432,68 @@ def test_a_policy_makes_each_death_good_once(strategy):
             assert len(world.log) == 5
 
 
+def test_a_call_that_fails_at_once_takes_time_so_a_policy_gets_its_turn():
+    """The idiom of docs/concepts/recovery.md: what is not there yet is asked again at once."""
+
+    def run(seed):
+        with simulate(seed=seed, kill_every=0.01) as world:
+            _, actors = spawn(restart=Restart(times=1000, within=1))
+            done = failed = 0
+            while done < 10:
+                try:
+                    actors.add.call(1).get()
+                    done += 1
+                except SupervisionError:
+                    failed += 1
+                    assert failed < 20_000, f"time stands still at {world.now}"
+            return failed, world.now, world.events
+
+    runs = [run(seed) for seed in range(10)]
+    assert sum(failed for failed, *_ in runs) > 10
+    assert [run(seed) for seed in range(3)] == runs[:3]
+
+
+def test_calls_gets_and_spawns_take_some_time_each():
+    with simulate(seed=1) as world:
+        procs, actors = spawn()
+        world.kill(procs, 1)
+        future = actors.add.call(1)
+        with pytest.raises(SupervisionError):
+            future.get()
+        for use in (
+            lambda: future.exception(),
+            lambda: actors.throw_away.broadcast(1),
+            lambda: procs.spawn("more", Counter),
+            lambda: this_host().spawn_procs(),
+        ):
+            before = world.now
+            use()
+            assert before < world.now < before + 0.001
+
+
+def test_reports_say_what_a_simulated_process_was_in():
+    with simulate(seed=6) as world:
+        procs, actors = spawn()
+        other_procs, others = spawn(Async)
+        pending = actors.slice(gpus=1).sleep.call_one(100.0)
+        time.sleep(1)
+        world.kill(procs, 1)
+        with pytest.raises(SupervisionError, match=r"Killed\(sig=9\) .*, while in actors\.sleep") as caught:
+            pending.get()
+        assert caught.value.in_flight == ("actors.sleep",)
+        with pytest.raises(SupervisionError) as caught:
+            actors.slice(gpus=0).end.call_one(3).get()
+        assert caught.value.in_flight == ("actors.end",)
+        pending = others.slice(gpus=2).nap.call_one(100.0)
+        time.sleep(1)
+        world.kill(other_procs, 2)
+        assert pending.exception().in_flight == ("actors.nap",)
+        world.kill(procs, 2)
+        with pytest.raises(SupervisionError) as caught:
+            actors.slice(gpus=2).add.call_one(1).get()
+        assert caught.value.in_flight == ()
+
+
 def test_policies_make_good_whatever_is_killed():
     program = load("restarts")
     for seed in seeds(60, 6):
@@ -431,6 +510,67 @@ def test_without_a_hook_an_unhandled_failure_ends_the_program(monkeypatch, capfd
     assert caught.value.code == 1 and world.now < 5
     text = capfd.readouterr().err
     assert "Unhandled monarch error on the root actor" in text and "Killed(sig=9)" in text
+
+
+def last_kill(world):
+    procs, actors = spawn()
+    actors.add.call(1).get()
+    world.kill(procs, 1)
+
+
+def last_failure(world):
+    spawn()[1].fail.broadcast()
+
+
+def last_exit(world):
+    spawn()[1].slice(gpus=0).end.broadcast(3)
+
+
+def last_kill_below(world):
+    _, owners = spawn(Bare)
+    os.kill(owners.slice(gpus=1).pids.call_one().get()[0], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("last", [last_kill, last_failure, last_exit, last_kill_below])
+def test_what_has_failed_last_is_decided_before_the_block_ends(last, monkeypatch, capfd):
+    monkeypatch.undo()
+    with pytest.raises(SystemExit) as caught, simulate(seed=9) as world:
+        last(world)
+        end = world.now
+    assert caught.value.code == 1 and end < world.now < end + 3
+    text = capfd.readouterr().err
+    assert text.count("Unhandled monarch error on the root actor") == 1
+    assert "replay: MONARCH_SIM_SEED=9 " in text
+
+
+def test_what_has_been_told_does_not_end_a_block(monkeypatch, capfd):
+    monkeypatch.undo()
+    with simulate(seed=9) as world:
+        procs, actors = spawn()
+        world.kill(procs, 1)
+        with pytest.raises(SupervisionError):
+            actors.add.call(1).get()
+        end = world.now
+    assert world.now == end and capfd.readouterr().err == ""
+
+
+def test_the_hook_of_a_program_is_called_before_the_block_ends(hook):
+    with simulate(seed=9) as world:
+        last_kill(world)
+    assert {failure.mesh_name for failure in hook} == {"procs", "actors"}
+
+
+def test_a_last_kill_by_chance_is_no_failure_of_the_program(monkeypatch, capfd):
+    """It might have seen it, if the block had gone on."""
+    monkeypatch.undo()
+    late = 0
+    for seed in range(40):
+        with simulate(seed=seed, kill_every=0.01) as world:
+            spawn()
+            time.sleep(0.02)
+        assert all(event.time <= 0.02 for event in world.kills)
+        late += len(world.kills)
+    assert late > 0 and capfd.readouterr().err == ""
 
 
 # ---- The same seed, the same run ----
@@ -522,6 +662,44 @@ def test_a_failing_seed_is_one_line_to_replay(capsys, monkeypatch):
 def test_wrong_arguments(arguments, error, text):
     with pytest.raises(error, match=text):
         simulate(**arguments)
+
+
+def test_wrong_arguments_of_kill_and_stop():
+    mesh_text = "takes a mesh of processes, what spawn_procs\\(\\) returns, and a rank of it, but was given"
+    with local_procs({"gpus": 2}) as real, simulate(seed=1) as world:
+        procs, actors = spawn()
+        for other in (actors, "procs", this_host(), None):
+            with pytest.raises(TypeError, match=f"kill {mesh_text}"):
+                world.kill(other, 1)
+            with pytest.raises(TypeError, match=f"stop {mesh_text}"):
+                world.stop(other, 1, 1.0)
+        for rank in ("1", [1], 1.0, None, True):
+            with pytest.raises(TypeError, match="kill: rank must be an int, but is"):
+                world.kill(procs, rank)
+            with pytest.raises(TypeError, match="stop: rank must be an int, but is"):
+                world.stop(procs, rank, 1.0)
+        for seconds in ("20", None, True):
+            with pytest.raises(TypeError, match="stop: seconds must be a number, but is"):
+                world.stop(procs, 1, seconds)
+        for use in (world.kill, lambda mesh, rank: world.stop(mesh, rank, 1.0)):
+            with pytest.raises(ValueError, match="there is no rank -1 in 'procs', which has 3"):
+                use(procs, -1)
+            with pytest.raises(ValueError, match="is the process of the script"):
+                use(this_proc(), 0)
+            with pytest.raises(RuntimeError, match="is not a mesh of this simulation"):
+                use(real, 0)
+        assert [event.what for event in world.log] == ["spawned"] * 3
+        world.kill(procs.slice(gpus=slice(1, 3)), 0)
+        assert [event.rank for event in world.kills] == [1]
+
+
+def test_a_simulation_prints_as_what_it_is():
+    world = simulate(seed=17)
+    assert repr(world) == "simulate(seed=17)"
+    with world:
+        time.sleep(1.5)
+        assert repr(world) == "<simulation with seed 17, now 1.500000 s>"
+    assert repr(world) == "<simulation with seed 17, ended at 1.500000 s>"
 
 
 def test_the_first_run_of_a_program_is_as_those_after_it():
@@ -645,3 +823,52 @@ def test_an_actor_that_waits_for_something_real_is_told():
         with simulate(seed=1, patience=0.2):
             spawn()[1].block.call(reads).get()
     os.write(writes, b"123")
+
+
+def test_a_script_that_waits_for_something_real_is_told():
+    one, other = socket.socketpair()
+    lock = threading.Lock()
+    lock.acquire()
+
+    def spin():
+        while True:
+            pass
+
+    before = [signal.getsignal(number) for number in range(signal.SIGRTMIN, signal.SIGRTMAX)]
+    for wait in (lambda: one.recv(1), lock.acquire, spin):
+        with pytest.raises(RuntimeError, match=r"simulation \(the script\) does not come back"):
+            with simulate(seed=1, patience=0.2):
+                assert values(spawn()[1].add.call(1)) == [1, 1, 1]
+                wait()
+    assert [signal.getsignal(number) for number in range(signal.SIGRTMIN, signal.SIGRTMAX)] == before
+    one.close(), other.close()
+
+
+def test_a_script_that_catches_that_is_told_again():
+    one, other = socket.socketpair()
+    with pytest.raises(RuntimeError, match="does not come back"), simulate(seed=1, patience=0.2):
+        actors = spawn()[1]
+        with pytest.raises(RuntimeError, match="does not come back"):
+            one.recv(1)
+        with pytest.raises(RuntimeError, match="does not come back"):
+            actors.add.call(1).get()
+        one.recv(1)
+    one.close(), other.close()
+
+
+def test_patience_is_for_what_does_not_wait():
+    """Others may take as long together: each wait begins it anew."""
+    with simulate(seed=1, patience=0.5) as world:
+        actors = spawn()[1]
+        began = real_time()
+        while real_time() < began + 1.0:
+            actors.sleep.call(10).get()
+        assert world.now > 10
+
+
+@pytest.mark.parametrize(("gil", "text"), [("free", "the script waits in File .*deaf.py"), ("held", "holds the GIL")])
+def test_a_script_that_no_signal_reaches_is_a_line_on_stderr(gil, text):
+    script = Run(PROGRAMS / "deaf.py", args=(gil,))
+    line = script.err_line(30, "\n")
+    script.kill()
+    assert re.match(f"monarch: the simulation stands still for longer than its `patience` lasts: .*{text}", line), line

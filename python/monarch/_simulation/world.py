@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monarch._wiring  # noqa: F401
@@ -15,7 +16,7 @@ from monarch._processes import launch
 from monarch._running import unhandled
 from monarch._runtime import context, runtime
 from monarch._runtime import here as places
-from monarch._simulation import clock, processes, threads
+from monarch._simulation import clock, ending, patience, processes, threads
 from monarch._simulation.patches import Patches
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ class simulate:
         kill_every: about so many seconds after one another processes die, as by SIGKILL: any but the script's. None:
             none do.
         delay: seconds that a message takes at most.
-        patience: seconds of real time that a thread may run without waiting for anything; then the simulation is given
-            up.
+        patience: seconds of real time that a thread may run without waiting for anything of the simulation; then that
+            is given up, with ``RuntimeError`` in the block. For the script's own thread a real-time signal is taken, if
+            one is free, while the block runs.
 
     While the block runs, in its threads: ``time`` (``sleep``, ``time``, ``monotonic``, ``perf_counter``, and those in
     nanoseconds), event loops, ``threading`` (threads, and locks and what is made of them, if they were made in the
@@ -70,10 +72,14 @@ class simulate:
 
     Code of a process that has died does not go on; what it has in ``finally`` runs when the block ends.
 
+    At its end the block goes on, for a second of its own time and until all that has failed is decided: what nobody
+    deals with raises ``SystemExit`` there, as it would end a program. Kills of ``kill_every`` end before that; those
+    that nobody has been told of by then are no failures of the program.
+
     Raises:
         TypeError, ValueError: for wrong arguments.
         RuntimeError: inside of another simulation, of an actor or of a running event loop; in the block, if it waits
-            for what never comes.
+            for what never comes, or for longer than ``patience`` for something real.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class simulate:
 
     @property
     def now(self) -> float:
-        """Seconds since the block began, of its own time."""
+        """Seconds since the block began, of its own time; when it has ended, until its end."""
         return self._ended[0] if self._ended else _core.simulated_now()
 
     @property
@@ -117,32 +123,62 @@ class simulate:
         """Those of the log that were killed."""
         return [event for event in self.log if event.what == "killed"]
 
-    def kill(self, procs: ProcMesh, rank: int = 0) -> None:
-        """Kills the process of that rank of ``procs``, as SIGKILL does. ``ValueError`` if it does not live."""
-        if not _core.simulated_end(self._node_of(procs, rank), 0, 9):
-            raise ValueError(f"rank {rank} of {procs._name!r} does not live")
+    def __repr__(self) -> str:
+        if self._ended is not None:
+            return f"<simulation with seed {self._seed}, ended at {self.now:.6f} s>"
+        if not (self._running and _core.in_simulation()):
+            return f"simulate(seed={self._seed})"
+        return f"<simulation with seed {self._seed}, now {self.now:.6f} s>"
 
-    def stop(self, procs: ProcMesh, rank: int, seconds: float) -> None:
-        """Stops a process, as SIGSTOP does, and has it go on later. ``ValueError`` if it does not live.
+    def kill(self, procs: ProcMesh, rank: int = 0) -> None:
+        """Kills the process of that rank of ``procs``, as SIGKILL does.
 
         Args:
-            procs: its mesh.
-            rank: which of that.
-            seconds: how long nothing of it runs.
-        """
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise ValueError(f"seconds is {seconds}: it must be above 0, and finite")
-        if not _core.simulated_pause(self._node_of(procs, rank), float(seconds)):
-            raise ValueError(f"rank {rank} of {procs._name!r} does not live")
+            procs: its mesh of processes, or a slice of that.
+            rank: which of that, an int.
 
-    def _node_of(self, procs: ProcMesh, rank: int) -> int:
-        """Of who is there now."""
+        Raises:
+            TypeError: for something else, such as a mesh of actors.
+            ValueError: it does not live, or there is no such rank.
+            RuntimeError: the mesh is not of this simulation, or the block does not run.
+        """
+        self._do(_core.simulated_end, "kill", procs, rank, 0, 9)
+
+    def stop(self, procs: ProcMesh, rank: int, seconds: float) -> None:
+        """Stops a process, as SIGSTOP does, and has it go on later. Raises what ``kill`` raises.
+
+        Args:
+            procs: its mesh of processes, or a slice of that.
+            rank: which of that, an int.
+            seconds: how long nothing of it runs; above 0, and finite, else ``ValueError``.
+        """
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+            raise TypeError(f"stop: seconds must be a number, but is {seconds!r}")
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise ValueError(f"stop: seconds is {seconds}: it must be above 0, and finite")
+        self._do(_core.simulated_pause, "stop", procs, rank, float(seconds))
+
+    def _do(self, what: Callable[..., bool], name: str, procs: ProcMesh, rank: int, *more: Any) -> None:
+        from monarch._meshes.proc_mesh import ProcMesh
+
         self._check_running()
-        ranks = list(procs._view.ranks())
-        if not 0 <= rank < len(ranks):
-            raise ValueError(f"there is no rank {rank} in {procs._name!r}, which has {len(ranks)}")
-        (node,) = _core.latest([procs._nodes[ranks[rank]]])
-        return int(node)
+        if not isinstance(procs, ProcMesh):
+            raise TypeError(
+                f"{name} takes a mesh of processes, what spawn_procs() returns, and a rank of it, "
+                f"but was given {procs!r}"
+            )
+        if not hasattr(rank, "__index__") or isinstance(rank, bool):
+            raise TypeError(f"{name}: rank must be an int, but is {rank!r}")
+        number, ranks = rank.__index__(), list(procs._view.ranks())
+        if not 0 <= number < len(ranks):
+            raise ValueError(f"there is no rank {number} in {procs._name!r}, which has {len(ranks)}")
+        (node,) = _core.latest([procs._nodes[ranks[number]]])  # of who is there now
+        if node == _core.simulated_root():
+            raise ValueError(f"{name}: rank {number} of {procs._name!r} is the process of the script")
+        if not what(int(node), *more):
+            if not _core.simulated_knows(int(node)):
+                raise RuntimeError(f"{name}: {procs._name!r} is not a mesh of this simulation")
+            raise ValueError(f"rank {number} of {procs._name!r} does not live")
 
     def _check_running(self) -> None:
         if not self._running or not _core.in_simulation():
@@ -171,6 +207,7 @@ class simulate:
         controllers.offer()
         if self._kill_every is not None:
             _core.simulated_kill_every(float(self._kill_every))
+        self._watch = patience.Watch(self._patience)
         return self
 
     def _check_place(self) -> None:
@@ -184,23 +221,28 @@ class simulate:
             raise RuntimeError("simulate() is for the main thread")
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        now, late = _core.simulated_now(), None
+        if error is None:
+            try:
+                ending.decide_rest()
+            except BaseException as raised:
+                now, late = _core.simulated_now(), raised
+        self._watch.end()
         self._running = False
-        self._ended = (
-            _core.simulated_now(),
-            [SimulatedEvent(*each) for each in _core.simulated_log()],
-            _core.simulated_events(),
-        )
+        self._ended = now, [SimulatedEvent(*each) for each in _core.simulated_log()], _core.simulated_events()
         try:
             _core.leave_simulation()
         finally:
             self._randomness.restore()
             asyncio.set_event_loop_policy(self._policy)
             self._patches.restore()
-            places.find = launch.simulated_payload = unhandled.stop_simulated = None
+            places.find = launch.simulated_payload = unhandled.stop_simulated = unhandled.excuse_simulated = None
             context.current.reset(self._context)
             runtime.end_simulation(self._runtime_before)
-        if error is not None:
+        if error is not None or late is not None:
             print(f"replay: {_VARIABLE}={self._seed} {_command()}", file=sys.stderr)
+        if late is not None:
+            raise late
 
 
 def _command() -> str:

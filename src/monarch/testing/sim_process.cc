@@ -22,6 +22,8 @@ Outgoing request_of(FrameKind kind, std::string_view text) {
 
 // ---- SimProcess ----
 
+SimProcess::SimProcess(SimMachine& machine, NodeId id) : machine_(machine), id_(id), last_words_(*new LastWords()) {}
+
 bool SimProcess::is_alive() const { return machine_.world_.alive(id_); }
 Driver& SimProcess::driver() { return machine_.world_.driver(); }
 Timers& SimProcess::timers() { return machine_.world_.timers_of(id_); }
@@ -44,6 +46,7 @@ void SimProcess::begin(Node& node, NodeId parent, NodeId owner) {
   parent_ = parent;
   owner_ = owner;
   host_ = machine_.world_.host_of(id_);
+  node.activity().use(last_words_);
   deaths_ = std::make_unique<DeathWatch>(timers(), node, death_hooks());
   if (parent == 0) return;
   const bool by_script = parent == machine_.script_->id();
@@ -258,6 +261,7 @@ void SimMachine::end(SimProcess& process, const ExitStatus& status) {
 void SimMachine::killed(NodeId node) {
   SimProcess& gone = *find(node);
   if (!gone.status_.known) gone.status_ = {true, 0, 9};
+  gone.status_.endpoints = read_endpoints(gone.last_words_);
   stage_->kill(node);
   events_.ended(gone, gone.status_);
   // The kernel ends what it has started, and that what it has started in turn.

@@ -15,6 +15,7 @@
 #include "monarch/host/death_watch.h"
 #include "monarch/testing/sim_stage.h"
 #include "monarch/testing/sim_world.h"
+#include "monarch/wire/last_words.h"
 
 namespace monarch::testing {
 
@@ -22,7 +23,7 @@ class SimMachine;
 
 class SimProcess final : public AnyRuntime {
  public:
-  SimProcess(SimMachine& machine, NodeId id) : machine_(machine), id_(id) {}
+  SimProcess(SimMachine& machine, NodeId id);
 
   NodeId id() const { return id_; }
   NodeId parent() const { return parent_; }
@@ -91,6 +92,8 @@ class SimProcess final : public AnyRuntime {
   bool asked_to_stop_ = false;
   bool stopping_ = false;
   ExitStatus status_{};  // how it ended
+  // What its actors are in, as a real one leaves it behind. Never given back: threads of the dead may still write to it.
+  LastWords& last_words_;
 };
 
 // All processes of a simulated program. Those of one host share its part of the network.

@@ -74,6 +74,7 @@ void SimStage::leave() {
 }
 
 WaitResult SimStage::wait(bool (*ready)(const void*), const void* context, int64_t deadline_ns, int64_t max_sleep_ns) {
+  note_progress();
   Player& self = *self_here;
   const bool is_script = &self == players_.front().get();
   if (held_ && !is_script) hold();
@@ -95,6 +96,7 @@ WaitResult SimStage::wait(bool (*ready)(const void*), const void* context, int64
     give_turn(*next);
     if (!take_turn(self, lock)) return WaitResult::kInterrupted;
   }
+  note_progress();
   if (alarm != 0) world_.cancel(alarm);
   self.ready = nullptr;
   if (self.released || broken_ != Broken::kNo) return WaitResult::kInterrupted;
@@ -154,6 +156,18 @@ void SimStage::release_all() {
   }
 }
 
+bool SimStage::script_has_turn() {
+  std::lock_guard lock(mutex_);
+  return running_ == players_.front().get();
+}
+
+void SimStage::give_up_script() {
+  note_progress();
+  if (broken_ != Broken::kNo) return;
+  culprit_ = players_.front()->name;
+  broken_ = Broken::kStuck;
+}
+
 // Who can go on; when nobody can, what happens next decides.
 SimStage::Player* SimStage::next_player() {
   std::vector<Player*> able;
@@ -166,6 +180,7 @@ SimStage::Player* SimStage::next_player() {
       if (player->ready == nullptr || due || player->ready(player->context)) able.push_back(player.get());
     }
     if (!able.empty()) return able.size() == 1 ? able[0] : able[world_.random(able.size())];
+    note_progress();
     const bool is_over = !world_.step();
     if (is_over) broken_ = Broken::kNothingLeft;
     if (steps % kLookEvery == 0 && self_here == script && interrupted_()) broken_ = Broken::kInterrupted;
@@ -176,6 +191,7 @@ SimStage::Player* SimStage::next_player() {
 void SimStage::give_turn(Player& to) {
   running_ = &to;
   ++turns_;
+  note_progress();
   to.turn.notify_one();
 }
 

@@ -7,6 +7,7 @@
 // waits, until release_dead() ends it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -65,14 +66,23 @@ class SimStage final : public Stage {
     kNo,
     kNothingLeft,  // nothing is left to happen, or nothing for it within the longest wait
     kInterrupted,  // see the constructor
-    kStuck,        // a thread has had the turn for longer than the patience lasts: it waits for something real
+    kStuck,        // a thread, also the first, has had the turn for longer than the patience lasts: it waits for something
+                   // real
   };
   Broken broken() const { return broken_; }
   // A thread has the turn, and is not expected to give it away any more.
   bool is_held() const { return held_; }
   const std::string& culprit() const { return culprit_; }  // of kStuck: the name of the thread
 
+  // ---- Any thread: whether something happens, in real time ----
+  // It changes with all that happens here: waits, turns, events.
+  uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
+  bool script_has_turn();
+  // The first thread, which has the turn and is not in here: kStuck, if nothing was broken before.
+  void give_up_script();
+
  private:
+  void note_progress() { progress_.fetch_add(1, std::memory_order_relaxed); }
   Player* next_player();
   bool is_paused(const Player& player);
   [[noreturn]] void hold();
@@ -87,9 +97,10 @@ class SimStage final : public Stage {
   std::vector<PlayerPtr> players_;  // in the order of enlist(); the first is the script
   Player* running_ = nullptr;
   uint64_t turns_ = 0;
+  std::atomic<uint64_t> progress_{0};
   bool releasing_ = false;
   bool to_interrupt_ = false;
-  Broken broken_ = Broken::kNo;
+  std::atomic<Broken> broken_{Broken::kNo};
   std::string culprit_;
   bool held_ = false;
 };
