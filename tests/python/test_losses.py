@@ -152,3 +152,41 @@ def test_a_broadcast_that_raised_is_told_also_right_before_the_end():
     lines, _ = said("t.slice(gpus=0).fail.broadcast('why')", status=1)
     text = "\n".join(lines)
     assert "Unhandled monarch error" in text and "ValueError: why" in text and "'t'" in text
+
+
+@pytest.mark.parametrize("keep", ["", "kept = "])
+def test_the_death_of_who_was_called_is_told_also_if_the_future_is_kept(keep):
+    source = f"""
+class Mortal(Actor):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def work(self, port):
+        port.send(None)
+        time.sleep(60)
+mortal = this_host().spawn_procs({{"gpus": 2}}).spawn("mortal", Mortal)
+pid = mortal.pid.call().get().item(gpus=1)
+busy, heard = Channel.open()
+{keep}mortal.work.call(busy)
+for _ in range(2):
+    heard.recv().get()
+os.kill(pid, signal.SIGKILL)
+"""
+    lines, _ = said(source, status=1, env={"MONARCH_EXIT_GRACE": "20"})
+    text = "\n".join(lines)
+    assert "Unhandled monarch error" in text and "Killed(sig=9)" in text
+
+
+@pytest.mark.parametrize("keep", ["", "kept = "])
+def test_all_ranks_that_have_died_of_the_last_call_are_told(keep):
+    lines, _ = said(f"""
+class Mortal(Actor):
+    @endpoint
+    def die(self):
+        os._exit(3)
+mortal = this_host().spawn_procs({{"gpus": 2}}).spawn("mortal", Mortal)
+mortal.initialized.get()
+{keep}mortal.die.call()
+""", status=1)  # fmt: skip
+    assert lines[0] == "ranks 0, 1 of 'mortal' have failed: exited with code 3, while in mortal.die", lines

@@ -118,8 +118,10 @@ def _report_rest() -> bool:
     left = [failure for failure in left if not failure.is_told()]
     if not left:
         return False
-    # Whose calls are named among what is lost need not be said again.
-    unsaid = [each for each in left if not (each.is_told(True) or _core.will_be_told(*each._source))]
+    left += _those_of_the_same_time()
+    # Whose calls are named among what is lost need not be said again. A future that somebody holds is no word: nobody
+    # will look at it.
+    unsaid = [each for each in left if not each.is_told(True)]
     if unsaid:
         _core.log_line(_screen(unsaid, None))
     for failure in left:
