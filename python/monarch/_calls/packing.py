@@ -34,7 +34,7 @@ _PICKLED, _BUILTIN, _PLAIN, _SET_UP = int(Packed.PICKLED), int(Packed.BUILTIN), 
 
 def pack_error(error: BaseException) -> tuple[Any, ...]:
     """What the caller is sent. An exception that does not survive pickling is replaced by one that says so."""
-    if isinstance(error, SetupFailed):
+    if type(error) is SetupFailed:
         return _SET_UP, *_packed(error.cause, format_exception(error.cause)), *_who()
     return _PICKLED, *_packed(error, format_exception(error)), *_who()
 
@@ -49,10 +49,7 @@ def pack_answer(error: BaseException) -> tuple[Any, ...]:
     kind = type(error)
     if kind is SetupFailed:
         return pack_error(error)
-    try:
-        formatted, complete = format_plainly(error)
-    except BaseException as problem:  # code of its class has raised
-        return _PICKLED, _stand_in(error, problem), f"{kind.__name__}: {text_of(error)}\n", *_who()
+    formatted, complete = format_plainly(error)
     if kind.__module__ == "builtins" and kind.__reduce__ is _BARE_REDUCE and not error.__dict__:
         if all(type(argument) in _SCALARS for argument in error.args):
             return _BUILTIN, kind.__name__, error.args, formatted, complete, *_who()

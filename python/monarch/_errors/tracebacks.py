@@ -21,19 +21,31 @@ def format_exception(error: BaseException) -> str:
 
 
 def format_plainly(error: BaseException) -> tuple[str, bool]:
-    """The traceback, and whether all its lines of code are known to be there.
+    """The traceback, and whether all its lines of code are known to be there."""
+    try:
+        return _format(error)
+    except BaseException:  # code of its class has raised: frames, class and text can be had without that
+        return _format_alone(error, _TRACEBACK_OF.__get__(error))
 
-    Done by hand for the plain case: ``traceback.format_exception`` takes five times as long.
-    """
+
+_TRACEBACK_OF: Any = BaseException.__dict__["__traceback__"]
+
+
+def _format(error: BaseException) -> tuple[str, bool]:
+    """Done by hand for the plain case: ``traceback.format_exception`` takes five times as long."""
     if error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__):
         return _format_fully(error), False
     if isinstance(error, SyntaxError) or getattr(error, "__notes__", None) or hasattr(error, "exceptions"):
         return _format_fully(error), False
+    return _format_alone(error, error.__traceback__)
+
+
+def _format_alone(error: BaseException, entry: Any) -> tuple[str, bool]:
+    """Without causes and contexts."""
     import linecache  # and with it tokenize
 
     lines = []
     complete = True
-    entry = error.__traceback__
     checked: set[str] = set()  # files whose lines may have changed since somebody looked
     last, count = None, 0  # where the frame before was, and how often it has been there one after the other
     while entry is not None:
@@ -111,6 +123,7 @@ def fill_in_source(text: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
+    """Its ``str()``, also if that raises."""
     try:
         return str(error)
     except BaseException:

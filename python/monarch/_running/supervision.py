@@ -37,7 +37,7 @@ async def supervise_all(cell: Any) -> None:
                 forks.end_if_child()
             deals_with_it = bool(answer)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and cell.ending:
+            if issubclass(type(error), asyncio.CancelledError) and cell.ending:
                 raise
             raised(cell, failure, error)
         else:
