@@ -178,6 +178,16 @@ os.kill(pid, signal.SIGKILL)
     assert "Unhandled monarch error" in text and "Killed(sig=9)" in text
 
 
+def test_a_failure_that_stops_the_program_while_its_end_waits_is_told_without_a_traceback():
+    lines, _ = said("""
+t.save.call(60)
+mortal = this_host().spawn_procs().spawn("mortal", T)
+mortal.fail.broadcast("why")
+""", status=1, env={"MONARCH_EXIT_GRACE": "20"})  # fmt: skip
+    text = "\n".join(lines)
+    assert "ValueError: why" in text and "atexit" not in text and "SystemExit" not in text
+
+
 @pytest.mark.parametrize("keep", ["", "kept = "])
 def test_all_ranks_that_have_died_of_the_last_call_are_told(keep):
     lines, _ = said(f"""
