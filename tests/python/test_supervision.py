@@ -490,3 +490,25 @@ def test_a_failed_actor_does_not_poison_its_process():
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(SupervisionError, match="sig=9"):
             procs.spawn("late", Failing).pid.call_one().get(timeout=LIMIT)
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_hook_that_returns_a_future_is_told_to_wait_for_it(kind):
+    run = Run(f"""
+class Kid(Actor):
+    @endpoint
+    def die(self):
+        os._exit(3)
+class Owner(Actor):
+    def __init__(self):
+        self.procs = this_host().spawn_procs()
+        self.procs.spawn("kid", Kid).die.broadcast()
+    def __supervise__(self, failure):
+        return self.procs.respawn()
+    @endpoint
+    {kind} work(self): ...
+this_host().spawn_procs().spawn("owner", Owner)
+time.sleep(60)
+""").done(limit=20)  # fmt: skip
+    assert run.status == 1
+    assert "Owner.__supervise__ has returned a Future: wait for it with .get(), and return True" in run.err

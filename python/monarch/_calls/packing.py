@@ -9,7 +9,7 @@ from typing import Any
 
 from monarch._calls import pickling
 from monarch._errors.exceptions import SetupFailed
-from monarch._errors.tracebacks import format_exception, format_plainly, text_of
+from monarch._errors.tracebacks import format_exception, format_or_raise, text_of
 
 
 class Packed(IntEnum):
@@ -49,7 +49,10 @@ def pack_answer(error: BaseException) -> tuple[Any, ...]:
     kind = type(error)
     if kind is SetupFailed:
         return pack_error(error)
-    formatted, complete = format_plainly(error)
+    try:
+        formatted, complete = format_or_raise(error)
+    except BaseException as problem:  # code of its class has raised, as it would there
+        return _PICKLED, _stand_in(error, problem), format_exception(error), *_who()
     if kind.__module__ == "builtins" and kind.__reduce__ is _BARE_REDUCE and not error.__dict__:
         if all(type(argument) in _SCALARS for argument in error.args):
             return _BUILTIN, kind.__name__, error.args, formatted, complete, *_who()

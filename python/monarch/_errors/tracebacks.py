@@ -23,16 +23,19 @@ def format_exception(error: BaseException) -> str:
 def format_plainly(error: BaseException) -> tuple[str, bool]:
     """The traceback, and whether all its lines of code are known to be there."""
     try:
-        return _format(error)
-    except BaseException:  # code of its class has raised: frames, class and text can be had without that
+        return format_or_raise(error)
+    except BaseException:  # frames, class and text can be had without code of its class
         return _format_alone(error, _TRACEBACK_OF.__get__(error))
 
 
 _TRACEBACK_OF: Any = BaseException.__dict__["__traceback__"]
 
 
-def _format(error: BaseException) -> tuple[str, bool]:
-    """Done by hand for the plain case: ``traceback.format_exception`` takes five times as long."""
+def format_or_raise(error: BaseException) -> tuple[str, bool]:
+    """As ``format_plainly``, but what code of its class raises is raised.
+
+    Done by hand for the plain case: ``traceback.format_exception`` takes five times as long.
+    """
     if error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__):
         return _format_fully(error), False
     if isinstance(error, SyntaxError) or getattr(error, "__notes__", None) or hasattr(error, "exceptions"):

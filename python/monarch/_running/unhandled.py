@@ -185,7 +185,7 @@ def _call(hook: Any, failure: MeshFailure) -> None:
         answer = forks.call(hook, failure)
         if hasattr(answer, "__await__") or hasattr(answer, "__next__") or hasattr(answer, "__anext__"):
             getattr(answer, "close", bool)()
-            raise TypeError("unhandled_fault_hook must be a plain function: what it returns is not awaited")
+            raise TypeError(_PLAIN)
     except SystemExit as error:
         # What it has failed of is no success, whatever the hook says: 0, 256.
         status = (error.code & 0xFF if isinstance(error.code, int) else 1) or 1
@@ -201,6 +201,19 @@ _stop_signal = 0
 # In a simulation: ends the program of the calling thread with that status.
 stop_simulated: Callable[[int], None] | None = None
 _ENDS_WITHIN = 2.0  # seconds: by then a program has left, or cleans up
+
+
+_PLAIN = "unhandled_fault_hook must be a plain function: what it returns is not awaited"
+_MADE_LATER = 0x20 | 0x80 | 0x200  # inspect.CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: a call of it runs nothing
+
+
+def check_hook(hook: Any) -> None:
+    """Raises what is known to be wrong with it before something fails."""
+    if not callable(hook):
+        raise TypeError(f"unhandled_fault_hook must be a function that takes a MeshFailure, but is {hook!r}")
+    code = getattr(getattr(hook, "__func__", hook), "__code__", None)
+    if getattr(code, "co_flags", 0) & _MADE_LATER:
+        raise TypeError(_PLAIN)
 
 
 def hook_changed() -> None:
