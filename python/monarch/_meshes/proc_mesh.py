@@ -363,14 +363,25 @@ class ProcMesh(Handle, Mesh):
         return self
 
     async def __aexit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        owned = self._owned_ids()
         await block_end.wait_async(self, self.stop(), error)
+        if error is None:
+            block_end.ended(owned)
 
     def __enter__(self) -> ProcMesh:
         self._check_alive()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        owned = self._owned_ids()
         block_end.wait(self, self.stop(), error)
+        if error is None:
+            block_end.ended(owned)
+
+    def _owned_ids(self) -> set[int]:
+        """Of these processes and of what was spawned on them from here, as failures name them."""
+        spawned = () if self._origin is None else self._origin.spawned()
+        return {self._supervised, *(each.mesh_id for each in spawned)}
 
     def get(self) -> ProcMesh:
         """For programs that were written when spawning gave a future: returns the mesh itself."""

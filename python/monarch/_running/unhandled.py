@@ -94,6 +94,40 @@ def script_ends() -> None:
         deciding.release()
 
 
+def block_ended(mesh_ids: set[int]) -> None:
+    """A ``with`` block over these meshes, which the script owns, has ended well: ``SystemExit``, with the report.
+
+    Of what nobody is told of in another way. Who runs several such blocks, as tests do, learns it from the right one.
+    """
+    of = here()
+    if of.stopping is not None or not runtime.is_root() or _core.in_simulation() or _hook_of_the_program() is not None:
+        return
+    with of.deciding:
+        of.held += _arrived()
+        fatal = [each.failure for each in of.held if _is_fatal_to_block(each, mesh_ids)]
+        if not fatal:
+            return
+        of.held = [each for each in of.held if each.failure not in fatal]
+        if get_ident() != _main_thread:  # where nobody might hear of SystemExit
+            for failure in fatal:
+                failure.handled()
+            return stop_program(fatal, 1)
+        for failure in fatal:
+            failure.handled()
+        _core.log_line(_screen(fatal, None))
+        if not any(each.cell is None for each in of.held):
+            _core.failures_decided(False)
+    if not _is_interactive():
+        raise SystemExit(1)
+
+
+def _is_fatal_to_block(each: _Held, mesh_ids: set[int]) -> bool:
+    failure = each.failure
+    if each.cell is not None or failure._mesh_id not in mesh_ids or not failure.is_current():
+        return False
+    return not (failure.is_told() or _core.will_be_told(*failure._source))
+
+
 def _wait_for_hook(deciding: Any) -> bool:
     """False: Ctrl-C has ended the wait."""
     hook = "the unhandled_fault_hook of this program, which has been called with a failure and has not come back"
