@@ -200,3 +200,31 @@ mortal.initialized.get()
 {keep}mortal.die.call()
 """, status=1)  # fmt: skip
     assert lines[0] == "ranks 0, 1 of 'mortal' have failed: exited with code 3, while in mortal.die", lines
+
+
+def test_what_a_later_call_has_proven_handled_is_not_lost_when_nobody_can_answer_any_more():
+    """C code that holds the GIL in their process: it answers nothing. What one sends to another stays in order."""
+    lines, _ = said("""
+import ctypes
+class Holder(Actor):
+    @endpoint
+    def hold(self, port):
+        port.send(None)
+        ctypes.PyDLL(None).sleep(60)
+procs = this_host().spawn_procs()
+first, second, later = [procs.spawn(name, T) for name in ("first", "second", "later")]
+first.save.broadcast(0)
+first.save.call(0).get()
+second.save.broadcast(0)
+second.save.broadcast(0)
+second.save.call_one(0).get()
+later.save.call(0).get()
+later.save.broadcast(0)
+holder = procs.spawn("holder", Holder)
+port, held = Channel.open()
+holder.hold.broadcast(port)
+held.recv().get()
+""", env=SHORT)  # fmt: skip
+    lost = {line for line in lines if "handled" in line}
+    assert "the script has ended before a broadcast to holder.hold was handled" in lost
+    assert not any("first" in line or "second" in line for line in lost), lines

@@ -66,12 +66,12 @@ def watch_failures() -> None:
                 _core.failures_decided(of.stopping is None)
 
 
-def _those_of_the_same_time() -> list[MeshFailure]:
-    """Of the script: what fails right after the first. It is dealt with."""
+def _those_of_the_same_time(pause: float = _MERGE_SECONDS) -> list[MeshFailure]:
+    """Of the script: what fails right after the first, so long one after the other. It is dealt with."""
     of = here()
     deadline = time.monotonic() + _MERGE_SECONDS_MAX
     while (left := deadline - time.monotonic()) > 0:
-        _core.wait_for_failures(False, min(_MERGE_SECONDS, left))
+        _core.wait_for_failures(False, min(pause, left))
         if not (arrived := _arrived()):
             break
         of.held += arrived
@@ -152,7 +152,7 @@ def _report_rest() -> bool:
     left = [failure for failure in left if not failure.is_told()]
     if not left:
         return False
-    left += _those_of_the_same_time()
+    left += _those_of_the_same_time(_MERGE_SECONDS_MAX)  # nobody is told later
     # Whose calls are named among what is lost need not be said again. A future that somebody holds is no word: nobody
     # will look at it.
     unsaid = [each for each in left if not each.is_told(True)]
