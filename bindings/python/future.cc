@@ -220,6 +220,7 @@ bool settle(FutureState& future) {
   const std::shared_ptr<PendingCall> kept = future.call;
   const Gather gather(*kept, wants_of(future.mode), future.arrival);
   const int64_t bad_rank = gather.failed_rank();
+  if (bad_rank < 0 && future.one_way_before != 0) note_answered(*kept, future.one_way_before);
   PyObject* outcome;
   if (future.is_of_port()) static_cast<PortWait&>(*kept).mark_seen();
   if (bad_rank >= 0) {
@@ -776,9 +777,11 @@ PyObject* new_port_future(std::shared_ptr<PortReceiver> port, bool ranked) {
   return box<FutureState>(type, std::move(future));
 }
 
-PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint) {
+PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint,
+                     uint64_t one_way_before) {
   auto* type = reinterpret_cast<PyTypeObject*>(state().future_type.get());
   FutureState future(std::move(call), mode, arrival, Ref::borrow(endpoint));
+  future.one_way_before = one_way_before;
   PyObject* object = box<FutureState>(type, std::move(future));
   if (object != nullptr && future_of(object).is_of_call()) future_of(object).link();
   return object;

@@ -19,8 +19,9 @@ enum class FutureMode {
 };
 
 // A new future (of the Python class that was configured), or null with an exception. `endpoint`: whose call it is, for
-// results and error texts; may be None.
-PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint);
+// results and error texts; may be None. `one_way_before`: FutureState's.
+PyObject* new_future(std::shared_ptr<PendingCall> call, FutureMode mode, uint32_t arrival, PyObject* endpoint,
+                     uint64_t one_way_before = 0);
 
 // The same for the next message of a port. `ranked`: (rank, value).
 PyObject* new_port_future(std::shared_ptr<class PortReceiver> port, bool ranked);

@@ -43,6 +43,7 @@ struct FutureState : Unseen {
   Ref endpoint;
   Ref outcome;  // once somebody has looked
   bool failed = false;
+  uint64_t one_way_before = 0;  // so many one-way messages were sent before the call; 0: none, or it is not the client's
   // Of a port. Who looks joins the line for its messages, and who gives up leaves it: his place would take messages that
   // others wait for, out of order.
   std::shared_ptr<PortReceiver> port;

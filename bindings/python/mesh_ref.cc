@@ -1,5 +1,6 @@
 #include "mesh_ref.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <new>
@@ -59,12 +60,17 @@ struct ToldOneWay {
   Label label;
   uint32_t messages = 0;
   bool is_listed = false;
+  bool by_actors = false;  // some of them: their order and the client's are two
+  uint64_t last = 0;       // the number of the last of them
 };
 
 constexpr uint32_t kGrantedMax = 4096;
 constexpr size_t kToldMax = 256;
 // Of a script: the last endpoints that one-way messages were sent through. Nothing of Python's is in it.
 std::vector<std::shared_ptr<ToldOneWay>> told_one_way;
+
+// One-way messages that were sent until now. What is sent after it was looked at comes after all that it counts.
+uint64_t one_way_sent = 0;
 
 EndpointState& endpoint_of(PyObject* self) { return unbox<EndpointState>(self); }
 View& view_of(PyObject* self) { return unbox<View>(self); }
@@ -75,6 +81,8 @@ void note_one_way(EndpointState& endpoint) {
     endpoint.told = std::make_shared<ToldOneWay>(ToldOneWay{view_of(endpoint.mesh.get()), endpoint.label});
   }
   ++endpoint.told->messages;
+  endpoint.told->last = ++one_way_sent;
+  endpoint.told->by_actors |= current_actor.id.node != 0;
   if (std::exchange(endpoint.told->is_listed, true)) return;
   if (told_one_way.size() == kToldMax) {
     const auto middle = told_one_way.begin() + kToldMax / 2;
@@ -83,6 +91,16 @@ void note_one_way(EndpointState& endpoint) {
   }
   told_one_way.push_back(endpoint.told);
 }
+
+bool is_answered_by_all(const PendingCall& call) {
+  for (uint32_t rank = 0; rank < call.size(); ++rank) {
+    const Message* reply = call.reply(rank);
+    if (reply == nullptr || reply->header.kind != FrameKind::kReply) return false;
+  }
+  return true;
+}
+
+uint64_t one_way_before_call() { return current_actor.id.node == 0 ? one_way_sent : 0; }
 
 // ---- MeshRef ----
 
@@ -300,15 +318,17 @@ PyObject* endpoint_call_one(PyObject* self, PyObject* const* args, Py_ssize_t co
   if (call->size() != 1) {
     return PyErr_Format(PyExc_ValueError, "call_one requires exactly 1 actor, but mesh has %u", call->size());
   }
+  const uint64_t before = one_way_before_call();
   if (!start_call(self, args, count, names, call)) return nullptr;
-  return new_future(std::move(call), FutureMode::kOne, 0, self);
+  return new_future(std::move(call), FutureMode::kOne, 0, self, before);
 }
 
 PyObject* endpoint_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   auto call = new_call(self);
+  const uint64_t before = one_way_before_call();
   if (!start_call(self, args, count, names, call)) return nullptr;
   const FutureMode mode = endpoint_of(self).partial ? FutureMode::kPartial : FutureMode::kAll;
-  return new_future(std::move(call), mode, 0, self);
+  return new_future(std::move(call), mode, 0, self, before);
 }
 
 PyObject* endpoint_broadcast(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
@@ -435,6 +455,22 @@ std::vector<AskedOneWay> ask_about_one_way() {
     asked.push_back({std::move(call), told->label, told->messages});
   }
   return asked;
+}
+
+void note_answered(const PendingCall& call, uint64_t one_way_before) {
+  if (told_one_way.empty() || &call.owing() != &call.members()) return;
+  const auto has_handled = [&](const std::shared_ptr<ToldOneWay>& told) {
+    const Members& members = *told->mesh.members;
+    if (told->by_actors || told->last > one_way_before) return false;
+    return &members == &call.members() || members.ids == call.members().ids;
+  };
+  if (std::ranges::none_of(told_one_way, has_handled) || !is_answered_by_all(call)) return;
+  std::erase_if(told_one_way, [&](const std::shared_ptr<ToldOneWay>& told) {
+    if (!has_handled(told)) return false;
+    told->is_listed = false;
+    told->messages = 0;
+    return true;
+  });
 }
 
 void forget_one_way() { told_one_way.clear(); }

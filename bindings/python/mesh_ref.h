@@ -29,6 +29,9 @@ struct AskedOneWay {
   uint32_t messages;  // that were sent through the endpoint
 };
 std::vector<AskedOneWay> ask_about_one_way();
+// Somebody looks at the answers of a call, which was sent after so many one-way messages: these have been handled by who
+// has answered, since what one sends to another stays in order.
+void note_answered(const PendingCall& call, uint64_t one_way_before);
 void forget_one_way();
 
 bool add_mesh_types(PyObject* module);

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def names_options(function: F) -> F:
+    """Decorates a method that takes options by name: for a name that it does not know it says which there are."""
+
+    @functools.wraps(function)
+    def checked(self: Any, *args: Any, **given: Any) -> Any:
+        if unknown := [name for name in given if name not in known]:
+            raise TypeError(f"{function.__qualname__}() has no option {unknown[0]!r}, but {' and '.join(known)}")
+        return function(self, *args, **given)
+
+    known = tuple(function.__kwdefaults__ or ())
+    return cast(F, checked)
 
 
 def check_text(what: str, value: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from monarch._calls import endpoint, future, pickling
 from monarch._errors.exceptions import DeadlineExceeded
-from monarch._meshes import instance
+from monarch._meshes import block_end, instance
 from monarch._ports.port import Port
 from monarch._processes import launch
 from monarch._running import unhandled
@@ -95,6 +95,7 @@ def _losses(grace: float | None) -> list[str]:
 
 
 context.provide_client(instance.client)
+block_end.provide(unhandled.block_ended)
 runtime.wire(
     runtime.Wired(
         callbacks=Callbacks(

@@ -5,6 +5,8 @@ import signal
 import pytest
 from script_run import Run, program
 
+import monarch.actor
+
 SCRIPT = program("supervision/bad_input.py")
 FAILS = """
 kids = this_host().spawn_procs({"gpus": 2}).spawn("kid", Kid)
@@ -23,9 +25,24 @@ def hook(body, kind="def"):
     ("kind", "body"), [("async def", "pass"), ("def", "yield"), ("async def", "yield")], ids=["async", "gen", "agen"]
 )
 def test_a_hook_that_would_not_run_is_no_hook_that_deals_with_it(kind, body):
-    run = Run(hook(body, kind) + FAILS + "time.sleep(60)").done(limit=10)
+    made = hook(body, kind).replace("hook = hook\n", "hook = lambda failure: hook(failure)\n")
+    run = Run(made + FAILS + "time.sleep(60)").done(limit=10)
     assert run.status == 1 and "unhandled_fault_hook must be a plain function" in run.err, run.err
     assert "ValueError: bang" in run.err and "RuntimeWarning" not in run.err
+
+
+async def a_coroutine(failure): ...
+
+
+def a_generator(failure):
+    yield
+
+
+@pytest.mark.parametrize("wrong", [5, None, a_coroutine, a_generator])
+def test_what_can_be_no_hook_is_refused_where_it_is_assigned(monkeypatch, wrong):
+    with pytest.raises(TypeError, match="unhandled_fault_hook must be a (plain )?function"):
+        monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", wrong)
+    assert monarch.actor.unhandled_fault_hook is monarch.actor.__dict__["unhandled_fault_hook"] is not wrong
 
 
 @pytest.mark.parametrize(("code", "status"), [("0", 1), ("256", 1), ("7", 7), ("'no more data'", 1)])

@@ -152,3 +152,79 @@ def test_a_broadcast_that_raised_is_told_also_right_before_the_end():
     lines, _ = said("t.slice(gpus=0).fail.broadcast('why')", status=1)
     text = "\n".join(lines)
     assert "Unhandled monarch error" in text and "ValueError: why" in text and "'t'" in text
+
+
+@pytest.mark.parametrize("keep", ["", "kept = "])
+def test_the_death_of_who_was_called_is_told_also_if_the_future_is_kept(keep):
+    source = f"""
+class Mortal(Actor):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def work(self, port):
+        port.send(None)
+        time.sleep(60)
+mortal = this_host().spawn_procs({{"gpus": 2}}).spawn("mortal", Mortal)
+pid = mortal.pid.call().get().item(gpus=1)
+busy, heard = Channel.open()
+{keep}mortal.work.call(busy)
+for _ in range(2):
+    heard.recv().get()
+os.kill(pid, signal.SIGKILL)
+"""
+    lines, _ = said(source, status=1, env={"MONARCH_EXIT_GRACE": "20"})
+    text = "\n".join(lines)
+    assert "Unhandled monarch error" in text and "Killed(sig=9)" in text
+
+
+def test_a_failure_that_stops_the_program_while_its_end_waits_is_told_without_a_traceback():
+    lines, _ = said("""
+t.save.call(60)
+mortal = this_host().spawn_procs().spawn("mortal", T)
+mortal.fail.broadcast("why")
+""", status=1, env={"MONARCH_EXIT_GRACE": "20"})  # fmt: skip
+    text = "\n".join(lines)
+    assert "ValueError: why" in text and "atexit" not in text and "SystemExit" not in text
+
+
+@pytest.mark.parametrize("keep", ["", "kept = "])
+def test_all_ranks_that_have_died_of_the_last_call_are_told(keep):
+    lines, _ = said(f"""
+class Mortal(Actor):
+    @endpoint
+    def die(self):
+        os._exit(3)
+mortal = this_host().spawn_procs({{"gpus": 2}}).spawn("mortal", Mortal)
+mortal.initialized.get()
+{keep}mortal.die.call()
+""", status=1)  # fmt: skip
+    assert lines[0] == "ranks 0, 1 of 'mortal' have failed: exited with code 3, while in mortal.die", lines
+
+
+def test_what_a_later_call_has_proven_handled_is_not_lost_when_nobody_can_answer_any_more():
+    """C code that holds the GIL in their process: it answers nothing. What one sends to another stays in order."""
+    lines, _ = said("""
+import ctypes
+class Holder(Actor):
+    @endpoint
+    def hold(self, port):
+        port.send(None)
+        ctypes.PyDLL(None).sleep(60)
+procs = this_host().spawn_procs()
+first, second, later = [procs.spawn(name, T) for name in ("first", "second", "later")]
+first.save.broadcast(0)
+first.save.call(0).get()
+second.save.broadcast(0)
+second.save.broadcast(0)
+second.save.call_one(0).get()
+later.save.call(0).get()
+later.save.broadcast(0)
+holder = procs.spawn("holder", Holder)
+port, held = Channel.open()
+holder.hold.broadcast(port)
+held.recv().get()
+""", env=SHORT)  # fmt: skip
+    lost = {line for line in lines if "handled" in line}
+    assert "the script has ended before a broadcast to holder.hold was handled" in lost
+    assert not any("first" in line or "second" in line for line in lost), lines

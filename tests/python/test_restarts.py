@@ -15,6 +15,7 @@ from script_run import Run, program
 import monarch.actor
 from monarch.actor import (
     Actor,
+    ActorMesh,
     Restart,
     SupervisionError,
     context,
@@ -23,6 +24,7 @@ from monarch.actor import (
     hosts_from_config,
     this_host,
 )
+from monarch.testing import local_procs
 
 LIMIT = 20
 
@@ -919,3 +921,26 @@ print(boss.look.call_one().get())
     assert (run.status, run.out) == (0, "[1, 1, 1]\n")
     [line] = run.err.splitlines()
     assert "the restart policy of 'theirs' counts for its actors, not for their processes: " in line
+
+
+def test_what_a_mesh_has_for_its_actors_is_shown_as_its_own_unless_endpoints_hide_it():
+    class Plain(Actor):
+        @endpoint
+        def work(self) -> None: ...
+
+    class Hiding(Actor):
+        @endpoint
+        def epoch(self) -> str:
+            return "its epoch"
+
+        @endpoint
+        def respawn(self) -> str:
+            return "its respawn"
+
+    with local_procs() as procs:
+        plain, hiding = procs.spawn("plain", Plain), procs.spawn("hiding", Hiding)
+        assert {"epoch", "respawn"} <= {*dir(plain)} and plain.epoch == 0
+        assert "ActorMesh.respawn of" in repr(plain.respawn) and plain.respawn.__doc__ and ActorMesh.epoch.__doc__
+        assert hiding.epoch.call_one().get(timeout=LIMIT) == "its epoch"
+        assert hiding.respawn.call_one().get(timeout=LIMIT) == "its respawn"
+        assert "restart=Restart(times=2" in repr(procs.options(restart=Restart(times=2)))

@@ -490,3 +490,73 @@ def test_a_failed_actor_does_not_poison_its_process():
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(SupervisionError, match="sig=9"):
             procs.spawn("late", Failing).pid.call_one().get(timeout=LIMIT)
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_hook_that_returns_a_future_is_told_to_wait_for_it(kind):
+    run = Run(f"""
+class Kid(Actor):
+    @endpoint
+    def die(self):
+        os._exit(3)
+class Owner(Actor):
+    def __init__(self):
+        self.procs = this_host().spawn_procs()
+        self.procs.spawn("kid", Kid).die.broadcast()
+    def __supervise__(self, failure):
+        return self.procs.respawn()
+    @endpoint
+    {kind} work(self): ...
+this_host().spawn_procs().spawn("owner", Owner)
+time.sleep(60)
+""").done(limit=20)  # fmt: skip
+    assert run.status == 1
+    assert "Owner.__supervise__ has returned a Future: wait for it with .get(), and return True" in run.err
+
+
+@pytest.mark.parametrize("kind", ["local", "real", "async"])
+def test_the_end_of_a_block_raises_what_nobody_was_told_of_and_the_next_block_its_own(kind):
+    run = Run(f"""
+from monarch.testing import local_procs
+class Kid(Actor):
+    @endpoint
+    def fail(self, text):
+        raise ValueError(text)
+def block(text):
+    with {"local_procs" if kind == "local" else "this_host().spawn_procs"}({{"gpus": 2}}) as procs:
+        procs.spawn("kid", Kid).fail.broadcast(text)
+async def async_block(text):
+    async with this_host().spawn_procs({{"gpus": 2}}) as procs:
+        procs.spawn("kid", Kid).fail.broadcast(text)
+for text in ("first", "second"):
+    try:
+        {"asyncio.run(async_block(text))" if kind == "async" else "block(text)"}
+    except SystemExit as error:
+        print(text, error.code)
+print("goes on")
+""").done()  # fmt: skip
+    assert run.out.splitlines() == ["first 1", "second 1", "goes on"] and run.status == 0, run.err
+    assert run.err.count("Unhandled monarch error") == 2 and "ValueError: second" in run.err
+
+
+def test_the_end_of_a_block_raises_nothing_that_somebody_is_told_of_or_may_be():
+    run = Run("""
+from monarch.testing import local_procs
+class Kid(Actor):
+    @endpoint
+    def exit(self):
+        sys.exit(4)
+with local_procs() as procs:
+    assert procs.spawn("kid", Kid).exit.call_one().exception() is not None
+with local_procs() as procs:
+    kept = procs.spawn("kid", Kid).exit.call_one()
+assert "SystemExit: 4" in str(kept.exception())
+try:
+    with local_procs() as procs:
+        kid = procs.spawn("kid", Kid)
+        kid.exit.broadcast()
+        kid.exit.call_one().get()
+except SupervisionError as error:
+    assert "SystemExit: 4" in str(error)
+""").done()  # fmt: skip
+    assert (run.status, run.err) == (0, "")

@@ -4,7 +4,7 @@ import re
 import signal
 
 import pytest
-from script_run import WAYS, Run, program
+from script_run import PROGRAMS, WAYS, Run, program
 
 SCRIPT = program("supervision/bad_input.py")
 ways = pytest.mark.parametrize("way", WAYS)
@@ -286,3 +286,10 @@ print("ended")
     run.line("ended")
     run.done(limit=10)
     assert run.status == 0 and "is left behind" in run.err, run.err
+
+
+@pytest.mark.parametrize("name", ["NoText", "Exits", "Hides"])
+def test_an_exception_that_raises_when_it_is_asked_is_told_as_far_as_it_can_be(name):
+    """In calls of sync and async actors, with a deadline or without, in a constructor and after a broadcast."""
+    run = Run(PROGRAMS / "supervision/odd_exceptions.py", args=(name,)).done()
+    assert run.status == 0, run.err

@@ -68,6 +68,14 @@ MESHES = {
         lambda: this_proc().spawn("w", Worker, restart=Restart()),
         r"unexpected keyword argument 'restart' \(options come before: procs.options\(restart=...\).spawn\(...\)\)",
     ),
+    "no such option of a call": (
+        lambda: this_proc().spawn("w", Worker).add.options(timeout=5),
+        "Endpoint.options.. has no option 'timeout', but deadline and partial",
+    ),
+    "no such option of a spawn": (
+        lambda: this_proc().options(restrat=Restart()),
+        "ProcMesh.options.. has no option 'restrat', but per_proc and restart",
+    ),
     "an accumulator": (lambda: Accumulator(3, 0, max), "folds the answers of an endpoint of a mesh"),
     "combine": (lambda: Accumulator(this_proc().spawn("w", Worker).add, 0, 5), "combine is called as"),
     "send to nobody": (lambda: send("x", (), {}), "takes an endpoint of a mesh first"),

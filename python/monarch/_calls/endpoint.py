@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 from monarch import _core
 from monarch._actors.class_table import table_of
 from monarch._actors.declarations import EXPLICIT_PORT
+from monarch._checks import names_options
 from monarch._notices import deprecated, not_yet
 from monarch._runtime.deadline import check_seconds
 
@@ -97,6 +98,7 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
     def options(self, *, deadline: float | None = None, partial: Literal[False] | None = None) -> Endpoint[P, R]: ...
     @overload
     def options(self, *, deadline: float | None = None, partial: Literal[True]) -> Endpoint[P, R | Exception]: ...
+    @names_options
     def options(self, *, deadline: float | None = None, partial: bool | None = None) -> Any:
         """The same endpoint with options for its calls; what is not given stays as it was.
 

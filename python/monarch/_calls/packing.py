@@ -9,7 +9,7 @@ from typing import Any
 
 from monarch._calls import pickling
 from monarch._errors.exceptions import SetupFailed
-from monarch._errors.tracebacks import format_exception, format_plainly, text_of
+from monarch._errors.tracebacks import format_exception, format_or_raise, text_of
 
 
 class Packed(IntEnum):
@@ -34,7 +34,7 @@ _PICKLED, _BUILTIN, _PLAIN, _SET_UP = int(Packed.PICKLED), int(Packed.BUILTIN), 
 
 def pack_error(error: BaseException) -> tuple[Any, ...]:
     """What the caller is sent. An exception that does not survive pickling is replaced by one that says so."""
-    if isinstance(error, SetupFailed):
+    if type(error) is SetupFailed:
         return _SET_UP, *_packed(error.cause, format_exception(error.cause)), *_who()
     return _PICKLED, *_packed(error, format_exception(error)), *_who()
 
@@ -50,9 +50,9 @@ def pack_answer(error: BaseException) -> tuple[Any, ...]:
     if kind is SetupFailed:
         return pack_error(error)
     try:
-        formatted, complete = format_plainly(error)
-    except BaseException as problem:  # code of its class has raised
-        return _PICKLED, _stand_in(error, problem), f"{kind.__name__}: {text_of(error)}\n", *_who()
+        formatted, complete = format_or_raise(error)
+    except BaseException as problem:  # code of its class has raised, as it would there
+        return _PICKLED, _stand_in(error, problem), format_exception(error), *_who()
     if kind.__module__ == "builtins" and kind.__reduce__ is _BARE_REDUCE and not error.__dict__:
         if all(type(argument) in _SCALARS for argument in error.args):
             return _BUILTIN, kind.__name__, error.args, formatted, complete, *_who()

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monarch._errors.record import FailureRecord, Recorded
-from monarch._errors.tracebacks import HEADER, format_exception
+from monarch._errors.tracebacks import HEADER, format_exception, text_of
 
 if TYPE_CHECKING:
     from monarch._values.stack_report import StackReport
@@ -132,5 +132,5 @@ class SetupFailed(Exception):
     """In a worker: its bootstrap function has raised ``cause``, which is what callers get."""
 
     def __init__(self, cause: BaseException) -> None:
-        super().__init__(str(cause))
+        super().__init__(text_of(cause))
         self.cause = cause

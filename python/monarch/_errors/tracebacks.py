@@ -21,7 +21,18 @@ def format_exception(error: BaseException) -> str:
 
 
 def format_plainly(error: BaseException) -> tuple[str, bool]:
-    """The traceback, and whether all its lines of code are known to be there.
+    """The traceback, and whether all its lines of code are known to be there."""
+    try:
+        return format_or_raise(error)
+    except BaseException:  # frames, class and text can be had without code of its class
+        return _format_alone(error, _TRACEBACK_OF.__get__(error))
+
+
+_TRACEBACK_OF: Any = BaseException.__dict__["__traceback__"]
+
+
+def format_or_raise(error: BaseException) -> tuple[str, bool]:
+    """As ``format_plainly``, but what code of its class raises is raised.
 
     Done by hand for the plain case: ``traceback.format_exception`` takes five times as long.
     """
@@ -29,11 +40,15 @@ def format_plainly(error: BaseException) -> tuple[str, bool]:
         return _format_fully(error), False
     if isinstance(error, SyntaxError) or getattr(error, "__notes__", None) or hasattr(error, "exceptions"):
         return _format_fully(error), False
+    return _format_alone(error, error.__traceback__)
+
+
+def _format_alone(error: BaseException, entry: Any) -> tuple[str, bool]:
+    """Without causes and contexts."""
     import linecache  # and with it tokenize
 
     lines = []
     complete = True
-    entry = error.__traceback__
     checked: set[str] = set()  # files whose lines may have changed since somebody looked
     last, count = None, 0  # where the frame before was, and how often it has been there one after the other
     while entry is not None:
@@ -111,6 +126,7 @@ def fill_in_source(text: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
+    """Its ``str()``, also if that raises."""
     try:
         return str(error)
     except BaseException:

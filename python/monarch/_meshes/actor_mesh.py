@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from monarch import _core
 from monarch._actors.actor import Actor
@@ -30,6 +31,42 @@ else:
     A = TypeVar("A")
 
 __all__ = ["ActorMesh"]
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
+
+
+class _Value(Generic[R]):
+    """A value that a mesh has unless its class has an endpoint of that name, which comes first."""
+
+    def __init__(self, function: Callable[[Any], R]) -> None:
+        self._function = function
+        self.__doc__, self.__name__ = function.__doc__, function.__name__
+
+    def __get__(self, mesh: Any, _: Any = None) -> R:
+        if mesh is None:
+            return self  # type: ignore[return-value]
+        table = table_of(mesh._class)
+        if self.__name__ in table.endpoints or self.__name__ in table.numbers:
+            return cast(R, mesh.__getattr__(self.__name__))
+        return self._of(mesh)
+
+    def _of(self, mesh: Any) -> R:
+        return self._function(mesh)
+
+
+class _Method(_Value[Any]):
+    def __get__(self, mesh: Any, _: Any = None) -> Any:
+        return self._function if mesh is None else super().__get__(mesh)
+
+    def _of(self, mesh: Any) -> Any:
+        return MethodType(self._function, mesh)
+
+
+def _method(function: F) -> F:
+    return _Method(function)  # type: ignore[return-value]
+
+
+_HIDDEN = ("get", "epoch", "respawn")  # by endpoints of these names
 
 
 class ActorMesh(Handle, Mesh, Generic[A]):
@@ -134,10 +171,6 @@ class ActorMesh(Handle, Mesh, Generic[A]):
             found = PlainMethod(self, name)
         elif name == "get":
             found = self._get_self
-        elif name == "epoch":  # no attributes: endpoints of these names come first
-            return _core.epoch_of(self._ids[0][1])
-        elif name == "respawn":
-            found = self._respawn
         else:
             known = ", ".join(sorted(table.endpoints)) or "none"
             where = f" ({self._ELSEWHERE[name]})" if name in self._ELSEWHERE else ""
@@ -147,34 +180,32 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         self.__dict__[name] = found
         return found
 
-    if TYPE_CHECKING:
+    @_Value
+    def epoch(self) -> int:
+        """How often some of the whole mesh has been made anew, as far as is known here.
 
-        @property
-        def epoch(self) -> int:
-            """How often some of the whole mesh has been made anew, as far as is known here.
+        An endpoint of that name hides it.
+        ``context().epoch`` is what it was when a message was sent: the same for all ranks of a call.
+        """
+        return int(_core.epoch_of(self._ids[0][1]))
 
-            An endpoint of that name hides it.
-            ``context().epoch`` is what it was when a message was sent: the same for all ranks of a call.
-            """
+    @_method
+    def respawn(self, ranks: int | Sequence[int] | None = None) -> Future[None]:
+        """Makes actors that have failed anew, in their processes. An endpoint of that name hides it.
 
-        def respawn(self, ranks: int | Sequence[int] | None = None) -> Future[None]:
-            """Makes actors that have failed anew, in their processes. An endpoint of that name hides it.
+        Every handle and slice, wherever it is, reaches the new ones. Their constructors are called with the same
+        arguments. Starts at once; the future is done when their processes have taken it up, and says nothing about
+        constructors.
 
-            Every handle and slice, wherever it is, reaches the new ones. Their constructors are called with the same
-            arguments. Starts at once; the future is done when their processes have taken it up, and says nothing about
-            constructors.
+        Args:
+            ranks: which, of the whole mesh; all that have ended, if none are given.
 
-            Args:
-                ranks: which, of the whole mesh; all that have ended, if none are given.
-
-            Raises:
-                ValueError: a rank lives, or there is none of that number.
-                RuntimeError: a process has ended (``procs.respawn()`` brings it back with its actors), the constructor
-                    arguments had more than 1 MiB and there is no restart policy, or the mesh was stopped or is not what
-                    ``spawn`` returned in this process.
-            """
-
-    def _respawn(self, ranks: int | Sequence[int] | None = None) -> Future[None]:
+        Raises:
+            ValueError: a rank lives, or there is none of that number.
+            RuntimeError: a process has ended (``procs.respawn()`` brings it back with its actors), the constructor
+                arguments had more than 1 MiB and there is no restart policy, or the mesh was stopped or is not what
+                ``spawn`` returned in this process.
+        """
         origin = self._origin
         if not self._owned or origin is None:
             raise RuntimeError("only what spawn() returned, where it was called, can respawn actors")
@@ -286,7 +317,7 @@ def check_spawn(Class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
     table = table_of(Class)
     if table.taken is None:
         check_hook(Class)
-        table.taken = sorted(label for label in table.endpoints if hasattr(ActorMesh, label) and label != "get")
+        table.taken = sorted(label for label in table.endpoints if hasattr(ActorMesh, label) and label not in _HIDDEN)
     if table.taken:
         names = ", ".join(f"attribute={label}" for label in table.taken)
         raise ValueError(f"ActorMesh has an attribute that collides with an endpoint name: {names}")

@@ -69,6 +69,7 @@ class LocalProcMesh(ProcMesh):
             block_end.wait(self, self.stop(), error, runtime.limit("process_exit_timeout"))
         except TimeoutError:
             self._still_there(error)
+        self._take_up_failures(error)
 
     async def __aexit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
         import asyncio
@@ -77,6 +78,11 @@ class LocalProcMesh(ProcMesh):
             await block_end.wait_async(self, self.stop(), error, runtime.limit("process_exit_timeout"))
         except (TimeoutError, asyncio.TimeoutError):
             self._still_there(error)
+        self._take_up_failures(error)
+
+    def _take_up_failures(self, error: BaseException | None) -> None:
+        if error is None:
+            block_end.ended({mesh._supervised for mesh in self._actors})
 
 
 def local_procs(sizes: dict[str, int] | None = None, *, name: str = "procs") -> LocalProcMesh:

@@ -177,6 +177,10 @@ class ProcsOrigin:
                 self._spawned = [each for each in self._spawned if _core.ended_ranks(each.mesh_id) is not None]
                 self._look_at = max(64, 2 * len(self._spawned))
 
+    def spawned(self) -> list[SpawnOrigin]:
+        with self._list_lock:
+            return list(self._spawned)
+
     def respawn(self, ranks: list[int], stopped: dict[int, list[int]] | None = None) -> list[int]:
         """Starts processes in the place of these, which have ended, with their actors. Returns who is there then.
 
@@ -211,10 +215,8 @@ class ProcsOrigin:
 
     def _orders(self, ended: list[int], stopped: dict[int, list[int]]) -> list[tuple[Any, ...]]:
         """What is to be made anew with these processes."""
-        with self._list_lock:
-            all_spawned = list(self._spawned)
         orders = []
-        for spawned in all_spawned:
+        for spawned in self.spawned():
             again = spawned.failed_in(ended)
             others = stopped.get(spawned.mesh_id, [])
             if spawned.record is None and again:

@@ -10,7 +10,7 @@ from monarch import _core
 from monarch._actors.actor import Actor
 from monarch._calls.handles import Handle
 from monarch._calls.pickling import importable_name
-from monarch._checks import check_sizes, check_text
+from monarch._checks import check_sizes, check_text, names_options
 from monarch._meshes import block_end, inhabitants
 from monarch._meshes.actor_mesh import ActorMesh, check_spawn, spawn_set_up, when_up
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
@@ -160,6 +160,7 @@ class ProcMesh(Handle, Mesh):
                 )
         return origin
 
+    @names_options
     def options(self, *, per_proc: dict[str, int] | None = None, restart: Restart | None = None) -> ProcMesh:
         """The same processes with options for what is spawned through the result; what is not given is not in force.
 
@@ -362,14 +363,25 @@ class ProcMesh(Handle, Mesh):
         return self
 
     async def __aexit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        owned = self._owned_ids()
         await block_end.wait_async(self, self.stop(), error)
+        if error is None:
+            block_end.ended(owned)
 
     def __enter__(self) -> ProcMesh:
         self._check_alive()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        owned = self._owned_ids()
         block_end.wait(self, self.stop(), error)
+        if error is None:
+            block_end.ended(owned)
+
+    def _owned_ids(self) -> set[int]:
+        """Of these processes and of what was spawned on them from here, as failures name them."""
+        spawned = () if self._origin is None else self._origin.spawned()
+        return {self._supervised, *(each.mesh_id for each in spawned)}
 
     def get(self) -> ProcMesh:
         """For programs that were written when spawning gave a future: returns the mesh itself."""
@@ -413,7 +425,9 @@ class ProcMesh(Handle, Mesh):
         return [(self._local, rank) for rank in range(len(self._nodes))] if self._local else self._nodes
 
     def __repr__(self) -> str:
-        return f"ProcMesh({self._name!r}, {self._describe()})"
+        options = f", per_proc={self._per_proc}" if self._per_proc else ""
+        options += f", restart={self._restart}" if self._restart is not None else ""
+        return f"ProcMesh({self._name!r}, {self._describe()}{options})"
 
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
         view = ProcMesh(self._nodes, shape, self._name)

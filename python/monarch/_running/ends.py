@@ -7,7 +7,7 @@ from typing import Any
 
 from monarch._actors.declarations import is_async
 from monarch._errors.exceptions import SetupFailed
-from monarch._errors.tracebacks import format_exception
+from monarch._errors.tracebacks import format_exception, text_of
 from monarch._meshes import owned
 from monarch._meshes.instance import ActorInstance
 from monarch._meshes.spawning import ProcMeshParts
@@ -21,11 +21,11 @@ def format_failure(error: BaseException, identity: ActorInstance | None) -> str:
     rank = identity.rank
     where = f"rank {rank!r} of {identity.name!r}" if len(rank) else repr(identity.name)
     who = f"{where} ({identity.class_name}, pid {os.getpid()})"
-    if isinstance(error, SetupFailed):  # the actor is well, its process is not
+    if type(error) is SetupFailed:  # the actor is well, its process is not
         procs = f" of {ProcMeshParts(*identity._procs).name!r}" if identity._procs else ""
         error, who = error.cause, f"the bootstrap function{procs} (pid {os.getpid()})"
     text = format_exception(error).rstrip().replace("\n", "\n  ")
-    return f"{who} failed: {type(error).__name__}: {error}\n  {text}"
+    return f"{who} failed: {type(error).__name__}: {text_of(error)}\n  {text}"
 
 
 def end_actor(cell: Any, failure: BaseException | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from _thread import get_ident
 from collections.abc import Collection
 from typing import Any
@@ -180,13 +181,16 @@ async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
     try:
         result = await (coroutine if left is None else _within(left + _AFTER_DEADLINE, coroutine))
     except BaseException as error:
-        if left is not None and isinstance(error, asyncio.TimeoutError) and ticket.seconds_left <= 0:
+        kind = type(error)  # not isinstance, which asks the class of the user's for attributes
+        if left is not None and issubclass(kind, asyncio.TimeoutError) and ticket.seconds_left <= 0:
             cell.finish(ticket, None)  # it was cancelled: its caller has given up, and is told nothing
             return
-        if not isinstance(error, GeneratorExit):  # that is leave(), which the task of _within() has yet to come to
-            getattr(coroutine, "close", bool)()  # if it has not begun, that is no oversight
-        cell.finish_error(ticket, error)
-        if isinstance(error, asyncio.CancelledError) and not cell.failed:
+        try:
+            if not issubclass(kind, GeneratorExit):  # that is leave(), which the task of _within() has yet to come to
+                getattr(coroutine, "close", bool)()  # if it has not begun, that is no oversight
+        finally:  # an awaitable of the user's may raise there, and its caller waits
+            cell.finish_error(ticket, error)
+        if issubclass(kind, asyncio.CancelledError) and not cell.failed:
             raise
     else:
         cell.finish(ticket, result)
@@ -200,14 +204,16 @@ async def _within(seconds: float, coroutine: Any) -> Any:
 
 
 async def _contained(coroutine: Any) -> tuple[Any, BaseException | None]:
-    """For a task of its own: one that raises SystemExit would end the loop."""
+    """For a task of its own: SystemExit would end the loop, and a task asks any exception for attributes."""
     try:
         result = await coroutine
+    except (asyncio.CancelledError, GeneratorExit):
+        if _core.in_forked_child():
+            forks.end(sys.exc_info()[1])
+        raise
     except BaseException as error:
         if _core.in_forked_child():
             forks.end(error)
-        if not isinstance(error, (SystemExit, KeyboardInterrupt)):
-            raise
         return None, error
     forks.end_if_child()
     return result, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from monarch._calls.future import Future
 from monarch._errors.mesh_failure import MeshFailure
 from monarch._running.ends import format_failure
 from monarch._runtime import forks
@@ -17,12 +18,18 @@ def supervise(cell: Any, told: tuple[Any, ...]) -> None:
         answer = forks.call(cell.instance.__supervise__, failure)
         if hasattr(answer, "__await__"):
             getattr(answer, "close", bool)()
+            if isinstance(answer, Future):
+                raise TypeError(_returned_future(cell))
             raise TypeError(f"{cell.identity.class_name}.__supervise__ is async, and this actor has no event loop")
         deals_with_it = bool(answer)
     except BaseException as error:
         raised(cell, failure, error)
     else:
         decided(cell, failure, deals_with_it)
+
+
+def _returned_future(cell: Any) -> str:
+    return f"{cell.identity.class_name}.__supervise__ has returned a Future: wait for it with .get(), and return True"
 
 
 async def supervise_all(cell: Any) -> None:
@@ -33,11 +40,14 @@ async def supervise_all(cell: Any) -> None:
         try:
             answer = _without_loop(cell, failure)
             if hasattr(answer, "__await__"):
+                is_future = isinstance(answer, Future)
                 answer = await answer
                 forks.end_if_child()
+                if is_future and answer is None:  # such as that of respawn(), which was hardly meant as a no
+                    raise TypeError(_returned_future(cell))
             deals_with_it = bool(answer)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and cell.ending:
+            if issubclass(type(error), asyncio.CancelledError) and cell.ending:
                 raise
             raised(cell, failure, error)
         else:

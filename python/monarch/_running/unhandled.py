@@ -66,12 +66,12 @@ def watch_failures() -> None:
                 _core.failures_decided(of.stopping is None)
 
 
-def _those_of_the_same_time() -> list[MeshFailure]:
-    """Of the script: what fails right after the first. It is dealt with."""
+def _those_of_the_same_time(pause: float = _MERGE_SECONDS) -> list[MeshFailure]:
+    """Of the script: what fails right after the first, so long one after the other. It is dealt with."""
     of = here()
     deadline = time.monotonic() + _MERGE_SECONDS_MAX
     while (left := deadline - time.monotonic()) > 0:
-        _core.wait_for_failures(False, min(_MERGE_SECONDS, left))
+        _core.wait_for_failures(False, min(pause, left))
         if not (arrived := _arrived()):
             break
         of.held += arrived
@@ -92,6 +92,40 @@ def script_ends() -> None:
         _core.failures_decided(not _report_rest())
     finally:
         deciding.release()
+
+
+def block_ended(mesh_ids: set[int]) -> None:
+    """A ``with`` block over these meshes, which the script owns, has ended well: ``SystemExit``, with the report.
+
+    Of what nobody is told of in another way. Who runs several such blocks, as tests do, learns it from the right one.
+    """
+    of = here()
+    if of.stopping is not None or not runtime.is_root() or _core.in_simulation() or _hook_of_the_program() is not None:
+        return
+    with of.deciding:
+        of.held += _arrived()
+        fatal = [each.failure for each in of.held if _is_fatal_to_block(each, mesh_ids)]
+        if not fatal:
+            return
+        of.held = [each for each in of.held if each.failure not in fatal]
+        if get_ident() != _main_thread:  # where nobody might hear of SystemExit
+            for failure in fatal:
+                failure.handled()
+            return stop_program(fatal, 1)
+        for failure in fatal:
+            failure.handled()
+        _core.log_line(_screen(fatal, None))
+        if not any(each.cell is None for each in of.held):
+            _core.failures_decided(False)
+    if not _is_interactive():
+        raise SystemExit(1)
+
+
+def _is_fatal_to_block(each: _Held, mesh_ids: set[int]) -> bool:
+    failure = each.failure
+    if each.cell is not None or failure._mesh_id not in mesh_ids or not failure.is_current():
+        return False
+    return not (failure.is_told() or _core.will_be_told(*failure._source))
 
 
 def _wait_for_hook(deciding: Any) -> bool:
@@ -118,8 +152,10 @@ def _report_rest() -> bool:
     left = [failure for failure in left if not failure.is_told()]
     if not left:
         return False
-    # Whose calls are named among what is lost need not be said again.
-    unsaid = [each for each in left if not (each.is_told(True) or _core.will_be_told(*each._source))]
+    left += _those_of_the_same_time(_MERGE_SECONDS_MAX)  # nobody is told later
+    # Whose calls are named among what is lost need not be said again. A future that somebody holds is no word: nobody
+    # will look at it.
+    unsaid = [each for each in left if not each.is_told(True)]
     if unsaid:
         _core.log_line(_screen(unsaid, None))
     for failure in left:
@@ -185,7 +221,7 @@ def _call(hook: Any, failure: MeshFailure) -> None:
         answer = forks.call(hook, failure)
         if hasattr(answer, "__await__") or hasattr(answer, "__next__") or hasattr(answer, "__anext__"):
             getattr(answer, "close", bool)()
-            raise TypeError("unhandled_fault_hook must be a plain function: what it returns is not awaited")
+            raise TypeError(_PLAIN)
     except SystemExit as error:
         # What it has failed of is no success, whatever the hook says: 0, 256.
         status = (error.code & 0xFF if isinstance(error.code, int) else 1) or 1
@@ -203,6 +239,19 @@ stop_simulated: Callable[[int], None] | None = None
 # At the end of one: whether that failure, which nobody was told of, is none of the program's.
 excuse_simulated: Callable[[MeshFailure], bool] | None = None
 _ENDS_WITHIN = 2.0  # seconds: by then a program has left, or cleans up
+
+
+_PLAIN = "unhandled_fault_hook must be a plain function: what it returns is not awaited"
+_MADE_LATER = 0x20 | 0x80 | 0x200  # inspect.CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: a call of it runs nothing
+
+
+def check_hook(hook: Any) -> None:
+    """Raises what is known to be wrong with it before something fails."""
+    if not callable(hook):
+        raise TypeError(f"unhandled_fault_hook must be a function that takes a MeshFailure, but is {hook!r}")
+    code = getattr(getattr(hook, "__func__", hook), "__code__", None)
+    if getattr(code, "co_flags", 0) & _MADE_LATER:
+        raise TypeError(_PLAIN)
 
 
 def hook_changed() -> None:

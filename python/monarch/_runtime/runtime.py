@@ -247,7 +247,10 @@ def _tell_losses() -> None:
         return
     failed = getattr(sys, "last_type", None) is not None
     flush_ports(EXIT_GRACE)
-    _tell_losses_after(None if failed else exit_grace())
+    try:
+        _tell_losses_after(None if failed else exit_grace())
+    except SystemExit:
+        pass  # a failure has stopped the program meanwhile, and has been reported
 
 
 def _tell_losses_after(grace: float | None) -> None:

@@ -17,6 +17,7 @@ from monarch._meshes.host_mesh import HostMesh, this_host
 from monarch._meshes.proc_mesh import ProcMesh, this_proc
 from monarch._ports.port import Channel, Port, PortReceiver
 from monarch._public import load, publish
+from monarch._running.unhandled import check_hook as _check_fault_hook
 from monarch._running.unhandled import hook_changed as _hook_changed
 from monarch._running.unhandled import unhandled_fault_hook
 from monarch._runtime.context import (
@@ -146,6 +147,8 @@ def __dir__() -> list[str]:
 
 class _Module(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "unhandled_fault_hook":
+            _check_fault_hook(value)
         super().__setattr__(name, value)
         if name == "unhandled_fault_hook":
             _hook_changed()
