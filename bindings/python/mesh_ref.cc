@@ -235,8 +235,8 @@ PyObject* endpoint_new(PyTypeObject* type, PyObject* args, PyObject*) {
                                  &flags)) {
     return nullptr;
   }
-  return box<EndpointState>(
-      type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags, 0, false, Label(), 0, nullptr});
+  return box<EndpointState>(type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags, 0,
+                                                false, Label(), 0, nullptr});
 }
 
 // Checks the arguments and encodes them. Nothing is sent if they are wrong.
