@@ -20,7 +20,8 @@ class Fixed final : public Random {
 
 HelloIdentity identity(int number) {
   const NodeKey key(NodeKey::Seed{static_cast<std::byte>(number)});
-  HelloIdentity who{.node = key.id(), .key = key, .features = kFeatureShm, .version_max = 3};
+  HelloIdentity who{.node = key.id(), .key = key, .features = kFeatureShm};
+  ++who.version_max;
   who.token.fill(std::byte{0x33});
   return who;
 }
