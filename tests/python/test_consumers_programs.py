@@ -37,7 +37,7 @@ PRESENT = {
     "monarch": ["configure", "configured", "Extent", "NDSlice", "Selection", "Shape"],
     "monarch.actor.concurrent": ["concurrent_endpoint"],
     "monarch._src.actor.host_mesh": ["HostMesh", "hosts_from_config", "this_host", "this_proc"],
-    "monarch.job": ["hosts_from_config"],
+    "monarch.job": ["hosts_from_config", "JobState", "JobTrait", "LocalJob", "ProcessJob", "job_load", "job_loads"],
     "monarch.spmd": ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"],
     "monarch.tools.network": ["AddrType", "get_ipaddr"],
     "monarch._src.actor.actor_mesh": ["Actor", "ActorMesh", "Channel", "Port", "PortReceiver", "context"],
@@ -50,8 +50,7 @@ LATER = {
         "attach", "debug_controller", "get_meter", "span", "traced",
     ],
     "monarch.job": [
-        "JobState", "JobTrait", "LocalJob", "MeshAdminConfig", "PortForwarder", "ProcessJob", "SlurmJob",
-        "TelemetryConfig", "exec_command", "job_load", "job_loads", "load_current_job",
+        "MeshAdminConfig", "PortForwarder", "SlurmJob", "TelemetryConfig", "exec_command", "load_current_job",
         "set_current_job", "shell",
     ],
     "monarch.job.kubernetes": ["ImageSpec", "KubeConfig", "KubernetesJob"],

@@ -277,7 +277,7 @@ def test_the_private_way_to_a_handle_of_a_running_operation(pool):
     assert handle.get(timeout=20).values() == [os.environ.get("HOME")] * 4
 
 
-@pytest.mark.xfail(strict=True, raises=ImportError, reason="ProcessJob is not there yet")
+@pytest.mark.feature(89)
 def test_jobs_of_processes():
     from monarch.job import ProcessJob
 

@@ -137,7 +137,7 @@ def test_an_engine_in_a_process_of_its_own_gets_handles_by_environment(procs):
     assert store.run.call_one("execute_model", ([1],), {}).get() == "tiny: 9: 1"
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the transport tcp is not there yet")
+@pytest.mark.feature(39)
 def test_the_engine_chooses_a_transport_before_anything_else():
     program = """
 from monarch.actor import enable_transport, this_host

@@ -61,7 +61,9 @@ class Mixed(Actor):
 
 @pytest.fixture()
 def mesh(procs):
-    return procs.spawn("mixed", Mixed)
+    mixed = procs.spawn("mixed", Mixed)
+    mixed.ping.call().get(timeout=LIMIT)  # a short deadline is not for their start
+    return mixed
 
 
 def test_the_ranks_that_have_not_answered_are_named(mesh):

@@ -149,19 +149,26 @@ class Waiter(Actor):
         await receiver.recv()
 
 
+def made(procs, gpu, name, cls):
+    """It is there: a short deadline is not for its start."""
+    actor = procs.slice(gpus=gpu).spawn(name, cls)
+    log_of(actor)
+    return actor
+
+
 @pytest.fixture()
 def member(procs):
-    return procs.slice(gpus=0).spawn("member", Member)
+    return made(procs, 0, "member", Member)
 
 
 @pytest.fixture()
 def other(procs):
-    return procs.slice(gpus=1).spawn("other", Member)
+    return made(procs, 1, "other", Member)
 
 
 @pytest.fixture()
 def waiter(procs):
-    return procs.slice(gpus=1).spawn("waiter", Waiter)
+    return made(procs, 1, "waiter", Waiter)
 
 
 @pytest.fixture()

@@ -495,7 +495,6 @@ import signal; signal.pause()
 """
 
 
-@pytest.mark.feature(93)
 def test_a_local_job_runs_a_script_as_its_client_which_outlives_the_one_that_has_applied_it(place):
     Path("client.py").write_text(CLIENT)
     apply = """
