@@ -1,6 +1,7 @@
 """Hosts that outlive scripts: monarch-hostd, and scripts that attach to it."""
 
 import os
+import re
 import select
 import subprocess
 import sys
@@ -105,7 +106,9 @@ except SupervisionError:
     assert daemon.end() == (0, "")
     assert ended(pid, time.monotonic())
     run.tell("\n")
-    run.ok()
+    run.done()
+    # If it lives on for a second, it says that its host has ended.
+    assert run.status == 0 and re.fullmatch("(monarch: .* exited with code 0 without being asked to .*\n)?", run.err)
 
 
 def test_a_daemon_that_is_killed_is_a_failure_of_all_ranks_there_and_no_stop(folder, scheme):
