@@ -121,6 +121,30 @@ asyncio.run(main())
 """).ok()  # fmt: skip
 
 
+def test_after_ready_one_message_is_sent_though_there_is_no_room_by_then():
+    Run(SLOW + """
+import asyncio
+blocking, gate = blocked()
+ready = slow.take
+asyncio.run(ready.ready())
+sender = threading.Thread(target=lambda: [slow.take.options().broadcast(PIECE) for _ in range(200)])
+sender.start()
+async def room():
+    try:
+        await asyncio.wait_for(slow.take.options().ready(), 0.5)
+        return True
+    except asyncio.TimeoutError:
+        return False
+while asyncio.run(room()):
+    pass
+ready.broadcast(PIECE)  # would wait for the gate
+gate.close()
+sender.join()
+while slow.taken.call_one().get() < 201:
+    pass
+""").ok()  # fmt: skip
+
+
 @ways
 def test_two_async_actors_that_wait_for_room_at_each_other_both_come_through(way):
     Run(TWO + """

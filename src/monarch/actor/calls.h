@@ -55,7 +55,7 @@ class Calls {
   bool is_owed(const std::function<bool(const ActorId&)>& owing);
   size_t size() const;  // those that have not been answered
   // The same by one relaxed load, perhaps a moment late.
-  size_t about() const { return count_.load(std::memory_order_relaxed); }
+  size_t size_hint() const { return count_.load(std::memory_order_relaxed); }
   // Fills every slot that is owed by one of these nodes with that failure.
   void fail_owed(const std::function<bool(NodeId)>& owed_by, const Failure& why);
 

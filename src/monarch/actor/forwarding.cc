@@ -6,10 +6,10 @@
 
 namespace monarch {
 
-void Forwarding::hold(const Pair& pair, const std::shared_ptr<Link>& onward, Tell tell) {
+void Forwarding::hold(const Pair& pair, const std::shared_ptr<Link>& onward) {
   std::lock_guard lock(mutex_);
-  if (stopped_ || held_.contains(pair) || !tell(pair, FrameKind::kHold)) return;
-  held_.emplace(pair, Held{onward, std::move(tell)});
+  if (stopped_ || held_.contains(pair) || !tell_(pair, FrameKind::kHold)) return;
+  held_.emplace(pair, onward);
   arm();
 }
 
@@ -21,11 +21,11 @@ void Forwarding::look() {
   std::lock_guard lock(mutex_);
   timer_ = 0;
   if (stopped_) return;
-  std::erase_if(held_, [](const auto& each) {
-    const auto& [pair, held] = each;
-    const std::shared_ptr<Link> onward = held.onward.lock();
+  std::erase_if(held_, [this](const auto& each) {
+    const auto& [pair, link] = each;
+    const std::shared_ptr<Link> onward = link.lock();
     if (onward && !onward->closed() && onward->backlog() > Node::kBacklogMax / 2) return false;
-    static_cast<void>(held.tell(pair, FrameKind::kResume));  // else it is dead
+    static_cast<void>(tell_(pair, FrameKind::kResume));  // else it is dead
     return true;
   });
   if (!held_.empty()) arm();

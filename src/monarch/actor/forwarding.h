@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "monarch/base/ids.h"
 #include "monarch/base/mutex.h"
@@ -23,29 +22,27 @@ class Forwarding {
     NodeId origin, destination;
     auto operator<=>(const Pair&) const = default;
   };
-  // kHold or kResume for one of them. False: its origin cannot be told, and sends nothing any more.
+  // kHold or kResume for one of them, in the name of its destination. False: its origin cannot be told, and sends nothing
+  // any more.
   using Tell = std::function<bool(const Pair&, FrameKind)>;
   static constexpr int64_t kLookNs = 2'000'000;  // how often it is looked whether there is room again
 
-  explicit Forwarding(Timers& timers) : timers_(timers) {}
+  Forwarding(Timers& timers, Tell tell) : timers_(timers), tell_(std::move(tell)) {}
 
   // Too much waits on `onward`, by which frames go to the destination.
-  void hold(const Pair& pair, const std::shared_ptr<Link>& onward, Tell tell);
-  // Nothing is told any more. Before `tell`'s own is destroyed.
+  void hold(const Pair& pair, const std::shared_ptr<Link>& onward);
+  // Nothing is told any more.
   void stop();
   size_t held() const;
 
  private:
-  struct Held {
-    std::weak_ptr<Link> onward;  // weak: one that is over holds nobody
-    Tell tell;
-  };
   void look();
   void arm();  // mutex_ held
 
   Timers& timers_;
+  const Tell tell_;
   mutable Mutex mutex_{LockRank::kNodeForwarding};  // held while they are told, or a kResume could overtake its kHold
-  std::map<Pair, Held> held_;
+  std::map<Pair, std::weak_ptr<Link>> held_;  // by which link it goes on; weak: one that is over holds nobody
   Timers::TimerId timer_ = 0;
   bool stopped_ = false;
 };

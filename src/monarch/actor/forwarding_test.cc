@@ -115,13 +115,11 @@ TEST_F(ForwardingTest, WithoutAnybodyHeldNobodyLooks) {
 
 TEST(Forwarding, AnOriginThatCannotBeToldIsForgotten) {
   SimWorld sim{1};
-  Forwarding forwarding(sim);
+  int told = 0;
+  Forwarding forwarding(sim, [&told](const Forwarding::Pair&, FrameKind) { return ++told, false; });
   auto onward = std::make_shared<FullLink>(kThere);
   onward->waiting = Node::kBacklogMax + 1;
-  int told = 0;
-  for (int i = 0; i < 2; ++i) {
-    forwarding.hold({kElsewhere, kFirst}, onward, [&told](const Forwarding::Pair&, FrameKind) { return ++told, false; });
-  }
+  for (int i = 0; i < 2; ++i) forwarding.hold({kElsewhere, kFirst}, onward);
   EXPECT_EQ(told, 2);
   EXPECT_EQ(forwarding.held(), 0u);
 }

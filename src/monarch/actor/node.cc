@@ -47,7 +47,8 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
       directory_(std::make_unique<Directory>(
           timers, [this](const Message& message, const Failure& why) { refuse(message, why); })),
       routes_(std::make_unique<Routes>(hooks_.dial, hooks_.gateway_of)),
-      forwarding_(std::make_unique<Forwarding>(timers)),
+      forwarding_(std::make_unique<Forwarding>(
+          timers, [this](const Forwarding::Pair& pair, FrameKind kind) { return tell_origin(pair, kind); })),
       flow_(std::make_unique<Flow>()),
       calls_(std::make_unique<Calls>(driver, timers, Calls::Hooks{hooks_.on_overdue, hooks_.on_look})),
       supervisor_(std::make_unique<Supervisor>()),
@@ -300,6 +301,7 @@ bool Node::send_cast(const Members& members, std::span<const uint32_t> ranks, co
     frame.header.kind = FrameKind::kCast;
     frame.header.dest = 0;
     frame.header.rank = kEveryRank;
+    frame.cast = nullptr;  // to one: what its gateway gets passes through it without a copy
     frame.body = as_byte_span(body.data(), body.size());
     return send(gateway, frame, nullptr, no_memory);
   } catch (const std::bad_alloc&) {
@@ -434,7 +436,7 @@ void Node::begin_looks() { calls_->begin_looks(); }
 // ---- Back-pressure ----
 
 bool Node::is_flood(bool is_call, uint64_t bytes) const {
-  return !is_call || bytes > kFloodBytes || calls_->about() >= kFloodCalls;
+  return !is_call || bytes > kFloodBytes || calls_->size_hint() >= kFloodCalls;
 }
 
 bool Node::has_room(const Members& members, uint64_t backlog_max) {

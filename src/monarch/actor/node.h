@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "monarch/actor/cell.h"
+#include "monarch/actor/forwarding.h"
 #include "monarch/actor/recent.h"
 #include "monarch/actor/successions.h"
 #include "monarch/loop/timers.h"
@@ -29,7 +30,6 @@ class Calls;
 class Directory;
 class Driver;
 class Flow;
-class Forwarding;
 class PendingCall;
 class Routes;
 class UnobservedFailures;
@@ -272,7 +272,7 @@ class Node final : public LinkSink {
   bool arrived_by_route(Link& link, MessagePtr& message, bool control);
   void forward(Link& link, MessagePtr message, bool control);
   void forward_on(Link& link, const Outgoing& outgoing, bool control, std::shared_ptr<const Message> keeper);
-  void hold_back(const FrameRoute& route, const std::shared_ptr<Link>& onward);
+  bool tell_origin(const Forwarding::Pair& pair, FrameKind kind);
   bool is_held(const ActorId& id) const;
   void refuse_onward(Link& link, const Outgoing& outgoing, const Failure& why);
   void lost_for_all(const Message& message);

@@ -93,7 +93,9 @@ void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, std::s
     if (control) {
       if (onward->send_control(outgoing)) return;
     } else if (onward->send_kept(outgoing, std::move(keeper))) {
-      if (is_new_work(header.kind) && onward->backlog() > kBacklogMax) hold_back(route, onward);
+      if (is_new_work(header.kind) && onward->backlog() > kBacklogMax) {
+        forwarding_->hold({route.origin, route.destination}, onward);
+      }
       return;
     }
   } catch (const std::bad_alloc&) {
@@ -103,17 +105,14 @@ void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, std::s
   refuse_onward(link, outgoing, why);
 }
 
-// Its origin is to send nothing more there until half of what waits has gone.
-void Node::hold_back(const FrameRoute& route, const std::shared_ptr<Link>& onward) {
-  forwarding_->hold({route.origin, route.destination}, onward, [this](const Forwarding::Pair& pair, FrameKind kind) {
-    const std::shared_ptr<Link> back = routes_->find(pair.origin);
-    Outgoing notice{FrameHeader{}, {}, {}};
-    notice.header.kind = kind;
-    notice.header.dest = kWholeNode;
-    notice.header.flags = kFlagRouted;
-    notice.route = {pair.destination, pair.origin, 1, 0};
-    return back != nullptr && back->send_control(notice);
-  });
+bool Node::tell_origin(const Forwarding::Pair& pair, FrameKind kind) {
+  const std::shared_ptr<Link> back = routes_->find(pair.origin);
+  Outgoing notice{FrameHeader{}, {}, {}};
+  notice.header.kind = kind;
+  notice.header.dest = kWholeNode;
+  notice.header.flags = kFlagRouted;
+  notice.route = {pair.destination, pair.origin, 1, 0};
+  return back != nullptr && back->send_control(notice);
 }
 
 // As refuse_routed(), to each of those whom it is for.
