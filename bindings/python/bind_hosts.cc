@@ -101,6 +101,15 @@ std::vector<HostdAddress> hostd_addresses(const std::vector<std::string>& texts,
   return addresses;
 }
 
+// By which host others over TCP are reached; null: from here. GIL. shared: by their addresses.
+std::shared_ptr<const HostdAddress> way_in;
+
+// Before hosts are attached to. Raises what hostd_addresses() does.
+void go_through(const std::string& text, const std::string& token_file, bool trusts_all, const nb::bytes& authorities,
+                const nb::bytes& key) {
+  way_in = std::make_shared<const HostdAddress>(hostd_addresses({text}, token_file, trusts_all, authorities, key)[0]);
+}
+
 // Hosts that monarch-hostd starts for this process, one at each address; `labels` name them, `name` their mesh. Returns
 // before they exist: where there is none within `ready_limit` seconds, the node goes down.
 std::vector<NodeId> attach_hosts(const std::vector<std::string>& texts, const std::string& token_file, bool trusts_all,
@@ -115,6 +124,7 @@ std::vector<NodeId> attach_hosts(const std::vector<std::string>& texts, const st
     launch.is_host = true;
     launch.hostd = std::move(addresses[rank]);
     launch.hostd->wait_ns = ns_of(ready_limit);
+    launch.hostd->through = way_in;
     launch.label = labels.at(rank);
     launch.output.mesh = name;
     launch.output.rank = static_cast<int64_t>(rank);
@@ -184,6 +194,7 @@ void bind_hosts(nb::module_& m) {
   m.attr("LAUNCHES_MAX") = LaunchOrder::kLaunchesMax;  // of one order, which is one host's
   m.def("offer_agent", &offer_agent);
   m.def("attach_hosts", &attach_hosts);
+  m.def("go_through", &go_through);
   // Raises what attach_hosts would say of them.
   m.def("check_hosts", [](const std::vector<std::string>& texts, bool trusts_all, const nb::bytes& authorities,
                           const nb::bytes& key) { hostd_addresses(texts, "", trusts_all, authorities, key); });

@@ -47,7 +47,7 @@ PRESENT = {
 }  # fmt: skip
 LATER = {
     "monarch.actor": [
-        "attach", "debug_controller", "get_meter", "span", "traced",
+        "debug_controller", "get_meter", "span", "traced",
     ],
     "monarch.job": [
         "MeshAdminConfig", "PortForwarder", "SlurmJob", "TelemetryConfig", "exec_command", "load_current_job",

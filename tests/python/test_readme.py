@@ -67,7 +67,7 @@ def test_the_missing_modules_are_the_listed_ones():
 
 
 def test_programs_can_ask_for_what_is_missing():
-    assert not hasattr(monarch, "Tensor") and getattr(monarch.actor, "attach", None) is None
+    assert not hasattr(monarch, "Tensor") and getattr(monarch.actor, "span", None) is None
     with pytest.raises(ImportError, match="cannot import name 'SlurmJob'"):
         exec("from monarch.job import SlurmJob")
     for module in missing_modules():

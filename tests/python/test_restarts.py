@@ -417,7 +417,9 @@ def test_a_budget_that_is_spent_is_told_with_its_history(told, capfd):
         assert report.count(" s ago: ValueError: failed on purpose") == 2, report
         # Whoever only calls it, and catches what that raises, learns it from a line.
         line = "monarch: rank 1 of 'keepers' has failed (ValueError: failed on purpose, pid "
-        lines = [each for each in capfd.readouterr().err.split("\n") if "It had been made anew 2 times" in each]
+        said = []
+        until(lambda: said.append(capfd.readouterr().err) or "It had been made anew 2 times" in "".join(said))
+        lines = [each for each in "".join(said).split("\n") if "It had been made anew 2 times" in each]
         assert len(lines) == 1 and lines[0].startswith(line), lines
         assert [each[1] for each in states(keepers.slice(gpus=0))] == [0]
         keepers.respawn([1]).get(timeout=LIMIT)  # its owner may still do it

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from monarch import _core
 from monarch._notices import not_yet
 
 Key = bytes | Path | None
@@ -111,3 +113,22 @@ def _pem(what: str, source: Any) -> bytes:
     if not source.strip():
         raise ValueError(f"{what} is empty")
     return source
+
+
+def warn_of_trust() -> None:
+    global _warned
+    if not _warned:
+        warnings.warn(
+            'ca="trust_all_connections": certificates of hosts are not checked, so whoever sits in between can listen; '
+            "leave ca out to have them checked, at no effort",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    _warned = True
+
+
+_warned = False
+
+
+def token_file() -> str:
+    return os.path.abspath(os.environ.get("MONARCH_TOKEN_FILE") or _core.host_token_file())

@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,18 @@ from monarch._meshes.agents import Agents, ExpectedAgents
 from monarch._meshes.host_mesh import HostMesh, Spawned
 from monarch._meshes.mesh import whole
 from monarch._meshes.proc_mesh import ProcMesh
-from monarch._meshes.worker_addresses import Address, Ca, Key, certificates_of, dialled, in_process, inherited, parsed
+from monarch._meshes.worker_addresses import (
+    Address,
+    Ca,
+    Key,
+    certificates_of,
+    dialled,
+    in_process,
+    inherited,
+    parsed,
+    token_file,
+    warn_of_trust,
+)
 from monarch._processes import launch
 from monarch._runtime import runtime
 from monarch._values.geometry import Extent, Point
@@ -73,17 +83,17 @@ def attach_to_workers(
     trusts_all = ca is not None and not certificates[0]
     _core.check_hosts([address.url for address in addresses], trusts_all, *certificates)
     if trusts_all and has_tcp:
-        _warn_of_trust()
+        warn_of_trust()
     waits_for = list(workers) if len(there) < len(workers) else None
     urls = [address.url for address in addresses]
-    return attach(urls, _token_file(), trusts_all, name or "hosts", certificates, waits_for)
+    return attach(urls, token_file(), trusts_all, name or "hosts", certificates, waits_for)
 
 
 def attach(
-    urls: list[str], token_file: str, trusts_all: bool, name: str, certificates: tuple[bytes, bytes] = (b"", b""),
+    urls: list[str], token_in: str, trusts_all: bool, name: str, certificates: tuple[bytes, bytes] = (b"", b""),
     waits_for: list[str | Future[str]] | None = None,
 ) -> HostMesh:  # fmt: skip
-    """As :func:`attach_to_workers`, with the token of that file.
+    """As :func:`attach_to_workers`, with the token in that file.
 
     ``waits_for``: all addresses, where some are yet to come.
     """
@@ -96,7 +106,7 @@ def attach(
     limits = settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout")
 
     def attach_now(urls: list[str]) -> ProcMesh:
-        nodes = _core.attach_hosts(urls, token_file, trusts_all, labels, name, *limits, *certificates)
+        nodes = _core.attach_hosts(urls, token_in, trusts_all, labels, name, *limits, *certificates)
         return ProcMesh(nodes, hosts._view, name, owned=True)
 
     if waits_for is None:
@@ -210,7 +220,7 @@ class _Daemon:
         given = {"--defaults": launch.offered()}
         if certificates[1]:
             given["--credentials"] = _core.credentials_text(*certificates)
-        command = [hostd_program(), where.url, "--token-file", _token_file()]
+        command = [hostd_program(), where.url, "--token-file", token_file()]
         with contextlib.ExitStack() as until_it_runs:
             lifeline, ours = os.pipe()
             until_it_runs.callback(os.close, lifeline)
@@ -251,22 +261,3 @@ class _Daemon:
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
-
-
-def _warn_of_trust() -> None:
-    global _warned
-    if not _warned:
-        warnings.warn(
-            'ca="trust_all_connections": certificates of hosts are not checked, so whoever sits in between can listen; '
-            "leave ca out to have them checked, at no effort",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    _warned = True
-
-
-_warned = False
-
-
-def _token_file() -> str:
-    return os.path.abspath(os.environ.get("MONARCH_TOKEN_FILE") or _core.host_token_file())

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from monarch._calls.shutdown import shutdown_context
     from monarch._compat.old_spellings import local_proc_mesh, proc_mesh
     from monarch._config.transports import ChannelTransport
+    from monarch._meshes.attachment import attach
     from monarch._meshes.controllers import get_or_spawn_controller
     from monarch._meshes.origins import Restart
     from monarch._meshes.stacks import dump_stacks
@@ -79,6 +80,7 @@ __all__ = [
     "Uid",
     "ValueMesh",
     "as_endpoint",
+    "attach",
     "attach_to_workers",
     "concurrent_endpoint",
     "config",
@@ -114,6 +116,7 @@ _LAZY = {
     "Restart": "_meshes.origins",
     "StackReport": "_values.stack_report",
     "Uid": "_values.identity",
+    "attach": "_meshes.attachment",
     "attach_to_workers": "_meshes.workers",
     "default_bootstrap_cmd": "_processes.bootstrap",
     "dump_stacks": "_meshes.stacks",
@@ -129,7 +132,7 @@ _LAZY = {
     "start_worker_loop_forever": "_meshes.workers",
 }
 
-_NOT_YET = {"attach", "debug_controller", "get_meter", "span", "traced"}
+_NOT_YET = {"debug_controller", "get_meter", "span", "traced"}
 
 
 publish(__name__, {name: globals()[name] for name in __all__ if name in globals()})

@@ -31,6 +31,7 @@
 #include "monarch/host/start/bootstrap.h"
 #include "monarch/host/start/fork_server.h"
 #include "monarch/host/start/life.h"
+#include "monarch/host/start/relay.h"
 
 namespace monarch {
 
@@ -221,13 +222,15 @@ bool HostDaemon::hear(Stranger& stranger) {
     say("refused a connection: " + why);
     return false;
   };
+  // Over TCP TLS has said by now that it is none of those who are worth a line.
+  const auto gone = [&](const std::string& why) { return tcp_ ? false : refuse(why); };
   if (!stranger.established) {
     auto established = channel.establish();
     if (!established) return refuse(established.error().message);
     if (!*established) return true;
     stranger.established = true;
     if (const auto binding = channel.binding()) hello.bind_to(*binding);
-    if (!channel.send_all(hello.open_bytes(), {})) return refuse("it went away");
+    if (!channel.send_all(hello.open_bytes(), {})) return gone("it went away");
   }
   static_cast<void>(channel.flush());
   while (hello.state() == Handshake::State::kAwaitingOpen || hello.state() == Handshake::State::kAwaitingProof) {
@@ -235,7 +238,7 @@ bool HostDaemon::hear(Stranger& stranger) {
     const size_t wanted = hello.bytes_wanted() - stranger.have.size();
     const auto got = channel.receive(std::span(bytes).first(wanted));
     if (got.size < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-    if (got.size <= 0) return refuse("it ended in the middle of its hello");
+    if (got.size <= 0) return gone("it ended in the middle of its hello");
     stranger.have.insert(stranger.have.end(), bytes, bytes + got.size);
     if (!hello.may_begin_with(stranger.have)) return refuse("not a monarch peer");
     if (stranger.have.size() < hello.bytes_wanted()) continue;
@@ -243,7 +246,7 @@ bool HostDaemon::hear(Stranger& stranger) {
     if (hello.state() == Handshake::State::kAwaitingOpen) {
       auto proof = hello.on_open(packet);
       if (!proof) return refuse(proof.error().message);
-      if (!channel.send_all(*proof, {})) return refuse("it went away");
+      if (!channel.send_all(*proof, {})) return gone("it went away");
     } else if (auto peer = hello.on_proof(packet); !peer) {
       return refuse(peer.error().message);
     }
@@ -356,12 +359,18 @@ void HostDaemon::keep_remote(Channel& channel) {
     const int64_t left_ms = (until_ns - clock_.now_ns()) / 1'000'000;
     if (left_ms <= 0 || (poll(&readable, 1, static_cast<int>(left_ms)) == 0)) fail("its order did not come in time");
   }
-  auto order = decode_attach(as_byte_span(message->data(), message->size()));
+  auto order = decode_order(as_byte_span(message->data(), message->size()));
   if (!order) fail(order.error().message);
-  if (const auto refusal = options_.address.refuses(order->identity)) fail(*refusal);
+  const auto& meant = std::visit([](const auto& one) -> const std::string& { return one.identity; }, *order);
+  if (const auto refusal = options_.address.refuses(meant)) fail(*refusal);
+  if (const auto* relay = std::get_if<RelayOrder>(&*order)) {
+    pass_on(channel, *relay, alive_[0].get());
+    _exit(0);
+  }
+  Bootstrap& bootstrap = std::get<AttachOrder>(*order).host;
   BootstrapFds fds;
-  order->host.parent_pid = getpid();
-  auto record = write_bootstrap(order->host, {});
+  bootstrap.parent_pid = getpid();
+  auto record = write_bootstrap(bootstrap, {});
   UniqueFd started[2];
   if (!record) fail(record.error().message);
   if (!sys::make_pipe(started)) fail(sys::shortage_error("start a host").message);

@@ -287,7 +287,9 @@ Result<std::vector<NodeId>> ProcessRuntime::attach(const std::vector<Launch>& la
   if (remote && node_->id() != job_address_.script) {
     return Error{ErrorCode::kUnsupported, "only the script attaches to hosts over TCP, and gives them to its actors"};
   }
-  if (auto ready = remote ? prepare_for_hosts(host_lease_ns) : Status(Ok{}); !ready) return ready.error();
+  if (remote) {
+    if (auto ready = prepare_for_hosts(host_lease_ns, launches[0].hostd->through.get()); !ready) return ready.error();
+  }
   SystemRandom random;
   const SpawnOrder one_mesh{0, random.next_u64()};
   std::vector<NodeId> nodes;
@@ -306,7 +308,7 @@ Result<std::vector<NodeId>> ProcessRuntime::attach(const std::vector<Launch>& la
 }
 
 // What only scripts need that attach to hosts over a network.
-Status ProcessRuntime::prepare_for_hosts(int64_t host_lease_ns) {
+Status ProcessRuntime::prepare_for_hosts(int64_t host_lease_ns, const HostdAddress* through) {
   std::lock_guard lock(attach_mutex_);
   if (inlet_) return Ok{};
   auto tls = TlsContext::of_secret(connector_->identity().token, host_name());
@@ -319,6 +321,7 @@ Status ProcessRuntime::prepare_for_hosts(int64_t host_lease_ns) {
   host_lease_ns_ = host_lease_ns;
   const TcpTransport::Options limits = tcp_options(host_lease_ns);
   tcp_->use(std::move(*tls), limits.lease_ns, limits.silence_ns, limits.dial_ns);
+  if (through != nullptr) tcp_->go_by(by_way_of(*reactor_, *through));
   node_->add_cell(OutputInlet::id_of(node_->id()).index, inlet);
   reactor_->post_and_wait([&] { inlet_ = std::move(inlet); });
   return Ok{};

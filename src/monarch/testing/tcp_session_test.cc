@@ -13,6 +13,7 @@
 #include "monarch/base/log_writer.h"
 #include "monarch/net/connector.h"
 #include "monarch/net/resuming_link.h"
+#include "monarch/net/tcp/tcp_channel.h"
 #include "monarch/net/tcp/tcp_link.h"
 #include "monarch/net/tcp/tcp_transport.h"
 #include "monarch/testing/home.h"
@@ -316,6 +317,31 @@ TEST_F(TcpSession, ANameThatNobodyKnowsIsNamedWhenTheLeaseIsOver) {
   ASSERT_TRUE(wait_until([&] { return a_->sink.closed(); }));
   EXPECT_NE(a_->sink.why().message.find("the address of 'no-such-host.invalid'"), std::string::npos)
       << a_->sink.why().message;
+}
+
+TEST_F(TcpSession, ByAnotherWayNoNameIsLookedUpHere) {
+  TcpTransport::Options options = options_with(60 * kSecond);
+  options.look_up = [](const TcpEndpoint&) -> Result<std::vector<SocketAddress>> {
+    ADD_FAILURE() << "it was looked up";
+    return Error{ErrorCode::kUnavailable, "nowhere"};
+  };
+  start(options);
+  const uint16_t port = b_->tcp->place()->dial.port;
+  ASSERT_TRUE(a_->tcp->set_place(b_->node, TcpAddress{{"known.there", port}, std::nullopt}).ok());
+  std::atomic<int> asked{0};
+  a_->tcp->go_by([&asked](const TcpEndpoint& to, bool* busy) -> Result<std::unique_ptr<Channel>> {
+    *busy = ++asked == 1;  // the way itself may have a name, which takes its time
+    if (*busy) return Error{ErrorCode::kUnavailable, "not yet"};
+    EXPECT_EQ(to.host, "known.there");
+    const SocketAddress there = numeric_address({"127.0.0.1", to.port}).value();
+    UniqueFd socket = sys::make_socket(AF_INET, SOCK_STREAM);
+    EXPECT_EQ(connect(socket.get(), there.get(), there.size), 0);
+    return std::unique_ptr<Channel>(std::make_unique<TcpChannel>(std::move(socket)));
+  });
+  dial();
+  flood(*a_->link, 10, 10);
+  EXPECT_TRUE(wait_until([&] { return b_->sink.frames() == 10; }));
+  EXPECT_EQ(asked, 2);
 }
 
 TEST_F(TcpSession, WhatIsNotSaidToBeThereIsNotDialled) {

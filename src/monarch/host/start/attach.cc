@@ -13,6 +13,8 @@ namespace monarch {
 
 namespace {
 
+constexpr size_t kHostNameMax = 255;
+
 template <size_t size>
 std::vector<std::byte> bytes_of(const std::array<std::byte, size>& from) {
   return {from.begin(), from.end()};
@@ -40,35 +42,37 @@ Status decode_whole(ByteSpan bytes, Tuple into) {
   return Ok{};
 }
 
-}  // namespace
+enum class OrderKind : uint8_t { kAttach = 1, kRelay = 2 };
 
-// The version by itself, so that another one's order is told from nonsense.
-std::string encode_attach(const AttachOrder& attach) {
-  const Bootstrap& bootstrap = attach.host;
-  const auto seed = bytes_of(bootstrap.key.seed()), job = bytes_of(bootstrap.job), token = bytes_of(bootstrap.token);
-  ValueWriter order, writer;
-  encode(order, std::tuple(seed, host_number(bootstrap.key.id()), bootstrap.parent, bootstrap.owner, job, token,
-                           bootstrap.transport, bootstrap.address, bootstrap.host_lease_ns,
-                           as_byte_span(bootstrap.payload.data(), bootstrap.payload.size()), attach.identity));
-  encode(writer, std::tuple(kBootstrapVersion, order.written()));
+// The version by itself, so that another one's order is told from nonsense; the order is its kind and a value.
+std::string with_version(OrderKind kind, const ValueWriter& value) {
+  std::vector<std::byte> order = {static_cast<std::byte>(kind)};
+  order.insert(order.end(), value.written().begin(), value.written().end());
+  ValueWriter writer;
+  encode(writer, std::tuple(kBootstrapVersion, as_byte_span(order.data(), order.size())));
+  OPENSSL_cleanse(order.data(), order.size());
   return with_size(writer);
 }
 
-Result<AttachOrder> decode_attach(ByteSpan bytes) {
-  uint32_t version = 0;
-  std::vector<std::byte> order;
-  if (auto decoded = decode_whole(bytes, std::tie(version, order)); !decoded) return decoded.error();
-  if (version != kBootstrapVersion) {
-    return Error{ErrorCode::kUnsupported, "the script's monarch speaks bootstrap version " + std::to_string(version) +
-                                              ", the host's " + std::to_string(kBootstrapVersion)};
+Result<ClientOrder> decode_relay(ByteSpan value) {
+  RelayOrder relay;
+  if (auto decoded = decode_whole(value, std::tie(relay.to.host, relay.to.port, relay.identity)); !decoded) {
+    return decoded.error();
   }
+  if (auto dialled = TcpAddress{relay.to, std::nullopt}.check_dialled(); !dialled) return dialled.error();
+  if (relay.to.host.empty() || relay.to.host.size() > kHostNameMax) {
+    return Error{ErrorCode::kMalformed, "no name of a host"};
+  }
+  return ClientOrder(std::move(relay));
+}
+
+Result<ClientOrder> decode_attach(ByteSpan value) {
   AttachOrder attach;
   Bootstrap& made = attach.host;
   HostNumber host = 0;
   std::vector<std::byte> seed, job, token, payload;
-  auto decoded = decode_whole(order, std::tie(seed, host, made.parent, made.owner, job, token, made.transport,
+  auto decoded = decode_whole(value, std::tie(seed, host, made.parent, made.owner, job, token, made.transport,
                                               made.address, made.host_lease_ns, payload, attach.identity));
-  OPENSSL_cleanse(order.data(), order.size());
   if (!decoded) return decoded.error();
   NodeKey::Seed key;
   if (!put(seed, key) || !put(job, made.job) || !put(token, made.token) || host == 0 || host > kHostMax ||
@@ -80,7 +84,41 @@ Result<AttachOrder> decode_attach(ByteSpan bytes) {
   OPENSSL_cleanse(seed.data(), seed.size());
   made.is_host = true;
   made.payload.assign(reinterpret_cast<const char*>(payload.data()), payload.size());
-  return attach;
+  return ClientOrder(std::move(attach));
+}
+
+}  // namespace
+
+std::string encode_order(const AttachOrder& attach) {
+  const Bootstrap& bootstrap = attach.host;
+  const auto seed = bytes_of(bootstrap.key.seed()), job = bytes_of(bootstrap.job), token = bytes_of(bootstrap.token);
+  ValueWriter order;
+  encode(order, std::tuple(seed, host_number(bootstrap.key.id()), bootstrap.parent, bootstrap.owner, job, token,
+                           bootstrap.transport, bootstrap.address, bootstrap.host_lease_ns,
+                           as_byte_span(bootstrap.payload.data(), bootstrap.payload.size()), attach.identity));
+  return with_version(OrderKind::kAttach, order);
+}
+
+std::string encode_order(const RelayOrder& relay) {
+  ValueWriter order;
+  encode(order, std::tuple(relay.to.host, relay.to.port, relay.identity));
+  return with_version(OrderKind::kRelay, order);
+}
+
+Result<ClientOrder> decode_order(ByteSpan bytes) {
+  uint32_t version = 0;
+  std::vector<std::byte> order;
+  if (auto decoded = decode_whole(bytes, std::tie(version, order)); !decoded) return decoded.error();
+  if (version != kBootstrapVersion) {
+    return Error{ErrorCode::kUnsupported, "the script's monarch speaks bootstrap version " + std::to_string(version) +
+                                              ", the host's " + std::to_string(kBootstrapVersion)};
+  }
+  Result<ClientOrder> decoded = Error{ErrorCode::kMalformed, "no order for a host"};
+  const auto kind = order.empty() ? OrderKind{} : static_cast<OrderKind>(order[0]);
+  if (kind == OrderKind::kAttach) decoded = decode_attach(ByteSpan(order).subspan(1));
+  if (kind == OrderKind::kRelay) decoded = decode_relay(ByteSpan(order).subspan(1));
+  OPENSSL_cleanse(order.data(), order.size());
+  return decoded;
 }
 
 std::string encode_report(const HostReport& report) {
@@ -96,7 +134,7 @@ Result<HostReport> decode_report(ByteSpan bytes) {
   auto decoded = decode_whole(bytes, std::tie(kind, report.text, report.port, report.host, report.pid,
                                               report.status.code, report.status.signal));
   if (!decoded) return decoded.error();
-  if (kind < HostReport::kStarted || kind > HostReport::kExited) {
+  if (kind < HostReport::kStarted || kind > HostReport::kUnreachable) {
     return Error{ErrorCode::kMalformed, "no report of a host"};
   }
   report.kind = static_cast<HostReport::Kind>(kind);

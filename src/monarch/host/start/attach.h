@@ -1,16 +1,19 @@
 // What a client and a monarch-hostd say to each other over TCP, where no descriptors can be handed over, once each has
-// proved itself (hostd.h): the client who is to be started, once; then the host's keeper what becomes of it. Each message
-// is its size, a u32, and a value of the native codec. A client who says kKillByte wants that host killed.
+// proved itself (hostd.h): the client who is to be started, once; then the host's keeper what becomes of it. Or the client
+// where it wants to be connected to; then the keeper whether it is, and all that follows is passed on (relay.h). Each
+// message is its size, a u32, and a value of the native codec. A client who says kKillByte wants its host killed.
 #pragma once
 
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "monarch/base/bytes.h"
 #include "monarch/base/result.h"
 #include "monarch/host/start/bootstrap.h"
 #include "monarch/net/channel.h"
+#include "monarch/net/tcp/tcp_address.h"
 #include "monarch/wire/failure.h"
 
 namespace monarch {
@@ -21,10 +24,19 @@ struct AttachOrder {
   std::string identity{};
 };
 
+// Where the client wants to be connected to, from there; the names in it are those that are known there.
+struct RelayOrder {
+  TcpEndpoint to;
+  std::string identity{};  // which host is to pass on what they say
+};
+
+using ClientOrder = std::variant<AttachOrder, RelayOrder>;
+
 struct HostReport {
-  enum Kind : uint8_t { kStarted = 1, kFailed = 2, kExited = 3 };
+  // The last three answer a RelayOrder. kRefused: nobody listens there; kUnreachable: whether somebody does is not known.
+  enum Kind : uint8_t { kStarted = 1, kFailed = 2, kExited = 3, kConnected = 4, kRefused = 5, kUnreachable = 6 };
   Kind kind = kFailed;
-  std::string text{};  // kFailed: why
+  std::string text{};  // why not
   uint16_t port = 0;  // kStarted: on which it listens
   std::string host{};  // kStarted: its name
   int64_t pid = 0;    // kStarted
@@ -35,10 +47,11 @@ inline constexpr size_t kAttachBytesMax = 1 << 20;
 inline constexpr std::byte kKillByte{'k'};
 
 // With their size in front.
-std::string encode_attach(const AttachOrder& order);
+std::string encode_order(const AttachOrder& order);
+std::string encode_order(const RelayOrder& order);
 std::string encode_report(const HostReport& report);
 // Without it. kMalformed.
-Result<AttachOrder> decode_attach(ByteSpan bytes);
+Result<ClientOrder> decode_order(ByteSpan bytes);
 Result<HostReport> decode_report(ByteSpan bytes);
 
 // Puts messages together from what a channel brings.

@@ -9,11 +9,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto without_size = [](const std::string& message) {
     return as_byte_span(message.data() + sizeof(uint32_t), message.size() - sizeof(uint32_t));
   };
-  if (auto order = decode_attach(bytes)) {
-    if (host_number(order->host.key.id()) == 0 || order->host.parent == 0 || order->host.host_lease_ns <= 0) std::abort();
-    const std::string message = encode_attach(*order);
-    auto again = decode_attach(without_size(message));
-    if (!again || again->host.key.id() != order->host.key.id() || encode_attach(*again) != message) std::abort();
+  if (auto order = decode_order(bytes)) {
+    const auto encode = [](const ClientOrder& any) {
+      return std::visit([](const auto& of) { return encode_order(of); }, any);
+    };
+    if (const auto* attach = std::get_if<AttachOrder>(&*order)) {
+      const Bootstrap& host = attach->host;
+      if (host_number(host.key.id()) == 0 || host.parent == 0 || host.host_lease_ns <= 0) std::abort();
+    } else if (std::get<RelayOrder>(*order).to.port == 0) {
+      std::abort();
+    }
+    const std::string message = encode(*order);
+    auto again = decode_order(without_size(message));
+    if (!again || again->index() != order->index() || encode(*again) != message) std::abort();
   }
   if (auto report = decode_report(bytes)) {
     const std::string message = encode_report(*report);

@@ -24,7 +24,8 @@ ByteSpan without_size(const std::string& message) { return as_byte_span(message.
 
 TEST(Attach, AnOrderComesBackAsItWas) {
   const Bootstrap sent = some_bootstrap();
-  const AttachOrder order = decode_attach(without_size(encode_attach({sent, "service<2MuA>"}))).value();
+  const auto decoded = decode_order(without_size(encode_order(AttachOrder{sent, "service<2MuA>"})));
+  const AttachOrder& order = std::get<AttachOrder>(decoded.value());
   const Bootstrap& got = order.host;
   EXPECT_EQ(order.identity, "service<2MuA>");
   EXPECT_EQ(got.key.id(), sent.key.id());
@@ -41,15 +42,25 @@ TEST(Attach, AnOrderComesBackAsItWas) {
 }
 
 TEST(Attach, WhatIsNoOrderIsRefused) {
-  const std::string order = encode_attach({some_bootstrap()});
+  const std::string order = encode_order(AttachOrder{some_bootstrap()});
   const ByteSpan whole = without_size(order);
-  for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(decode_attach(whole.first(size)).ok()) << size;
+  for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(decode_order(whole.first(size)).ok()) << size;
   Bootstrap bad = some_bootstrap();
   bad.key = NodeKey(bad.key.seed(), 0);
-  EXPECT_FALSE(decode_attach(without_size(encode_attach({bad}))).ok()) << "it is on no host";
+  EXPECT_FALSE(decode_order(without_size(encode_order(AttachOrder{bad}))).ok()) << "it is on no host";
   bad = some_bootstrap();
   bad.parent = 0;
-  EXPECT_FALSE(decode_attach(without_size(encode_attach({bad}))).ok());
+  EXPECT_FALSE(decode_order(without_size(encode_order(AttachOrder{bad}))).ok());
+}
+
+TEST(Attach, AnOrderToPassOnComesBackAsItWas) {
+  const auto order = [](const TcpEndpoint& to) { return decode_order(without_size(encode_order(RelayOrder{to, "name"}))); };
+  const RelayOrder got = std::get<RelayOrder>(order({"a.host", 4711}).value());
+  EXPECT_EQ(got.to, (TcpEndpoint{"a.host", 4711}));
+  EXPECT_EQ(got.identity, "name");
+  EXPECT_FALSE(order({"a.host", 0}).ok());
+  EXPECT_FALSE(order({"*", 4711}).ok());
+  EXPECT_FALSE(order({"", 4711}).ok());
 }
 
 TEST(Attach, AReportComesBackAsItWas) {

@@ -14,7 +14,7 @@
 
 namespace monarch {
 
-inline constexpr uint32_t kBootstrapVersion = 10;
+inline constexpr uint32_t kBootstrapVersion = 11;
 
 struct Bootstrap {
   NodeKey key{};           // of the new node

@@ -31,6 +31,8 @@ struct HostdAddress {
   bool trusts_all = false;        // over TCP: any certificate will do, the token says who belongs here
   // Over TCP: the user's own. None: made from the token. shared: by the copies of this.
   std::shared_ptr<const Credentials> credentials;
+  // Over TCP: by way of this one (relay.h), from which it is reached. Null: from here. shared: by the copies of this.
+  std::shared_ptr<const HostdAddress> through{};
   int64_t wait_ns = 30'000'000'000;  // for one that does not listen yet: it may be about to start
 
   std::string to_text() const;

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "monarch/base/host_name.h"
 #include "monarch/host/membership/token_file.h"
 
 namespace monarch {
@@ -46,18 +45,14 @@ void RemoteHosts::attach(HostdAddress address, Bootstrap order) {
   });
 }
 
-// One for each token, with the certificates that go with it.
+// One for each token, with the certificates that go with it, and the way.
 Result<std::shared_ptr<TcpTransport>> RemoteHosts::dialer(const JobToken& token, const HostdAddress& address) {
-  std::shared_ptr<TcpTransport>& made = dialers_[{token, address.trusts_all, address.credentials}];
-  if (made) return made;
-  const auto trust = address.trusts_all ? TlsContext::Trust::kAnybody : TlsContext::Trust::kAuthority;
-  auto tls = address.credentials ? TlsContext::make(*address.credentials, trust)
-                                 : TlsContext::of_secret(token, host_name(), trust);
-  if (!tls) return tls.error();
-  TcpTransport::Options options;
-  options.tls = std::move(*tls);
-  made = std::make_shared<TcpTransport>(reactor_, std::move(options));
-  return made;
+  std::shared_ptr<TcpTransport>& known = dialers_[{token, address.trusts_all, address.credentials, address.through}];
+  if (known) return known;
+  auto made = make_hostd_dialer(reactor_, token, address);
+  if (!made) return made.error();
+  if (address.through) (*made)->go_by(by_way_of(reactor_, *address.through));
+  return known = std::move(*made);
 }
 
 void RemoteHosts::attempt(NodeId node) {
@@ -113,7 +108,7 @@ void RemoteHosts::on_proved(NodeId node) {
   auto channel = remote.greeting->take_channel();
   let_go(remote);
   remote.channel = std::move(channel);
-  std::string order = encode_attach({remote.order, remote.address.identity});
+  std::string order = encode_order(AttachOrder{remote.order, remote.address.identity});
   const bool sent = remote.channel->send_all(as_byte_span(order.data(), order.size()), {});
   std::fill(order.begin(), order.end(), '\0');
   if (!sent) return fail(node, "it closed the connection");
@@ -147,6 +142,10 @@ void RemoteHosts::on_report(NodeId node, const HostReport& report) {
   switch (report.kind) {
     case HostReport::kFailed:
       return fail(node, report.text);
+    case HostReport::kConnected:
+    case HostReport::kRefused:
+    case HostReport::kUnreachable:
+      return fail(node, "what it says answers no order for a host");
     case HostReport::kExited:
       drop(node);
       return events_.on_exited(node, report.status);

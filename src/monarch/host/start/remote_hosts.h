@@ -13,6 +13,7 @@
 
 #include "monarch/host/start/attach.h"
 #include "monarch/host/start/host_dial.h"
+#include "monarch/host/start/relay.h"
 #include "monarch/loop/reactor.h"
 #include "monarch/net/greeting.h"
 #include "monarch/net/tcp/tcp_transport.h"
@@ -73,8 +74,8 @@ class RemoteHosts {
   Reactor& reactor_;
   const Events events_;
   SystemRandom random_;
-  using Certified = std::tuple<JobToken, bool, std::shared_ptr<const Credentials>>;  // shared: with addresses
-  std::map<Certified, std::shared_ptr<TcpTransport>> dialers_;                       // shared: with dials under way
+  using Certified = std::tuple<JobToken, bool, std::shared_ptr<const Credentials>, std::shared_ptr<const HostdAddress>>;
+  std::map<Certified, std::shared_ptr<TcpTransport>> dialers_;  // shared: with dials under way
   std::unordered_map<NodeId, Remote> remotes_;
 };
 

@@ -102,6 +102,17 @@ std::shared_ptr<const TlsContext> TcpTransport::tls() const {
   return tls_;
 }
 
+void TcpTransport::go_by(Way way) {
+  auto made = std::make_shared<const Way>(std::move(way));
+  std::lock_guard lock(mutex_);
+  way_ = std::move(made);
+}
+
+std::shared_ptr<const TcpTransport::Way> TcpTransport::way() const {
+  std::lock_guard lock(mutex_);
+  return way_;
+}
+
 std::shared_ptr<TcpTransport::Place> TcpTransport::place_of(NodeId node) const {
   std::lock_guard lock(mutex_);
   const auto found = places_.find(node);
@@ -227,6 +238,11 @@ Result<std::unique_ptr<Channel>> TcpTransport::connect(const Identity&, NodeId p
   *busy = false;
   const std::shared_ptr<Place> place = place_of(peer);
   if (!place) return Error{ErrorCode::kUnavailable, "where the process is, is not known any more"};
+  if (const auto way = this->way()) {
+    auto stream = (*way)(place->address.dial, busy);
+    if (!stream) return stream.error();
+    return channel_over(std::move(*stream), false);
+  }
   auto addresses = place->lookup.addresses(busy);
   if (!addresses) {
     if (!*busy) place->lookup.forget();  // asked again with the next dial

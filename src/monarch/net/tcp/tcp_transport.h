@@ -6,6 +6,7 @@
 // is said that anything may be (plain_anywhere).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,10 @@ class TcpTransport final : public Transport {
   // Any thread. From now on connections are made with this TLS and these limits (Options).
   void use(std::shared_ptr<const TlsContext> tls, int64_t lease_ns, int64_t silence_ns, int64_t dial_ns);
   bool has_tls() const { return tls() != nullptr; }
+  // Makes a stream to `to` in another way than by a connection from here; as connect(), and on its threads.
+  using Way = std::function<Result<std::unique_ptr<Channel>>(const TcpEndpoint& to, bool* busy)>;
+  // Any thread. From now on peers are reached like that: names mean what they mean at the other end of it.
+  void go_by(Way way);
   // Any thread. Where this process is dialled, once it listens: what others are told.
   std::optional<TcpAddress> place() const;
 
@@ -79,6 +84,7 @@ class TcpTransport final : public Transport {
   };
   std::shared_ptr<Place> place_of(NodeId node) const;
   std::shared_ptr<const TlsContext> tls() const;
+  std::shared_ptr<const Way> way() const;
   Status allow(const SocketAddress& address, const char* what) const;
   Result<std::unique_ptr<Channel>> channel_over(std::unique_ptr<Channel> stream, bool accepts) const;
   Result<UniqueFd> listen_on(const TcpEndpoint& at);
@@ -94,6 +100,7 @@ class TcpTransport final : public Transport {
   std::map<NodeId, std::shared_ptr<Place>> places_;  // shared: with dials under way
   std::optional<TcpAddress> own_;
   std::shared_ptr<const TlsContext> tls_;
+  std::shared_ptr<const Way> way_;  // null: connections from here. shared: with whoever goes by it
 };
 
 }  // namespace monarch

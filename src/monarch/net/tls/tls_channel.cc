@@ -239,7 +239,7 @@ Result<bool> TlsChannel::handshake_failed(int) {
 bool TlsChannel::wants_room() const {
   if (!under_established_) return under_->wants_room();
   std::lock_guard lock(mutex_);
-  return state_->held() != 0 && state_->write_error == 0;
+  return state_->write_error == 0 && (state_->held() != 0 || under_->wants_room());
 }
 
 bool TlsChannel::flush_locked() {
@@ -253,7 +253,7 @@ bool TlsChannel::flush_locked() {
   }
   state.out.clear();
   state.out_sent = 0;
-  return true;
+  return under_->flush();
 }
 
 bool TlsChannel::flush() {
@@ -348,7 +348,7 @@ ssize_t TlsChannel::failed(int result) {
 
 bool TlsChannel::has_input() const {
   std::lock_guard lock(mutex_);
-  return SSL_has_pending(state_->ssl.get()) == 1;
+  return SSL_has_pending(state_->ssl.get()) == 1 || under_->has_input();
 }
 
 std::optional<Error> TlsChannel::fault() const {

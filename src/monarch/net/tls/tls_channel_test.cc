@@ -127,6 +127,38 @@ TEST_F(TlsPipe, CarriesEveryPieceInOrderHoweverLittleRoomThereIs) {
   }
 }
 
+// As between a script and a host that it reaches by way of another one.
+TEST_F(TlsPipe, OverAnotherOneItTellsWhatThatHasToTell) {
+  connect(authority_.issue("a").value(), authority_.issue("b").value());
+  const auto over = [this](std::unique_ptr<TlsChannel>& under, bool accepts) {
+    auto context = TlsContext::make(authority_.issue("c").value()).value();
+    under = std::make_unique<TlsChannel>(std::move(under), std::move(context), accepts);
+  };
+  over(a_, false);
+  over(b_, true);
+  ASSERT_EQ(establish(), "");
+  // What has not left the lower one is not on its way.
+  near_->room = 100;
+  const std::vector<std::byte> bytes(30'000, std::byte{7});
+  ASSERT_EQ(write(*a_, bytes), 30'000);
+  EXPECT_TRUE(a_->wants_room());
+  EXPECT_FALSE(a_->flush());
+  far_->room = near_->room = SIZE_MAX;
+  EXPECT_TRUE(a_->flush());
+  EXPECT_FALSE(a_->wants_room());
+  // What has come to the lower one is there, though nothing more is below.
+  std::vector<std::byte> heard(30'000);
+  size_t got = 0;
+  while (got < heard.size()) {
+    EXPECT_TRUE(!far_->come.empty() || b_->has_input()) << got;
+    const ssize_t count = read(*b_, std::span(heard).subspan(got, std::min<size_t>(700, heard.size() - got)));
+    ASSERT_GT(count, 0);
+    got += static_cast<size_t>(count);
+  }
+  EXPECT_EQ(heard, bytes);
+  EXPECT_FALSE(b_->has_input());
+}
+
 TEST_F(TlsPipe, AChangedByteEndsItAndIsNeverRead) {
   connect(authority_.issue("a").value(), authority_.issue("b").value());
   ASSERT_EQ(establish(), "");
