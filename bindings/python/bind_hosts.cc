@@ -14,6 +14,7 @@
 #include "monarch/host/membership/token_file.h"
 #include "monarch/net/tls/tls_channel.h"
 #include "simulation.h"
+#include "starting.h"
 #include "state.h"
 
 namespace nb = nanobind;
@@ -145,9 +146,25 @@ nb::object ask_hosts(const std::vector<NodeId>& hosts, nb::object what, bool to_
   return ask(hosts, to_end ? Agent::kEnd : Agent::kIsThere, {}, FutureMode::kAll, what);
 }
 
-// `order`: LaunchOrder, as encode_native() makes it. -> Future of the list of nodes.
-nb::object start_on_host(NodeId host, nb::bytes order, nb::object what) {
-  return ask({host}, Agent::kStart, span_of(order), FutureMode::kOne, what);
+// `order`: LaunchOrder, as encode_native() makes it. -> the nodes of what `host` is to start, and, if somebody `waits`, a
+// Future that is done when it has begun to. In a simulation: None, and a Future of the nodes.
+nb::tuple start_on_host(NodeId host, nb::bytes order, nb::object what, bool waits) {
+  AnyRuntime& any = runtime();
+  ProcessRuntime* const here = any.of_machine();
+  if (here == nullptr) {
+    return nb::make_tuple(nb::none(), ask({host}, Agent::kStart, span_of(order), FutureMode::kOne, what));
+  }
+  auto decoded = decode_launch_order(span_of(order));
+  if (!decoded) throw std::runtime_error(decoded.error().message);
+  Members members;
+  members.ids.push_back(Agent::id_of(host));
+  if (!check_reach(members)) throw nb::python_error();
+  const std::string label = nb::cast<std::string>(nb::str(what));
+  auto made = [&] {
+    GilRelease release;
+    return begin_starting(*here, host, std::move(*decoded), label);
+  }();
+  return nb::make_tuple(made.nodes, waits ? future_of(std::move(made.call), FutureMode::kOne, what) : nb::none());
 }
 
 // What each host is to stop of these, which it has started for this process.
@@ -183,7 +200,7 @@ nb::object stop_on_hosts(std::vector<NodeId> nodes, const std::string& reason, d
       call->observe(1, one_less);
     }
     one_less();
-    here.release(nodes, reason);
+    when_started(nodes, [&here, nodes, reason] { here.release(nodes, reason); });
   }
   return future_of(std::move(ended), FutureMode::kNothing, nb::none());
 }
@@ -203,6 +220,11 @@ void bind_hosts(nb::module_& m) {
   m.def("host_token_file", [] { return runtime_folder() + "/hosts.token"; });
   m.def("ask_hosts", &ask_hosts, nb::arg("hosts"), nb::arg("what"), nb::arg("to_end") = false);
   m.def("start_on_host", &start_on_host);
+  m.def("are_started", &are_started);
+  // Whether they have come to be or not.
+  m.def("await_started", [](const std::vector<NodeId>& nodes) {
+    if (!await_started(nodes)) throw nb::python_error();
+  });
   m.def("stop_on_hosts", &stop_on_hosts);
   // `nodes` were started for this process by `host`.
   m.def("note_hosted", [](NodeId host, const std::vector<NodeId>& nodes) { runtime().note_hosted(host, nodes); });

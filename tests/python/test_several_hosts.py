@@ -564,14 +564,76 @@ class Limiter(Actor):
         resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
 hosts.initialized.get()
 hosts._own_procs.slice(hosts=1).spawn("limiter", Limiter).limit.call_one().get()
-before = hosts.slice(hosts=0).spawn_procs()
-try:
-    hosts.spawn_procs({"gpus": 100})
-    raise AssertionError("started without descriptors")
-except SupervisionError as error:
-    assert str(error).startswith("hosts.slice(hosts=1).spawn_procs: "), error
-    assert "cannot start 100 processes: out of file descriptors" in str(error), error
+import monarch.actor
+faults = []
+monarch.actor.unhandled_fault_hook = faults.append
+procs = hosts.spawn_procs({"gpus": 100})
+counters = procs.spawn("counter", Counter)
+error = counters.slice(hosts=1, gpus=7).pid.call_one().exception(timeout=20)
+assert "could not be started (rank {'hosts': 1/2, 'gpus': 7/100} of 'procs')" in str(error), error
+assert "cannot start 100 processes: out of file descriptors" in str(error), error
+assert len(counters.slice(hosts=0).pid.call().get().values()) == 100
+deadline = time.monotonic() + 20
+while sum(len(fault.crashed_ranks) for fault in faults if fault.mesh_name == "procs") < 100:
+    assert time.monotonic() < deadline, faults
+    time.sleep(0.01)
+assert {rank for fault in faults for rank in fault.crashed_ranks} == set(range(100, 200))
+procs.stop().get()
 assert len(hosts.slice(hosts=0).spawn_procs().spawn("again", Counter).pid.call().get().values()) == 1
+""").ok(60)  # fmt: skip
+
+
+def test_a_spawn_returns_before_its_hosts_have_answered():
+    Run(COUNTER + """
+class Sender(Actor):
+    @endpoint
+    def use(self, procs):
+        return procs.spawn("theirs", Counter).pid.call().get()
+sender = this_host().spawn_procs().spawn("sender", Sender)
+seen = hosts.slice(hosts=1).spawn_procs().spawn("counter", Counter)
+agent = agent_of(seen)
+os.kill(agent, signal.SIGSTOP)
+procs, others, unwanted = (hosts.spawn_procs({"gpus": 2}) for _ in range(3))
+assert procs.sizes == {"hosts": 2, "gpus": 2} and not procs.epoch
+ending = unwanted.stop()
+made = []
+threads = [
+    threading.Thread(target=lambda: made.append(procs.spawn("counter", Counter).pid.call().get())),
+    threading.Thread(target=lambda: made.append(sender.use.call_one(others).get())),
+]
+for thread in threads:
+    thread.start()
+    thread.join(0.1)
+assert made == [], made
+os.kill(agent, signal.SIGCONT)
+for thread in threads:
+    thread.join()
+assert [len(set(pids.values())) for pids in made] == [4, 4]
+assert ending.get(timeout=20) is None
+""").ok()  # fmt: skip
+
+
+def test_ctrl_c_ends_the_wait_for_hosts_that_have_not_answered():
+    Run(COUNTER + """
+import traceback
+seen = hosts.slice(hosts=1).spawn_procs().spawn("counter", Counter)
+agent = agent_of(seen)
+os.kill(agent, signal.SIGSTOP)
+procs = hosts.spawn_procs()
+
+def interrupt():
+    main = threading.main_thread().ident
+    while "await_started" not in {at.name for at in traceback.extract_stack(sys._current_frames()[main])}:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+try:
+    procs.spawn("counter", Counter)
+    raise AssertionError("the host is stopped")
+except KeyboardInterrupt:
+    os.kill(agent, signal.SIGCONT)
+assert len(procs.spawn("counter", Counter).pid.call().get().values()) == 2
 """).ok()  # fmt: skip
 
 

@@ -129,34 +129,51 @@ def _are_there(agents: Agents, view: Shape) -> Future[bool]:
     return _core.ask_hosts(asked._hosts, asked)
 
 
-def start_nodes(agents: Agents, view: Shape, common: launch.Common, wanted: list[launch.Wanted]) -> list[int]:
-    """Starts processes, as many on each host, in rank order: all, or raises what the first said that could not."""
-    return undisturbed(lambda: _start_nodes(agents, view, common, wanted))
+def start_nodes(
+    agents: Agents, view: Shape, common: launch.Common, wanted: list[launch.Wanted], waits: bool
+) -> list[int]:
+    """Has processes started, as many on each host, in rank order.
+
+    Returns at once; until their hosts have answered, whoever sends to them or tells others of them waits
+    (:func:`await_started`). ``waits``, or where a host is known to have ended: returns then, all or raises what the
+    first host said that could not.
+    """
+    return undisturbed(lambda: _start_nodes(agents, view, common, wanted, waits))
 
 
-def _start_nodes(agents: Agents, view: Shape, common: launch.Common, wanted: list[launch.Wanted]) -> list[int]:
+def _start_nodes(
+    agents: Agents, view: Shape, common: launch.Common, wanted: list[launch.Wanted], waits: bool
+) -> list[int]:
     count = len(wanted) // len(view)
-    starting = []
+    waits = waits or any(_core.down_reason(agents.nodes[rank]) is not None for rank in view.ranks())
+    nodes: list[int] = []
+    asked_hosts: list[tuple[int, list[int] | None, Any]] = []
     for rank, base_rank in enumerate(view.ranks()):
         place = ", ".join(f"{label}={at}" for label, at in Point(rank, view.extent).items())
         one = Shape([], Slice(offset=base_rank, sizes=[], strides=[]))
         asked = _asked(agents, one, f"slice({place}).spawn_procs" if place else "spawn_procs")
         host = agents.nodes[base_rank]
         part = launch.order(common, wanted[rank * count : (rank + 1) * count], host, agents._job is not None)
-        starting.append((host, _core.start_on_host(host, part, asked)))
-    nodes: list[int] = []
+        asked_hosts.append((host, *_core.start_on_host(host, part, asked, waits)))
     errors: list[BaseException] = []
-    for host, started in starting:
-        error = started.exception()
-        if error is not None:
+    for host, there, started in asked_hosts:
+        if started is not None and (error := started.exception()) is not None:
             errors.append(error)
-            continue
-        _core.note_hosted(host, started.get())
-        nodes += started.get()
+        elif there is None:  # simulated
+            _core.note_hosted(host, started.get())
+            nodes += started.get()
+        else:
+            nodes += there
     if errors:
         stop_nodes(nodes, "their mesh could not be spawned", 0.0)
         raise errors[0]
     return nodes
+
+
+def await_started(nodes: list[int]) -> None:
+    """Before something is sent to these, or others hear of them: their hosts have begun to start them, or cannot."""
+    if not _core.are_started(nodes):
+        undisturbed(lambda: _core.await_started(nodes))
 
 
 def undisturbed(work: Callable[[], T]) -> T:

@@ -125,8 +125,9 @@ class HostMesh(Mesh):
 
         On the hosts of ``hosts_from_config`` the dimensions of the hosts come first, then those of ``per_host``, and
         ranks are row-major. The processes have the environment, working directory and ``sys.path`` of their host, which
-        are the script's when that was made. This blocks until each host has begun to start them: a few milliseconds.
-        ``SupervisionError`` if one of the hosts is dead: none is started.
+        are the script's when that was made. What is first spawned on them, or sends them on, waits until each host has
+        begun to start them: a few milliseconds. What a host cannot start shows at the use of its ranks;
+        ``SupervisionError`` here if one is known to have ended: none is started.
         """
         check_sizes("per_host", {} if per_host is None else per_host, "process")
         if name is not None:
@@ -191,11 +192,11 @@ class HostMesh(Mesh):
         """Whether agents start processes there, and not this process itself."""
         return self._agents is not None and list(self._key()[0]) != [here().host_node]
 
-    def _start_nodes(self, common: launch.Common, wanted: list[launch.Wanted]) -> list[int]:
-        """Starts these processes, as many on each host, in rank order."""
+    def _start_nodes(self, common: launch.Common, wanted: list[launch.Wanted], waits: bool = False) -> list[int]:
+        """Starts these processes, as many on each host, in rank order; ``waits`` until their hosts say so."""
         if self._agents is None or not self._asks_agents():
             return launch.start_here(common, wanted, None if self._agents is None else here().host_node)
-        return agents.start_nodes(self._agents, self._view, common, wanted)
+        return agents.start_nodes(self._agents, self._view, common, wanted, waits)
 
     def _stop_nodes(self, nodes: list[int], reason: str, limit: float) -> Future[None]:
         if not self._asks_agents():
@@ -310,8 +311,7 @@ def _spawn_procs(
         instance._own(procs)
         return procs
 
-    # Ctrl-C leaves no processes without a handle; where other hosts are asked, which may take long, it ends the wait.
-    procs = spawn() if host._asks_agents() else _whole_or_not(spawn)
+    procs = _whole_or_not(spawn)
     if local := context().actor_instance._local:
         with inhabitants.admission(local) as here:
             here.procs.append(procs)
@@ -319,7 +319,10 @@ def _spawn_procs(
 
 
 def _whole_or_not(spawn: Callable[[], ProcMesh]) -> ProcMesh:
-    """Ctrl-C, raised in the main thread, comes before it or after it; then what it has made is stopped."""
+    """Ctrl-C, raised in the main thread, comes before it or after it; then what it has made is stopped.
+
+    So it leaves no processes without a handle.
+    """
     made: list[ProcMesh] = []
     try:
         uninterrupted(lambda: made.append(spawn()))

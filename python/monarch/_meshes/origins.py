@@ -247,7 +247,7 @@ class ProcsOrigin:
         try:
             for host in sorted({rank // per_host for rank in ranks}):
                 there = [rank for rank in ranks if rank // per_host == host]
-                started = self.host._one(host)._start_nodes(self.common, [self.wanted[rank] for rank in there])
+                started = self.host._one(host)._start_nodes(self.common, [self.wanted[rank] for rank in there], True)
                 at.update(zip(there, started))
         except BaseException:
             if at:

@@ -13,6 +13,7 @@ from monarch._calls.pickling import importable_name
 from monarch._checks import check_sizes, check_text, names_options
 from monarch._meshes import block_end, inhabitants
 from monarch._meshes.actor_mesh import ActorMesh, check_spawn, spawn_set_up, when_up
+from monarch._meshes.agents import await_started
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
 from monarch._meshes.origins import ProcsOrigin, Restart, SpawnOrigin, check_ranks, watch_over
 from monarch._meshes.spawning import ProcMeshParts, SpawnInfo, constructor_arguments, spawner_info, substitute
@@ -86,6 +87,7 @@ class ProcMesh(Handle, Mesh):
         return (tuple(self._nodes), *shape, self._name, job, self._local, self._host)
 
     def _reduce_for(self, job: str | None) -> Any:
+        await_started(self._nodes)
         return ProcMesh._received, self._parts(job)
 
     def spawn(self, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -226,6 +228,7 @@ class ProcMesh(Handle, Mesh):
     def _new_actors(self) -> tuple[list[tuple[int, int]], list[str], list[int]]:
         """Identities for one new actor (or swarm) in each process, and the shape of their mesh."""
         self._introduce(self._nodes)
+        await_started(self._nodes)
         count = self._per_proc_count
         nodes: list[int] = _core.latest([self._nodes[rank] for rank in self._view.ranks()])
         if self._local:  # all in one process
@@ -343,6 +346,8 @@ class ProcMesh(Handle, Mesh):
         return [rank for rank, base in enumerate(self._view.ranks()) if _core.is_halted(self._nodes[base])]
 
     def _nodes_in_view(self) -> list[int]:
+        """To be sent to."""
+        await_started(self._nodes)
         return [self._nodes[rank] for rank in self._view.ranks()]
 
     def _check_alive(self) -> None:

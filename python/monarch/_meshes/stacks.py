@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from monarch import _core
 from monarch._meshes import active
 from monarch._meshes.actor_mesh import ActorMesh
+from monarch._meshes.agents import await_started
 from monarch._meshes.host_mesh import HostMesh
 from monarch._meshes.proc_mesh import ProcMesh
 from monarch._runtime import runtime
@@ -75,6 +76,7 @@ def _places(meshes: tuple[Any, ...]) -> list[Place]:
             places += _of_procs([node for node, _ in mesh._ids], mesh._view, mesh._name)
         elif isinstance(mesh, ProcMesh):
             mesh._introduce(mesh._nodes)
+            await_started(mesh._nodes)
             places += _of_procs(mesh._nodes, mesh._view, mesh._name)
         elif isinstance(mesh, HostMesh):
             places += _of_hosts(mesh)

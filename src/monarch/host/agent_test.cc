@@ -72,6 +72,28 @@ TEST_P(Agents, AnOrderThatComesBeforeTheHostIsReadyWaits) {
   EXPECT_EQ(start_on(hosts[0], 1).size(), 1u);  // the host has hardly been launched
 }
 
+TEST_P(Agents, WhoAsksMayHaveMadeTheKeys) {
+  const auto hosts = start_hosts(1);
+  SystemRandom random;
+  LaunchOrder order = order_for(2);
+  std::vector<NodeId> nodes;
+  for (LaunchRequest& request : order.launches) {
+    const NodeKey key = NodeKey::make(random);
+    request.key = key.seed();
+    nodes.push_back(key.id());
+  }
+  const auto call = ask(hosts[0], Agent::kStart, encode(order));
+  ASSERT_TRUE(wait(call));
+  EXPECT_EQ(decode<std::vector<NodeId>>(call->reply(0)->body).value(), nodes);
+  root_->note_hosted(hosts[0], nodes);
+  EXPECT_EQ(text(this->call(actors(nodes), kEcho, "hello"), 1), "hello");
+  // Nobody takes another one's place.
+  EXPECT_NE(text(ask(hosts[0], Agent::kStart, encode(order))).find("has been started already"), std::string::npos);
+  order = order_for(2);
+  order.launches[0].key = order.launches[1].key = NodeKey::make(random).seed();
+  EXPECT_NE(text(ask(hosts[0], Agent::kStart, encode(order))).find("has been started already"), std::string::npos);
+}
+
 TEST_P(Agents, StopEndsProcessesAndAnswersWhenTheyHaveEnded) {
   const auto hosts = start_hosts(1);
   const auto nodes = start_on(hosts[0], 2);

@@ -5,6 +5,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
@@ -56,8 +58,11 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
   const NodeId owner = order.owner != 0 ? order.owner : node_.id();
   std::vector<NodeKey> keys;
   std::vector<Connector::NewChild> made;  // all before the first is launched: whom it dials must be there
+  const HostNumber here = host_number(node_.id());
   for (size_t i = 0; i < launches.size(); ++i) {
-    keys.push_back(NodeKey::make(random, host_number(node_.id())));
+    const auto& given = launches[i].key;
+    keys.push_back(given ? NodeKey(*given, here) : NodeKey::make(random, here));
+    if (given && !is_new(keys)) return Error{ErrorCode::kBug, "a process with that key has been started already"};
     auto child = connector_.new_child(keys.back().id());
     if (!child) return child.error();
     made.push_back(std::move(*child));
@@ -74,6 +79,14 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
     reactor_.post([this, nodes] { stop_orphans(nodes); });
   }
   return nodes;
+}
+
+// Whether nobody has the last of these.
+bool Host::is_new(const std::vector<NodeKey>& keys) const {
+  const NodeId node = keys.back().id();
+  const auto same = std::count_if(keys.begin(), keys.end(), [node](const NodeKey& key) { return key.id() == node; });
+  std::lock_guard lock(mutex_);
+  return same == 1 && node != node_.id() && !children_.contains(node) && !node_.is_down(node);
 }
 
 Bootstrap Host::bootstrap_of(const Launch& launch, const NodeKey& key, NodeId owner) const {

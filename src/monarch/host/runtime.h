@@ -127,6 +127,8 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   }
   void note_hosted(NodeId host, const std::vector<NodeId>& nodes) override;
   NodeId host_of(NodeId node) override { return deaths_->host_of(node); }
+  // Any thread. A process that a host was to start for this one will never be; `who` says which, and why.
+  void not_started(NodeId node, Failure who) { deaths_->known(node, std::move(who)); }
   void release(const std::vector<NodeId>& nodes, const std::string& reason) override;
   void stop_children(const std::string& reason, int64_t grace_ns) override;
   void report_rest() override {

@@ -37,7 +37,7 @@ void write(ValueWriter& writer, const LaunchCommand& command) {
 }
 
 void write(ValueWriter& writer, const LaunchRequest& request) {
-  writer.begin_tuple(6);
+  writer.begin_tuple(request.key ? 7 : 6);
   request.command ? write(writer, *request.command) : writer.none();
   write(writer, request.prefix);
   write(writer, std::string_view(request.label));
@@ -49,6 +49,7 @@ void write(ValueWriter& writer, const LaunchRequest& request) {
   writer.begin_tuple(static_cast<uint32_t>(request.coordinates.size()));
   for (const int64_t coordinate : request.coordinates) writer.integer(coordinate);
   writer.integer(request.tail_lines);
+  if (request.key) writer.bytes(*request.key);
 }
 
 std::string text_of(const ValueWriter& writer) {
@@ -146,6 +147,14 @@ bool read(ValueReader& reader, OutputName& out) {
   return true;
 }
 
+bool read(ValueReader& reader, NodeKey::Seed& out) {
+  ByteSpan raw;
+  if (!reader.bytes(raw)) return false;
+  if (raw.size() != out.size()) return reader.refuse("not the key of a node");
+  std::copy(raw.begin(), raw.end(), out.begin());
+  return true;
+}
+
 bool read(ValueReader& reader, LaunchRequest& out) {
   uint32_t more, count;
   if (!begin_record(reader, 6, more)) return false;
@@ -161,7 +170,8 @@ bool read(ValueReader& reader, LaunchRequest& out) {
   if (!reader.integer(lines)) return false;
   if (lines < 0 || lines > std::numeric_limits<uint32_t>::max()) return reader.refuse_integer("a number of lines", lines);
   out.tail_lines = static_cast<uint32_t>(lines);
-  return end_record(reader, more);
+  if (more > 0 && !read(reader, out.key.emplace())) return false;
+  return end_record(reader, more - (more > 0));
 }
 
 bool read(ValueReader& reader, LaunchOrder& out) {
@@ -325,6 +335,7 @@ std::vector<Launch> complete(const LaunchOrder& order, const LaunchDefaults& hos
     launch.output = request.output;
     launch.coordinates = request.coordinates;
     launch.tail_lines = request.tail_lines;
+    launch.key = request.key;
   }
   return launches;
 }

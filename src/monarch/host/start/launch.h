@@ -14,6 +14,7 @@
 #include "monarch/base/result.h"
 #include "monarch/host/output/output_route.h"
 #include "monarch/host/start/host_dial.h"
+#include "monarch/wire/node_key.h"
 #include "monarch/wire/value.h"
 
 namespace monarch {
@@ -32,6 +33,7 @@ struct Launch {
   std::vector<int64_t> coordinates;  // in its mesh
   uint32_t tail_lines = 10;       // so many of its last lines on stderr are told with its death
   std::optional<HostdAddress> hostd;  // who starts it, in the place of this process; it is a host
+  std::optional<NodeKey::Seed> key;   // of its node; none: whoever starts it makes one
 };
 
 // How to start a process otherwise than its host would. Texts are bytes, as for execve: without NUL.
@@ -53,6 +55,7 @@ struct LaunchRequest {
   OutputName output;
   std::vector<int64_t> coordinates;
   uint32_t tail_lines = 10;
+  std::optional<NodeKey::Seed> key{};  // as Launch's: so that who asks knows the node before the host has answered
 };
 
 // Processes of one mesh, on one host.

@@ -55,6 +55,7 @@ TEST(Launch, AnOrderArrivesAsItWas) {
   request.output = {"procs", 1, false, "/tmp/log"};
   request.coordinates = {0, 300};
   request.tail_lines = 4'000'000'000;
+  request.key.emplace().fill(std::byte{7});
   auto arrived = decode_launch_order(span_of(encode(order)));
   ASSERT_TRUE(arrived.ok()) << arrived.error().message;
   EXPECT_EQ(arrived->mesh, 7u);
@@ -72,6 +73,8 @@ TEST(Launch, AnOrderArrivesAsItWas) {
   EXPECT_EQ(there.output.log_file, "/tmp/log");
   EXPECT_EQ(there.coordinates, request.coordinates);
   EXPECT_EQ(there.tail_lines, 4'000'000'000u);
+  EXPECT_EQ(there.key, request.key);
+  EXPECT_EQ(complete(*arrived, python_host(), {})[0].key, request.key);
 }
 
 TEST(Launch, DefaultsArriveAsTheyWere) {
