@@ -805,6 +805,13 @@ bool PyCell::finish(const Ticket& ticket, PyObject* result) {
     end_call(ticket);
     return true;
   }
+  Ref kept;
+  if ((ticket.header.flags & kFlagKeep) != 0) {
+    const FrameHeader& header = ticket.header;
+    kept = Ref::steal(PyObject_CallFunction(state().keep.get(), "OKKI", result, ticket.from, header.token, header.rank));
+    if (!kept) return finish_error(ticket);
+    result = kept.get();
+  }
   Encoded encoded;
   if (!encoded.encode_value(result, Contents::kResult)) return finish_error(ticket);
   if (!end_call(ticket)) return true;

@@ -95,6 +95,7 @@ void configure(nb::object callbacks) {
   take("deadline_exceeded", s.deadline_exceeded);
   take("make_point", s.make_point);
   take("make_extent", s.make_extent);
+  take("keep", s.keep);
   take("add_stacks", s.add_stacks);
   take("report_stacks", s.report_stacks);
 }

@@ -443,6 +443,12 @@ PyObject* future_get(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
 }
 
 // _progress() -> (endpoint or None, ranks that have answered, ranks, None (pending) or whether it has failed). No look.
+// _call_number(): of the call, in this process
+PyObject* future_call_number(PyObject* self, PyObject*) {
+  const FutureState& future = future_of(self);
+  return PyLong_FromUnsignedLongLong(future.call == nullptr ? 0 : future.call->token());
+}
+
 PyObject* future_progress(PyObject* self, PyObject*) {
   const FutureState& future = future_of(self);
   const bool known = future.call != nullptr && future.is_of_call();
@@ -879,6 +885,7 @@ bool add_future_types(PyObject* module) {
       {"get", fast(future_get), METH_FASTCALL | METH_KEYWORDS, kGetDoc},
       {"result", fast(future_get), METH_FASTCALL | METH_KEYWORDS, kResultDoc},
       {"_progress", future_progress, METH_NOARGS, nullptr},
+      {"_call_number", future_call_number, METH_NOARGS, nullptr},
       {"_wait", future_wait, METH_O, nullptr},
       {"_poll", future_poll, METH_NOARGS, nullptr},
       {"_ready", future_ready, METH_NOARGS, nullptr},

@@ -46,7 +46,7 @@ struct EndpointState {
   Py_ssize_t args_min = 0;  // positional arguments that are surely right; anything else is checked in Python
   Py_ssize_t args_max = 0;
   bool native = false;  // a C++ actor: positional arguments by the native codec only
-  uint8_t flags = 0;    // of every frame: kFlagPort
+  uint16_t flags = 0;   // of every frame: kFlagPort, kFlagKeep, kFlagQuiet
   double deadline_s = 0;  // 0: none but that of the code that calls
   bool partial = false;   // call() gives failures beside values
   Label label;  // mesh.method
@@ -229,9 +229,9 @@ PyObject* endpoint_new(PyTypeObject* type, PyObject* args, PyObject*) {
   unsigned int method;
   Py_ssize_t args_min, args_max;
   int native;
-  unsigned char flags;
+  unsigned short flags;
   Ref head = Ref::steal(PyTuple_GetSlice(args, 0, 6));
-  if (!head || !PyArg_ParseTuple(head.get(), "O!Innpb", mesh_ref_type, &mesh, &method, &args_min, &args_max, &native,
+  if (!head || !PyArg_ParseTuple(head.get(), "O!InnpH", mesh_ref_type, &mesh, &method, &args_min, &args_max, &native,
                                  &flags)) {
     return nullptr;
   }

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from monarch._calls import endpoint, future, pickling
 from monarch._errors.exceptions import DeadlineExceeded
-from monarch._meshes import block_end, instance
+from monarch._meshes import actor_mesh, block_end, instance
 from monarch._ports.port import Port
 from monarch._processes import launch
 from monarch._running import unhandled
@@ -53,12 +53,13 @@ class Callbacks(NamedTuple):
     deadline_exceeded: Any
     make_point: Any
     make_extent: Any
+    keep: Any
     add_stacks: Any
     report_stacks: Any
 
 
 def _value_mesh(ep: Any, entries: list[Any]) -> Any:
-    return ep._mesh._gather(entries)
+    return ep._gather(entries)
 
 
 def _late(module: str, name: str) -> Callable[..., Any]:
@@ -96,6 +97,7 @@ def _losses(grace: float | None) -> list[str]:
 
 context.provide_client(instance.client)
 block_end.provide(unhandled.block_ended)
+actor_mesh.provide_remote_endpoint(_late("_meshes.remote_results", "RemoteEndpoint"))
 runtime.wire(
     runtime.Wired(
         callbacks=Callbacks(
@@ -128,6 +130,7 @@ runtime.wire(
             deadline_exceeded=DeadlineExceeded,
             make_point=Point,
             make_extent=lambda labels, sizes: Extent(list(labels), list(sizes)),
+            keep=_late("_meshes.remote_results", "keep"),
             add_stacks=_late("_calls.outcomes", "add_stacks"),
             report_stacks=_late("_meshes.stacks", "report"),
         ),

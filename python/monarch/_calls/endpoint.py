@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from monarch._calls.future import Future
     from monarch._meshes.actor_mesh import ActorMesh
+    from monarch._meshes.remote_results import RemoteResult
     from monarch._ports.port import Port
     from monarch._values.value_mesh import ValueMesh
 
@@ -25,7 +26,7 @@ R = TypeVar("R")
 
 __all__ = ["Endpoint", "as_endpoint", "send"]
 
-PORT_FLAG = 128  # wire/frame.h, kFlagPort
+QUIET_FLAG, PORT_FLAG, KEEP_FLAG = 32, 128, 512  # wire/frame.h
 
 
 class _MethodSignature:
@@ -95,17 +96,38 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
             """Sends to every rank and wants no answer. An exception there ends that actor."""
 
     @overload
-    def options(self, *, deadline: float | None = None, partial: Literal[False] | None = None) -> Endpoint[P, R]: ...
+    def options(
+        self, *, deadline: float | None = None, partial: Literal[False] | None = None, results: None = None
+    ) -> Endpoint[P, R]: ...
     @overload
-    def options(self, *, deadline: float | None = None, partial: Literal[True]) -> Endpoint[P, R | Exception]: ...
+    def options(
+        self, *, deadline: float | None = None, partial: Literal[True], results: None = None
+    ) -> Endpoint[P, R | Exception]: ...
+    @overload
+    def options(
+        self, *, deadline: float | None = None, partial: Literal[False] | None = None, results: Literal["remote"]
+    ) -> Endpoint[P, RemoteResult[R]]: ...
+    @overload
+    def options(
+        self, *, deadline: float | None = None, partial: Literal[True], results: Literal["remote"]
+    ) -> Endpoint[P, RemoteResult[R] | Exception]: ...
+    @overload
+    def options(
+        self, *, deadline: float | None = None, partial: bool | None = None, results: Literal["local"]
+    ) -> Endpoint[P, Any]: ...
     @names_options
-    def options(self, *, deadline: float | None = None, partial: bool | None = None) -> Any:
+    def options(
+        self, *, deadline: float | None = None, partial: bool | None = None,
+        results: Literal["local", "remote"] | None = None,
+    ) -> Any:  # fmt: skip
         """The same endpoint with options for its calls; what is not given stays as it was.
 
         Args:
             deadline: seconds until a call is given up, as in ``with monarch.actor.deadline(seconds)``.
             partial: ``call`` waits for every rank and gives values and, in the place of those that failed, exceptions.
                 Other adverbs have nothing to gather, and raise ``TypeError``.
+            results: "remote" leaves what is returned where it was made; futures give a ``RemoteResult`` each, which
+                may be sent on, and from which whoever has it fetches the result without a detour. "local": as usual.
         """
         seconds, some = self._options
         if deadline is not None:
@@ -114,7 +136,15 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
             if not isinstance(partial, bool):
                 raise TypeError(f"partial must be True or False, but is {partial!r}")
             some = partial
-        return self._mesh._make_endpoint(self._name, self._flags)._with_options((seconds, some))
+        flags = self._flags if results is None else self._flags_for(results)
+        return self._mesh._make_endpoint(self._name, flags)._with_options((seconds, some))
+
+    def _flags_for(self, results: str) -> int:
+        if results not in ("local", "remote"):
+            raise ValueError(f"results must be 'local' or 'remote', but is {results!r}")
+        if results == "remote" and table_of(self._mesh._class).native:
+            raise NotImplementedError("results='remote' is for Python actors: those of C++ send what they return")
+        return self._flags & ~KEEP_FLAG | (KEEP_FLAG if results == "remote" else 0)
 
     def _with_options(self, options: tuple[float, bool]) -> Self:
         self._options = options
@@ -146,6 +176,10 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
         while (seconds := look.look()) > 0:
             await asyncio.sleep(seconds)
         self._grant()
+
+    def _gather(self, entries: list[Any]) -> Any:
+        """What ``call`` gives, from the answers of all ranks in order."""
+        return self._mesh._gather(entries)
 
     @property
     def _answers_by_port(self) -> bool:

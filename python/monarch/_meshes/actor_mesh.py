@@ -10,7 +10,7 @@ from monarch import _core
 from monarch._actors.actor import Actor
 from monarch._actors.class_table import arity, check_arguments, check_hook, table_of
 from monarch._actors.declarations import endpoint
-from monarch._calls.endpoint import Endpoint, PlainMethod
+from monarch._calls.endpoint import KEEP_FLAG, PORT_FLAG, Endpoint, PlainMethod
 from monarch._calls.handles import Handle
 from monarch._checks import check_text
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
@@ -33,6 +33,16 @@ else:
 __all__ = ["ActorMesh"]
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
+
+
+# (what an Endpoint is made of) -> one whose results stay where they are made; of a layer above.
+remote_endpoint: Callable[..., Any]
+
+
+def provide_remote_endpoint(make: Callable[..., Any]) -> None:
+    """It has meshes itself, so its module comes after this one."""
+    global remote_endpoint
+    remote_endpoint = make
 
 
 class _Value(Generic[R]):
@@ -146,7 +156,7 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         described = (tuple(self._view.labels), tuple(self._view.ndslice.sizes), rank)
         ref = _core.MeshRef([chosen], _core.encode_native(described), False)
         native = table_of(self._class).native
-        one: Endpoint[Any, Any] = Endpoint(ref, ep._number, 1, 0, native, ep._flags, self, ep._name)
+        one: Endpoint[Any, Any] = type(ep)(ref, ep._number, 1, 0, native, ep._flags, self, ep._name)
         one._first_rank = rank
         return one
 
@@ -154,8 +164,9 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         table = table_of(self._class)
         number = table.numbers[name]
         # With a port that the method is not declared with, the numbers of the table are wrong: (1, 0) looks closely.
-        least, most = (1, 0) if flags else table.ranges[number]
-        return Endpoint(self._ref(), number, least, most, table.native, flags, self, name)
+        least, most = (1, 0) if flags & PORT_FLAG else table.ranges[number]
+        make = remote_endpoint if flags & KEEP_FLAG else Endpoint
+        return make(self._ref(), number, least, most, table.native, flags, self, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *table_of(self._class).endpoints})

@@ -20,6 +20,9 @@ class Here:
         self.held: list[Any] = []  # failures that somebody may still be told of (_running/unhandled.py)
         self.batches: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()  # of ports with a reducer
         self.flusher: Any = None  # that sends them when they are old (_ports/reducing_port.py)
+        self.kept: Any = None  # results that stay here (_meshes/remote_results.py)
+        self.leases: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of results elsewhere, by call
+        self.keepers: dict[int, tuple[int, int]] = {}  # who gives them out, by node
         self.deciding = threading.Lock()  # who holds it decides about what is held, and what has arrived
         self.stopping: int | None = None  # the program is to end with that status
         self.stopped_at = 0.0  # time.monotonic()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from monarch._meshes.attachment import attach
     from monarch._meshes.controllers import get_or_spawn_controller
     from monarch._meshes.origins import Restart
+    from monarch._meshes.remote_results import RemoteResult
     from monarch._meshes.stacks import dump_stacks
     from monarch._meshes.stand_ins import hosts_from_config
     from monarch._meshes.workers import (
@@ -74,6 +75,7 @@ __all__ = [
     "PortReceiver",
     "ProcId",
     "ProcMesh",
+    "RemoteResult",
     "Restart",
     "StackReport",
     "SupervisionError",
@@ -113,6 +115,7 @@ _LAZY = {
     "Accumulator": "_calls.accumulator",
     "ChannelTransport": "_config.transports",
     "ProcId": "_values.identity",
+    "RemoteResult": "_meshes.remote_results",
     "Restart": "_meshes.origins",
     "StackReport": "_values.stack_report",
     "Uid": "_values.identity",

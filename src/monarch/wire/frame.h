@@ -70,6 +70,7 @@ enum FrameFlags : uint32_t {
   kFlagGivenPort = 64,  // to an endpoint that answers through a port: its first argument is that port
   kFlagPort = 128,      // the method answers through a port, though it is not declared so
   kFlagRouted = 256,    // a FrameRoute follows the header: the frame comes from, or goes to, others than those of its link
+  kFlagKeep = 512,      // of requests: the result stays where it is made, and its caller is sent where that is
 };
 
 struct FrameHeader {
