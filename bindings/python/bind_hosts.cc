@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <openssl/crypto.h>
 
 #include <algorithm>
 #include <atomic>
@@ -80,7 +81,7 @@ std::shared_ptr<const Credentials> credentials_of(const nb::bytes& authorities, 
 nb::bytes credentials_text(const nb::bytes& authorities, const nb::bytes& key) {
   std::string text = credentials_of(authorities, key)->to_text();
   nb::bytes bytes(text.data(), text.size());
-  std::fill(text.begin(), text.end(), '\0');
+  OPENSSL_cleanse(text.data(), text.size());
   return bytes;
 }
 

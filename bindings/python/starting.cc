@@ -1,5 +1,7 @@
 #include "starting.h"
 
+#include <openssl/crypto.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -10,6 +12,7 @@
 
 #include "gil.h"
 #include "monarch/actor/calls.h"
+#include "monarch/base/forked.h"
 #include "monarch/base/random.h"
 #include "monarch/host/agent.h"
 #include "state.h"
@@ -20,20 +23,25 @@ namespace {
 
 constexpr auto kSignalsEvery = std::chrono::milliseconds(50);
 
+struct Later {
+  std::vector<NodeId> nodes;
+  std::function<void()> work;
+  size_t begin;  // as has_any() takes it
+};
+
+// Nodes leave it, and never come back.
 struct {
   std::atomic<size_t> count{0};  // of `nodes`
   std::mutex mutex;              // a leaf
   std::condition_variable fewer;
   std::unordered_set<NodeId> nodes;
-  struct Later {
-    std::vector<NodeId> nodes;
-    std::function<void()> work;
-  };
   std::vector<Later> later;
 } starting;
 
-bool has_any(const std::vector<NodeId>& nodes) {
-  return std::any_of(nodes.begin(), nodes.end(), [](NodeId node) { return starting.nodes.contains(node); });
+// Whether it has any of these. `begin`: those before it are known to have left.
+bool has_any(const std::vector<NodeId>& nodes, size_t* begin) {
+  while (*begin < nodes.size() && !starting.nodes.contains(nodes[*begin])) ++*begin;
+  return *begin < nodes.size();
 }
 
 void add(const std::vector<NodeId>& nodes) {
@@ -50,7 +58,7 @@ void remove(const std::vector<NodeId>& nodes) {
     starting.count = starting.nodes.size();
     starting.fewer.notify_all();
     std::erase_if(starting.later, [&now](auto& later) {
-      if (has_any(later.nodes)) return false;
+      if (has_any(later.nodes, &later.begin)) return false;
       now.push_back(std::move(later.work));
       return true;
     });
@@ -92,8 +100,8 @@ Starting begin_starting(ProcessRuntime& here, NodeId host, LaunchOrder order, co
   here.note_hosted(host, made.nodes);
   std::string bytes = encode(order);
   made.call = Agent::ask(here.node(), {host}, Agent::kStart, as_byte_span(bytes.data(), bytes.size()), what);
-  std::fill(bytes.begin(), bytes.end(), '\0');
-  for (LaunchRequest& request : order.launches) request.key.reset();
+  OPENSSL_cleanse(bytes.data(), bytes.size());
+  for (LaunchRequest& request : order.launches) OPENSSL_cleanse(request.key->data(), request.key->size());
   // The runtime outlives its reactor, on which this runs. shared: a posted task must be copyable.
   auto kept = std::make_shared<std::pair<LaunchOrder, Starting>>(std::move(order), made);
   made.call->observe(1, [&here, kept] {
@@ -105,27 +113,30 @@ Starting begin_starting(ProcessRuntime& here, NodeId host, LaunchOrder order, co
   return made;
 }
 
+// A forked child asks nobody to start anything, and what its parent waits for it is refused as everything else.
 bool are_started(const std::vector<NodeId>& nodes) {
-  if (starting.count == 0) return true;
+  if (starting.count == 0 || in_forked_child()) return true;
+  size_t begin = 0;
   std::lock_guard lock(starting.mutex);
-  return !has_any(nodes);
+  return !has_any(nodes, &begin);
 }
 
 void when_started(const std::vector<NodeId>& nodes, std::function<void()> work) {
   {
     std::lock_guard lock(starting.mutex);
-    if (has_any(nodes)) return starting.later.push_back({nodes, std::move(work)});
+    size_t begin = 0;
+    if (has_any(nodes, &begin)) return starting.later.push_back({nodes, std::move(work), begin});
   }
   work();
 }
 
 bool await_started(const std::vector<NodeId>& nodes) {
-  while (!are_started(nodes)) {
+  size_t begin = 0;
+  for (bool there = are_started(nodes); !there && !state().finalizing;) {
     if (PyErr_CheckSignals() != 0) return false;
     GilRelease release;
     std::unique_lock lock(starting.mutex);
-    starting.fewer.wait_for(lock, kSignalsEvery, [&] { return !has_any(nodes); });
-    if (state().finalizing) return true;
+    there = starting.fewer.wait_for(lock, kSignalsEvery, [&] { return !has_any(nodes, &begin); });
   }
   return true;
 }

@@ -123,6 +123,24 @@ hosts.stop().get()
     run.ok()
 
 
+def test_the_token_need_not_be_there_when_a_connection_is_made_anew(cluster):
+    run = cluster.run("""
+workers = hosts.spawn_procs().spawn("worker", Worker)
+pids = workers.pid.call().get().values()
+os.rename(os.environ["MONARCH_TOKEN_FILE"], os.environ["MONARCH_TOKEN_FILE"] + ".away")
+print("break", flush=True)
+sys.stdin.readline()
+assert workers.pid.call().get(timeout=30).values() == pids
+os.rename(os.environ["MONARCH_TOKEN_FILE"] + ".away", os.environ["MONARCH_TOKEN_FILE"])
+hosts.stop().get()
+""")  # fmt: skip
+    run.line("break")
+    for pid in cluster.relays():
+        os.kill(pid, signal.SIGKILL)
+    run.tell("\n")
+    run.ok()
+
+
 # ---- What does not ----
 
 

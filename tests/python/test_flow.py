@@ -97,6 +97,31 @@ print("all taken")
     assert (run.status, run.err.count("\n")) == (0, 1), run.err
 
 
+@pytest.mark.parametrize("piece", ["bytes(200_000)", "numpy.zeros(1 << 20, 'u1')"])
+def test_a_flood_waits_for_a_process_that_is_stopped(piece):
+    """It takes nothing out of the ring, so what lies in the arena for it counts."""
+    run = Run(SLOW + f"""
+import numpy
+os.unlink(path)
+piece = {piece}
+os.kill(pid, signal.SIGSTOP)
+sender = threading.Thread(target=flood, args=(1000, piece))
+sender.start()
+sys.stdin.readline()  # the sender has said that it waits
+lent = sent * len(piece)
+assert sender.is_alive() and lent < 64 << 20, (sent, lent)
+os.kill(pid, signal.SIGCONT)
+sender.join()
+assert slow.taken.call_one().get() == 1000
+print("all taken")
+""")  # fmt: skip
+    assert "message to slow.take has waited for 5 s" in run.err_line(limit=60)
+    run.tell("go on\n")
+    assert run.line("all taken", limit=60) == ""
+    run.done()
+    assert run.status == 0
+
+
 def test_code_on_an_event_loop_waits_for_room_and_leaves_the_loop_to_others():
     Run(SLOW + """
 import asyncio

@@ -141,6 +141,23 @@ hosts.stop().get()
     ), told
 
 
+def test_whom_it_refuses_no_child_of_it_holds(folder):
+    """Keepers and hosts are forked while strangers are connected."""
+    daemon = Daemon(folder, 0, "tcp")
+    host, port = daemon.address.removeprefix("tcp://").split(":")
+    with contextlib.ExitStack() as held:
+        strangers = [held.enter_context(socket.create_connection((host, int(port)))) for _ in range(40)]
+        run = daemon.run("hosts.initialized.get(); print('up', flush=True); sys.stdin.readline(); hosts.stop().get()")
+        run.line("up")
+        for stranger in strangers:  # they are out of time
+            stranger.settimeout(LIMIT)
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(100) == b""
+        run.tell("\n")
+        run.ok()
+    assert daemon.end()[0] == 0
+
+
 def test_another_token_is_refused_in_one_line_on_both_sides(folder, monkeypatch):
     daemon = Daemon(folder, 0, "tcp")
     other = f"{folder}/other"

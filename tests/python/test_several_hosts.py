@@ -613,6 +613,25 @@ assert ending.get(timeout=20) is None
 """).ok()  # fmt: skip
 
 
+def test_a_forked_child_does_not_wait_for_what_its_parent_has_ordered():
+    Run(COUNTER + """
+seen = hosts.slice(hosts=1).spawn_procs().spawn("counter", Counter)
+agent = agent_of(seen)
+os.kill(agent, signal.SIGSTOP)
+procs = hosts.spawn_procs()
+child = os.fork()
+if child == 0:
+    try:
+        procs.spawn("counter", Counter)
+    except RuntimeError:
+        os._exit(7)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+os.kill(agent, signal.SIGCONT)
+assert len(procs.spawn("counter", Counter).pid.call().get().values()) == 2
+""").ok()  # fmt: skip
+
+
 def test_ctrl_c_ends_the_wait_for_hosts_that_have_not_answered():
     Run(COUNTER + """
 import traceback

@@ -20,11 +20,18 @@ void Forwarding::arm() {
 void Forwarding::look() {
   std::lock_guard lock(mutex_);
   timer_ = 0;
+  ++looks_;
   if (stopped_) return;
   std::erase_if(held_, [this](const auto& each) {
     const auto& [pair, link] = each;
     const std::shared_ptr<Link> onward = link.lock();
-    if (onward && !onward->closed() && onward->backlog() > Node::kBacklogMax / 2) return false;
+    if (onward && !onward->closed() && onward->backlog() > Node::kBacklogMax / 2) {
+      // Again: another gateway on the way, which holds for the same, may have told it to go on.
+      if (looks_ % kTellAgainEvery == 0 && onward->backlog() > Node::kBacklogMax) {
+        static_cast<void>(tell_(pair, FrameKind::kHold));
+      }
+      return false;
+    }
     static_cast<void>(tell_(pair, FrameKind::kResume));  // else it is dead
     return true;
   });

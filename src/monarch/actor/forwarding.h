@@ -26,6 +26,7 @@ class Forwarding {
   // any more.
   using Tell = std::function<bool(const Pair&, FrameKind)>;
   static constexpr int64_t kLookNs = 2'000'000;  // how often it is looked whether there is room again
+  static constexpr uint32_t kTellAgainEvery = 50;  // looks, while there is none
 
   Forwarding(Timers& timers, Tell tell) : timers_(timers), tell_(std::move(tell)) {}
 
@@ -44,6 +45,7 @@ class Forwarding {
   mutable Mutex mutex_{LockRank::kNodeForwarding};  // held while they are told, or a kResume could overtake its kHold
   std::map<Pair, std::weak_ptr<Link>> held_;  // by which link it goes on; weak: one that is over holds nobody
   Timers::TimerId timer_ = 0;
+  uint32_t looks_ = 0;
   bool stopped_ = false;
 };
 

@@ -232,7 +232,7 @@ void Node::cast(const Members& named, Outgoing& outgoing, const std::shared_ptr<
       is_short = true;
       if (call) calls_->answer(token, rank, make_failure(token, rank, {Failure::Kind::kNotSent, why}));
     } else if (!call) {
-      unsent(outgoing.header.sender, id);
+      if ((outgoing.header.flags & kFlagQuiet) == 0) unsent(outgoing.header.sender, id);
     } else if (const FailurePtr dead = why_down(id.node)) {
       calls_->answer(token, rank, make_failure(token, rank, *dead));
     } else if (routes_->find(id.node) == nullptr) {
@@ -321,7 +321,7 @@ void Node::refuse_cast(const Members& members, const Outgoing& outgoing, const s
   for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
     if (token != 0) {
       calls_->answer(token, rank, make_failure(token, rank, {Failure::Kind::kNotSent, why}));
-    } else {
+    } else if ((outgoing.header.flags & kFlagQuiet) == 0) {
       undeliverable(outgoing.header.sender, id_, members.ids[rank], {Failure::Kind::kNotSent, why});
     }
   }

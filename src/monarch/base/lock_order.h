@@ -48,6 +48,7 @@ enum class LockRank : uint16_t {
   kLaneRead = 650,
   kLaneWrite = 660,
   kTls = 670,            // TlsChannel: what OpenSSL knows of it
+  kTlsUnder = 675,       // the same, of one that others go over, or nothing does
   kShmLinkView = 680,    // segments of the peer
   // ---- net: memory ----
   kReceived = 690,       // segments of all peers and the slabs of forked children (Received); held over a fork()

@@ -5,7 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <unordered_set>
 
 #include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
@@ -57,12 +57,15 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
   const uint64_t mesh = order.mesh != 0 ? order.mesh : random.next_u64();
   const NodeId owner = order.owner != 0 ? order.owner : node_.id();
   std::vector<NodeKey> keys;
+  std::unordered_set<NodeId> ids;
   std::vector<Connector::NewChild> made;  // all before the first is launched: whom it dials must be there
   const HostNumber here = host_number(node_.id());
   for (size_t i = 0; i < launches.size(); ++i) {
     const auto& given = launches[i].key;
     keys.push_back(given ? NodeKey(*given, here) : NodeKey::make(random, here));
-    if (given && !is_new(keys)) return Error{ErrorCode::kBug, "a process with that key has been started already"};
+    if (!is_new(keys.back().id()) || !ids.insert(keys.back().id()).second) {
+      return Error{ErrorCode::kBug, "a process with that key has been started already"};
+    }
     auto child = connector_.new_child(keys.back().id());
     if (!child) return child.error();
     made.push_back(std::move(*child));
@@ -81,12 +84,9 @@ Result<std::vector<NodeId>> Host::spawn(const std::vector<Launch>& launches, Spa
   return nodes;
 }
 
-// Whether nobody has the last of these.
-bool Host::is_new(const std::vector<NodeKey>& keys) const {
-  const NodeId node = keys.back().id();
-  const auto same = std::count_if(keys.begin(), keys.end(), [node](const NodeKey& key) { return key.id() == node; });
+bool Host::is_new(NodeId node) const {
   std::lock_guard lock(mutex_);
-  return same == 1 && node != node_.id() && !children_.contains(node) && !node_.is_down(node);
+  return node != node_.id() && !children_.contains(node) && !node_.is_down(node);
 }
 
 Bootstrap Host::bootstrap_of(const Launch& launch, const NodeKey& key, NodeId owner) const {

@@ -100,7 +100,7 @@ class Host {
   };
 
   void add_child(const Launch& launch, NodeId node, NodeId owner, std::shared_ptr<Link> link);
-  bool is_new(const std::vector<NodeKey>& keys) const;
+  bool is_new(NodeId node) const;
   Bootstrap bootstrap_of(const Launch& launch, const NodeKey& key, NodeId owner) const;
   RemoteHosts::Events remote_events();
   void on_ended(NodeId node);

@@ -42,6 +42,7 @@ constexpr int64_t kEndAfterNs = 1'000'000'000;
 constexpr int kTellLimitMs = 5000;  // how long a client may take to hear of its host
 constexpr int kBlindWaitMs = 50;    // where there is no descriptor to hear of an end
 constexpr int64_t kSayEveryNs = 1'000'000'000;
+constexpr int64_t kShortageNs = 100'000'000;  // until it is tried again
 constexpr int64_t kKillLimitNs = 3'000'000'000;  // for keepers to end all that they have
 // What a host's processes have when it ends, before they are killed.
 constexpr int64_t kHostGraceNs = HostDaemon::kEndLimitNs * 3 / 5;
@@ -151,7 +152,7 @@ void HostDaemon::say(const std::string& line) {
 int64_t HostDaemon::next_ns() const {
   int64_t next = INT64_MAX;
   for (const Stranger& stranger : strangers_) next = std::min(next, stranger.until_ns);
-  return next;
+  return accept_after_ns_ == 0 ? next : std::min(next, accept_after_ns_);
 }
 
 int HostDaemon::run() {
@@ -159,7 +160,7 @@ int HostDaemon::run() {
     std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
                                {orders_[0].get(), POLLIN, 0},
                                {options_.lifeline ? options_.lifeline.get() : -1, POLLIN, 0},
-                               {strangers_.size() < kStrangersMax ? listener_.get() : -1, POLLIN, 0}};
+                               {may_accept() ? listener_.get() : -1, POLLIN, 0}};
     const size_t first_stranger = fds.size();
     for (const Stranger& stranger : strangers_) {
       const Channel& channel = *stranger.channel;
@@ -175,12 +176,14 @@ int HostDaemon::run() {
     }
     if (fds[0].revents != 0) reap();
     if (ends) break;
-    std::vector<Stranger> heard = std::exchange(strangers_, {});
-    for (size_t i = 0; i < heard.size(); ++i) {
-      const bool late = clock_.now_ns() >= heard[i].until_ns;
+    heard_ = std::exchange(strangers_, {});
+    for (size_t i = 0; i < heard_.size(); ++i) {
+      Stranger& stranger = heard_[i];
+      const bool late = clock_.now_ns() >= stranger.until_ns;
       if (late) say("a connection did not prove itself in time");
-      if (!late && (fds[first_stranger + i].revents == 0 || hear(heard[i]))) strangers_.push_back(std::move(heard[i]));
+      if (!late && (fds[first_stranger + i].revents == 0 || hear(stranger))) strangers_.push_back(std::move(stranger));
     }
+    heard_.clear();
     if (fds[3].revents != 0) accept();
   }
   end();
@@ -195,8 +198,17 @@ bool HostDaemon::lifeline_ended() {
   return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
 }
 
+bool HostDaemon::may_accept() {
+  if (accept_after_ns_ != 0 && clock_.now_ns() >= accept_after_ns_) accept_after_ns_ = 0;
+  return accept_after_ns_ == 0 && strangers_.size() < kStrangersMax;
+}
+
 void HostDaemon::accept() {
   UniqueFd socket = sys::accept(listener_.get());
+  if (!socket && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {  // who waits there is told of again at once
+    say("cannot take a connection: " + std::string(std::strerror(errno)));
+    accept_after_ns_ = clock_.now_ns() + kShortageNs;
+  }
   if (!socket) return;
   if (!tcp_ && !is_ours(socket.get())) return say("refused a connection of another user");
   fcntl(socket.get(), F_SETFL, O_NONBLOCK);
@@ -303,6 +315,7 @@ void HostDaemon::be_keeper() {
   alive_[1].reset();
   orders_[0].reset();
   strangers_.clear();
+  heard_.clear();
   signal(SIGINT, SIG_IGN);
 }
 
@@ -357,14 +370,14 @@ void HostDaemon::keep_remote(Channel& channel) {
     if (message) break;
     pollfd readable{channel.fd(), POLLIN, 0};
     const int64_t left_ms = (until_ns - clock_.now_ns()) / 1'000'000;
-    if (left_ms <= 0 || (poll(&readable, 1, static_cast<int>(left_ms)) == 0)) fail("its order did not come in time");
+    if (left_ms <= 0 || (poll(&readable, 1, static_cast<int>(left_ms)) == 0)) _exit(0);  // it may come again
   }
   auto order = decode_order(as_byte_span(message->data(), message->size()));
   if (!order) fail(order.error().message);
   const auto& meant = std::visit([](const auto& one) -> const std::string& { return one.identity; }, *order);
   if (const auto refusal = options_.address.refuses(meant)) fail(*refusal);
   if (const auto* relay = std::get_if<RelayOrder>(&*order)) {
-    pass_on(channel, *relay, alive_[0].get());
+    pass_on(channel, *relay, alive_[0].get(), clock_);
     _exit(0);
   }
   Bootstrap& bootstrap = std::get<AttachOrder>(*order).host;
@@ -422,6 +435,8 @@ void HostDaemon::tell_of(Channel& channel, pid_t host, int started) {
     }
     siginfo_t info{};
     running = !(waitid(P_PID, static_cast<id_t>(host), &info, WEXITED | WNOHANG) == 0 && info.si_pid == host);
+    // It has ended, and who traces it has not looked.
+    if (running && (fds[0].revents & POLLIN) != 0) poll(nullptr, 0, kBlindWaitMs);
     if (running) continue;
     HostReport report{.kind = HostReport::kExited};
     (info.si_code == CLD_EXITED ? report.status.code : report.status.signal) = info.si_status;

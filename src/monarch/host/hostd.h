@@ -7,6 +7,7 @@
 //                for. As a subreaper it gets whatever that leaves, and when the client's socket ends, however the client
 //                went, it ends all of it. Over TCP the end of a connection says nothing about the client: there it is the
 //                host that ends, when the link to its client is over (start/attach.h);
+//                One that is to pass on what a client and another host say (start/relay.h) starts nothing;
 //   a host       a member of the client's job, as a worker is: its node, made by the client, has an agent (agent.h) and a
 //                host object. It starts processes, reaps them and says how they ended.
 //
@@ -64,6 +65,7 @@ class HostDaemon {
   Status listen_tcp();
   int64_t next_ns() const;
   bool lifeline_ended();
+  bool may_accept();
   void accept();
   bool hear(Stranger& stranger);
   void admit(std::unique_ptr<Channel> channel);
@@ -86,7 +88,8 @@ class HostDaemon {
   UniqueFd listener_, signals_;
   UniqueFd alive_[2];   // to read: ends when the daemon does, or, with a byte, is about to
   UniqueFd orders_[2];  // a byte: a client wants the daemon to end
-  std::vector<Stranger> strangers_;
+  std::vector<Stranger> strangers_, heard_;  // heard_: those that this round is about
+  int64_t accept_after_ns_ = 0;              // there was a shortage
   std::vector<pid_t> keepers_;
   int64_t said_ns_ = 0;
   uint64_t unsaid_ = 0;

@@ -38,6 +38,9 @@ class Channel {
   // Bytes have come that fd() does not tell of any more.
   virtual bool has_input() const { return false; }
 
+  // There is TLS in it.
+  virtual bool is_enciphered() const { return false; }
+
   // What is wrong with the other side for good, if that is why the stream has ended.
   virtual std::optional<Error> fault() const { return std::nullopt; }
   // Once it is there: what a hello on it is bound to.

@@ -1,6 +1,7 @@
 #include "monarch/net/resuming_link.h"
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -27,22 +28,26 @@ void say_over(Link& link, uint64_t number, bool linked) {
 }
 
 // Sends `message` again. Of a deadline goes along what is left of it now.
-// A link that has ended takes nothing: what is in the window goes on the next.
-void put_on(Link& link, bool control, const std::shared_ptr<const Message>& message, const FrameHeader& header) {
+// A link that has ended takes nothing: what is in the window goes on the next. False: there is no memory for it, and
+// nothing may follow it on that link.
+bool put_on(Link& link, bool control, const std::shared_ptr<const Message>& message, const FrameHeader& header) try {
   std::vector<ByteSpan> parts;
   parts.reserve(message->parts.size());
   for (const Part& part : message->parts) parts.emplace_back(part.data, part.size);
   Outgoing outgoing{header, message->body, parts};
   outgoing.route = message->route();
   static_cast<void>(control ? link.send_control(outgoing) : link.send_kept(outgoing, message));
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
-void send_again(Link& link, bool control, const std::shared_ptr<const Message>& message, int64_t now_ns) {
+bool send_again(Link& link, bool control, const std::shared_ptr<const Message>& message, int64_t now_ns) {
   FrameHeader header = message->header;
   if (message->deadline_ns != 0) {
     header.time_left_ns = static_cast<uint64_t>(std::max<int64_t>(1, message->deadline_ns - now_ns));
   }
-  put_on(link, control, message, header);
+  return put_on(link, control, message, header);
 }
 
 }  // namespace
@@ -112,8 +117,15 @@ bool ResumingLink::transmit(Lane& lane, bool control, const Outgoing& outgoing, 
   const uint64_t before = lane.window.bytes();
   lane.window.sent(copy);
   update_backlog(before, lane.window.bytes());
-  if (lane.link) put_on(*lane.link, control, copy, outgoing.header);
+  if (lane.link && !put_on(*lane.link, control, copy, outgoing.header)) leave(std::exchange(lane.link, nullptr));
   return true;
+}
+
+// For want of memory. What the peer has not received goes on the next carrier.
+void ResumingLink::leave(std::shared_ptr<Link> link) {
+  timers_.after(0, [link = std::move(link)] {
+    link->peer_died({ErrorCode::kUnavailable, "out of memory for what is sent to another host"});
+  });
 }
 
 void ResumingLink::update_backlog(uint64_t before, uint64_t after) {
@@ -337,8 +349,10 @@ bool ResumingLink::resume(const std::shared_ptr<Link>& link, const ReceivedCount
     const auto again = lane->window.resume(control ? received.control : received.data);
     if (!again) return false;
     update_backlog(before, lane->window.bytes());
-    for (const auto& message : *again) send_again(*link, control, message, now_ns);
-    lane->link = link;
+    const bool sent = std::all_of(again->begin(), again->end(), [&](const auto& message) {
+      return send_again(*link, control, message, now_ns);
+    });
+    sent ? void(lane->link = link) : leave(link);
   }
   return true;
 }

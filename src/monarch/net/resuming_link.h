@@ -124,6 +124,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   void count(ReceivedCount& lane, const Message& message, Link& link);
   void acknowledge(Link& link);
   void on_ack_timer();
+  void leave(std::shared_ptr<Link> link);
   void update_backlog(uint64_t before, uint64_t after);
 
   const std::shared_ptr<Sessions> sessions_;

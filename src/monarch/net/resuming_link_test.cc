@@ -27,6 +27,26 @@ struct NoSink final : LinkSink {
   void on_closed(Link&, const Error&) override {}
 };
 
+// A carrier that has no memory for one frame.
+struct ShortLink final : Link {
+  ShortLink(std::shared_ptr<Link> below, bool* fails) : Link(below->peer()), under(std::move(below)), fail_next(fails) {}
+  bool send(const Outgoing& outgoing) override { return under->send(outgoing); }
+  bool send_control(const Outgoing& outgoing) override { return under->send_control(outgoing); }
+  bool send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) override {
+    if (std::exchange(*fail_next, false)) throw std::bad_alloc();
+    return under->send_kept(outgoing, std::move(keeper));
+  }
+  void peer_died(const Error& why) override { under->peer_died(why); }
+  void close() override {
+    under->close();
+    closed_ = over_ = true;
+  }
+  uint64_t backlog() const override { return under->backlog(); }
+  std::string_view transport() const override { return under->transport(); }
+  std::shared_ptr<Link> under;
+  bool* fail_next;
+};
+
 // Two processes, one of which dials the other over simulated links.
 class Session : public ::testing::Test {
  protected:
@@ -71,7 +91,7 @@ class Session : public ::testing::Test {
         return ends.second;
       });
       carriers.push_back(ends.first);
-      return ends.first;
+      return std::make_shared<ShortLink>(ends.first, &no_memory);
     }
     ends = sim.connect(kA, sink, kB, nowhere);
     Error why{ErrorCode::kClosed, "nothing gets through"};
@@ -111,6 +131,7 @@ class Session : public ::testing::Test {
   Reach reach = Reach::kThrough;
   NodeId held_for_dead = 0;
   int dials = 0;
+  bool no_memory = false;  // for the next frame
   std::vector<std::shared_ptr<SimLink>> carriers;
   std::vector<std::shared_ptr<Sessions>> former;
 };
@@ -586,6 +607,21 @@ TEST_F(HostilePeer, ACarrierThatHasBeenOvertakenChangesNothing) {
   say(*present, 2);
   settle();
   EXPECT_EQ(b.sink.frames(), 2u);
+}
+
+TEST_F(Session, WhatThereWasNoMemoryForComesOnceAndInItsPlace) {
+  std::vector<uint64_t> heard;
+  b.sink.on_each_frame([&](const Message& message) { heard.push_back(message.header.token); });
+  open();
+  ASSERT_TRUE(sim.run());
+  for (uint64_t number = 1; number <= 3; ++number) say(*a.link, number);
+  no_memory = true;
+  for (uint64_t number = 4; number <= 8; ++number) say(*a.link, number);
+  EXPECT_TRUE(run_until([&] { return heard.size() == 8; }));
+  break_carrier();
+  say(*a.link, 9);
+  ASSERT_TRUE(run_until([&] { return heard.size() == 9 && a.link->backlog() == 0; }));
+  EXPECT_EQ(heard, (std::vector<uint64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
 }
 
 }  // namespace

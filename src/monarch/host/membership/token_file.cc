@@ -129,7 +129,10 @@ Result<JobToken> read_or_make_token_file(const std::string& path) {
   fill_random(made.data(), made.size());
   fill_random(number.data(), number.size());
   const std::string draft = path + "." + to_hex(number.data(), number.size());
-  if (auto written = write_token_file(draft, made); !written) return written.error();
+  if (auto written = write_token_file(draft, made); !written) {
+    unlink(draft.c_str());
+    return written.error();
+  }
   const bool linked = link(draft.c_str(), path.c_str()) == 0 || errno == EEXIST;
   const int error = errno;
   unlink(draft.c_str());

@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <openssl/crypto.h>
 #include <poll.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -20,7 +22,8 @@ namespace monarch {
 namespace {
 
 constexpr NodeId kThrough = 1;  // whom a relay's dialer knows
-constexpr int kConnectLimitMs = 4000;  // for each address
+constexpr int64_t kConnectLimitNs = 4'000'000'000;  // for each address
+constexpr int64_t kNextAddressNs = 250'000'000;     // until the next is tried beside it (RFC 8305)
 constexpr int kAnswerLimitMs = 5000;
 constexpr int kUnsentMs = 30'000;
 constexpr size_t kPieceBytes = 64 << 10;
@@ -43,26 +46,31 @@ Result<std::shared_ptr<TcpTransport>> make_hostd_dialer(Reactor& reactor, const 
 
 // ---- The script ----
 
+Relay::~Relay() { OPENSSL_cleanse(token_.data(), token_.size()); }
+
+// Once: the file may be gone when a connection is made anew.
+Status Relay::begin() {
+  if (dialer_) return Ok{};
+  auto token = read_token_file(through_.token_file);
+  if (!token) return Error{ErrorCode::kUnsupported, token.error().message};
+  auto made = make_hostd_dialer(reactor_, *token, through_);
+  if (!made) return made.error();
+  if (auto set = (*made)->set_place(kThrough, *through_.tcp); !set) return set.error();
+  token_ = *token;
+  dialer_ = std::move(*made);
+  return Ok{};
+}
+
 Result<std::unique_ptr<Channel>> Relay::connect(const TcpEndpoint& to, bool* busy) {
   *busy = false;
-  auto token = read_token_file(through_.token_file);
-  if (!token) return token.error();
-  if (!dialer_) {
-    auto made = make_hostd_dialer(reactor_, *token, through_);
-    if (!made) return made.error();
-    if (auto set = (*made)->set_place(kThrough, *through_.tcp); !set) return set.error();
-    dialer_ = std::move(*made);
-  }
+  if (auto begun = begin(); !begun) return begun.error();
   SystemRandom random;
   const NodeKey key = NodeKey::make(random);
-  auto under = dialer_->connect({key.id(), key, {}, *token}, kThrough, busy);
+  auto under = dialer_->connect({key.id(), key, {}, token_}, kThrough, busy);
   if (!under) {
-    // That nobody listens there says nothing of whom this is for.
-    const bool gone = under.error().code == ErrorCode::kClosed;
-    return Error{gone ? ErrorCode::kUnavailable : under.error().code,
-                 "by way of " + through_.to_text() + ": " + under.error().message};
+    return Error{ErrorCode::kUnavailable, "by way of " + through_.to_text() + ": " + under.error().message};
   }
-  return std::unique_ptr<Channel>(std::make_unique<RelayedChannel>(std::move(*under), hostd_identity(key, *token),
+  return std::unique_ptr<Channel>(std::make_unique<RelayedChannel>(std::move(*under), hostd_identity(key, token_),
                                                                    RelayOrder{to, through_.identity},
                                                                    through_.to_text(), random));
 }
@@ -185,18 +193,21 @@ class Direction {
  public:
   Direction(Channel& from, Channel& to) : from_(from), to_(to), piece_(kPieceBytes) {}
 
-  // Moves what there is and what there is room for. False: one of them is broken.
+  // Moves what there is, as long as the other end takes it at once. False: one of them is broken.
   bool move() {
-    for (int pieces = 0; pieces < kPiecesAtOnce && !ended_; ++pieces) {
-      if (begin_ == end_ && !read()) return errno == EAGAIN || errno == EINTR ? flush() : false;
-      if (!write()) return errno == EAGAIN ? flush() : false;
+    more_ = false;
+    for (int pieces = 0; pieces < kPiecesAtOnce; ++pieces) {
+      if (!write() || !to_.flush()) return errno == EAGAIN || begin_ == end_;
+      if (ended_) return end();
+      if (!read()) return errno == EAGAIN || errno == EINTR;
     }
-    return flush();
+    more_ = true;
+    return true;
   }
-  bool over() const { return told_; }
-  bool wants_input() const { return !ended_ && begin_ == end_; }
+  bool over() const { return over_; }
+  bool wants_input() const { return !ended_ && !wants_room(); }
   bool wants_room() const { return begin_ != end_ || to_.wants_room(); }
-  bool has_more() const { return wants_input() && from_.has_input(); }
+  bool has_more() const { return more_; }  // though nothing will tell of it
 
  private:
   bool read() {
@@ -217,9 +228,8 @@ class Direction {
     }
     return true;
   }
-  bool flush() {
-    const bool flushed = to_.flush();
-    if (flushed && ended_ && begin_ == end_ && !std::exchange(told_, true)) to_.end_output();
+  bool end() {
+    if (!std::exchange(over_, true)) to_.end_output();
     return true;
   }
 
@@ -228,7 +238,8 @@ class Direction {
   std::vector<std::byte> piece_;
   size_t begin_ = 0, end_ = 0;  // of piece_: not written yet
   bool ended_ = false;          // from_ has
-  bool told_ = false;           // and to_ knows
+  bool over_ = false;           // and to_ has all of it, and knows
+  bool more_ = false;
 };
 
 pollfd waits(const Channel& channel, bool input, bool room) {
@@ -244,39 +255,86 @@ void keep_alive(int socket) {
   for (const auto& [what, value] : limits) static_cast<void>(setsockopt(socket, IPPROTO_TCP, what, &value, sizeof value));
 }
 
-// errno, 0: it is connected.
-int connect_within(int socket, const SocketAddress& to, int limit_ms) {
-  if (connect(socket, to.get(), to.size) == 0) return 0;
-  if (errno != EINPROGRESS && errno != EINTR) return errno;
-  pollfd connected{socket, POLLOUT, 0};
-  if (poll(&connected, 1, limit_ms) != 1) return ETIMEDOUT;
-  int error = 0;
-  socklen_t size = sizeof error;
-  return getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
-}
+// Connections to all addresses of a host, until one is there.
+class Connecting {
+ public:
+  Connecting(std::vector<SocketAddress> addresses, Clock& clock) : addresses_(std::move(addresses)), clock_(clock) {}
 
-// The first of its addresses that answers; else what the client is told.
-Result<UniqueFd> connect_to(const TcpEndpoint& to) {
-  auto addresses = look_up(to);
-  if (!addresses) return addresses.error();
-  Error why{ErrorCode::kUnavailable, "it has no address"};
-  bool all_refuse = true;
-  for (const SocketAddress& address : *addresses) {
-    UniqueFd socket = sys::make_socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK);
-    if (!socket) return sys::shortage_error("make a socket");
-    const int error = connect_within(socket.get(), address, kConnectLimitMs);
-    if (error == 0) return socket;
-    all_refuse = all_refuse && error == ECONNREFUSED;
-    why.message = address.to_text() + " cannot be reached: " + std::strerror(error);
+  // Nobody wants it any more when `client` goes away, or `ends` becomes readable or ends.
+  Result<UniqueFd> wait(const Channel& client, int ends) {
+    for (;;) {
+      begin_next();
+      std::vector<pollfd> fds = {{client.fd(), POLLRDHUP, 0}, {ends, POLLIN, 0}};
+      int64_t until_ns = next_ < addresses_.size() ? next_ns_ : INT64_MAX;
+      for (const Attempt& attempt : attempts_) {
+        fds.push_back({attempt.socket.get(), POLLOUT, 0});
+        until_ns = std::min(until_ns, attempt.until_ns);
+      }
+      if (attempts_.empty() && next_ == addresses_.size()) return why_not();
+      const int64_t left_ms = (until_ns - clock_.now_ns()) / 1'000'000 + 1;
+      if (poll(fds.data(), fds.size(), static_cast<int>(std::max<int64_t>(left_ms, 0))) < 0 && errno != EINTR) break;
+      if (fds[0].revents != 0 || fds[1].revents != 0) break;
+      for (size_t i = attempts_.size(); i-- > 0;) {
+        if (fds[i + 2].revents == 0 && clock_.now_ns() < attempts_[i].until_ns) continue;
+        Attempt attempt = std::move(attempts_[i]);
+        attempts_.erase(attempts_.begin() + static_cast<ptrdiff_t>(i));
+        const int error = fds[i + 2].revents == 0 ? ETIMEDOUT : error_of(attempt.socket.get());
+        if (error == 0) return std::move(attempt.socket);
+        failed(attempt.address, error);
+      }
+    }
+    return Error{ErrorCode::kClosed, "nobody waits for it any more"};
   }
-  if (all_refuse) why.code = ErrorCode::kRefused;
-  return why;
-}
+
+ private:
+  struct Attempt {
+    SocketAddress address;
+    UniqueFd socket;
+    int64_t until_ns;
+  };
+
+  static int error_of(int socket) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    return getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+  }
+
+  // The next address, if its time has come, or none is being tried.
+  void begin_next() {
+    while (next_ < addresses_.size() && (attempts_.empty() || clock_.now_ns() >= next_ns_)) {
+      const SocketAddress& address = addresses_[next_++];
+      next_ns_ = clock_.now_ns() + kNextAddressNs;
+      UniqueFd socket = sys::make_socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK);
+      const bool begun = socket && (connect(socket.get(), address.get(), address.size) == 0 || errno == EINPROGRESS);
+      if (!begun) {
+        failed(address, errno);
+      } else {
+        attempts_.push_back({address, std::move(socket), clock_.now_ns() + kConnectLimitNs});
+      }
+    }
+  }
+
+  void failed(const SocketAddress& address, int error) {
+    all_refuse_ = all_refuse_ && error == ECONNREFUSED;
+    why_ = address.to_text() + " cannot be reached: " + std::strerror(error);
+  }
+
+  Error why_not() const { return {all_refuse_ ? ErrorCode::kRefused : ErrorCode::kUnavailable, why_}; }
+
+  const std::vector<SocketAddress> addresses_;
+  Clock& clock_;
+  size_t next_ = 0;
+  int64_t next_ns_ = 0;
+  std::vector<Attempt> attempts_;
+  bool all_refuse_ = true;
+  std::string why_;
+};
 
 }  // namespace
 
-void pass_on(Channel& client, const RelayOrder& order, int ends) {
-  auto socket = connect_to(order.to);
+void pass_on(Channel& client, const RelayOrder& order, int ends, Clock& clock) {
+  auto addresses = look_up(order.to);
+  auto socket = addresses ? Connecting(std::move(*addresses), clock).wait(client, ends) : addresses.error();
   HostReport report{.kind = HostReport::kConnected};
   if (!socket) {
     const bool refused = socket.error().code == ErrorCode::kRefused;

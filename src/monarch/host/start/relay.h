@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "monarch/base/clock.h"
 #include "monarch/host/start/attach.h"
 #include "monarch/host/start/host_dial.h"
 #include "monarch/loop/reactor.h"
@@ -24,13 +25,19 @@ class Relay {
   // `through` is reached over TCP.
   Relay(Reactor& reactor, HostdAddress through) : reactor_(reactor), through_(std::move(through)) {}
 
-  // Reactor. A stream to whoever listens at `to`, as that is known there; see TcpTransport::Way.
+  ~Relay();  // wipes the token
+
+  // Reactor. A stream to whoever listens at `to`, as that is known there; see TcpTransport::Way. What is wrong with the way
+  // says nothing of who is behind it: kUnavailable, but before it has once been found (kUnsupported).
   Result<std::unique_ptr<Channel>> connect(const TcpEndpoint& to, bool* busy);
 
  private:
+  Status begin();
+
   Reactor& reactor_;
   const HostdAddress through_;
-  std::shared_ptr<TcpTransport> dialer_;  // shared: with dials under way
+  std::shared_ptr<TcpTransport> dialer_;  // null: it has not begun. shared: with dials under way
+  JobToken token_{};
 };
 
 // As TcpTransport::go_by() wants it.
@@ -52,6 +59,7 @@ class RelayedChannel final : public Channel {
   bool has_input() const override { return under_->has_input(); }
   std::optional<Error> fault() const override { return under_->fault(); }
   void end_output() override { under_->end_output(); }
+  bool is_enciphered() const override { return under_->is_enciphered(); }
 
  private:
   enum class Stage : uint8_t { kUnder, kHello, kSize, kAnswer, kOpen };
@@ -76,6 +84,6 @@ class RelayedChannel final : public Channel {
 
 // Until both have said all, the connection breaks, or `ends` becomes readable or ends. For a process that does nothing
 // else.
-void pass_on(Channel& client, const RelayOrder& order, int ends);
+void pass_on(Channel& client, const RelayOrder& order, int ends, Clock& clock);
 
 }  // namespace monarch

@@ -1,5 +1,6 @@
 #include "monarch/host/start/remote_hosts.h"
 
+#include <openssl/crypto.h>
 #include <sys/epoll.h>
 
 #include <utility>
@@ -47,12 +48,14 @@ void RemoteHosts::attach(HostdAddress address, Bootstrap order) {
 
 // One for each token, with the certificates that go with it, and the way.
 Result<std::shared_ptr<TcpTransport>> RemoteHosts::dialer(const JobToken& token, const HostdAddress& address) {
-  std::shared_ptr<TcpTransport>& known = dialers_[{token, address.trusts_all, address.credentials, address.through}];
-  if (known) return known;
+  std::erase_if(dialers_, [](const auto& known) { return known.second.expired(); });
+  std::weak_ptr<TcpTransport>& known = dialers_[{token, address.trusts_all, address.credentials, address.through}];
+  if (auto there = known.lock()) return there;
   auto made = make_hostd_dialer(reactor_, token, address);
   if (!made) return made.error();
   if (address.through) (*made)->go_by(by_way_of(reactor_, *address.through));
-  return known = std::move(*made);
+  known = *made;
+  return made;
 }
 
 void RemoteHosts::attempt(NodeId node) {
@@ -110,7 +113,7 @@ void RemoteHosts::on_proved(NodeId node) {
   remote.channel = std::move(channel);
   std::string order = encode_order(AttachOrder{remote.order, remote.address.identity});
   const bool sent = remote.channel->send_all(as_byte_span(order.data(), order.size()), {});
-  std::fill(order.begin(), order.end(), '\0');
+  OPENSSL_cleanse(order.data(), order.size());
   if (!sent) return fail(node, "it closed the connection");
   reactor_.add(remote.channel->fd(), wanted_of(*remote.channel), [this, node](uint32_t) { on_ready(node); });
   reactor_.after(kOrderLimitNs, [this, node] {

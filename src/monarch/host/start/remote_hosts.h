@@ -75,7 +75,7 @@ class RemoteHosts {
   const Events events_;
   SystemRandom random_;
   using Certified = std::tuple<JobToken, bool, std::shared_ptr<const Credentials>, std::shared_ptr<const HostdAddress>>;
-  std::map<Certified, std::shared_ptr<TcpTransport>> dialers_;  // shared: with dials under way
+  std::map<Certified, std::weak_ptr<TcpTransport>> dialers_;  // of remotes_
   std::unordered_map<NodeId, Remote> remotes_;
 };
 

@@ -50,6 +50,11 @@ class RingProducer {
   }
   void publish() { page_.head.store(head_, std::memory_order_release); }
 
+  // How many of the bytes that have been put the consumer has taken.
+  uint64_t taken() const {
+    const uint64_t tail = page_.tail.load(std::memory_order_acquire);
+    return head_ - tail <= kRingBytes ? tail : head_ - kRingBytes;  // of a lying one as little as can be
+  }
   // Whether the consumer has taken all of it.
   bool all_taken() const { return page_.tail.load(std::memory_order_acquire) == head_; }
 

@@ -198,6 +198,8 @@ void ShmLink::drop_outbound() {
   closed_.store(true, std::memory_order_release);
   overflow_.clear();
   backlog_ = 0;
+  untaken_.clear();
+  untaken_bytes_ = 0;
   for (const auto& [key, count] : lent_) {
     for (uint32_t i = 0; i < count; ++i) context_.arena->release(key);
   }
@@ -244,12 +246,39 @@ bool ShmLink::send(const Outgoing& outgoing) {
     if (location != 0) ++lent_[key_of(location)];
   }
   if (!ended_.empty()) flush_released();
+  note_lent(outgoing, locations, size);
   if (large.empty()) {
     write_record(outgoing, locations, size, /*quiet=*/false);
   } else {
     queue_record(std::move(large));
   }
   return true;
+}
+
+// With send_mutex_ held, before the record of `size` bytes is written or queued: all of them are, in this order.
+void ShmLink::note_lent(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < locations.size(); ++i) bytes += locations[i] == 0 ? 0 : outgoing.parts[i].size();
+  if (bytes == 0) return;
+  forget_taken();
+  untaken_.push_back({appended_ + size, bytes});
+  untaken_bytes_ += bytes;
+}
+
+// With send_mutex_ held.
+void ShmLink::forget_taken() const {
+  const uint64_t taken = producer_ ? producer_->taken() : 0;
+  for (; !untaken_.empty() && untaken_.front().end <= taken; untaken_.pop_front()) {
+    untaken_bytes_ -= untaken_.front().bytes;
+  }
+}
+
+uint64_t ShmLink::backlog() const {
+  if (untaken_bytes_.load(std::memory_order_relaxed) != 0) {
+    std::lock_guard lock(send_mutex_);
+    forget_taken();
+  }
+  return backlog_.load(std::memory_order_relaxed) + untaken_bytes_.load(std::memory_order_relaxed);
 }
 
 // What has not been lent yet.
@@ -335,6 +364,7 @@ void ShmLink::write_record(const Outgoing& outgoing, std::span<const uint64_t> l
   if (!started_ || !overflow_.empty() || size > producer_->room()) {
     return queue_record(encode_to_vector(outgoing, locations));
   }
+  appended_ += size;
   encode_record(outgoing, locations, size, [this](const void* data, size_t count) { producer_->put(data, count); });
   producer_->publish();
   if (!quiet) ring_peer();
@@ -342,6 +372,7 @@ void ShmLink::write_record(const Outgoing& outgoing, std::span<const uint64_t> l
 
 // With send_mutex_ held.
 void ShmLink::queue_record(std::vector<std::byte> record) {
+  appended_ += record.size();
   backlog_ += record.size();
   overflow_.push_back(Chunk{std::move(record), 0});
   if (started_ && flush_overflow()) look_again();

@@ -93,7 +93,8 @@ class ShmLink final : public Link,
   bool send_control(const Outgoing& outgoing) override;
   void peer_died(const Error& why) override;
   void close() override;
-  uint64_t backlog() const override { return backlog_.load(std::memory_order_relaxed); }
+  // With what lies in the arena for a peer that has not taken the record which says so.
+  uint64_t backlog() const override;
   std::string_view transport() const override { return "shm"; }
 
   bool poll() override;
@@ -124,6 +125,8 @@ class ShmLink final : public Link,
   void on_segment_wanted(uint32_t segment);
   void write_record(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size, bool quiet);
   void queue_record(std::vector<std::byte> record);
+  void note_lent(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size);
+  void forget_taken() const;
   bool flush_overflow();
   void ring_peer();
   void look_again();
@@ -155,13 +158,22 @@ class ShmLink final : public Link,
   std::atomic<bool> peer_gone_{false};
   std::atomic<bool> torn_down_{false};
 
-  Mutex send_mutex_{LockRank::kShmLinkSend};
+  mutable Mutex send_mutex_{LockRank::kShmLinkSend};
   bool started_ = false;
   Mapping rings_;
   PeerBell bell_;
   std::optional<RingProducer> producer_;
   std::deque<Chunk> overflow_;
   std::atomic<uint64_t> backlog_{0};
+  // Records with parts in the arena that the peer may not have taken: where each ends in all that has been written, or
+  // waits for that, and how much it lends.
+  struct Lent {
+    uint64_t end;
+    uint64_t bytes;
+  };
+  mutable std::deque<Lent> untaken_;
+  mutable std::atomic<uint64_t> untaken_bytes_{0};
+  uint64_t appended_ = 0;  // bytes of all records
   std::vector<Offer> offered_segments_;
   std::unordered_map<uint64_t, uint32_t> lent_;  // slab key -> times lent to this peer
   std::vector<uint64_t> released_;               // where ended_ were: kept for its memory

@@ -157,7 +157,8 @@ struct TlsChannel::Bio {
     const iovec into{data, size};
     const ssize_t received = channel.under_->read({&into, 1});
     if (received > 0) return *count = static_cast<size_t>(received), 1;
-    if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    // Of a shortage nothing tells the end; whoever reads comes again.
+    if (received < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM)) {
       BIO_set_retry_read(bio);
     } else {
       channel.state_->ended = received == 0;
@@ -181,7 +182,11 @@ struct TlsChannel::Bio {
 };
 
 TlsChannel::TlsChannel(std::unique_ptr<Channel> under, std::shared_ptr<const TlsContext> context, bool accepts)
-    : under_(std::move(under)), context_(std::move(context)), accepts_(accepts), state_(std::make_unique<State>()) {
+    : under_(std::move(under)),
+      context_(std::move(context)),
+      accepts_(accepts),
+      mutex_(under_->is_enciphered() ? LockRank::kTls : LockRank::kTlsUnder),
+      state_(std::make_unique<State>()) {
   state_->small.reserve(kRecord);
   state_->ssl.reset(SSL_new(context_->state_->context.get()));
   BIO* bio = BIO_new(Bio::method());
@@ -247,7 +252,14 @@ bool TlsChannel::flush_locked() {
   while (state.held() != 0 && state.write_error == 0) {
     const iovec piece{state.out.data() + state.out_sent, state.held()};
     const ssize_t count = under_->write({&piece, 1});
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM)) return false;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM)) {
+      // Whoever goes on writing all the same must not make it grow.
+      if (state.out_sent >= kOutMax / 2) {
+        state.out.erase(state.out.begin(), state.out.begin() + static_cast<ptrdiff_t>(state.out_sent));
+        state.out_sent = 0;
+      }
+      return false;
+    }
     if (count < 0) state.write_error = errno;
     if (count > 0) state.out_sent += static_cast<size_t>(count);
   }

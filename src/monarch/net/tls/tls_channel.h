@@ -52,6 +52,7 @@ class TlsChannel final : public Channel {
   std::optional<Error> fault() const override;
   std::optional<ChannelBinding> binding() const override;
   void end_output() override;
+  bool is_enciphered() const override { return true; }
 
  private:
   struct State;
@@ -66,7 +67,7 @@ class TlsChannel final : public Channel {
   const bool accepts_;
   bool under_established_ = false;
 
-  mutable Mutex mutex_{LockRank::kTls};  // one thread writes and one reads, OpenSSL takes one at a time
+  mutable Mutex mutex_;  // one thread writes and one reads, OpenSSL takes one at a time
   const std::unique_ptr<State> state_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -157,6 +158,21 @@ TEST_F(TlsPipe, OverAnotherOneItTellsWhatThatHasToTell) {
   }
   EXPECT_EQ(heard, bytes);
   EXPECT_FALSE(b_->has_input());
+}
+
+// Whoever writes on all the same, though what is written never goes all at once.
+TEST_F(TlsPipe, WhatHasGoneTakesNoMemory) {
+  connect(authority_.issue("a").value(), authority_.issue("b").value());
+  ASSERT_EQ(establish(), "");
+  const std::vector<std::byte> bytes(100'000, std::byte{7});
+  std::vector<std::byte> heard(100'000);
+  near_->room = far_->room = 50'000;
+  const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  for (size_t passed = 0; passed < 40'000'000;) {
+    static_cast<void>(write(*a_, bytes));
+    if (const ssize_t count = read(*b_, heard); count > 0) passed += static_cast<size_t>(count);
+  }
+  EXPECT_LT(mallinfo2().uordblks + mallinfo2().hblkhd, before + (4 << 20));
 }
 
 TEST_F(TlsPipe, AChangedByteEndsItAndIsNeverRead) {
