@@ -7,7 +7,7 @@ import threading
 import time
 
 import monarch.actor
-from monarch.actor import Actor, Channel, MeshFailure, SupervisionError, attach_to_workers, current_rank, endpoint
+from monarch.actor import Actor, Channel, MeshFailure, SupervisionError, attach_to_workers, endpoint
 
 
 class Worker(Actor):
@@ -32,13 +32,13 @@ class Worker(Actor):
         return self.taken
 
     @endpoint
-    def pour(self, port):
-        """Sends numbers from here on."""
-        rank, self.poured = current_rank().rank, 0
+    def pour(self, port, name):
+        """Sends its name with numbers, from here on."""
+        self.poured = 0
 
         def pour():
             while not self.stopping.wait(0.002):
-                port.send((rank, self.poured))
+                port.send((name, self.poured))
                 self.poured += 1
 
         self.thread = threading.Thread(target=pour)
