@@ -1,15 +1,14 @@
 """A few machines, their cables and a switch, each of them a network namespace: for a test."""
 
-import contextlib
 import os
 import shutil
 import subprocess
 import time
 
-import pytest
 from hostd import LIMIT, Daemon
-from script_run import Run
+from script_run import PROGRAMS, Run
 
+PATH = os.pathsep.join([str(PROGRAMS / "namespaces"), *filter(None, [os.environ.get("PYTHONPATH")])])
 HERE = "10.77.0.1"  # where the script is: at the switch
 LINKS = """\
 link set lo up
@@ -79,12 +78,13 @@ class Network:
         self.daemons = [self.daemon(number) for number in range(machines)]
 
     def daemon(self, number, port=0):
-        address = f"tcp://{self.addresses[number]}:{port}"
-        return Daemon(self.folder, address=address, inside=self.machines[number].inside)
+        inside = [*self.machines[number].inside, "env", f"PYTHONPATH={PATH}"]
+        return Daemon(self.folder, address=f"tcp://{self.addresses[number]}:{port}", inside=inside)
 
-    def run(self, text, **kwargs):
-        """A script at the switch, which has attached to all."""
-        return self.daemons[0].run(text, *self.daemons[1:], inside=self.switch.inside, **kwargs)
+    def run(self, source, **env):
+        """A script at the switch, which is given the addresses of all."""
+        env = {"MONARCH_TOKEN_FILE": self.daemons[0].env["MONARCH_TOKEN_FILE"], "PYTHONPATH": PATH, **env}
+        return Run(source, args=[daemon.address for daemon in self.daemons], env=env, inside=self.switch.inside)
 
     # ---- What happens to cables ----
 
@@ -96,12 +96,17 @@ class Network:
         self.switch.ip(f"link set cable{number} up\n")
 
     def silence(self, number):
-        """Nothing gets through in either direction any more, and nobody is told."""
-        self.switch.ip(f"link set cable{number} type bridge_slave state 0\n")
+        """Nothing gets through in either direction any more, and neither end sees that."""
+        self.switch.ip(f"link set cable{number} nomaster\n")
 
     def mute(self, number):
         """What this one says to the script is lost, what it is told is not."""
         self.machines[number].ip(f"neigh replace {HERE} lladdr 02:00:00:00:00:99 dev eth0 nud permanent\n")
+
+    def mend(self, number):
+        """Whatever was done to it."""
+        self.switch.ip(f"link set cable{number} master switch up\n")
+        self.machines[number].ip("neigh flush dev eth0 nud permanent\n")
 
     def part(self, *numbers):
         """These do not reach each other any more. The others, and the script, reach them."""
@@ -128,6 +133,10 @@ class Network:
         said = [daemon.end() for daemon in self.daemons]
         assert said == [(0, "")] * len(said)
 
+    def unplug(self):
+        for machine in (*self.machines, self.switch):
+            machine.end()
+
 
 def wait_until(condition, what, limit=LIMIT):
     """For what nobody tells of: it is looked at now and then."""
@@ -135,17 +144,3 @@ def wait_until(condition, what, limit=LIMIT):
     while not condition():
         assert time.monotonic() < deadline, f"not within {limit} s: {what}"
         time.sleep(0.01)
-
-
-@pytest.fixture
-def network(folder, request):
-    if reason := why_not():
-        pytest.skip(reason)
-    made = Network(folder, getattr(request, "param", 3))
-    with contextlib.ExitStack() as ends:
-        for machine in (made.switch, *made.machines):
-            ends.callback(machine.end)
-        yield made
-
-
-__all__ = ["HERE", "Machine", "Network", "Run", "network", "wait_until", "why_not"]

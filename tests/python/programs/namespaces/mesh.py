@@ -1,63 +1,13 @@
 """Two actors on each of the hosts that are named; failures are kept in ``faults``."""
 
-import os
-import socket
+import os  # noqa: F401 (this and more: for what follows in the tests)
 import sys
-import threading
-import time
+import time  # noqa: F401
+
+from worker import Worker
 
 import monarch.actor
-from monarch.actor import Actor, Channel, MeshFailure, SupervisionError, attach_to_workers, endpoint
-
-
-class Worker(Actor):
-    def __init__(self):
-        self.taken = []
-        self.stopping = threading.Event()
-
-    @endpoint
-    def where(self):
-        """Its pid, and the address of its machine."""
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
-            there.connect(("10.77.0.1", 1))
-            return os.getpid(), there.getsockname()[0]
-
-    @endpoint
-    def take(self, number):
-        self.taken.append(number)
-        return number
-
-    @endpoint
-    def all_taken(self):
-        return self.taken
-
-    @endpoint
-    def pour(self, port, name):
-        """Sends its name with numbers, from here on."""
-        self.poured = 0
-
-        def pour():
-            while not self.stopping.wait(0.002):
-                port.send((name, self.poured))
-                self.poured += 1
-
-        self.thread = threading.Thread(target=pour)
-        self.thread.start()
-
-    @endpoint
-    def end_of_pouring(self):
-        self.stopping.set()
-        self.thread.join()
-        return self.poured
-
-    @endpoint
-    async def ask(self, other, number, begun):
-        begun.send(None)
-        try:
-            return await other.take.call_one(number)
-        except SupervisionError as error:
-            return f"{error}"
-
+from monarch.actor import Channel, MeshFailure, SupervisionError, attach_to_workers  # noqa: F401
 
 faults: list[MeshFailure] = []
 monarch.actor.unhandled_fault_hook = lambda failure: faults.append(failure)

@@ -1,0 +1,32 @@
+"""The last machine is cut off, for longer than the lease, then it can be reached again."""
+
+import sys
+import time
+
+from mesh import crashed, error_of, faults, hosts, on, places, tell, workers
+from worker import Worker
+
+from monarch.actor import Channel, attach_to_workers
+
+print("pid", *(pid for pid, _ in places[4:]))
+tell("up")
+at = time.monotonic()
+asked = [on[2].slice(gpus=i % 2).take.call_one(i) for i in range(4)] + [workers.take.call(i) for i in range(4)]
+cause = "was lost (rank {'hosts': 2/3} of 'machines', on 10.77.0.4): the connection to it broke and did not come back"
+assert all(cause in error_of(each) for each in asked)
+assert 0.5 < time.monotonic() - at < 4, time.monotonic() - at
+while len(faults) < 4:
+    time.sleep(0.01)
+assert sorted(crashed("workers")) == sorted(crashed("procs")) == [4, 5], "each is asked about once"
+begun, _ = Channel.open()
+assert cause in on[0].slice(gpus=0).ask.call_one(on[2].slice(gpus=0), 2, begun).get(timeout=20)
+assert on[0].slice(gpus=0).ask.call_one(on[1].slice(gpus=0), 3, begun).get(timeout=20) == 3
+assert hosts.slice(hosts=slice(0, 2)).spawn_procs().initialized.get(timeout=20) is True
+assert len(faults) == 4
+tell("lost")
+again = attach_to_workers(workers=sys.argv[1:], name="again")
+new = again.spawn_procs().spawn("new", Worker)
+assert [address for _, address in new.where.call().get(timeout=30).values()] == [f"10.77.0.{2 + i}" for i in range(3)]
+assert new.slice(hosts=0).ask.call_one(new.slice(hosts=2), 4, begun).get(timeout=20) == 4
+assert new.slice(hosts=2).ask.call_one(on[0].slice(gpus=0), 5, begun).get(timeout=20) == 5
+again.stop().get()
