@@ -1,5 +1,7 @@
 """Numbered messages in every direction while the last machine is cut off: nothing is lost, and nothing comes twice."""
 
+import os
+
 from mesh import faults, hosts, on, procs, tell, workers
 from worker import Worker
 
@@ -17,11 +19,14 @@ asked = [workers.take.call(i) for i in range(50)]
 beside = [asker.ask.call_one(on[2].slice(gpus=0), 100 + i, begun) for i in range(20)]
 for i in range(20):
     workers.take.broadcast(200 + i)
+data = os.urandom(16 << 20)
+large = on[2].slice(gpus=1).same.call_one(data)
 others = workers.slice(hosts=slice(0, 2)).take.call(300).get(timeout=20)
 begins.recv().get(timeout=20)
 assert isinstance(asked[0].exception(timeout=0.2), TimeoutError)
 tell("cut")
 assert [each.get(timeout=30).values() for each in asked] == [[i] * 6 for i in range(50)]
+assert large.get(timeout=30) == data
 beside = [each.get(timeout=30) for each in beside]
 assert beside == [100 + i for i in range(20)], beside
 workers.take.call(400).get(timeout=20)

@@ -25,6 +25,10 @@ class Worker(Actor):
         return number
 
     @endpoint
+    def same(self, data):
+        return data
+
+    @endpoint
     def all_taken(self):
         return self.taken
 

@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import census
 from hosts_worker import Worker
@@ -118,6 +118,7 @@ class HostsRound:
         self.gpus = rng.randint(1, 2)
         self.ranks = range(len(self.daemons) * self.gpus)
         self.dead: set[int] = set()
+        self.harm: str | None = None
 
     def run(self) -> None:
         addresses = [daemon.address for daemon in self.daemons]
@@ -127,7 +128,7 @@ class HostsRound:
         self.pids = self.workers.pids.call().get(LIMIT).values()
         with Round.followed([pid for pids in self.pids for pid in pids]):
             self.work()
-            harm = self.rng.choice([None, None, "process", "host", "silence", "daemon"])
+            self.harm = harm = self.rng.choice([None, None, "process", "host", "silence", "daemon"])
             if harm is not None:
                 pending = [self.workers.slice(all=rank).square.call_one(9) for rank in self.ranks]
                 self.come_to_harm(harm)
@@ -177,26 +178,47 @@ class HostsRound:
         try:
             answer = future.get(LIMIT)
         except TimeoutError as error:
-            raise Wrong(f"rank {rank}, of which {self.dead} are dead: nothing within {LIMIT} s") from error
+            raise Wrong(f"rank {rank}, where {self.dead} are dead of {self.harm}: nothing within {LIMIT} s") from error
         except SupervisionError as error:
             if rank not in self.dead:
-                raise Wrong(f"rank {rank} lives, and only {self.dead} are dead: {error}") from error
+                raise Wrong(f"rank {rank} lives, and only {self.dead} are dead of {self.harm}: {error}") from error
             return tally.add("calls that failed")
         if answer != right or (rank in self.dead and not pending):
-            raise Wrong(f"rank {rank}, of which {self.dead} are dead: {answer} and not {right}")
+            raise Wrong(f"rank {rank}, where {self.dead} are dead of {self.harm}: {answer} and not {right}")
         tally.add("calls")
 
     def come_to_harm(self, harm: str) -> None:
+        """Returns when it has happened: a signal is on its way for a while."""
         rank = self.rng.choice(self.ranks)
         pid, host = self.pids[rank]
         if harm == "process":
             self.dead = {rank}
-            return os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+            return wait_until(lambda: state(pid) in "ZX")
         number = rank // self.gpus
         self.dead = {number * self.gpus + gpu for gpu in range(self.gpus)}
         if harm == "daemon":
-            return self.daemons[number].kill_and_start()
-        os.kill(host, signal.SIGKILL if harm == "host" else signal.SIGSTOP)
+            self.daemons[number].kill_and_start()
+        else:
+            os.kill(host, signal.SIGKILL if harm == "host" else signal.SIGSTOP)
+        wait_until(lambda: state(host) in ("T" if harm == "silence" else "ZX"))
+
+
+def state(pid: int) -> str:
+    """Of a process, in a letter of the kernel's."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Wrong("a signal has not arrived")
+        wait(0.001)
 
 
 class ScriptRound:
