@@ -93,7 +93,8 @@ void measure_byte(double seconds) {
     while (read(socket, &one, 1) == 1 && write(socket, &one, 1) == 1) {
     }
   });
-  auto times = time_ns([&] { must(write(pair.here, &byte, 1) == 1 && read(pair.here, &byte, 1) == 1, "a byte"); }, seconds);
+  const auto round = [&] { must(write(pair.here, &byte, 1) == 1 && read(pair.here, &byte, 1) == 1, "a byte"); };
+  auto times = time_ns(round, seconds);
   for (double& time : times) time /= 1e3;
   print_row("W20s", "limit", "us", times);
   end_child(child);
@@ -149,7 +150,8 @@ void measure_bytes(const std::string& row, std::size_t size, double times, doubl
   });
   SSL* ssl = begin(pair.here);
   must(SSL_connect(ssl) == 1, "SSL_connect");
-  auto samples = time_ns([&] { must(write_all(ssl, bytes.data(), size) && read_all(ssl, &answer, 1), row.c_str()); }, seconds);
+  const auto round = [&] { must(write_all(ssl, bytes.data(), size) && read_all(ssl, &answer, 1), row.c_str()); };
+  auto samples = time_ns(round, seconds);
   for (double& sample : samples) sample = static_cast<double>(size) * times / sample;
   print_row(row, "limit", "GB/s", samples);
   end_child(child);
@@ -166,7 +168,8 @@ int main(int argc, char** argv) {
     const char* const is = std::strchr(argv[i], '=');
     const char* const star = std::strchr(argv[i], '*');
     must(is != nullptr && star != nullptr, "ROW=BYTES*TIMES");
-    measure_bytes(std::string(argv[i], static_cast<std::size_t>(is - argv[i])), std::strtoull(is + 1, nullptr, 10), std::atof(star + 1), seconds);
+    const std::string row(argv[i], static_cast<std::size_t>(is - argv[i]));
+    measure_bytes(row, std::strtoull(is + 1, nullptr, 10), std::atof(star + 1), seconds);
   }
   return 0;
 }

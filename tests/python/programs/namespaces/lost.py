@@ -3,12 +3,15 @@
 import sys
 import time
 
-from mesh import crashed, error_of, faults, hosts, on, places, tell, workers
-from worker import Worker
+from mesh import crashed, error_of, faults, hosts, on, places, procs, tell, workers
+from worker import Owner, Worker
 
 from monarch.actor import Channel, attach_to_workers
 
-print("pid", *(pid for pid, _ in places[4:]))
+owner = procs.slice(hosts=0, gpus=0).spawn("owner", Owner)
+owned = owner.own.call_one(hosts.slice(hosts=2)).get(timeout=30)
+there = [*places[4:], *owned.where.call().get(timeout=30).values()]
+print("pid", *(pid for pid, _ in there))
 tell("up")
 at = time.monotonic()
 asked = [on[2].slice(gpus=i % 2).take.call_one(i) for i in range(4)] + [workers.take.call(i) for i in range(4)]
@@ -18,6 +21,9 @@ assert 0.5 < time.monotonic() - at < 4, time.monotonic() - at
 while len(faults) < 4:
     time.sleep(0.01)
 assert sorted(crashed("workers")) == sorted(crashed("procs")) == [4, 5], "each is asked about once"
+while len(asked_about := owner.was_asked.call_one().get(timeout=20)) < 4:
+    time.sleep(0.01)
+assert sorted(asked_about) == [(mesh, rank) for mesh in ("owned", "owned-procs") for rank in range(2)], asked_about
 begun, _ = Channel.open()
 assert cause in on[0].slice(gpus=0).ask.call_one(on[2].slice(gpus=0), 2, begun).get(timeout=20)
 assert on[0].slice(gpus=0).ask.call_one(on[1].slice(gpus=0), 3, begun).get(timeout=20) == 3

@@ -58,3 +58,21 @@ class Worker(Actor):
             return await other.take.call_one(number)
         except SupervisionError as error:
             return f"{error}"
+
+
+class Owner(Worker):
+    """Owns processes on a machine, and notes which of their ranks it is asked about."""
+
+    @endpoint
+    def own(self, hosts):
+        self.asked = []
+        self.procs = hosts.spawn_procs({"gpus": 2}, name="owned-procs")
+        return self.procs.spawn("owned", Worker)
+
+    def __supervise__(self, failure):
+        self.asked += [(failure.mesh_name, rank) for rank in failure.crashed_ranks]
+        return True
+
+    @endpoint
+    def was_asked(self):
+        return self.asked
