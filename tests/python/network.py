@@ -131,7 +131,7 @@ class Network:
     def end(self):
         """Every daemon ends well, and has said nothing."""
         said = [daemon.end() for daemon in self.daemons]
-        assert said == [(0, "")] * len(said)
+        assert said == [(0, "")] * len(said), said
 
     def unplug(self):
         for machine in (*self.machines, self.switch):
