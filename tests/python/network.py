@@ -1,6 +1,7 @@
 """A few machines, their cables and a switch, each of them a network namespace: for a test."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -129,9 +130,10 @@ class Network:
         return {row[1].partition(":")[2] for row in rows if row[2].startswith(wanted + ":") and row[3] == "01"}
 
     def end(self):
-        """Every daemon ends well, and has said nothing."""
+        """Every daemon ends well, and has said nothing, but of connections that were given up where they began."""
         said = [daemon.end() for daemon in self.daemons]
-        assert said == [(0, "")] * len(said), said
+        given_up = re.compile(r"(monarch(-hostd)?: refused a connection: .*TLS.*\n)*")
+        assert all(status == 0 and given_up.fullmatch(text) for status, text in said), said
 
     def unplug(self):
         for machine in (*self.machines, self.switch):
