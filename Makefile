@@ -1,6 +1,6 @@
 # Each target does all the set-up that it needs (tools/bootstrap), from a fresh clone on.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch build lint bench bench-gates hello-1000 storm asan tsan fuzz aarch64 soak wheel docs parity clean
+.PHONY: help demo test test-torch build lint bench bench-gates hello-1000 storm soak-hosts asan tsan fuzz aarch64 soak wheel docs parity clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -103,6 +103,8 @@ soak:  ## some hours, not in CI: sanitizers over many seeds, long fuzzing, aarch
 	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal -o faulthandler_timeout=0 tests/python/test_owner_lost.py
 	$(call STEP,an hour of kills)
 	@$(MAKE) --no-print-directory storm SECONDS=3600
+	$(call STEP,hosts that come and go for a while)
+	@$(MAKE) --no-print-directory soak-hosts SECONDS=600
 	$(call STEP,each system call fails once)
 	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal tests/python/test_shortage_sweeps.py
 	$(call STEP,a wheel in an environment of its own)
@@ -143,6 +145,12 @@ storm:  ## SECONDS=60 of kills, crashes and shortages among real processes; SEED
 	@$(MAKE) --no-print-directory build
 	@MONARCH_STORM_SECONDS=$(or $(SECONDS),60) MONARCH_TEST_SEED=$(SEED) $(VENV_PYTHON) -m pytest -q -s -o faulthandler_timeout=0 \
 	  tests/python/test_kill_storm.py
+
+soak-hosts:  ## SECONDS=180 of daemons, hosts and scripts that come and go over TCP: nothing is lost, and nothing grows; SEED=N
+	@tools/bootstrap build test
+	@$(MAKE) --no-print-directory build
+	@MONARCH_SOAK_SECONDS=$(or $(SECONDS),180) MONARCH_TEST_SEED=$(SEED) $(VENV_PYTHON) -m pytest -q -s -o faulthandler_timeout=0 \
+	  tests/python/test_hosts_soak.py
 
 wheel:  ## dist/monarch_cpp-*.whl
 	@tools/bootstrap build wheel

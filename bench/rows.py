@@ -28,7 +28,7 @@ class Program:
     name: str
     rows: tuple
     script: str | None = None  # bench/workloads/<script>
-    limit: str = "ring"  # ring: the same script on the ring; star, copy, death: native programs; none
+    limit: str = "ring"  # ring: the same script on the ring; star, copy, death, wire: native programs; none
     systems: tuple = ("ours", "torchmonarch", "ray", "mpi4py", "pyzmq")
     procs: int = 1  # worker processes; what a launcher of ranks has to start; 0: the script starts what it needs
     placed: bool = True  # whether placement applies (False: always free)
@@ -207,6 +207,30 @@ PROGRAMS = (
             Row("W17a", "stacks of all 69 processes, p99", "ms", gate=100, aim=10),
             Row("W17s", "stop of a busy process, p99", "ms", gate=100, aim=1),
             Row("W17b", "a byte through bare pipes and back, p99", "ms"),
+        ),
+    ),
+    Program(
+        "W20",
+        script="w20.py",
+        limit="wire",
+        systems=("ours",),
+        procs=0,
+        placed=False,
+        rows=(
+            Row("W20s", "sync call to another host", "us", quick=True),
+            Row("W20x", "call between two other hosts", "us"),
+            Row("W20c_1", "call on 8 processes of 1 host", "ms"),
+            Row("W20c_4", "call on 8 processes of 4 hosts", "ms", quick=True),
+            Row("W20p_1M_1", "1 MiB to 8 processes of 1 host", "GB/s", "high"),
+            Row("W20p_1M_4", "1 MiB to 8 processes of 4 hosts", "GB/s", "high"),
+            Row("W20p_64M_1", "64 MiB to 8 processes of 1 host", "GB/s", "high"),
+            Row("W20p_64M_4", "64 MiB to 8 processes of 4 hosts", "GB/s", "high"),
+            Row("W20a_4", "attach, spawn on 4 hosts, answers", "ms"),
+            Row("W20d", "64 daemons, until all listen", "ms"),
+            Row("W20m", "a daemon that waits, resident", "MB", gate=10),
+            Row("W20a_64", "attach, spawn on 64 hosts, answers", "ms"),
+            Row("W20c_64", "call on a process of each of 64 hosts", "ms"),
+            Row("W20r", "a host with one actor, all processes", "MB"),
         ),
     ),
     Program(

@@ -37,6 +37,8 @@ VARIANTS = {"mpi4py-yield": ("mpi4py", ["--mca", "mpi_yield_when_idle", "1"])}
 # How many are killed, and what each has written to: a forked worker as it is 4 MB.
 VICTIMS = {"W10k_30M": f"1:{4 << 20}", "W10k_1G": f"1:{1 << 30}", "W10_32": f"32:{4 << 20}"}
 ARRAY_SIZES = {"64K": 1 << 16, "1M": 1 << 20, "64M": 1 << 26}
+# What is counted 8 times, once for each process, goes to each host once.
+WIRE_BYTES = {f"W20p_{name}_{hosts}": f"{ARRAY_SIZES[name]}*{8 // hosts}" for name in ("1M", "64M") for hosts in (1, 4)}
 TIME_LIMIT_S = 240
 FAILURES_MAX = 2  # a system that failed a program this often is not asked again
 GATE_ROUNDS_MIN = 7
@@ -100,6 +102,9 @@ class Launcher:
                 f"{name}={size}" for name, size in ARRAY_SIZES.items() if any(one.endswith("_" + name) for one in names)
             ]
             return [setup.native_limit("copy"), str(self.seconds / 2), *cpus, *sizes]
+        if system == LIMIT and program.limit == "wire":
+            casts = [f"{name}={what}" for name, what in WIRE_BYTES.items() if name in names]
+            return [setup.native_limit("wire", "-lssl", "-lcrypto"), str(self.seconds), *casts]
         peer, extra = VARIANTS.get(system, (system, []))
         command = [
             self.python_of(peer),

@@ -87,7 +87,7 @@ def compile_once(target, source, command):
     return path
 
 
-def native_limit(name):
+def native_limit(name, *libraries):
     return compile_once(
         name,
         f"limits/{name}.cc",
@@ -101,6 +101,7 @@ def native_limit(name):
             "SOURCE",
             "-o",
             "TARGET",
+            *libraries,
         ],
     )
 

@@ -5,6 +5,7 @@ import os
 import pytest
 import script_run
 from hostd import Daemon
+from network import Network, why_not
 
 import monarch.actor
 from monarch.actor import this_host
@@ -40,6 +41,15 @@ def folder(tmp_path_factory):
     while Daemon.made:
         with Daemon.made.pop() as process:  # of a test that has failed
             process.terminate()
+
+
+@pytest.fixture
+def network(folder):
+    if reason := why_not():
+        pytest.skip(reason)
+    made = Network(folder, 3)
+    yield made
+    made.unplug()
 
 
 @pytest.fixture(params=["ipc", "tcp"])

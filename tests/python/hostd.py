@@ -20,12 +20,13 @@ class Daemon:
 
     made: ClassVar = []
 
-    def __init__(self, folder, number=0, scheme="ipc", identity=None, address=None, options=()):
+    def __init__(self, folder, number=0, scheme="ipc", identity=None, address=None, options=(), inside=()):
+        """``inside``: what its command, and that of its scripts, comes behind."""
         self.address = f"ipc://{folder}/host{number}" if scheme == "ipc" else f"tcp://127.0.0.{number + 2}:0"
         self.address = address or service_proc_addr(self.address, identity)
         self.env = {**os.environ, "MONARCH_TOKEN_FILE": f"{folder}/token", MARK: os.path.basename(folder)}
         self.process = subprocess.Popen(
-            [HOSTD, self.address, "--python", sys.executable, *options],
+            [*inside, HOSTD, self.address, "--python", sys.executable, *options],
             env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.made.append(self.process)

@@ -15,6 +15,7 @@ import tempfile
 import termios
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 MARK = "MONARCH_TEST_MARK"
@@ -83,9 +84,12 @@ class Run:
     def __init__(
         self, source: str | Path | None = None, *, argv: list[str] | None = None, args: tuple[str, ...] = (),
         way: str = "fork", stdin: str | None = None, prologue: str = PROLOGUE, env: dict[str, str] | None = None,
-        cwd: str | None = None, terminal: bool = False,
+        cwd: str | None = None, terminal: bool = False, inside: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """``terminal``: it has one of its own, as stdin and stdout, that ``hang_up()`` closes."""
+        """``terminal``: it has one of its own, as stdin and stdout, that ``hang_up()`` closes.
+
+        ``inside``: what its command comes behind, a program that becomes it.
+        """
         self.mark = uuid.uuid4().hex[:16]  # short: also a part of paths, and those of sockets have a limit
         self._folder = tempfile.TemporaryDirectory(prefix=f"monarch-test-{self.mark}-")
         folder = Path(self._folder.name)
@@ -105,7 +109,7 @@ class Run:
         read_end, write_end = os.openpty() if terminal else os.pipe()
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("MONARCH_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-u", *argv],
+            [*inside, sys.executable, "-u", *argv],
             env={**inherited, "TMPDIR": str(self.tmp), "XDG_RUNTIME_DIR": str(self.tmp), MARK: self.mark,
                  **WAYS[way], **(env or {})},
             stdin=write_end if terminal else subprocess.PIPE, stdout=write_end, stderr=self._err,

@@ -40,8 +40,10 @@ def write(path: str, data: bytes) -> None:
         with open(fd, "wb") as file:
             file.write(data)
         os.replace(beside, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(beside)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = path
         raise
 
 

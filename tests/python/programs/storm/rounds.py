@@ -102,16 +102,17 @@ class Round:
                 if fault.ends == PROCESS or (fault.ends == ACTOR and fault.name != "a constructor"):
                     told.wait_for(f"{self.name}-workers", rank, fault)
 
+    @staticmethod
     @contextlib.contextmanager
-    def followed(self, pids: list[int]) -> Iterator[None]:
+    def followed(pids: list[int], within: float = GONE_WITHIN) -> Iterator[None]:
         """These processes are gone soon after the end."""
         pidfds = [os.pidfd_open(pid) for pid in pids]
         try:
             yield
-            deadline = time.monotonic() + GONE_WITHIN
+            deadline = time.monotonic() + within
             for pid, pidfd in zip(pids, pidfds):
                 if not select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                    raise Wrong(f"process {pid} is still there {GONE_WITHIN} s after its mesh was stopped")
+                    raise Wrong(f"process {pid} is still there {within} s after its mesh was stopped")
         finally:
             for pidfd in pidfds:
                 os.close(pidfd)

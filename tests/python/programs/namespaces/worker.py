@@ -1,0 +1,78 @@
+"""What runs on the machines: they import this, and not what makes the mesh."""
+
+import os
+import socket
+import threading
+
+from monarch.actor import Actor, SupervisionError, endpoint
+
+
+class Worker(Actor):
+    def __init__(self):
+        self.taken = []
+        self.stopping = threading.Event()
+
+    @endpoint
+    def where(self):
+        """Its pid, and the address of its machine."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
+            there.connect(("10.77.0.1", 1))
+            return os.getpid(), there.getsockname()[0]
+
+    @endpoint
+    def take(self, number):
+        self.taken.append(number)
+        return number
+
+    @endpoint
+    def same(self, data):
+        return data
+
+    @endpoint
+    def all_taken(self):
+        return self.taken
+
+    @endpoint
+    def pour(self, port, name):
+        """Sends its name with numbers, from here on."""
+        self.poured = 0
+
+        def pour():
+            while not self.stopping.wait(0.002):
+                port.send((name, self.poured))
+                self.poured += 1
+
+        self.thread = threading.Thread(target=pour)
+        self.thread.start()
+
+    @endpoint
+    def end_of_pouring(self):
+        self.stopping.set()
+        self.thread.join()
+        return self.poured
+
+    @endpoint
+    async def ask(self, other, number, begun):
+        begun.send(None)
+        try:
+            return await other.take.call_one(number)
+        except SupervisionError as error:
+            return f"{error}"
+
+
+class Owner(Worker):
+    """Owns processes on a machine, and notes which of their ranks it is asked about."""
+
+    @endpoint
+    def own(self, hosts):
+        self.asked = []
+        self.procs = hosts.spawn_procs({"gpus": 2}, name="owned-procs")
+        return self.procs.spawn("owned", Worker)
+
+    def __supervise__(self, failure):
+        self.asked += [(failure.mesh_name, rank) for rank in failure.crashed_ranks]
+        return True
+
+    @endpoint
+    def was_asked(self):
+        return self.asked
