@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -71,8 +72,8 @@ int main(int argc, char** argv) {
   try {
     shards.slice(last).call_one<&Shard::die>().get();
   } catch (const monarch::SupervisionError& error) {  // its process has ended, and it is said of what
-    const bool says_so = std::string_view(error.what()).find("exited with code 7") != std::string_view::npos;
-    std::printf("%s\n", says_so ? "exited with code 7" : error.what());
+    const std::string why = error.what();
+    std::printf("... %s ...\n", why.substr(why.find("exited"), std::strlen("exited with non-zero code 7")).c_str());
   }
   procs.respawn({static_cast<uint32_t>(procs.size() - 1)});  // another process, with a Shard as it was at first
   std::printf("total %g\n", reducer.call_one<&Reducer::total>(shards).get());

@@ -46,7 +46,7 @@ def test_hello_over_hosts(bare_daemons):
 TOUR = """\
 total {before:g}
 std::invalid_argument: nothing would be left
-exited with code 7
+... exited with non-zero code 7 ...
 total {after:g}"""
 
 

@@ -120,10 +120,12 @@ Runtime::Runtime(int argc, char** argv, Options options) {
     Node& node = process_->node();
     if (node.is_awaited(*failure.why)) return;
     const int64_t now_ns = node.clock().now_ns();
-    process_->reactor().after(kPatienceNs, [&node, decide, failure, now_ns] {
+    process_->reactor().after(kPatienceNs, [this, &node, decide, failure, now_ns] {
       if (node.is_ending() || !node.supervisor().is_current(failure)) return;  // made anew
       if (node.was_told(*failure.why, std::max(now_ns - kSameTimeNs, failure.made_ns))) return;
-      decide ? decide(failure) : end_program(failure);
+      if (!decide) return end_program(failure);
+      decide(failure);
+      process_->note_observed(failure.why->node);  // it need not be said on stderr
     });
   };
   auto process = ProcessRuntime::make_root(std::move(process_options));
