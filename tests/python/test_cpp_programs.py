@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from hostd import Daemon
 
-from monarch.actor import SupervisionError, attach_to_workers
-
 EXAMPLES = Path(__file__).parents[2] / "build" / "release" / "examples"
 LIMIT = 60
 
@@ -64,9 +62,12 @@ def test_tour_over_hosts(bare_daemons):
     assert lines[4:] == TOUR.format(before=264, after=258).splitlines()
 
 
-def test_what_needs_python_is_told_that_there_is_none(bare_daemons, monkeypatch):
-    monkeypatch.setenv("MONARCH_TOKEN_FILE", bare_daemons[0].env["MONARCH_TOKEN_FILE"])
-    hosts = attach_to_workers(workers=[each.address for each in bare_daemons])
-    with pytest.raises(SupervisionError, match="runs no Python: its monarch-hostd was started with --no-python"):
-        hosts.spawn_procs()
-    hosts.stop().get(timeout=LIMIT)
+def test_what_needs_python_is_told_that_there_is_none(bare_daemons):
+    bare_daemons[0].run("""
+try:
+    hosts.spawn_procs().initialized.get()
+    raise AssertionError("it was started")
+except SupervisionError as error:
+    assert "this host runs no Python: its monarch-hostd was started with --no-python" in str(error), error
+hosts.stop().get()
+""", bare_daemons[1]).ok()  # fmt: skip
