@@ -27,6 +27,7 @@
 #include "gil.h"
 #include "host_use.h"
 #include "mesh_ref.h"
+#include "monarch/actor/libraries.h"
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
 #include "monarch/host/start/guard.h"
@@ -456,10 +457,11 @@ void bind_runtime(nb::module_& m) {
   m.def("set_stop_limit", [](double seconds) { set_stop_limit(static_cast<int64_t>(std::min(seconds, 1e9) * 1e9)); });
   m.def("set_output", &set_output);
   m.def("shutdown", &shutdown);
+  // -> (names of its classes, hash of what is in it)
   m.def("load_actor_library", [](const std::string& path) {
-    auto loaded = ActorRegistry::instance().load_library(path);
+    auto loaded = Libraries::instance().load(path);
     if (!loaded) throw std::runtime_error(loaded.error().message);
-    return *loaded;
+    return nb::make_tuple(loaded->classes, nb::bytes(loaded->hash.data(), loaded->hash.size()));
   });
   m.def("native_methods", [](const std::string& name) -> std::optional<std::vector<std::string>> {
     const ActorClass* found = ActorRegistry::instance().find(name);

@@ -1,9 +1,13 @@
-// The first program: NUM_ACTORS actors in as many processes of this machine, each says who it is.
+// The first program: NUM_ACTORS actors in as many processes of this machine, each says who it is. With --hosts: as many on
+// each of the machines where these monarch-hostds run, where this program lies at the same path.
 //
 //   NUM_ACTORS=4 build/release/examples/hello
+//   NUM_ACTORS=4 build/release/examples/hello --hosts tcp://10.0.0.7:4444 tcp://10.0.0.8:4444
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "monarch/monarch.h"
 
@@ -18,8 +22,10 @@ MONARCH_ACTOR(Greeter, greet)
 
 int main(int argc, char** argv) {
   monarch::Runtime runtime(argc, argv);  // in the worker processes this line does not return
+  auto hosts = monarch::this_host();
+  if (argc > 2 && argv[1] == std::string_view("--hosts")) hosts = runtime.attach_to_workers({argv + 2, argv + argc});
   const char* wanted = std::getenv("NUM_ACTORS");
-  auto procs = monarch::this_host().spawn_procs({{"gpus", wanted ? std::atoll(wanted) : 4}});
+  auto procs = hosts.spawn_procs({{"gpus", wanted ? std::atoll(wanted) : 4}});
   auto greeters = procs.spawn<Greeter>("greeters");
   auto answers = greeters.call<&Greeter::greet>("Hello from C++!").get();
   for (const std::string& answer : answers) std::printf("%s\n", answer.c_str());

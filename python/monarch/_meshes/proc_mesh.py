@@ -251,7 +251,7 @@ class ProcMesh(Handle, Mesh):
         ids, labels, sizes = self._new_actors()
         mesh = ActorMesh(ids, whole(labels, sizes), Class, name, str(context().actor_instance), owned=True)
         mesh._job = self._job
-        value = ((Class.__name__, Class._library), name, tuple(labels), tuple(sizes), args)
+        value = (Class._reference(), name, tuple(labels), tuple(sizes), args)
         mesh._supervise()
         self._new_origin(mesh, 0).record = mesh._ref().spawn(0, 0, value, None, self._kept_max())
         return mesh

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "monarch/actor/calls.h"
+#include "monarch/actor/libraries.h"
 #include "monarch/base/arch.h"
 #include "monarch/base/host_name.h"
 #include "monarch/base/system.h"
@@ -191,17 +192,33 @@ void NativeCell::end(Failure::Kind kind, std::string why, std::string origin) {
 
 namespace {
 
+// (class, path of its library), or with its hash and who has it.
+bool read_library_class(ValueReader& reader, std::string_view& class_name, LibraryRef& library) {
+  uint32_t count;
+  std::string_view path;
+  if (!reader.begin_tuple(count)) return false;
+  if (count != 2 && count != 4) return reader.refuse_count(4, count);
+  if (!reader.str(class_name) || !reader.str(path)) return false;
+  library.path = path;
+  if (count == 4) {
+    ByteSpan hash;
+    int64_t source;
+    if (!reader.bytes(hash) || !reader.integer(source)) return false;
+    library.hash.assign(reinterpret_cast<const char*>(hash.data()), hash.size());
+    if (source != 0) library.source = static_cast<NodeId>(source);
+  }
+  reader.end();
+  return true;
+}
+
 // The body of a spawn frame up to the arguments, which the constructor takes: a tuple of the class's name, the mesh's
 // name, the labels, the sizes, and the tuple of arguments.
-bool read_spawn(ValueReader& reader, internal::ActorSelf& self, std::string& library) {
+bool read_spawn(ValueReader& reader, internal::ActorSelf& self, LibraryRef& library) {
   uint32_t count;
   std::string_view class_name, name;
   if (!internal::begin_tuple_of(reader, 5)) return false;
-  if (reader.peek() == ValueTag::kTuple) {  // (class, library): the library is loaded if the class is not known yet
-    std::string_view path;
-    if (!internal::begin_tuple_of(reader, 2) || !reader.str(class_name) || !reader.str(path)) return false;
-    reader.end();
-    library = path;
+  if (reader.peek() == ValueTag::kTuple) {  // the library is loaded if the class is not known yet
+    if (!read_library_class(reader, class_name, library)) return false;
   } else if (!reader.str(class_name)) {
     return false;
   }
@@ -235,24 +252,27 @@ std::string no_such_class(const std::string& name) {
 
 }  // namespace
 
-namespace {
-const ActorClass* find_class(const std::string& name, const std::string& library, std::string* why) {
+const ActorClass* NativeCell::find_class(const LibraryRef& library, std::string* why) {
   ActorRegistry& registry = ActorRegistry::instance();
-  if (const ActorClass* known = registry.find(name)) return known;
-  if (!library.empty()) {
-    if (auto loaded = registry.load_library(library); !loaded) {
-      *why = loaded.error().message;
-      return nullptr;
+  if (const ActorClass* known = registry.find(self_.class_name)) return known;
+  if (!library.path.empty()) {
+    try {
+      const Status found = Libraries::instance().find(node_, *this, library);
+      if (!found) *why = found.error().message;
+    } catch (const std::exception& error) {  // no thread may wait any more, or there is no memory
+      *why = error.what();
     }
+    if (!why->empty()) return nullptr;
   }
-  const ActorClass* found = registry.find(name);
-  if (found == nullptr) *why = no_such_class(name);
+  const ActorClass* found = registry.find(self_.class_name);
+  if (found == nullptr) *why = no_such_class(self_.class_name);
   return found;
 }
-}  // namespace
 
 void NativeCell::construct(const Message& message) {
-  std::string why, library;
+  std::string why;
+  LibraryRef library;
+  library.source = message.from;
   ValueReader reader(message.body);
   self_.rank = message.header.rank;
   if ((message.header.flags & kFlagPickle) != 0 || !read_spawn(reader, self_, library)) {
@@ -260,7 +280,7 @@ void NativeCell::construct(const Message& message) {
     why += reader.failed() ? reader.error().message
                            : "its arguments are pickled, and C++ actors take None, bool, int, float, str, bytes and "
                              "tuples, lists and dicts of them";
-  } else if (class_ = find_class(self_.class_name, library, &why); class_ == nullptr) {
+  } else if (class_ = find_class(library, &why); class_ == nullptr) {
     // why says it
   } else if (class_->ambiguous) {
     why = "two libraries of this process register different C++ actor classes as '" + self_.class_name +

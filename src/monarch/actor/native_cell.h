@@ -17,6 +17,8 @@
 
 namespace monarch {
 
+struct LibraryRef;  // actor/libraries.h
+
 // Inbox and readiness are one word: a list of messages, newest first, or kIdle. Who pushes onto kIdle makes the cell
 // ready; who takes the last message of a turn puts kIdle back. So (invariant CELL-1) a cell with messages is ready,
 // running, or suspended in a co_await, and never runs twice at a time.
@@ -58,6 +60,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   bool refill();
   void slow_down_sender() const;
   void construct(const Message& message);
+  const ActorClass* find_class(const LibraryRef& library, std::string* why);
   void stop_actor(const Message& request);
   void undeliverable(const Message& message);
   void ask_about_failure();

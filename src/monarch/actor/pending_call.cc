@@ -55,9 +55,12 @@ bool PendingCall::fill(uint32_t rank, MessagePtr reply, Driver& driver) {
     last = received_.load(std::memory_order_relaxed) + 1 == size_;
     received_.fetch_add(1, std::memory_order_seq_cst);
     for (Waiter* waiter : waiters_) driver.notify(*waiter);
-    if (!observers_.empty()) {
+    const auto is_due = [this](const Observer& each) { return reached(each.arrivals); };
+    if (std::ranges::all_of(observers_, is_due)) {
+      due.swap(observers_);  // mostly, and then nothing is allocated here
+    } else {
       auto still = std::stable_partition(observers_.begin(), observers_.end(),
-                                         [this](const Observer& o) { return !reached(o.arrivals); });
+                                         [&](const Observer& each) { return !is_due(each); });
       due.assign(std::make_move_iterator(still), std::make_move_iterator(observers_.end()));
       observers_.erase(still, observers_.end());
     }

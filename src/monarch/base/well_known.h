@@ -11,6 +11,7 @@ enum class WellKnown : uint64_t {
   kReception = 2,  // of a script: publishes its job, tells guests of deaths (host/membership/reception.h)
   kAgent = 3,      // of a host: starts and stops processes there for others (host/agent.h)
   kOutput = 4,     // of a script: takes what is printed on hosts over a network (host/remote/output_inlet.h)
+  kLibraries = 5,  // of every process: sends the libraries of C++ actors that it has loaded (actor/libraries.h)
   kLimit = kFirstNumber,
 };
 

@@ -22,13 +22,10 @@
 #include "monarch/host/start/guard.h"
 #include "monarch/host/start/life.h"
 
-extern char** environ;
-
 namespace monarch {
 
 namespace {
 
-constexpr int64_t kGraceNs = 300'000'000;
 constexpr int64_t kStopPollNs = 1'000'000'000;
 // As for scripts in Python (python/monarch/_running/unhandled.py): main() may be between two calls, and who was told that a
 // mesh has failed need not be told of what else of it fails at the same time.
@@ -114,7 +111,6 @@ Runtime::Runtime(int argc, char** argv, Options options) {
   if (argc >= 3 && argv[argc - 2] == kWorkerMark) run_worker(std::atoi(argv[argc - 1]), options);
   argv_.push_back(own_program());
   for (int i = 1; i < argc; ++i) argv_.emplace_back(argv[i]);
-  argv_.emplace_back(kWorkerMark);
   ProcessRuntime::Options process_options;
   process_options.transport = options.transport;
   process_options.on_undeliverable = [](const ActorId&, const Failure& why) {
@@ -124,10 +120,12 @@ Runtime::Runtime(int argc, char** argv, Options options) {
     Node& node = process_->node();
     if (node.is_awaited(*failure.why)) return;
     const int64_t now_ns = node.clock().now_ns();
-    process_->reactor().after(kPatienceNs, [&node, decide, failure, now_ns] {
+    process_->reactor().after(kPatienceNs, [this, &node, decide, failure, now_ns] {
       if (node.is_ending() || !node.supervisor().is_current(failure)) return;  // made anew
       if (node.was_told(*failure.why, std::max(now_ns - kSameTimeNs, failure.made_ns))) return;
-      decide ? decide(failure) : end_program(failure);
+      if (!decide) return end_program(failure);
+      decide(failure);
+      process_->note_observed(failure.why->node);  // it need not be said on stderr
     });
   };
   auto process = ProcessRuntime::make_root(std::move(process_options));
@@ -157,12 +155,20 @@ ProcMesh Runtime::this_proc() {
 }
 
 void Runtime::stop(const std::vector<NodeId>& nodes, const std::string& reason) {
+  std::vector<NodeId> here, there;
+  for (const NodeId each : nodes) {
+    const NodeId now = process_->node().successions().latest(each);
+    (process_->host_of(now) == 0 ? here : there).push_back(now);
+  }
+  if (!there.empty()) stop_on_hosts(there, reason);
+  if (!here.empty()) stop_own(here, reason, kGraceNs);
+}
+
+void Runtime::stop_own(const std::vector<NodeId>& nodes, const std::string& reason, int64_t grace_ns) {
   std::mutex mutex;
   std::condition_variable condition;
   bool done = false;
-  std::vector<NodeId> now = nodes;
-  for (NodeId& each : now) each = process_->node().successions().latest(each);
-  process_->host().stop(now, reason, kGraceNs, [&] {
+  process_->host().stop(nodes, reason, grace_ns, [&] {
     std::lock_guard lock(mutex);
     done = true;
     condition.notify_one();
@@ -171,73 +177,22 @@ void Runtime::stop(const std::vector<NodeId>& nodes, const std::string& reason) 
   condition.wait(lock, [&] { return done; });
 }
 
+// What a worker is started as.
+LaunchCommand Runtime::worker_command(const ProcOptions& options) const {
+  LaunchCommand command;
+  command.program = options.program.empty() ? argv_[0] : options.program;
+  command.args = options.args ? *options.args : std::vector<std::string>(argv_.begin() + 1, argv_.end());
+  command.args.emplace_back(kWorkerMark);
+  command.env = options.env;
+  return command;
+}
+
 HostMesh this_host() {
   Runtime* runtime = Runtime::current();
   if (runtime == nullptr) {
     throw std::logic_error("this_host() needs a monarch::Runtime: make one first thing in main()");
   }
   return runtime->this_host();
-}
-
-// ---- HostMesh ----
-
-namespace {
-
-Extent extent_of(const Dims& dims) {
-  std::vector<std::string> labels;
-  std::vector<int64_t> sizes;
-  for (const auto& [label, size] : dims) {
-    if (size < 1) {
-      throw std::invalid_argument("spawn_procs: the dimension '" + label + "' has size " + std::to_string(size) +
-                                  "; give each dimension 1 or more, or leave it out");
-    }
-    labels.push_back(label);
-    sizes.push_back(size);
-  }
-  auto extent = Extent::create(std::move(labels), std::move(sizes));
-  if (!extent) throw std::invalid_argument("spawn_procs: " + extent.error().message);
-  return *extent;
-}
-
-}  // namespace
-
-ProcMesh HostMesh::spawn_procs(const Dims& dims, const std::string& name) const {
-  const Extent extent = extent_of(dims);
-  std::vector<std::string> env;
-  for (char** entry = environ; *entry != nullptr; ++entry) env.emplace_back(*entry);
-  std::vector<Host::Launch> launches(static_cast<size_t>(extent.element_count()));
-  for (size_t rank = 0; rank < launches.size(); ++rank) {
-    Host::Launch& launch = launches[rank];
-    launch.use_fork_server = false;
-    launch.argv = runtime_->argv_;
-    launch.env = env;
-    launch.output.mesh = name;
-    launch.output.rank = dims.empty() ? -1 : static_cast<int64_t>(rank);
-    const Point point(static_cast<int64_t>(rank), extent);
-    launch.coordinates = point.coordinates();
-    launch.label = "rank " + point.to_string() + " of procs '" + name + "'";
-  }
-  auto nodes = runtime_->process_->host().spawn(launches);
-  if (!nodes) throw std::runtime_error("spawn_procs: " + nodes.error().message);
-  Node& node = runtime_->process_->node();
-  auto members = std::make_shared<Members>();
-  for (const NodeId id : *nodes) members->ids.push_back({id, 0});
-  OwnedMesh owned;
-  owned.is_procs = true;
-  owned.name = name;
-  owned.labels = extent.labels();
-  owned.sizes = extent.sizes();
-  owned.members = std::move(members);
-  auto origin = std::make_shared<internal::ProcOrigin>();
-  origin->supervised = node.own(std::move(owned));
-  origin->start = [runtime = runtime_, launches = std::move(launches)](const std::vector<uint32_t>& ranks) {
-    std::vector<Host::Launch> wanted;
-    for (const uint32_t rank : ranks) wanted.push_back(launches[rank]);
-    auto started = runtime->process_->host().spawn(wanted);
-    if (!started) throw std::runtime_error("respawn: " + started.error().message);
-    return std::move(*started);
-  };
-  return ProcMesh(node, runtime_, name, std::move(*nodes), extent, std::move(origin));
 }
 
 }  // namespace monarch

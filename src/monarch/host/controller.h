@@ -1,39 +1,22 @@
 // The front of a C++ program that drives a mesh: Runtime, made first thing in main(), and this_host().
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "monarch/mesh/proc_mesh.h"
+#include "monarch/host/host_mesh.h"
 
 namespace monarch {
 
-class NativeFactory;   // actor/native_cell.h
-class ProcessRuntime;  // host/runtime.h
-
-using Dims = std::vector<std::pair<std::string, int64_t>>;  // {{"hosts", 2}, {"gpus", 8}}, outermost first
+class NativeFactory;    // actor/native_cell.h
+class ProcessRuntime;   // host/runtime.h
+struct LaunchCommand;   // host/start/launch.h
 
 // Lets the process of `runtime` run C++ actors. The owner destroys what it gets after ProcessRuntime::shutdown() and
 // before the runtime. In a worker: inside make_worker's `wire`.
 std::unique_ptr<NativeFactory> install_native_actors(ProcessRuntime& runtime, uint32_t threads = 0);
-
-class Runtime;
-
-// The machine that this program runs on, as a mesh of one host. A value; lives no longer than its Runtime.
-class HostMesh {
- public:
-  explicit HostMesh(Runtime& runtime) : runtime_(&runtime) {}
-
-  // New processes of this same program, one for each element of `dims`; none: one process without dimensions. Returns
-  // before they run. Throws std::invalid_argument for dimensions that make no mesh, std::runtime_error if the machine
-  // refuses. `name` is for people.
-  ProcMesh spawn_procs(const Dims& dims, const std::string& name = "procs") const;
-
- private:
-  Runtime* runtime_;
-};
 
 // The program's place in the job. In the controller it is the root: its destructor stops every process that it started.
 // In a process that a controller has started (the same program, found by its last arguments) the constructor runs the
@@ -55,6 +38,11 @@ class Runtime final : public ProcOwner {
   Runtime& operator=(const Runtime&) = delete;
 
   HostMesh this_host() { return HostMesh(*this); }
+  // The hosts where these monarch-hostds run, in this order: tcp://HOST:PORT, or ipc://PATH on this machine. Returns at
+  // once; one that cannot be attached to is an error of what is done with it. Each serves this program until that stops it,
+  // shuts it down, or ends, and what was started there ends with that. Throws std::invalid_argument for what is no address,
+  // or nonsense in `options`.
+  HostMesh attach_to_workers(const std::vector<std::string>& addresses, const AttachOptions& options = {});
   // The process of this program itself: actors spawned here share it with main().
   ProcMesh this_proc();
 
@@ -63,12 +51,18 @@ class Runtime final : public ProcOwner {
   // The Runtime that was made last and lives; null: none. For this_host() alone.
   static Runtime* current();
 
+  // Those of this machine and those that hosts have started for this program.
   void stop(const std::vector<NodeId>& nodes, const std::string& reason) override;
 
  private:
   friend class HostMesh;
+  static constexpr int64_t kGraceNs = 300'000'000;  // for processes to end well
 
-  std::vector<std::string> argv_;  // of workers
+  LaunchCommand worker_command(const ProcOptions& options) const;
+  void stop_own(const std::vector<NodeId>& nodes, const std::string& reason, int64_t grace_ns);
+  void stop_on_hosts(const std::vector<NodeId>& nodes, const std::string& reason);
+
+  std::vector<std::string> argv_;  // this program, and what it was called with
   std::unique_ptr<ProcessRuntime> process_;
   std::unique_ptr<NativeFactory> actors_;
   Runtime* outer_ = nullptr;

@@ -163,6 +163,10 @@ RemoteHosts::Events Host::remote_events() {
 }
 
 Result<std::vector<NodeId>> Host::spawn(const LaunchOrder& order, const LaunchDefaults& defaults, NodeId owner) {
+  const auto wants_interpreter = [](const LaunchRequest& each) { return !each.command; };
+  if (defaults.interpreter.empty() && std::any_of(order.launches.begin(), order.launches.end(), wants_interpreter)) {
+    return Error{ErrorCode::kUnsupported, "this host runs no Python: its monarch-hostd was started with --no-python"};
+  }
   if (!has_fork_server() && wants_fork_server(order, defaults)) start_fork_server(defaults.fork_server, defaults.env);
   return spawn(complete(order, defaults, starter_.fork_environment()), {owner, order.mesh});
 }

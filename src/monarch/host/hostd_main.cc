@@ -25,8 +25,8 @@ namespace {
 using namespace monarch;  // NOLINT: a program of this library
 
 constexpr char kUsage[] =
-    "usage: monarch-hostd ADDRESS [--python PROGRAM | --defaults FD] [--token-file PATH] [--lifeline FD]\n"
-    "                     [--ca FILE --private-key FILE | --credentials FD]\n"
+    "usage: monarch-hostd ADDRESS [--python PROGRAM | --no-python | --defaults FD] [--token-file PATH]\n"
+    "                     [--lifeline FD] [--ca FILE --private-key FILE | --credentials FD]\n"
     "\n"
     "Makes this machine a host: programs of the same user attach to it and start processes here.\n"
     "\n"
@@ -36,6 +36,7 @@ constexpr char kUsage[] =
     "                     listens at B, is reached at A. IDENTITY@ in front, such as service<2MuA>@: who attaches by\n"
     "                     another one is refused\n"
     "  --python PROGRAM   the interpreter of the processes that are started here (python3)\n"
+    "  --no-python        none: for programs in C++ only\n"
     "  --defaults FD      in its place: what they are given, as LaunchDefaults (host/start/launch.h)\n"
     "  --token-file PATH  who attaches must know what is in there (hosts.token in the user's runtime folder, or\n"
     "                     MONARCH_TOKEN_FILE); made, with mode 0600, if it is missing\n"
@@ -96,6 +97,13 @@ std::string ask_interpreter(const std::string& python) {
   return text;
 }
 
+// What processes are given where no interpreter is there to say it.
+std::string own_environment() {
+  LaunchDefaults defaults;
+  for (char** at = environ; *at != nullptr; ++at) defaults.env.emplace_back(*at);
+  return encode(defaults);
+}
+
 // The user's own certificates.
 void take_credentials(HostdAddress& address, const std::string& ca_file, const std::string& key_file, int fd) {
   if (!address.tcp) fail("certificates are for addresses of TCP", 2);
@@ -113,14 +121,18 @@ void take_credentials(HostdAddress& address, const std::string& ca_file, const s
 int main(int argc, char** argv) {
   std::string address, python = "python3", ca_file, key_file;
   int defaults_fd = -1, credentials_fd = -1;
+  bool without_python = false;
   HostDaemon::Options options;
-  const char* token = getenv("MONARCH_TOKEN_FILE");
-  options.address.token_file = token != nullptr && *token != '\0' ? token : runtime_folder() + "/hosts.token";
+  options.address.token_file = hosts_token_file();
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
     if (name == "--help") return std::fputs(kUsage, stdout) < 0;
     if (!name.starts_with("--") && address.empty()) {
       address = name;
+      continue;
+    }
+    if (name == "--no-python") {
+      without_python = true;
       continue;
     }
     if (i + 1 == argc) fail(std::string("what does ") + argv[i] + " mean?\n" + kUsage, 2);
@@ -153,7 +165,9 @@ int main(int argc, char** argv) {
   if (ca_file.empty() != key_file.empty()) fail("--ca and --private-key go together", 2);
   if (!ca_file.empty() || credentials_fd >= 0) take_credentials(options.address, ca_file, key_file, credentials_fd);
   if (options.address.token_file[0] != '/') fail("the path of the token file must be absolute", 2);
-  const std::string text = defaults_fd >= 0 ? read_all(defaults_fd) : ask_interpreter(python);
+  const std::string text = without_python     ? own_environment()
+                           : defaults_fd >= 0 ? read_all(defaults_fd)
+                                              : ask_interpreter(python);
   if (defaults_fd >= 0) close(defaults_fd);
   auto defaults = decode_launch_defaults(as_byte_span(text.data(), text.size()));
   if (!defaults) fail("what processes are given cannot be read: " + defaults.error().message);

@@ -9,6 +9,7 @@
 
 #include "monarch/actor/pending_call.h"
 #include "monarch/actor/calls.h"
+#include "monarch/actor/libraries.h"
 #include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
@@ -98,6 +99,7 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   if (tcp_ != nullptr) {
     places_ = std::make_unique<Places>(*reactor_, *node_, *connector_, *tcp_, job_address_.script);
   }
+  node_->add_cell(LibraryCell::id_of(identity.node).index, std::make_shared<LibraryCell>(*node_));
   running_actors_ = std::move(options.running_actors);
   stacks_ = std::make_unique<ThreadStacks>(*reactor_);
   Connector::Events events;

@@ -108,6 +108,7 @@ std::string MeshCall::where(int64_t rank) const {
 
 std::string MeshCall::endpoint() const {
   if (method_ == kStop) return "stop()";
+  if (call_->label()) return *call_->label();
   const ActorClass* known = ActorRegistry::instance().find(info_->class_name);
   if (known == nullptr || method_ >= known->methods.size()) return "endpoint " + std::to_string(method_);
   return known->methods[method_].name + "()";

@@ -96,6 +96,11 @@ std::string runtime_folder() {
   return "/tmp/monarch-" + std::to_string(geteuid());
 }
 
+std::string hosts_token_file() {
+  const char* named = getenv("MONARCH_TOKEN_FILE");
+  return named != nullptr && *named != '\0' ? named : runtime_folder() + "/hosts.token";
+}
+
 Status write_token_file(const std::string& path, const JobToken& token) {
   const Path parts(path);
   Status written = Ok{};

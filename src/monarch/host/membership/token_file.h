@@ -14,6 +14,9 @@ namespace monarch {
 // environment.
 std::string runtime_folder();
 
+// Where the token of this user's hosts lies (host/hostd.h): $MONARCH_TOKEN_FILE, or hosts.token in the runtime folder.
+std::string hosts_token_file();
+
 // Writes the token to `path`, whose folder is made if need be. Twice is fine. kUnsupported, with what to do: the folder
 // or the file is somebody else's, or open to others. kUnavailable: the system refuses.
 Status write_token_file(const std::string& path, const JobToken& token);
