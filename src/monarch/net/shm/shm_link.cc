@@ -206,8 +206,8 @@ void ShmLink::drop_outbound() {
 }
 
 // Tells the sink once; later sends are refused. Then closes, so that the peer hears of it and nothing is kept; later,
-// because we may be inside poll(), and, of a peer that is dead, because to unmap its rings costs 50 us, while the reactor is
-// wanted for the word of that death. (Who tells it closes the link then.)
+// because we may be inside poll(), and, of a peer that is dead, because to unmap its rings costs 50 us, while the
+// reactor is wanted for the word of that death. (Who tells it closes the link then.)
 void ShmLink::finish(const Error& why) {
   {
     std::lock_guard lock(finish_mutex_);
