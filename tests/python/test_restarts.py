@@ -541,6 +541,28 @@ while True:
     assert run.status == 0 and re.fullmatch(said, run.err.rstrip()), run.err
 
 
+def test_what_policies_do_about_one_process_is_one_line():
+    run = Run(WORKER + """
+procs = this_host().spawn_procs({"gpus": 2}).options(restart=Restart(times=3, within=60))
+meshes = [procs.spawn(f"workers{number}", Worker) for number in range(5)]
+pids = meshes[0].pid.call().get()
+os.kill(pids.item(gpus=1), signal.SIGKILL)
+until = time.monotonic() + 20
+for workers in meshes:
+    while True:
+        try:
+            if workers.pid.call().get().item(gpus=1) != pids.item(gpus=1): break
+        except SupervisionError:
+            pass
+        assert time.monotonic() < until
+""").done()  # fmt: skip
+    said = (
+        r"monarch: rank 1 of 'workers\d' has failed \(killed by signal 9, pid \d+\) with 4 other meshes on its process "
+        r"\('workers\d', 'workers\d', 'workers\d', \.\.\.\) and is made anew: 1 of 3 times within 60 s"
+    )
+    assert run.status == 0 and re.fullmatch(said, run.err.rstrip()), run.err
+
+
 def test_a_mesh_that_is_stopped_stays_so(told):
     with this_host().spawn_procs({"gpus": 2}) as procs:
         keepers = procs.options(restart=Restart()).spawn("keepers", Keeper)
