@@ -278,6 +278,11 @@ def best_limit(row, record):
     return record.values(row.name, pick(variants, key=lambda one: statistics.median(record.values(row.name, one))))
 
 
+def pool(row, record, system):
+    """All readings of all rounds."""
+    return [sample for line in record.readings.get(row.name, {}).get(system, []) for sample in line["samples"]]
+
+
 def limit_movement(row, record):
     """Median over rounds of how far the limit moved between its two readings of a round, as a fraction."""
     rounds = {}
@@ -294,7 +299,7 @@ def judge(row, record):
     ours = record.values(row.name, "ours")
     if not ours:
         return "not run", record.missing.get(row.name, {}).get("ours", "ours was not asked for")
-    value = statistics.median(ours)
+    value = statistics.median(pool(row, record, "ours") if row.pooled else ours)
     texts, verdict = [], "met"
     factor = value / row.gate if row.better == "low" else row.gate / value if value > 0 else float("inf")
     if factor > 1:
@@ -357,6 +362,11 @@ def summarise(rows, systems, record):
             for key in ("cpu_us", "p50", "p99"):
                 found = [line[key] for line in lines if key in line]
                 cell[key] = statistics.median(found) if found else None
+            if row.pooled and (readings := pool(row, record, system)):
+                cell["pooled"] = {"median": statistics.median(readings), "count": len(readings)}
+                if row.gate is not None:
+                    missed = [one for one in readings if (one > row.gate if row.better == "low" else one < row.gate)]
+                    cell["pooled"]["missed"] = len(missed) / len(readings)
             if limit:
                 cell["to_limit"] = ratio_interval(values, limit)
             if ours and system != "ours":
@@ -397,6 +407,13 @@ def print_table(table, systems):
         )
 
 
+def pooled_text(pooled):
+    if pooled is None:
+        return ""
+    text = f"  of all {pooled['count']} readings: median {short(pooled['median'])}"
+    return text + (f", {pooled['missed']:.0%} beyond the gate" if "missed" in pooled else "")
+
+
 def print_details(table, systems):
     print("\nours: 95 % interval of the median, p99, CPU per call (all processes)")
     for entry in table:
@@ -406,6 +423,7 @@ def print_details(table, systems):
             print(
                 f"  {entry['row']:8} {short(median)} [{short(low)} .. {short(high)}] {entry['unit']}"
                 f"  p99 {short(cell['p99'])}  CPU {short(cell['cpu_us'])} us"
+                f"{pooled_text(cell.get('pooled'))}"
             )
     reasons = {}
     for entry in table:

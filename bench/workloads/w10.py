@@ -3,23 +3,25 @@
 k  SIGKILL by another process        s  SIGSEGV by itself        x  os._exit(7)
 each with a victim of 30 MB (an interpreter as it is) and of 1 GiB; b: as k while another thread of the caller computes
 in pure Python; n: SIGKILL of a process that a worker has started; 32: so many at once, until the last of their callers
-knows.
+knows; f: as k, the first death in a fresh interpreter (w10_first.py).
 """
 
+import json
 import os
+import subprocess
 import sys
 import threading
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from deaths import Killer  # noqa: E402
-from harness import expect, latency_of_few, load_system, parse_arguments, run_rows  # noqa: E402
+from harness import BENCH_DIR, expect, latency_of_few, load_system, parse_arguments, run_rows  # noqa: E402
 from mortal import KILLED  # noqa: E402
 
 SIZES = {"30M": 0, "1G": 1 << 30}
 
 
 def main():
-    rows = [f"W10{how}_{size}" for how in "ksx" for size in SIZES] + ["W10b_30M", "W10n", "W10_32"]
+    rows = [f"W10{how}_{size}" for how in "ksx" for size in SIZES] + ["W10f", "W10b_30M", "W10n", "W10_32"]
     arguments = parse_arguments(rows)
     system = load_system(arguments.system)
     killer = Killer()
@@ -58,10 +60,20 @@ def main():
 
         return with_thread
 
+    def first():
+        program = os.path.join(BENCH_DIR, "workloads", "w10_first.py")
+        command = [sys.executable, program, arguments.system]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode or not lines:
+            raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer")
+        return json.loads(lines[-1])["ms"]
+
     def alone():
         return system.victims(1, killer.path)
 
     measures = {f"W10{how}_{size}": few(alone, how, count) for how in "ksx" for size, count in SIZES.items()}
+    measures["W10f"] = lambda: latency_of_few(first, arguments.seconds)
     measures["W10b_30M"] = busy(few(alone))
     measures["W10n"] = few(lambda: system.nested_victim(killer.path))
     measures["W10_32"] = few(lambda: system.victims(32, killer.path))

@@ -78,6 +78,8 @@ def _late(module: str, name: str) -> Callable[..., Any]:
 def _started(processes: bool) -> None:
     if processes:
         launch.start_fork_server()
+        # While that starts, so that who waits for a process that dies does not wait for this.
+        from monarch._calls import outcomes  # noqa: F401
     unhandled.begin()
     from monarch._meshes import controllers
 

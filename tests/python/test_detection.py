@@ -96,3 +96,21 @@ print("told")
     if "no filters here" in run.out:
         pytest.skip("system calls cannot be filtered here")
     assert "told" in run.out
+
+
+def test_the_first_failure_of_a_script_imports_nothing():
+    """Who waits for the dead would wait for that too. A script without processes does not pay for it."""
+    Run(VICTIMS + """
+import sys
+
+def modules_of_failures():
+    return [name for name in sys.modules if name in ("monarch._calls.outcomes", "monarch._calls.packing")]
+
+assert modules_of_failures() == []
+one = victim()
+one.grow.call_one(0).get()
+before = set(sys.modules)
+failure_of(lambda: one.end.call_one("kill").get())
+assert set(sys.modules) == before, set(sys.modules) - before
+assert len(modules_of_failures()) == 2
+""").ok()  # fmt: skip

@@ -209,6 +209,14 @@ def test_equal_failures_of_many_ranks_are_one():
     ]
 
 
+def test_one_rank_that_has_failed_more_than_once_is_one():
+    assert make_screen([failure(rank=3), failure(rank=3)], WHERE).splitlines()[:3] == [
+        "rank 3 of 'trainers' has failed: killed by signal 9",
+        "the first time: it broke",
+        WHERE,
+    ]
+
+
 def test_what_all_of_them_were_in_is_said_once():
     failures = [failure(rank=rank, in_flight=("trainer.step",)) for rank in range(3)]
     assert make_screen(failures, WHERE).startswith(

@@ -495,6 +495,35 @@ def test_a_policy_and_respawn_may_meet(what, told):
         assert told == []
 
 
+def test_handles_stay_valid_over_more_respawns_than_are_kept():
+    """Of those who have been in one place only some are kept, those among them that handles of living meshes name."""
+    Run(WORKER + """
+import monarch.actor
+
+class Holder(Actor):
+    def __init__(self, *meshes): self.meshes = meshes
+    @endpoint
+    def pids(self): return [mesh.pid.call_one().get() for mesh in self.meshes]
+
+monarch.actor.unhandled_fault_hook = lambda failure: None
+procs = this_host().spawn_procs()
+first = procs.spawn("first", Worker)
+for number in range(40):
+    if number == 3:
+        later = procs.spawn("later", Worker)
+        holder = this_host().spawn_procs().spawn("holder", Holder, first, later)
+    os.kill(first.pid.call_one().get(), signal.SIGKILL)
+    try:
+        while True: first.pid.call_one().get()
+    except SupervisionError:
+        procs.respawn().get()
+pid = first.pid.call_one().get()
+younger = this_host().spawn_procs().spawn("younger", Holder, first, later)
+assert later.pid.call_one().get() == pid and procs.epoch == 40
+assert holder.pids.call_one().get() == younger.pids.call_one().get() == [pid, pid]
+""").ok()  # fmt: skip
+
+
 def test_what_a_policy_does_is_a_line():
     run = Run(WORKER + """
 workers = this_host().spawn_procs({"gpus": 2}).options(restart=Restart(times=3, within=60)).spawn("workers", Worker)
@@ -509,6 +538,28 @@ while True:
     assert time.monotonic() < until
 """).done()  # fmt: skip
     said = r"monarch: rank 1 of 'workers' has failed \(killed by signal 9, pid \d+\) and is made anew: 1 of 3 times .*"
+    assert run.status == 0 and re.fullmatch(said, run.err.rstrip()), run.err
+
+
+def test_what_policies_do_about_one_process_is_one_line():
+    run = Run(WORKER + """
+procs = this_host().spawn_procs({"gpus": 2}).options(restart=Restart(times=3, within=60))
+meshes = [procs.spawn(f"workers{number}", Worker) for number in range(5)]
+pids = meshes[0].pid.call().get()
+os.kill(pids.item(gpus=1), signal.SIGKILL)
+until = time.monotonic() + 20
+for workers in meshes:
+    while True:
+        try:
+            if workers.pid.call().get().item(gpus=1) != pids.item(gpus=1): break
+        except SupervisionError:
+            pass
+        assert time.monotonic() < until
+""").done()  # fmt: skip
+    said = (
+        r"monarch: rank 1 of 'workers\d' has failed \(killed by signal 9, pid \d+\) with 4 other meshes on its process "
+        r"\('workers\d', 'workers\d', 'workers\d', \.\.\.\) and is made anew: 1 of 3 times within 60 s"
+    )
     assert run.status == 0 and re.fullmatch(said, run.err.rstrip()), run.err
 
 

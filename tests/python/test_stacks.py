@@ -129,6 +129,16 @@ def test_who_does_not_answer_is_named_with_what_is_known():
     ]
 
 
+def test_threads_of_a_process_that_do_the_same_are_merged_as_ranks_are():
+    waiting = [
+        thread(number=3 + at, name=f"w{at:02}", frames=[("a.py", 7, "wait"), ("a.py", 3, "run")]) for at in range(50)
+    ]
+    report = StackReport([read(rank, answer(thread(frames=[("a.py", 1, "main")]), *waiting)) for rank in range(2)])
+    lines = str(report).splitlines()
+    assert "  50 threads: thread w00; thread w01; thread w02 and 47 more:" in lines
+    assert len(lines) == 7, lines
+
+
 def test_threads_that_cannot_be_asked_say_so():
     actors = [(2, "trainer", 0, "step", [])]
     report = StackReport([read(0, answer(thread(taken=False), actors=actors))])

@@ -23,8 +23,9 @@ def make_screen(failures: list[MeshFailure], where: str, more: str = "") -> str:
     first = min(same, key=lambda failure: failure.crashed_ranks)
     cause, who = _parts(first)
     if len(same) > 1:
-        ranks = ranks_text(sorted({rank for failure in same for rank in failure.crashed_ranks}))
-        cause = f"{ranks} of {mesh!r} have failed: {kind}{_in_flight(same)}\nthe first of them: {cause}"
+        ranks = sorted({rank for failure in same for rank in failure.crashed_ranks})
+        has, first_of = ("has", "the first time") if len(ranks) == 1 else ("have", "the first of them")
+        cause = f"{ranks_text(ranks)} of {mesh!r} {has} failed: {kind}{_in_flight(same)}\n{first_of}: {cause}"
     lines = [*cause.split("\n"), where, *who, *_others(alike), *more.splitlines()]
     return "\n".join(_fitted(lines, where))
 

@@ -108,8 +108,7 @@ def _make_anew(together: list[_Failed]) -> str | None:
             assert origin is not None
             stopped[origin.mesh_id] = _stop_others(origin, [each.rank for each in those])
         procs.respawn([procs.rank_of(node)], stopped)
-    for those in failed:
-        _note(those)
+    _note(failed)
     return None
 
 
@@ -130,21 +129,39 @@ def _stop_others(origin: SpawnOrigin, failed: list[int]) -> list[int]:
     return others
 
 
-def _note(those: list[_Failed]) -> None:
-    """A line for what has failed of one mesh."""
-    first = those[0]
-    origin = first.origin
-    assert origin is not None and origin.policy is not None
-    policy, most = origin.policy, 0
-    for each in those:
-        made = origin.made(each.rank)
-        made.append((time.monotonic(), each.failure.kind))
-        most = max(most, len(made))
+def _note(failed: list[list[_Failed]]) -> None:
+    """A line for what has failed together, by mesh: an actor, or what a process had of each."""
+    least: tuple[int, int, Any] | None = None  # how often it may still be made anew: of all the one with the least
+    for those in failed:
+        origin = those[0].origin
+        assert origin is not None and origin.policy is not None
+        for each in those:
+            made = origin.made(each.rank)
+            made.append((time.monotonic(), each.failure.kind))
+            left = origin.policy.times - len(made)
+            if least is None or left < least[0]:
+                least = left, len(made), origin.policy
+    assert least is not None
+    _, most, policy = least
+    first = failed[0]
+    assert first[0].origin is not None and first[0].origin.policy is not None
     others = {"one_for_all": ", with all others", "rest_for_one": ", with those after it"}
     _core.log_line(
-        f"{_failed(those)} and {'is' if len(those) == 1 else 'are'} made anew"
-        f"{others.get(policy.strategy, '')}: {most} of {policy.times} times within {policy.within:g} s"
+        f"{_failed(first)}{_beside(failed[1:])} and {'is' if len(first) == 1 else 'are'} made anew"
+        f"{others.get(first[0].origin.policy.strategy, '')}: {most} of {policy.times} times within {policy.within:g} s"
     )
+
+
+_NAMED = 3  # meshes
+
+
+def _beside(failed: list[list[_Failed]]) -> str:
+    """The other meshes that have lost something with the same process."""
+    if not failed:
+        return ""
+    names = [repr(those[0].origin.name) for those in failed if those[0].origin is not None]
+    named = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    return f" with {len(names)} other mesh{'es' * (len(names) != 1)} on its process ({named})"
 
 
 def _failed(those: list[_Failed]) -> str:

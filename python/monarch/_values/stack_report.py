@@ -270,10 +270,27 @@ def _describe(members: Sequence[Process]) -> str:
     if not first.threads:
         return " idle"
     lines = [""]
+    alike: dict[Any, list[Thread]] = {}  # those of each process that do the same, under whatever title
     for threads in zip(*(process.threads for process in members)):
-        lines.append(f"  {threads[0].title}{_state(threads[0])}")
-        lines += [f"    {line}" for line in _merged(threads)]
+        likeness = _likeness_of_thread(threads[0])
+        alike.setdefault(likeness[1:] if threads[0].frames else likeness, []).extend(threads)
+    for same in alike.values():
+        lines.append(f"  {_titles(same, len(members))}{_state(same[0])}")
+        lines += [f"    {line}" for line in _merged(same)]
     return "\n".join(lines)
+
+
+def _titles(threads: Sequence[Thread], of_processes: int) -> str:
+    """Of those that do the same."""
+    count = len(threads) // of_processes
+    if count == 1:
+        return threads[0].title
+    named = list(dict.fromkeys(thread.title for thread in threads))
+    text = "; ".join(named[:_TITLES_MAX])
+    return f"{count} threads: {text}" + (f" and {len(named) - _TITLES_MAX} more" if len(named) > _TITLES_MAX else "")
+
+
+_TITLES_MAX = 3
 
 
 def _state(thread: Thread) -> str:

@@ -205,8 +205,7 @@ Successions::Notice Deaths::believed(NodeId from, const Successions::Notice& not
   Successions::Notice believed;
   for (size_t i = 0; i < notice.processes.size(); ++i) {
     if (!may_replace(from, notice.processes[i].first)) continue;
-    believed.processes.push_back(notice.processes[i]);
-    if (!notice.why.empty()) believed.why.push_back(notice.why[i]);
+    believed.add_process(notice, i);
   }
   for (const Successions::Epoch& mesh : notice.meshes) {
     if (may_have_created(from, mesh.first) || is_told(from)) believed.meshes.push_back(mesh);

@@ -90,6 +90,7 @@ void Node::node_down(NodeId node, FailurePtr reason) {
   const auto unsent = routes_->mark_down(node, reason);
   if (!unsent) return;
   flow_->forget_node(node);
+  successions_->ended(node, reason->kind == Failure::Kind::kStopped);
   supervise(supervisor_->node_down(node, reason));
   // Dead first, then the slots: a call that opens its slot later sees the death when it sends (cast()). So does a message
   // that comes too early for an actor of the dead (keep_early()).
@@ -338,7 +339,13 @@ void Node::spawn(const Members& members, Outgoing& outgoing) {
   send_to_all(members, outgoing, [&](uint32_t, const std::string&, bool no_memory) { is_short |= no_memory; });
   if (successions_->any()) {  // of what was sent to one that has been replaced just now nothing comes
     for (const ActorId& id : members.ids) {
-      if (const NodeId next = successions_->latest(id.node); next != id.node) bury_at(id.node, next);
+      const NodeId next = successions_->latest(id.node);
+      if (next == id.node) continue;
+      {
+        std::lock_guard lock(spawned_mutex_);
+        spawned_at_.insert(id.node);  // it may have been buried meanwhile
+      }
+      bury_at(id.node, next);
     }
   }
   if (is_short) throw std::bad_alloc();

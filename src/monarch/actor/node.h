@@ -300,7 +300,9 @@ class Node final : public LinkSink {
   void look_again(const Supervisor::Restarted& mesh);
   bool has_ended(Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks, bool must_be_known) const;
   void spawn_again(const Restart& order, const Restart::Actors& actors, const Supervisor::Restarted& mesh);
-  void replace_owned(NodeId ended, NodeId next, FailurePtr why);
+  void replace_owned(NodeId ended, NodeId next, FailurePtr why, std::vector<NodeId>* named);
+  void say_again(std::vector<NodeId>& named, Successions::Notice& notice);
+  void forget_epochs();
   void bury_at(NodeId ended, NodeId next);
   void undeliverable(ActorIndex sender, NodeId from, const ActorId& dest, const Failure& why);
   // The same for what could not be sent to its node: told when it is known what the node died of.
@@ -327,6 +329,7 @@ class Node final : public LinkSink {
   const std::unique_ptr<Supervisor> supervisor_;
   const std::unique_ptr<Successions> successions_;
   std::mutex restart_mutex_;  // one restart after the other; outermost
+  size_t epochs_looked_at_ = 0;  // forget_epochs() looks when there are so many; restart_mutex_ held
   std::mutex spawned_mutex_;  // a leaf
   std::unordered_set<NodeId> spawned_at_;  // where this node has ever made actors
   const std::unique_ptr<UnobservedFailures> unobserved_;  // of actors; its lock guards a leaf

@@ -10,6 +10,10 @@
 
 namespace monarch {
 
+namespace {
+constexpr size_t kEpochsMin = 64;  // that are kept without a look at who is still there
+}  // namespace
+
 Status Node::restart(const Restart& order) {
   std::lock_guard lock(restart_mutex_);
   bool all_ended = order.procs == 0 || has_ended(order.procs, order.proc_ranks, true);
@@ -33,14 +37,40 @@ Status Node::restart(const Restart& order) {
     static_cast<void>(supervisor_->restart(order.procs, order.proc_ranks, {}, timers_.now_ns()));
   }
   successions_->apply(notice);
-  for (const auto& [ended, next] : order.processes) replace_owned(ended, next, nullptr);  // all here have been told
+  std::vector<NodeId> named;
+  for (const auto& [ended, next] : order.processes) replace_owned(ended, next, nullptr, &named);  // all here have been told
   for (const auto& [actors, mesh] : meshes) {
     spawn_again(order, *actors, mesh);
     look_again(mesh);
   }
   for (const auto& [ended, next] : order.processes) bury_at(ended, next);
+  for (const auto& [actors, mesh] : meshes) named.insert(named.end(), mesh.named.begin(), mesh.named.end());
+  say_again(named, notice);
+  forget_epochs();
   if (hooks_.on_restarted) hooks_.on_restarted(id_, notice);
   return Ok{};
+}
+
+// Who is between the first and the last of a lineage may have been forgotten elsewhere; handles of what lives name it.
+void Node::say_again(std::vector<NodeId>& named, Successions::Notice& notice) {
+  std::sort(named.begin(), named.end());
+  named.erase(std::unique(named.begin(), named.end()), named.end());
+  Successions::Notice again = successions_->named(named);
+  if (again.processes.empty()) return;
+  successions_->apply(again);
+  again.why.assign(again.processes.size(), Failure(Failure::Kind::kLost, "it has ended, and was replaced"));
+  notice.steps.assign(notice.processes.size(), 1);
+  for (size_t i = 0; i < again.processes.size(); ++i) notice.add_process(again, i);
+}
+
+// Of meshes of this node's that have ended. Restarted.epoch is told by nobody else.
+void Node::forget_epochs() {
+  std::vector<ActorIndex> known = successions_->meshes();
+  if (known.size() < epochs_looked_at_) return;
+  const size_t count = known.size();
+  std::erase_if(known, [&](ActorIndex first) { return !may_have_created(id_, first) || supervisor_->owns(first); });
+  successions_->forget_meshes({known.begin(), known.end()});
+  epochs_looked_at_ = std::max(kEpochsMin, 2 * (count - known.size()));
 }
 
 // They are written down as living: a death that was noted before that is theirs, too.
@@ -76,10 +106,14 @@ bool Node::has_ended(Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks
 
 // Whoever owns something there is told that it has ended, if the word of the death is slower than this. Written down first,
 // then the last look: a death that comes later finds it.
-void Node::replace_owned(NodeId ended, NodeId next, FailurePtr why) {
+void Node::replace_owned(NodeId ended, NodeId next, FailurePtr why, std::vector<NodeId>* named) {
   if (why) supervise(supervisor_->node_down(ended, why));
-  supervisor_->replace(ended, next);
-  if (const FailurePtr dead = why_down(next)) supervise(supervisor_->node_down(next, dead));
+  const std::vector<NodeId> there = supervisor_->replace(ended, next);
+  named->insert(named->end(), there.begin(), there.end());
+  if (const FailurePtr dead = why_down(next)) {
+    successions_->ended(next, dead->kind == Failure::Kind::kStopped);
+    supervise(supervisor_->node_down(next, dead));
+  }
 }
 
 void Node::spawn_again(const Restart& order, const Restart::Actors& actors, const Supervisor::Restarted& mesh) {
@@ -125,7 +159,7 @@ void Node::spawn_again(const Restart& order, const Restart::Actors& actors, cons
 void Node::bury_at(NodeId ended, NodeId next) {
   {
     std::lock_guard lock(spawned_mutex_);
-    if (!spawned_at_.contains(ended)) return;
+    if (spawned_at_.erase(ended) == 0) return;
     spawned_at_.insert(next);
   }
   Outgoing notice{FrameHeader{}, {}, {}};
@@ -135,14 +169,17 @@ void Node::bury_at(NodeId ended, NodeId next) {
   send(next, notice, &ignored);
 }
 
-bool Node::take_up(const Successions::Notice& notice) {
+bool Node::take_up(const Successions::Notice& told) {
+  Successions::Notice notice = told;
+  std::erase_if(notice.meshes, [this](const auto& mesh) { return may_have_created(id_, mesh.first); });
   const Successions::Notice news = successions_->apply(notice);
+  std::vector<NodeId> named;
   for (size_t i = 0; i < news.processes.size(); ++i) {
     const auto& [ended, next] = news.processes[i];
     FailurePtr why = why_down(ended);
     if (!why && !news.why.empty()) why = std::make_shared<const Failure>(news.why[i]);
     if (!why) why = std::make_shared<const Failure>(Failure::Kind::kLost, "it has ended, and was replaced");
-    replace_owned(ended, next, why);
+    replace_owned(ended, next, why, &named);
     bury_at(ended, next);
     // A process that has never heard of it would take what it has made, and owned, for what is still to come.
     if (next != id_) continue;
@@ -154,6 +191,7 @@ bool Node::take_up(const Successions::Notice& notice) {
       }
     });
   }
+  successions_->apply(successions_->named(named));
   return !news.empty();
 }
 

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!again) std::abort();
   told.apply(*again);
   for (const auto& [node, next] : notice->processes) {
-    if (known.latest(node) != told.latest(node) || known.count_of(node) == 0) std::abort();
+    if (known.latest(node) != told.latest(node) || known.count_of(node) != told.count_of(node)) std::abort();
   }
   return 0;
 }

@@ -213,12 +213,19 @@ std::optional<Supervisor::Restarted> Supervisor::restart(MeshId id, const std::v
     entry.made[rank] = {now_ns, entry.epoch};
   }
   const auto& ids = entry.mesh->members->ids;
-  Restarted restarted{entry.mesh->members, lowest_index(*entry.mesh), 1, entry.epoch, std::move(again)};
+  Restarted restarted{entry.mesh->members, lowest_index(*entry.mesh), 1, entry.epoch, std::move(again), {}};
+  for (const uint32_t rank : restarted.ranks) restarted.named.push_back(entry.spawned->ids[rank].node);
   for (const ActorId& actor : ids) restarted.count = std::max(restarted.count, actor.index - restarted.first + 1);
   return restarted;
 }
 
-void Supervisor::replace(NodeId ended, NodeId next) {
+bool Supervisor::owns(ActorIndex first) const {
+  std::lock_guard lock(mutex_);
+  return by_index_.contains(first);
+}
+
+std::vector<NodeId> Supervisor::replace(NodeId ended, NodeId next) {
+  std::set<NodeId> named;
   std::lock_guard lock(mutex_);
   for (auto& [id, entry] : meshes_) {
     const auto& ids = entry.mesh->members->ids;
@@ -227,12 +234,14 @@ void Supervisor::replace(NodeId ended, NodeId next) {
       if (ids[rank].node != ended) continue;
       if (!now) now = std::make_shared<Members>(*entry.mesh->members);
       now->ids[rank].node = next;
+      named.insert(entry.spawned->ids[rank].node);
     }
     if (!now) continue;
     OwnedMesh changed = *entry.mesh;
     changed.members = std::move(now);
     entry.mesh = std::make_shared<const OwnedMesh>(std::move(changed));
   }
+  return {named.begin(), named.end()};
 }
 
 size_t Supervisor::size() const {

@@ -85,14 +85,16 @@ class Supervisor {
     uint64_t count = 1;    // up to the highest
     uint32_t epoch = 0;    // how often some of it has been made anew, this time included
     std::vector<uint32_t> ranks;
+    std::vector<NodeId> named;  // where they were spawned, which handles name
   };
   // These ranks, which have ended, are there again, and `stopped`, which their owner has stopped for it, but those that
   // have failed meanwhile, or that somebody else has made anew since. None: the mesh is not known, one of `ranks` has not
   // ended, or nothing is to be made anew.
   std::optional<Restarted> restart(MeshId id, const std::vector<uint32_t>& ranks,
                                    const std::vector<uint32_t>& stopped = {}, int64_t now_ns = 0);
-  // `next` is there in the place of a process that has ended.
-  void replace(NodeId ended, NodeId next);
+  // `next` is there in the place of a process that has ended. Returns where its actors were spawned, which handles name.
+  std::vector<NodeId> replace(NodeId ended, NodeId next);
+  bool owns(ActorIndex first) const;  // a mesh of actors, of which that is the lowest index
 
   size_t size() const;
 

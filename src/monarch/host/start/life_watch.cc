@@ -73,20 +73,22 @@ class LifeWatch::Batch {
       if (ending_) break;
       FutexWaiter waiters[kFutexWaitersMax];
       uint32_t count = 0;
-      std::vector<uint64_t> released;
+      std::vector<Life> released;
       waiters[count++] = FutexWaiter::of(turn_, turn, /*shared=*/false);
       {
         std::lock_guard lock(mutex_);
         std::erase_if(lives_, [&](Life& life) {
           const uint32_t now = life_word(life.page).load();
-          if ((now & FUTEX_OWNER_DIED) != 0) released.push_back(life.key);
           if (now != std::exchange(life.seen, now)) ++life.changes;
-          const bool over = (now & FUTEX_OWNER_DIED) != 0 || life.changes > kChangesMax;
+          const bool given_back = (now & FUTEX_OWNER_DIED) != 0;
+          const bool over = given_back || life.changes > kChangesMax;
           if (!over) waiters[count++] = FutexWaiter::of(life_word(life.page), now, /*shared=*/true);
+          if (given_back) released.push_back(std::move(life));
           return over;
         });
       }
-      for (const uint64_t key : released) watch_.on_released_(key);
+      for (const Life& life : released) watch_.on_released_(life.key);
+      released.clear();  // its pages last: somebody waits for the word
       const int error = watch_.wait_(waiters, count);
       errors = error == 0 || error == EINTR ? 0 : error == ENOSYS || error == EPERM ? kErrorsMax : errors + 1;
     }

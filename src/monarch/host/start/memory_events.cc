@@ -14,15 +14,16 @@ namespace monarch {
 
 namespace {
 
-std::string read_file(const std::string& path) {
-  const UniqueFd file = path.empty() ? UniqueFd() : sys::open_file(path.c_str(), O_RDONLY);
+std::string read_all(const UniqueFd& file) {
   std::string text;
   char bytes[4096];
-  for (ssize_t count; file && (count = ::read(file.get(), bytes, sizeof bytes)) > 0;) {
+  for (ssize_t count; file && (count = ::pread(file.get(), bytes, sizeof bytes, static_cast<off_t>(text.size()))) > 0;) {
     text.append(bytes, static_cast<size_t>(count));
   }
   return text;
 }
+
+std::string read_file(const std::string& path) { return read_all(sys::open_file(path.c_str(), O_RDONLY)); }
 
 // Of a line "<name> <number>".
 std::optional<uint64_t> number_of(const std::string& text, std::string_view name) {
@@ -94,20 +95,25 @@ void MemoryEventsReader::find_files() {
   const std::string mounts = root_ + "/sys/fs/cgroup";
   if (!memory.empty()) {
     const std::string folder = mounts + "/memory" + memory;
-    if (has(folder + "/memory.oom_control")) events_ = folder + "/memory.oom_control";
-    if (has(folder + "/memory.failcnt")) limits_ = folder + "/memory.failcnt";
+    if (has(folder + "/memory.oom_control")) events_.path = folder + "/memory.oom_control";
+    if (has(folder + "/memory.failcnt")) limits_.path = folder + "/memory.failcnt";
   } else if (!unified.empty() && has(mounts + unified + "/memory.events")) {
-    events_ = mounts + unified + "/memory.events";
+    events_.path = mounts + unified + "/memory.events";
   }
+}
+
+std::string MemoryEventsReader::File::text() {
+  if (!fd && !path.empty()) fd = sys::open_file(path.c_str(), O_RDONLY);
+  return read_all(fd);
 }
 
 MemoryEvents MemoryEventsReader::read() {
   if (!has_cgroup_) find_files();
   MemoryEvents found;
-  const std::string events = read_file(events_);
+  const std::string events = events_.text();
   found.cgroup_kills = number_of(events, "oom_kill");
   found.limit_hits = number_of(events, "oom");
-  const std::string hits = read_file(limits_);
+  const std::string hits = limits_.text();
   if (!hits.empty()) found.limit_hits = std::strtoull(hits.c_str(), nullptr, 10);
   // Long, and only of use where the cgroup says nothing.
   if (!found.cgroup_kills) found.kills = number_of(read_file(root_ + "/proc/vmstat"), "oom_kill");

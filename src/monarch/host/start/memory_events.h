@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "monarch/base/unique_fd.h"
 #include "monarch/wire/failure.h"
 
 namespace monarch {
@@ -23,7 +24,8 @@ struct MemoryEvents {
 // there before the first process was started; this one's is added to them.
 OutOfMemory judge_kill(MemoryEvents& known, const MemoryEvents& now);
 
-// Reads the counters of this process's own cgroup (version 2 or 1), and those of the machine.
+// Reads the counters of this process's own cgroup (version 2 or 1), and those of the machine. The cgroup's files stay
+// open, since they are read again while somebody waits for the word of a death.
 class MemoryEventsReader {
  public:
   // `root`: of the file system, for tests.
@@ -31,12 +33,17 @@ class MemoryEventsReader {
   MemoryEvents read();
 
  private:
+  struct File {
+    std::string path;  // empty: there is none
+    UniqueFd fd{};     // once it could be opened
+    std::string text();
+  };
   void find_files();
 
   std::string root_;
   bool has_cgroup_ = false;  // it could be read which one; else the next read() tries again
-  std::string events_;  // files; empty: there is none
-  std::string limits_;
+  File events_;
+  File limits_;
 };
 
 }  // namespace monarch

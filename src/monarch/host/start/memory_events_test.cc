@@ -93,6 +93,17 @@ TEST_F(Files, ThatCannotBeOpenedAtFirst) {
   EXPECT_EQ(reader.read(), cgroup(2, 3));
 }
 
+TEST_F(Files, StayOpenAndAreReadFromTheirBeginning) {
+  write("/proc/self/cgroup", "0::/job/7\n");
+  write("/sys/fs/cgroup/job/7/memory.events", "oom 3\noom_kill 2\n");
+  MemoryEventsReader reader(root_);
+  EXPECT_EQ(reader.read(), cgroup(2, 3));
+  write("/sys/fs/cgroup/job/7/memory.events", "oom 30\noom_kill 20\n");
+  sys::fail_nth(1);
+  EXPECT_EQ(reader.read(), cgroup(20, 30)) << "nothing is opened any more";
+  sys::fail_nth(0);
+}
+
 TEST_F(Files, ThatAreNotThere) { EXPECT_EQ(MemoryEventsReader(root_).read(), MemoryEvents{}); }
 
 }  // namespace

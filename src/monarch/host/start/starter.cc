@@ -604,9 +604,9 @@ void Starter::exited(NodeId node, const ExitStatus& how) {
   if (running.hostd) reactor_.remove(running.hostd.get());
   if (running.process.pidfd && !running.ended) reactor_.remove(running.process.pidfd.get());
   const bool given_up = running.given_up;
-  running_.erase(found);
-  lives_.remove(node);
+  const auto gone = running_.extract(found);  // its pages are unmapped when that has been told
   if (!given_up) events_.on_exited(node, status);
+  lives_.remove(node);
 }
 
 // With what the process has left, and what the kernel says of it.

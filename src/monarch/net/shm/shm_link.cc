@@ -28,6 +28,7 @@ constexpr uint64_t kTellReleasedBytes = 1 << 20;
 constexpr int64_t kTellReleasedAfterNs = 500'000'000;
 // Control frames that are read at once on the way to a segment.
 constexpr int kPumpsPerSegment = 16;
+constexpr int64_t kCloseDeadNs = 2'000'000;  // after the end of a link whose peer is dead, if nobody has closed it
 constexpr int64_t kAskAfterMinNs = 10'000'000;
 constexpr int64_t kAskAfterMaxNs = 1'000'000'000;
 
@@ -207,7 +208,8 @@ void ShmLink::drop_outbound() {
 }
 
 // Tells the sink once; later sends are refused. Then closes, so that the peer hears of it and nothing is kept; later,
-// because we may be inside poll().
+// because we may be inside poll(), and, of a peer that is dead, because to unmap its rings costs 50 us, while the
+// reactor is wanted for the word of that death. (Who tells it closes the link then.)
 void ShmLink::finish(const Error& why) {
   {
     std::lock_guard lock(finish_mutex_);
@@ -216,7 +218,8 @@ void ShmLink::finish(const Error& why) {
   drop_outbound();
   sink_.on_closed(*this, why);
   if (auto self = weak_from_this().lock()) {
-    context_.reactor.post([self = std::move(self)] { self->close(); });
+    const int64_t delay_ns = peer_gone_.load(std::memory_order_relaxed) ? kCloseDeadNs : 0;
+    context_.reactor.after(delay_ns, [self = std::move(self)] { self->close(); });
   }
 }
 
