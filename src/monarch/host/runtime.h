@@ -126,6 +126,7 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
     host_->stop(nodes, reason, grace_ns, std::move(done));
   }
   void note_hosted(NodeId host, const std::vector<NodeId>& nodes) override;
+  void hear_news(NodeId node, LaunchNews news) override { host_->hear_news(node, std::move(news)); }
   NodeId host_of(NodeId node) override { return deaths_->host_of(node); }
   void release(const std::vector<NodeId>& nodes, const std::string& reason) override;
   void stop_children(const std::string& reason, int64_t grace_ns) override;

@@ -14,6 +14,10 @@ namespace monarch {
 // environment.
 std::string runtime_folder();
 
+// Makes the folder if need be, for this user alone. kUnsupported, with what to do: it is somebody else's, or open to
+// others.
+Status make_private_folder(const std::string& folder);
+
 // Writes the token to `path`, whose folder is made if need be. Twice is fine. kUnsupported, with what to do: the folder
 // or the file is somebody else's, or open to others. kUnavailable: the system refuses.
 Status write_token_file(const std::string& path, const JobToken& token);
