@@ -1,5 +1,6 @@
 // Hosts that have an agent (src/monarch/host/agent.h), as python/monarch/_meshes/agents.py asks them.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <openssl/crypto.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <optional>
 
 #include "future.h"
 #include "gil.h"
@@ -206,6 +208,40 @@ nb::object stop_on_hosts(std::vector<NodeId> nodes, const std::string& reason, d
   return future_of(std::move(ended), FutureMode::kNothing, nb::none());
 }
 
+// What a process that is awaited on that host (0: here) is told, as its last argument.
+std::string launch_address(NodeId host, NodeId node) {
+  ProcessRuntime* here = require_machine("a launcher of one's own");
+  if (here == nullptr) throw nb::python_error();
+  if (host_number(host == 0 ? node : host) != host_number(here->node().id())) {
+    PyErr_SetString(PyExc_NotImplementedError,
+                    "proc_launcher: not for hosts over a network, which start their processes themselves");
+    throw nb::python_error();
+  }
+  const std::string own = here->host().door_path();
+  if (host == 0 || host == here->node().id()) return launch_door_address(own, node);
+  return launch_door_address(launch_door_path(own.substr(0, own.rfind('/')), host), node);
+}
+
+// What is said of a process that is awaited on that host (0: here): LaunchNews.
+void launch_news(NodeId host, NodeId node, uint32_t kind, std::optional<int> code, std::optional<int> signal,
+                 bool core_dumped, const std::string& text, const std::string& tail) {
+  LaunchNews news;
+  news.kind = kind;
+  news.status.known = code.has_value() || signal.has_value();
+  news.status.code = code.value_or(0);
+  news.status.signal = signal.value_or(0);
+  news.core_dumped = core_dumped;
+  news.text = shortened(text);
+  news.tail = shortened(tail);
+  AnyRuntime& here = runtime();
+  GilRelease release;
+  if (host == 0 || host == here.node().id()) {
+    return with_host([&](AnyRuntime& process) { process.hear_news(node, std::move(news)); });
+  }
+  const std::string body = Agent::encode(node, news);
+  Agent::ask(here.node(), {host}, Agent::kNews, as_byte_span(body.data(), body.size()), "news of a process");
+}
+
 }  // namespace
 
 void bind_hosts(nb::module_& m) {
@@ -226,6 +262,9 @@ void bind_hosts(nb::module_& m) {
   m.def("await_started", [](const std::vector<NodeId>& nodes) {
     if (!await_started(nodes)) throw nb::python_error();
   });
+  m.def("launch_address", &launch_address);
+  m.def("launch_news", &launch_news, nb::arg("host"), nb::arg("node"), nb::arg("kind"), nb::arg("code").none(),
+        nb::arg("signal").none(), nb::arg("core_dumped"), nb::arg("text"), nb::arg("tail"));
   m.def("stop_on_hosts", &stop_on_hosts);
   // `nodes` were started for this process by `host`.
   m.def("note_hosted", [](NodeId host, const std::vector<NodeId>& nodes) { runtime().note_hosted(host, nodes); });

@@ -148,6 +148,19 @@ void limit_malloc_arenas() {
 
 nb::bytes py_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
+// What a process that somebody has started for a mesh, and that has inherited nothing, is told (host/start/launch_door.h):
+// -> the descriptors of its bootstrap.
+std::vector<int> enter_launch_door_here(const std::string& address) {
+  auto fds = [&] {
+    GilRelease release;
+    return enter_launch_door(address);
+  }();
+  if (!fds) raise(fds.error());
+  std::vector<int> numbers;
+  for (UniqueFd& fd : *fds) numbers.push_back(fd.release());
+  return numbers;
+}
+
 // The descriptors of a bootstrap, by number; returns what the host gives to all that is started there, what the order has
 // given, the environment (None: it stands), and whether this process is a host.
 nb::tuple start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max) {
@@ -167,17 +180,19 @@ nb::tuple start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   }
   take_up_output(fds);
   pool_frame_chunks();
-  // The chain of death: this process dies with the one that started it, whoever kills that.
+  // The chain of death: this process dies with the one that started it, whoever kills that. One that user code has started
+  // has another parent; that of its node ends its group.
+  const bool by_user = bootstrap->parent_pid == 0;
   if (!by_exec) {
-    leave_fork_server();
+    if (!by_user) leave_fork_server();
     setsid();
   }
-  guard_register(fds[kFdGuard].get(), getpgrp());
+  if (!by_user) guard_register(fds[kFdGuard].get(), getpgrp());
   fds[kFdGuard].reset();
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (!by_user) prctl(PR_SET_PDEATHSIG, SIGKILL);
   // A program that was put before the interpreter may run it as a child of its own. That one leads the session.
   const pid_t parent = getppid();
-  if (parent != bootstrap->parent_pid && !(by_exec && parent == getsid(0))) _exit(1);
+  if (!by_user && parent != bootstrap->parent_pid && !(by_exec && parent == getsid(0))) _exit(1);
   limit_malloc_arenas();
   State& s = state();
   write_stacks_of_python();
@@ -427,7 +442,14 @@ void bind_runtime(nb::module_& m) {
   m.def("configure", &configure);
   m.def("start_root", &start_root);
   m.def("start_worker", &start_worker);
+  m.def("enter_launch_door", &enter_launch_door_here);
   m.def("wait_for_stop", &wait_for_stop);
+  // Without a look at signals. None: nobody has asked within so many seconds.
+  m.def("stop_reason", [](double seconds) {
+    ProcessRuntime& here = machine("a worker");
+    GilRelease release;
+    return here.wait_for_stop(static_cast<int64_t>(seconds * 1e9));
+  });
   // `defaults`: LaunchDefaults, of which it takes the command and the environment.
   m.def("start_fork_server", [](nb::bytes defaults) {
     auto of_here = decode_launch_defaults(as_byte_span(defaults.c_str(), defaults.size()));

@@ -23,14 +23,14 @@ def run_fork_server(folder, code, **modules):
     for name in ("first", "second"):
         (folder / f"{name}.py").write_text(LATER_MODULE + modules.get(name, ""))
     done = subprocess.run(
-        [sys.executable, "-c", FORK_SERVER + code + "\nfork_server.main([0], False)"],
+        [sys.executable, "-c", FORK_SERVER + code + "\nfork_server.main('0', False)"],
         capture_output=True, text=True, check=True, cwd=folder, timeout=30,
     )  # fmt: skip
     return done.stdout
 
 
 def test_the_fork_server_imports_the_rest_when_nobody_has_asked_for_a_while(tmp_path):
-    out = run_fork_server(tmp_path, "worker.main = lambda fds: os._exit(0)\nServer.reap = lambda self: None")
+    out = run_fork_server(tmp_path, "worker.run = lambda fds: os._exit(0)\nServer.reap = lambda self: None")
     assert out == "[300, 300, 'first', 10, 'second']\n"
 
 
@@ -44,7 +44,7 @@ while "reaped" not in __main__.Server.events:
     code = """
 read, write = os.pipe()
 go = os.fdopen(write, "w")
-worker.main = lambda fds: (go.close(), os.read(read, 1), os._exit(0))
+worker.run = lambda fds: (go.close(), os.read(read, 1), os._exit(0))
 requests = iter([1])
 fork_server._LATER = ("first",)
 """

@@ -14,7 +14,7 @@ from monarch._meshes import active, agents, block_end, inhabitants
 from monarch._meshes.agents import Agents
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, whole
 from monarch._meshes.origins import ProcsOrigin
-from monarch._meshes.proc_mesh import ProcMesh, provide_this_host
+from monarch._meshes.proc_mesh import ProcMesh, provide_this_host, this_proc
 from monarch._processes import launch, output
 from monarch._runtime import runtime
 from monarch._runtime.context import context
@@ -25,6 +25,7 @@ from monarch._values.geometry import Point, Region, Shape, Slice
 
 if TYPE_CHECKING:
     from monarch._calls.future import Future
+    from monarch._meshes.launchers import Launches, ProcLauncher
     from monarch._processes.bootstrap import BootstrapCommand
 
 __all__ = ["HostMesh", "this_host"]
@@ -100,6 +101,7 @@ class HostMesh(Mesh):
         name: str | None = None,
         proc_bind: list[dict[str, str]] | None = None,
         bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None = None,
+        proc_launcher: type[ProcLauncher] | ProcLauncher | None = None,
     ) -> ProcMesh:
         """Starts processes and returns at once, before they are up.
 
@@ -116,6 +118,10 @@ class HostMesh(Mesh):
             bootstrap_command: how to start them (``default_bootstrap_cmd()``, changed), or a function that is given
                 each one's point in the mesh and returns how. A program that cannot be run shows at the use of the
                 mesh, as ``SupervisionError``.
+            proc_launcher: who starts and ends them, if a program's own code is to: a subclass of ``ProcLauncher``
+                (``monarch._src.actor.proc_launcher``), of which an actor is made in this process, or such an actor.
+                What it does not bring up within ``mesh_proc_spawn_max_idle`` could not be started. On hosts over a
+                network: ``NotImplementedError``.
 
         Sizes that are not positive, more than 65,536 processes for each host, a ``proc_bind`` of another length, an
         unknown key in it: ``ValueError``. After ``stop`` or ``shutdown``: ``RuntimeError``.
@@ -134,7 +140,7 @@ class HostMesh(Mesh):
             check_text("the name of the processes", name)
         if bootstrap is not None and not callable(bootstrap):
             raise TypeError(f"bootstrap must be a function without arguments, but is {bootstrap!r}")
-        return _spawn_procs(self, per_host or {}, bootstrap, name, proc_bind, bootstrap_command)
+        return _spawn_procs(self, per_host or {}, bootstrap, name, proc_bind, bootstrap_command, proc_launcher)
 
     def with_python_executable(self, python_executable: str) -> HostMesh:
         """The same hosts, where processes run the interpreter ``python_executable``, and those that they spawn in turn.
@@ -195,13 +201,32 @@ class HostMesh(Mesh):
     def _start_nodes(self, common: launch.Common, wanted: list[launch.Wanted], waits: bool = False) -> list[int]:
         """Starts these processes, as many on each host, in rank order; ``waits`` until their hosts say so."""
         if self._agents is None or not self._asks_agents():
-            return launch.start_here(common, wanted, None if self._agents is None else here().host_node)
-        return agents.start_nodes(self._agents, self._view, common, wanted, waits)
+            nodes = launch.start_here(common, wanted, None if self._agents is None else here().host_node)
+            hosts = [0] * len(nodes)
+        else:
+            waits = waits or common.launches is not None  # who is started may come at once
+            nodes = agents.start_nodes(self._agents, self._view, common, wanted, waits)
+            each = len(nodes) // len(self._view)
+            hosts = [self._agents.nodes[rank] for rank in self._view.ranks() for _ in range(each)]
+        if common.launches is not None:
+            self._have_started(common.launches, nodes, wanted, hosts)
+        return nodes
+
+    def _have_started(
+        self, launches: Launches, nodes: list[int], wanted: list[launch.Wanted], hosts: list[int]
+    ) -> None:
+        from monarch._meshes.launchers import default_python
+
+        try:
+            launches.begin(nodes, wanted, hosts, default_python(self._python))
+        except BaseException:
+            self._stop_nodes(nodes, "their launcher cannot be asked", 0.0)
+            raise
 
     def _stop_nodes(self, nodes: list[int], reason: str, limit: float) -> Future[None]:
-        if not self._asks_agents():
-            return _core.stop_procs(nodes, reason, limit)
-        return agents.stop_nodes(nodes, reason, limit)
+        asks = self._asks_agents()
+        ending = agents.stop_nodes(nodes, reason, limit) if asks else _core.stop_procs(nodes, reason, limit)
+        return ending if not here().launched else _told(nodes, limit, ending)
 
     def _not_ended(self) -> str:
         left = sum(_core.down_reason(node) is None for node in self._spawned.nodes)
@@ -270,6 +295,14 @@ class HostMesh(Mesh):
         return view
 
 
+def _told(nodes: list[int], limit: float, ending: Future[None]) -> Future[None]:
+    """Launchers, if some of these processes are theirs, hear of it."""
+    from monarch._meshes import launchers
+
+    launchers.note_stopping(nodes, limit, ending)
+    return ending
+
+
 _machine: tuple[str, str] | None = None
 
 
@@ -300,11 +333,14 @@ def _spawn_procs(
     name: str | None,
     proc_bind: list[dict[str, str]] | None,
     bootstrap_command: Any,
+    proc_launcher: Any,
 ) -> ProcMesh:
     check_spawn()
 
     def spawn() -> ProcMesh:
-        procs = start_mesh(host, per_host, bootstrap, name or "procs", proc_bind, bootstrap_command)
+        procs = start_mesh(
+            host, per_host, bootstrap, name or "procs", proc_bind, bootstrap_command, launcher=proc_launcher
+        )
         active.note_spawned(procs)
         instance = context().actor_instance
         procs._supervise(str(instance))
@@ -335,7 +371,7 @@ def _whole_or_not(spawn: Callable[[], ProcMesh]) -> ProcMesh:
 
 def start_mesh(
     host: HostMesh, per_host: dict[str, int], bootstrap: Any, name: str, proc_bind: Any = None, command: Any = None,
-    are_hosts: bool = False,
+    are_hosts: bool = False, launcher: Any = None,
 ) -> ProcMesh:  # fmt: skip
     """``HostMesh.spawn_procs``, of which nobody is told."""
     host._check_here()
@@ -352,7 +388,8 @@ def start_mesh(
         starts = commands.starts(points, len(points) // len(host), command, proc_bind)
     setup = None if bootstrap is None else pickling.dumps_code(bootstrap)
     number = int.from_bytes(os.urandom(8), "little") >> 1 | 1
-    common = launch.Common(number, setup, (labels, sizes, name), host._python, are_hosts)
+    launches = None if launcher is None else _launches(host, launcher, name, proc_bind, starts)
+    common = launch.Common(number, setup, (labels, sizes, name), host._python, are_hosts, launches)
     output_of = output.output_settings(name)
     wanted = []
     for point, (start, prefix) in zip(points, starts):
@@ -369,6 +406,16 @@ def start_mesh(
         procs._job = host._agents._job
         procs._introduce(nodes)
     return procs
+
+
+def _launches(host: HostMesh, launcher: Any, name: str, proc_bind: Any, starts: list[Any]) -> Launches:
+    from monarch._meshes import launchers
+
+    if host._agents is not None and host._agents._job is not None:
+        raise NotImplementedError("proc_launcher: not on the hosts of another job")
+    if any(command is not None and command.arg0 is not None for command, _ in starts):
+        raise ValueError("a launcher is not told arg0 of a BootstrapCommand: leave it out")
+    return launchers.launches_of(launcher, this_proc(), name, proc_bind)
 
 
 def _shape_of_procs(host: HostMesh, per_host: dict[str, int]) -> Shape:

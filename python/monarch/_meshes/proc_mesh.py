@@ -292,7 +292,12 @@ class ProcMesh(Handle, Mesh):
     def _stop_nodes(self, reason: str, limit: float) -> Future[None]:
         if self._host is not None:
             return self._host._stop_nodes(self._nodes, reason, limit)
-        return _core.stop_procs(self._nodes, reason, limit)
+        ending = _core.stop_procs(self._nodes, reason, limit)
+        if here().launched:
+            from monarch._meshes import launchers
+
+            launchers.note_stopping(self._nodes, limit, ending)
+        return ending
 
     def _not_ended(self) -> str:
         left = [rank for rank, node in enumerate(self._nodes) if _core.down_reason(node) is None]

@@ -63,7 +63,7 @@ def interpreter_args(program: str, arguments: str = "") -> list[str]:
         "if sys.path[:1] == ['']: del sys.path[0]\n"
         f"if {root!r} not in sys.path: sys.path.append({root!r})\n"
         f"from monarch._programs import {program}\n"
-        f"{program}.main([int(sys.argv[-1])]{arguments})"
+        f"{program}.main(sys.argv[-1]{arguments})"
     )
     return [*_interpreter_flags(), "-c", code]
 
@@ -163,6 +163,7 @@ class Common(NamedTuple):
     mesh: tuple[list[str], list[int], str]  # labels, sizes and name
     python: str | None = None  # the interpreter that is the default from there on; None: that of their host
     are_hosts: bool = False  # they start processes for others
+    launches: Any = None  # Launches (_meshes/launchers.py): who starts them, if that is the program's own code
 
 
 def order(common: Common, wanted: Sequence[Wanted], host: int | None, foreign: bool = False) -> bytes:
@@ -176,7 +177,7 @@ def order(common: Common, wanted: Sequence[Wanted], host: int | None, foreign: b
         payload = _payload_of_order(common, host, foreign)
     launches = tuple(_plain(each) for each in wanted)
     python = b"" if common.python is None else os.fsencode(common.python)
-    values = (common.number, common.are_hosts, python, payload, launches)
+    values = (common.number, common.are_hosts, python, payload, launches, common.launches is not None)
     encoded: bytes = _core.encode_native(values)
     return encoded
 
@@ -220,6 +221,6 @@ def start_here(common: Common, wanted: Sequence[Wanted], host: int | None = None
     if simulated_payload is not None and _core.in_simulation():
         return _core.spawn_procs(order(common, wanted, host))
     usual = common.python is None and default_python is None
-    usual = usual and not any(each.command is not None or each.prefix for each in wanted)
+    usual = usual and common.launches is None and not any(each.command is not None or each.prefix for each in wanted)
     defaults = _core.encode_native(_defaults(_payload_of_host(needs_cloudpickle=not usual)))
     return _core.spawn_procs(order(common, wanted, host), defaults)

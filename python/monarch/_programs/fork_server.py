@@ -50,9 +50,9 @@ def _import(name: str, server: Any) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def main(fds: list[int], code_by_value: bool) -> None:
-    """``code_by_value``: the script has actor classes that workers cannot import."""
-    socket = fds[0]
+def main(told: str, code_by_value: bool) -> None:
+    """``told``: its socket. ``code_by_value``: the script has actor classes that workers cannot import."""
+    socket = int(told)
     # Dies with the thread that started it (the script's reactor), and on EOF; Ctrl-C is the script's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from monarch import _core
@@ -82,7 +82,7 @@ def main(fds: list[int], code_by_value: bool) -> None:
         else:
             if pid == 0:
                 os.close(socket)
-                worker.main(fds)  # does not return
+                worker.run(fds)  # does not return
             server.spawned(node, pid)
         for fd in fds:
             os.close(fd)

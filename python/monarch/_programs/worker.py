@@ -8,7 +8,7 @@ import pickle
 import signal
 import sys
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 import monarch._wiring  # noqa: F401
 from monarch import _core
@@ -20,11 +20,23 @@ from monarch._runtime import runtime
 from monarch._runtime.here import here
 
 
-def main(fds: list[int]) -> None:
-    """Runs the worker until its owner ends it. Does not return."""
+def main(told: str) -> None:
+    """``run``, in an interpreter of its own, which was told where its descriptors are."""
+    if told.isdigit():
+        run([int(told)])
+    try:
+        fds = _core.enter_launch_door(told)  # user code has started it (_meshes/launchers.py)
+    except Exception as error:
+        print(f"monarch: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    run(fds, by_user=True)
+
+
+def run(fds: list[int], by_user: bool = False) -> NoReturn:
+    """Runs the worker until its owner ends it."""
     status = 1
     try:
-        status = _run(fds)
+        status = _run(fds, by_user)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -32,7 +44,7 @@ def main(fds: list[int]) -> None:
         os._exit(status)
 
 
-def _run(fds: list[int]) -> int:
+def _run(fds: list[int], by_user: bool) -> int:
     logging.getLogger().setLevel(logging.INFO)  # as in the reference
     class_table.code_arrives = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the script
@@ -46,12 +58,43 @@ def _run(fds: list[int]) -> int:
     if is_host:
         launch.offer()
     _core.release_actors()
-    reason = _core.wait_for_stop()
+    reason, terminated = _wait_for_stop() if by_user else (_core.wait_for_stop(), False)
     limit = runtime.limit("cleanup_timeout")
     runtime.flush_ports(limit)  # what no actor's end would send, or not in time
     _core.stop_worker(limit, reason)
     finalise(limit)
+    if terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)  # without effect on the first process of a container
+        return 128 + signal.SIGTERM
     return 0
+
+
+# A launcher that is to end a process may be faster than the word of that process's owner.
+_ASKED_WITHIN = 0.3
+
+
+class _Terminated(BaseException):
+    pass
+
+
+def _wait_for_stop() -> tuple[str, bool]:
+    """Who has started this process may end it by SIGTERM, too: it ends in order then, unless it does so already."""
+
+    def on_signal(*_: Any) -> None:
+        raise _Terminated
+
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # the user's own
+        return _core.wait_for_stop(), False
+    try:
+        signal.signal(signal.SIGTERM, on_signal)
+        reason = _core.wait_for_stop()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except _Terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        asked: str | None = _core.stop_reason(_ASKED_WITHIN)
+        return asked or "its process was terminated (SIGTERM)", asked is None
+    return reason, False
 
 
 def _take_up(host: dict[str, Any], of_order: bytes, env: list[bytes] | None) -> dict[str, Any]:

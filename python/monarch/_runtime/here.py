@@ -17,6 +17,8 @@ class Here:
         self.host_node: int | None = None  # of the host that it was started on; None: the machine
         self.setup_error: BaseException | None = None  # what its bootstrap function has raised
         self.policies: dict[int, Any] = {}  # SpawnOrigins that have a policy, by the number of their mesh
+        self.launched: dict[int, Any] = {}  # by node: Launches (_meshes/launchers.py)
+        self.launch_loop: Any = None  # on which those are followed
         self.held: list[Any] = []  # failures that somebody may still be told of (_running/unhandled.py)
         self.batches: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()  # of ports with a reducer
         self.flusher: Any = None  # that sends them when they are old (_ports/reducing_port.py)

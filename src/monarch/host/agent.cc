@@ -23,6 +23,14 @@ Result<Agent::StopOrder> Agent::decode_stop_order(ByteSpan bytes) {
   return order;
 }
 
+std::string Agent::encode(NodeId node, const LaunchNews& news) {
+  ValueWriter writer;
+  const ExitStatus& status = news.status;
+  monarch::encode(writer, std::tie(node, news.kind, status.known, status.code, status.signal, news.core_dumped, news.text,
+                                   news.tail));
+  return std::string(reinterpret_cast<const char*>(writer.data()), writer.size());
+}
+
 std::shared_ptr<PendingCall> Agent::ask(Node& node, const std::vector<NodeId>& hosts, Method method, ByteSpan body,
                                         const std::string& what, int64_t deadline_ns) {
   auto members = std::make_shared<Members>();
@@ -65,6 +73,8 @@ void Agent::handle(const std::shared_ptr<Message>& request) {
       return start(*request);
     case kStop:
       return stop(request);
+    case kNews:
+      return news(*request);
     case kEnd:
       on_end_();
       return answer(*request, {});
@@ -88,6 +98,20 @@ void Agent::stop(const std::shared_ptr<Message>& request) {
   if (!order) return node().refuse(*request, "not an order to stop processes: " + order.error().message);
   for (NodeId& each : order->nodes) each = node().successions().latest(each);
   process_.stop(order->nodes, order->reason, order->grace_ns, [this, request] { answer(*request, {}); });
+}
+
+void Agent::news(const Message& request) {
+  NodeId subject = 0;
+  LaunchNews news;
+  ExitStatus& status = news.status;
+  ValueReader reader(request.body);
+  if (!decode_into(reader, std::tie(subject, news.kind, status.known, status.code, status.signal, news.core_dumped,
+                                    news.text, news.tail)) ||
+      !(reader.done() || reader.trailing())) {
+    return node().refuse(request, "no news of a process: " + reader.error().message);
+  }
+  process_.hear_news(subject, std::move(news));
+  answer(request, {});
 }
 
 // Without a value: None.

@@ -24,6 +24,7 @@ class Agent final : public Cell {
     kStart = 2,    // a LaunchOrder for processes of the asking one; answers the list of their nodes, or fails with why not
     kStop = 3,     // a StopOrder; answers None when they have ended. Others may ask meanwhile
     kEnd = 4,      // what outlives its clients here need not do so any more; answers None
+    kNews = 5,     // what is said of a process that is awaited here, or was; answers None
   };
   static ActorId id_of(NodeId host) { return well_known(host, WellKnown::kAgent); }
 
@@ -34,6 +35,8 @@ class Agent final : public Cell {
   };
   static std::string encode(const StopOrder& order);
   static Result<StopOrder> decode_stop_order(ByteSpan bytes);
+
+  static std::string encode(NodeId node, const LaunchNews& news);
 
   // Any thread. Asks the agents of these hosts the same; a rank for each. `what` is what that is called, for people. Those
   // that have not answered at `deadline_ns` are given up; 0: none is.
@@ -53,6 +56,7 @@ class Agent final : public Cell {
   void handle(const std::shared_ptr<Message>& request);
   void start(const Message& request);
   void stop(const std::shared_ptr<Message>& request);
+  void news(const Message& request);
   void answer(const Message& request, ByteSpan value);
 
   Node& node() { return process_.node(); }

@@ -11,6 +11,7 @@
 #include "monarch/actor/node.h"
 #include "monarch/host/host.h"
 #include "monarch/host/start/launch.h"
+#include "monarch/host/start/launch_door.h"
 #include "monarch/loop/driver.h"
 #include "monarch/loop/timers.h"
 
@@ -41,6 +42,8 @@ class AnyRuntime {
                     std::function<void()> done) = 0;
   // These processes were started for this one by `host`, and die with it.
   virtual void note_hosted(NodeId host, const std::vector<NodeId>& nodes) = 0;
+  // What who has started a process that this one awaits, or has awaited, says of it. Nothing of the kind is simulated.
+  virtual void hear_news(NodeId, LaunchNews) {}
   // Who has started that process for this one; 0: this one itself, or it is not known.
   virtual NodeId host_of(NodeId node) = 0;
   // The owner's word to processes that their host was asked to stop: nothing more comes from here.

@@ -186,6 +186,10 @@ void Host::last_lines(NodeId node, uint32_t lines, std::function<void(std::strin
   reactor_.after(Deaths::Limits{}.last_lines_ns, [this, fd] { reactor_.remove(fd->get()); });
 }
 
+void Host::hear_news(NodeId node, LaunchNews news) {
+  reactor_.post([this, node, news = std::move(news)] { starter_.hear_news(node, news); });
+}
+
 // ---- Ending ----
 
 void Host::stop_orphans(const std::vector<NodeId>& nodes) {
@@ -251,6 +255,7 @@ void Host::stop(const std::vector<NodeId>& nodes, const std::string& reason, int
       // Behind all that was sent before: the process ends when it has seen that, or soon in any case.
       const bool owner_sends = owner != node_.id() && !ending_ && !node_.is_down(owner);
       if (!owner_sends) link->send(request);
+      starter_.withdraw(node);
     }
     waiting_.push_back({nodes, std::move(done)});
     if (ending_) starter_.end();  // who has not been started need not be

@@ -60,6 +60,10 @@ class Host {
   // As stop, for every process that is left; no process is started any more.
   void stop_all(const std::string& reason, int64_t grace_ns, std::function<void()> done);
 
+  // Any thread. Where those come that a program's own code starts here, and what that says of one (starter.h).
+  std::string door_path() const { return starter_.door_path(); }
+  void hear_news(NodeId node, LaunchNews news);
+
   // Any thread. How the lines of these processes are shown from now on; `done` runs on the reactor when the change is
   // made, and what they had printed before is out.
   Status set_output(const std::vector<NodeId>& nodes, const OutputOptions& options, std::function<void()> done);

@@ -126,6 +126,7 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
     host_->stop(nodes, reason, grace_ns, std::move(done));
   }
   void note_hosted(NodeId host, const std::vector<NodeId>& nodes) override;
+  void hear_news(NodeId node, LaunchNews news) override { host_->hear_news(node, std::move(news)); }
   NodeId host_of(NodeId node) override { return deaths_->host_of(node); }
   // Any thread. A process that a host was to start for this one will never be; `who` says which, and why.
   void not_started(NodeId node, Failure who) { deaths_->known(node, std::move(who)); }

@@ -137,6 +137,37 @@ TEST_P(Shortages, ASpawnAndItsStop) {
   });
 }
 
+// That somebody else starts: here the test.
+TEST_P(Shortages, OneThatIsAwaited) {
+  if (GetParam().fork_server) GTEST_SKIP() << "no fork server has to do with it";
+  sweep([&](uint64_t nth) {
+    auto wanted = launches(1);
+    wanted[0].is_awaited = true;
+    sys::fail_nth(nth);
+    pid_t pid = -1;
+    auto nodes = root_->host().spawn(wanted);
+    if (nodes) {
+      const NodeId node = nodes->at(0);
+      const std::string door = root_->host().door_path(), address = launch_door_address(door, node);
+      const auto decided = [&] { return access(door.c_str(), F_OK) == 0 || root_->node().is_down(node); };
+      EXPECT_TRUE(drive_until(root_->driver(), decided));
+      pid = fork();
+      if (pid == 0) {
+        execl("/proc/self/exe", "test", "--door", address.c_str(), nullptr);
+        _exit(100);
+      }
+      expect_use(*nodes);
+      EXPECT_TRUE(stopped(*nodes, 5'000'000'000));
+    } else {
+      EXPECT_TRUE(names_shortage(nodes.error().message)) << nodes.error().message;
+    }
+    const uint64_t seen = sys::calls_seen();
+    sys::fail_nth(0);
+    if (pid > 0) waitpid(pid, nullptr, 0);
+    return seen;
+  });
+}
+
 TEST_P(Shortages, ALargeArgument) {
   sweep([&](uint64_t nth) {
     const auto members = actors(spawn(1));

@@ -18,6 +18,7 @@
 #include "monarch/base/system.h"
 #include "monarch/host/start/fork_server.h"
 #include "monarch/host/start/guard.h"
+#include "monarch/host/start/launch_door.h"
 #include "monarch/host/start/life.h"
 #include "monarch/host/runtime.h"
 #include "monarch/testing/home.h"
@@ -194,6 +195,19 @@ inline LaunchDefaults defaults_of_test() {
   run_worker(*bootstrap, std::move(fds));
 }
 
+// One that the test has started itself, and that the fixture awaits.
+[[noreturn]] inline void run_awaited_worker(const std::string& address) {
+  auto fds = enter_launch_door(address);
+  if (!fds) give_up(fds.error(), 7);
+  setsid();
+  const int record = (*fds)[kFdRecord].get();
+  hold_life(record);
+  std::vector<int> numbers;
+  auto bootstrap = read_bootstrap(record, &numbers);
+  if (!bootstrap) give_up(bootstrap.error(), 8);
+  run_worker(*bootstrap, std::move(*fds));
+}
+
 [[noreturn]] inline void run_fork_server(int socket) {
   fail_as_environment_says();
   SystemClock clock;
@@ -328,6 +342,7 @@ class RuntimeFixture : public ::testing::TestWithParam<Variant> {
 // Does not return in a process that the fixture has started.
 inline void run_if_worker(int argc, char** argv) {
   if (argc == 3 && std::string_view(argv[1]) == "--worker") run_exec_worker(atoi(argv[2]));
+  if (argc == 3 && std::string_view(argv[1]) == "--door") run_awaited_worker(argv[2]);
   if (argc == 3 && std::string_view(argv[1]) == "--fork-server") run_fork_server(atoi(argv[2]));
 }
 

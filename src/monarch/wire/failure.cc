@@ -11,9 +11,10 @@ namespace {
 
 constexpr int64_t kKindMax = static_cast<int64_t>(Failure::Kind::kNotSent);
 constexpr int64_t kOutOfMemoryMax = static_cast<int64_t>(OutOfMemory::kCgroupLimit);
-constexpr uint32_t kFields = 19;
+constexpr uint32_t kFields = 21;
 constexpr uint32_t kFieldsMin = 15;  // of processes that know less
 constexpr uint32_t kFieldsOfStatus = 19;
+constexpr uint32_t kFieldsOfLauncher = 21;
 constexpr uint32_t kEndpointsMax = 64;
 constexpr size_t kEndpointsNamed = 3;
 constexpr size_t kEndpointBytesMax = 1024;
@@ -42,6 +43,7 @@ std::string more_of(const ExitStatus& status) {
     text += (i == 0 ? ", while in " : last ? " and " : ", ") + in[i];
   }
   if (in.size() > kEndpointsNamed) text += " and " + std::to_string(in.size() - kEndpointsNamed) + " more";
+  if (!status.launcher.empty()) text += "; its launcher says: " + status.launcher;
   switch (status.out_of_memory) {
     case OutOfMemory::kUnknown:
     case OutOfMemory::kNo:
@@ -144,7 +146,8 @@ std::string Failure::headline() const {
 std::string Failure::text() const {
   std::string text = headline();
   if (!status.stack.empty()) text += "\n" + status.stack;
-  if (!last_lines.empty()) text += "\nThe last that it printed to stderr:\n  " + indented(last_lines);
+  const std::string& lines = last_lines.empty() ? status.launcher_tail : last_lines;
+  if (!lines.empty()) text += "\nThe last that it printed to stderr:\n  " + indented(lines);
   return text;
 }
 
@@ -171,6 +174,8 @@ void Failure::encode(ValueWriter& writer) const {
   writer.begin_tuple(named);
   for (uint32_t i = 0; i < named; ++i) write_text(writer, shortened(status.endpoints[i], kEndpointBytesMax));
   write_text(writer, shortened(status.stack));
+  write_text(writer, shortened(status.launcher));
+  write_text(writer, shortened(status.launcher_tail));
 }
 
 std::string Failure::encoded() const {
@@ -219,6 +224,9 @@ Result<Failure> Failure::decode(ByteSpan bytes) {
     }
     if (!read_text(failure.status.stack)) return malformed;
     failure.status.out_of_memory = static_cast<OutOfMemory>(out_of_memory);
+  }
+  if (fields >= kFieldsOfLauncher && (!read_text(failure.status.launcher) || !read_text(failure.status.launcher_tail))) {
+    return malformed;
   }
   failure.kind = static_cast<Kind>(kind);
   failure.of_host = (flags & 1) != 0;

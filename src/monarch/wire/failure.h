@@ -38,6 +38,8 @@ struct ExitStatus {
   OutOfMemory out_of_memory = OutOfMemory::kUnknown;
   std::vector<std::string> endpoints{};  // that it was in: "trainer.step"
   std::string stack{};                   // of the thread that crashed
+  std::string launcher{};                // what who has started it says of its end, if that was a program's own code
+  std::string launcher_tail{};           // and what that has kept of its stderr
 };
 
 struct Failure {

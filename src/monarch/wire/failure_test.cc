@@ -26,6 +26,11 @@ Failure killed() {
 TEST(Failure, SurvivesTheWay) {
   Failure out = killed();
   out.of_host = out.cut_off = true;
+  out.last_lines.clear();
+  out.status.launcher = "evicted";
+  out.status.launcher_tail = "no disk";
+  EXPECT_NE(out.text().find("; its launcher says: evicted"), std::string::npos);
+  EXPECT_TRUE(out.text().ends_with("\nThe last that it printed to stderr:\n  no disk")) << out.text();
   const std::string bytes = out.encoded();
   auto in = Failure::decode(as_byte_span(bytes.data(), bytes.size()));
   ASSERT_TRUE(in.ok());
@@ -45,7 +50,8 @@ TEST(Failure, SurvivesTheWay) {
 TEST(Failure, FitsIntoAControlFrameWhateverItsTextsAre) {
   Failure out = killed();
   const std::string euro = "\xe2\x82\xac";
-  for (std::string* text : {&out.mesh, &out.label, &out.host, &out.detail, &out.last_lines, &out.status.because}) {
+  for (std::string* text : {&out.mesh, &out.label, &out.host, &out.detail, &out.last_lines, &out.status.because,
+                            &out.status.launcher, &out.status.launcher_tail}) {
     text->clear();
     for (int i = 0; i < 1'000'000; ++i) *text += euro;
     *text += "!";

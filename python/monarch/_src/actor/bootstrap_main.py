@@ -4,11 +4,11 @@ import sys
 
 
 def main() -> None:
-    """Runs the worker whose record is in the file descriptor that the last argument names. Does not return.
+    """Runs the worker whose record is where the last argument says: in a descriptor, or at a socket. Does not return.
 
     The command ``monarch_bootstrap`` too, which may be the program of a ``BootstrapCommand``.
     """
-    if len(sys.argv) < 2 or not sys.argv[-1].isdigit():
+    if len(sys.argv) < 2 or not (sys.argv[-1].isdigit() or "#" in sys.argv[-1]):
         print(
             "monarch_bootstrap: becomes a process of a mesh, and is no use by itself: it is the program of a "
             "BootstrapCommand(...) of spawn_procs(bootstrap_command=...)",
@@ -20,7 +20,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the script
     from monarch._programs import worker
 
-    worker.main([int(sys.argv[-1])])
+    worker.main(sys.argv[-1])
 
 
 if __name__ == "__main__":

@@ -69,8 +69,18 @@ Result<UniqueFd> open_folder(const std::string& folder) {
   return fd;
 }
 
+}  // namespace
+
+Status make_private_folder(const std::string& folder) {
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return failed("make", folder, errno);
+  auto made = open_folder(folder);
+  return made ? Status(Ok{}) : Status(made.error());
+}
+
+namespace {
+
 Status write_once(const Path& path, const std::string& whole, const JobToken& token) {
-  if (mkdir(path.folder.c_str(), 0700) != 0 && errno != EEXIST) return failed("make", path.folder, errno);
+  if (auto made = make_private_folder(path.folder); !made) return made;
   auto folder = open_folder(path.folder);
   if (!folder) return folder.error();
   constexpr int kFlags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK;

@@ -16,6 +16,9 @@ std::string runtime_folder();
 
 // Where the token of this user's hosts lies (host/hostd.h): $MONARCH_TOKEN_FILE, or hosts.token in the runtime folder.
 std::string hosts_token_file();
+// Makes the folder if need be, for this user alone. kUnsupported, with what to do: it is somebody else's, or open to
+// others.
+Status make_private_folder(const std::string& folder);
 
 // Writes the token to `path`, whose folder is made if need be. Twice is fine. kUnsupported, with what to do: the folder
 // or the file is somebody else's, or open to others. kUnavailable: the system refuses.

@@ -1,6 +1,7 @@
 // The guard: a tiny process that reads a pipe and, when every writer is gone, kills the process groups that were
 // registered on it and not taken back. It ends what a killed script leaves behind, grandchildren included, and takes away
-// the file with the job's token (host/membership/token_file.h), whether there is one or not.
+// the files that are named to it, whether they are there or not: that with the job's token
+// (host/membership/token_file.h), and the sockets at which processes come that user code starts (launch_door.h).
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,6 @@
-// monarch-guard <fd> [<token file>]: see host/start/guard.h. Plain system calls, no library of ours: it must start in well
+// monarch-guard <fd> [<file>...]: see host/start/guard.h. Plain system calls, no library of ours: it must start in well
 // under a millisecond and must outlive everything else.
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -47,8 +48,17 @@ void end_gently() {
   poll(&ended, 1, kGentleLimitMs);
 }
 
-// With its folder, if that is empty then. As remove_token_file() (host/membership/token_file.h).
-void remove_token(const char* path) {
+// All in a folder, which is empty of folders.
+void empty_folder(const char* folder) {
+  DIR* const opened = opendir(folder);
+  if (opened == nullptr) return;
+  while (const dirent* entry = readdir(opened)) unlinkat(dirfd(opened), entry->d_name, 0);
+  closedir(opened);
+}
+
+// With its folder, if that is empty then, and the one around it. As remove_token_file() (host/membership/token_file.h).
+// One that ends in a slash: all in that folder.
+void remove_file(const char* path) {
   char folder[PATH_MAX];
   const char* slash = strrchr(path, '/');
   if (slash == nullptr || slash - path >= PATH_MAX) return;
@@ -56,14 +66,18 @@ void remove_token(const char* path) {
   folder[slash - path] = '\0';
   struct stat info;
   if (lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) return;  // not ours
-  unlink(path);
+  slash[1] == '\0' ? empty_folder(folder) : void(unlink(path));
   rmdir(folder);
+  if (char* const above = strrchr(folder, '/')) {
+    *above = '\0';
+    rmdir(folder);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2 && argc != 3) return 2;
+  if (argc < 2) return 2;
   const int fd = atoi(argv[1]);
   for (;;) {
     monarch::GuardEntry entry;
@@ -81,7 +95,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < count; ++i) {
     if (is_gentle(groups[i])) kill(-group_of(groups[i]), SIGKILL);
   }
-  // Only the script writes it, and the script is gone.
-  if (argc == 3) remove_token(argv[2]);
+  // Only who has started this writes them, and that is gone.
+  for (int i = 2; i < argc; ++i) remove_file(argv[i]);
   return 0;
 }

@@ -189,6 +189,7 @@ bool read(ValueReader& reader, LaunchOrder& out) {
     if (!read(reader, out.launches.emplace_back())) return false;
   }
   reader.end();
+  if (more > 0 && (--more, !reader.boolean(out.are_awaited))) return false;
   return end_record(reader, more);
 }
 
@@ -262,7 +263,8 @@ Launch start_of(const LaunchRequest& request, const LaunchOrder& order, const La
   Launch launch;
   launch.is_host = order.are_hosts;
   std::vector<std::string> env = request.command ? environment(*request.command, host.env) : host.env;
-  const bool ours = is_forkable(request, order, host);
+  launch.is_awaited = order.are_awaited;
+  const bool ours = !order.are_awaited && is_forkable(request, order, host);
   launch.use_fork_server = ours && !host.fork_server.empty() && only_new(env, host) == only_new(fork_env, host);
   launch.payload = encode(WorkerPayload{host.payload, order.payload, ours ? std::optional(env) : std::nullopt});
   if (launch.use_fork_server) return launch;
@@ -282,13 +284,14 @@ Launch start_of(const LaunchRequest& request, const LaunchOrder& order, const La
 
 std::string encode(const LaunchOrder& order) {
   ValueWriter writer;
-  writer.begin_tuple(5);
+  writer.begin_tuple(6);
   writer.integer(static_cast<int64_t>(order.mesh));
   writer.boolean(order.are_hosts);
   write(writer, std::string_view(order.interpreter));
   write(writer, std::string_view(order.payload));
   writer.begin_tuple(static_cast<uint32_t>(order.launches.size()));
   for (const LaunchRequest& request : order.launches) write(writer, request);
+  writer.boolean(order.are_awaited);
   return text_of(writer);
 }
 
@@ -318,7 +321,7 @@ Result<LaunchDefaults> decode_launch_defaults(ByteSpan bytes) { return decode_wh
 Result<WorkerPayload> decode_worker_payload(ByteSpan bytes) { return decode_whole<WorkerPayload>(bytes); }
 
 bool wants_fork_server(const LaunchOrder& order, const LaunchDefaults& host) {
-  return !host.fork_server.empty() &&
+  return !host.fork_server.empty() && !order.are_awaited &&
          std::any_of(order.launches.begin(), order.launches.end(),
                      [&](const LaunchRequest& request) { return is_forkable(request, order, host); });
 }

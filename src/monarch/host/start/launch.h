@@ -23,6 +23,7 @@ namespace monarch {
 struct Launch {
   bool use_fork_server = true;
   bool is_host = false;           // it has an agent (host/agent.h)
+  bool is_awaited = false;        // a program's own code starts it: it comes to a door (launch_door.h)
   std::string program;            // exec only; empty: argv[0]
   std::vector<std::string> argv;  // exec only; gets the number of the bootstrap descriptor appended
   std::vector<std::string> env;   // exec only
@@ -62,6 +63,7 @@ struct LaunchRequest {
 struct LaunchOrder {
   uint64_t mesh = 0;        // an id of that mesh, below 2^63, which may have others elsewhere; 0: it has none yet
   bool are_hosts = false;   // as Launch::is_host
+  bool are_awaited = false;  // as Launch::is_awaited
   std::string interpreter;  // what runs them; empty: what the host runs
   std::string payload;      // for the language on top, of all of them
   std::vector<LaunchRequest> launches;

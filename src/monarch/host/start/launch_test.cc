@@ -47,7 +47,7 @@ LaunchRequest with_command(LaunchCommand command) {
 TEST(Launch, AnOrderArrivesAsItWas) {
   LaunchCommand command{"python", "name", {"-c", "\xff not UTF-8"}, {{"A", "1"}, {"B", std::nullopt}}, false};
   LaunchOrder order = order_for(with_command(command));
-  order.are_hosts = true;
+  order.are_hosts = order.are_awaited = true;
   order.interpreter = "/opt/python";
   LaunchRequest& request = order.launches[0];
   request.prefix = {"numactl", "--membind=0"};
@@ -58,6 +58,7 @@ TEST(Launch, AnOrderArrivesAsItWas) {
   request.key.emplace().fill(std::byte{7});
   auto arrived = decode_launch_order(span_of(encode(order)));
   ASSERT_TRUE(arrived.ok()) << arrived.error().message;
+  EXPECT_TRUE(arrived->are_awaited);
   EXPECT_EQ(arrived->mesh, 7u);
   EXPECT_TRUE(arrived->are_hosts);
   EXPECT_EQ(arrived->interpreter, "/opt/python");
@@ -87,12 +88,13 @@ TEST(Launch, DefaultsArriveAsTheyWere) {
 // What a later version adds is not understood, and does no harm.
 TEST(Launch, ALongerOrderIsRead) {
   ValueWriter writer;
-  writer.begin_tuple(6);
+  writer.begin_tuple(7);
   writer.integer(1);
   writer.boolean(false);
   writer.str("");
   writer.str("payload");
   writer.begin_tuple(0);
+  writer.boolean(false);
   writer.str("of a later version");
   auto order = decode_launch_order(writer.written());
   ASSERT_TRUE(order.ok()) << order.error().message;
@@ -166,6 +168,18 @@ TEST(Launch, AnotherInterpreterIsThatOfTheOrder) {
   EXPECT_FALSE(launch.use_fork_server);
   EXPECT_EQ(launch.argv, (Texts{"/opt/python", "-c", "worker"}));
   EXPECT_EQ(payload_of(launch).env, std::nullopt);
+}
+
+// User code starts it, with an environment of its own making.
+TEST(Launch, WhatIsAwaitedIsNeitherForkedNorGivenAnEnvironment) {
+  LaunchOrder order = order_for({});
+  order.are_awaited = true;
+  EXPECT_FALSE(wants_fork_server(order, python_host()));
+  const Launch launch = complete(order, python_host(), python_host().env).at(0);
+  EXPECT_TRUE(launch.is_awaited);
+  EXPECT_FALSE(launch.use_fork_server);
+  EXPECT_EQ(payload_of(launch).env, std::nullopt);
+  EXPECT_EQ(payload_of(launch).of_order, "of the order");
 }
 
 TEST(Launch, APrefixStartsTheCommand) {

@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "monarch/base/hex.h"
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
+#include "monarch/host/membership/token_file.h"
 #include "monarch/host/start/guard.h"
 
 namespace monarch {
@@ -107,8 +109,9 @@ Starter::~Starter() {
     kill_group(running.process);
   }
   for (auto& [node, running] : running_) {
-    if (!running.forked && ends_within(running.process, 100)) try_reap(running.process);
+    if (!running.forked && !running.awaited && ends_within(running.process, 100)) try_reap(running.process);
   }
+  door_.reset();
   fork_socket_.reset();
   if (fork_server_.pid > 0) {  // it takes with it what is left of its workers
     signal_process(fork_server_, SIGTERM);
@@ -143,7 +146,14 @@ void Starter::start_guard() {
   }
   ProcessSpec spec;
   spec.argv = {program, std::to_string(ends[0].get())};
-  if (address_.script == self_) spec.argv.push_back(address_.token_path());
+  // The sockets of workers, which are killed with their guards, go with the script.
+  const std::string door = door_path();
+  if (address_.script == self_) {
+    spec.argv.push_back(door.substr(0, door.rfind('/') + 1));
+    spec.argv.push_back(address_.token_path());
+  } else if (host_number(self_) != 0) {
+    spec.argv.push_back(door);
+  }
   spec.keep_fds = {ends[0].get()};
   spec.cwd = "/";
   spec.death_signal = 0;
@@ -213,6 +223,14 @@ void Starter::give_slot() {
 // The first ones are prepared at once, by the thread that wants them: what it sends next goes on a link that is started.
 void Starter::launch(Order order) {
   auto launching = std::make_shared<Launching>(std::move(order));
+  if (launching->order.launch.is_awaited) {
+    return reactor_.post([this, launching] {
+      start_guard();
+      if (ending_) return not_started(launching->node(), "its owner is ending");
+      if (auto open = open_door(); !open) return not_started(launching->node(), open.error().message);
+      awaited_.emplace(launching->node(), launching);
+    });
+  }
   bool prepared = false;
   if (take_slot()) {
     prepared = prepare(*launching).ok();
@@ -308,6 +326,7 @@ bool Starter::begin(const LaunchingPtr& launching) {
   Launching& it = *launching;
   const bool elsewhere = it.order.launch.hostd.has_value();
   const bool forks = it.order.launch.use_fork_server && !elsewhere;
+  const bool by_number = !forks && !elsewhere && !it.guest;
   const auto fail = [&](const std::string& why) {
     it.fds = {};
     give_slot();
@@ -318,12 +337,13 @@ bool Starter::begin(const LaunchingPtr& launching) {
   if (forks && !fork_ready_) return false;
   const auto missing = [&](const Error& why) { return wait_out(it, kShortageLimitNs) ? false : fail(why.message); };
   if (!it.fds[kFdGuard]) {
-    it.fds[kFdGuard] = guard_pipe_ ? sys::duplicate(guard_pipe_.get()) : sys::open_file("/dev/null", O_WRONLY);
+    // What user code has started may live among other process numbers than these.
+    it.fds[kFdGuard] = guard_pipe_ && !it.guest ? sys::duplicate(guard_pipe_.get()) : sys::open_file("/dev/null", O_WRONLY);
     if (!it.fds[kFdGuard]) return missing(sys::shortage_error("share the guard"));
   }
-  it.order.bootstrap.parent_pid = forks ? fork_server_.pid : getpid();
+  it.order.bootstrap.parent_pid = it.guest ? 0 : forks ? fork_server_.pid : getpid();
   std::vector<int> numbers;
-  for (int i = 0; i < kFdCount && !forks && !elsewhere; ++i) {
+  for (int i = 0; i < kFdCount && by_number; ++i) {
     numbers.push_back(i == kFdStdout || i == kFdStderr ? -1 : it.fds[i].get());
   }
   if (!numbers.empty()) numbers[kFdBudget] = budget_fd_;
@@ -337,7 +357,7 @@ bool Starter::begin(const LaunchingPtr& launching) {
     begin_elsewhere(launching);
     return true;
   }
-  if (!forks) {
+  if (by_number) {
     const std::string why = begin_exec(it, numbers);
     if (!why.empty()) return fail(why);
     give_slot();
@@ -346,6 +366,11 @@ bool Starter::begin(const LaunchingPtr& launching) {
   std::array<int, kFdCount> given;
   for (int i = 0; i < kFdCount; ++i) given[i] = it.fds[i].get();
   given[kFdBudget] = budget_fd_;
+  if (it.guest) {
+    if (LaunchDoor::admit(*it.guest, it.node(), given)) return admitted(it), true;
+    if (is_shortage(errno)) return missing(sys::shortage_error("hand a process what a worker is given"));
+    return fail("it ended before it was given what a worker is given");
+  }
   if (send_fork_request(fork_socket_.get(), it.node(), given)) {
     Running& running = running_[it.node()];
     running.forked = true;
@@ -381,6 +406,118 @@ std::string Starter::begin_exec(Launching& launching, const std::vector<int>& nu
   running.last_words = std::move(launching.last_words);
   spawned(launching.node(), std::move(*started));
   return "";
+}
+
+// ---- By a program's own code ----
+
+// In a folder of the job, which lies in that of the script on its host: whoever has to do with the job knows it.
+std::string Starter::door_path() const {
+  const bool is_here = host_number(self_) == 0 && !address_.folder.empty() && address_.check_here().ok();
+  constexpr size_t kJobBytes = 4;
+  const std::string job = to_hex(address_.job.data(), kJobBytes);
+  return launch_door_path((is_here ? address_.folder : runtime_folder()) + "/launch-" + job, self_);
+}
+
+Status Starter::open_door() {
+  if (!door_) {
+    door_ = std::make_unique<LaunchDoor>(
+        reactor_, door_path(), [this](NodeId node, LaunchDoor::Guest guest) { on_guest(node, std::move(guest)); });
+  }
+  return door_->open();
+}
+
+void Starter::on_guest(NodeId node, LaunchDoor::Guest guest) {
+  const auto found = awaited_.extract(node);
+  if (!found) {
+    const bool is_there = running_.contains(node);
+    return LaunchDoor::refuse(guest, is_there ? "it is there already, and this would be the second"
+                                              : "it has been given up");
+  }
+  found.mapped()->guest = std::move(guest);
+  waiting_.push_back(found.mapped());
+  pump_later(0);
+}
+
+// It has been given what a worker is given.
+void Starter::admitted(Launching& launching) {
+  launching.fds = {};
+  give_slot();
+  Running& running = running_[launching.node()];
+  running.awaited = true;
+  running.life = std::move(launching.life);
+  running.last_words = std::move(launching.last_words);
+  spawned(launching.node(), std::move(launching.guest->process));
+}
+
+void Starter::withdraw(NodeId node) {
+  if (awaited_.erase(node) != 0) not_started(node, "it was stopped before");
+}
+
+void Starter::hear_news(NodeId node, const LaunchNews& news) {
+  if (awaited_.contains(node) || (news.kind != LaunchNews::kLate && drop_waiting(node, ""))) {
+    awaited_.erase(node);
+    const std::string tail = news.tail.empty() ? "" : "\nThe last that it printed to stderr:\n  " + indented(news.tail);
+    const std::string ended = "it ended before it was there; its launcher says: ";
+    return not_started(node, (news.kind == LaunchNews::kExited ? ended + news.describe() : news.text) + tail);
+  }
+  const auto found = running_.find(node);
+  if (found == running_.end() || !found->second.awaited || news.kind == LaunchNews::kLate) return;
+  Running& running = found->second;
+  if (news.kind == LaunchNews::kFailed) {
+    if (running.end_seen) return;
+    running.because = "was ended because " + news.text;
+    return kill(node);
+  }
+  if (running.told) return;  // too late
+  running.news = news;
+  if (running.end_seen) return tell_end(node);
+  reactor_.after(kNewsLimitNs, [this, node, said = news.describe()] {
+    auto still = running_.find(node);
+    if (still == running_.end() || still->second.end_seen) return;
+    still->second.news.reset();
+    log_line("the launcher of a process says that it has ended (" + said + "), but it lives: pid " +
+             std::to_string(still->second.process.pid));
+  });
+}
+
+// It has ended, or is at its end. Who has started it may say more, and is waited for.
+void Starter::see_end(NodeId node, const ExitStatus& status) {
+  Running& running = running_[node];
+  if (!running.seen.known) running.seen = status;
+  const bool first = !std::exchange(running.end_seen, true);
+  // What it has left in its group, while that is known to be its own. A dump of its memory is not to be cut short.
+  if (first && !running.ended && !leaves_stack(status.signal)) kill_group(running.process);
+  if (running.news || running.told || !running.because.empty()) return tell_end(node);
+  if (first) reactor_.after(kNewsLimitNs, [this, node] { tell_end(node); });
+}
+
+// Once it is told how it ends, and once it has.
+void Starter::tell_end(NodeId node) {
+  const auto found = running_.find(node);
+  if (found == running_.end()) return;
+  Running& running = found->second;
+  const bool first = !running.told;
+  if (first) {
+    ExitStatus status = running.because.empty() ? running.seen : unknown_because(running.because);
+    if (const auto& news = running.news) {
+      LaunchNews more = *news;
+      if (!status.known && status.because.empty()) {
+        status.known = news->status.known;
+        status.code = news->status.code;
+        status.signal = news->status.signal;
+      }
+      // What is known already need not be said twice.
+      if (status.code == news->status.code && status.signal == news->status.signal) more.status.known = false;
+      status.launcher = more.describe();
+      status.launcher_tail = more.tail;
+    }
+    complete(running, status);
+  }
+  const ExitStatus status = *running.told;
+  if (running.ended) return exited(node, status);
+  if (!first) return;
+  events_.on_dying(node, status);
+  reactor_.after(kReportLimitNs, [this, node] { look_for_end(node); });
 }
 
 // ---- By a monarch-hostd ----
@@ -450,13 +587,13 @@ void Starter::hostd_gone(NodeId node) {
 }
 
 // False: it does not wait.
-bool Starter::drop_waiting(NodeId node) {
+bool Starter::drop_waiting(NodeId node, const std::string& why) {
   for (auto* queue : {&ready_, &waiting_}) {
     const auto found = std::find_if(queue->begin(), queue->end(), [&](const auto& each) { return each->node() == node; });
     if (found == queue->end()) continue;
     queue->erase(found);
     if (queue == &ready_) give_slot();
-    not_started(node, "it was stopped before");
+    if (!why.empty()) not_started(node, why);
     return true;
   }
   return false;
@@ -473,13 +610,17 @@ void Starter::fail_waiting(const std::string& why, bool forks_only) {
       return true;
     });
   }
+  if (!forks_only) {
+    for (const auto& [node, launching] : std::exchange(awaited_, {})) failed.push_back(node);
+  }
   for (NodeId node : failed) not_started(node, why);
 }
 
 void Starter::kill(NodeId node) {
   auto found = running_.find(node);
   if (found == running_.end()) {
-    drop_waiting(node);
+    withdraw(node);
+    drop_waiting(node, "it was stopped before");
     return;
   }
   Running& running = found->second;
@@ -493,7 +634,7 @@ void Starter::kill(NodeId node) {
   }
   signal_process(running.process, SIGKILL);
   // Of a forked one, which the server has perhaps not reaped: the server does it.
-  if (!running.forked) kill_group(running.process);
+  if (!running.forked && !running.ended) kill_group(running.process);
 }
 
 void Starter::end() {
@@ -545,6 +686,7 @@ void Starter::on_life_released(NodeId node, int tries) {
   if (found->second.forked && !found->second.elsewhere && !fork_socket_) return;
   Running& running = found->second;
   if (const auto status = read_ending(running.process)) {
+    if (running.awaited) return see_end(node, *status);
     reactor_.after(kReportLimitNs, [this, node] { look_for_end(node); });
     return events_.on_dying(node, complete(running, *status));
   }
@@ -563,6 +705,10 @@ void Starter::on_ended(NodeId node) {
   Running& running = running_[node];
   reactor_.remove(running.process.pidfd.get());
   running.ended = true;
+  if (running.awaited) {
+    kill_group(running.process);
+    return see_end(node, read_exit_status(running.process));
+  }
   if (!running.forked) return reap_exec(node, kReapTries);
   if (!running.because.empty()) return exited(node, unknown_because(running.because));
   reactor_.after(kReportLimitNs, [this, node] {

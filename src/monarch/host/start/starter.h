@@ -6,6 +6,10 @@
 // (Whoever dials a process that nobody listens for is told that it is dead.) Where even that many descriptors are not to be
 // had, a launch waits for those under way to end.
 //
+// One that a program's own code starts (Launch::is_awaited) has its turn when it has come to the door (launch_door.h). Who
+// has started it may say how it ends, or that it cannot be started; that is waited for, for kNewsLimitNs, but its pidfd
+// decides whether it has ended.
+//
 // Signals to workers go by pidfd. That a worker is at its end its robust futex says (life.h), and how it ends /proc does,
 // while its memory is still given back. That it has ended its pidfd says. How it did, who has reaped it knows: this
 // process, or the fork server; if that says nothing within kReportLimitNs, /proc does.
@@ -26,6 +30,7 @@
 #include "monarch/host/start/fork_server.h"
 #include "monarch/host/start/guard.h"
 #include "monarch/host/start/launch.h"
+#include "monarch/host/start/launch_door.h"
 #include "monarch/host/start/life_watch.h"
 #include "monarch/host/start/memory_events.h"
 #include "monarch/host/start/process.h"
@@ -78,17 +83,27 @@ class Starter {
   // Reactor. Kills it, now or as soon as it is there; a launch that waits for its turn is told as not started. Nothing
   // happens if it has ended.
   void kill(NodeId node);
+  // Reactor. Nobody waits any more for one that is awaited and has not come; others are left alone.
+  void withdraw(NodeId node);
+  // Any thread. Where processes come that this one awaits.
+  std::string door_path() const;
+  // Reactor. What is said of one that was awaited, or is.
+  void hear_news(NodeId node, const LaunchNews& news);
   // Reactor. From now on nothing is started any more; what waits is told as not started.
   void end();
   // Reactor. The fork server is killed, and what it has started with it.
   void give_up_fork_server() { lose_fork_server(); }
 
   // In a child that fork() made: what it must not keep open.
-  void after_fork_in_child() { guard_pipe_.reset(); }
+  void after_fork_in_child() {
+    guard_pipe_.reset();
+    if (door_) door_->after_fork_in_child();
+  }
 
   static constexpr int kUnderWayMax = 32;
   static constexpr size_t kDescriptorsEach = 5;  // a socket, a bell, two pipes of its output, a pidfd
   static constexpr int64_t kReportLimitNs = 300'000'000;
+  static constexpr int64_t kNewsLimitNs = 200'000'000;  // others learn of a death before they take its links for cut
 
  private:
   // From launch() until the process is there, or is not to be.
@@ -100,6 +115,7 @@ class Starter {
     Mapping life{}, last_words{};
     bool has_output = false;
     bool has_ends = false;
+    std::optional<LaunchDoor::Guest> guest{};  // of one that was awaited: it has come
     int64_t short_since_ns = 0;  // 0: nothing is short
   };
   using LaunchingPtr = std::shared_ptr<Launching>;  // shared: posted tasks must be copyable
@@ -115,6 +131,10 @@ class Starter {
     bool kill_when_known = false;
     bool given_up = false;  // nobody waits to hear of it any more
     bool ended = false;  // says its pidfd
+    bool awaited = false;  // a program's own code has started it
+    bool end_seen = false;  // of such: nothing runs in it any more, `seen` says how it ended as far as that is known
+    ExitStatus seen{};
+    std::optional<LaunchNews> news{};
     std::string because;
   };
 
@@ -129,7 +149,12 @@ class Starter {
   void ask_hostd(const LaunchingPtr& launching, Result<UniqueFd> socket);
   void on_hostd(NodeId node);
   void hostd_gone(NodeId node);
-  bool drop_waiting(NodeId node);
+  Status open_door();
+  void on_guest(NodeId node, LaunchDoor::Guest guest);
+  void admitted(Launching& launching);
+  void see_end(NodeId node, const ExitStatus& status);
+  void tell_end(NodeId node);
+  bool drop_waiting(NodeId node, const std::string& why);
   void fail_waiting(const std::string& why, bool forks_only);
   void pump_later(int64_t delay_ns);
 
@@ -173,6 +198,8 @@ class Starter {
   // Reactor only.
   std::deque<LaunchingPtr> ready_;    // prepared
   std::deque<LaunchingPtr> waiting_;  // for a slot
+  std::unordered_map<NodeId, LaunchingPtr> awaited_;  // they have not come yet
+  std::unique_ptr<LaunchDoor> door_;  // once one is awaited
   std::unordered_map<NodeId, Running> running_;
   bool pump_posted_ = false;
   bool retry_armed_ = false;
