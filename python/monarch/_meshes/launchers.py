@@ -8,6 +8,7 @@ once a program has a launcher.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import dataclasses
 import os
@@ -320,7 +321,8 @@ class Launches:
             if task is not current:
                 task.cancel()
         if self._owned:
-            self._launcher.stop()
+            with contextlib.suppress(RuntimeError):  # the runtime of this process has ended, and the launcher with it
+                self._launcher.stop()
 
     async def _kill_all(self, ones: Any) -> None:
         await asyncio.gather(*(self._kill(one) for one in ones))
