@@ -10,12 +10,14 @@ import threading
 import time
 
 import pytest
+from hostd import Daemon
 from script_run import Run, program
 
 from monarch._src.actor.proc_launcher import LaunchOptions, ProcExitResult, ProcLauncher
 from monarch.actor import (
     Actor,
     SupervisionError,
+    attach_to_workers,
     current_rank,
     default_bootstrap_cmd,
     endpoint,
@@ -630,3 +632,47 @@ except Exception as error:
 """
     run = Run(NESTED + kill, prologue="").done()
     assert "told True" in run.out
+
+
+# ---- Where there is none ----
+
+
+def test_not_on_hosts_over_a_network(folder, monkeypatch):
+    daemon = Daemon(folder, scheme="tcp")
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", daemon.env["MONARCH_TOKEN_FILE"])
+    hosts = attach_to_workers(workers=[daemon.address])
+    with pytest.raises(NotImplementedError, match="proc_launcher: not for hosts over a network"):
+        hosts.spawn_procs(proc_launcher=Launcher)
+    assert log.started == []
+    assert hosts.spawn_procs().initialized.get(timeout=LIMIT) is True
+    hosts.stop().get(timeout=LIMIT)
+    assert daemon.end() == (0, "")
+
+
+def test_not_in_a_simulation():
+    Run("""
+from monarch._src.actor.proc_launcher import ProcLauncher
+from monarch.testing import simulate
+class Launcher(ProcLauncher):
+    @endpoint
+    def launch(self, exit_port, proc_id, launch_options): pass
+    @endpoint
+    def terminate(self, proc_id, timeout_secs): pass
+    @endpoint
+    def kill(self, proc_id): pass
+with simulate(seed=1):
+    try:
+        this_host().spawn_procs(proc_launcher=Launcher)
+        raise AssertionError("there are no processes")
+    except NotImplementedError as error:
+        assert "proc_launcher: not in monarch.testing.simulate()" in str(error), error
+""").ok()  # fmt: skip
+
+
+def test_not_on_hosts_of_another_job(monkeypatch):
+    with hosts_from_config("hosts") as hosts:
+        monkeypatch.setattr(hosts._agents, "_job", "another")
+        with pytest.raises(NotImplementedError, match="not on the hosts of another job"):
+            hosts.spawn_procs(proc_launcher=Launcher)
+        monkeypatch.undo()
+    assert log.started == []
