@@ -27,7 +27,7 @@ class RoomLook {
     members_ = runtime == nullptr ? nullptr : members_of(mesh_ref.ptr());
     if (members_ == nullptr) throw nb::python_error();
     node_ = &runtime->node();
-    wait_.emplace(*node_, *members_);
+    wait_.emplace(*node_, *members_, /*counts=*/calls_are_limited());
     if (inflow_) blocked_.emplace(inflow_.get());
   }
   // Seconds until to look again; 0: there is room.
@@ -36,7 +36,7 @@ class RoomLook {
     if (runtime == nullptr) throw nb::python_error();
     if (&runtime->node() != node_ || wait_->over()) return 0;
     const int64_t until_ns = wait_->next_look_ns();
-    if (wait_->is_slow()) RoomWait::say_slow(receiver_);
+    if (wait_->is_slow()) wait_->say_slow(receiver_);
     return static_cast<double>(std::max<int64_t>(1, until_ns - clock_ns())) / 1e9;
   }
 

@@ -282,7 +282,7 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   const bool is_flood = runtime->node().is_flood(call != nullptr, encoded.total_bytes());
   const bool granted = endpoint.granted != 0;
   if (granted) --endpoint.granted;
-  if (is_flood && !granted && !wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return false;
+  if (is_flood && !granted && !wait_for_room(*runtime, *mesh.members, call != nullptr, self, deadline_ns)) return false;
   FrameHeader header;
   if (call) {
     call->set_deadline(deadline_ns);
@@ -372,7 +372,7 @@ PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
   Encoded encoded;
   if (!check_port(PyTuple_GET_ITEM(PyTuple_GET_ITEM(pair, 0), 0))) return nullptr;
   if (!encoded.encode_pickled(pair, Contents::kCall) || !check_size(*runtime, encoded)) return nullptr;
-  if (!wait_for_room(*runtime, *mesh.members, self, deadline_ns)) return nullptr;
+  if (!wait_for_room(*runtime, *mesh.members, false, self, deadline_ns)) return nullptr;
   FrameHeader header;
   header.kind = FrameKind::kOneway;
   header.method = endpoint.method;
@@ -475,9 +475,10 @@ void note_answered(const PendingCall& call, uint64_t one_way_before) {
 
 void forget_one_way() { told_one_way.clear(); }
 
-bool wait_for_room(AnyRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns) {
+bool wait_for_room(AnyRuntime& runtime, const Members& members, bool is_call, PyObject* receiver, int64_t deadline_ns) {
   PythonSleep sleep(receiver);
-  const RoomOutcome outcome = wait_for_room(runtime.node(), members, deadline_ns, sleep);
+  const bool counts = is_call && calls_are_limited();
+  const RoomOutcome outcome = wait_for_room(runtime.node(), members, counts, deadline_ns, sleep);
   if (outcome == RoomOutcome::kTooLate) {
     raise_deadline_exceeded("the deadline has passed while the receiver had no room: nothing was sent");
   }

@@ -12,7 +12,7 @@
 namespace monarch {
 
 // As mesh/view.h has it. `receiver` is named, by str(), when it takes long. False: an exception is set.
-bool wait_for_room(AnyRuntime& runtime, const Members& members, PyObject* receiver, int64_t deadline_ns);
+bool wait_for_room(AnyRuntime& runtime, const Members& members, bool is_call, PyObject* receiver, int64_t deadline_ns);
 
 // For what has no future to fail: whether the message is small enough to be sent (codec_max_frame_length). False:
 // SupervisionError is set.

@@ -155,7 +155,7 @@ void post(PyObject* self, uint32_t method, Encoded& encoded, ActorIndex sender) 
 bool wait_until_room(PyObject* self) {
   int64_t deadline_ns;
   if (!find_deadline(0, &deadline_ns)) return false;
-  return wait_for_room(*state().runtime, Members{{port_of(self).address}}, self, deadline_ns);
+  return wait_for_room(*state().runtime, Members{{port_of(self).address}}, false, self, deadline_ns);
 }
 
 PyObject* send(PyObject* self, FrameKind kind, PyObject* value) {

@@ -14,6 +14,8 @@ const std::shared_ptr<Inflow>& current_inflow() {
   return current_actor.inflow ? current_actor.inflow : state().client_inflow;
 }
 
+bool calls_are_limited() { return current_actor.inflow == nullptr && !state().worker; }
+
 ActorIndex current_sender() {
   return current_actor.swarm == nullptr ? current_actor.id.index : actor_of_context();
 }

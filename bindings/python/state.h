@@ -27,6 +27,8 @@ struct CurrentActor {
 extern thread_local CurrentActor current_actor;
 // Of the actor that runs on this thread, of the client outside of actors; null on other threads of a worker.
 const std::shared_ptr<Inflow>& current_inflow();
+// Whether who calls on this thread is part of a script: not an actor, nor something that works for one.
+bool calls_are_limited();
 // GIL held. The index of the actor that runs; 0: none, as in the client.
 ActorIndex current_sender();
 

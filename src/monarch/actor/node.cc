@@ -446,6 +446,8 @@ bool Node::is_flood(bool is_call, uint64_t bytes) const {
   return !is_call || bytes > kFloodBytes || calls_->size_hint() >= kFloodCalls;
 }
 
+bool Node::has_room_for_call() const { return calls_->size_hint() < calls_max_; }
+
 bool Node::has_room(const Members& members, uint64_t backlog_max) {
   const std::shared_ptr<const Members> latest = successions_->latest(members);
   for (const ActorId& id : latest ? latest->ids : members.ids) {

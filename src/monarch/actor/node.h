@@ -164,6 +164,11 @@ class Node final : public LinkSink {
   static constexpr uint64_t kFloodBytes = 256 * 1024;
   static constexpr size_t kFloodCalls = 4096;
   bool is_flood(bool is_call, uint64_t bytes) const;
+  // The calls that a script has under way at a time, to whomever: some GiB of memory here and where they wait. Actors may
+  // have more: for those others may wait, who would have to answer first (FLOW-1).
+  static constexpr size_t kCallsMax = 1'000'000;
+  bool has_room_for_call() const;
+  void set_calls_max(size_t calls_max) { calls_max_ = calls_max; }
   // What a sender may leave waiting in a link to a node before it should wait itself. A node on the way that finds more
   // waiting asks who sends through it to hold back, the destination as a whole (Forwarding).
   static constexpr uint64_t kBacklogMax = uint64_t{16} << 20;
@@ -324,6 +329,7 @@ class Node final : public LinkSink {
   const std::unique_ptr<Forwarding> forwarding_;
   const std::unique_ptr<Flow> flow_;
   const std::unique_ptr<Calls> calls_;
+  std::atomic<size_t> calls_max_{kCallsMax};
   mutable std::mutex told_mutex_;                // a leaf
   mutable Recent<ActorId, int64_t> told_{4096};  // of whom observed() was called, and when; of processes with index 0
   const std::unique_ptr<Supervisor> supervisor_;

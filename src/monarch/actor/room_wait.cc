@@ -22,8 +22,10 @@ bool RoomWait::is_slow() {
   return told_ = true;
 }
 
-void RoomWait::say_slow(const std::string& receiver) {
-  log_line("a message to " + receiver + " has waited for 5 s: what was sent before it has not been taken yet");
+void RoomWait::say_slow(const std::string& receiver) const {
+  log_line(has_call() ? "a message to " + receiver + " has waited for 5 s: what was sent before it has not been taken yet"
+                      : "a call to " + receiver + " has waited for 5 s: so many calls of this process have not been " +
+                            "answered yet that no more can be made");
 }
 
 }  // namespace monarch

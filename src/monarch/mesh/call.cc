@@ -212,7 +212,7 @@ void MeshView::disown() const {
 }
 
 MeshCall MeshView::request(FrameKind kind, ByteSpan body, uint32_t method) const {
-  if (kind == FrameKind::kRequest && info->node->is_flood(true, body.size())) wait_until_room();
+  if (kind == FrameKind::kRequest && info->node->is_flood(true, body.size())) wait_until_room(true);
   auto call = to.new_call();
   Outgoing outgoing{FrameHeader{}, body, {}};
   outgoing.header.kind = kind;
@@ -248,13 +248,14 @@ class SleepInTurn final : public RoomSleep {
 
 }  // namespace
 
-void MeshView::wait_until_room() const {
-  SleepInTurn sleep(info->node->driver(), Turn::current(), *info);
-  wait_for_room(*info->node, *to.members, 0, sleep);
+void MeshView::wait_until_room(bool is_call) const {
+  Turn* const turn = Turn::current();
+  SleepInTurn sleep(info->node->driver(), turn, *info);
+  wait_for_room(*info->node, *to.members, is_call && turn == nullptr, 0, sleep);
 }
 
 void MeshView::send(ByteSpan body, uint32_t method) const {
-  wait_until_room();
+  wait_until_room(false);
   Outgoing outgoing{FrameHeader{}, body, {}};
   outgoing.header.kind = FrameKind::kOneway;
   outgoing.header.method = method;

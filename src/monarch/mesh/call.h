@@ -87,7 +87,7 @@ struct MeshView {
 
  private:
   void cast(Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) const;
-  void wait_until_room() const;
+  void wait_until_room(bool is_call) const;
 };
 
 // While a value that may contain handles is decoded outside of actors: the node that they belong to.

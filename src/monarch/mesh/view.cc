@@ -45,7 +45,7 @@ const ActorId* find_own(const Members& members, const OneThread& waiting) {
   return found == members.ids.end() ? nullptr : &*found;
 }
 
-RoomOutcome wait_for_room(Node& node, const Members& members, int64_t deadline_ns, RoomSleep& sleep) {
+RoomOutcome wait_for_room(Node& node, const Members& members, bool counts, int64_t deadline_ns, RoomSleep& sleep) {
   struct Wait {
     RoomWait room;
     const RoomSleep& sleep;
@@ -54,12 +54,12 @@ RoomOutcome wait_for_room(Node& node, const Members& members, int64_t deadline_n
       return wait.room.over() || wait.sleep.has_no_time();
     }
   };
-  Wait wait{RoomWait(node, members), sleep};
+  Wait wait{RoomWait(node, members, counts), sleep};
   while (!Wait::over(&wait)) {
     if (deadline_ns != 0 && node.clock().now_ns() >= deadline_ns) return RoomOutcome::kTooLate;
     const WaitResult result = sleep.sleep(&Wait::over, &wait, wait.room.next_look_ns());
     if (result == WaitResult::kInterrupted) return RoomOutcome::kGivenUp;
-    if (result == WaitResult::kTimeout && wait.room.is_slow()) RoomWait::say_slow(sleep.receiver());
+    if (result == WaitResult::kTimeout && wait.room.is_slow()) wait.room.say_slow(sleep.receiver());
   }
   return RoomOutcome::kRoom;
 }

@@ -59,7 +59,7 @@ class RoomSleep {
 enum class RoomOutcome { kRoom, kTooLate, kGivenUp };
 
 // Waits while one of `members`, or a link to one, has too much to take. Replies are not held up by this. Not beyond
-// `deadline_ns` of the node's clock; 0: there is none.
-RoomOutcome wait_for_room(Node& node, const Members& members, int64_t deadline_ns, RoomSleep& sleep);
+// `deadline_ns` of the node's clock; 0: there is none. `counts`: RoomWait.
+RoomOutcome wait_for_room(Node& node, const Members& members, bool counts, int64_t deadline_ns, RoomSleep& sleep);
 
 }  // namespace monarch

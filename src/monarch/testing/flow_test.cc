@@ -5,6 +5,8 @@
 #include <thread>
 
 #include "monarch/actor/inflow.h"
+#include "monarch/actor/pending_call.h"
+#include "monarch/actor/room_wait.h"
 #include "monarch/base/arch.h"
 #include "monarch/testing/sim_world.h"
 
@@ -91,6 +93,30 @@ TEST(Flow, AnActorThatWaitsForOthersHoldsNobody) {
   world.cell->take(world.cell->count);
   world.sim.run();
   EXPECT_TRUE(world.has_room(a));
+}
+
+TEST(Flow, AScriptHasNoMoreThanSoManyCallsUnderWay) {
+  World world;
+  Node& node = world.sim.node(world.senders[0]);
+  node.set_calls_max(2);
+  const auto members = std::make_shared<const Members>(world.members);
+  std::vector<uint64_t> tokens;
+  const auto call = [&] {
+    Outgoing outgoing{FrameHeader{}, {}, {}};
+    outgoing.header.kind = FrameKind::kRequest;
+    node.cast(*members, outgoing, std::make_shared<PendingCall>(members));
+    world.sim.run();
+  };
+  RoomWait of_script(node, *members, /*counts=*/true), of_actor(node, *members, /*counts=*/false);
+  call();
+  EXPECT_TRUE(of_script.over());
+  call();
+  EXPECT_FALSE(of_script.over());
+  EXPECT_TRUE(of_actor.over()) << "others may wait for it";
+  const MessagePtr first = world.cell->waiting.pop();
+  world.sim.node(world.slow_node).reply_failed(first->header, first->from, Failure("not now"));
+  world.sim.run();
+  EXPECT_TRUE(of_script.over());
 }
 
 TEST(Flow, TheDeadHoldNobody) {
