@@ -322,6 +322,7 @@ def test_a_file_that_holds_no_job_is_replaced(place, data, caplog):
     job = LocalJob()
     job.state("job.pkl")
     assert "job.pkl cannot be read as a saved job: " in caplog.text
+    assert "what it has started may go on (on this machine, `pgrep -af monarch-hostd` shows it)" in caplog.text
     assert job_load("job.pkl").apply_id == job.apply_id
 
 

@@ -101,6 +101,49 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert all(ended(pid, deadline) for pid in pids)
 
 
+# There was no link yet whose end the host could have seen.
+@pytest.mark.parametrize("after", [0.002, 0.005, 0.01, 0.02, 0.03])
+def test_nothing_is_left_of_a_script_that_is_killed_while_it_attaches(daemons, after):
+    run = daemons[0].run(
+        "",
+        begin=f"""
+import os, signal, sys, threading
+from monarch.actor import attach_to_workers
+threading.Timer({after}, os.kill, (os.getpid(), signal.SIGKILL)).start()
+attach_to_workers(workers=sys.argv[1:]).initialized.get(timeout=20)
+input()
+""",
+        env={"MONARCH_HOST_LEASE": "1s"},
+    )
+    assert run.process.wait(LIMIT) == -9
+    deadline = time.monotonic() + LIMIT
+    daemon = daemons[0].process.pid
+    with open(f"/proc/{daemon}/task/{daemon}/children") as file:
+        keepers = [int(pid) for pid in file.read().split()]
+    assert all(ended(pid, deadline) for pid in keepers), "what they keep is for nobody"
+
+
+def test_a_process_there_that_is_stopped_is_told_to_the_script_that_waits(daemons):
+    run = daemons[0].run("""
+pid = pids[3][0]
+os.kill(pid, signal.SIGSTOP)
+asked = second.slice(gpus=1).pids.call_one()
+print("stopped")
+input()
+os.kill(pid, signal.SIGCONT)
+assert asked.get(timeout=20) == pids[3]
+input()
+hosts.stop().get()
+""", daemons[1], begin=FAILURES)  # fmt: skip
+    run.line("stopped")
+    assert "rank 3 of procs (pid " in (line := run.err_line(limit=LIMIT)), line
+    assert "is stopped (SIGSTOP); 1 call waits for it: sleepers.pids" in line
+    run.tell("\n")
+    assert "goes on, after " in run.err_line(limit=LIMIT)
+    run.tell("\n")
+    run.done()
+
+
 def test_one_host_of_many_that_is_not_there_is_named_and_the_others_can_be_used(folder, monkeypatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.9", 0))

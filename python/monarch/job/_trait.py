@@ -234,6 +234,9 @@ def job_load(filename: str = DEFAULT_JOB_PATH) -> JobTrait:
     return job
 
 
+_LEFT = "; what it has started may go on (on this machine, `pgrep -af monarch-hostd` shows it)"
+
+
 def _load_or_none(path: str) -> JobTrait | None:
     """None: there is none, or none that can be read, of which the log says why."""
     try:
@@ -243,7 +246,7 @@ def _load_or_none(path: str) -> JobTrait | None:
     except PermissionError:
         raise
     except Exception as error:
-        logger.warning("%s cannot be read as a saved job: %s: %s", path, type(error).__name__, error)
+        logger.warning("%s cannot be read as a saved job: %s: %s%s", path, type(error).__name__, error, _LEFT)
         return None
 
 
@@ -262,6 +265,8 @@ def _replace(saved: JobTrait | None, path: str) -> None:
             logger.info("The job in %s does not run what is wanted now, and is replaced", path)
             saved._running._kill()
     except Exception as error:
-        logger.warning("the job in %s cannot be killed, and is forgotten: %s: %s", path, type(error).__name__, error)
+        logger.warning(
+            "the job in %s cannot be killed, and is forgotten: %s: %s%s", path, type(error).__name__, error, _LEFT
+        )
     finally:
         _saved.remove(path)

@@ -126,6 +126,7 @@ void CallWatch::on_inquiry(MessagePtr message) {
 // Somebody waits for a process that this one, or one behind it, has started.
 void CallWatch::on_silent(const Message& notice) {
   const NodeId node = notice.header.dest;
+  if (node == 0) return log_line_limited("a host says", notice.text());
   Waiting waiting;
   waiting.add(notice.header.method, notice.text());
   if (!deaths_.is_child(node)) {
@@ -252,10 +253,17 @@ void CallWatch::tell(NodeId node, const Halts::Change& change, const Waiting& wa
   const auto who = deaths_.who_is(node);
   if (!who) return;
   if (change.now != Halt::kNone) {
-    return log_line(name_of(*who) + " " + describe(change.now) + (waiting.calls == 0 ? "" : "; " + waiting.text()));
+    return say(name_of(*who) + " " + describe(change.now) + (waiting.calls == 0 ? "" : "; " + waiting.text()));
   }
   const std::string time = seconds_text(reactor_.now_ns() - change.since_ns);
-  log_line(name_of(*who) + " goes on, after " + time);
+  say(name_of(*who) + " goes on, after " + time);
+}
+
+void CallWatch::say(const std::string& line) {
+  if (script_ == 0) return log_line(line);
+  Outgoing notice{FrameHeader{}, as_byte_span(line.data(), line.size()), {}};
+  notice.header.kind = FrameKind::kSilent;
+  node_.inquire(script_, notice);
 }
 
 // As if it had died: nothing of it runs, and nothing will.

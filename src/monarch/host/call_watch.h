@@ -35,6 +35,8 @@ class CallWatch final : private Deadlocks::Place {
 
   // `kill`: of a process that this one has started; on the reactor.
   CallWatch(Reactor& reactor, Node& node, DeathWatch& deaths, std::function<void(NodeId)> kill);
+  // Before the first call. What is seen is a line there, and not here: nobody of the job reads what this process prints.
+  void tell_script(NodeId script) { script_ = script; }
 
   // Any thread. This actor of the node has waited for `waited_ns`, about kBlockedNs, for `call`, waits on without any
   // limit, and takes and answers nothing meanwhile. Until unblock() with the same.
@@ -85,6 +87,7 @@ class CallWatch final : private Deadlocks::Place {
   void end_unowned(const std::vector<Owned>& calls);
   void ping(NodeId node);
   void tell(NodeId node, const Halts::Change& change, const Waiting& waiting);
+  void say(const std::string& line);
   void on_silent(const Message& notice);
   void search(ActorIndex actor, uint64_t token, int64_t next_ns);
   void run(Deadlocks::Actions actions);
@@ -93,6 +96,7 @@ class CallWatch final : private Deadlocks::Place {
   Node& node_;
   DeathWatch& deaths_;
   const std::function<void(NodeId)> kill_;
+  NodeId script_ = 0;  // 0: lines are for this process to print
   std::atomic<int64_t> lease_ns_{0};
   std::atomic<int64_t> watchdog_ns_{120'000'000'000};
 

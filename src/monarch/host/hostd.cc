@@ -149,9 +149,14 @@ void HostDaemon::say(const std::string& line) {
   dprintf(STDERR_FILENO, "monarch-hostd: %s%s\n", line.c_str(), more.c_str());
 }
 
+// How long each of them has to prove itself.
+int64_t HostDaemon::stranger_limit_ns() const {
+  return strangers_.size() < kStrangersMax ? kHostdHelloLimitNs : kGiveWayNs;
+}
+
 int64_t HostDaemon::next_ns() const {
   int64_t next = INT64_MAX;
-  for (const Stranger& stranger : strangers_) next = std::min(next, stranger.until_ns);
+  for (const Stranger& stranger : strangers_) next = std::min(next, stranger.began_ns + stranger_limit_ns());
   return accept_after_ns_ == 0 ? next : std::min(next, accept_after_ns_);
 }
 
@@ -176,10 +181,11 @@ int HostDaemon::run() {
     }
     if (fds[0].revents != 0) reap();
     if (ends) break;
+    const int64_t late_before_ns = clock_.now_ns() - stranger_limit_ns();
     heard_ = std::exchange(strangers_, {});
     for (size_t i = 0; i < heard_.size(); ++i) {
       Stranger& stranger = heard_[i];
-      const bool late = clock_.now_ns() >= stranger.until_ns;
+      const bool late = stranger.began_ns <= late_before_ns;
       if (late) say("a connection did not prove itself in time");
       if (!late && (fds[first_stranger + i].revents == 0 || hear(stranger))) strangers_.push_back(std::move(stranger));
     }
@@ -222,7 +228,7 @@ void HostDaemon::accept() {
   }
   SystemRandom random;
   auto hello = std::make_unique<Handshake>(HelloRole::kAcceptor, hostd_identity(NodeKey::make(random), token_), random);
-  Stranger stranger{std::move(channel), std::move(hello), clock_.now_ns() + kHostdHelloLimitNs};
+  Stranger stranger{std::move(channel), std::move(hello), clock_.now_ns()};
   if (hear(stranger)) strangers_.push_back(std::move(stranger));
 }
 
@@ -384,9 +390,9 @@ void HostDaemon::keep_remote(Channel& channel) {
   BootstrapFds fds;
   bootstrap.parent_pid = getpid();
   auto record = write_bootstrap(bootstrap, {});
-  UniqueFd started[2];
+  UniqueFd started[2], client[2];
   if (!record) fail(record.error().message);
-  if (!sys::make_pipe(started)) fail(sys::shortage_error("start a host").message);
+  if (!sys::make_pipe(started) || !sys::make_pipe(client)) fail(sys::shortage_error("start a host").message);
   fds[kFdRecord] = std::move(*record);
   const pid_t keeper = getpid();
   const pid_t host = fork();
@@ -396,16 +402,19 @@ void HostDaemon::keep_remote(Channel& channel) {
     end_with_parent(keeper, SIGKILL);
     close(channel.fd());
     started[0].reset();
-    be_host(std::move(fds), started[1].get());
+    client[1].reset();
+    be_host(std::move(fds), started[1].get(), client[0].get());
   }
   started[1].reset();
-  tell_of(channel, host, started[0].get());
+  client[0].reset();
+  tell_of(channel, host, started[0].get(), std::move(client[1]));
   end_descendants();
   _exit(0);
 }
 
-// What the client is to know of its host, until that has ended and been reaped.
-void HostDaemon::tell_of(Channel& channel, pid_t host, int started) {
+// What the client is to know of its host, until that has ended and been reaped. `client`: the host sees its end when the
+// connection to the client is over.
+void HostDaemon::tell_of(Channel& channel, pid_t host, int started, UniqueFd client) {
   const auto tell = [&](const HostReport& report) {
     return write_all(channel, encode_report(report), kTellLimitMs);
   };
@@ -421,6 +430,7 @@ void HostDaemon::tell_of(Channel& channel, pid_t host, int started) {
       const ssize_t count = channel.read({&into, 1});
       open = count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR));
       if (count == 1 && order == kKillByte) kill(host, SIGKILL);
+      if (!open) client.reset();
     }
     char piece[4096];
     const ssize_t count = fds[1].revents != 0 ? read(started, piece, sizeof piece) : -1;
@@ -447,8 +457,9 @@ void HostDaemon::tell_of(Channel& channel, pid_t host, int started) {
 
 // ---- A host ----
 
-// `started`: to be told on which port it is dialled, or why it is not, of a host that is reached over TCP.
-void HostDaemon::be_host(BootstrapFds fds, int started) {
+// Of a host that is reached over TCP, `started`: to be told on which port it is dialled, or why it is not; `client`: ends
+// when the client, or its connection to the keeper, has.
+void HostDaemon::be_host(BootstrapFds fds, int started, int client) {
   const auto say_once = [&started](const std::string& text) {
     if (started >= 0 && write(started, text.data(), text.size()) < 0) errno = 0;
     if (started >= 0) close(std::exchange(started, -1));
@@ -495,12 +506,26 @@ void HostDaemon::be_host(BootstrapFds fds, int started) {
     runtime.reactor().after(kEndAfterNs, end_daemon);
   });
   if (tcp_) say_once(std::to_string(runtime.tcp_port()));
-  pollfd ends[] = {{stopped.get(), POLLIN, 0}, {alive_[0].get(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
-  while (poll(ends, 3, -1) < 0 && errno == EINTR) {
+  pollfd ends[] = {
+      {stopped.get(), POLLIN, 0}, {alive_[0].get(), POLLIN, 0}, {signals.get(), POLLIN, 0}, {client, POLLIN, 0}};
+  // No link ends when a client goes that has never reached its host.
+  const auto is_reached = [&] {
+    const auto is_client = [&](const auto& link) { return link->peer() == bootstrap->parent; };
+    return std::ranges::any_of(runtime.node().links(), is_client);
+  };
+  bool is_deserted = false;
+  for (int limit_ms = -1; !is_deserted;) {
+    const int count = poll(ends, 4, limit_ms);
+    if (count < 0) continue;
+    if (ends[0].revents != 0 || ends[1].revents != 0 || ends[2].revents != 0) break;
+    is_deserted = count == 0 && !is_reached();
+    limit_ms = count == 0 ? -1 : static_cast<int>(bootstrap->host_lease_ns / 1'000'000);
+    ends[3].fd = -1;
   }
   // The daemon has been killed: so are all that it has started, which is a death and no stop.
   if ((ends[1].revents & (POLLHUP | POLLIN)) == POLLHUP) kill(getpid(), SIGKILL);
-  const std::string reason = runtime.wait_for_stop(0).value_or("its monarch-hostd was ended");
+  const std::string reason = runtime.wait_for_stop(0).value_or(
+      is_deserted ? "its script was gone before it had reached this host" : "its monarch-hostd was ended");
   runtime.node().note_ending();
   runtime.stop_children(reason, kHostGraceNs);
   if (tcp_) runtime.finish_output(kOutputLimitNs);

@@ -48,13 +48,16 @@ class HostDaemon {
   int run();
 
   static constexpr int64_t kEndLimitNs = 5'000'000'000;  // for processes to end well
-  static constexpr size_t kStrangersMax = 64;            // who have not proved themselves yet; others wait
+  // Who have not proved themselves yet; others wait in the kernel's queue. While so many are there, each of them goes
+  // after kGiveWayNs, or who says nothing would keep everybody out.
+  static constexpr size_t kStrangersMax = 256;
+  static constexpr int64_t kGiveWayNs = 500'000'000;
 
  private:
   struct Stranger {
     std::unique_ptr<Channel> channel;
     std::unique_ptr<Handshake> hello;
-    int64_t until_ns;
+    int64_t began_ns;
     bool established = false;
     std::vector<std::byte> have{};
   };
@@ -63,6 +66,7 @@ class HostDaemon {
       : reactor_(reactor), clock_(reactor), options_(std::move(options)) {}
   Status listen();
   Status listen_tcp();
+  int64_t stranger_limit_ns() const;
   int64_t next_ns() const;
   bool lifeline_ended();
   bool may_accept();
@@ -73,8 +77,8 @@ class HostDaemon {
   [[noreturn]] void keep(UniqueFd socket);
   bool is_meant(int socket);
   [[noreturn]] void keep_remote(Channel& channel);
-  void tell_of(Channel& channel, pid_t host, int started);
-  [[noreturn]] void be_host(BootstrapFds fds, int started = -1);
+  void tell_of(Channel& channel, pid_t host, int started, UniqueFd client);
+  [[noreturn]] void be_host(BootstrapFds fds, int started = -1, int client = -1);
   void reap();
   void end();
   void say(const std::string& line);

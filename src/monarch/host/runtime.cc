@@ -273,6 +273,7 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_gateway(const Boots
                               std::move(options), std::move(tcp));
   if (!built) return built.error();
   runtime->relay_->begin(*runtime->node_, runtime->job_address_.script);
+  runtime->call_watch_->tell_script(runtime->job_address_.script);
   if (auto listening = runtime->connector_->listen(); !listening) return listening.error();
   runtime->be_child_of(bootstrap);
   if (auto started = runtime->start(); !started) return started.error();
