@@ -139,7 +139,7 @@ hosts.stop().get()
     assert "rank 3 of procs (pid " in (line := run.err_line(limit=LIMIT)), line
     assert "is stopped (SIGSTOP); 1 call waits for it: sleepers.pids" in line
     run.tell("\n")
-    assert "goes on, after " in run.err_line(limit=LIMIT)
+    assert "goes on, after " in run.err_line(limit=LIMIT, text="goes on")
     run.tell("\n")
     run.done()
 
