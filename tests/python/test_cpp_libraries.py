@@ -99,6 +99,24 @@ assert mesh.add.call(1).get(timeout=20).values() == [2, 2]
 """)  # fmt: skip
 
 
+def test_a_process_that_runs_another_build_says_so(library):
+    Run(BEGIN + """
+procs = this_host().spawn_procs()
+old = cpp.load(library).Counter
+assert procs.spawn("counters", old, 1).add.call_one(1).get() == 2
+with open(library, "rb") as file:
+    content = file.read()
+with open(library + ".new", "wb") as file:
+    file.write(content + b"another build")
+os.replace(library + ".new", library)
+new = this_host().spawn_procs().spawn("worker", Worker).load.call_one(library).get()
+others = this_host().spawn_procs()
+assert others.spawn("counters", new, 1).add.call_one(1).get() == 2
+for mesh in procs.spawn("counters2", new, 1), others.spawn("counters2", old, 1):
+    assert "this process runs another build of the C++ actor class 'Counter' than " in error_of(mesh), error_of(mesh)
+""", env={"LIBRARY": str(library)}).ok()  # fmt: skip
+
+
 def test_one_that_was_written_into_since_is_refused(library):
     run = Run(BEGIN + """
 counters = cpp.load(library)

@@ -78,11 +78,6 @@ bool write_all(int fd, ByteSpan bytes) {
   return true;
 }
 
-Status load_file(const std::string& path) {
-  auto loaded = ActorRegistry::instance().load_library(path);
-  return loaded ? Status(Ok{}) : Status(loaded.error());
-}
-
 // What its source answers; null: this process ends.
 std::shared_ptr<PendingCall> ask(Node& node, internal::Turn& turn, const LibraryRef& ref) {
   auto members = std::make_shared<Members>();
@@ -119,12 +114,30 @@ Libraries& Libraries::instance() {
 Result<Libraries::Loaded> Libraries::load(const std::string& path) {
   UniqueFd file = sys::open_file(path.c_str(), O_RDONLY);
   std::string hash = file ? hash_of(file.get()) : "";
-  auto classes = ActorRegistry::instance().load_library(path);  // it has the better words for what is wrong
+  auto classes = load_as(path, hash);  // it has the better words for what is wrong
   if (!classes) return classes.error();
   if (hash.empty()) return Error{ErrorCode::kUnsupported, "cannot read the library " + path + ": " + std::strerror(errno)};
   std::lock_guard lock(mutex_);
   files_.try_emplace(hash, path, std::move(file));
   return Loaded{std::move(*classes), std::move(hash)};
+}
+
+// Its classes that are new, which are known by that hash from now on; empty: it could not be had.
+Result<std::vector<std::string>> Libraries::load_as(const std::string& path, const std::string& hash) {
+  auto classes = ActorRegistry::instance().load_library(path);
+  if (!classes || hash.empty()) return classes;
+  std::lock_guard lock(mutex_);
+  for (const std::string& name : *classes) origins_.try_emplace(name, hash);
+  return classes;
+}
+
+std::string Libraries::why_another(const std::string& class_name, const LibraryRef& ref) const {
+  if (ref.hash.empty()) return "";
+  std::lock_guard lock(mutex_);
+  const auto origin = origins_.find(class_name);
+  if (origin == origins_.end() || origin->second == ref.hash) return "";
+  return "this process runs another build of the C++ actor class '" + class_name + "' than " + ref.path +
+         " had when it was loaded; a process keeps the build that it has loaded first: start new ones";
 }
 
 Result<std::vector<std::byte>> Libraries::content(const std::string& hash) const {
@@ -139,12 +152,16 @@ Result<std::vector<std::byte>> Libraries::content(const std::string& hash) const
 }
 
 Status Libraries::find(Node& node, internal::Turn& turn, const LibraryRef& ref) {
-  if (ref.hash.empty()) return load_file(ref.path);
+  const auto load_file = [&] {
+    auto loaded = load_as(ref.path, ref.hash);
+    return loaded ? Status(Ok{}) : Status(loaded.error());
+  };
+  if (ref.hash.empty()) return load_file();
   std::lock_guard lock(finding_);
   if (turn.stopping()) return Error{ErrorCode::kClosed, "this process is ending"};
   if (sent_.contains(ref.hash)) return Ok{};
   if (const UniqueFd file = sys::open_file(ref.path.c_str(), O_RDONLY); file && hash_of(file.get()) == ref.hash) {
-    return load_file(ref.path);
+    return load_file();
   }
   const auto call = ask(node, turn, ref);
   if (!call) return Error{ErrorCode::kClosed, "this process is ending"};
@@ -172,7 +189,7 @@ Status Libraries::take(const LibraryRef& ref, ByteSpan content) {
   if (!memory || !write_all(memory.get(), content)) return sys::shortage_error("keep a library that was sent");
   // It stays open: the name is what the loader knows the library by, and must not come to mean another one.
   const int fd = memory.get();
-  auto loaded = ActorRegistry::instance().load_library("/proc/self/fd/" + std::to_string(fd));
+  auto loaded = load_as("/proc/self/fd/" + std::to_string(fd), ref.hash);
   if (!loaded) {
     return Error{loaded.error().code, "the library " + ref.path + ", as it was sent: " + loaded.error().message};
   }

@@ -45,14 +45,20 @@ class Libraries {
   // waits for it to come if need be. An error says why it is not here.
   Status find(Node& node, internal::Turn& turn, const LibraryRef& ref);
 
+  // Any thread. Why an actor of that class, which this process knows, must not be taken for one that `ref` means: it comes
+  // from a library with another content. Empty: nothing speaks against it.
+  std::string why_another(const std::string& class_name, const LibraryRef& ref) const;
+
   // The content, as it was when it was loaded, or an error.
   Result<std::vector<std::byte>> content(const std::string& hash) const;
 
  private:
   Libraries() = default;
   Status take(const LibraryRef& ref, ByteSpan content);
+  Result<std::vector<std::string>> load_as(const std::string& path, const std::string& hash);
 
   mutable std::mutex mutex_;  // a leaf
+  std::map<std::string, std::string> origins_;  // of classes: the hash of the library that they came with
   std::map<std::string, std::pair<std::string, UniqueFd>> files_;  // that can be sent, by hash: path, and open
   std::mutex finding_;  // one actor looks for a library at a time. What is waited for meanwhile comes without it
   std::map<std::string, UniqueFd> sent_;  // with finding_: that were sent to this process, by hash

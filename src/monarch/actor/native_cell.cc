@@ -254,19 +254,20 @@ std::string no_such_class(const std::string& name) {
 
 const ActorClass* NativeCell::find_class(const LibraryRef& library, std::string* why) {
   ActorRegistry& registry = ActorRegistry::instance();
-  if (const ActorClass* known = registry.find(self_.class_name)) return known;
-  if (!library.path.empty()) {
+  const ActorClass* found = registry.find(self_.class_name);
+  if (found == nullptr && !library.path.empty()) {
     try {
-      const Status found = Libraries::instance().find(node_, *this, library);
-      if (!found) *why = found.error().message;
+      const Status loaded = Libraries::instance().find(node_, *this, library);
+      if (!loaded) *why = loaded.error().message;
     } catch (const std::exception& error) {  // no thread may wait any more, or there is no memory
       *why = error.what();
     }
     if (!why->empty()) return nullptr;
+    found = registry.find(self_.class_name);
   }
-  const ActorClass* found = registry.find(self_.class_name);
-  if (found == nullptr) *why = no_such_class(self_.class_name);
-  return found;
+  *why = found == nullptr ? no_such_class(self_.class_name)
+                          : Libraries::instance().why_another(self_.class_name, library);
+  return why->empty() ? found : nullptr;
 }
 
 void NativeCell::construct(const Message& message) {
