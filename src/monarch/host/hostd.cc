@@ -500,14 +500,15 @@ void HostDaemon::be_host(BootstrapFds fds, int started) {
   }
   // The daemon has been killed: so are all that it has started, which is a death and no stop.
   if ((ends[1].revents & (POLLHUP | POLLIN)) == POLLHUP) kill(getpid(), SIGKILL);
-  const std::string reason = runtime.wait_for_stop(0).value_or("its monarch-hostd was ended");
+  const auto asked = runtime.wait_for_stop(0);
+  const std::string reason = asked.value_or("its monarch-hostd was ended");
   runtime.node().note_ending();
   runtime.stop_children(reason, kHostGraceNs);
   if (tcp_) runtime.finish_output(kOutputLimitNs);
   runtime.report_rest();
   flush_log();
   if (ends_daemon) end_daemon();
-  _exit(0);
+  _exit(!asked ? kHostDaemonEnded : runtime.node().is_down(runtime.parent()) ? kHostUnheard : kHostAsked);
 }
 
 }  // namespace monarch
