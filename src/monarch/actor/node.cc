@@ -514,7 +514,7 @@ void Node::refuse(const Message& message, const Failure& why) {
     reply(header, message.from, FrameKind::kReply, done);
   } else if (header.token != 0) {
     reply_failed(header, message.from, why);
-  } else if (header.kind == FrameKind::kOneway && (header.flags & kFlagQuiet) == 0) {
+  } else if ((header.kind == FrameKind::kOneway || header.kind == FrameKind::kCast) && (header.flags & kFlagQuiet) == 0) {
     undeliverable(header.sender, message.from, {id_, header.dest}, why);
   }
 }

@@ -205,7 +205,7 @@ void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute
     answer.header.kind = FrameKind::kReplyFailed;
     answer.header.dest = header.token;
     answer.header.rank = header.rank;
-  } else if (header.kind == FrameKind::kOneway && (header.flags & kFlagQuiet) == 0) {
+  } else if ((header.kind == FrameKind::kOneway || header.kind == FrameKind::kCast) && (header.flags & kFlagQuiet) == 0) {
     answer.header.kind = FrameKind::kUndeliverable;
     answer.header.dest = header.sender;
     answer.parts = {&part, 1};
