@@ -222,6 +222,10 @@ class Run:
         finally:
             os.close(pidfd)
 
+    def said(self) -> str:
+        """What has gone to stderr so far."""
+        return Path(self._err.name).read_text()
+
     def ok(self, limit: float = 30.0, lost: str = "") -> Run:
         """As done(), for a script that must end well and say nothing on stderr.
 

@@ -90,7 +90,7 @@ assert workers.pid.call().exception(timeout=20) is not None
     run.tell("\n")
     run.done()
     # If it lives on for a second, it says that its host has ended.
-    assert run.status == 0 and re.fullmatch("(monarch: .* exited with code 0 without being asked to .*\n)?", run.err)
+    assert run.status == 0 and re.fullmatch("(monarch: .* was ended with its monarch-hostd .*\n)?", run.err)
 
 
 def test_a_token_file_may_be_named_from_here(folder, monkeypatch):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -137,31 +138,50 @@ hosts.stop().get()
     network.end()
 
 
-def test_two_machines_that_are_parted_for_the_lease_have_lost_each_other_and_nobody_else(network):
+def test_two_machines_that_are_parted_for_the_lease_are_told_so_and_reach_each_other_later(network):
     run = network.run(PARTED + """
-cause = "the host of the process this actor was running on was lost: the connection to it broke and did not come back"
+from worker import Sender
+senders = procs.slice(gpus=0).spawn("senders", Sender)
+for a, b in ((0, 2), (2, 0)):
+    senders.slice(hosts=a).send.call_one(on[b].slice(gpus=1), 3).get(timeout=20)
+cause = " do not reach each other, though their script may reach both: the connection to it broke and did not come back"
 assert all(cause in answer for answer in answers(asked)), answers(asked)
+for a in (0, 2):
+    while not (back := senders.slice(hosts=a).came_back.call_one().get(timeout=20)):
+        pass
+    assert len(back) == 1 and cause in back[0], back
 assert workers.take.call(4).get(timeout=20).values() == [4] * 6
 assert askers.slice(hosts=0).ask.call_one(on[1].slice(gpus=1), 5, begun).get(timeout=20) == 5
 assert askers.slice(hosts=2).ask.call_one(on[1].slice(gpus=1), 5, begun).get(timeout=20) == 5
+os.kill(places[4][0], signal.SIGKILL)
+while len(faults) < 3:
+    time.sleep(0.01)
 tell("lost")
-# Whoever has lost somebody has lost them, even when they could be reached. Hosts that are attached to anew are others.
-assert all(cause in answer for answer in answers(ask_each_other(6)))
-again = attach_to_workers(workers=sys.argv[1:], name="again")
-new = again.spawn_procs().spawn("new", Worker)
-assert new.slice(hosts=0).ask.call_one(new.slice(hosts=2), 7, begun).get(timeout=20) == 7
-assert new.slice(hosts=2).ask.call_one(new.slice(hosts=0), 8, begun).get(timeout=20) == 8
-assert not faults, "to the script all are well"
-again.stop().get()
+new = answers(ask_each_other(6))
+assert new == [6, 6], new
+assert "failed: Killed(sig=9)" in askers.slice(hosts=0).ask.call_one(on[2].slice(gpus=0), 7, begun).get(timeout=20)
+new = hosts.spawn_procs(name="more").spawn("new", Worker)
+assert new.slice(hosts=0).ask.call_one(new.slice(hosts=2), 8, begun).get(timeout=20) == 8
+assert new.slice(hosts=2).ask.call_one(new.slice(hosts=0), 9, begun).get(timeout=20) == 9
+for host in (0, 2):
+    taken = on[host].slice(gpus=1).all_taken.call_one().get(timeout=20)
+    assert (taken.count(2), taken.count(3), taken.count(6)) == (0, 1, 1), taken  # the 3 is the script's own
+assert sorted(crashed("workers")) == sorted(crashed("procs")) == [4], "to the script all others are well"
+assert askers.slice(hosts=0).ask.call_one(on[2].slice(gpus=1), 10, begun).get(timeout=20) == 10
+assert not crashed("senders")[1:]
 hosts.stop().get()
-""", MONARCH_HOST_LEASE="1s")  # fmt: skip
+""", MONARCH_HOST_LEASE="3s")  # fmt: skip
     run.line("up")
     network.part(0, 2)
     run.tell("\n")
     run.line("lost")
+    line = "do not reach each other, though this script reaches both. Calls between them fail while that is so: "
+    wait_until(lambda: line in run.said(), "the script says so")
     network.join(0, 2)
     run.tell("\n")
-    run.ok()
+    run.done()
+    assert run.status == 0, run.err
+    assert re.fullmatch(f"monarch: rank .* of 'machines' .*{line}.*10.77.0.*\n", run.err), "once: " + run.err
     network.end()
 
 
@@ -200,8 +220,9 @@ def test_a_script_that_comes_back_after_its_lease_is_told_that_all_has_ended_and
     run = network.run(MESH + """
 print("pid", *(pid for pid, _ in places))
 tell("up")
+why = "the host of the process this actor was running on has ended, since it had not heard of this script for 1000 ms"
 for number in range(3):
-    assert "the host of the process this actor was running on" in error_of(on[number].take.call(1))
+    assert why in (told := error_of(on[number].take.call(1))), told
 while len(faults) < 12:
     time.sleep(0.01)
 assert sorted(crashed("workers")) == sorted(crashed("procs")) == list(range(6))

@@ -108,7 +108,7 @@ except SupervisionError:
     run.tell("\n")
     run.done()
     # If it lives on for a second, it says that its host has ended.
-    assert run.status == 0 and re.fullmatch("(monarch: .* exited with code 0 without being asked to .*\n)?", run.err)
+    assert run.status == 0 and re.fullmatch("(monarch: .* was ended with its monarch-hostd .*\n)?", run.err)
 
 
 def test_a_daemon_that_is_killed_is_a_failure_of_all_ranks_there_and_no_stop(folder, scheme):

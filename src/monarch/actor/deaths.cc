@@ -12,7 +12,7 @@ using State = Deaths::State;
 using EventKind = Deaths::EventKind;
 
 // What a transition does, besides changing the state.
-enum Effect : uint8_t {
+enum Effect : uint16_t {
   kNothing = 0,
   kDrain = 1,      // deliver what it left
   kNote = 2,       // the event says why it ended
@@ -22,6 +22,7 @@ enum Effect : uint8_t {
   kCut = 32,       // it lives on without its link: kill it, unless it has been asked to end and has time for that
   kBury = 64,      // declare it
   kInquire = 128,  // our parent may know why: the word may have passed before this process was there
+  kForgo = 256,    // what is under way with it is lost, and nothing else
 };
 
 constexpr size_t kLineBytesMax = 1000;  // of a last line
@@ -40,7 +41,7 @@ struct Deaths::Transition {
   State from;
   EventKind event;
   State to;
-  uint8_t effects;
+  uint16_t effects;
   const char* why;
 };
 
@@ -91,6 +92,18 @@ const Deaths::Transition* Deaths::find_transition(Role role, State state, EventK
        "Neither way leads to it any more."},
       {Role::kStranger, State::kEnded, EventKind::kLinkLost, State::kDown, kBury, "Now all that it had sent is here."},
       {Role::kStranger, State::kEnded, EventKind::kNoLinks, State::kDown, kBury, "Nothing is to come."},
+
+      // The gateway of a third host. That two hosts do not reach each other is nobody's death: the script, who reaches
+      // both, says who is dead.
+      {Role::kStranger, State::kUp, EventKind::kOutOfReach, State::kOutOfReach, kNote | kWait | kInquire,
+       "If it is dead, the script's word is on the way, and is the better cause."},
+      {Role::kStranger, State::kOutOfReach, EventKind::kNoticed, State::kDown, kNote | kSpread | kBury,
+       "It is dead, and there is no link on which anything could come."},
+      {Role::kStranger, State::kOutOfReach, EventKind::kTimeUp, State::kUp, kForgo,
+       "Nobody says that it is dead: the next message makes a new session."},
+      {Role::kStranger, State::kOutOfReach, EventKind::kReached, State::kUp, kForgo,
+       "It lives. What was under way is lost all the same, since it was on the session that is over."},
+      {Role::kStranger, State::kEnded, EventKind::kOutOfReach, State::kDown, kBury, "Now all that it had sent is here."},
 
       // That on whose behalf this process is there.
       {Role::kParent, State::kUp, EventKind::kLinkLost, State::kDown, kNote | kBury,
@@ -221,7 +234,8 @@ bool Deaths::is_told(NodeId node) const {
 // ---- What happens ----
 
 FailurePtr Deaths::make_failure(NodeId node, const Known& entry, const Event& event) const {
-  if (event.kind == EventKind::kNoticed || event.kind == EventKind::kWayLost) return event.failure;
+  const bool told = event.kind == EventKind::kNoticed || event.kind == EventKind::kWayLost;
+  if (told || event.kind == EventKind::kOutOfReach) return event.failure;
   auto made = entry.who ? std::make_shared<Failure>(*entry.who) : std::make_shared<Failure>();
   made->node = node;
   if (entry.role == Role::kParent) return made;
@@ -266,13 +280,14 @@ void Deaths::handle(int64_t now_ns, const Event& event, Actions& actions) {
   }
   entry.state = transition->to;
   set_due(node, entry, INT64_MAX);
-  const uint8_t effects = transition->effects;
+  const uint16_t effects = transition->effects;
   if (effects & kNote) entry.failure = make_failure(node, entry, event);
   if (effects & kSpread) actions.push_back({ActionKind::kTellTree, node, event.from, 0, entry.failure});
   if (effects & kWait) {
     set_due(node, entry, now_ns + (entry.role == Role::kChild ? limits_.unlinked_ns : limits_.notice_ns));
   }
   if (effects & kInquire) actions.push_back({.kind = ActionKind::kInquire, .node = node});
+  if (effects & kForgo) actions.push_back({ActionKind::kLetGo, node, 0, 0, std::exchange(entry.failure, nullptr)});
   if ((effects & kCut) && entry.stopping.empty()) {
     entry.who->cut_off = true;
     actions.push_back({.kind = ActionKind::kKill, .node = node});

@@ -39,6 +39,8 @@ class Deaths {
     kNoticed,     // `failure`, said by `from`; nothing, if it may not speak (may_speak)
     kLinkLost,    // a link to it is over, after the last that it carried; `text` says how
     kWayLost,     // it is reached through another node, which has lost it, or has ended, or over a network; `failure`
+    kOutOfReach,  // the session to it is over, and it is a third host's, of whose life the script decides; `failure`
+    kReached,     // and now there is another one, that it has opened
     kReplaced,    // its owner holds it for dead, and has another one in its place
     kNoLinks,     // the answer to kEndLinks: there are none
     kLastLines,   // the answer to kAskLines: `text`
@@ -65,6 +67,7 @@ class Deaths {
     kEndSelf,    // this process has no reason to be any more: `failure` says why
     kReport,     // nobody was told: a line
     kInquire,    // of our parent, what it has died of: kNoticed comes, if it knows
+    kLetGo,      // it is not dead: what waits for it, or its host, has failed with `failure`, and that is all
   };
   struct Action {
     ActionKind kind;
@@ -124,9 +127,10 @@ class Deaths {
   enum class Role : uint8_t { kStranger, kChild, kParent };
   enum class State : uint8_t {
     kUp,
-    kUnlinked,  // its link is over, and it is not known why
-    kEnded,     // it is known why, and what it had sent is not all here
-    kTelling,   // only its last lines are missing
+    kUnlinked,    // its link is over, and it is not known why
+    kOutOfReach,  // a third host's: the script may know that it is dead
+    kEnded,       // it is known why, and what it had sent is not all here
+    kTelling,     // only its last lines are missing
     kDown,
   };
 

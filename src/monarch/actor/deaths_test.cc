@@ -35,7 +35,7 @@ class DeathsTest : public ::testing::Test {
   std::string words(const Deaths::Actions& actions) {
     static constexpr const char* kNames[] = {"end-links", "declare", "close-links", "tell-all", "tell-tree",
                                              "kill",      "ask",     "stop-orphan", "end-self", "report",
-                                             "inquire"};
+                                             "inquire",   "let-go"};
     std::string text;
     for (const Deaths::Action& action : actions) {
       text += (text.empty() ? "" : " ") + std::string(kNames[static_cast<int>(action.kind)]) + ":" +
@@ -221,6 +221,36 @@ TEST_F(DeathsTest, AWayThatIsLostSaysNothingOfWhoIsKnownBetter) {
   EXPECT_EQ(on(noticed(kNested, kParent)), "tell-tree:20 end-links:20");
   EXPECT_EQ(on({.kind = Kind::kWayLost, .node = kNested, .failure = why}), "") << "its links bring what it left";
   EXPECT_EQ(on(link_lost(kNested)), "declare:20 close-links:20");
+  EXPECT_EQ(last_->status.code, 3);
+}
+
+// Who does not reach it hears of its death from the script, and of nothing else.
+TEST_F(DeathsTest, AThirdHostThatIsNotReachedIsNotDead) {
+  deaths_.set_parent(kParent, {});
+  const auto why = std::make_shared<Failure>(Failure::Kind::kUnreachable, "broken");
+  const Deaths::Event out{.kind = Kind::kOutOfReach, .node = kOther, .failure = why};
+  const Deaths::Event reached{.kind = Kind::kReached, .node = kOther};
+  EXPECT_EQ(on(reached), "");
+  for (int64_t now_ns : {kSecond, 5 * kSecond}) {  // it may be so again
+    EXPECT_EQ(on(out, now_ns), "inquire:30");
+    EXPECT_EQ(tick(now_ns + kSecond), "let-go:30");
+    EXPECT_EQ(last_, why);
+    EXPECT_EQ(deaths_.why_down(kOther), nullptr);
+  }
+  EXPECT_EQ(on(out), "inquire:30");
+  EXPECT_EQ(on(reached), "let-go:30") << "before what comes on the new session is taken";
+  EXPECT_EQ(deaths_.next_ns(), INT64_MAX);
+  EXPECT_EQ(on(out), "inquire:30");
+  EXPECT_EQ(on(noticed(kOther, kParent)), "tell-tree:30 declare:30 close-links:30");
+  EXPECT_EQ(last_->status.code, 3);
+  for (const Deaths::Event& late : {out, reached, link_lost(kOther)}) EXPECT_EQ(on(late), "");
+}
+
+TEST_F(DeathsTest, AThirdHostThatIsDeadIsDownWhenItsSessionIsOver) {
+  deaths_.set_parent(kParent, {});
+  const auto why = std::make_shared<Failure>(Failure::Kind::kUnreachable, "broken");
+  EXPECT_EQ(on(noticed(kOther, kParent)), "tell-tree:30 end-links:30");
+  EXPECT_EQ(on({.kind = Kind::kOutOfReach, .node = kOther, .failure = why}), "declare:30 close-links:30");
   EXPECT_EQ(last_->status.code, 3);
 }
 

@@ -20,9 +20,9 @@ bool Flow::is_held(const ActorId& actor) const {
   return held_.contains(actor);
 }
 
-void Flow::forget_node(NodeId node) {
+void Flow::forget_nodes(const std::function<bool(NodeId)>& gone) {
   std::lock_guard lock(mutex_);
-  std::erase_if(held_, [node](const ActorId& id) { return id.node == node; });
+  std::erase_if(held_, [&gone](const ActorId& id) { return gone(id.node); });
   any_.store(!held_.empty(), std::memory_order_relaxed);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <unordered_set>
 
 #include "monarch/base/ids.h"
@@ -16,8 +17,8 @@ class Flow {
   // One that is held is sent nothing one-way. Index 0: all of its node.
   bool is_held(const ActorId& actor) const;
   bool any() const { return any_.load(std::memory_order_relaxed); }
-  // The dead hold nobody.
-  void forget_node(NodeId node);
+  // The dead hold nobody, nor who is not reached.
+  void forget_nodes(const std::function<bool(NodeId)>& gone);
 
  private:
   mutable Mutex mutex_{LockRank::kNodeFlow};

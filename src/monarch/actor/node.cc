@@ -89,7 +89,7 @@ FailurePtr Node::why_down(NodeId node) const { return routes_->why_down(node); }
 void Node::node_down(NodeId node, FailurePtr reason) {
   const auto unsent = routes_->mark_down(node, reason);
   if (!unsent) return;
-  flow_->forget_node(node);
+  flow_->forget_nodes([node](NodeId gone) { return gone == node; });
   successions_->ended(node, reason->kind == Failure::Kind::kStopped);
   supervise(supervisor_->node_down(node, reason));
   // Dead first, then the slots: a call that opens its slot later sees the death when it sends (cast()). So does a message
@@ -108,9 +108,8 @@ void Node::tell_those_behind(NodeId node, const Failure& reason) {
   notice.header.kind = FrameKind::kNodeDown;
   notice.header.dest = node;
   for (const NodeId other : routes_->take_forwarded(node)) {
-    const std::shared_ptr<Link> link = routes_->find(other);
-    if (link == nullptr || link->peer() != other) continue;
-    static_cast<void>(link->send_control(notice));  // if it is dead, it need not know
+    const std::shared_ptr<Link> link = routes_->find_direct(other);
+    if (link != nullptr) static_cast<void>(link->send_control(notice));  // if it is dead, it need not know
   }
   for (const NodeId behind : routes_->take_behind(node)) {
     Failure why(Failure::Kind::kLost, "the process on the way to it has ended: " + reason.text());
@@ -129,7 +128,9 @@ void Node::way_lost(NodeId node, Failure why) {
 }
 
 void Node::on_closed(Link& link, const Error& why) {
-  if (routes_->link_ended(link, why) == PeerAction::kGiveUp) return give_up(link.peer(), why.message);
+  const bool third = hooks_.is_third && hooks_.is_third(link.peer());
+  const PeerAction action = routes_->link_ended(link, third ? Error{ErrorCode::kClosed, why.message} : why);
+  if (action == PeerAction::kGiveUp) return give_up(link.peer(), why.message);
   if (hooks_.on_link_lost && hooks_.on_link_lost(link.peer(), why)) return;
   node_down(link.peer(), std::make_shared<Failure>(Failure::Kind::kLost, why.message));
 }
@@ -515,7 +516,7 @@ void Node::refuse(const Message& message, const Failure& why) {
     reply(header, message.from, FrameKind::kReply, done);
   } else if (header.token != 0) {
     reply_failed(header, message.from, why);
-  } else if (header.kind == FrameKind::kOneway && (header.flags & kFlagQuiet) == 0) {
+  } else if ((header.kind == FrameKind::kOneway || header.kind == FrameKind::kCast) && (header.flags & kFlagQuiet) == 0) {
     undeliverable(header.sender, message.from, {id_, header.dest}, why);
   }
 }

@@ -50,6 +50,10 @@ class Node final : public LinkSink {
     // The driving thread. A link ended. Returns true if the node will be declared down later, with a better reason
     // (Node::node_down), by somebody who can know it; false: the end of the link is all that will be known.
     std::function<bool(NodeId, const Error&)> on_link_lost;
+    // Any thread. Whether it is the gateway of a third host, neither of this process nor of the script: that a session to
+    // it ends says nothing of it, whatever that has ended for. Who is told of the end (on_link_lost) lets go of it, or
+    // declares it down, now or later. Empty: none is.
+    std::function<bool(NodeId)> is_third;
     // Any thread. A node that is reached through another one is lost: that one says so, or has ended. Whoever knows
     // declares it down (Node::node_down), now or later. Empty: it is down.
     std::function<void(NodeId, FailurePtr)> on_way_lost;
@@ -106,6 +110,9 @@ class Node final : public LinkSink {
   // The node is dead: everything that waits for it fails now, everything sent to it later fails at once. The first
   // reason stays. Nothing that still comes from it is taken. Of the dead the last Routes::kDeadMax are remembered.
   void node_down(NodeId node, FailurePtr reason);
+  // The host of that gateway, which may be well, is not reached: everything that waits for its nodes fails now, and what
+  // was sent to them and may not have arrived comes back, or its sender is told. What is sent later makes a new session.
+  void let_go(NodeId gateway, const Failure& why);
   bool is_down(NodeId node) const { return why_down(node) != nullptr; }
   FailurePtr why_down(NodeId node) const;  // null: it is not, or not any more known to be
 
@@ -292,6 +299,7 @@ class Node final : public LinkSink {
   void on_spawn(MessagePtr message);
   uint64_t time_left_ns(int64_t deadline_ns);
   void give_up(NodeId node, const std::string& why);
+  void let_go_of(Link& link, const Message& message, const Failure& why);
   void tell_those_behind(NodeId node, const Failure& reason);
   void refuse_lost(const Message& message);
   void forward_lost(Link& link, const Message& message, const FrameRoute& route);

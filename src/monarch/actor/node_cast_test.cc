@@ -26,6 +26,7 @@ struct CastToAHost : ::testing::Test {
       return host_number(node) == host_number(id) || node == kGateway ? NodeId{0} : kGateway;
     };
     hooks.gateway_there = [](NodeId) { return kGateway; };
+    hooks.on_undeliverable = [this](const ActorId&, const Failure& why) { bounced.push_back(why.text()); };
     return std::make_unique<Node>(id, sim.driver(), sim, std::move(hooks));
   }
   std::shared_ptr<PendingCall> call() {
@@ -39,6 +40,7 @@ struct CastToAHost : ::testing::Test {
     return made;
   }
   SimWorld sim{1};
+  std::vector<std::string> bounced;
   std::unique_ptr<Node> script = make(kScript), gateway = make(kGateway);
 };
 
@@ -76,6 +78,26 @@ TEST_F(CastToAHost, IsSpreadByItsGatewayWhichSaysWhoIsNotThere) {
   }
   EXPECT_EQ(made->received(), 1u) << "the fourth is nowhere";
   EXPECT_EQ(made->reply(3)->header.kind, FrameKind::kReplyFailed);
+}
+
+// For whom it was nobody knows any more; its sender is told once.
+TEST_F(CastToAHost, OfWhichThereIsNoMemoryComesBack) {
+  auto [there, here] = sim.connect(kScript, *script, kGateway, *gateway);
+  script->add_link(there);
+  gateway->add_link(here);
+  for (const uint32_t flags : {uint32_t{0}, uint32_t{kFlagQuiet}}) {
+    FrameHeader header;
+    header.kind = FrameKind::kCast;
+    header.flags = flags;
+    header.sender = 100;
+    MessagePtr lost = Message::make(header, "");
+    lost->from = kScript;
+    lost->lost_bytes = 1000;
+    gateway->on_frame(*here, std::move(lost));
+  }
+  sim.run();
+  ASSERT_EQ(bounced.size(), 1u);
+  EXPECT_NE(bounced[0].find("no room for a message of 1000 bytes"), std::string::npos) << bounced[0];
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "monarch/actor/calls.h"
 #include "monarch/actor/directory.h"
+#include "monarch/actor/flow.h"
 #include "monarch/actor/forwarding.h"
 #include "monarch/actor/node.h"
 #include "monarch/actor/pending_call.h"
@@ -169,6 +170,30 @@ void Node::forward_lost(Link& link, const Message& message, const FrameRoute& ro
   reply_failed(request, route.destination, lost_text(message));
 }
 
+void Node::let_go(NodeId gateway, const Failure& why) {
+  const auto is_there = [host = host_number(gateway)](NodeId node) { return host_number(node) == host; };
+  const std::vector<std::shared_ptr<Link>> links = routes_->let_go(gateway);  // first: what is sent from now on is new
+  flow_->forget_nodes(is_there);
+  calls_->fail_owed(is_there, why);
+  for (const Routes::Unsent& message : routes_->take_unsent(gateway)) undeliverable(message.sender, id_, message.dest, why);
+  for (const auto& link : links) {
+    for (const auto& message : link->close_unfinished()) let_go_of(*link, *message, why);
+  }
+}
+
+// It may have arrived, or not. Who waits for an answer has been told by the failure of its call.
+void Node::let_go_of(Link& link, const Message& message, const Failure& why) {
+  const bool routed = (message.header.flags & kFlagRouted) != 0;
+  const FrameRoute route = routed ? message.route() : FrameRoute{id_, link.peer(), 0, 0};
+  Outgoing outgoing{message.header, message.body, {}};
+  outgoing.route = route;
+  if (is_new_work(message.header.kind)) return refuse_onward(link, outgoing, why);
+  if (message.header.kind != FrameKind::kActorEnded) return;
+  // Its owner must hear of it, and may hear it twice.
+  const std::shared_ptr<Link> again = routes_->find(route.destination);
+  if (again != nullptr) static_cast<void>(again->send(outgoing));
+}
+
 // Its origin is told on the way to it; where there is none, since it is held for dead here, on that which the frame
 // came.
 void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, const Failure& why) {
@@ -180,7 +205,7 @@ void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute
     answer.header.kind = FrameKind::kReplyFailed;
     answer.header.dest = header.token;
     answer.header.rank = header.rank;
-  } else if (header.kind == FrameKind::kOneway && (header.flags & kFlagQuiet) == 0) {
+  } else if ((header.kind == FrameKind::kOneway || header.kind == FrameKind::kCast) && (header.flags & kFlagQuiet) == 0) {
     answer.header.kind = FrameKind::kUndeliverable;
     answer.header.dest = header.sender;
     answer.parts = {&part, 1};

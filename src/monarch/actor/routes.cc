@@ -84,6 +84,22 @@ PeerAction Routes::link_ended(const Link& link, const Error& why) {
   return action;
 }
 
+std::shared_ptr<Link> Routes::find_direct(NodeId node) const {
+  std::lock_guard lock(mutex_);
+  const auto found = routes_.find(node);
+  return found == routes_.end() ? nullptr : found->second.link;
+}
+
+std::vector<std::shared_ptr<Link>> Routes::let_go(NodeId node) {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Link>> links;
+  std::copy_if(all_links_.begin(), all_links_.end(), std::back_inserter(links),
+               [node](const auto& link) { return link->peer() == node; });
+  routes_.erase(node);
+  any_given_up_ = true;
+  return links;
+}
+
 std::vector<std::shared_ptr<Link>> Routes::links() const {
   std::lock_guard lock(mutex_);
   return all_links_;
@@ -176,7 +192,9 @@ bool Routes::keep_unsent(const Unsent& message, Failure* why) {
     return false;
   }
   auto reach = routes_.find(message.dest.node);
-  if (closing_ || reach == routes_.end() || !reach->second.link || unsent_.size() >= kUnsentMax) return false;
+  if (closing_ || reach == routes_.end() || unsent_.size() >= kUnsentMax) return false;
+  // Whose link has not ended has been given up, or let go, and that is a new one: nothing is going to be declared.
+  if (!reach->second.link || !reach->second.link->closed()) return false;
   unsent_.push_back(message);
   return true;
 }

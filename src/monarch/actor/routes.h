@@ -41,10 +41,14 @@ class Routes {
   [[nodiscard]] bool add(std::shared_ptr<Link> link);
   // The link to `node`, made if need be; null if the node is down or cannot be reached, or when all are closed.
   std::shared_ptr<Link> find(NodeId node);
+  // The link that `node` itself is at the other end of, if there is one; nobody is dialled for it.
+  std::shared_ptr<Link> find_direct(NodeId node) const;
   std::vector<std::shared_ptr<Link>> links() const;
   // A link has ended. kReport: what its node has died of is to be told. kGiveUp: nothing is known of its node, but what
   // waits for it waits in vain.
   PeerAction link_ended(const Link& link, const Error& why);
+  // There is no route to `node` from now on, until one is wanted or comes. Returns all its links.
+  std::vector<std::shared_ptr<Link>> let_go(NodeId node);
   // From now on there is no route to anywhere. Returns all links.
   std::vector<std::shared_ptr<Link>> close();
   bool closing() const;
@@ -115,7 +119,7 @@ class Routes {
   std::set<std::pair<NodeId, NodeId>> forwarded_;  // each pair both ways round
   std::vector<Unsent> unsent_;
   std::atomic<bool> any_down_{false};
-  bool any_given_up_ = false;
+  bool any_given_up_ = false;  // or let go
   bool closing_ = false;
 };
 

@@ -76,7 +76,7 @@ TEST_F(RoutesTest, FindsADeadCreatorByAnIndexOfItsActors) {
 }
 
 TEST_F(RoutesTest, WhatCouldNotBeSentWaitsForTheReasonAndIsBounded) {
-  routes.find(7);
+  routes.find(7)->close();
   Failure why;
   EXPECT_FALSE(routes.keep_unsent({1, {8, 20}}, &why)) << "there is no route";
   for (size_t i = 0; i < Routes::kUnsentMax; ++i) ASSERT_TRUE(routes.keep_unsent({1, {7, 20}}, &why));
@@ -84,6 +84,24 @@ TEST_F(RoutesTest, WhatCouldNotBeSentWaitsForTheReasonAndIsBounded) {
   EXPECT_EQ(routes.mark_down(7, std::make_shared<Failure>("killed"))->size(), Routes::kUnsentMax);
   EXPECT_FALSE(routes.keep_unsent({1, {7, 20}}, &why));
   EXPECT_EQ(why.text(), "killed");
+}
+
+TEST_F(RoutesTest, WhoIsLetGoIsNotDeadAndIsDialledAgain) {
+  const auto link = routes.find(7);
+  EXPECT_TRUE(routes.add(dial(7)));
+  link->close();
+  Failure why;
+  EXPECT_TRUE(routes.keep_unsent({1, {7, 20}}, &why));
+  EXPECT_EQ(routes.let_go(7).size(), 2u) << "in both directions";
+  EXPECT_EQ(routes.take_unsent(7).size(), 1u);
+  EXPECT_EQ(routes.why_down(7), nullptr);
+  EXPECT_EQ(routes.find_direct(7), nullptr) << "and is not dialled for a word that only neighbours are told";
+  EXPECT_FALSE(routes.keep_unsent({1, {7, 20}}, &why)) << "nobody will say what became of it";
+  const auto again = routes.find(7);
+  ASSERT_NE(again, nullptr);
+  EXPECT_NE(again, link);
+  EXPECT_EQ(routes.find_direct(7), again);
+  EXPECT_FALSE(routes.keep_unsent({1, {7, 20}}, &why)) << "that was sent on the link before";
 }
 
 }  // namespace

@@ -125,6 +125,13 @@ void DeathWatch::link_lost(NodeId node, const Error& why) {
   feed({.kind = Deaths::EventKind::kLinkLost, .node = node, .text = why.message});
 }
 
+void DeathWatch::out_of_reach(NodeId gateway, Failure failure) {
+  failure.node = gateway;
+  feed({.kind = Deaths::EventKind::kOutOfReach, .node = gateway, .failure = std::make_shared<Failure>(std::move(failure))});
+}
+
+void DeathWatch::reached(NodeId gateway) { feed({.kind = Deaths::EventKind::kReached, .node = gateway}); }
+
 void DeathWatch::way_lost(NodeId node, FailurePtr failure) {
   feed({.kind = Deaths::EventKind::kWayLost, .node = node, .failure = std::move(failure)});
 }
@@ -191,6 +198,7 @@ void DeathWatch::run(Deaths::Actions actions) {
   if (actions.empty()) return;
   for (const Deaths::Action& action : actions) {
     if (action.kind == Deaths::ActionKind::kDeclare) node_.node_down(action.node, action.failure);
+    if (action.kind == Deaths::ActionKind::kLetGo) node_.let_go(action.node, *action.failure);
     tell(action);
     // Then it is down when this returns.
     if (action.kind == Deaths::ActionKind::kEndLinks && open_links(action.node).empty()) {
@@ -212,6 +220,13 @@ void DeathWatch::tell(const Deaths::Action& action) {
   if (action.kind == Deaths::ActionKind::kTellAll) {
     const std::string body = action.failure->encoded();
     for (const auto& link : node_.links()) link->send_control(notice_of(FrameKind::kNodeDown, action.node, body));
+  }
+  if (action.kind == Deaths::ActionKind::kLetGo) {  // those who send through this gateway, and who decides who is dead
+    const std::string body = action.failure->encoded();
+    for (const auto& link : node_.links()) {
+      const bool wanted = link->peer() == parent_ || host_number(link->peer()) == host_number(node_.id());
+      if (wanted) link->send_control(notice_of(FrameKind::kOutOfReach, action.node, body));
+    }
   }
   // What becomes of another job's nodes is for this process alone: others there are told by their own.
   if (action.kind == Deaths::ActionKind::kTellTree && !hooks_.is_foreign(action.node)) {
@@ -243,6 +258,7 @@ void DeathWatch::act(const Deaths::Action& action) {
     case Deaths::ActionKind::kTellAll:
     case Deaths::ActionKind::kTellTree:
     case Deaths::ActionKind::kStopOrphan:
+    case Deaths::ActionKind::kLetGo:
       return;
   }
 }

@@ -67,6 +67,9 @@ class DeathWatch {
   void exited(NodeId node, const ExitStatus& status);
   void not_started(NodeId node, const std::string& why);
   void link_lost(NodeId node, const Error& why);
+  // Of the gateway of a third host (Node::Hooks::is_third): the session to it is over; it has opened another one.
+  void out_of_reach(NodeId gateway, Failure failure);
+  void reached(NodeId gateway);
   // Of a node that is reached through another one (Node::Hooks::on_way_lost).
   void way_lost(NodeId node, FailurePtr failure);
   // `from` says so; of what it may not speak, nothing is taken.

@@ -11,6 +11,7 @@
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
 #include "monarch/host/membership/gateways.h"
+#include "monarch/host/start/attach.h"
 
 namespace monarch {
 
@@ -34,10 +35,11 @@ Host::Host(Reactor& reactor, Node& node, Connector& connector, DeathWatch& death
       remotes_(reactor, remote_events()),
       starter_(reactor, connector, output_, budget_fd, address_, node.id(),
                {.on_spawned = [this](NodeId child, pid_t pid) { deaths_.started(child, pid); },
-                .on_dying = [this](NodeId child, const ExitStatus& status) { deaths_.dying(child, status); },
+                .on_dying =
+                    [this](NodeId child, const ExitStatus& status) { deaths_.dying(child, explained(child, status)); },
                 .on_exited =
                     [this](NodeId child, const ExitStatus& status) {
-                      deaths_.exited(child, status);
+                      deaths_.exited(child, explained(child, status));
                       on_ended(child);
                     },
                 .on_not_started =
@@ -107,7 +109,7 @@ Bootstrap Host::bootstrap_of(const Launch& launch, const NodeKey& key, NodeId ow
 void Host::add_child(const Launch& launch, NodeId node, NodeId owner, std::shared_ptr<Link> link) {
   {
     std::lock_guard lock(mutex_);
-    children_[node] = {owner, link};
+    children_[node] = {owner, link, launch.hostd.has_value()};
   }
   Failure who;
   who.label = launch.label;
@@ -125,12 +127,20 @@ Result<NodeId> Host::attach(const Launch& launch, Places& places, int64_t host_l
     return Error{ErrorCode::kUnsupported, "a job has at most " + std::to_string(kHostMax) + " hosts, ever"};
   }
   places_ = &places;
+  host_lease_ns_ = host_lease_ns;
   Bootstrap bootstrap = bootstrap_of(launch, Gateways::key_of(connector_.identity().token, number), node_.id());
   bootstrap.host_lease_ns = host_lease_ns;
   const NodeId node = bootstrap.key.id();
   add_child(launch, node, node_.id(), places.expect(node));
   remotes_.attach(*launch.hostd, std::move(bootstrap));
   return node;
+}
+
+ExitStatus Host::explained(NodeId child, const ExitStatus& status) const {
+  std::lock_guard lock(mutex_);
+  const auto found = children_.find(child);
+  const bool of_hostd = found != children_.end() && found->second.of_hostd;
+  return of_hostd ? monarch::explained(status, host_lease_ns_) : status;
 }
 
 RemoteHosts::Events Host::remote_events() {
@@ -144,7 +154,7 @@ RemoteHosts::Events Host::remote_events() {
     on_ended(node);
   };
   events.on_exited = [this, ended](NodeId node, const ExitStatus& status) {
-    deaths_.exited(node, status);
+    deaths_.exited(node, explained(node, status));
     ended(node);
   };
   events.on_not_started = [this, ended](NodeId node, const std::string& why) {

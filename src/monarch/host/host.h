@@ -95,6 +95,7 @@ class Host {
   struct Child {
     NodeId owner = 0;
     std::shared_ptr<Link> link;
+    bool of_hostd = false;
     bool buried = false;
     bool ended = false;  // nothing of it is left, but what it has started; it may be dead before
   };
@@ -107,6 +108,7 @@ class Host {
   bool is_new(NodeId node) const;
   Bootstrap bootstrap_of(const Launch& launch, const NodeKey& key, NodeId owner) const;
   RemoteHosts::Events remote_events();
+  ExitStatus explained(NodeId child, const ExitStatus& status) const;
   void on_ended(NodeId node);
   void note(NodeId node, bool Child::*what);
   void check_waiting();
@@ -128,6 +130,7 @@ class Host {
 
   std::atomic<HostNumber> hosts_{0};   // so many have been attached
   std::atomic<Places*> places_{nullptr};  // since the first of them
+  std::atomic<int64_t> host_lease_ns_{0};  // likewise
 
   // Last: they tell this object what becomes of its processes.
   RemoteHosts remotes_;

@@ -524,15 +524,17 @@ void HostDaemon::be_host(BootstrapFds fds, int started, int client) {
   }
   // The daemon has been killed: so are all that it has started, which is a death and no stop.
   if ((ends[1].revents & (POLLHUP | POLLIN)) == POLLHUP) kill(getpid(), SIGKILL);
-  const std::string reason = runtime.wait_for_stop(0).value_or(
-      is_deserted ? "its script was gone before it had reached this host" : "its monarch-hostd was ended");
+  const auto asked = runtime.wait_for_stop(0);
+  const std::string reason = asked.value_or(is_deserted ? "its script was gone before it had reached this host"
+                                                        : "its monarch-hostd was ended");
   runtime.node().note_ending();
   runtime.stop_children(reason, kHostGraceNs);
   if (tcp_) runtime.finish_output(kOutputLimitNs);
   runtime.report_rest();
   flush_log();
   if (ends_daemon) end_daemon();
-  _exit(0);
+  const bool is_unheard = is_deserted || (asked && runtime.node().is_down(runtime.parent()));
+  _exit(is_unheard ? kHostUnheard : asked ? kHostAsked : kHostDaemonEnded);
 }
 
 }  // namespace monarch

@@ -14,6 +14,7 @@
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
 #include "monarch/host/membership/token_file.h"
+#include "monarch/host/start/attach.h"
 #include "monarch/net/message_blocks.h"
 #include "monarch/net/shm/arena_budget.h"
 
@@ -105,6 +106,7 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   Connector::Events events;
   events.on_accepted = [this](std::shared_ptr<Link> link, bool guest) {
     if (guest) jobs_->add_guest(link->peer());
+    if (!guest && is_third(link->peer())) deaths_->reached(link->peer());  // first: what it replaces is let go
     node_->add_link(std::move(link));
   };
   events.identity_for = [this](NodeId node) { return jobs_->identity_for(node); };
@@ -131,6 +133,7 @@ Node::Hooks ProcessRuntime::node_hooks(Options& options) {
     on_link_lost(node, why);
     return true;
   };
+  hooks.is_third = [this](NodeId node) { return is_third(node); };
   hooks.on_way_lost = [this](NodeId node, FailurePtr why) { deaths_->way_lost(node, std::move(why)); };
   hooks.on_observed = [this](const Members& members) { note_observed(members); };
   hooks.on_undeliverable = std::move(options.on_undeliverable);
@@ -168,7 +171,7 @@ DeathWatch::Hooks ProcessRuntime::death_hooks() {
   hooks.stop_orphans = [this](const std::vector<NodeId>& nodes) { host_->stop_orphans(nodes); };
   hooks.end_self = [this](const std::string& reason) {
     request_stop(reason, 0);
-    reactor_->after(kOrphanLimitNs, [] { _exit(1); });
+    reactor_->after(kOrphanLimitNs, [gateway = relay_ != nullptr] { _exit(gateway ? kHostUnheard : 1); });
   };
   hooks.last_lines = [this](NodeId node, uint32_t lines, std::function<void(std::string)> done) {
     host_->last_lines(node, lines, std::move(done));
@@ -214,6 +217,9 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options option
       [deaths = runtime->deaths_.get()](NodeId node) { return deaths->why_down(node); }, runtime->job_address_,
       identity.token);
   runtime->node_->add_cell(Reception::id_of(identity.node).index, runtime->reception_);
+  runtime->partings_ = std::make_unique<Partings>(
+      *runtime->reactor_, [deaths = runtime->deaths_.get()](NodeId gateway) { return deaths->who_is(gateway); },
+      [](const std::string& line) { log_line(line); });
   if (auto listening = runtime->connector_->listen(); !listening) return listening.error();
   if (auto started = runtime->start(); !started) return started.error();
   return runtime;
@@ -322,6 +328,7 @@ Status ProcessRuntime::prepare_for_hosts(int64_t host_lease_ns, const HostdAddre
       *reactor_, *node_, OutputRoute(std::move(route), [shows = output_.get()] { return shows->start(); }),
       std::move(pump));
   host_lease_ns_ = host_lease_ns;
+  partings_->set_lease(host_lease_ns);
   const TcpTransport::Options limits = tcp_options(host_lease_ns);
   tcp_->use(std::move(*tls), limits.lease_ns, limits.silence_ns, limits.dial_ns);
   if (through != nullptr) tcp_->go_by(by_way_of(*reactor_, *through));
@@ -371,6 +378,7 @@ void ProcessRuntime::leak() {
   static_cast<void>(connector_.release());
   static_cast<void>(node_.release());
   static_cast<void>(driver_.release());
+  static_cast<void>(partings_.release());
   static_cast<void>(places_.release());
   static_cast<void>(gateways_.release());
   static_cast<void>(jobs_.release());
@@ -601,6 +609,8 @@ void ProcessRuntime::on_control(Link& link, MessagePtr message) {
       return;
     case FrameKind::kNodeDown:
       return on_node_down(link.peer(), *message);
+    case FrameKind::kOutOfReach:
+      return on_out_of_reach(link.peer(), *message);
     case FrameKind::kHosts:
       return deaths_->on_hosts(link.peer(), message->header.dest);
     case FrameKind::kWhyDown:
@@ -656,7 +666,30 @@ void ProcessRuntime::release(const std::vector<NodeId>& nodes, const std::string
   for (NodeId node : nodes) static_cast<void>(node_->send(node, request));  // who has ended needs no word
 }
 
+// ---- Hosts that do not reach each other (docs/design/034) ----
+
+bool ProcessRuntime::is_third(NodeId node) const {
+  const HostNumber here = host_number(node_->id()), there = host_number(node);
+  return here != 0 && there != 0 && here != there && !jobs_->is_foreign(node) && gateways_->gateway(there) == node;
+}
+
+// The gateway of this host says so to those who send through it, and gateways say it to the script.
+void ProcessRuntime::on_out_of_reach(NodeId from, const Message& notice) {
+  const NodeId gateway = notice.header.dest;
+  auto why = Failure::decode(notice.body);
+  if (!why) return log_line("ignored a notice of a host that is not reached: " + why.error().message);
+  if (partings_) return partings_->told(from, gateway, why->detail);
+  if (host_number(gateway) != host_number(node_->id()) && gateways_->of(gateway) == from) node_->let_go(gateway, *why);
+}
+
 void ProcessRuntime::on_link_lost(NodeId node, const Error& why) {
+  // kRefused: the script knows of no such host (Places).
+  if (is_third(node) && why.code != ErrorCode::kRefused) {
+    const auto place = tcp_->known_place(node);
+    const std::string both = tcp_->place()->dial.host + " and " + (place ? place->dial.host : "another host");
+    const std::string what = " do not reach each other, though their script may reach both: " + why.message;
+    return deaths_->out_of_reach(node, {Failure::Kind::kUnreachable, both + what});
+  }
   if (const auto loss = jobs_->on_link_lost(node, why)) {
     // To a guest, the end of the script's link is the end of the job and all its nodes.
     for (NodeId lost : loss->nodes) deaths_->known(lost, {Failure::Kind::kForeign, loss->why});

@@ -20,6 +20,7 @@
 #include "monarch/host/host.h"
 #include "monarch/host/membership/gateways.h"
 #include "monarch/host/membership/jobs.h"
+#include "monarch/host/membership/partings.h"
 #include "monarch/host/membership/places.h"
 #include "monarch/host/membership/reception.h"
 #include "monarch/host/remote/output_inlet.h"
@@ -165,6 +166,8 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   DeathWatch::Hooks death_hooks();
   void on_control(Link& link, MessagePtr message);
   void on_link_lost(NodeId node, const Error& why);
+  bool is_third(NodeId node) const;
+  void on_out_of_reach(NodeId from, const Message& notice);
   void request_stop(const std::string& reason, int64_t limit_ns);
   void on_node_down(NodeId from, const Message& notice);
   void dismiss_guests();
@@ -189,6 +192,7 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   int64_t host_lease_ns_ = 0;
   std::unique_ptr<Gateways> gateways_;
   std::unique_ptr<Places> places_;  // with tcp_
+  std::unique_ptr<Partings> partings_;  // in the script
   std::unique_ptr<OutputPump> output_;   // of a root
   std::unique_ptr<OutputRelay> relay_;   // of a gateway, in its place
   std::mutex attach_mutex_;

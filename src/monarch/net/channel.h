@@ -50,7 +50,8 @@ class Channel {
   virtual bool send_all(ByteSpan bytes, std::span<const int> fds);
   // As read(), with the descriptors that came beside.
   virtual sys::Received receive(std::span<std::byte> into);
-  // Nothing more is to come from here; what has been written still goes.
+  // Nothing more is to come from here; what has been written still goes, behind it the end: with flush(), if there was no
+  // room (wants_room()).
   virtual void end_output() {}
   // The socket by itself, of a channel that is nothing else.
   virtual UniqueFd take_socket();

@@ -346,9 +346,8 @@ std::shared_ptr<Link> Connector::connect(Transport& transport, NodeId node, Link
 }
 
 std::shared_ptr<ResumingLink> Connector::new_session(Transport& transport, NodeId node) {
-  return sessions_->make_session(node, transport.lease_ns(), [this, &transport, node](LinkSink& sink) {
-    return connect(transport, node, sink, true);
-  });
+  const auto dial = [this, &transport, node](LinkSink& sink) { return connect(transport, node, sink, true); };
+  return sessions_->make_session(node, transport.lease_ns(), dial, transport.opening_ns());
 }
 
 std::shared_ptr<ResumingLink> Connector::new_remote(NodeId node) {

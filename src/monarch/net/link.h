@@ -15,6 +15,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "monarch/base/ids.h"
 #include "monarch/base/result.h"
@@ -64,6 +65,12 @@ class Link {
   // Any thread, but not from a callback of the sink. Ends the link; the sink hears nothing more. What the peer has not
   // taken may be lost.
   virtual void close() = 0;
+  // As close(), also when it has ended by itself, with what was sent on the data lane and may not have arrived, oldest
+  // first, where that is kept (a session, until it is closed). shared_ptr: a link under it may be sending it.
+  virtual std::vector<std::shared_ptr<const Message>> close_unfinished() {
+    close();
+    return {};
+  }
   // Bytes queued here because the peer has not made room, or is not connected yet.
   virtual uint64_t backlog() const = 0;
   // "shm", "unix", ...: for people.

@@ -13,7 +13,7 @@ PeerStep Peer::on(PeerEvent event, int64_t now_ns) {
   }
   switch (state_) {
     case PeerState::kNone:
-      if (event == PeerEvent::kWanted && lease_ns_ != 0) return begin_resuming(now_ns);
+      if (event == PeerEvent::kWanted && lease_ns_ != 0) return begin_resuming(now_ns, opening_ns_);
       if (event != PeerEvent::kWanted && event != PeerEvent::kLink) return {};
       state_ = PeerState::kLinked;
       return {event == PeerEvent::kWanted ? PeerAction::kDial : PeerAction::kUse};
@@ -23,7 +23,8 @@ PeerStep Peer::on(PeerEvent event, int64_t now_ns) {
         state_ = PeerState::kNone;
         return {PeerAction::kGiveUp};
       }
-      return event == PeerEvent::kClosed || event == PeerEvent::kShortage ? begin_resuming(now_ns) : PeerStep{};
+      return event == PeerEvent::kClosed || event == PeerEvent::kShortage ? begin_resuming(now_ns, lease_ns_)
+                                                                                   : PeerStep{};
     case PeerState::kResuming:
       if (event == PeerEvent::kLink) {
         state_ = PeerState::kLinked;
@@ -42,13 +43,13 @@ PeerStep Peer::on(PeerEvent event, int64_t now_ns) {
   return {};
 }
 
-PeerStep Peer::begin_resuming(int64_t now_ns) {
+PeerStep Peer::begin_resuming(int64_t now_ns, int64_t limit_ns) {
   if (lease_ns_ == 0) {
     state_ = PeerState::kEnded;
     return {PeerAction::kReport};
   }
   state_ = PeerState::kResuming;
-  lease_end_ns_ = now_ns + lease_ns_;
+  lease_end_ns_ = now_ns + limit_ns;
   redial_ns_ = kRedialNs;
   return dial(now_ns);
 }
@@ -93,9 +94,12 @@ std::optional<std::vector<std::shared_ptr<const Message>>> ResumeWindow::resume(
   return std::vector(unacknowledged_.begin(), unacknowledged_.end());
 }
 
-void ResumeWindow::clear() {
+std::vector<std::shared_ptr<const Message>> ResumeWindow::take() {
+  std::vector<std::shared_ptr<const Message>> taken(unacknowledged_.begin(), unacknowledged_.end());
+  first_ += taken.size();
   unacknowledged_.clear();
   bytes_ = 0;
+  return taken;
 }
 
 }  // namespace monarch

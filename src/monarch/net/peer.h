@@ -25,6 +25,7 @@
 // more, nothing is refused yet, and a link that comes now is only listened to: never half a death.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -54,8 +55,9 @@ struct PeerStep {
 class Peer {
  public:
   // `lease_ns`: how long a peer without a link lives on; 0: it does not, as on one host. `dials`: this side makes the new
-  // links; else the other one does.
-  explicit Peer(int64_t lease_ns = 0, bool dials = true) : lease_ns_(lease_ns), dials_(dials) {}
+  // links; else the other one does. `opening_ns`: how long the first link may take, lease_ns at least.
+  explicit Peer(int64_t lease_ns = 0, bool dials = true, int64_t opening_ns = 0)
+      : lease_ns_(lease_ns), opening_ns_(std::max(lease_ns, opening_ns)), dials_(dials) {}
 
   PeerState state() const { return state_; }
   PeerStep on(PeerEvent event, int64_t now_ns);
@@ -65,11 +67,11 @@ class Peer {
   static constexpr int64_t kDialNs = 5'000'000'000;
 
  private:
-  PeerStep begin_resuming(int64_t now_ns);
+  PeerStep begin_resuming(int64_t now_ns, int64_t limit_ns);
   PeerStep dial(int64_t now_ns) const;
   PeerStep redial_soon(int64_t now_ns);
 
-  const int64_t lease_ns_;
+  const int64_t lease_ns_, opening_ns_;
   const bool dials_;
   PeerState state_ = PeerState::kNone;
   int64_t lease_end_ns_ = 0;
@@ -92,7 +94,8 @@ class ResumeWindow {
   // and is not the one that it was.
   std::optional<std::vector<std::shared_ptr<const Message>>> resume(uint64_t count);
   uint64_t bytes() const { return bytes_; }
-  void clear();
+  // All that it holds, in order; it is empty then.
+  std::vector<std::shared_ptr<const Message>> take();
 
  private:
   uint64_t first_ = 0;  // number of the first of unacknowledged_

@@ -109,6 +109,16 @@ TEST(Peer, WhoHasNotDialledWaitsForTheOtherUntilTheLeaseIsOver) {
   EXPECT_EQ(peer.on(PeerEvent::kTimer, 100 + kLease).action, PeerAction::kReport);
 }
 
+TEST(Peer, ItsFirstLinkMayTakeLonger) {
+  constexpr int64_t kOpening = 2 * kLease;
+  Peer peer(kLease, true, kOpening);
+  EXPECT_EQ(peer.on(PeerEvent::kWanted, 0).action, PeerAction::kDial);
+  EXPECT_EQ(peer.on(PeerEvent::kTimer, kOpening - 1).action, PeerAction::kDial);
+  peer.on(PeerEvent::kLink, kOpening - 1);
+  peer.on(PeerEvent::kClosed, kOpening);
+  EXPECT_EQ(peer.on(PeerEvent::kTimer, kOpening + kLease).action, PeerAction::kReport);
+}
+
 TEST(Peer, WithALeaseItOutlivesItsLink) {
   Peer peer = peer_in(PeerState::kLinked, kLease);
   PeerStep step = peer.on(PeerEvent::kClosed, 100);
@@ -232,8 +242,9 @@ TEST(ResumeWindow, EmptyFramesCountToo) {
   ResumeWindow window;
   for (int i = 0; i < 100; ++i) window.sent(Message::make(FrameHeader{}, ""));
   EXPECT_GE(window.bytes(), 100u * sizeof(FrameHeader));
-  window.clear();
+  EXPECT_EQ(window.take().size(), 100u);
   EXPECT_EQ(window.bytes(), 0u);
+  EXPECT_TRUE(window.take().empty());
 }
 
 TEST(ResumeWindow, APeerThatSaysWhatCannotBeIsNotTheOneThatItWas) {

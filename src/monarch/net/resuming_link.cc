@@ -87,9 +87,10 @@ void Carrier::on_closed(Link&, const Error& why) {
 
 // ---- The link upwards ----
 
-ResumingLink::ResumingLink(std::shared_ptr<Sessions> sessions, NodeId peer, uint64_t number, int64_t lease_ns, Dial dial)
+ResumingLink::ResumingLink(std::shared_ptr<Sessions> sessions, NodeId peer, uint64_t number, int64_t lease_ns, Dial dial,
+                           int64_t opening_ns)
     : Link(peer), sessions_(std::move(sessions)), timers_(sessions_->timers()), sink_(sessions_->sink()),
-      number_(number), lease_ns_(lease_ns), dial_(std::move(dial)), peer_(lease_ns, dial_ != nullptr) {}
+      number_(number), lease_ns_(lease_ns), dial_(std::move(dial)), peer_(lease_ns, dial_ != nullptr, opening_ns) {}
 
 ResumingLink::~ResumingLink() = default;  // its timers and carriers do not need it
 
@@ -150,13 +151,21 @@ void ResumingLink::peer_died(const Error& why) {
   });
 }
 
-void ResumingLink::close() {
-  if (in_forked_child()) return;
+std::vector<std::shared_ptr<const Message>> ResumingLink::close_unfinished() {
+  if (in_forked_child()) return {};
   Lock lock(mutex_);
-  if (std::exchange(told_, true)) return;
-  const std::shared_ptr<Link> link = tear_down(lock);
-  if (link) link->close();
-  over_.store(true, std::memory_order_release);
+  if (!std::exchange(told_, true)) {
+    const std::shared_ptr<Link> link = tear_down(lock);
+    if (link) link->close();
+    over_.store(true, std::memory_order_release);
+    lock.lock();
+  }
+  return std::exchange(lost_, {});
+}
+
+void ResumingLink::overtaken() {
+  Lock lock(mutex_);
+  end(lock, {ErrorCode::kClosed, "the process at its other end has given it up, and begun another one"});
 }
 
 // mutex_ is given back.
@@ -180,7 +189,8 @@ std::shared_ptr<Link> ResumingLink::tear_down(Lock& lock) {
   for (Lane* lane : {&data_, &control_}) {
     std::lock_guard lane_lock(lane->mutex);
     update_backlog(lane->window.bytes(), 0);
-    lane->window.clear();
+    auto unfinished = lane->window.take();
+    if (lane == &data_) lost_ = std::move(unfinished);
   }
   lock.unlock();
   {

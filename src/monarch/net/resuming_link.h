@@ -74,7 +74,9 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
 
   // Made by Sessions, which is told when it ends; shared: it is told then, whoever is gone. `dial` empty: the peer has
   // opened it, and redials.
-  ResumingLink(std::shared_ptr<Sessions> sessions, NodeId peer, uint64_t number, int64_t lease_ns, Dial dial);
+  // `opening_ns`: Peer.
+  ResumingLink(std::shared_ptr<Sessions> sessions, NodeId peer, uint64_t number, int64_t lease_ns, Dial dial,
+               int64_t opening_ns);
   ~ResumingLink() override;
 
   // The dialer, once. What is sent before it waits.
@@ -84,7 +86,8 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   bool send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) override;
   bool send_control(const Outgoing& outgoing) override;
   void peer_died(const Error& why) override;
-  void close() override;
+  void close() override { static_cast<void>(close_unfinished()); }
+  std::vector<std::shared_ptr<const Message>> close_unfinished() override;
   uint64_t backlog() const override { return unacknowledged_.load(std::memory_order_relaxed); }
   std::string_view transport() const override { return "session"; }
 
@@ -98,6 +101,9 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   void on_closed(Carrier& carrier, const Error& why);
   // Reactor. The peer goes on here on a new carrier, with this frame as its first. False: there is nothing to go on with.
   bool adopt(const std::shared_ptr<Carrier>& carrier, const SessionFrame& frame);
+  // Reactor. The peer, who has opened it, has opened another one, so for the peer it is over. When this returns its end has
+  // been told.
+  void overtaken();
 
  private:
   using Lock = std::unique_lock<Mutex>;
@@ -146,6 +152,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   uint32_t carriers_ = 0;             // how many there were: the number of the present one
   bool opened_ = false;               // the other end has it
   bool told_ = false;                 // the end has been told, or is not wanted
+  std::vector<std::shared_ptr<const Message>> lost_;  // of the data lane, once it is over and until it is closed
   std::optional<Error> ending_;       // it ends with its carrier, with this
   Error last_error_{ErrorCode::kClosed, "it cannot be reached"};
   Timers::TimerId timer_ = 0;

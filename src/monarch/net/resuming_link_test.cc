@@ -261,6 +261,44 @@ TEST_F(Session, ADialThatGetsNowhereIsNotWaitedFor) {
   EXPECT_FALSE(a.sink.closed());
 }
 
+TEST_F(Session, WhoOpensAnotherOneHasDoneWithTheFirst) {
+  open();
+  ASSERT_TRUE(sim.run());
+  const std::shared_ptr<Link> old_a = a.link, old_b = b.link;
+  reach = Reach::kNothing;
+  break_carrier();
+  say(*old_b, 1);
+  old_a->close();  // the other end cannot hear so
+  reach = Reach::kThrough;
+  open();
+  say_control(*a.link, 2);
+  const int64_t then_ns = sim.now_ns();
+  ASSERT_TRUE(run_until([&] { return b.sink.controls() == 1; }));
+  EXPECT_LT(sim.now_ns(), then_ns + kLease / 2);
+  EXPECT_TRUE(b.sink.closed()) << "before anything comes on the new one";
+  EXPECT_EQ(a.sink.frames(), 0u) << "what was on its way is lost, and not late";
+  const auto unfinished = old_b->close_unfinished();
+  ASSERT_EQ(unfinished.size(), 1u);
+  EXPECT_EQ(unfinished[0]->header.token, 1u);
+  EXPECT_NE(b.link, old_b);
+}
+
+TEST_F(Session, WhatMayNotHaveArrivedIsKeptUntilItIsClosed) {
+  open();
+  say(*a.link, 1);
+  ASSERT_TRUE(sim.run());
+  reach = Reach::kNothing;
+  break_carrier();
+  for (const uint64_t number : {2, 3}) say(*a.link, number);
+  say_control(*a.link, 4);
+  ASSERT_TRUE(run_until([&] { return a.sink.closed(); }));
+  const auto unfinished = a.link->close_unfinished();
+  ASSERT_EQ(unfinished.size(), 2u) << "of the data lane, and not what has been acknowledged";
+  EXPECT_EQ(unfinished[0]->header.token, 2u);
+  EXPECT_EQ(unfinished[1]->header.token, 3u);
+  EXPECT_TRUE(a.link->close_unfinished().empty());
+}
+
 TEST_F(Session, WithAProcessThatHasBeenRestartedItEndsAtOnce) {
   open();
   ASSERT_TRUE(sim.run());

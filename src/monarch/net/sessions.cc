@@ -10,8 +10,10 @@ std::shared_ptr<Link> Sessions::dial(NodeId peer, int64_t lease_ns, ResumingLink
   return session;
 }
 
-std::shared_ptr<ResumingLink> Sessions::make_session(NodeId peer, int64_t lease_ns, ResumingLink::Dial dial) {
-  return std::make_shared<ResumingLink>(shared_from_this(), peer, random_.next_u64(), lease_ns, std::move(dial));
+std::shared_ptr<ResumingLink> Sessions::make_session(NodeId peer, int64_t lease_ns, ResumingLink::Dial dial,
+                                                     int64_t opening_ns) {
+  return std::make_shared<ResumingLink>(shared_from_this(), peer, random_.next_u64(), lease_ns, std::move(dial),
+                                        opening_ns);
 }
 
 std::shared_ptr<Link> Sessions::accepted(NodeId peer, bool guest, int64_t lease_ns, const ResumingLink::Dial& make) {
@@ -35,7 +37,10 @@ void Sessions::on_first(Carrier& carrier, Link& link, const Message& message) {
   const std::shared_ptr<ResumingLink> session = find_or_make(carrier, *frame, &made);
   if (session) {
     carrier.belongs_to(session);
-    if (made) events_.on_accepted(session, carrier.guest);  // first: answers to what arrives go back on it
+    if (made) {
+      end_older(*session);
+      events_.on_accepted(session, carrier.guest);  // first: answers to what arrives go back on it
+    }
     if (session->adopt(carrier.shared_from_this(), *frame)) return;
   }
   carrier.refused = true;
@@ -50,10 +55,24 @@ std::shared_ptr<ResumingLink> Sessions::find_or_make(const Carrier& carrier, con
   const std::pair key(carrier.peer, frame.session);
   if (auto found = opened_.find(key); found != opened_.end()) session = found->second.lock();
   if (session || !welcome) return session;
-  session = std::make_shared<ResumingLink>(shared_from_this(), carrier.peer, frame.session, carrier.lease_ns, nullptr);
+  session = std::make_shared<ResumingLink>(shared_from_this(), carrier.peer, frame.session, carrier.lease_ns, nullptr, 0);
   opened_[key] = session;
   *made = true;
   return session;
+}
+
+// A process has opened one at a time: who opens another has done with the first, and does not wait for its lease here.
+void Sessions::end_older(const ResumingLink& session) {
+  std::vector<std::shared_ptr<ResumingLink>> older;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = opened_.lower_bound({session.peer(), 0});
+    for (; it != opened_.end() && it->first.first == session.peer(); ++it) {
+      auto other = it->second.lock();
+      if (other && other.get() != &session) older.push_back(std::move(other));
+    }
+  }
+  for (const auto& other : older) other->overtaken();
 }
 
 void Sessions::forget(const ResumingLink& session) {

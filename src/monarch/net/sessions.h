@@ -30,8 +30,9 @@ class Sessions final : public std::enable_shared_from_this<Sessions> {
 
   // Any thread. A link to `peer` that is made by `dial`, again and again.
   std::shared_ptr<Link> dial(NodeId peer, int64_t lease_ns, ResumingLink::Dial dial);
-  // As dial(), once it has been told to begin().
-  std::shared_ptr<ResumingLink> make_session(NodeId peer, int64_t lease_ns, ResumingLink::Dial dial);
+  // As dial(), once it has been told to begin(). `opening_ns`: Peer.
+  std::shared_ptr<ResumingLink> make_session(NodeId peer, int64_t lease_ns, ResumingLink::Dial dial,
+                                             int64_t opening_ns = 0);
   // Reactor. The link to `peer`, who has dialled, that `make` makes (not started).
   std::shared_ptr<Link> accepted(NodeId peer, bool guest, int64_t lease_ns, const ResumingLink::Dial& make);
   // No carrier is used any more, and no timer runs. The last.
@@ -55,6 +56,7 @@ class Sessions final : public std::enable_shared_from_this<Sessions> {
   Sessions(Timers& timers, Random& random, LinkSink& sink, Events events)
       : timers_(timers), random_(random), sink_(sink), events_(std::move(events)) {}
   std::shared_ptr<ResumingLink> find_or_make(const Carrier& carrier, const SessionFrame& frame, bool* made);
+  void end_older(const ResumingLink& session);
   std::vector<std::shared_ptr<Carrier>> take_over();
 
   Timers& timers_;

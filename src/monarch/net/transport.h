@@ -62,6 +62,8 @@ class Transport {
   // How long a peer lives on whose link has broken: so long its session is resumed (net/resuming_link.h). 0: the end of a
   // link is the end, as on one host.
   virtual int64_t lease_ns() const { return 0; }
+  // How long the first link of a session may take.
+  virtual int64_t opening_ns() const { return lease_ns(); }
   // Where this process, as `own`, can be dialled; one line. Transports that share a listener say the same; empty: it does
   // not listen.
   virtual std::string describe(const Identity& own) const = 0;

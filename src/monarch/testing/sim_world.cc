@@ -360,6 +360,8 @@ void SimWorld::act(NodeId at_node, const Deaths::Action& action) {
       return at(now_ns_, [this, at_node] { kill(at_node); });
     case Deaths::ActionKind::kInquire:
       return inquire(at_node, action.node);
+    case Deaths::ActionKind::kLetGo:
+      return node(at_node).let_go(action.node, *action.failure);
     case Deaths::ActionKind::kAskLines:  // nobody here asks for lines
     case Deaths::ActionKind::kReport:
       return;

@@ -222,6 +222,19 @@ TEST_F(TcpSession, ANetworkThatIsGoneForLongerThanTheLeaseIsADeathForBoth) {
   EXPECT_EQ(b_->sink.frames(), 10u);
 }
 
+// As long as one that was there, of which nothing is heard.
+TEST_F(TcpSession, WhoIsDialledForTheFirstTimeHasTheSilenceAndTheLease) {
+  TcpTransport::Options options = options_with(kSecond / 4, kSecond / 2);
+  options.dial_ns = kSecond / 8;
+  start(options);
+  proxy_->hold();
+  const int64_t begun_ns = monotonic_ns();
+  dial();
+  ASSERT_TRUE(wait_until([&] { return a_->sink.closed(); }));
+  EXPECT_GE(monotonic_ns() - begun_ns, kSecond * 3 / 4);
+  EXPECT_EQ(b_->sessions, 0);
+}
+
 TEST_F(TcpSession, ASlowNetworkIsOnlySlow) {
   start(options_with(60 * kSecond, kSecond));
   proxy_->delay(150'000'000);

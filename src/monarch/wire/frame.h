@@ -57,8 +57,10 @@ enum class FrameKind : uint8_t {
   kWhereIs = 28,       // control, from a host to the script: where is the gateway `dest` dialled?
   kPlace = 29,         // control, the answer: the body is an address, or nothing: it is none
   kCast = 30,          // data, to the gateway of a host: a frame for several actors there (wire/cast.h)
+  kOutOfReach = 31,    // control, from a gateway to the script and the processes of its host: it does not reach the host
+                       // whose gateway is `dest`, which may be well; body is the Failure
 };
-inline constexpr uint8_t kFrameKindMax = 30;
+inline constexpr uint8_t kFrameKindMax = 31;
 
 enum FrameFlags : uint32_t {
   kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec

@@ -84,7 +84,7 @@ void Places::answered(NodeId gateway, const std::string& place) {
   if (!link) return;
   auto address = TcpAddress::parse(place);
   if (!place.empty() && address && tcp_.set_place(gateway, *address)) return link->begin();
-  link->peer_died(Error{ErrorCode::kClosed, "the script of the job knows of no such host any more"});
+  link->peer_died(Error{ErrorCode::kRefused, "the script of the job knows of no such host any more"});
 }
 
 }  // namespace monarch

@@ -142,6 +142,20 @@ Result<HostReport> decode_report(ByteSpan bytes) {
   return report;
 }
 
+ExitStatus explained(ExitStatus status, int64_t host_lease_ns) {
+  if (!status.known || status.signal != 0) return status;
+  if (status.code == kHostUnheard) {
+    status.because = "has ended, since it had not heard of this script for " +
+                     std::to_string(host_lease_ns / 1'000'000) + " ms (host_lease)";
+  } else if (status.code == kHostDaemonEnded) {
+    status.because = "was ended with its monarch-hostd";
+  } else {
+    return status;
+  }
+  status.code = 0;  // it is an end in order
+  return status;
+}
+
 bool AttachReader::read(Channel& channel) {
   char piece[16384];
   for (;;) {

@@ -43,6 +43,15 @@ struct HostReport {
   ExitStatus status{};  // kExited
 };
 
+// With which exit code a host that a monarch-hostd has made ends by itself: why, for its client.
+enum HostEnd : int {
+  kHostAsked = 0,
+  kHostUnheard = 121,  // over TCP: the session to the script is over
+  kHostDaemonEnded = 122,    // its monarch-hostd ends, in order
+};
+// In words (ExitStatus::because), where it is one of these.
+ExitStatus explained(ExitStatus status, int64_t host_lease_ns);
+
 inline constexpr size_t kAttachBytesMax = 1 << 20;
 inline constexpr std::byte kKillByte{'k'};
 

@@ -342,12 +342,12 @@ void TcpLink::close() {
     backlog_ = 0;
     if (channel) reactor_.remove(channel->fd());
   }
-  if (channel) linger(reactor_, std::move(channel));
+  if (channel && !silent_) linger(reactor_, std::move(channel));
   over_.store(true, std::memory_order_release);
 }
 
-// A socket that is closed with something unread is reset, and what this side sent last is lost with it: read on until the
-// other side has closed too.
+// What was sent last still goes. A socket that is closed with something unread is reset, and that is lost with it: read on
+// until the other side has closed too.
 void TcpLink::linger(Reactor& reactor, std::unique_ptr<Channel> channel) {
   channel->end_output();
   const int fd = channel->fd();
@@ -357,12 +357,15 @@ void TcpLink::linger(Reactor& reactor, std::unique_ptr<Channel> channel) {
     reactor.remove(fd);
     left->reset();
   };
-  reactor.add(fd, EPOLLIN, [left, end](uint32_t) {
+  const auto wanted = [left] { return (*left)->wants_room() ? EPOLLIN | EPOLLOUT : EPOLLIN; };
+  reactor.add(fd, wanted(), [&reactor, left, fd, wanted, end](uint32_t) {
     std::byte ignored[16 << 10];
     const iovec into{ignored, sizeof ignored};
     if (!*left) return;
+    static_cast<void>((*left)->flush());
     const ssize_t count = (*left)->read({&into, 1});
-    if (count == 0 || (count < 0 && !is_no_room(errno) && !is_shortage(errno))) end();
+    if (count == 0 || (count < 0 && !is_no_room(errno) && !is_shortage(errno))) return end();
+    reactor.modify(fd, wanted());
   });
   reactor.after(kLingerNs, end);
 }
@@ -380,6 +383,7 @@ void TcpLink::on_tick() {
   if (finished_ || stopped_) return;
   silent_ticks_ = std::exchange(heard_, false) ? 0 : silent_ticks_ + 1;
   if (silent_ticks_ >= kTicks - 1) {
+    silent_ = true;
     return finish({ErrorCode::kClosed, "nothing has come from it for " + std::to_string(silence_ns_ / 1'000'000) + " ms"});
   }
   if (++ticks_ % kTicksPerSign == 0) {

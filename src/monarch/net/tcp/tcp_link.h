@@ -85,6 +85,7 @@ class TcpLink final : public Link, public std::enable_shared_from_this<TcpLink> 
   std::unique_ptr<std::byte[]> spill_;  // read to, where there is no better place
   bool heard_ = true;                   // something has come since the last tick
   int silent_ticks_ = 0;
+  std::atomic<bool> silent_{false};     // so long that nothing is said to it any more
   int ticks_ = 0;
   std::atomic<bool> finished_{false};   // the end has been told, or nobody wants to hear of it
 

@@ -59,6 +59,8 @@ class TcpTransport final : public Transport {
   std::string_view name() const override { return kName; }
   char code() const override { return 't'; }
   int64_t lease_ns() const override { return lease_ns_; }
+  // As long as a peer lives that was there: silence, then the lease.
+  int64_t opening_ns() const override { return silence_ns_ + lease_ns_; }
   int64_t dial_limit_ns() const override { return dial_ns_; }
   bool open_to_strangers() const override { return true; }
   std::string describe(const Identity& own) const override;

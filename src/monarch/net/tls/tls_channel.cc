@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "monarch/net/tls/openssl.h"
 
@@ -128,6 +129,8 @@ struct TlsChannel::State {
   bool ended = false;   // the channel below has
   int read_error = 0;
   bool said_something = false;
+  bool ending = false;        // nothing more is to be written
+  bool output_ended = false;  // and all of it is with the channel below, which has been told
   std::optional<Error> fault;
   std::vector<std::byte> small;  // pieces that share a record
 
@@ -265,7 +268,9 @@ bool TlsChannel::flush_locked() {
   }
   state.out.clear();
   state.out_sent = 0;
-  return under_->flush();
+  const bool flushed = under_->flush();
+  if (state.ending && !std::exchange(state.output_ended, true)) under_->end_output();
+  return flushed;
 }
 
 bool TlsChannel::flush() {
@@ -378,13 +383,11 @@ std::optional<ChannelBinding> TlsChannel::binding() const {
 }
 
 void TlsChannel::end_output() {
-  {
-    std::lock_guard lock(mutex_);
-    if (SSL_is_init_finished(state_->ssl.get())) SSL_shutdown(state_->ssl.get());
-    ERR_clear_error();
-    flush_locked();
-  }
-  under_->end_output();
+  std::lock_guard lock(mutex_);
+  if (std::exchange(state_->ending, true)) return;
+  if (SSL_is_init_finished(state_->ssl.get())) SSL_shutdown(state_->ssl.get());
+  ERR_clear_error();
+  flush_locked();
 }
 
 }  // namespace monarch

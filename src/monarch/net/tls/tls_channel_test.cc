@@ -37,6 +37,8 @@ class Pipe final : public Channel {
     return static_cast<ssize_t>(count);
   }
 
+  void end_output() override { other->ended = true; }
+
   Pipe* other = nullptr;
   std::deque<std::byte> come;
   size_t room = SIZE_MAX, portion = SIZE_MAX;
@@ -186,6 +188,30 @@ TEST_F(TlsPipe, AChangedByteEndsItAndIsNeverRead) {
   EXPECT_EQ(errno, EPROTO);
   ASSERT_TRUE(b_->fault().has_value());
   EXPECT_NE(b_->fault()->message.find("TLS with the peer has ended: "), std::string::npos);
+}
+
+TEST_F(TlsPipe, WhatWasWrittenBeforeItsEndComesBeforeItsEnd) {
+  connect(authority_.issue("a").value(), authority_.issue("b").value());
+  ASSERT_EQ(establish(), "");
+  const std::vector<std::byte> all(100'000, std::byte{7});
+  near_->room = 1000;
+  ASSERT_EQ(write(*a_, all), static_cast<ssize_t>(all.size()));
+  a_->end_output();
+  EXPECT_TRUE(a_->wants_room());
+  size_t come = 0;
+  std::vector<std::byte> bytes(4096);
+  for (ssize_t count = -1; count != 0;) {
+    count = read(*b_, bytes);
+    if (count > 0) come += static_cast<size_t>(count);
+    if (count < 0) {
+      ASSERT_EQ(errno, EAGAIN);
+      ASSERT_TRUE(a_->wants_room());
+      static_cast<void>(a_->flush());
+    }
+  }
+  EXPECT_EQ(come, all.size());
+  EXPECT_FALSE(a_->wants_room());
+  EXPECT_TRUE(far_->ended) << "that, too, is said below";
 }
 
 TEST_F(TlsPipe, AnEndThatIsNotSaidIsAnEnd) {

@@ -60,6 +60,26 @@ class Worker(Actor):
             return f"{error}"
 
 
+class Sender(Worker):
+    """Notes which of its one-way messages have come back."""
+
+    def __init__(self):
+        super().__init__()
+        self.back = []
+
+    @endpoint
+    def send(self, other, number):
+        other.take.broadcast(number)
+
+    @endpoint
+    def came_back(self):
+        return self.back
+
+    def _handle_undeliverable_message(self, message):
+        self.back.append(message.error_msg())
+        return True
+
+
 class Owner(Worker):
     """Owns processes on a machine, and notes which of their ranks it is asked about."""
 
