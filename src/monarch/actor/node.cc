@@ -96,7 +96,7 @@ void Node::node_down(NodeId node, FailurePtr reason) {
   // that comes too early for an actor of the dead (keep_early()).
   calls_->fail_owed([node](NodeId owing) { return owing == node; }, *reason);
   directory_->refuse_early_of(node, creator_ended(reason->text()));
-  for (const Routes::Unsent& message : *unsent) undeliverable(message.sender, id_, message.dest, *reason);
+  for (const Routes::Unsent& message : *unsent) tell_unsent(message, *reason);
   tell_those_behind(node, *reason);
   stop_owned_by(node, *reason);
 }
@@ -139,9 +139,12 @@ void Node::on_closed(Link& link, const Error& why) {
 // well, and is dialled again by the next message to it.
 void Node::give_up(NodeId node, const std::string& why) {
   calls_->fail_owed([node](NodeId owing) { return owing == node; }, {Failure::Kind::kUnreachable, why});
-  for (const Routes::Unsent& message : routes_->take_unsent(node)) {
-    undeliverable(message.sender, id_, message.dest, {Failure::Kind::kUnreachable, why});
-  }
+  for (const Routes::Unsent& message : routes_->take_unsent(node)) tell_unsent(message, {Failure::Kind::kUnreachable, why});
+}
+
+void Node::tell_unsent(const UnsentMessage& message, const Failure& why) {
+  if (message.passing) return refuse_routed(nullptr, message.passing->header, message.passing->route, why);
+  undeliverable(message.sender, id_, message.dest, why);
 }
 
 void Node::on_control(Link& link, MessagePtr message) {

@@ -32,6 +32,7 @@ class Driver;
 class Flow;
 class PendingCall;
 class Routes;
+struct UnsentMessage;
 class UnobservedFailures;
 struct Members;
 
@@ -287,8 +288,9 @@ class Node final : public LinkSink {
   bool tell_origin(const Forwarding::Pair& pair, FrameKind kind);
   bool is_held(const ActorId& id) const;
   void refuse_onward(Link& link, const Outgoing& outgoing, const Failure& why);
+  void tell_unsent(const UnsentMessage& message, const Failure& why);
   void lost_for_all(const Message& message);
-  void refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, const Failure& why);
+  void refuse_routed(Link* link, const FrameHeader& header, const FrameRoute& route, const Failure& why);
   template <typename Failed>
   void send_to_all(const Members& members, Outgoing& outgoing, const Failed& failed);
   bool send_cast(const Members& members, std::span<const uint32_t> ranks, const Outgoing& outgoing, bool* no_memory);

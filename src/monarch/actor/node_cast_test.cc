@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "monarch/actor/calls.h"
 #include "monarch/actor/node.h"
 #include "monarch/actor/pending_call.h"
 #include "monarch/testing/sim_world.h"
@@ -26,6 +27,7 @@ struct CastToAHost : ::testing::Test {
       return host_number(node) == host_number(id) || node == kGateway ? NodeId{0} : kGateway;
     };
     hooks.gateway_there = [](NodeId) { return kGateway; };
+    hooks.on_link_lost = [](NodeId, const Error&) { return true; };  // somebody will say why
     hooks.on_undeliverable = [this](const ActorId&, const Failure& why) { bounced.push_back(why.text()); };
     return std::make_unique<Node>(id, sim.driver(), sim, std::move(hooks));
   }
@@ -81,6 +83,27 @@ TEST_F(CastToAHost, IsSpreadByItsGatewayWhichSaysWhoIsNotThere) {
 }
 
 // For whom it was nobody knows any more; its sender is told once.
+// The link of a process is over before it is known how that has ended.
+TEST_F(CastToAHost, ThatFindsADyingProcessIsToldWhatThatHasDiedOf) {
+  Sink first;
+  auto [there, here] = sim.connect(kScript, *script, kGateway, *gateway);
+  script->add_link(there);
+  gateway->add_link(here);
+  auto [to_first, its] = sim.connect(kGateway, *gateway, kFirst, first);
+  gateway->add_link(to_first);
+  its->close();
+  sim.run();
+  const auto made = call();
+  EXPECT_EQ(made->reply(0), nullptr);
+  EXPECT_NE(made->reply(3), nullptr) << "which nobody knows";
+  gateway->node_down(kFirst, std::make_shared<Failure>("it was killed"));
+  sim.run();
+  for (const uint32_t rank : {0u, 2u}) {
+    ASSERT_NE(made->reply(rank), nullptr);
+    EXPECT_EQ(failure_of(*made->reply(rank)).text(), "it was killed");
+  }
+}
+
 TEST_F(CastToAHost, OfWhichThereIsNoMemoryComesBack) {
   auto [there, here] = sim.connect(kScript, *script, kGateway, *gateway);
   script->add_link(there);

@@ -100,8 +100,12 @@ void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, std::s
       return;
     }
   } catch (const std::bad_alloc&) {
-    why = "there is no memory for it in the process on the way";
+    return refuse_onward(link, outgoing, "there is no memory for it in the process on the way");
   }
+  // Its link has ended. What it has died of will be known in a moment, and is what its origin is to hear.
+  const UnsentMessage kept{header.sender, {route.destination, header.dest}, UnsentMessage::Passing{header, route}};
+  Failure ignored;
+  if (header.kind != FrameKind::kCast && routes_->keep_unsent(kept, &ignored)) return;
   if (const FailurePtr dead = why_down(route.destination)) why = *dead;
   refuse_onward(link, outgoing, why);
 }
@@ -118,14 +122,14 @@ bool Node::tell_origin(const Forwarding::Pair& pair, FrameKind kind) {
 
 // As refuse_routed(), to each of those whom it is for.
 void Node::refuse_onward(Link& link, const Outgoing& outgoing, const Failure& why) {
-  if (outgoing.header.kind != FrameKind::kCast) return refuse_routed(link, outgoing.header, outgoing.route, why);
+  if (outgoing.header.kind != FrameKind::kCast) return refuse_routed(&link, outgoing.header, outgoing.route, why);
   auto cast = decode_cast(outgoing.body);
   if (!cast) return;
   FrameHeader header = cast->header;
   for (const CastTarget& target : cast->targets) {
     header.dest = target.dest;
     header.rank = target.rank;
-    refuse_routed(link, header, {outgoing.route.origin, target.node, 0, 0}, why);
+    refuse_routed(&link, header, {outgoing.route.origin, target.node, 0, 0}, why);
   }
 }
 
@@ -157,13 +161,13 @@ void Node::spread(Link& link, MessagePtr spreading) {
     outgoing.route = {message->from, target.node, 1, 0};
     host_number(target.node) == host_number(id_)
         ? forward_on(link, outgoing, false, message)
-        : refuse_routed(link, outgoing.header, outgoing.route, "it is not on the host that this was sent to");
+        : refuse_routed(&link, outgoing.header, outgoing.route, "it is not on the host that this was sent to");
   }
 }
 
 // The answer that somebody waits for, or what its sender is to know.
 void Node::forward_lost(Link& link, const Message& message, const FrameRoute& route) {
-  if (!is_reply(message.header.kind)) return refuse_routed(link, message.header, route, lost_text(message));
+  if (!is_reply(message.header.kind)) return refuse_routed(&link, message.header, route, lost_text(message));
   FrameHeader request;
   request.token = message.header.dest;
   request.rank = message.header.rank;
@@ -175,7 +179,7 @@ void Node::let_go(NodeId gateway, const Failure& why) {
   const std::vector<std::shared_ptr<Link>> links = routes_->let_go(gateway);  // first: what is sent from now on is new
   flow_->forget_nodes(is_there);
   calls_->fail_owed(is_there, why);
-  for (const Routes::Unsent& message : routes_->take_unsent(gateway)) undeliverable(message.sender, id_, message.dest, why);
+  for (const Routes::Unsent& message : routes_->take_unsent(gateway)) tell_unsent(message, why);
   for (const auto& link : links) {
     for (const auto& message : link->close_unfinished()) let_go_of(*link, *message, why);
   }
@@ -196,7 +200,7 @@ void Node::let_go_of(Link& link, const Message& message, const Failure& why) {
 
 // Its origin is told on the way to it; where there is none, since it is held for dead here, on that which the frame
 // came.
-void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, const Failure& why) {
+void Node::refuse_routed(Link* link, const FrameHeader& header, const FrameRoute& route, const Failure& why) {
   const ActorId dest{route.destination, header.dest};
   const ByteSpan part = as_byte_span(&dest, sizeof dest);
   const std::string record = why.encoded();
@@ -214,7 +218,7 @@ void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute
   }
   if (routes_->closing()) return;
   std::string ignored;
-  if (!send(route.origin, answer, &ignored)) send_on(link, route.origin, answer, false);
+  if (!send(route.origin, answer, &ignored) && link != nullptr) send_on(*link, route.origin, answer, false);
 }
 
 // There was no memory here for what it said. Whoever waits for it hears so; it is nobody's death.

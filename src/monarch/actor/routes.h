@@ -17,17 +17,29 @@
 #include "monarch/wire/failure.h"
 #include "monarch/base/result.h"
 #include "monarch/net/peer.h"
+#include "monarch/wire/frame.h"
 
 namespace monarch {
 
 class Link;
+
+// A message that could not be sent: its sender is told when it is known what the node died of.
+struct UnsentMessage {
+  ActorIndex sender;
+  ActorId dest;
+  struct Passing {  // what came from another node, for that one: of any kind
+    FrameHeader header;
+    FrameRoute route;
+  };
+  std::optional<Passing> passing{};  // nothing: one-way, from here
+};
 
 class Routes {
  public:
   // Of how many dead nodes it is remembered that they are dead, and of what. An older one is asked for again: its dial is
   // refused, since no id is ever used twice, and so it is declared dead once more.
   static constexpr size_t kDeadMax = 4096;
-  // How many one-way messages wait for what their node, whose link has broken, has died of.
+  // How many messages wait for what their node, whose link has broken, has died of.
   static constexpr size_t kUnsentMax = 100'000;
 
   // Makes a link to a node that there is none to; null: it cannot be reached.
@@ -74,11 +86,7 @@ class Routes {
   std::vector<NodeId> take_forwarded(NodeId node);
 
   // ---- The dead ----
-  // A one-way message that could not be sent: its sender is told when it is known what the node died of.
-  struct Unsent {
-    ActorIndex sender;
-    ActorId dest;
-  };
+  using Unsent = UnsentMessage;
   // False: its sender is to be told now; `*why`.
   bool keep_unsent(const Unsent& message, Failure* why);
 
