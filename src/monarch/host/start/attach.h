@@ -47,7 +47,7 @@ struct HostReport {
 enum HostEnd : int {
   kHostAsked = 0,
   kHostUnheard = 121,  // over TCP: the session to the script is over
-  kHostDaemonEnded = 122,    // its monarch-hostd ends, in order
+  kHostDaemonEnded = 122,  // its monarch-hostd ends, in order
 };
 // In words (ExitStatus::because), where it is one of these.
 ExitStatus explained(ExitStatus status, int64_t host_lease_ns);

@@ -75,5 +75,15 @@ TEST(Attach, AReportComesBackAsItWas) {
   EXPECT_FALSE(decode_report({}).ok());
 }
 
+TEST(Attach, AHostThatEndsByItselfSaysWhy) {
+  const auto because = [](int code, int signal) {
+    return explained({.known = true, .code = code, .signal = signal}, 5'000'000'000).because;
+  };
+  EXPECT_EQ(because(kHostUnheard, 0), "has ended, since it had not heard of this script for 5000 ms (host_lease)");
+  EXPECT_EQ(because(kHostDaemonEnded, 0), "was ended with its monarch-hostd");
+  EXPECT_EQ(because(kHostAsked, 0) + because(1, 0) + because(kHostUnheard, 9), "");
+  EXPECT_EQ(explained({.known = true, .code = kHostDaemonEnded}, 0).code, 0) << "in order";
+}
+
 }  // namespace
 }  // namespace monarch
