@@ -86,9 +86,10 @@ const Deaths::Transition* Deaths::find_transition(Role role, State state, EventK
        "The word has come, behind all that the node had sent."},
       {Role::kStranger, State::kUnlinked, EventKind::kTimeUp, State::kDown, kNote | kBury,
        "Nobody knows, or who knows is gone too: the end of the link is all that will be known."},
-      {Role::kStranger, State::kUp, EventKind::kWayLost, State::kDown, kNote | kBury,
-       "There is no link whose end could be waited for, and who was on the way is the only one here that can know."},
-      {Role::kStranger, State::kUnlinked, EventKind::kWayLost, State::kDown, kNote | kBury,
+      {Role::kStranger, State::kUp, EventKind::kWayLost, State::kDown, kNote | kSpread | kBury,
+       "There is no link whose end could be waited for, and who was on the way is the only one here that can know. Others "
+       "may wait for it who are not told by who was on the way: what they have sent is not there yet."},
+      {Role::kStranger, State::kUnlinked, EventKind::kWayLost, State::kDown, kNote | kSpread | kBury,
        "Neither way leads to it any more."},
       {Role::kStranger, State::kEnded, EventKind::kLinkLost, State::kDown, kBury, "Now all that it had sent is here."},
       {Role::kStranger, State::kEnded, EventKind::kNoLinks, State::kDown, kBury, "Nothing is to come."},

@@ -194,11 +194,11 @@ TEST_F(DeathsTest, AWayThatIsLostIsTheEndOfWhoIsBehindIt) {
   auto way_lost = [](NodeId node) -> Deaths::Event {
     return {.kind = Kind::kWayLost, .node = node, .failure = std::make_shared<Failure>(Failure::Kind::kLost, "no way")};
   };
-  EXPECT_EQ(on(way_lost(kOther)), "declare:30 close-links:30");
+  EXPECT_EQ(on(way_lost(kOther)), "tell-tree:30 declare:30 close-links:30") << "others may wait for it too";
   EXPECT_NE(last_->text().find("no way"), std::string::npos);
   for (const Deaths::Event& late : {way_lost(kOther), link_lost(kOther), noticed(kOther, kParent)}) EXPECT_EQ(on(late), "");
   EXPECT_EQ(on(link_lost(kNested)), "inquire:20");
-  EXPECT_EQ(on(way_lost(kNested)), "declare:20 close-links:20");
+  EXPECT_EQ(on(way_lost(kNested)), "tell-tree:20 declare:20 close-links:20");
   EXPECT_EQ(deaths_.next_ns(), INT64_MAX);
 }
 

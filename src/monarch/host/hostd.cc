@@ -315,6 +315,7 @@ void HostDaemon::end() {
 // ---- A keeper ----
 
 void HostDaemon::be_keeper() {
+  explicit_bzero(token_.data(), token_.size());  // what it keeps needs that of its own job only
   listener_.reset();
   signals_.reset();
   options_.lifeline.reset();
