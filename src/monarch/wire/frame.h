@@ -60,7 +60,7 @@ enum class FrameKind : uint8_t {
   kTreeFence = 32,     // data, from gateway to gateway: what follows comes after the sender's tree cast `token` to this host
   kTreeTaken = 33,     // control, to the gateway that has numbered them: all its tree casts to this host up to `token` are here
   kTreeMissed = 34,    // control, the same: its tree cast `token` to the gateway `dest` did not get there through the sender,
-                       // which has no way to it (`method` 0), or had no memory for it (1; `dest` is the sender)
+                       // which has no way to it (`method` 0), or had no memory for it (1; `dest` is the sender) and takes it for nothing
 };
 inline constexpr uint8_t kFrameKindMax = 34;
 

@@ -9,7 +9,6 @@
 //    80  hosts                32 bytes each: gateway u64, number u64, after u64, count of its targets u32, 0 u32
 //        targets              24 bytes each, as in wire/cast.h; those of the first host first
 //        the frame's body
-// A host without targets is told that its number stands for nothing.
 #pragma once
 
 #include <cstring>
