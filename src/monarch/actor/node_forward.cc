@@ -92,8 +92,8 @@ void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, std::s
   try {
     if (control) {
       if (onward->send_control(outgoing)) return;
-    } else if (onward->send_kept(outgoing, std::move(keeper))) {
-      if (is_new_work(header.kind) && onward->backlog() > kBacklogMax) {
+    } else if (put(*onward, outgoing, keeper)) {
+      if (is_new_work(header.kind) && backlog_to(*onward) > kBacklogMax) {
         forwarding_->hold({route.origin, route.destination}, onward);
       }
       return;
@@ -117,14 +117,14 @@ bool Node::tell_origin(const Forwarding::Pair& pair, FrameKind kind) {
 
 // As refuse_routed(), to each of those whom it is for.
 void Node::refuse_onward(Link& link, const Outgoing& outgoing, const Failure& why) {
-  if (outgoing.header.kind != FrameKind::kCast) return refuse_routed(link, outgoing.header, outgoing.route, why);
+  if (outgoing.header.kind != FrameKind::kCast) return refuse_routed(&link, outgoing.header, outgoing.route, why);
   auto cast = decode_cast(outgoing.body);
   if (!cast) return;
   FrameHeader header = cast->header;
   for (const CastTarget& target : cast->targets) {
     header.dest = target.dest;
     header.rank = target.rank;
-    refuse_routed(link, header, {outgoing.route.origin, target.node, 0, 0}, why);
+    refuse_routed(&link, header, {outgoing.route.origin, target.node, 0, 0}, why);
   }
 }
 
@@ -139,30 +139,36 @@ void Node::spread(Link& link, MessagePtr spreading) {
   const std::shared_ptr<const Message> message = std::move(spreading);
   auto cast = decode_cast(message->body);
   if (!cast) return log_line("ignored a frame for several actors: " + cast.error().message);
+  spread_to(link, message, message->from, {cast->header, cast->body, {}}, cast->targets);
+}
+
+// `outgoing` without parts, which are those of `message`.
+void Node::spread_to(Link& link, const std::shared_ptr<const Message>& message, NodeId from, Outgoing outgoing,
+                     const std::vector<CastTarget>& targets) {
   std::vector<ByteSpan> parts;
   for (const Part& part : message->parts) parts.emplace_back(part.data, part.size);
+  outgoing.parts = parts;
   CastParts shared;
-  Outgoing outgoing{cast->header, cast->body, parts};
   outgoing.cast = &shared;
-  for (const CastTarget& target : cast->targets) {
+  for (const CastTarget& target : targets) {
     outgoing.header.dest = target.dest;
     outgoing.header.rank = target.rank;
     if (target.node == id_) {
       outgoing.header.flags &= ~uint32_t{kFlagRouted};
-      dispatch(Message::copy_of(outgoing, message->from));
+      dispatch(Message::copy_of(outgoing, from));
       continue;
     }
     outgoing.header.flags |= kFlagRouted;
-    outgoing.route = {message->from, target.node, 1, 0};
+    outgoing.route = {from, target.node, 1, 0};
     host_number(target.node) == host_number(id_)
         ? forward_on(link, outgoing, false, message)
-        : refuse_routed(link, outgoing.header, outgoing.route, "it is not on the host that this was sent to");
+        : refuse_routed(&link, outgoing.header, outgoing.route, "it is not on the host that this was sent to");
   }
 }
 
 // The answer that somebody waits for, or what its sender is to know.
 void Node::forward_lost(Link& link, const Message& message, const FrameRoute& route) {
-  if (!is_reply(message.header.kind)) return refuse_routed(link, message.header, route, lost_text(message));
+  if (!is_reply(message.header.kind)) return refuse_routed(&link, message.header, route, lost_text(message));
   FrameHeader request;
   request.token = message.header.dest;
   request.rank = message.header.rank;
@@ -170,8 +176,8 @@ void Node::forward_lost(Link& link, const Message& message, const FrameRoute& ro
 }
 
 // Its origin is told on the way to it; where there is none, since it is held for dead here, on that which the frame
-// came.
-void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute& route, const Failure& why) {
+// came, if it came on one.
+void Node::refuse_routed(Link* link, const FrameHeader& header, const FrameRoute& route, const Failure& why) {
   const ActorId dest{route.destination, header.dest};
   const ByteSpan part = as_byte_span(&dest, sizeof dest);
   const std::string record = why.encoded();
@@ -189,7 +195,7 @@ void Node::refuse_routed(Link& link, const FrameHeader& header, const FrameRoute
   }
   if (routes_->closing()) return;
   std::string ignored;
-  if (!send(route.origin, answer, &ignored)) send_on(link, route.origin, answer, false);
+  if (!send(route.origin, answer, &ignored) && link != nullptr) send_on(*link, route.origin, answer, false);
 }
 
 // There was no memory here for what it said. Whoever waits for it hears so; it is nobody's death.
