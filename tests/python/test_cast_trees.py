@@ -29,7 +29,7 @@ hosts.stop().get()
 
 
 LARGE = """
-import contextlib, signal, time
+import contextlib, signal, threading, time
 import monarch.actor
 monarch.actor.unhandled_fault_hook = lambda fault: None
 BIG = 64 << 20

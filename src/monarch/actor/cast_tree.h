@@ -1,10 +1,10 @@
-// Casts that go through a tree of gateways (docs/design/035). Pure: what the gateway that has numbered them, their origin,
-// remembers and decides, and in which order a host takes what comes. Who runs it has links, clocks and locks. Not
+// Casts that go through a tree of gateways (docs/design/035). Pure: what the gateway that has numbered them, their
+// origin, remembers and decides, and in which order a host takes what comes. Who runs it has links, clocks and locks. Not
 // thread-safe.
 //
 // Between an origin and a host all that the origin sends has one order: what goes directly, over their session, and what
-// comes through the tree. A tree cast says behind which direct frame it comes (TreeHost::after), and a fence among the direct
-// frames behind which tree cast the next ones come (kTreeFence).
+// comes through the tree. A tree cast says behind which direct frame it comes (TreeHost::after), and a fence among the
+// direct frames behind which tree cast the next ones come (kTreeFence).
 #pragma once
 
 #include <cstdint>
@@ -77,8 +77,8 @@ class CastOrigin {
   bool taken(NodeId gateway, uint64_t number, int64_t now_ns);
   // That has not reached the host, and will not.
   void missed(NodeId gateway, uint64_t number, int64_t now_ns, Sends& sends);
-  // The host had no memory for it, and takes it for nothing. Its targets are to be told: the tree, and the host in it. None:
-  // it is not known.
+  // The host had no memory for it, and takes it for nothing. Its targets are to be told: the tree, and the host in it.
+  // None: it is not known.
   std::optional<Send> lost(NodeId gateway, uint64_t number, int64_t now_ns, Sends& sends);
   // It is dead.
   void down(NodeId gateway, int64_t now_ns, Sends& sends);

@@ -90,11 +90,11 @@ void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber
     std::vector<CastTarget> targets;
     std::vector<std::pair<HostNumber, uint32_t>> others;
     for (auto first = elsewhere.begin(); first != elsewhere.end();) {
-      const auto end = std::find_if(first, elsewhere.end(), [&](const auto& each) { return each.first != first->first; });
+      const auto is_other = [&](const auto& each) { return each.first != first->first; };
+      const auto is_reached = [&](const auto& each) { return routes_->find(members.ids[each.second].node) != nullptr; };
+      const auto end = std::find_if(first, elsewhere.end(), is_other);
       const NodeId gateway = hooks_.gateway_there(members.ids[first->second].node);
-      const bool reached = gateway != 0 && routes_->find(gateway) != nullptr && std::all_of(first, end, [&](const auto& each) {
-        return routes_->find(members.ids[each.second].node) != nullptr;
-      });
+      const bool reached = gateway != 0 && routes_->find(gateway) != nullptr && std::all_of(first, end, is_reached);
       if (reached) {
         hosts.push_back({gateway, 0, 0, static_cast<uint32_t>(end - first), 0});
         for (; first != end; ++first) {
@@ -173,7 +173,8 @@ void Node::begin_tree(Link* link, std::shared_ptr<const Message> request, const 
   }
   for (const TreeRange& host : refused) {
     const FailurePtr dead = why_down(cast.host(host.first).gateway);
-    refuse_targets(link, part_of(cast, host), dead ? *dead : Failure(Failure::Kind::kUnreachable, "the host of the process cannot be reached"));
+    const Failure unreached(Failure::Kind::kUnreachable, "the host of the process cannot be reached");
+    refuse_targets(link, part_of(cast, host), dead ? *dead : unreached);
   }
 }
 
@@ -183,9 +184,10 @@ void Node::send_trees(CastOrigin::Sends sends) {
     const Tree& tree = *send.tree;
     const TreeHost& first = tree.hosts[send.hosts.first].at;
     const std::shared_ptr<Link> link = routes_->find(first.gateway);
+    const uint64_t left_ns = time_left_ns(tree.deadline_ns);
     try {
-      const uint64_t left_ns = time_left_ns(tree.deadline_ns);
-      if (link != nullptr && send_tree_frame(*link, encode_tree(tree, send.hosts), tree.source, id_, first.number, left_ns)) {
+      if (link != nullptr &&
+          send_tree_frame(*link, encode_tree(tree, send.hosts), tree.source, id_, first.number, left_ns)) {
         continue;
       }
     } catch (const std::bad_alloc&) {
@@ -322,7 +324,8 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
   auto cast = decode_tree_cast(message->body);
   if (!cast) return log_malformed(cast.error().message);
   if (!is_elsewhere(link)) {
-    if (cast->origin != 0 || cast->sender != message->from) return log_malformed("a cast in the name of another process");
+    const bool is_own = cast->origin == 0 && cast->sender == message->from;
+    if (!is_own) return log_malformed("a cast in the name of another process");
     return begin_tree(&link, message, *cast);
   }
   const TreeHost own = cast->host(0);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "monarch/actor/node.h"
@@ -85,12 +86,12 @@ TEST_F(CastTreeOfHosts, IsSentToAFewWhoPassItOn) {
 }
 
 TEST_F(CastTreeOfHosts, ComesInOrderWithWhatIsSentToOneOfThem) {
-  for (const NodeId from : {kScript, kWorker}) {
-    const uint32_t base = from == kScript ? 0 : 1000;
-    for (uint32_t i = 0; i < 100; ++i) {
-      const NodeId host = 1 + i % kHosts;
-      i % 3 == 0 ? send(from, all, base + i) : send(from, Members{{{gateway(host), kActor}}}, base + i);
-    }
+  for (uint32_t i = 0; i < 100; ++i) {
+    sim.at(i / 2 * 500'000, [this, i] {
+      const Members one{{{gateway(1 + i % kHosts), kActor}}};
+      send(kScript, i % 3 == 0 ? all : one, i);
+      send(kWorker, i % 3 == 0 ? all : one, 1000 + i);
+    });
   }
   ASSERT_TRUE(sim.run());
   for (const auto& [host, recorder] : recorders) {

@@ -1,5 +1,5 @@
-// What a node keeps for casts that go through a tree of hosts (docs/design/035): as the gateway of who sends them, and as
-// that of who gets them. Node uses it (node_tree.cc); the decisions are in cast_tree.h.
+// What a node keeps for casts that go through a tree of hosts (docs/design/035): as the gateway of who sends them, and
+// as that of who gets them. Node uses it (node_tree.cc); the decisions are in cast_tree.h.
 #pragma once
 
 #include <atomic>
@@ -15,12 +15,12 @@
 
 namespace monarch {
 
-// From how many other hosts on a cast goes through a tree, and how wide that is: what is large is passed on by few, since each
-// copy takes time on the way out; what is small by many, since each hop does.
+// From how many other hosts on a cast goes through a tree, and how wide that is: what is large is passed on to few, since
+// each copy takes time on the way out; what is small to more, since each hop does.
 struct CastTreeLimits {
   uint64_t large_bytes = 64 * 1024;
   uint32_t large_hosts = 4, large_fan_out = 2;
-  uint32_t small_hosts = 16, small_fan_out = 16;
+  uint32_t small_hosts = 16, small_fan_out = 8;
 
   bool wants(size_t hosts, uint64_t bytes) const { return hosts >= (bytes >= large_bytes ? large_hosts : small_hosts); }
   uint32_t fan_out(uint64_t bytes) const { return bytes >= large_bytes ? large_fan_out : small_fan_out; }
@@ -48,7 +48,8 @@ struct Trees {
 
   // ---- What comes here ----
   std::mutex from_mutex;  // a leaf
-  std::unordered_map<NodeId, std::shared_ptr<TreesFrom>> from;  // gateways that are up; shared: one may die while it is at work
+  // Gateways that are up. shared: one may be held for dead while something of it is being delivered.
+  std::unordered_map<NodeId, std::shared_ptr<TreesFrom>> from;
 
   std::shared_ptr<TreesFrom> from_of(NodeId gateway) {
     std::lock_guard lock(from_mutex);

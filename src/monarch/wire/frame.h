@@ -56,11 +56,12 @@ enum class FrameKind : uint8_t {
   kWhereIs = 28,       // control, from a host to the script: where is the gateway `dest` dialled?
   kPlace = 29,         // control, the answer: the body is an address, or nothing: it is none
   kCast = 30,          // data, to the gateway of a host: a frame for several actors there (wire/cast.h)
-  kTreeCast = 31,      // data, to a gateway: a frame for actors of many hosts, which are told on by a tree (wire/tree_cast.h)
-  kTreeFence = 32,     // data, from gateway to gateway: what follows comes after the sender's tree cast `token` to this host
-  kTreeTaken = 33,     // control, to the gateway that has numbered them: all its tree casts to this host up to `token` are here
-  kTreeMissed = 34,    // control, the same: its tree cast `token` to the gateway `dest` did not get there through the sender,
-                       // which has no way to it (`method` 0), or had no memory for it (1; `dest` is the sender) and takes it for nothing
+  kTreeCast = 31,      // data, to a gateway: a frame for actors of many hosts, passed on by a tree (wire/tree_cast.h)
+  kTreeFence = 32,     // data, from gateway to gateway: what follows comes after its tree cast `token` to this host
+  kTreeTaken = 33,     // control, to their origin: all its tree casts to the host of the sender up to `token` are there
+  kTreeMissed = 34,    // control, to its origin: the tree cast `token` to the gateway `dest` did not get there through the
+                       // sender, which has no way to it (`method` 0), or, being `dest`, had no memory for it and takes it
+                       // for nothing (1)
 };
 inline constexpr uint8_t kFrameKindMax = 34;
 

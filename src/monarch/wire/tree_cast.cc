@@ -37,7 +37,8 @@ Result<TreeCast> decode_tree_cast(ByteSpan bytes) {
   uint64_t targets = 0;
   for (size_t i = 0; i < head.hosts; ++i) {
     const TreeHost host = cast.host(i);
-    if (host.gateway == 0 || host.targets == 0 || host.reserved != 0 || (host.number == 0) != (head.origin == 0)) return malformed;
+    const bool is_numbered = host.number != 0;
+    if (host.gateway == 0 || host.targets == 0 || host.reserved != 0 || is_numbered != (head.origin != 0)) return malformed;
     targets += host.targets;
   }
   if (targets > bytes.size() / sizeof(CastTarget)) return malformed;

@@ -4,7 +4,7 @@
 //     0  the frame's header   56 bytes   dest and rank are those of each target
 //    56  origin               u64        the gateway that has numbered it; 0: it goes to that one, and has no numbers yet
 //    64  sender               u64        the node that has sent it; of the origin's host
-//    72  fan-out              u32        each gateway passes the hosts behind the first, which is itself, on in so many groups
+//    72  fan-out              u32        in so many groups each gateway passes on the hosts behind itself, the first
 //    76  hosts                u32
 //    80  hosts                32 bytes each: gateway u64, number u64, after u64, count of its targets u32, 0 u32
 //        targets              24 bytes each, as in wire/cast.h; those of the first host first

@@ -1,8 +1,7 @@
-"""Two recorders on each of the hosts, and a sender on the first: what they are told, and what they were told in which order."""
+"""Two recorders on each of the hosts, which know what they were told, in which order, and somebody who tells them."""
 
 import os
 import sys
-import threading
 
 import numpy
 
