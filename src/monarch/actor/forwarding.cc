@@ -25,9 +25,9 @@ void Forwarding::look() {
   std::erase_if(held_, [this](const auto& each) {
     const auto& [pair, link] = each;
     const std::shared_ptr<Link> onward = link.lock();
-    if (onward && !onward->closed() && onward->backlog() > Node::kBacklogMax / 2) {
+    if (onward && !onward->closed() && backlog_(*onward) > Node::kBacklogMax / 2) {
       // Again: another gateway on the way, which holds for the same, may have told it to go on.
-      if (looks_ % kTellAgainEvery == 0 && onward->backlog() > Node::kBacklogMax) {
+      if (looks_ % kTellAgainEvery == 0 && backlog_(*onward) > Node::kBacklogMax) {
         static_cast<void>(tell_(pair, FrameKind::kHold));
       }
       return false;

@@ -116,7 +116,8 @@ TEST_F(ForwardingTest, WithoutAnybodyHeldNobodyLooks) {
 TEST(Forwarding, AnOriginThatCannotBeToldIsForgotten) {
   SimWorld sim{1};
   int told = 0;
-  Forwarding forwarding(sim, [&told](const Forwarding::Pair&, FrameKind) { return ++told, false; });
+  Forwarding forwarding(sim, [&told](const Forwarding::Pair&, FrameKind) { return ++told, false; },
+                        [](const Link& link) { return link.backlog(); });
   auto onward = std::make_shared<FullLink>(kThere);
   onward->waiting = Node::kBacklogMax + 1;
   for (int i = 0; i < 2; ++i) forwarding.hold({kElsewhere, kFirst}, onward);

@@ -13,6 +13,7 @@
 #include "monarch/actor/forwarding.h"
 #include "monarch/actor/pending_call.h"
 #include "monarch/actor/routes.h"
+#include "monarch/actor/trees.h"
 #include "monarch/actor/unobserved_failures.h"
 #include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
@@ -48,7 +49,9 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
           timers, [this](const Message& message, const Failure& why) { refuse(message, why); })),
       routes_(std::make_unique<Routes>(hooks_.dial, hooks_.gateway_of)),
       forwarding_(std::make_unique<Forwarding>(
-          timers, [this](const Forwarding::Pair& pair, FrameKind kind) { return tell_origin(pair, kind); })),
+          timers, [this](const Forwarding::Pair& pair, FrameKind kind) { return tell_origin(pair, kind); },
+          [this](const Link& link) { return backlog_to(link); })),
+      trees_(std::make_unique<Trees>()),
       flow_(std::make_unique<Flow>()),
       calls_(std::make_unique<Calls>(driver, timers, Calls::Hooks{hooks_.on_overdue, hooks_.on_look})),
       supervisor_(std::make_unique<Supervisor>()),
@@ -58,6 +61,7 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
 Node::~Node() {
   close_links();
   forwarding_->stop();
+  trees_->stop(timers_);
 }
 
 // ---- Links ----
@@ -90,6 +94,7 @@ void Node::node_down(NodeId node, FailurePtr reason) {
   const auto unsent = routes_->mark_down(node, reason);
   if (!unsent) return;
   flow_->forget_nodes([node](NodeId gone) { return gone == node; });
+  tree_host_down(node);
   successions_->ended(node, reason->kind == Failure::Kind::kStopped);
   supervise(supervisor_->node_down(node, reason));
   // Dead first, then the slots: a call that opens its slot later sees the death when it sends (cast()). So does a message
@@ -165,6 +170,7 @@ void Node::on_control(Link& link, MessagePtr message) {
     return;
   }
   if (routed) return;  // what is said about processes is said by neighbours
+  if (header.kind == FrameKind::kTreeTaken || header.kind == FrameKind::kTreeMissed) return on_tree_control(link, header);
   if (header.kind == FrameKind::kNodeDown && !message->body.empty() && routes_->is_behind(header.dest, link.peer())) {
     auto failure = Failure::decode(message->body);
     if (!failure) failure = Failure(Failure::Kind::kLost, "the process on the way to it has lost it");
@@ -196,11 +202,11 @@ bool Node::send(NodeId node, const Outgoing& outgoing, std::string* why, bool* n
 }
 
 bool Node::send_on(Link& link, NodeId node, const Outgoing& outgoing, bool control) {
-  if (link.peer() == node) return control ? link.send_control(outgoing) : link.send(outgoing);
+  if (link.peer() == node) return control ? link.send_control(outgoing) : put(link, outgoing, nullptr);
   Outgoing routed = outgoing;
   routed.header.flags |= kFlagRouted;
   routed.route = {id_, node, 0, 0};
-  return control ? link.send_control(routed) : link.send(routed);
+  return control ? link.send_control(routed) : put(link, routed, nullptr);
 }
 
 std::string Node::why_too_large(const Outgoing& outgoing) const {
@@ -274,6 +280,7 @@ void Node::send_to_all(const Members& members, Outgoing& outgoing, const Failed&
     }
   }
   std::stable_sort(elsewhere.begin(), elsewhere.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (elsewhere.size() > 1) send_by_tree(members, elsewhere, outgoing);
   std::vector<uint32_t> ranks;
   for (size_t i = 0; i < elsewhere.size(); ++i) {
     ranks.push_back(elsewhere[i].second);
@@ -458,7 +465,7 @@ bool Node::has_room(const Members& members, uint64_t backlog_max) {
     if (id.node != id_) {
       const std::shared_ptr<Link> link = routes_->find(id.node);
       if (link == nullptr || link->closed()) continue;
-      if (link->backlog() > backlog_max) return false;
+      if (backlog_to(*link) > backlog_max) return false;
     }
     if (flow_->any() && is_held(id)) return false;
   }
@@ -710,11 +717,16 @@ void Node::on_spawn(MessagePtr message) {
 void Node::on_frame(Link& link, MessagePtr message) {
   // Dead is dead: what a second link to the node still holds comes after its messages and spawns have been given up.
   if (routes_->any_down() && is_down(link.peer())) return;
+  is_elsewhere(link) ? from_elsewhere(link, std::move(message)) : take(link, std::move(message));
+}
+
+void Node::take(Link& link, MessagePtr message) {
   if ((message->header.flags & kFlagRouted) != 0 && !arrived_by_route(link, message, false)) return;
   const FrameHeader& header = message->header;
   if (message->lost_bytes != 0) return refuse_lost(*message);
   if (header.kind == FrameKind::kStopNode) return on_control(link, std::move(message));
   if (header.kind == FrameKind::kCast) return spread(link, std::move(message));
+  if (header.kind == FrameKind::kTreeCast) return on_tree_cast(link, std::move(message));
   if (header.time_left_ns != 0) {
     const uint64_t left_ns = std::min<uint64_t>(header.time_left_ns, kNoDeadline / 2);
     message->deadline_ns = timers_.now_ns() + static_cast<int64_t>(left_ns);

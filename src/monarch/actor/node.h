@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "monarch/actor/cast_tree.h"
 #include "monarch/actor/cell.h"
 #include "monarch/actor/forwarding.h"
 #include "monarch/actor/recent.h"
@@ -34,7 +35,10 @@ class PendingCall;
 class Routes;
 struct UnsentMessage;
 class UnobservedFailures;
+struct CastTreeLimits;
 struct Members;
+struct Trees;
+struct TreesFrom;
 
 class Node final : public LinkSink {
  public:
@@ -133,6 +137,8 @@ class Node final : public LinkSink {
   // ErrorKind::kDeadline. Throws std::bad_alloc, after all that could be sent, if there was no memory
   // to send something.
   void cast(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call);
+  // Before the first message: when casts to other hosts go through a tree (actor/trees.h).
+  void set_cast_trees(const CastTreeLimits& limits);
   // Makes an actor of each member: `outgoing` is what its factory is told. Nobody answers; where it fails, calls say so.
   // In the processes that are named, not in others that have taken their places: own() has told that those have ended.
   // Throws std::bad_alloc as cast() does.
@@ -295,6 +301,30 @@ class Node final : public LinkSink {
   void send_to_all(const Members& members, Outgoing& outgoing, const Failed& failed);
   bool send_cast(const Members& members, std::span<const uint32_t> ranks, const Outgoing& outgoing, bool* no_memory);
   void spread(Link& link, MessagePtr message);
+  void spread_to(Link& link, const std::shared_ptr<const Message>& message, NodeId from, Outgoing outgoing,
+                 const std::vector<CastTarget>& targets);
+  void take(Link& link, MessagePtr message);
+  // Casts through a tree of hosts (node_tree.cc).
+  bool is_elsewhere(const Link& link) const;
+  bool put(Link& link, const Outgoing& outgoing, const std::shared_ptr<const void>& keeper);
+  uint64_t backlog_to(const Link& link) const;
+  void send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere,
+                    const Outgoing& outgoing);
+  void begin_tree(Link* link, std::shared_ptr<const Message> request, const TreeCast& cast);
+  void send_trees(CastOrigin::Sends sends);
+  void look_at_trees();
+  void arm_trees();
+  void tree_host_down(NodeId node);
+  void tree_host_let_go(NodeId gateway);
+  void let_go_of_tree(Link& link, const Message& message, const Failure& why);
+  void on_tree_control(Link& link, const FrameHeader& header);
+  void from_elsewhere(Link& link, MessagePtr message);
+  void on_tree_cast(Link& link, MessagePtr message);
+  void pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& message);
+  void tell_of_tree(NodeId origin, FrameKind kind, NodeId gateway, uint64_t number, uint32_t why);
+  void drain(Link& link, NodeId origin, TreesFrom& from);
+  void spread_tree(Link& link, const CastArrivals::Cast& arrived, NodeId origin);
+  void refuse_targets(Link* link, const TreeCast& cast, const Failure& why);
   void dispatch(MessagePtr message);
   void deliver(MessagePtr message);
   bool keep_early(MessagePtr& message);  // true: look again, its actor has come
@@ -337,6 +367,7 @@ class Node final : public LinkSink {
   const std::unique_ptr<Directory> directory_;
   const std::unique_ptr<Routes> routes_;
   const std::unique_ptr<Forwarding> forwarding_;
+  const std::unique_ptr<Trees> trees_;
   const std::unique_ptr<Flow> flow_;
   const std::unique_ptr<Calls> calls_;
   std::atomic<size_t> calls_max_{kCallsMax};

@@ -93,8 +93,8 @@ void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, std::s
   try {
     if (control) {
       if (onward->send_control(outgoing)) return;
-    } else if (onward->send_kept(outgoing, std::move(keeper))) {
-      if (is_new_work(header.kind) && onward->backlog() > kBacklogMax) {
+    } else if (put(*onward, outgoing, keeper)) {
+      if (is_new_work(header.kind) && backlog_to(*onward) > kBacklogMax) {
         forwarding_->hold({route.origin, route.destination}, onward);
       }
       return;
@@ -144,21 +144,27 @@ void Node::spread(Link& link, MessagePtr spreading) {
   const std::shared_ptr<const Message> message = std::move(spreading);
   auto cast = decode_cast(message->body);
   if (!cast) return log_line("ignored a frame for several actors: " + cast.error().message);
+  spread_to(link, message, message->from, {cast->header, cast->body, {}}, cast->targets);
+}
+
+// `outgoing` without parts, which are those of `message`.
+void Node::spread_to(Link& link, const std::shared_ptr<const Message>& message, NodeId from, Outgoing outgoing,
+                     const std::vector<CastTarget>& targets) {
   std::vector<ByteSpan> parts;
   for (const Part& part : message->parts) parts.emplace_back(part.data, part.size);
+  outgoing.parts = parts;
   CastParts shared;
-  Outgoing outgoing{cast->header, cast->body, parts};
   outgoing.cast = &shared;
-  for (const CastTarget& target : cast->targets) {
+  for (const CastTarget& target : targets) {
     outgoing.header.dest = target.dest;
     outgoing.header.rank = target.rank;
     if (target.node == id_) {
       outgoing.header.flags &= ~uint32_t{kFlagRouted};
-      dispatch(Message::copy_of(outgoing, message->from));
+      dispatch(Message::copy_of(outgoing, from));
       continue;
     }
     outgoing.header.flags |= kFlagRouted;
-    outgoing.route = {message->from, target.node, 1, 0};
+    outgoing.route = {from, target.node, 1, 0};
     host_number(target.node) == host_number(id_)
         ? forward_on(link, outgoing, false, message)
         : refuse_routed(&link, outgoing.header, outgoing.route, "it is not on the host that this was sent to");
@@ -178,6 +184,7 @@ void Node::let_go(NodeId gateway, const Failure& why) {
   const auto is_there = [host = host_number(gateway)](NodeId node) { return host_number(node) == host; };
   const std::vector<std::shared_ptr<Link>> links = routes_->let_go(gateway);  // first: what is sent from now on is new
   flow_->forget_nodes(is_there);
+  tree_host_let_go(gateway);
   calls_->fail_owed(is_there, why);
   for (const Routes::Unsent& message : routes_->take_unsent(gateway)) tell_unsent(message, why);
   for (const auto& link : links) {
@@ -192,6 +199,7 @@ void Node::let_go_of(Link& link, const Message& message, const Failure& why) {
   Outgoing outgoing{message.header, message.body, {}};
   outgoing.route = route;
   if (is_new_work(message.header.kind)) return refuse_onward(link, outgoing, why);
+  if (message.header.kind == FrameKind::kTreeCast) return let_go_of_tree(link, message, why);
   if (message.header.kind != FrameKind::kActorEnded) return;
   // Its owner must hear of it, and may hear it twice.
   const std::shared_ptr<Link> again = routes_->find(route.destination);
@@ -199,7 +207,7 @@ void Node::let_go_of(Link& link, const Message& message, const Failure& why) {
 }
 
 // Its origin is told on the way to it; where there is none, since it is held for dead here, on that which the frame
-// came.
+// came, if it came on one.
 void Node::refuse_routed(Link* link, const FrameHeader& header, const FrameRoute& route, const Failure& why) {
   const ActorId dest{route.destination, header.dest};
   const ByteSpan part = as_byte_span(&dest, sizeof dest);

@@ -17,6 +17,8 @@ enum class LockRank : uint16_t {
   kLaneDelivery = 50,   // what a lane has read is being told
   kSessionDelivery = 60,  // ResumingLink: which carrier is heard, how much has come; held while a frame is told
 
+  kNodeArrivals = 70,     // Trees: what comes from the gateway of another host; held while it is told
+
   // bindings/python: 100-199
 
   // ---- actor: cells and ports ----
@@ -26,6 +28,7 @@ enum class LockRank : uint16_t {
 
   // ---- actor: the parts of a node, none of which is taken inside another but as listed ----
   kNodeForwarding = 400,  // Forwarding: who has been asked to hold back
+  kNodeTrees = 405,      // Trees: casts to other hosts that are under way; held while frames for them are numbered and sent
   kNodeDirectory = 410,  // Directory: cells, epitaphs, lazy actors, early messages
   kNodeRoutes = 430,     // Routes: links, the dead, what could not be sent
   kNodeFlow = 450,       // Flow: actors that have asked to hold back

@@ -73,6 +73,8 @@ class Link {
   }
   // Bytes queued here because the peer has not made room, or is not connected yet.
   virtual uint64_t backlog() const = 0;
+  // How many data frames have been sent on it; of sessions only, else 0.
+  virtual uint64_t data_frames_sent() const { return 0; }
   // "shm", "unix", ...: for people.
   virtual std::string_view transport() const = 0;
 

@@ -93,6 +93,7 @@ class MessageQueue {
     (head_ == nullptr ? head_ : tail_->next) = raw;
     tail_ = raw;
   }
+  const Message* first() const { return head_; }  // null: there is none
   MessagePtr pop() {  // null if there is none
     Message* raw = head_;
     if (raw != nullptr) head_ = raw->next;

@@ -94,6 +94,7 @@ class ResumeWindow {
   // and is not the one that it was.
   std::optional<std::vector<std::shared_ptr<const Message>>> resume(uint64_t count);
   uint64_t bytes() const { return bytes_; }
+  uint64_t sent_count() const { return first_ + unacknowledged_.size(); }
   // All that it holds, in order; it is empty then.
   std::vector<std::shared_ptr<const Message>> take();
 

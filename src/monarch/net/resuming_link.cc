@@ -105,6 +105,11 @@ bool ResumingLink::send_kept(const Outgoing& outgoing, std::shared_ptr<const voi
 }
 bool ResumingLink::send_control(const Outgoing& outgoing) { return transmit(control_, true, outgoing); }
 
+uint64_t ResumingLink::data_frames_sent() const {
+  std::lock_guard lock(data_.mutex);
+  return data_.window.sent_count();
+}
+
 bool ResumingLink::transmit(Lane& lane, bool control, const Outgoing& outgoing, std::shared_ptr<const void> keeper) {
   if (in_forked_child() || closed()) return false;
   MessagePtr made = Message::copy_of(outgoing, 0, std::move(keeper));

@@ -89,6 +89,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   void close() override { static_cast<void>(close_unfinished()); }
   std::vector<std::shared_ptr<const Message>> close_unfinished() override;
   uint64_t backlog() const override { return unacknowledged_.load(std::memory_order_relaxed); }
+  uint64_t data_frames_sent() const override;
   std::string_view transport() const override { return "session"; }
 
   uint64_t number() const { return number_; }
@@ -108,7 +109,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
  private:
   using Lock = std::unique_lock<Mutex>;
   struct Lane {
-    Mutex mutex{LockRank::kSessionLane};
+    mutable Mutex mutex{LockRank::kSessionLane};
     ResumeWindow window;
     std::shared_ptr<Link> link;  // that frames are sent on at once; null: they wait
   };

@@ -49,6 +49,7 @@ class SimLink final : public Link, public std::enable_shared_from_this<SimLink> 
   void peer_died(const Error& why) override;
   void close() override;
   uint64_t backlog() const override { return 0; }
+  uint64_t data_frames_sent() const override { return data_.sent; }
   std::string_view transport() const override { return "sim"; }
 
  private:

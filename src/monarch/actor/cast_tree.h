@@ -1,0 +1,166 @@
+// Casts that go through a tree of gateways (docs/design/035). Pure: what the gateway that has numbered them, their
+// origin, remembers and decides, and in which order a host takes what comes. Who runs it has links, clocks and locks. Not
+// thread-safe.
+//
+// Between an origin and a host all that the origin sends has one order: what goes directly, over their session, and what
+// comes through the tree. A tree cast says behind which direct frame it comes (TreeHost::after), and a fence among the
+// direct frames behind which tree cast the next ones come (kTreeFence).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "monarch/base/ids.h"
+#include "monarch/net/message.h"
+#include "monarch/wire/tree_cast.h"
+
+namespace monarch {
+
+struct TreeRange {
+  uint32_t first = 0, count = 0;
+  friend bool operator==(const TreeRange&, const TreeRange&) = default;
+};
+// At most `fan_out` groups of about the same size, in order. Of each the first passes the rest on.
+std::vector<TreeRange> split_tree(TreeRange hosts, uint32_t fan_out);
+
+// ---- At the origin ----
+
+// A cast and some of the hosts that it goes to, as one tree. What has gone wrong with a tree is sent anew as another one.
+struct Tree {
+  struct Host {
+    TreeHost at;
+    uint64_t first_target = 0;  // of `source`
+    bool waiting = true;        // not known to have got it, nor sent anew
+  };
+  // shared: with links that are sending it, and with the other trees of this cast
+  std::shared_ptr<const Message> source;  // what `cast` refers to, and the parts
+  TreeCast cast;
+  uint64_t bytes = 0;
+  int64_t deadline_ns = 0;  // when its caller gives up; 0: never
+  uint32_t fan_out = kFanOutMin;
+  std::vector<Host> hosts;
+  uint32_t waiting = 0;
+  uint64_t made = 0;  // as how many-th
+};
+
+// The frame's body for some of them, of which the first gets it.
+std::string encode_tree(const Tree& tree, TreeRange hosts);
+// The same where it is passed on.
+TreeCast part_of(const TreeCast& cast, TreeRange hosts);
+
+// Its tables are bounded by what senders may leave waiting (backlog()), and by the hosts that are up.
+class CastOrigin {
+ public:
+  // So much to be sent to the first of these, which passes the rest on.
+  struct Send {
+    std::shared_ptr<const Tree> tree;  // shared: its origin may be done with it meanwhile
+    TreeRange hosts;
+  };
+  using Sends = std::vector<Send>;
+
+  // A host that has not got something for so long, though whoever passes it on has, is passed by: what is behind it is sent
+  // anew without it, and for a while it gets everything directly.
+  static constexpr int64_t kStuckNs = 2'000'000'000, kStuckNsPerMiB = 100'000'000, kDirectNs = 60'000'000'000;
+
+  // `hosts` are filled in but for their numbers, and are up; no gateway comes twice.
+  void send(Tree tree, int64_t now_ns, Sends& sends);
+  // This host has got all up to that one. False: it cannot have.
+  bool taken(NodeId gateway, uint64_t number, int64_t now_ns);
+  // That has not reached the host, and will not.
+  void missed(NodeId gateway, uint64_t number, int64_t now_ns, Sends& sends);
+  // The host had no memory for it, and takes it for nothing. Its targets are to be told: the tree, and the host in it.
+  // None: it is not known.
+  std::optional<Send> lost(NodeId gateway, uint64_t number, int64_t now_ns, Sends& sends);
+  // It is dead.
+  void down(NodeId gateway, int64_t now_ns, Sends& sends);
+  // Passes by who is stuck. To be called now and then while not idle().
+  void look(int64_t now_ns, Sends& sends);
+  bool idle() const { return trees_.empty(); }
+
+  // The tree cast behind which the next direct frame to it comes, if that has to be said; else 0.
+  uint64_t fence(NodeId gateway) const;
+  void fenced(NodeId gateway, uint64_t number);
+  // A direct frame that waits there behind a fence, perhaps.
+  void sent_behind(NodeId gateway, uint64_t bytes);
+  // What this host has not got yet, as far as is known.
+  uint64_t backlog(NodeId gateway) const;
+
+ private:
+  struct Pending {
+    std::shared_ptr<Tree> tree;
+    uint32_t host;
+  };
+  struct Host {
+    uint64_t numbered = 0, taken = 0, fenced = 0;
+    std::deque<Pending> pending;  // taken + 1, ...
+    int64_t since_ns = 0;         // how long the first of pending has been that
+    int64_t direct_until_ns = 0;
+    uint64_t bytes = 0;         // of pending
+    uint64_t bytes_behind = 0;  // of direct frames behind a fence that the host has not passed
+  };
+  struct Earlier {
+    bool operator()(const std::shared_ptr<Tree>& a, const std::shared_ptr<Tree>& b) const { return a->made < b->made; }
+  };
+  using Picked = std::map<std::shared_ptr<Tree>, std::set<uint32_t>, Earlier>;
+  using Nodes = std::set<NodeId>;
+
+  static void pick_behind(const std::shared_ptr<Tree>& tree, const Nodes& bad, Picked& picked);
+  Nodes stuck(int64_t now_ns) const;
+  bool is_stuck(const Host& host, int64_t now_ns) const;
+  void add_both(Tree tree, int64_t now_ns, Sends& sends);
+  void add(Tree tree, int64_t now_ns, Sends& sends, bool direct);
+  void send_anew(const Picked& picked, int64_t now_ns, Sends& sends);
+  void pass_by(const Nodes& bad, int64_t now_ns, Picked& picked);
+  Pending* find(NodeId gateway, uint64_t number);
+  void settle(const std::shared_ptr<Tree>& tree, uint32_t host);
+
+  std::unordered_map<NodeId, Host> hosts_;
+  std::set<std::shared_ptr<Tree>, Earlier> trees_;  // with hosts that wait
+  uint64_t made_ = 0;
+};
+
+// ---- At a host ----
+
+// What comes from one origin. Holds back what comes too early: that is bounded by what its origin may leave waiting.
+class CastArrivals {
+ public:
+  struct Cast {
+    uint64_t after = 0;
+    std::shared_ptr<const Message> message;  // shared: with links that pass it on
+    TreeCast cast;                           // `targets` are those of this host
+    int64_t deadline_ns = 0;
+  };
+  using Arrival = std::variant<MessagePtr, Cast>;
+
+  // A data frame of the origin's own session; null: one that has no place in the order (a kTreeCast).
+  void direct(MessagePtr message);
+  // False: it has been here.
+  bool cast(uint64_t number, Cast cast);
+  // It comes in vain. False: it has been here.
+  bool lost(uint64_t number) { return cast(number, {}); }
+  // What comes from now on comes on another session: what waits for a cast waits no more, and casts that wait for direct
+  // frames are lost, as their origin knows. To be followed by next() until that gives nothing.
+  void begin_anew();
+  // What is to be delivered next, before anything else that comes.
+  std::optional<Arrival> next();
+  // All tree casts up to this one have been given out by next().
+  uint64_t taken() const { return taken_; }
+
+ private:
+  MessageQueue held_;
+  uint64_t passed_ = 0;  // direct frames that next() has given out, and what has no place
+  uint64_t taken_ = 0;
+  bool is_anew_ = false;  // no fence holds back what is held
+  std::map<uint64_t, Cast> early_;
+};
+
+}  // namespace monarch
