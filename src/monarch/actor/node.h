@@ -31,6 +31,7 @@ class Directory;
 class Driver;
 class Flow;
 class PendingCall;
+class Reductions;
 class Routes;
 class UnobservedFailures;
 struct Members;
@@ -286,6 +287,9 @@ class Node final : public LinkSink {
   void send_to_all(const Members& members, Outgoing& outgoing, const Failed& failed);
   bool send_cast(const Members& members, std::span<const uint32_t> ranks, const Outgoing& outgoing, bool* no_memory);
   void spread(Link& link, MessagePtr message);
+  std::unique_ptr<Reductions> make_reductions();
+  void pass_on(const std::shared_ptr<const Message>& answer);
+  void answered_together(MessagePtr message);
   void dispatch(MessagePtr message);
   void deliver(MessagePtr message);
   bool keep_early(MessagePtr& message);  // true: look again, its actor has come
@@ -324,6 +328,7 @@ class Node final : public LinkSink {
   std::atomic<bool> ending_{false};
 
   // In the order of their locks (base/lock_order.h); the node itself has none.
+  const std::unique_ptr<Reductions> reductions_;
   const std::unique_ptr<Directory> directory_;
   const std::unique_ptr<Routes> routes_;
   const std::unique_ptr<Forwarding> forwarding_;

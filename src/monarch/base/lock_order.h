@@ -25,6 +25,7 @@ enum class LockRank : uint16_t {
   kInflow = 330,         // Inflow: which nodes have been asked to hold back
 
   // ---- actor: the parts of a node, none of which is taken inside another but as listed ----
+  kNodeReductions = 390,  // Reductions: answers that are held to be combined; held while they are sent
   kNodeForwarding = 400,  // Forwarding: who has been asked to hold back
   kNodeDirectory = 410,  // Directory: cells, epitaphs, lazy actors, early messages
   kNodeRoutes = 430,     // Routes: links, the dead, what could not be sent
