@@ -805,15 +805,19 @@ bool PyCell::finish(const Ticket& ticket, PyObject* result) {
     end_call(ticket);
     return true;
   }
+  const bool is_reduced = (ticket.header.flags & kFlagReduce) != 0, is_kept = (ticket.header.flags & kFlagKeep) != 0;
   Ref kept;
-  if ((ticket.header.flags & kFlagKeep) != 0) {
+  if (is_reduced && is_kept) {
+    result = Py_None;  // nobody wants to know it
+  } else if (is_kept) {
     const FrameHeader& header = ticket.header;
     kept = Ref::steal(PyObject_CallFunction(state().keep.get(), "OKKI", result, ticket.from, header.token, header.rank));
     if (!kept) return finish_error(ticket);
     result = kept.get();
   }
   Encoded encoded;
-  if (!encoded.encode_value(result, Contents::kResult)) return finish_error(ticket);
+  const bool is_encoded = is_reduced ? encoded.encode_for_reducer(result) : encoded.encode_value(result, Contents::kResult);
+  if (!is_encoded) return finish_error(ticket);
   if (!end_call(ticket)) return true;
   send_reply(ticket, FrameKind::kReply, encoded);
   return true;

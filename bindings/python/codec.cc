@@ -14,8 +14,40 @@ constexpr int kTupleDepthMax = 16;
 // A larger bytes or str goes as a pickle buffer would: out of band.
 constexpr Py_ssize_t kNativeBytesMax = 64 * 1024;
 
+// A class of NumPy, once the program has imported it; borrowed, or null. `kept`: where it stays for ever.
+PyTypeObject* numpy_type(const char* name, PyTypeObject*& kept) {
+  if (kept != nullptr) return kept;
+  PyObject* numpy = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy");
+  if (numpy == nullptr) return nullptr;
+  PyObject* found = PyObject_GetAttrString(numpy, name);
+  if (found == nullptr || !PyType_Check(found)) {
+    PyErr_Clear();  // NumPy is half imported
+    Py_XDECREF(found);
+    return nullptr;
+  }
+  return kept = reinterpret_cast<PyTypeObject*>(found);
+}
+
+PyTypeObject* ndarray_type() {
+  static PyTypeObject* type = nullptr;
+  return numpy_type("ndarray", type);
+}
+
+// A number of NumPy's as one of Python's; null: it is something else.
+Ref number_of_numpy(PyObject* value) {
+  static PyTypeObject* type = nullptr;
+  if (numpy_type("generic", type) == nullptr || !PyObject_TypeCheck(value, type)) return Ref();
+  Ref number = Ref::steal(PyObject_CallMethod(value, "item", nullptr));
+  if (!number) PyErr_Clear();
+  return number;
+}
+
+// What the native codec is to take: scalars and tuples; lists and dicts too; and NumPy's numbers for those of Python.
+enum class NativeTypes : uint8_t { kPlain, kContainers, kNumbers };
+
 // False: not for the native codec (no exception set).
-bool write_native(ValueWriter& writer, PyObject* value, int depth, bool for_cpp = false) {
+bool write_native(ValueWriter& writer, PyObject* value, int depth, NativeTypes types = NativeTypes::kPlain) {
+  const bool containers = types != NativeTypes::kPlain;
   if (value == Py_None) {
     writer.none();
   } else if (PyLong_CheckExact(value)) {
@@ -30,37 +62,38 @@ bool write_native(ValueWriter& writer, PyObject* value, int depth, bool for_cpp 
       PyErr_Clear();  // lone surrogates: pickle can
       return false;
     }
-    if (size > kNativeBytesMax && !for_cpp) return false;
+    if (size > kNativeBytesMax && !containers) return false;
     writer.str({text, static_cast<size_t>(size)});
   } else if (PyFloat_CheckExact(value)) {
     writer.number(PyFloat_AS_DOUBLE(value));
   } else if (PyBool_Check(value)) {
     writer.boolean(value == Py_True);
   } else if (PyBytes_CheckExact(value)) {
-    if (PyBytes_GET_SIZE(value) > kNativeBytesMax && !for_cpp) return false;
+    if (PyBytes_GET_SIZE(value) > kNativeBytesMax && !containers) return false;
     writer.bytes(as_byte_span(PyBytes_AS_STRING(value), static_cast<size_t>(PyBytes_GET_SIZE(value))));
   } else if (PyTuple_CheckExact(value)) {
     if (depth >= kTupleDepthMax) return false;
     const Py_ssize_t count = PyTuple_GET_SIZE(value);
     writer.begin_tuple(static_cast<uint32_t>(count));
     for (Py_ssize_t i = 0; i < count; ++i) {
-      if (!write_native(writer, PyTuple_GET_ITEM(value, i), depth + 1, for_cpp)) return false;
+      if (!write_native(writer, PyTuple_GET_ITEM(value, i), depth + 1, types)) return false;
     }
-  } else if (for_cpp && PyList_CheckExact(value) && depth < kTupleDepthMax) {
+  } else if (containers && PyList_CheckExact(value) && depth < kTupleDepthMax) {
     const Py_ssize_t count = PyList_GET_SIZE(value);
     writer.begin_list(static_cast<uint32_t>(count));
     for (Py_ssize_t i = 0; i < count; ++i) {
-      if (!write_native(writer, PyList_GET_ITEM(value, i), depth + 1, true)) return false;
+      if (!write_native(writer, PyList_GET_ITEM(value, i), depth + 1, types)) return false;
     }
-  } else if (for_cpp && PyDict_CheckExact(value) && depth < kTupleDepthMax) {
+  } else if (containers && PyDict_CheckExact(value) && depth < kTupleDepthMax) {
     writer.begin_dict(static_cast<uint32_t>(PyDict_GET_SIZE(value)));
     PyObject *key, *item;
     Py_ssize_t at = 0;
     while (PyDict_Next(value, &at, &key, &item)) {
-      if (!write_native(writer, key, depth + 1, true) || !write_native(writer, item, depth + 1, true)) return false;
+      if (!write_native(writer, key, depth + 1, types) || !write_native(writer, item, depth + 1, types)) return false;
     }
   } else {
-    return false;
+    const Ref number = types == NativeTypes::kNumbers ? number_of_numpy(value) : Ref();
+    return number && write_native(writer, number.get(), depth, NativeTypes::kContainers);
   }
   return true;
 }
@@ -143,21 +176,6 @@ PyObject* read_native(ValueReader& reader) {
 }
 
 // ---- NumPy arrays, if NumPy is there at all ----
-
-// numpy.ndarray, once the program has imported NumPy; borrowed, or null.
-PyTypeObject* ndarray_type() {
-  static PyTypeObject* type = nullptr;
-  if (type != nullptr) return type;
-  PyObject* numpy = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy");
-  if (numpy == nullptr) return nullptr;
-  PyObject* found = PyObject_GetAttrString(numpy, "ndarray");
-  if (found == nullptr || !PyType_Check(found)) {
-    PyErr_Clear();  // NumPy is half imported
-    Py_XDECREF(found);
-    return nullptr;
-  }
-  return type = reinterpret_cast<PyTypeObject*>(found);  // kept for ever
-}
 
 constexpr Py_ssize_t kArrayArgsMax = 64;
 
@@ -344,7 +362,7 @@ bool Encoded::encode_call(PyObject* const* args, Py_ssize_t count) {
 bool Encoded::encode_native_call(PyObject* const* args, Py_ssize_t count) {
   writer_.begin_tuple(static_cast<uint32_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (write_native(writer_, args[i], 1, /*for_cpp=*/true)) continue;
+    if (write_native(writer_, args[i], 1, NativeTypes::kContainers)) continue;
     Ref type = Ref::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(args[i])), "__name__"));
     if (!type) return false;
     PyErr_Format(PyExc_TypeError,
@@ -365,6 +383,12 @@ bool Encoded::encode_scalars(PyObject* value) {
 bool Encoded::encode_value(PyObject* value, Contents contents) {
   if (find_arrays(&value, 1) != 0 && encode_with_arrays(&value, 1, 1)) return true;
   return encode_scalars(value) || encode_pickled(value, contents);
+}
+
+bool Encoded::encode_for_reducer(PyObject* value) {
+  if (find_arrays(&value, 1) != 0 && encode_with_arrays(&value, 1, 1)) return true;
+  if (write_native(writer_, value, 0, NativeTypes::kNumbers) && writer_.failure() == nullptr) return true;
+  return encode_pickled(value, Contents::kResult);
 }
 
 bool Encoded::encode_pickled(PyObject* value, Contents contents) {

@@ -30,6 +30,8 @@ class Encoded {
   bool encode_call(PyObject* const* args, Py_ssize_t count);     // a tuple of positional arguments
   bool encode_native_call(PyObject* const* args, Py_ssize_t count);  // the same for C++: lists and dicts too, no pickle
   bool encode_value(PyObject* value, Contents contents = Contents::kMessage);
+  // A result, with lists, dicts and NumPy's numbers by the native codec too.
+  bool encode_for_reducer(PyObject* value);
   bool encode_scalars(PyObject* value);  // by the native codec; false without an exception: that cannot be
   bool encode_pickled(PyObject* value, Contents contents = Contents::kMessage);  // always by pickle
 

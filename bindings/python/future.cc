@@ -21,6 +21,7 @@
 #include "monarch/actor/port.h"
 #include "monarch/base/forked.h"
 #include "monarch/mesh/gather.h"
+#include "monarch/mesh/reduced.h"
 #include "simulation.h"
 #include "state.h"
 #include "supervision.h"
@@ -136,7 +137,7 @@ bool add_stacks(const FutureState& future, const PendingCall& call, PyObject* er
 // The other ranks of a call that are known to have failed, which its exception names beside the first.
 Ref other_failures(const FutureState& future, const PendingCall& call, uint32_t rank) {
   Ref others = Ref::steal(PyList_New(0));
-  if (future.mode != FutureMode::kAll) return others;
+  if (future.mode != FutureMode::kAll && future.mode != FutureMode::kReduced) return others;
   for (uint32_t other = 0; others && other < call.size(); ++other) {
     const Message* reply = other == rank ? nullptr : call.reply(other);
     if (reply == nullptr || reply->header.kind == FrameKind::kReply) continue;
@@ -195,6 +196,59 @@ PyObject* gather_values(const FutureState& future, const PendingCall& call, cons
   return PyObject_Vectorcall(state().value_mesh.get(), args, 2, nullptr);
 }
 
+// "a torch.Tensor", of an answer that needs a pickle; empty: that cannot be said.
+std::string foreign_type(const Message& answer) {
+  Ref value = Ref::steal(decode_value(answer));
+  PyObject* const type = value ? reinterpret_cast<PyObject*>(Py_TYPE(value.get())) : nullptr;
+  if (value && PyLong_CheckExact(value.get())) return "an int beyond 64 bits";
+  Ref module = Ref::steal(type != nullptr ? PyObject_GetAttrString(type, "__module__") : nullptr);
+  Ref name = Ref::steal(module ? PyObject_GetAttrString(type, "__qualname__") : nullptr);
+  Ref both = Ref::steal(name ? PyUnicode_FromFormat("a %S.%S", module.get(), name.get()) : nullptr);
+  const char* text = both ? PyUnicode_AsUTF8(both.get()) : nullptr;
+  if (text == nullptr) return PyErr_Clear(), "";
+  return std::string_view(text).starts_with("a builtins.") ? "a " + std::string(text + 11) : text;
+}
+
+PyObject* raise_not_reduced(const PendingCall& call, ReduceProblem problem) {
+  if (problem.is_foreign) {
+    const std::string type = foreign_type(*call.reply(static_cast<uint32_t>(problem.rank)));
+    if (!type.empty()) problem.found = type;
+  }
+  PyObject* const type = problem.kind == ReduceProblem::Kind::kType    ? PyExc_TypeError
+                         : problem.kind == ReduceProblem::Kind::kRange ? PyExc_OverflowError
+                                                                       : PyExc_ValueError;
+  const Ref text = Ref::steal(py_string(problem.text(call.label() ? *call.label() : "the call")));
+  if (text) PyErr_SetObject(type, text.get());
+  return nullptr;
+}
+
+PyObject* list_of_values(const PendingCall& call) {
+  Ref list = Ref::steal(PyList_New(call.size()));
+  for (uint32_t rank = 0; list && rank < call.size(); ++rank) {
+    PyObject* value = decode_value(*call.reply(rank));
+    if (value == nullptr) return nullptr;
+    PyList_SET_ITEM(list.get(), rank, value);
+  }
+  return list.release();
+}
+
+PyObject* reduced_value(const PendingCall& call) {
+  if (call.reducer() == Reducer::kConcat) return list_of_values(call);
+  uint64_t bytes = 0;
+  for (uint32_t rank = 0; rank < call.size(); ++rank) bytes += call.reply(rank)->total_bytes();
+  Reduced reduced;
+  bool has_memory = true;
+  without_gil_if_large(bytes, [&] {
+    try {
+      reduced = reduce(call);
+    } catch (const std::bad_alloc&) {
+      has_memory = false;
+    }
+  });
+  if (!has_memory) return PyErr_NoMemory();
+  return reduced.value ? decode_value(*reduced.value) : raise_not_reduced(call, std::move(reduced.problem));
+}
+
 PyObject* gather_stacks(const FutureState& future, const PendingCall& call) {
   Ref list = stacks_of(call);
   return list ? PyObject_CallOneArg(future.endpoint.get(), list.get()) : nullptr;
@@ -231,6 +285,8 @@ bool settle(FutureState& future) {
     outcome = Py_NewRef(Py_None);
   } else if (future.mode == FutureMode::kAll || future.mode == FutureMode::kPartial) {
     outcome = gather_values(future, *kept, gather);
+  } else if (future.mode == FutureMode::kReduced) {
+    outcome = reduced_value(*kept);
   } else if (future.mode == FutureMode::kStacks) {
     outcome = gather_stacks(future, *kept);
   } else if (future.is_of_port()) {

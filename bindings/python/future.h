@@ -9,7 +9,8 @@ namespace monarch {
 enum class FutureMode {
   kOne,      // the answer of the only rank
   kAll,      // a ValueMesh of all answers
-  kPartial,  // the same, with exceptions in the place of answers that are failures
+  kReduced,  // one value, of all answers (PendingCall::reducer)
+  kPartial,  // a ValueMesh, with exceptions in the place of answers that are failures
   kArrival,  // the i-th answer to arrive
   kNothing,  // None when every rank has answered
   kEnded,    // the same, where a rank that is dead already is as good as one that has answered

@@ -49,6 +49,7 @@ struct EndpointState {
   uint16_t flags = 0;   // of every frame: kFlagPort, kFlagKeep, kFlagQuiet
   double deadline_s = 0;  // 0: none but that of the code that calls
   bool partial = false;   // call() gives failures beside values
+  Reducer reducer = Reducer::kNone;  // call() gives one value
   Label label;  // mesh.method
   uint32_t granted = 0;  // messages that need not wait for room, since somebody has waited for it (_grant())
   std::shared_ptr<struct ToldOneWay> told;  // once it has sent one-way messages; shared: with the list of all such
@@ -236,7 +237,7 @@ PyObject* endpoint_new(PyTypeObject* type, PyObject* args, PyObject*) {
     return nullptr;
   }
   return box<EndpointState>(type, EndpointState{Ref::borrow(mesh), method, args_min, args_max, native != 0, flags, 0,
-                                                false, Label(), 0, nullptr});
+                                                false, Reducer::kNone, Label(), 0, nullptr});
 }
 
 // Checks the arguments and encodes them. Nothing is sent if they are wrong.
@@ -291,6 +292,8 @@ bool start_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObjec
   header.kind = call ? FrameKind::kRequest : FrameKind::kOneway;
   header.method = endpoint.method;
   header.flags = endpoint.flags;
+  if (endpoint.reducer != Reducer::kNone && endpoint.reducer != Reducer::kConcat) header.flags |= kFlagReduce;
+  if (endpoint.reducer == Reducer::kCount) header.flags |= kFlagKeep;
   return send_to_all(*runtime, mesh, header, encoded, call);
 }
 
@@ -326,8 +329,12 @@ PyObject* endpoint_call_one(PyObject* self, PyObject* const* args, Py_ssize_t co
 PyObject* endpoint_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   auto call = new_call(self);
   const uint64_t before = one_way_before_call();
+  const EndpointState& endpoint = endpoint_of(self);
+  call->set_reducer(endpoint.reducer);
   if (!start_call(self, args, count, names, call)) return nullptr;
-  const FutureMode mode = endpoint_of(self).partial ? FutureMode::kPartial : FutureMode::kAll;
+  const FutureMode mode = endpoint.reducer != Reducer::kNone ? FutureMode::kReduced
+                          : endpoint.partial                 ? FutureMode::kPartial
+                                                             : FutureMode::kAll;
   return new_future(std::move(call), mode, 0, self, before);
 }
 
@@ -381,13 +388,16 @@ PyObject* endpoint_send_with_port(PyObject* self, PyObject* pair) {
   Py_RETURN_NONE;
 }
 
-// _set_options(deadline_seconds or 0, partial)
+// _set_options(deadline_seconds or 0, partial, reducer or 0)
 PyObject* endpoint_set_options(PyObject* self, PyObject* args) {
   double deadline_s;
   int partial;
-  if (!PyArg_ParseTuple(args, "dp", &deadline_s, &partial)) return nullptr;
+  unsigned char reducer;
+  if (!PyArg_ParseTuple(args, "dpb", &deadline_s, &partial, &reducer)) return nullptr;
+  if (reducer > kReducerMax) return PyErr_Format(PyExc_ValueError, "there is no reducer %d", reducer);
   endpoint_of(self).deadline_s = deadline_s;
   endpoint_of(self).partial = partial != 0;
+  endpoint_of(self).reducer = static_cast<Reducer>(reducer);
   Py_RETURN_NONE;
 }
 

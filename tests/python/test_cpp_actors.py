@@ -51,6 +51,13 @@ def test_results_of_cpp_actors_do_not_stay_where_they_are(procs, counters):
     assert mesh.add.options(results="local").call(1).get(timeout=LIMIT).values() == [1, 1]
 
 
+def test_results_of_cpp_actors_are_reduced(procs, counters):
+    mesh = procs.spawn("counters", counters.Counter, 3)
+    assert mesh.add.options(reduce="sum").call(1).get(timeout=LIMIT) == 8
+    assert mesh.add.options(reduce="all_equal").call(1).get(timeout=LIMIT) == 5
+    assert mesh.add.options(reduce="count").call(1).get(timeout=LIMIT) == 2
+
+
 def test_a_cpp_constructor_that_throws_fails_its_rank(procs, counters):
     mesh = procs.slice(gpus=0).spawn("counter", counters.Counter, -1)
     with pytest.raises(SupervisionError, match="a counter starts at 0 or more"):

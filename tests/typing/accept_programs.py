@@ -119,6 +119,11 @@ assert_type(counters.waits_too.call_one().exception(), Exception | None)
 assert_type(counters.nothing.call().get(), ValueMesh[None])
 assert_type(counters.add.options(deadline=5).call_one(1).get(), int)
 assert_type(counters.add.options(partial=True).call(1).get(), ValueMesh[int | Exception])
+assert_type(counters.add.options(reduce="sum").call(1).get(), int)
+assert_type(counters.name.options(reduce="all_equal", deadline=5).call().get(), str)
+assert_type(counters.name.options(reduce="count").call().get(), int)
+assert_type(counters.floats.options(reduce="concat").call(1).get(), list[list[float]])
+assert_type(counters.floats.options(reduce="max").options(deadline=5).call(1), Future[list[float]])
 
 # Ports: callers do not see that of the method
 assert_type(counters.answers.call_one(1).get(), str)

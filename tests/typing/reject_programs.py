@@ -77,6 +77,11 @@ text: str = counters.add.call_one(1).get()  # error: assignment
 number: int = counters.add.call(1).get()  # error: assignment
 number = counters.add.call_one(1)  # error: assignment
 number = counters.add.options(partial=True).call(1).get().item(gpus=0)  # error: assignment
+text = counters.add.options(reduce="sum").call(1).get()  # error: assignment
+counters.add.options(reduce="mean")  # error: call-overload
+counters.add.options(reduce="sum", partial=True)  # error: call-overload
+counters.add.options(reduce="sum").stream(1)  # error: attr-defined
+counters.add.options(reduce="sum").call("x")  # error: arg-type
 texts: list[str] = counters.add.call(1).get().values()  # error: assignment
 Accumulator(counters.add, "", lambda state, answer: state + answer)  # error: operator
 

@@ -27,6 +27,7 @@ R = TypeVar("R")
 __all__ = ["Endpoint", "as_endpoint", "send"]
 
 QUIET_FLAG, PORT_FLAG, KEEP_FLAG = 32, 128, 512  # wire/frame.h
+_REDUCERS = {"sum": 1, "min": 2, "max": 3, "count": 4, "all_equal": 5, "concat": 6}  # wire/reduce.h
 
 
 class _MethodSignature:
@@ -67,7 +68,7 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
         self._mesh = mesh
         self._number = number
         self._flags = flags
-        self._options = (0.0, False)
+        self._options = (0.0, False, 0)
         self._call_it(name)
         table = table_of(mesh._class)
         if not table.native:
@@ -115,10 +116,18 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
     def options(
         self, *, deadline: float | None = None, partial: bool | None = None, results: Literal["local"]
     ) -> Endpoint[P, Any]: ...
+    @overload
+    def options(
+        self, *, deadline: float | None = None, reduce: Literal["sum", "min", "max", "all_equal"]
+    ) -> ReducedEndpoint[P, R]: ...
+    @overload
+    def options(self, *, deadline: float | None = None, reduce: Literal["count"]) -> ReducedEndpoint[P, int]: ...
+    @overload
+    def options(self, *, deadline: float | None = None, reduce: Literal["concat"]) -> ReducedEndpoint[P, list[R]]: ...
     @names_options
     def options(
         self, *, deadline: float | None = None, partial: bool | None = None,
-        results: Literal["local", "remote"] | None = None,
+        results: Literal["local", "remote"] | None = None, reduce: _Reducer | None = None,
     ) -> Any:  # fmt: skip
         """The same endpoint with options for its calls; what is not given stays as it was.
 
@@ -128,16 +137,28 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
                 Other adverbs have nothing to gather, and raise ``TypeError``.
             results: "remote" leaves what is returned where it was made; futures give a ``RemoteResult`` each, which
                 may be sent on, and from which whoever has it fetches the result without a detour. "local": as usual.
+            reduce: ``call`` gives one value: the "sum", "min" or "max" of numbers, element by element in tuples, lists,
+                dicts and arrays of one shape; the value that is "all_equal"; the "count" of ranks that have answered,
+                whose values are not sent; or "concat", the list of all. It is combined host by host, in the order of
+                ranks. Futures raise ``TypeError`` for what cannot be combined, ``OverflowError`` for ints beyond 64
+                bits, ``ValueError`` for what is not equal. For ``call`` only, as ``partial``; without the other two.
         """
-        seconds, some = self._options
+        seconds, some, reducer = self._options
         if deadline is not None:
             seconds = check_seconds(deadline)
         if partial is not None:
             if not isinstance(partial, bool):
                 raise TypeError(f"partial must be True or False, but is {partial!r}")
             some = partial
+        if reduce is not None:
+            if reduce not in _REDUCERS:
+                raise ValueError(f"reduce must be one of {', '.join(map(repr, _REDUCERS))}, but is {reduce!r}")
+            reducer = _REDUCERS[reduce]
         flags = self._flags if results is None else self._flags_for(results)
-        return self._mesh._make_endpoint(self._name, flags)._with_options((seconds, some))
+        if reducer and (some or flags & KEEP_FLAG):
+            other = "partial=True" if some else "results='remote'"
+            raise TypeError(f"reduce makes one value of the answers of all ranks: it does not go with {other}")
+        return self._mesh._make_endpoint(self._name, flags)._with_options((seconds, some, reducer))
 
     def _flags_for(self, results: str) -> int:
         if results not in ("local", "remote"):
@@ -146,11 +167,14 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
             raise NotImplementedError("results='remote' is for Python actors: those of C++ send what they return")
         return self._flags & ~KEEP_FLAG | (KEEP_FLAG if results == "remote" else 0)
 
-    def _with_options(self, options: tuple[float, bool]) -> Self:
+    def _with_options(self, options: tuple[float, bool, int]) -> Self:
         self._options = options
         self._set_options(*options)
-        if options[1]:
+        _, some, reducer = options
+        if some:
             self.__dict__.update(dict.fromkeys(_WITHOUT_GATHER, _refusal_of_partial(str(self))))
+        if reducer:
+            self.__dict__.update(dict.fromkeys((*_WITHOUT_GATHER, *_SENDS), _refusal_of_reduce(str(self))))
         return self
 
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -210,6 +234,17 @@ class Endpoint(_core.EndpointBase, Generic[P, R]):
         return f"<endpoint {self} of {self._mesh!r}>"
 
 
+if TYPE_CHECKING:
+    _Reducer = Literal["sum", "min", "max", "count", "all_equal", "concat"]
+
+    class ReducedEndpoint(Generic[P, R]):
+        """An ``Endpoint`` with ``reduce``, as type checkers see it: its calls give one value."""
+
+        def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]: ...
+        def options(self, *, deadline: float | None = None) -> ReducedEndpoint[P, R]: ...
+        async def ready(self) -> None: ...
+
+
 class _Stream:
     """What :meth:`Endpoint.stream` gives. Programs from the time when that gave values say ``async for``."""
 
@@ -246,7 +281,15 @@ def _refusal_of_partial(name: str) -> Callable[..., Any]:
     return refuse
 
 
+def _refusal_of_reduce(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"{name} has reduce=, which is for call(): for other adverbs take the endpoint without it")
+
+    return refuse
+
+
 _WITHOUT_GATHER = ("call_one", "choose", "stream", "broadcast")
+_SENDS = ("_send", "_send_with_port", "_choose_rank")
 _ADVERBS = frozenset({"call", "call_one", "broadcast", "choose", "stream", "rref", "options"})
 
 

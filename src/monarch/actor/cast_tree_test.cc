@@ -291,7 +291,9 @@ TEST(CastArrivals, AnotherSessionWaitsForNothingOfTheOneBefore) {
   CastArrivals arrivals;
   arrivals.direct(frame(FrameKind::kTreeFence, 1));
   arrivals.direct(frame(FrameKind::kOneway, 7));
-  arrivals.cast(2, {.after = 100});
+  CastArrivals::Cast late;
+  late.after = 100;
+  arrivals.cast(2, std::move(late));
   EXPECT_FALSE(arrivals.next());
   arrivals.begin_anew();
   const auto held = arrivals.next();

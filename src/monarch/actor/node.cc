@@ -12,6 +12,7 @@
 #include "monarch/actor/flow.h"
 #include "monarch/actor/forwarding.h"
 #include "monarch/actor/pending_call.h"
+#include "monarch/actor/reductions.h"
 #include "monarch/actor/routes.h"
 #include "monarch/actor/trees.h"
 #include "monarch/actor/unobserved_failures.h"
@@ -45,6 +46,7 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
       driver_(driver),
       timers_(timers),
       hooks_(std::move(hooks)),
+      reductions_(make_reductions()),
       directory_(std::make_unique<Directory>(
           timers, [this](const Message& message, const Failure& why) { refuse(message, why); })),
       routes_(std::make_unique<Routes>(hooks_.dial, hooks_.gateway_of)),
@@ -62,6 +64,7 @@ Node::~Node() {
   close_links();
   forwarding_->stop();
   trees_->stop(timers_);
+  reductions_->stop();
 }
 
 // ---- Links ----
@@ -93,6 +96,7 @@ FailurePtr Node::why_down(NodeId node) const { return routes_->why_down(node); }
 void Node::node_down(NodeId node, FailurePtr reason) {
   const auto unsent = routes_->mark_down(node, reason);
   if (!unsent) return;
+  reductions_->node_down(node);
   flow_->forget_nodes([node](NodeId gone) { return gone == node; });
   tree_host_down(node);
   successions_->ended(node, reason->kind == Failure::Kind::kStopped);
@@ -230,6 +234,7 @@ void Node::cast(const Members& named, Outgoing& outgoing, const std::shared_ptr<
   const Members& members = latest ? *latest : named;
   if (latest && call) call->set_owing(latest);
   outgoing.header.epoch = successions_->epoch_of(named.ids[0].index);
+  outgoing.reducer = call ? call->reducer() : Reducer::kNone;
   const uint64_t token = call ? calls_->open(call, outgoing.deadline_ns) : 0;
   outgoing.header.token = token;
   if (outgoing.header.kind != FrameKind::kStopActor) {
@@ -308,7 +313,9 @@ bool Node::send_cast(const Members& members, std::span<const uint32_t> ranks, co
       if (routes_->find(id.node) == nullptr) return false;
       targets.push_back({id.node, id.index, rank, 0});
     }
-    const std::string body = encode_cast(outgoing.header, targets, outgoing.body);
+    FrameHeader header = outgoing.header;
+    header.rank = static_cast<uint32_t>(outgoing.reducer);
+    const std::string body = encode_cast(header, targets, outgoing.body);
     Outgoing frame = outgoing;
     frame.header.kind = FrameKind::kCast;
     frame.header.dest = 0;
@@ -741,7 +748,7 @@ void Node::dispatch(MessagePtr message) {
     case FrameKind::kReplyFailed: {
       const uint64_t token = message->header.dest;
       const uint32_t rank = message->header.rank;
-      if (rank == kEveryRank) return lost_for_all(*message);
+      if (rank == kEveryRank) return answered_together(std::move(message));
       return calls_->answer(token, rank, std::move(message));
     }
     case FrameKind::kSpawn:

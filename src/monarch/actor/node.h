@@ -32,6 +32,7 @@ class Directory;
 class Driver;
 class Flow;
 class PendingCall;
+class Reductions;
 class Routes;
 struct UnsentMessage;
 class UnobservedFailures;
@@ -325,6 +326,9 @@ class Node final : public LinkSink {
   void drain(Link& link, NodeId origin, TreesFrom& from);
   void spread_tree(Link& link, const CastArrivals::Cast& arrived, NodeId origin);
   void refuse_targets(Link* link, const TreeCast& cast, const Failure& why);
+  std::unique_ptr<Reductions> make_reductions();
+  void pass_on(const std::shared_ptr<const Message>& answer);
+  void answered_together(MessagePtr message);
   void dispatch(MessagePtr message);
   void deliver(MessagePtr message);
   bool keep_early(MessagePtr& message);  // true: look again, its actor has come
@@ -364,6 +368,7 @@ class Node final : public LinkSink {
   std::atomic<bool> ending_{false};
 
   // In the order of their locks (base/lock_order.h); the node itself has none.
+  const std::unique_ptr<Reductions> reductions_;
   const std::unique_ptr<Directory> directory_;
   const std::unique_ptr<Routes> routes_;
   const std::unique_ptr<Forwarding> forwarding_;

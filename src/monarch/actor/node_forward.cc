@@ -10,6 +10,7 @@
 #include "monarch/actor/forwarding.h"
 #include "monarch/actor/node.h"
 #include "monarch/actor/pending_call.h"
+#include "monarch/actor/reductions.h"
 #include "monarch/actor/routes.h"
 #include "monarch/base/log.h"
 #include "monarch/wire/cast.h"
@@ -68,6 +69,7 @@ bool Node::arrived_by_route(Link& link, MessagePtr& message, bool control) {
 
 void Node::forward(Link& link, MessagePtr passing, bool control) {
   const std::shared_ptr<const Message> message = std::move(passing);  // shared: with links that keep it, not a copy
+  if (!control && reductions_->take(message)) return;
   FrameRoute route = message->route();
   if (message->lost_bytes != 0) return forward_lost(link, *message, route);
   ++route.hops;
@@ -150,6 +152,7 @@ void Node::spread(Link& link, MessagePtr spreading) {
 // `outgoing` without parts, which are those of `message`.
 void Node::spread_to(Link& link, const std::shared_ptr<const Message>& message, NodeId from, Outgoing outgoing,
                      const std::vector<CastTarget>& targets) {
+  reductions_->begin(from, outgoing.header, targets);
   std::vector<ByteSpan> parts;
   for (const Part& part : message->parts) parts.emplace_back(part.data, part.size);
   outgoing.parts = parts;
@@ -209,6 +212,7 @@ void Node::let_go_of(Link& link, const Message& message, const Failure& why) {
 // Its origin is told on the way to it; where there is none, since it is held for dead here, on that which the frame
 // came, if it came on one.
 void Node::refuse_routed(Link* link, const FrameHeader& header, const FrameRoute& route, const Failure& why) {
+  if (header.kind == FrameKind::kRequest) reductions_->give_up(route.origin, header.token);
   const ActorId dest{route.destination, header.dest};
   const ByteSpan part = as_byte_span(&dest, sizeof dest);
   const std::string record = why.encoded();
@@ -234,6 +238,7 @@ void Node::refuse_lost(const Message& message) {
   const FrameHeader& header = message.header;
   const Failure why(lost_text(message));
   log_line_limited("a message was lost", why.text());
+  if (is_reply(header.kind) && header.rank == kEveryRank) return end_call(header.dest, why);
   if (is_reply(header.kind)) return calls_->answer(header.dest, header.rank, make_failure(header.dest, header.rank, why));
   if (header.kind == FrameKind::kSpawn) return directory_->refuse_actor(header.dest, why);
   refuse(message, why);

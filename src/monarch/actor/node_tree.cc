@@ -109,6 +109,7 @@ void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber
     if (!trees_->limits.wants(hosts.size(), bytes_of(outgoing))) return;
     TreeCast cast{outgoing.header, 0, id_, kFanOutMin, as_byte_span(hosts.data(), hosts.size() * sizeof(TreeHost)),
                   as_byte_span(targets.data(), targets.size() * sizeof(CastTarget)), outgoing.body};
+    cast.header.rank = static_cast<uint32_t>(outgoing.reducer);  // as wire/cast.h; each target has its own rank
     const std::string body = encode_tree_cast(cast);
     Outgoing request = outgoing;
     request.header.kind = FrameKind::kTreeCast;

@@ -13,6 +13,7 @@
 #include "monarch/actor/members.h"
 #include "monarch/loop/driver.h"
 #include "monarch/net/message.h"
+#include "monarch/wire/reducer.h"
 
 namespace monarch {
 
@@ -70,6 +71,10 @@ class PendingCall {
   const std::shared_ptr<const std::string>& label() const { return label_; }
   void set_label(std::shared_ptr<const std::string> label) { label_ = std::move(label); }
 
+  // How its answers are combined. Set before it is sent.
+  Reducer reducer() const { return reducer_; }
+  void set_reducer(Reducer reducer) { reducer_ = reducer; }
+
   // Any thread. What the processes that owe these ranks did shortly before the deadline (Node::ask_stacks).
   struct Stacks {
     std::vector<uint32_t> ranks;
@@ -103,6 +108,7 @@ class PendingCall {
   const uint32_t size_;
   int64_t deadline_ns_ = 0;
   uint64_t token_ = 0;
+  Reducer reducer_ = Reducer::kNone;
   std::shared_ptr<const std::string> label_;
   std::atomic<uint32_t> received_{0};
   std::atomic<int64_t> first_error_{-1};

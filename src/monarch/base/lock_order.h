@@ -27,6 +27,7 @@ enum class LockRank : uint16_t {
   kInflow = 330,         // Inflow: which nodes have been asked to hold back
 
   // ---- actor: the parts of a node, none of which is taken inside another but as listed ----
+  kNodeReductions = 390,  // Reductions: answers that are held to be combined; held while they are sent
   kNodeForwarding = 400,  // Forwarding: who has been asked to hold back
   kNodeTrees = 405,      // Trees: casts to other hosts that are under way; held while frames for them are numbered and sent
   kNodeDirectory = 410,  // Directory: cells, epitaphs, lazy actors, early messages

@@ -127,7 +127,8 @@ struct Start {
       auto there = failure ? Result<std::vector<NodeId>>(std::vector<NodeId>())
                            : decode<std::vector<NodeId>>(part.call.reply(0).body);
       if (!failure && (!there || there->size() != part.at.size())) {
-        failure = part.call.not_decodable(0, there ? Error{ErrorCode::kMalformed, "other processes"} : there.error());
+        const Error why = there ? Error{ErrorCode::kMalformed, "other processes"} : there.error();
+        failure = part.call.not_decodable(0, part.call.reply(0), why);
       }
       if (failure) {
         if (!failed) failed = std::move(failure);

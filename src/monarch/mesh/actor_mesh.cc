@@ -20,6 +20,11 @@ void check_encoded(const ValueWriter& writer) {
   if (writer.failure() != nullptr) throw std::invalid_argument(std::string("cannot send ") + writer.failure());
 }
 
+void check_reducer(Reducer reducer) {
+  if (reducer != Reducer::kNone && reducer != Reducer::kCount && reducer != Reducer::kConcat) return;
+  throw std::invalid_argument("reduce() takes kSum, kMin, kMax or kAllEqual; for all values, or their number, say call()");
+}
+
 void encode_view(ValueWriter& writer, const MeshView& view) {
   if (!view.info) return writer.fail("an ActorMesh that no actors belong to");
   std::vector<int64_t> nodes, indices;  // ids are 64 random bits: as signed numbers they have the same ones

@@ -44,6 +44,7 @@ void encode_arguments(ValueWriter& writer, std::index_sequence<kIndices...>, con
 }
 
 void check_encoded(const ValueWriter& writer);  // throws std::invalid_argument
+void check_reducer(Reducer reducer);            // as well
 
 // Handles in messages: (class, mesh, nodes, indices, labels, sizes, whole?). A view travels with its own members only.
 void encode_view(ValueWriter& writer, const MeshView& view);
@@ -72,7 +73,14 @@ class ActorMesh {
   auto call(const Args&... args) const {
     using R = internal::EndpointResult<kMethod>;
     using Value = std::conditional_t<std::is_void_v<R>, Ok, R>;
-    return Future<ValueMesh<Value>>(request<kMethod>(view_, args...));
+    return Future<ValueMesh<Value>>(request<kMethod>(view_, Reducer::kNone, args...));
+  }
+  // To every actor; one value, combined of those of all: kSum, kMin, kMax or kAllEqual. Throws std::invalid_argument for
+  // another reducer, since call() says the same.
+  template <auto kMethod, typename... Args>
+  auto reduce(Reducer reducer, const Args&... args) const {
+    internal::check_reducer(reducer);
+    return Future<internal::EndpointResult<kMethod>>(request<kMethod>(view_, reducer, args...));
   }
   // To the only actor of this mesh; throws std::invalid_argument if there are more.
   template <auto kMethod, typename... Args>
@@ -81,13 +89,13 @@ class ActorMesh {
       throw std::invalid_argument("call_one() needs a mesh of one actor, and '" + name() + "' has " +
                                   std::to_string(size()) + "; slice it, or use call()");
     }
-    return Future<internal::EndpointResult<kMethod>>(request<kMethod>(view_, args...));
+    return Future<internal::EndpointResult<kMethod>>(request<kMethod>(view_, Reducer::kNone, args...));
   }
   // To one of them, each in turn.
   template <auto kMethod, typename... Args>
   auto choose(const Args&... args) const {
     const int64_t rank = view_.info->next_choice.fetch_add(1, std::memory_order_relaxed) % size();
-    return Future<internal::EndpointResult<kMethod>>(request<kMethod>(view_.pick_one(rank), args...));
+    return Future<internal::EndpointResult<kMethod>>(request<kMethod>(view_.pick_one(rank), Reducer::kNone, args...));
   }
   // To every actor, without an answer. Waits while one of them has more than Inflow::kBytesMax waiting.
   template <auto kMethod, typename... Args>
@@ -120,10 +128,10 @@ class ActorMesh {
     if (writer.failure() != nullptr) internal::check_encoded(writer);
   }
   template <auto kMethod, typename... Args>
-  static internal::MeshCall request(const internal::MeshView& view, const Args&... args) {
+  static internal::MeshCall request(const internal::MeshView& view, Reducer reducer, const Args&... args) {
     ValueWriter writer;
     encode_call<kMethod>(writer, args...);
-    return view.request(FrameKind::kRequest, writer.written(), internal::method_number<A, kMethod>());
+    return view.request(FrameKind::kRequest, writer.written(), internal::method_number<A, kMethod>(), reducer);
   }
 
   internal::MeshView view_;

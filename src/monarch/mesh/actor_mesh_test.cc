@@ -215,6 +215,18 @@ TEST_F(ActorMeshTest, CallsEveryActorAndGathersByRank) {
   EXPECT_EQ(counters.call<&Counter::add_later>(5).get()[3], 16);
 }
 
+TEST_F(ActorMeshTest, ReducesToOneValue) {
+  auto counters = procs(4).spawn<Counter>("counters", 10);
+  EXPECT_EQ(counters.reduce<&Counter::add>(Reducer::kSum, 1).get(), 44);
+  EXPECT_EQ(counters.reduce<&Counter::place>(Reducer::kMax).get(), 303);
+  EXPECT_EQ(counters.reduce<&Counter::half>(Reducer::kAllEqual, 3).get(), 1.5);
+  EXPECT_HAS(text_of<ActorError>([&] { counters.reduce<&Counter::place>(Reducer::kAllEqual).get(); }),
+             "reduce='all_equal' takes equal values: rank 0 of place() returned 0, and rank 1 returned 101");
+  EXPECT_HAS(text_of<ActorError>([&] { counters.reduce<&Counter::label>(Reducer::kSum).get(); }), "returned a str");
+  EXPECT_HAS(text_of<ActorError>([&] { counters.reduce<&Counter::fail>(Reducer::kAllEqual, "no").get(); }), "no");
+  EXPECT_HAS(text_of<std::invalid_argument>([&] { counters.reduce<&Counter::place>(Reducer::kConcat); }), "say call()");
+}
+
 TEST_F(ActorMeshTest, PicksTheConstructorByTheNumberOfArguments) {
   auto counters = proc().spawn<Counter>("counters", 1, "named");
   EXPECT_EQ(counters.call_one<&Counter::label>().get(), "named");

@@ -9,6 +9,7 @@
 #include "monarch/actor/turn.h"
 #include "monarch/loop/driver.h"
 #include "monarch/mesh/gather.h"
+#include "monarch/mesh/reduced.h"
 #include "monarch/wire/error_kind.h"
 #include "monarch/wire/value_codec.h"
 
@@ -167,11 +168,24 @@ std::optional<CallError> MeshCall::failure() const {
   return error;
 }
 
-CallError MeshCall::not_decodable(uint32_t rank, const Error& why) const {
+Reducer MeshCall::reducer() const { return call_->reducer(); }
+
+MessagePtr MeshCall::reduced() const {
+  Reduced reduced = reduce(*call_);
+  if (reduced.value) return std::move(reduced.value);
+  CallError error;
+  error.rank = reduced.problem.rank;
+  error.type = reduced.problem.kind == ReduceProblem::Kind::kType ? "TypeError" : "ValueError";
+  error.message = reduced.problem.text(endpoint());
+  error.text = endpoint() + where(-1) + ": " + error.message;
+  error.raise();
+}
+
+CallError MeshCall::not_decodable(uint32_t rank, const Message& answer, const Error& why) const {
   CallError error;
   error.rank = rank;
   error.type = "TypeError";
-  error.message = (reply(rank).header.flags & kFlagPickle) != 0
+  error.message = (answer.header.flags & kFlagPickle) != 0
                       ? "the answer is a Python object that C++ cannot read"
                       : "the answer is not what the endpoint is declared to return: " + why.message;
   error.text = endpoint() + where(rank) + ": " + error.message;
@@ -211,11 +225,13 @@ void MeshView::disown() const {
   if (whole && info->supervised != 0) info->node->supervisor().remove(info->supervised);
 }
 
-MeshCall MeshView::request(FrameKind kind, ByteSpan body, uint32_t method) const {
+MeshCall MeshView::request(FrameKind kind, ByteSpan body, uint32_t method, Reducer reducer) const {
   if (kind == FrameKind::kRequest && info->node->is_flood(true, body.size())) wait_until_room(true);
   auto call = to.new_call();
+  call->set_reducer(reducer);
   Outgoing outgoing{FrameHeader{}, body, {}};
   outgoing.header.kind = kind;
+  if (reducer != Reducer::kNone) outgoing.header.flags |= kFlagReduce;
   outgoing.header.method = method == MeshCall::kStop ? 0 : method;
   cast(outgoing, call);
   return MeshCall(info, std::move(call), region.extent(), method);

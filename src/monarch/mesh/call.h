@@ -11,6 +11,7 @@
 #include "monarch/actor/errors.h"
 #include "monarch/mesh/region.h"
 #include "monarch/mesh/view.h"
+#include "monarch/wire/reducer.h"
 
 namespace monarch {
 class Gather;
@@ -42,13 +43,15 @@ class MeshCall {
   bool decided() const;
   const Message& reply(uint32_t rank) const;
   int64_t deadline_in(int64_t timeout_ns) const;  // on the node's clock
+  Reducer reducer() const;
+  MessagePtr reduced() const;  // of a decided call in which every rank has a value; throws ActorError if there is none
 
   // Waits, driving meanwhile; on a pool thread others take over. nullopt: decided, and every rank has a value. Any
   // thread but the reactor.
   std::optional<CallError> wait(int64_t deadline_ns) const;
   // The first rank's error of a decided call.
   std::optional<CallError> failure() const;
-  CallError not_decodable(uint32_t rank, const Error& why) const;
+  CallError not_decodable(uint32_t rank, const Message& answer, const Error& why) const;
 
   // Resumes `frame` when decided, in the turn that is running; outside of actors it waits here and returns false (go
   // on).
@@ -80,7 +83,7 @@ struct MeshView {
   MeshView pick(Region part) const;
   MeshView pick_one(int64_t rank) const;  // without dimensions
 
-  MeshCall request(FrameKind kind, ByteSpan body, uint32_t method) const;
+  MeshCall request(FrameKind kind, ByteSpan body, uint32_t method, Reducer reducer = Reducer::kNone) const;
   void respawn(const std::vector<uint32_t>& ranks) const;  // of the whole mesh
   void disown() const;  // its owner ends the whole mesh: what becomes of it is no failure
   void send(ByteSpan body, uint32_t method) const;  // one way; waits first while the members have no room

@@ -21,13 +21,15 @@ namespace internal {
 // How T is read out of a decided call in which every rank has a value.
 template <typename T>
 struct OutcomeReader {
-  static T read(const MeshCall& call) { return read_rank(call, 0); }
-  static T read_rank(const MeshCall& call, uint32_t rank) {
+  static T read(const MeshCall& call) {
+    return call.reducer() == Reducer::kNone ? read_rank(call, 0) : read_answer(call, 0, *call.reduced());
+  }
+  static T read_rank(const MeshCall& call, uint32_t rank) { return read_answer(call, rank, call.reply(rank)); }
+  static T read_answer(const MeshCall& call, uint32_t rank, const Message& reply) {
     DecodingNode scope(call.node());
-    const Message& reply = call.reply(rank);
     Result<T> value = (reply.header.flags & kFlagPickle) != 0 ? Result<T>(Error{ErrorCode::kUnsupported, ""})
                                                               : decode<T>(reply.body);
-    if (!value) call.not_decodable(rank, value.error()).raise();
+    if (!value) call.not_decodable(rank, reply, value.error()).raise();
     return std::move(*value);
   }
 };

@@ -19,6 +19,7 @@
 
 #include "monarch/base/bytes.h"
 #include "monarch/base/result.h"
+#include "monarch/wire/reducer.h"
 
 namespace monarch {
 
@@ -80,6 +81,8 @@ enum FrameFlags : uint32_t {
   kFlagPort = 128,      // the method answers through a port, though it is not declared so
   kFlagRouted = 256,    // a FrameRoute follows the header: the frame comes from, or goes to, others than those of its link
   kFlagKeep = 512,      // of requests: the result stays where it is made, and its caller is sent where that is
+  kFlagReduce = 1024,   // of requests: answers are combined (wire/reduce.h), so lists and dicts go by the native codec too;
+                        // with kFlagKeep no value is wanted. Of answers: the value stands in that of a lower rank
 };
 
 struct FrameHeader {
@@ -142,6 +145,7 @@ struct Outgoing {
   std::span<const ByteSpan> parts;
   int64_t deadline_ns = 0;  // on the clock of this node, which makes header.time_left_ns of it; 0: none
   FrameRoute route = {};    // with kFlagRouted
+  Reducer reducer = Reducer::kNone;  // of a request to several, which gateways are told (wire/cast.h)
   class CastParts* cast = nullptr;  // it goes to several, and a link may lend them the same memory; null: to one
 };
 

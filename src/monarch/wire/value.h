@@ -103,6 +103,11 @@ class ValueWriter {
   void begin_tuple(uint32_t count) { tag_and_u32(ValueTag::kTuple, count); }
   void begin_list(uint32_t count) { tag_and_u32(ValueTag::kList, count); }
   void begin_dict(uint32_t pairs) { tag_and_u32(ValueTag::kDict, pairs); }
+  void encoded(std::span<const std::byte> value) {  // one that was encoded before
+    std::byte* out = room(value.size());
+    if (!value.empty()) std::memcpy(out, value.data(), value.size());
+    size_ += value.size();
+  }
 
   const std::byte* data() const { return data_; }  // valid until the next write
   size_t size() const { return size_; }

@@ -1,0 +1,210 @@
+#include "monarch/actor/reductions.h"
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "monarch/wire/replies.h"
+
+namespace monarch {
+
+namespace {
+
+bool is_answer(FrameKind kind) {
+  return kind == FrameKind::kReply || kind == FrameKind::kReplyError || kind == FrameKind::kReplyFailed;
+}
+
+// What several have answered, as one frame. What is added stays where it is.
+struct Together {
+  void add(uint32_t rank, uint32_t flags, ByteSpan body, std::span<const Part> more) {
+    entries.push_back({rank, flags, static_cast<uint32_t>(1 + more.size()), 0});
+    parts.push_back(body);
+    for (const Part& part : more) parts.emplace_back(part.data, part.size);
+  }
+  void add_without_value(uint32_t rank) { entries.push_back({rank, kFlagReduce, 0, 0}); }
+
+  std::vector<ReplyEntry> entries;
+  std::vector<ByteSpan> parts;
+};
+
+}  // namespace
+
+void Reductions::begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets) {
+  if (header.kind != FrameKind::kRequest || header.rank == 0 || header.rank > kReducerMax || header.token == 0) return;
+  if (origin == here_) return;
+  Call call{static_cast<Reducer>(header.rank), 0, timers_.now_ns(), {}};
+  for (const CastTarget& target : targets) {
+    if (host_number(target.node) != host_number(here_) || target.node == here_) return;
+    call.owed.push_back({target.rank, target.node, nullptr});
+  }
+  std::ranges::sort(call.owed, {}, &Owed::rank);
+  if (std::ranges::adjacent_find(call.owed, {}, &Owed::rank) != call.owed.end()) return;
+  std::lock_guard lock(mutex_);
+  if (stopped_ || !has_room()) return;
+  call.number = ++begun_;
+  calls_.try_emplace({origin, header.token}, std::move(call));
+  any_.store(true, std::memory_order_relaxed);
+}
+
+bool Reductions::has_room() {
+  if (calls_.size() < kCallsMax) return true;
+  const auto oldest = std::ranges::min_element(calls_, {}, [](const auto& each) { return each.second.number; });
+  if (timers_.now_ns() - oldest->second.begun_ns < kOldNs) return false;
+  pass_on(oldest);
+  return true;
+}
+
+bool Reductions::take(const Answer& frame) {
+  if (!any()) return false;
+  const FrameRoute route = frame->route();
+  std::lock_guard lock(mutex_);
+  const auto of = is_answer(frame->header.kind) ? calls_.find({route.destination, frame->header.dest}) : calls_.end();
+  if (of != calls_.end() && hold(of->second, route.destination, route.origin, frame)) {
+    if (of->second.held == of->second.owed.size()) finish(of);
+    return true;
+  }
+  if (of != calls_.end()) pass_on(of);
+  pass_on_of(route.origin, route.destination);
+  return false;
+}
+
+bool Reductions::hold(Call& call, NodeId origin, NodeId node, const Answer& answer) {
+  const uint64_t bytes = answer->total_bytes();
+  if (answer->header.kind != FrameKind::kReply || answer->lost_bytes != 0) return false;
+  if (bytes > kAnswerBytesMax || bytes_ + bytes > kBytesMax) return false;
+  const auto owed = std::ranges::lower_bound(call.owed, answer->header.rank, {}, &Owed::rank);
+  if (owed == call.owed.end() || owed->rank != answer->header.rank || owed->node != node || owed->answer) return false;
+  owed->answer = answer;
+  call.bytes += bytes;
+  bytes_ += bytes;
+  ++held_of_[{node, origin}];
+  if (++call.held > 1) return true;
+  call.since_ns = timers_.now_ns();
+  if (timer_ == 0) arm(call.since_ns + kHoldNs);
+  return true;
+}
+
+void Reductions::finish(Calls::iterator of) {
+  // Those of calls before it come before it.
+  const auto [origin, token] = of->first;
+  for (auto other = calls_.lower_bound({origin, 0}); other != calls_.end() && other->first.first == origin;) {
+    const auto each = other++;
+    if (each->second.held > 0 && each->second.number < of->second.number) pass_on(each);
+  }
+  if (!send_together(of->first, of->second)) return pass_on(of);
+  drop(of);
+}
+
+// False: they are not to be combined, which their caller will find as well, or there is no memory for it.
+bool Reductions::send_together(const Key& key, const Call& call) const {
+  try {
+    Together together;
+    ReducedValue value;
+    if (call.reducer == Reducer::kConcat) {
+      for (const Owed& each : call.owed) {
+        together.add(each.rank, each.answer->header.flags & ~uint32_t{kFlagRouted}, each.answer->body, each.answer->parts);
+      }
+    } else {
+      if (call.reducer != Reducer::kCount) {
+        Reduction reduction(call.reducer);
+        for (const Owed& each : call.owed) {
+          if (!reduction.add({each.rank, each.answer->header.flags, each.answer->body, each.answer->parts})) return false;
+        }
+        if (!reduction.write(value)) return false;
+        together.add(call.owed.front().rank, value.flags, value.body, value.parts);
+      }
+      for (size_t i = together.entries.size(); i < call.owed.size(); ++i) together.add_without_value(call.owed[i].rank);
+    }
+    if (together.parts.size() > kPartsMax) return false;
+    const std::string body = encode_replies(together.entries);
+    Outgoing frame{FrameHeader{}, as_byte_span(body.data(), body.size()), together.parts};
+    frame.header.kind = FrameKind::kReply;
+    frame.header.dest = key.second;
+    frame.header.rank = kEveryRank;
+    return hooks_.send(key.first, frame);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+void Reductions::pass_on(Calls::iterator of) {
+  for (const Owed& each : of->second.owed) {
+    if (each.answer) hooks_.pass_on(each.answer);
+  }
+  drop(of);
+}
+
+// All that is held of that node for that origin.
+void Reductions::pass_on_of(NodeId node, NodeId origin) {
+  if (!held_of_.contains({node, origin})) return;
+  for (auto next = calls_.lower_bound({origin, 0}); next != calls_.end() && next->first.first == origin;) {
+    const auto call = next++;
+    const auto is_held = [node](const Owed& each) { return each.node == node && each.answer; };
+    if (std::ranges::any_of(call->second.owed, is_held)) pass_on(call);
+  }
+}
+
+Reductions::Calls::iterator Reductions::drop(Calls::iterator of) {
+  for (const Owed& each : of->second.owed) {
+    const auto held = each.answer ? held_of_.find({each.node, of->first.first}) : held_of_.end();
+    if (held != held_of_.end() && --held->second == 0) held_of_.erase(held);
+  }
+  bytes_ -= of->second.bytes;
+  const auto next = calls_.erase(of);
+  any_.store(!calls_.empty(), std::memory_order_relaxed);
+  return next;
+}
+
+void Reductions::give_up(NodeId origin, uint64_t token) {
+  if (!any()) return;
+  std::lock_guard lock(mutex_);
+  if (const auto of = calls_.find({origin, token}); of != calls_.end()) pass_on(of);
+}
+
+void Reductions::node_down(NodeId node) {
+  if (!any()) return;
+  std::lock_guard lock(mutex_);
+  for (auto next = calls_.begin(); next != calls_.end();) {
+    const auto call = next++;
+    if (call->first.first == node) {
+      drop(call);
+    } else if (std::ranges::find(call->second.owed, node, &Owed::node) != call->second.owed.end()) {
+      pass_on(call);
+    }
+  }
+}
+
+void Reductions::arm(int64_t at_ns) {
+  timer_ = timers_.after(std::max<int64_t>(0, at_ns - timers_.now_ns()), [this] { look(); });
+}
+
+void Reductions::look() {
+  std::lock_guard lock(mutex_);
+  timer_ = 0;
+  int64_t next_ns = kNoDeadline;
+  for (auto next = calls_.begin(); next != calls_.end();) {
+    const auto call = next++;
+    if (call->second.held == 0) continue;
+    const int64_t until_ns = call->second.since_ns + kHoldNs;
+    until_ns <= timers_.now_ns() ? pass_on(call) : static_cast<void>(next_ns = std::min(next_ns, until_ns));
+  }
+  if (next_ns != kNoDeadline) arm(next_ns);
+}
+
+void Reductions::stop() {
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+  calls_.clear();
+  held_of_.clear();
+  bytes_ = 0;
+  any_.store(false, std::memory_order_relaxed);
+  if (timer_ != 0) timers_.cancel(std::exchange(timer_, 0));
+}
+
+size_t Reductions::calls() const {
+  std::lock_guard lock(mutex_);
+  return calls_.size();
+}
+
+}  // namespace monarch

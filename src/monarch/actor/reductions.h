@@ -1,0 +1,98 @@
+// What a gateway holds of calls whose answers it combines (docs/design/036): the answers of the actors that it has spread a
+// call to go on as one frame (wire/replies.h) when all are there. Any thread.
+//
+// Nothing waits for what may never come: as soon as one of them is an error or too large, cannot be asked or is dead, or
+// has held up the others for kHoldNs, all that is held of the call goes on as it came, and no more of it is held. Nor does
+// anything overtake what is held: before another message of the same node to the same caller that goes on too.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "monarch/base/clock.h"
+#include "monarch/base/ids.h"
+#include "monarch/base/mutex.h"
+#include "monarch/loop/timers.h"
+#include "monarch/net/message.h"
+#include "monarch/wire/cast.h"
+#include "monarch/wire/reduce.h"
+
+namespace monarch {
+
+class Reductions {
+ public:
+  // Beyond these answers pass through, and a call that has been there for kOldNs makes room: nobody may answer it ever.
+  static constexpr size_t kCallsMax = 1024;
+  static constexpr int64_t kOldNs = 10'000'000'000;
+  static constexpr uint64_t kBytesMax = uint64_t{64} << 20;       // of all that is held
+  static constexpr uint64_t kAnswerBytesMax = uint64_t{1} << 20;  // of each: whoever combines more holds up others
+  static constexpr int64_t kHoldNs = 100'000'000;
+
+  using Answer = std::shared_ptr<const Message>;  // shared: with links that keep it
+  // Called with the lock held, or messages could overtake each other. Must not block.
+  struct Hooks {
+    std::function<void(const Answer&)> pass_on;
+    std::function<bool(NodeId origin, const Outgoing& together)> send;  // false: that could not be
+  };
+  Reductions(NodeId here, Timers& timers, Hooks hooks) : here_(here), timers_(timers), hooks_(std::move(hooks)) {}
+
+  // Before it is spread. A cast without a reducer, or to others than processes of this host, is none of its business.
+  void begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets);
+  // Of each data frame that passes through this node, in their order. True: it is held, or has gone on with others.
+  bool take(const Answer& frame);
+  // One of those that were asked has been answered for, in another way.
+  void give_up(NodeId origin, uint64_t token);
+  void node_down(NodeId node);
+  // Nothing is held any more.
+  void stop();
+
+  size_t calls() const;
+  bool any() const { return any_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Owed {
+    uint32_t rank;
+    NodeId node;
+    Answer answer;  // null: it has not come
+  };
+  struct Call {
+    Reducer reducer;
+    uint64_t number;  // of the calls that have begun here
+    int64_t begun_ns;
+    std::vector<Owed> owed;  // by rank
+    size_t held = 0;
+    uint64_t bytes = 0;
+    int64_t since_ns = 0;  // of the first that is held
+  };
+  using Key = std::pair<NodeId, uint64_t>;  // origin, token
+  using Calls = std::map<Key, Call>;
+
+  bool has_room();
+  bool hold(Call& call, NodeId origin, NodeId node, const Answer& answer);
+  void finish(Calls::iterator of);
+  bool send_together(const Key& key, const Call& call) const;
+  void pass_on(Calls::iterator of);
+  void pass_on_of(NodeId node, NodeId origin);
+  Calls::iterator drop(Calls::iterator of);
+  void arm(int64_t at_ns);
+  void look();
+
+  const NodeId here_;
+  Timers& timers_;
+  const Hooks hooks_;
+  mutable Mutex mutex_{LockRank::kNodeReductions};
+  Calls calls_;
+  std::map<std::pair<NodeId, NodeId>, size_t> held_of_;  // by node and origin, how many answers
+  uint64_t begun_ = 0;
+  uint64_t bytes_ = 0;  // of all that is held
+  std::atomic<bool> any_{false};
+  Timers::TimerId timer_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace monarch
