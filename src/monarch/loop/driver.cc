@@ -204,6 +204,8 @@ void Driver::mark_ready(uint32_t index) {
   wake_bell(page_, event_fd_);
 }
 
+void Driver::pulse() { reactor_.pulse(); }
+
 void Driver::ring_self() {
   if (in_forked_child()) return;
   for (uint32_t index = 0; index < pollable_limit_; ++index) {

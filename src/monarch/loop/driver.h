@@ -73,6 +73,9 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
+  // Reactor::pulse().
+  void pulse();
+
   // Any thread. Gives `pollable` a bell index. kBellRings when there is none left. The first poll happens soon after.
   uint32_t add(Pollable& pollable);
   // Any thread. An index for what is to come: kBellRings when there is none left. It is filled once, or given up.

@@ -49,6 +49,7 @@ struct Reactor::Tables {
   int64_t retry_ns = kNoDeadline;  // when that is
   std::unordered_map<int, Watched> callbacks;
   std::vector<std::function<void()>> posted;
+  std::vector<std::weak_ptr<Pulsed>> pulsed;
   std::multimap<int64_t, std::pair<TimerId, std::function<void()>>> timers;  // by due time
   TimerId next_timer = 1;
   uint32_t next_generation = 1;
@@ -225,6 +226,25 @@ void Reactor::cancel(TimerId id) {
   if (found == timers.end()) return;
   task = std::move(found->second.second);
   timers.erase(found);
+}
+
+void Reactor::add_pulsed(std::weak_ptr<Pulsed> pulsed) {
+  if (in_forked_child()) return;
+  std::lock_guard lock(mutex_);
+  std::erase_if(tables_->pulsed, [](const auto& each) { return each.expired(); });
+  tables_->pulsed.push_back(std::move(pulsed));
+}
+
+void Reactor::pulse() {
+  if (!on_reactor_thread()) return;
+  std::vector<std::shared_ptr<Pulsed>> pulsed;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& each : tables_->pulsed) {
+      if (auto kept = each.lock()) pulsed.push_back(std::move(kept));
+    }
+  }
+  for (const auto& each : pulsed) each->on_pulse();
 }
 
 void Reactor::after_fork_in_child() {

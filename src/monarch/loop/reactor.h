@@ -50,6 +50,18 @@ class Reactor final : public Timers {
   TimerId after(int64_t delay_ns, std::function<void()> task) override;
   void cancel(TimerId id) override;
 
+  // What somebody waits to hear of while the reactor's thread is busy for long.
+  class Pulsed {
+   public:
+    virtual ~Pulsed() = default;
+    // The reactor's thread, in the middle of something else: says that this process lives, and does nothing more.
+    virtual void on_pulse() = 0;
+  };
+  // Any thread. As long as it is there. weak: it may go at any time.
+  void add_pulsed(std::weak_ptr<Pulsed> pulsed);
+  // Whoever takes long calls it now and then; on other threads it does nothing.
+  void pulse();
+
   // Around fork() in a process that has a reactor: the child gets a consistent copy, and closes every descriptor that
   // the reactor watches, so that the end of this process is seen even while such a child lives on. There, it is dead:
   // nothing runs any more, and no call waits. (Not even remove(): the child's epoll is its parent's.)

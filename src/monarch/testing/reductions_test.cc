@@ -308,7 +308,9 @@ struct Table : ::testing::Test {
 
 TEST_F(Table, HasABound) {
   Reductions table = make();
-  for (uint64_t token = 1; token <= Reductions::kCallsMax + 5; ++token) begin(table, kScript, cast(token, {{kFirst, 1, 0}}));
+  for (uint64_t token = 1; token <= Reductions::kCallsMax + 5; ++token) {
+    begin(table, kScript, cast(token, {{kFirst, 1, 0}}));
+  }
   EXPECT_EQ(table.calls(), Reductions::kCallsMax);
   table.give_up(kScript, 7);
   EXPECT_EQ(table.calls(), Reductions::kCallsMax - 1);

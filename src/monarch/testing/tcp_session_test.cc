@@ -1,5 +1,7 @@
 // Sessions over TCP: two connectors as two processes of one job, with a network between them that misbehaves.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -735,6 +737,38 @@ TEST(TcpSilence, OfAConnectionThatIsGoneIsNoticedInTimeAndAnIdleOneLives) {
   EXPECT_NE(sink_a.why().message.find("nothing has come from it for 500 ms"), std::string::npos);
   EXPECT_GT(noticed_ns, kSilence / 2);
   EXPECT_LT(noticed_ns, 4 * kSilence) << "on a busy machine; alone it is less than one";
+  a->close();
+  b->close();
+  home_a.reactor.stop();
+  home_b.reactor.stop();
+}
+
+// Gigabytes that are copied on it, with pulses between.
+TEST(TcpSilence, OfAReactorThatIsBusyForLongIsNoneWhereItPulses) {
+  constexpr int64_t kSilence = kSecond / 2;
+  Home home_a, home_b;
+  RecordingSink sink_a, sink_b;
+  auto a = std::make_shared<TcpLink>(home_a.reactor, sink_a, 1, kSilence);
+  auto b = std::make_shared<TcpLink>(home_b.reactor, sink_b, 2, kSilence);
+  UniqueFd pair[2];
+  make_tcp_pair(pair);
+  for (const UniqueFd& end : pair) fcntl(end.get(), F_SETFL, O_NONBLOCK);
+  a->start(std::make_unique<SocketChannel>(std::move(pair[0])));
+  b->start(std::make_unique<SocketChannel>(std::move(pair[1])));
+  const auto be_busy = [&](bool pulses) {
+    home_a.reactor.post_and_wait([&] {
+      const int64_t until_ns = home_a.reactor.now_ns() + 3 * kSilence;
+      while (home_a.reactor.now_ns() < until_ns) {
+        if (pulses) home_a.reactor.pulse();
+        poll(nullptr, 0, 10);
+      }
+    });
+  };
+  be_busy(true);
+  EXPECT_FALSE(sink_a.closed() || sink_b.closed());
+  home_a.reactor.pulse();  // of another thread: nothing
+  be_busy(false);
+  EXPECT_TRUE(sink_b.closed());
   a->close();
   b->close();
   home_a.reactor.stop();

@@ -291,6 +291,15 @@ void ShmLink::release_slabs(std::span<const uint64_t> locations) {
   }
 }
 
+// On the reactor of a host's gateway other hosts wait to hear that it lives, and gigabytes take seconds.
+void ShmLink::copy_part(std::byte* to, ByteSpan part) {
+  for (; part.size() > kPulseEvery; to += kPulseEvery, part = part.subspan(kPulseEvery)) {
+    copy_bytes(to, part.data(), kPulseEvery);
+    context_.driver.pulse();
+  }
+  copy_bytes(to, part.data(), part.size());
+}
+
 // Copies the large parts into slabs. A part for which there is no slab stays inline (location 0).
 void ShmLink::place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locations) {
   locations.assign(outgoing.parts.size(), 0);
@@ -312,7 +321,7 @@ std::optional<Slab> ShmLink::place(ByteSpan part) {
     context_.arena->release(slab->key());
     return std::nullopt;
   }
-  copy_bytes(slab->data, part.data(), part.size());
+  copy_part(slab->data, part);
   return slab;
 }
 
@@ -325,7 +334,7 @@ std::optional<Slab> ShmLink::place_for_all(CastParts& cast, size_t index, const 
     const ByteSpan part = outgoing.parts[index];
     slab = context_.arena->allocate(part.size());
     if (!slab) return std::nullopt;
-    copy_bytes(slab->data, part.data(), part.size());
+    copy_part(slab->data, part);
   }
   if (!share_segment(slab->segment)) return std::nullopt;
   context_.arena->hold(slab->key());

@@ -67,6 +67,8 @@ inline constexpr uint64_t kArenaPartMin = 16 * 1024;
 // Of a message to several, parts of at least this many bytes are lent to all of them as one slab, from which each copies
 // its own (docs/design/029).
 inline constexpr uint64_t kSharedPartMin = 64 * 1024;
+// Bytes that are copied between two signs of life: some hundredths of a second.
+inline constexpr size_t kPulseEvery = size_t{32} << 20;
 
 class ShmLink final : public Link,
                       public Pollable,
@@ -118,6 +120,7 @@ class ShmLink final : public Link,
   void drop_outbound();
   void place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locations);
   std::optional<Slab> place(ByteSpan part);
+  void copy_part(std::byte* to, ByteSpan part);
   std::optional<Slab> place_for_all(CastParts& cast, size_t index, const Outgoing& outgoing);
   void release_slabs(std::span<const uint64_t> locations);
   bool share_segment(uint32_t segment);

@@ -61,7 +61,10 @@ void TcpLink::start(std::unique_ptr<Channel> channel) {
     });
     flush_locked();
   }
-  if (silence_ns_ != 0) watch_silence();
+  if (silence_ns_ != 0) {
+    watch_silence();
+    reactor_.add_pulsed(weak_from_this());
+  }
   // What came with the last word of the greeting, and epoll does not tell of.
   reactor_.post([owner = weak_from_this()] {
     if (auto kept = owner.lock()) kept->on_events(EPOLLIN);
@@ -371,6 +374,13 @@ void TcpLink::linger(Reactor& reactor, std::unique_ptr<Channel> channel) {
 }
 
 // ---- Silence ----
+
+void TcpLink::on_pulse() {
+  std::lock_guard lock(write_mutex_);
+  if (stopped_) return;
+  say_alive_ = true;
+  if (!waits_for_room_) flush_locked();
+}
 
 void TcpLink::watch_silence() {
   reactor_.after(silence_ns_ / kTicks, [owner = weak_from_this()] {

@@ -21,7 +21,7 @@
 
 namespace monarch {
 
-class TcpLink final : public Link, public std::enable_shared_from_this<TcpLink> {
+class TcpLink final : public Link, public Reactor::Pulsed, public std::enable_shared_from_this<TcpLink> {
  public:
   // `silence_ns`: when so long nothing has come, the connection is gone; 0: it is not looked at.
   TcpLink(Reactor& reactor, LinkSink& sink, NodeId peer, int64_t silence_ns);
@@ -73,6 +73,7 @@ class TcpLink final : public Link, public std::enable_shared_from_this<TcpLink> 
   void finish(const Error& why);
   void watch_silence();
   void on_tick();
+  void on_pulse() override;
   static void linger(Reactor& reactor, std::unique_ptr<Channel> channel);
 
   Reactor& reactor_;
