@@ -30,7 +30,7 @@ void Node::pass_on(const std::shared_ptr<const Message>& answer) {
     for (const Part& part : answer->parts) parts.emplace_back(part.data, part.size);
     Outgoing outgoing{answer->header, answer->body, parts};
     outgoing.route = route;
-    static_cast<void>(onward->send_kept(outgoing, answer));
+    static_cast<void>(put(*onward, outgoing, answer));
   } catch (const std::bad_alloc&) {
     FrameHeader request;
     request.token = answer->header.dest;
