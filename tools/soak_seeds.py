@@ -25,6 +25,7 @@ TESTS = {
     "actor_test": [
         "Port.TheDeathOfItsNodeComesBackWithItsCauseThoughThatIsKnownLater",
         "Port.KeepsItsPromisesForEverySeed",
+        "CastTree.EachHostGetsEachCastOnceAndInOrderForEverySeed",
     ],
     "testing_test": [
         "Contract.HoldsForEverySeed",

@@ -35,8 +35,11 @@ PyTypeObject* ndarray_type() {
 
 // A number of NumPy's as one of Python's; null: it is something else.
 Ref number_of_numpy(PyObject* value) {
-  static PyTypeObject* type = nullptr;
+  static PyTypeObject *type = nullptr, *time = nullptr, *duration = nullptr;
   if (numpy_type("generic", type) == nullptr || !PyObject_TypeCheck(value, type)) return Ref();
+  // Of these an int may be the item, without its unit.
+  if (numpy_type("datetime64", time) == nullptr || PyObject_TypeCheck(value, time)) return Ref();
+  if (numpy_type("timedelta64", duration) == nullptr || PyObject_TypeCheck(value, duration)) return Ref();
   Ref number = Ref::steal(PyObject_CallMethod(value, "item", nullptr));
   if (!number) PyErr_Clear();
   return number;

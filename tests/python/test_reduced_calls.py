@@ -99,6 +99,8 @@ def test_a_nan_is_the_least_and_the_greatest(losses):
         ("sum", (1, 1j), TypeError, "reduce='sum' takes numbers, and rank 1 of losses.of_rank returned a complex"),
         ("sum", (1, 2**70), TypeError, "reduce='sum' takes numbers, and rank 1 of losses.of_rank returned an int beyond"
          " 64 bits"),
+        ("sum", (1, numpy.timedelta64(5, "ns")), TypeError, "reduce='sum' takes numbers, and rank 1 of losses.of_rank"
+         " returned a numpy.timedelta64"),
         ("min", ([1], [1, 2]), TypeError, "reduce='min' takes values of one shape: rank 0 of losses.of_rank returned a "
          "list of 1, and rank 1 returned a list of 2"),
         ("sum", (2**63 - 1, 1), OverflowError, "reduce='sum' of ints does not fit in 64 bits (losses.of_rank)"),

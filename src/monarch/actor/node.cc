@@ -728,8 +728,10 @@ void Node::on_frame(Link& link, MessagePtr message) {
 }
 
 void Node::take(Link& link, MessagePtr message) {
-  if ((message->header.flags & kFlagRouted) != 0 && !arrived_by_route(link, message, false)) return;
+  const bool routed = (message->header.flags & kFlagRouted) != 0;
+  if (routed && !arrived_by_route(link, message, false)) return;
   const FrameHeader& header = message->header;
+  if (routed && header.kind == FrameKind::kTreeCast && is_elsewhere(link)) return log_malformed("a cast by another way");
   if (message->lost_bytes != 0) return refuse_lost(*message);
   if (header.kind == FrameKind::kStopNode) return on_control(link, std::move(message));
   if (header.kind == FrameKind::kCast) return spread(link, std::move(message));

@@ -18,6 +18,8 @@ namespace monarch {
 
 namespace {
 
+constexpr uint32_t kFanOutMax = 64;  // whatever a peer says: more is work for the reactor
+
 uint64_t bytes_of(const Outgoing& outgoing) {
   uint64_t bytes = outgoing.body.size();
   for (const ByteSpan& part : outgoing.parts) bytes += part.size();
@@ -299,7 +301,8 @@ void Node::from_elsewhere(Link& link, MessagePtr message) {
   const auto from = trees_->from_of(peer);
   {
     std::lock_guard lock(from->mutex);
-    if (std::exchange(from->link, &link) != &link) {  // another session: what the one before holds back waits in vain
+    const Link* const before = std::exchange(from->link, &link);
+    if (before != nullptr && before != &link) {  // another session: what the one before holds back waits in vain
       from->arrivals.begin_anew();
       drain(link, peer, *from);
     }
@@ -341,7 +344,7 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
   const std::shared_ptr<const Message> message = std::move(arrived);
   const FrameHeader& header = message->header;
   if (message->lost_bytes != 0) {
-    if (is_down(header.dest)) return;
+    if (is_down(header.dest) || hooks_.gateway_there(header.dest) != header.dest) return;
     const auto from = trees_->from_of(header.dest);
     std::lock_guard lock(from->mutex);
     if (from->arrivals.lost(header.token)) tell_of_tree(header.dest, FrameKind::kTreeMissed, id_, header.token, 1);
@@ -356,7 +359,7 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
   }
   const TreeHost own = cast->host(0);
   const NodeId origin = cast->origin;
-  if (own.gateway != id_ || origin == 0 || origin == id_ ||
+  if (own.gateway != id_ || origin == 0 || origin == id_ || hooks_.gateway_there(origin) != origin ||
       (cast->sender != origin && hooks_.gateway_there(cast->sender) != origin)) {
     return log_malformed("a cast that does not belong here");
   }
@@ -375,7 +378,7 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
 
 void Node::pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& message) {
   const auto rest = static_cast<uint32_t>(cast.host_count() - 1);
-  for (TreeRange group : split_tree({1, rest}, cast.fan_out)) {
+  for (TreeRange group : split_tree({1, rest}, std::min(cast.fan_out, kFanOutMax))) {
     for (bool sent = false; !sent && group.count > 0; ++group.first, --group.count) {
       const TreeHost next = cast.host(group.first);
       try {

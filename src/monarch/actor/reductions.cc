@@ -32,7 +32,7 @@ struct Together {
 
 void Reductions::begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets) {
   if (header.kind != FrameKind::kRequest || header.rank == 0 || header.rank > kReducerMax || header.token == 0) return;
-  if (origin == here_) return;
+  if (host_number(origin) == host_number(here_)) return;
   Call call{static_cast<Reducer>(header.rank), 0, timers_.now_ns(), {}};
   for (const CastTarget& target : targets) {
     if (host_number(target.node) != host_number(here_) || target.node == here_) return;
@@ -71,17 +71,21 @@ bool Reductions::take(const Answer& frame) {
 
 bool Reductions::hold(Call& call, NodeId origin, NodeId node, const Answer& answer) {
   const uint64_t bytes = answer->total_bytes();
-  if (answer->header.kind != FrameKind::kReply || answer->lost_bytes != 0) return false;
+  constexpr uint32_t kFlags = kFlagPickle | kFlagArrays | kFlagBodyPart | kFlagRouted;  // as replies.cc takes them
+  if (answer->header.kind != FrameKind::kReply || (answer->header.flags & ~kFlags) != 0) return false;
+  if (answer->lost_bytes != 0) return false;
   if (bytes > kAnswerBytesMax || bytes_ + bytes > kBytesMax) return false;
   const auto owed = std::ranges::lower_bound(call.owed, answer->header.rank, {}, &Owed::rank);
   if (owed == call.owed.end() || owed->rank != answer->header.rank || owed->node != node || owed->answer) return false;
+  ++held_of_[{node, origin}];
+  if (call.held == 0) {
+    call.since_ns = timers_.now_ns();
+    if (timer_ == 0) arm(call.since_ns + kHoldNs);
+  }
   owed->answer = answer;
   call.bytes += bytes;
   bytes_ += bytes;
-  ++held_of_[{node, origin}];
-  if (++call.held > 1) return true;
-  call.since_ns = timers_.now_ns();
-  if (timer_ == 0) arm(call.since_ns + kHoldNs);
+  ++call.held;
   return true;
 }
 

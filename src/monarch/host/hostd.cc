@@ -517,10 +517,11 @@ void HostDaemon::be_host(BootstrapFds fds, int started, int client) {
   bool is_deserted = false;
   for (int limit_ms = -1; !is_deserted;) {
     const int count = poll(ends, 4, limit_ms);
+    if (count < 0 && errno != EINTR) break;
     if (count < 0) continue;
     if (ends[0].revents != 0 || ends[1].revents != 0 || ends[2].revents != 0) break;
     is_deserted = count == 0 && !is_reached();
-    limit_ms = count == 0 ? -1 : static_cast<int>(bootstrap->host_lease_ns / 1'000'000);
+    limit_ms = count == 0 ? -1 : static_cast<int>(std::min<int64_t>(bootstrap->host_lease_ns / 1'000'000, 86'400'000));
     ends[3].fd = -1;
   }
   // The daemon has been killed: so are all that it has started, which is a death and no stop.

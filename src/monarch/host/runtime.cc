@@ -123,7 +123,7 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   return Ok{};
 }
 
-// From how many hosts on, whatever the size; else as it is best.
+// From how many hosts on, whatever the size; else never.
 CastTreeLimits ProcessRuntime::cast_tree_limits() {
   CastTreeLimits limits;
   const char* text = getenv("MONARCH_CAST_TREE_HOSTS");

@@ -246,9 +246,10 @@ bool Reduction::add(const ReduceInput& input) {
     return same || refuse_other(Kind::kUnequal, "takes equal values", input);
   }
   if ((input.flags & kFlagArrays) != 0) {
+    if (input.parts.size() != 1) return refuse(Kind::kType, kTakesNumbers, input, "a malformed array");
     if (is_first || !is_array()) {
       const std::string_view dtype = dtype_of(input.body);
-      if (find_dtype(dtype) == nullptr || input.parts.size() != 1) {
+      if (find_dtype(dtype) == nullptr) {
         return refuse(Kind::kType, kTakesNumbers, input, "an array of dtype '" + std::string(dtype) + "'");
       }
     }
@@ -340,15 +341,18 @@ bool Reduction::fold(Value& into, const Value& next) const {
     return fold_number(into, next), true;
   }
   if (into.tag != next.tag || into.items.size() != next.items.size()) return false;
-  for (size_t i = 0; i < into.items.size(); ++i) {
-    const Value* other = &next.items[i];
-    if (into.tag == ValueTag::kDict && !same_bytes(other->key, into.items[i].key)) {  // its keys stand in another order
-      const auto found = std::ranges::find_if(
-          next.items, [&](const Value& item) { return same_bytes(item.key, into.items[i].key); });
-      if (found == next.items.end()) return false;
-      other = &*found;
+  const size_t count = into.items.size();
+  size_t at = 0;  // in `next`: where the search for the next key begins, which mostly ends there
+  for (size_t i = 0; i < count; ++i, ++at) {
+    if (into.tag == ValueTag::kDict) {
+      const auto is_it = [&](const Value& item) { return same_bytes(item.key, into.items[i].key); };
+      const auto from = next.items.begin() + static_cast<ptrdiff_t>(at % count);
+      auto found = std::find_if(from, next.items.end(), is_it);
+      if (found == next.items.end()) found = std::find_if(next.items.begin(), from, is_it);
+      if (found == next.items.end() || !is_it(*found)) return false;
+      at = static_cast<size_t>(found - next.items.begin());
     }
-    if (!fold(into.items[i], *other)) return false;
+    if (!fold(into.items[i], next.items[at])) return false;
   }
   return true;
 }

@@ -228,6 +228,10 @@ TEST(Reduce, RefusesArraysThatDifferAndDtypesThatItDoesNotKnow) {
   Answers lies;  // about the size of its elements
   lies.add_array<uint8_t>("<f4", {1, 2, 3}).add_array<uint8_t>("<f4", {1, 2, 3});
   EXPECT_NE(lies.refused(Reducer::kSum), "");
+  Answers nothing;
+  nothing.add_array<float>("<f4", {1, 2}).add_array<float>("<f4", {1, 2});
+  nothing.parts[1].clear();
+  EXPECT_NE(nothing.refused(Reducer::kSum).find("a malformed array"), std::string::npos);
 }
 
 // ---- Against a reference, over seeds ----

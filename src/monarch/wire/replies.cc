@@ -19,7 +19,7 @@ Result<std::vector<ReplyEntry>> decode_replies(ByteSpan body, size_t part_count)
   uint64_t parts = 0;
   for (const ReplyEntry& entry : entries) {
     if (entry.rank == kEveryRank || (entry.flags & ~kFlags) != 0 || entry.reserved != 0) return malformed;
-    if (entry.parts == 0 && entry.flags != kFlagReduce) return malformed;
+    if ((entry.parts == 0) != (entry.flags == kFlagReduce)) return malformed;
     parts += entry.parts;
   }
   if (parts != part_count) return malformed;
