@@ -80,6 +80,14 @@ struct CombinedByAHost : ::testing::Test {
     return made;
   }
   // Much less than what is held is held for.
+  void answer_together(const PendingCall& made, const std::string& body) {
+    Outgoing frame{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
+    frame.header.kind = FrameKind::kReply;
+    frame.header.dest = made.token();
+    frame.header.rank = kEveryRank;
+    gateway->send(kScript, frame);
+    run_briefly();
+  }
   void run_briefly() {
     bool over = false;
     sim.after(20'000'000, [&over] { over = true; });
@@ -262,25 +270,14 @@ TEST_F(CombinedByAHost, AnAnswerToALaterCallDoesNotOvertakeThoseToAnEarlierOne) 
 
 TEST_F(CombinedByAHost, AnswersThatMakeNoSenseEndTheCall) {
   const auto made = call();
-  Outgoing frame{FrameHeader{}, as_byte_span("nonsense", 8), {}};
-  frame.header.kind = FrameKind::kReply;
-  frame.header.dest = made->token();
-  frame.header.rank = kEveryRank;
-  gateway->send(kScript, frame);
-  run_briefly();
+  answer_together(*made, "nonsense");
   ASSERT_TRUE(made->complete());
   EXPECT_EQ(made->lowest_error(), 0);
 }
 
 TEST_F(CombinedByAHost, AHostThatLeavesNothingGivesAnErrorAndNoValue) {
   const auto made = call();
-  const std::string entries = encode_replies({{0, kFlagReduce, 0, 0}, {1, kFlagReduce, 0, 0}, {2, kFlagReduce, 0, 0}});
-  Outgoing frame{FrameHeader{}, as_byte_span(entries.data(), entries.size()), {}};
-  frame.header.kind = FrameKind::kReply;
-  frame.header.dest = made->token();
-  frame.header.rank = kEveryRank;
-  gateway->send(kScript, frame);
-  run_briefly();
+  answer_together(*made, encode_replies({{0, kFlagReduce, 0, 0}, {1, kFlagReduce, 0, 0}, {2, kFlagReduce, 0, 0}}));
   ASSERT_TRUE(made->complete());
   EXPECT_EQ(reduce(*made).value, nullptr);
 }
