@@ -463,6 +463,25 @@ def test_a_strategy_says_who_else_is_made_anew(strategy, anew, how, told):
         assert told == []
 
 
+def test_an_actor_and_then_its_process_fail_before_anything_is_decided(told):
+    """Another decision of the policy is under way: rank 2 is slow to clean up."""
+
+    class Slow(Keeper):
+        def __cleanup__(self, exc):
+            if self.rank.rank == 2 and self.made_in == 0:
+                time.sleep(0.5)
+
+    with this_host().spawn_procs({"gpus": 3}) as procs:
+        keepers = procs.options(restart=Restart(strategy="rest_for_one")).spawn("keepers", Slow)
+        pids = [pid for pid, *_ in states(keepers)]
+        fails(keepers.slice(gpus=1))
+        fails(keepers.slice(gpus=0))
+        os.kill(pids[0], signal.SIGKILL)
+        after = answers(lambda: states(keepers))
+        assert after[0][0] != pids[0] and [each[0] for each in after[1:]] == pids[1:]
+        assert told == []
+
+
 def test_deaths_at_the_same_time_are_each_made_good(told):
     with this_host().spawn_procs({"gpus": 6}) as procs:
         keepers = procs.options(restart=Restart()).spawn("keepers", Keeper)

@@ -14,6 +14,7 @@ from monarch._runtime.here import here
 from monarch._runtime.interrupts import uninterrupted
 
 if TYPE_CHECKING:
+    from monarch._errors.mesh_failure import MeshFailure
     from monarch._meshes.host_mesh import HostMesh
     from monarch._processes.launch import Common, Wanted
 
@@ -103,6 +104,7 @@ class SpawnOrigin:
         self.procs: ProcsOrigin | None = None  # of the processes, if they were started here
         self.lock = Lock()  # that of `procs`, if there are any
         self.deciding = Lock()  # of its policy, where there are no `procs`
+        self.undecided: set[MeshFailure] = set()  # of its actors, which its policy is to decide about
         self._made: dict[int, deque[tuple[float, str]]] = {}  # by rank: when it was made anew, of what it had failed
 
     def order(self, ended: Sequence[int], stopped: Sequence[int] = ()) -> tuple[Any, ...]:
@@ -231,6 +233,17 @@ class ProcsOrigin:
     def rank_of(self, node: int) -> int:
         """Also of one in whose place another has been started."""
         return int(_core.latest(self.nodes).index(_core.latest([node])[0]))
+
+    def awaited_at(self, node: int) -> list[tuple[SpawnOrigin, list[int]]]:
+        """Meshes with a policy that is to make ranks anew at this process, and those ranks that come back with it."""
+        awaited = []
+        for spawned in self.spawned():
+            if spawned.policy is not None:
+                fallen = spawned.failed_in([node])
+                undecided = [failure.crashed_ranks[0] for failure in list(spawned.undecided)]
+                if fallen or node in spawned.nodes_of(undecided):
+                    awaited.append((spawned, fallen))
+        return awaited
 
     def forget(self) -> None:
         """They are to end."""

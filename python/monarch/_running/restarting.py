@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from monarch import _core
 from monarch._errors.mesh_failure import MeshFailure
-from monarch._meshes.origins import SpawnOrigin
+from monarch._meshes.origins import ProcsOrigin, SpawnOrigin
 from monarch._running import threads
 from monarch._runtime import runtime
 from monarch._runtime.here import here
@@ -24,6 +24,11 @@ class _Failed(NamedTuple):
     def rank(self) -> int:
         return int(self.failure.crashed_ranks[0])
 
+    @property
+    def is_process(self) -> bool:
+        """Its process has ended, and with it whatever of its mesh was there."""
+        return self.failure._source[1] == 0
+
 
 def watch_restarts() -> None:
     """What the thread runs."""
@@ -34,7 +39,10 @@ def watch_restarts() -> None:
             for undecided, mesh_id, told in _core.next_restarts()
         ]
         origins = [each.origin for each in together if each.origin is not None]
-        lock = _lock_of(origins[0]) if origins else threading.Lock()
+        for each in together:
+            if each.origin is not None and not each.is_process:
+                each.origin.undecided.add(each.failure)
+        lock = _lock_of(together)
         # Where actors are stopped first, or another host is asked, that may take long, and others do not wait for it.
         if any(map(_takes_long, origins)) or not lock.acquire(blocking=False):
             try:
@@ -46,9 +54,13 @@ def watch_restarts() -> None:
             _decide(together, lock)
 
 
-def _lock_of(origin: SpawnOrigin) -> threading.Lock:
+def _lock_of(together: list[_Failed]) -> threading.Lock:
     """One decision after the other about what shares processes: who stops others must find who is there now."""
-    return origin.deciding if origin.procs is None else origin.procs.deciding
+    for each in together:
+        if each.origin is not None:
+            return each.origin.deciding if each.origin.procs is None else each.origin.procs.deciding
+    procs = _process_alone(together)
+    return threading.Lock() if procs is None else procs[0].deciding
 
 
 def _takes_long(origin: SpawnOrigin) -> bool:
@@ -64,9 +76,11 @@ def _decide(together: list[_Failed], lock: threading.Lock) -> None:
     except Exception as error:
         history = f"It could not be made anew: {error}".encode(errors="replace").decode().replace("\0", "?")
     if history:
-        first = next(each for each in together if each.origin is not None)
+        first = next((each for each in together if each.origin is not None), together[0])
         _core.log_line(f"{_failed([each for each in together if each.origin is first.origin])}. {history}")
     for each in together:
+        if each.origin is not None:
+            each.origin.undecided.discard(each.failure)
         if history is None:
             each.failure.handled()
         else:
@@ -83,7 +97,7 @@ def _make_anew(together: list[_Failed]) -> str | None:
         if each.origin is not None:
             of_meshes.setdefault(each.origin.mesh_id, []).append(each)
     if not of_meshes:
-        return _NOBODYS
+        return _make_process_anew(together)
     failed = [[each for each in those if each.failure.is_current()] for those in of_meshes.values()]
     failed = [those for those in failed if those]
     if not failed:
@@ -95,8 +109,8 @@ def _make_anew(together: list[_Failed]) -> str | None:
                 return each.origin.history(each.rank)
     first = failed[0][0]
     assert first.origin is not None
-    node, actor = first.failure._source
-    if actor != 0:
+    node = first.failure._source[0]
+    if not first.is_process:
         first.origin.respawn([first.rank], _stop_others(first.origin, [first.rank]))
     else:
         procs = first.origin.procs
@@ -109,6 +123,36 @@ def _make_anew(together: list[_Failed]) -> str | None:
             stopped[origin.mesh_id] = _stop_others(origin, [each.rank for each in those])
         procs.respawn([procs.rank_of(node)], stopped)
     _note(failed)
+    return None
+
+
+def _process_alone(together: list[_Failed]) -> tuple[ProcsOrigin, _Failed] | None:
+    """The failure of a process in which nothing with a policy was left to fail with it."""
+    watched = [origin.procs for origin in list(here().policies.values()) if origin.procs is not None]
+    found = ((procs, each) for procs in watched for each in together if each.failure._mesh_id == procs.mesh_id)
+    return next(found, None)
+
+
+def _make_process_anew(together: list[_Failed]) -> str | None:
+    """Where a policy was about to make something anew there, which had failed before, or was stopped for it."""
+    found = _process_alone(together)
+    if found is None:
+        return _NOBODYS
+    procs, process = found
+    if not process.failure.is_current():
+        return None
+    awaited = procs.awaited_at(process.failure._source[0])
+    if not awaited or procs.stopped:
+        return _NOBODYS
+    for origin, ranks in awaited:
+        for rank in ranks:
+            if origin.is_spent(rank):
+                return origin.history(rank)
+    procs.respawn([procs.rank_of(process.failure._source[0])])
+    for origin, ranks in awaited:
+        for rank in ranks:
+            origin.made(rank).append((time.monotonic(), process.failure.kind))
+    _core.log_line(f"{_failed([process])} and is made anew, since a restart policy makes actors anew in it")
     return None
 
 
@@ -167,7 +211,6 @@ def _beside(failed: list[list[_Failed]]) -> str:
 def _failed(those: list[_Failed]) -> str:
     """Who of one mesh has failed, and of what."""
     first = those[0]
-    assert first.origin is not None
     kind = f"{first.failure.kind}, pid {first.failure.pid}" if first.failure.pid else first.failure.kind
     has = "has" if len(those) == 1 else "have"
-    return f"{ranks_text([each.rank for each in those])} of {first.origin.name!r} {has} failed ({kind})"
+    return f"{ranks_text([each.rank for each in those])} of {first.failure.mesh_name!r} {has} failed ({kind})"
