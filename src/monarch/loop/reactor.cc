@@ -1,8 +1,8 @@
 #include "monarch/loop/reactor.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -70,23 +70,24 @@ void Reactor::Tables::watch_waiting(int epoll) {
 Result<std::unique_ptr<Reactor>> Reactor::make() {
   UniqueFd epoll = sys::make_epoll();
   if (!epoll) return sys::shortage_error("start the reactor");
-  UniqueFd wake = sys::make_eventfd();
-  if (!wake) return sys::shortage_error("start the reactor");
-  std::unique_ptr<Reactor> made(new Reactor(std::move(epoll), std::move(wake)));
+  std::unique_ptr<Reactor> made(new Reactor(std::move(epoll)));
   if (!made->watch_wake()) return sys::shortage_error("start the reactor");
   return made;
 }
 
-Reactor::Reactor() : Reactor(sys::make_epoll(), sys::make_eventfd()) {
-  if (!epoll_ || !wake_ || !watch_wake()) sys::end_for_shortage("start the reactor");
+Reactor::Reactor() : Reactor(sys::make_epoll()) {
+  if (!epoll_ || !watch_wake()) sys::end_for_shortage("start the reactor");
 }
 
-Reactor::Reactor(UniqueFd epoll, UniqueFd wake)
-    : epoll_(std::move(epoll)), wake_(std::move(wake)), tables_(std::make_unique<Tables>()) {}
+Reactor::Reactor(UniqueFd epoll) : epoll_(std::move(epoll)), tables_(std::make_unique<Tables>()) {}
 
+// A pipe and no eventfd: the kernel takes who writes into a pipe for somebody who is about to sleep (it wakes readers with
+// WF_SYNC), and where no core is idle it starts the reactor on this one, not where it ran last. There the kernel may be
+// freeing the memory of the process of whose death the reactor is to be told, for a millisecond that it gives to nobody else.
 bool Reactor::watch_wake() {
-  epoll_event event = event_of(wake_.get(), EPOLLIN, 0);
-  return sys::epoll_add(epoll_.get(), wake_.get(), &event) == 0;
+  if (!sys::make_pipe(wake_, O_NONBLOCK)) return false;
+  epoll_event event = event_of(wake_[0].get(), EPOLLIN, 0);
+  return sys::epoll_add(epoll_.get(), wake_[0].get(), &event) == 0;
 }
 
 Reactor::~Reactor() { stop(); }
@@ -113,7 +114,10 @@ void Reactor::stop() {
   running_ = false;
 }
 
-void Reactor::wake() { eventfd_write(wake_.get(), 1); }
+void Reactor::wake() {
+  const char byte = 0;
+  static_cast<void>(!write(wake_[1].get(), &byte, 1));  // a full pipe wakes it too
+}
 
 bool Reactor::add(int fd, uint32_t events, FdCallback callback) {
   if (in_forked_child()) return false;
@@ -309,9 +313,9 @@ void Reactor::loop() {
     }
     for (int i = 0; i < count; ++i) {
       const int fd = static_cast<int>(events[i].data.u64 & 0xffffffff);
-      if (fd == wake_.get()) {
-        eventfd_t ignored;
-        eventfd_read(wake_.get(), &ignored);
+      if (fd == wake_[0].get()) {
+        char ignored[256];
+        static_cast<void>(!read(wake_[0].get(), ignored, sizeof ignored));
         continue;
       }
       std::shared_ptr<FdCallback> callback;

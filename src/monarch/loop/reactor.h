@@ -79,7 +79,7 @@ class Reactor final : public Timers {
 
  private:
   struct Tables;
-  Reactor(UniqueFd epoll, UniqueFd wake);
+  explicit Reactor(UniqueFd epoll);
   bool watch_wake();
 
   void loop();
@@ -90,7 +90,7 @@ class Reactor final : public Timers {
   void wake();
 
   UniqueFd epoll_;
-  UniqueFd wake_;
+  UniqueFd wake_[2];  // a pipe: the end to read, the end to write
   std::atomic<pthread_t> thread_{};
   std::atomic<bool> running_{false};
   std::atomic<bool> stopping_{false};

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -131,6 +132,17 @@ bool OutputPump::is_behind_after(int64_t waited_ns) {
   thread_local NowAndThen look(kLookUs);
   if (waited_ns < kPrintingCallNs && !recent_.load(std::memory_order_relaxed) && !look.due()) return false;
   return is_behind();
+}
+
+bool OutputPump::knows_silent(NodeId node, OutputStream which) {
+  std::lock_guard lock(mutex_);
+  const Speaker* speaker = speakers_.find(node);
+  if (speaker == nullptr) return false;
+  const SpeakerStream& stream = speaker->streams[static_cast<size_t>(which)];
+  int left = 0;
+  if (!stream.pipe || ioctl(stream.pipe.get(), FIONREAD, &left) != 0 || left != 0) return false;
+  // As in is_behind(): what is in no pipe any more has been read, and the pump is busy until that is noted.
+  return !busy_.load(std::memory_order_seq_cst) && !stream.has_said.load(std::memory_order_seq_cst);
 }
 
 void OutputPump::catch_up() {
@@ -284,6 +296,7 @@ size_t OutputPump::read_stream(SpeakerStream& stream) {
     return 0;
   }
   const std::string_view bytes(scratch_.data(), static_cast<size_t>(count));
+  stream.has_said.store(true, std::memory_order_seq_cst);
   stream.tail.add(bytes);
   stream.splitter.feed(bytes, [&](std::string_view line) { show(stream, line); });
   write_log_file(*stream.speaker);
@@ -509,6 +522,7 @@ void OutputPump::set_options(const OutputRequest& request) {
 void OutputPump::send_tail(const OutputRequest& request, int fd) {
   const NodeId node = request.nodes.front();
   // The process has ended: what it has printed is in its pipe or was read.
+  busy_.store(true, std::memory_order_seq_cst);  // until the turn that follows has noted it
   for (bool more = true; more;) {
     Speaker* speaker = speakers_.find(node);
     more = false;

@@ -46,6 +46,10 @@ class OutputPump {
   // at once if the reader of the script's output is slow.
   void catch_up();
 
+  // Any thread; a system call. Whether a process that has ended never wrote to that stream. False: it did, or only the
+  // pump's thread can tell.
+  bool knows_silent(NodeId node, OutputStream which);
+
   // Shows all that workers have printed before, however long the reader takes, and ends the thread. Idempotent.
   void finish();
 
@@ -110,7 +114,7 @@ class OutputPump {
   std::atomic<bool> started_{false};
   std::atomic<bool> finishing_{false};
   std::atomic<bool> recent_{false};
-  std::atomic<bool> busy_{false};  // what it has read is not out yet
+  std::atomic<bool> busy_{false};  // what it has read is not out, or not noted, yet
 
   // The pump's thread.
   Speakers speakers_;

@@ -342,6 +342,27 @@ TEST_F(OutputPumpTest, KeepsTheLastLinesOfTheDead) {
   EXPECT_EQ(std::string_view(text, static_cast<size_t>(count)), "line 1998\nline 1999\nunfinished");
 }
 
+TEST_F(OutputPumpTest, KnowsAtOnceWhoHasPrintedNothing) {
+  const auto knows = [this](NodeId node) { return pump->knows_silent(node, OutputStream::kStderr); };
+  EXPECT_FALSE(knows(10)) << "of whom it has not heard";
+  std::vector<OutputRoute::Ends> printed;
+  for (NodeId node = 10; node < 200; ++node) {
+    printed.push_back(open(node, "p", static_cast<int64_t>(node)));
+    put(printed.back().out, "to the other stream\n");
+    screen.lines(1);
+    pump->catch_up();
+    const int64_t deadline_ns = clock.now_ns() + int64_t{kLimitMs} * 1'000'000;
+    while (!knows(node) && clock.now_ns() < deadline_ns) {  // the pump may be in a turn
+    }
+    EXPECT_TRUE(knows(node));
+    put(printed.back().err, "x\n");
+    for (int i = 0; i < 20; ++i) EXPECT_FALSE(knows(node)) << "wherever the pump is with it";
+    errors.lines(1);
+    pump->catch_up();
+    EXPECT_FALSE(knows(node));
+  }
+}
+
 TEST_F(OutputPumpTest, WritesLogFilesForTheirOwnerOnly) {
   char folder[] = "/tmp/monarch-output-XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);

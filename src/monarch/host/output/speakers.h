@@ -2,6 +2,7 @@
 // "[trainer 3] " in the others.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -40,6 +41,7 @@ struct SpeakerStream {
   UniqueFd pipe;  // none: its end was seen
   LineSplitter splitter;
   LineTail tail;
+  std::atomic<bool> has_said{false};  // anything
   uint64_t dropped = 0;  // lines, not announced yet
   int64_t state_due_ns = 0;  // when the state of a line that is being rewritten is shown; 0: there is none to show
 };
