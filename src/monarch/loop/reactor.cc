@@ -83,7 +83,7 @@ Reactor::Reactor(UniqueFd epoll) : epoll_(std::move(epoll)), tables_(std::make_u
 
 // A pipe and no eventfd: the kernel takes who writes into a pipe for somebody who is about to sleep (it wakes readers with
 // WF_SYNC), and where no core is idle it starts the reactor on this one, not where it ran last. There the kernel may be
-// freeing the memory of the process of whose death the reactor is to be told, for a millisecond that it gives to nobody else.
+// freeing the memory of the process whose death is to be told, for a millisecond that it gives to nobody else.
 bool Reactor::watch_wake() {
   if (!sys::make_pipe(wake_, O_NONBLOCK)) return false;
   epoll_event event = event_of(wake_[0].get(), EPOLLIN, 0);
