@@ -556,7 +556,8 @@ if pid == 0:
     print("[script] child", flush=True)
     pipes = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2
              and os.path.exists(f"/proc/self/fd/{fd}")]
-    left = [link for link in pipes if link.startswith("pipe:")]
+    # Of which there is another end elsewhere: nobody else has one of the pipe that wakes the reactor.
+    left = [link for link in pipes if link.startswith("pipe:") and pipes.count(link) == 1]
     print("[script]", left, flush=True)
     sys.exit(0)
 os.waitpid(pid, 0)
