@@ -75,6 +75,7 @@ bool Reductions::hold(Call& call, NodeId origin, NodeId node, const Answer& answ
   if (answer->header.kind != FrameKind::kReply || (answer->header.flags & ~kFlags) != 0) return false;
   if (answer->lost_bytes != 0) return false;
   if (bytes > kAnswerBytesMax || bytes_ + bytes > kBytesMax) return false;
+  if (call.reducer != Reducer::kConcat && answer->body.size() > kBodyBytesMax) return false;
   const auto owed = std::ranges::lower_bound(call.owed, answer->header.rank, {}, &Owed::rank);
   if (owed == call.owed.end() || owed->rank != answer->header.rank || owed->node != node || owed->answer) return false;
   ++held_of_[{node, origin}];

@@ -30,7 +30,10 @@ class Reductions {
   static constexpr size_t kCallsMax = 1024;
   static constexpr int64_t kOldNs = 10'000'000'000;
   static constexpr uint64_t kBytesMax = uint64_t{64} << 20;       // of all that is held
-  static constexpr uint64_t kAnswerBytesMax = uint64_t{1} << 20;  // of each: whoever combines more holds up others
+  // Of each: whoever combines more holds up others. Values that lie one by one in a body, as in lists and dicts, take some
+  // ten times the work and the memory of an array's.
+  static constexpr uint64_t kAnswerBytesMax = uint64_t{1} << 20;
+  static constexpr uint64_t kBodyBytesMax = uint64_t{64} << 10;  // but for concatenations
   static constexpr int64_t kHoldNs = 100'000'000;
 
   using Answer = std::shared_ptr<const Message>;  // shared: with links that keep it

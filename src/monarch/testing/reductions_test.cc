@@ -187,6 +187,14 @@ TEST_F(CombinedByAHost, AnAnswerThatIsTooLargeIsNotCombined) {
   EXPECT_EQ(wire.frames, (std::vector{single(0), single(1), single(2)}));
 }
 
+TEST_F(CombinedByAHost, ManyValuesOfOneAnswerAreWorkForTheCaller) {
+  const auto made = call();
+  answer(0, std::vector<int64_t>(10));
+  answer(1, std::vector<int64_t>(Reductions::kBodyBytesMax));
+  answer(2, std::vector<int64_t>(10));
+  EXPECT_EQ(wire.frames, (std::vector{single(0), single(1), single(2)}));
+}
+
 TEST_F(CombinedByAHost, WhatCannotBeCombinedComesAsItIs) {
   const auto made = call();
   answer(0, 1);
