@@ -56,6 +56,18 @@ class Link {
     static_cast<void>(keeper);
     return send(outgoing);
   }
+
+  // What a session needs to go on inside of a frame (net/resuming_link.h), where a link can: the first data frame of the
+  // next link is the rest of one that this has brought in part. Both: reactor, or a callback of this link.
+  // The sink hears nothing more. Gives what has come of a data frame that is not whole; null: nothing.
+  virtual std::unique_ptr<RecordAssembler> take_begun() { return nullptr; }
+  // False: data has come already.
+  virtual bool go_on_with(std::unique_ptr<RecordAssembler> begun) { return begun == nullptr; }
+  // Any thread. As send_kept(), of a frame of whose record the peer has the first `begun` bytes, which is fewer than all.
+  virtual bool send_rest(const Outgoing& outgoing, std::shared_ptr<const void> keeper, uint64_t begun) {
+    return begun == 0 && send_kept(outgoing, std::move(keeper));
+  }
+
   // Any thread. As send(), on the control lane; frames of at most kControlSizeMax bytes. On a link that is not connected
   // yet both lanes wait.
   virtual bool send_control(const Outgoing& outgoing) = 0;

@@ -209,6 +209,10 @@ std::span<std::byte> RecordAssembler::buffer() {
   return {current_->record() + have_, static_cast<size_t>(left)};
 }
 
+uint64_t RecordAssembler::begun() const {
+  return lost_size_ == 0 ? have_ : have_ + (lost_size_ - kLostRecordHead - lost_left_);
+}
+
 bool RecordAssembler::advance(size_t count, NodeId from) {
   if (!error_.empty()) return false;
   if (current_ && have_ == current_->record_size()) {

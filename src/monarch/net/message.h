@@ -174,6 +174,8 @@ class RecordAssembler {
   bool advance(size_t count, NodeId from);
   MessagePtr take() { return std::move(done_); }  // after advance() returned true: a message, or null
   const std::string& error() const { return error_; }
+  // How many bytes have come of a record that is not whole yet.
+  uint64_t begun() const;
 
  private:
   bool begin_record(uint64_t size);

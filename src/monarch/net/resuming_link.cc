@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kAckNs = 20'000'000;
 // Who says that it ends the session closes its link at once.
 constexpr int64_t kOverNs = 5'000'000'000;
+// What has come of a smaller frame is not kept: it comes again with what is left of its deadline then.
+constexpr uint64_t kBegunMin = 64 << 10;
 
 Outgoing bare(const FrameHeader& header) { return Outgoing{header, {}, {}}; }
 
@@ -27,27 +29,48 @@ void say_over(Link& link, uint64_t number, bool linked) {
   static_cast<void>(link.send_control(bare(over)));
 }
 
-// Sends `message` again. Of a deadline goes along what is left of it now.
+std::vector<ByteSpan> parts_of(const Message& message) {
+  std::vector<ByteSpan> parts;
+  parts.reserve(message.parts.size());
+  for (const Part& part : message.parts) parts.emplace_back(part.data, part.size);
+  return parts;
+}
+
+Outgoing outgoing_of(const Message& message, const FrameHeader& header, std::span<const ByteSpan> parts) {
+  Outgoing outgoing{header, message.body, parts};
+  outgoing.route = message.route();
+  return outgoing;
+}
+
+uint64_t record_size_of(const Message& message) {
+  return monarch::record_size_of(outgoing_of(message, message.header, parts_of(message)), {});
+}
+
+// Of which the peer has `begun` bytes.
 // A link that has ended takes nothing: what is in the window goes on the next. False: there is no memory for it, and
 // nothing may follow it on that link.
-bool put_on(Link& link, bool control, const std::shared_ptr<const Message>& message, const FrameHeader& header) try {
-  std::vector<ByteSpan> parts;
-  parts.reserve(message->parts.size());
-  for (const Part& part : message->parts) parts.emplace_back(part.data, part.size);
-  Outgoing outgoing{header, message->body, parts};
-  outgoing.route = message->route();
-  static_cast<void>(control ? link.send_control(outgoing) : link.send_kept(outgoing, message));
+bool put_on(Link& link, bool control, const std::shared_ptr<const Message>& message, const FrameHeader& header,
+            uint64_t begun = 0) try {
+  const auto parts = parts_of(*message);
+  const Outgoing outgoing = outgoing_of(*message, header, parts);
+  if (control) {
+    static_cast<void>(link.send_control(outgoing));
+  } else {
+    static_cast<void>(begun == 0 ? link.send_kept(outgoing, message) : link.send_rest(outgoing, message, begun));
+  }
   return true;
 } catch (const std::bad_alloc&) {
   return false;
 }
 
-bool send_again(Link& link, bool control, const std::shared_ptr<const Message>& message, int64_t now_ns) {
+// Sends `message` again. Of a deadline goes along what is left of it now.
+bool send_again(Link& link, bool control, const std::shared_ptr<const Message>& message, int64_t now_ns,
+                uint64_t begun) {
   FrameHeader header = message->header;
   if (message->deadline_ns != 0) {
     header.time_left_ns = static_cast<uint64_t>(std::max<int64_t>(1, message->deadline_ns - now_ns));
   }
-  return put_on(link, control, message, header);
+  return put_on(link, control, message, header, begun);
 }
 
 }  // namespace
@@ -81,8 +104,8 @@ void Carrier::on_control(Link& via, MessagePtr message) {
   sessions_->on_first(*this, via, *message);
 }
 
-void Carrier::on_closed(Link&, const Error& why) {
-  if (ResumingLink* session = session_.load(std::memory_order_acquire)) session->on_closed(*this, why);
+void Carrier::on_closed(Link& via, const Error& why) {
+  if (ResumingLink* session = session_.load(std::memory_order_acquire)) session->on_closed(*this, via, why);
 }
 
 // ---- The link upwards ----
@@ -201,6 +224,7 @@ std::shared_ptr<Link> ResumingLink::tear_down(Lock& lock) {
   {
     std::lock_guard delivery(delivery_mutex_);
     hearing_ = nullptr;
+    begun_ = nullptr;
     ack_link_ = nullptr;
     if (ack_timer_ != 0) timers_.cancel(std::exchange(ack_timer_, 0));
   }
@@ -275,13 +299,14 @@ std::shared_ptr<Carrier> ResumingLink::new_carrier(SessionFrame* first) {
   Lock lock(mutex_);
   if (told_ || ending_ || peer_.state() != PeerState::kResuming) return nullptr;
   if (carrier_ && carrier_->link) sessions_->close_later(carrier_->link);  // a dial that did not get through
-  carrier_ = std::make_shared<Carrier>(sessions_, shared_from_this());
-  hearing_ = carrier_.get();
-  ack_link_ = nullptr;
+  if (hearing_) stop_hearing(hearing_->link.get());
+  hearing_ = carrier_ = std::make_shared<Carrier>(sessions_, shared_from_this());
   const ReceivedCounts so_far = received();
+  const uint64_t begun = keep_begun();
+  carrier_->begun = std::move(begun_);
   // Whatever has come has come of the session: the other end has it.
   const bool open = opened_ || so_far.data != 0 || so_far.control != 0;
-  *first = {open ? SessionWord::kResume : SessionWord::kOpen, number_, ++carriers_, so_far};
+  *first = {open ? SessionWord::kResume : SessionWord::kOpen, number_, ++carriers_, so_far, true, begun};
   return carrier_;
 }
 
@@ -295,19 +320,30 @@ void ResumingLink::connect(std::shared_ptr<Carrier> carrier, const SessionFrame&
     return take(peer_.on(PeerEvent::kClosed, timers_.now_ns()), lock);
   }
   carrier->link = link;
+  if (current && carrier->begun) link->go_on_with(std::move(carrier->begun));
   lock.unlock();
   sessions_->keep(std::move(carrier));
   if (!current) return sessions_->close_later(std::move(link));
   static_cast<void>(link->send_control(bare(encode_session(first))));  // if it has ended already, that is told
 }
 
-void ResumingLink::on_closed(Carrier& carrier, const Error& why) {
+// delivery_mutex_ held, on the reactor. What it has brought of a frame stays; `link` is its, or null: there is none yet.
+void ResumingLink::stop_hearing(Link* link) {
+  const std::shared_ptr<Carrier> carrier = std::exchange(hearing_, nullptr);
+  begun_ = carrier->begun ? std::move(carrier->begun) : link != nullptr ? link->take_begun() : nullptr;
+  ack_link_ = nullptr;
+}
+
+// delivery_mutex_ and mutex_ held. How much of the next frame need not come again.
+uint64_t ResumingLink::keep_begun() {
+  if (begun_ && (!goes_on_inside_ || begun_->begun() < kBegunMin)) begun_ = nullptr;
+  return begun_ ? begun_->begun() : 0;
+}
+
+void ResumingLink::on_closed(Carrier& carrier, Link& link, const Error& why) {
   {
     std::lock_guard delivery(delivery_mutex_);
-    if (hearing_ == &carrier) {
-      hearing_ = nullptr;
-      ack_link_ = nullptr;
-    }
+    if (hearing_.get() == &carrier) stop_hearing(&link);
   }
   Lock lock(mutex_);
   if (carrier_.get() != &carrier || told_) return;
@@ -338,34 +374,37 @@ bool ResumingLink::adopt(const std::shared_ptr<Carrier>& carrier, const SessionF
   const int64_t now_ns = timers_.now_ns();
   if (carrier_) sessions_->close_later(carrier_->link);
   drop_carrier();
-  carrier_ = carrier;
-  hearing_ = carrier.get();
-  ack_link_ = nullptr;
+  if (hearing_) stop_hearing(hearing_->link.get());
+  hearing_ = carrier_ = carrier;
+  goes_on_inside_ = frame.goes_on_inside;
   if (peer_.state() == PeerState::kLinked) peer_.on(PeerEvent::kClosed, now_ns);  // the dialer has noticed first
   peer_.on(PeerEvent::kLink, now_ns);
   arm(0);
   opened_ = true;
-  const SessionFrame answer{SessionWord::kGoOn, number_, carriers_, received()};
+  const SessionFrame answer{SessionWord::kGoOn, number_, carriers_, received(), true, keep_begun()};
   static_cast<void>(carrier->link->send_control(bare(encode_session(answer))));
+  const bool in_turn = begun_ == nullptr || carrier->link->go_on_with(std::move(begun_));
   delivery.unlock();
-  const bool possible = resume(carrier->link, frame.received);
+  const bool possible = in_turn && resume(carrier->link, frame);
   lock.unlock();
   if (!possible) malformed(*carrier, "a session cannot go on from where its peer says that it was");
   return true;
 }
 
 // mutex_ held. What the peer has not received goes on `link`, and from now on everything. False: what it says cannot be.
-bool ResumingLink::resume(const std::shared_ptr<Link>& link, const ReceivedCounts& received) {
+bool ResumingLink::resume(const std::shared_ptr<Link>& link, const SessionFrame& frame) {
   const int64_t now_ns = timers_.now_ns();
   for (Lane* lane : {&control_, &data_}) {
     const bool control = lane == &control_;
     std::lock_guard lock(lane->mutex);
     const uint64_t before = lane->window.bytes();
-    const auto again = lane->window.resume(control ? received.control : received.data);
+    const auto again = lane->window.resume(control ? frame.received.control : frame.received.data);
     if (!again) return false;
     update_backlog(before, lane->window.bytes());
+    uint64_t begun = control ? 0 : frame.begun;
+    if (begun != 0 && (again->empty() || begun >= record_size_of(*again->front()))) return false;
     const bool sent = std::all_of(again->begin(), again->end(), [&](const auto& message) {
-      return send_again(*link, control, message, now_ns);
+      return send_again(*link, control, message, now_ns, std::exchange(begun, 0));
     });
     sent ? void(lane->link = link) : leave(link);
   }
@@ -389,9 +428,10 @@ void ResumingLink::on_session_frame(Carrier& carrier, const SessionFrame& frame)
     return end(lock, {ErrorCode::kClosed, "the process at its other end has given up the connection, or is another one"});
   }
   opened_ = true;
+  goes_on_inside_ = frame.goes_on_inside;
   peer_.on(PeerEvent::kLink, timers_.now_ns());
   arm(0);
-  if (resume(carrier.link, frame.received)) return;
+  if (resume(carrier.link, frame)) return;
   lock.unlock();
   malformed(carrier, "a session cannot go on from where its peer says that it was");
 }
@@ -429,7 +469,7 @@ void ResumingLink::on_frame(Carrier& carrier, Link& link, MessagePtr message) {
     return on_session_frame(carrier, *frame);
   }
   std::lock_guard lock(delivery_mutex_);
-  if (hearing_ != &carrier) return;
+  if (hearing_.get() != &carrier) return;
   count(received_data_, *message, link);
   sink_.on_frame(*this, std::move(message));
 }
@@ -445,7 +485,7 @@ void ResumingLink::on_control(Carrier& carrier, Link& link, MessagePtr message) 
     return received ? on_acknowledge(carrier, *received) : malformed(carrier, "an acknowledgement that is none");
   }
   std::lock_guard lock(delivery_mutex_);
-  if (hearing_ != &carrier) return;
+  if (hearing_.get() != &carrier) return;
   count(received_control_, *message, link);
   sink_.on_control(*this, std::move(message));
 }

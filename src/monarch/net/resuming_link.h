@@ -11,6 +11,8 @@
 //     Acknowledged is what has come every 64 frames, every MiB, and 20 ms after a frame at the latest.
 //   - Only one carrier is heard at a time. What older ones still bring is dropped before it is counted, since it is sent
 //     again.
+//   - A large data frame that a break has cut in two goes on inside: what has come of it is kept here, and the other end is
+//     told with the counts how many bytes that are. So a frame gets through however short its connections are.
 //   - Nothing that the peer says is believed: a count that cannot be, or a word out of turn, ends the session
 //     (kMalformed).
 //
@@ -59,6 +61,8 @@ class Carrier final : public LinkSink, public std::enable_shared_from_this<Carri
   // Set once, by whoever has made it. shared_ptr: links are.
   std::shared_ptr<Link> link;
   std::atomic<bool> refused{false};  // nothing that it says counts any more
+  // What has come of a frame by the one before, until `link` is there to go on with it.
+  std::unique_ptr<RecordAssembler> begun;
 
  private:
   const std::shared_ptr<Sessions> sessions_;
@@ -99,7 +103,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   // ---- From its carriers ----
   void on_frame(Carrier& carrier, Link& link, MessagePtr message);
   void on_control(Carrier& carrier, Link& link, MessagePtr message);
-  void on_closed(Carrier& carrier, const Error& why);
+  void on_closed(Carrier& carrier, Link& link, const Error& why);
   // Reactor. The peer goes on here on a new carrier, with this frame as its first. False: there is nothing to go on with.
   bool adopt(const std::shared_ptr<Carrier>& carrier, const SessionFrame& frame);
   // Reactor. The peer, who has opened it, has opened another one, so for the peer it is over. When this returns its end has
@@ -119,7 +123,9 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   void connect(std::shared_ptr<Carrier> carrier, const SessionFrame& first);
   void on_session_frame(Carrier& carrier, const SessionFrame& frame);
   void on_acknowledge(Carrier& carrier, const ReceivedCounts& received);
-  bool resume(const std::shared_ptr<Link>& link, const ReceivedCounts& received);
+  bool resume(const std::shared_ptr<Link>& link, const SessionFrame& frame);
+  void stop_hearing(Link* link);
+  uint64_t keep_begun();
   void take(PeerStep step, Lock& lock);
   void arm(int64_t at_ns);
   void on_timer();
@@ -142,7 +148,8 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   const Dial dial_;
 
   Mutex delivery_mutex_{LockRank::kSessionDelivery};
-  const Carrier* hearing_ = nullptr;  // null: none is heard
+  std::shared_ptr<Carrier> hearing_;  // null: none is heard
+  std::unique_ptr<RecordAssembler> begun_;  // what has come of the next data frame; while one is heard, that has it
   ReceivedCount received_data_, received_control_;
   Link* ack_link_ = nullptr;  // that of hearing_, when there is something to acknowledge
   Timers::TimerId ack_timer_ = 0;
@@ -152,6 +159,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   std::shared_ptr<Carrier> carrier_;  // null: none, or none yet
   uint32_t carriers_ = 0;             // how many there were: the number of the present one
   bool opened_ = false;               // the other end has it
+  bool goes_on_inside_ = false;       // the other end can, of a frame
   bool told_ = false;                 // the end has been told, or is not wanted
   std::vector<std::shared_ptr<const Message>> lost_;  // of the data lane, once it is over and until it is closed
   std::optional<Error> ending_;       // it ends with its carrier, with this

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,12 +30,19 @@ struct NoSink final : LinkSink {
 
 // A carrier that has no memory for one frame.
 struct ShortLink final : Link {
-  ShortLink(std::shared_ptr<Link> below, bool* fails) : Link(below->peer()), under(std::move(below)), fail_next(fails) {}
+  ShortLink(std::shared_ptr<Link> below, bool* fails, int* rests)
+      : Link(below->peer()), under(std::move(below)), fail_next(fails), rests_sent(rests) {}
   bool send(const Outgoing& outgoing) override { return under->send(outgoing); }
   bool send_control(const Outgoing& outgoing) override { return under->send_control(outgoing); }
   bool send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) override {
     if (std::exchange(*fail_next, false)) throw std::bad_alloc();
     return under->send_kept(outgoing, std::move(keeper));
+  }
+  std::unique_ptr<RecordAssembler> take_begun() override { return under->take_begun(); }
+  bool go_on_with(std::unique_ptr<RecordAssembler> begun) override { return under->go_on_with(std::move(begun)); }
+  bool send_rest(const Outgoing& outgoing, std::shared_ptr<const void> keeper, uint64_t begun) override {
+    ++*rests_sent;
+    return under->send_rest(outgoing, std::move(keeper), begun);
   }
   void peer_died(const Error& why) override { under->peer_died(why); }
   void close() override {
@@ -45,6 +53,7 @@ struct ShortLink final : Link {
   std::string_view transport() const override { return under->transport(); }
   std::shared_ptr<Link> under;
   bool* fail_next;
+  int* rests_sent;
 };
 
 // Two processes, one of which dials the other over simulated links.
@@ -91,7 +100,7 @@ class Session : public ::testing::Test {
         return ends.second;
       });
       carriers.push_back(ends.first);
-      return std::make_shared<ShortLink>(ends.first, &no_memory);
+      return std::make_shared<ShortLink>(ends.first, &no_memory, &rests);
     }
     ends = sim.connect(kA, sink, kB, nowhere);
     Error why{ErrorCode::kClosed, "nothing gets through"};
@@ -106,10 +115,15 @@ class Session : public ::testing::Test {
     }
   }
   static void say(Link& link, uint64_t number, size_t size = 0) {
-    const std::vector<std::byte> body(size, std::byte{7});
+    const std::vector<std::byte> body = pattern(number, size);
     Outgoing outgoing{FrameHeader{}, body, {}};
     outgoing.header.token = number;
     ASSERT_TRUE(link.send(outgoing));
+  }
+  static std::vector<std::byte> pattern(uint64_t number, size_t size) {
+    std::vector<std::byte> body(size);
+    for (size_t i = 0; i < size; ++i) body[i] = static_cast<std::byte>(number + i / 251);
+    return body;
   }
   static void say_control(Link& link, uint64_t number) {
     Outgoing outgoing{FrameHeader{}, {}, {}};
@@ -132,6 +146,7 @@ class Session : public ::testing::Test {
   NodeId held_for_dead = 0;
   int dials = 0;
   bool no_memory = false;  // for the next frame
+  int rests = 0;           // how often `a` has gone on inside of a frame
   std::vector<std::shared_ptr<SimLink>> carriers;
   std::vector<std::shared_ptr<Sessions>> former;
 };
@@ -179,7 +194,8 @@ TEST_F(Session, WhatIsNotAcknowledgedCountsAsBacklog) {
 template <typename Fixture = Session>
 struct World : Fixture {
   using Fixture::a, Fixture::b, Fixture::sim, Fixture::open, Fixture::reach, Fixture::break_carrier, Fixture::dials;
-  using Fixture::run_until;
+  using Fixture::run_until, Fixture::carriers;
+  explicit World(uint64_t seed = 1) : Fixture(seed) {}
   void TestBody() override {}
 };
 
@@ -188,20 +204,21 @@ TEST(SessionOverSeeds, NothingIsLostAndNothingComesTwiceThroughHundredsOfBreaks)
   struct Many : Session {
     explicit Many(uint64_t seed) : Session(seed) {}
     void TestBody() override {}
-    void run(int frames, int breaks) {
+    void run(int frames, int breaks, uint64_t length_ms, uint32_t large_percent) {
+      const auto size = [&] { return sim.chance(large_percent) ? 60'000 + sim.random(300'000) : sim.random(2000); };
       open();
       uint64_t sent[2] = {}, controls[2] = {};
       for (int i = 0; i < frames; ++i) {
-        sim.after(static_cast<int64_t>(sim.random(4000)) * kMs, [&] {
-          say(*a.link, sent[0]++, sim.random(2000));
+        sim.after(static_cast<int64_t>(sim.random(length_ms)) * kMs, [&] {
+          say(*a.link, sent[0]++, size());
           if (sim.chance(30)) say_control(*a.link, controls[0]++);
           if (!b.link) return;
-          if (sim.chance(60)) say(*b.link, sent[1]++, sim.random(50));
+          if (sim.chance(60)) say(*b.link, sent[1]++, size());
           if (sim.chance(30)) say_control(*b.link, controls[1]++);
         });
       }
       for (int i = 0; i < breaks; ++i) {
-        sim.after(static_cast<int64_t>(sim.random(4000)) * kMs, [&] {
+        sim.after(static_cast<int64_t>(sim.random(length_ms)) * kMs, [&] {
           if (sim.chance(70)) return break_carrier();
           // Only one end notices; the other hears of it by the next carrier, or later.
           if (!carriers.empty()) carriers.back()->peer_died(Error{ErrorCode::kClosed, "it broke on this side"});
@@ -213,13 +230,17 @@ TEST(SessionOverSeeds, NothingIsLostAndNothingComesTwiceThroughHundredsOfBreaks)
       expect_exactly(b.sink, sent[0], controls[0]);
       expect_exactly(a.sink, sent[1], controls[1]);
       EXPECT_EQ(a.link->backlog() + b.link->backlog(), 0u);
-      EXPECT_GT(carriers_of(a), static_cast<uint32_t>(breaks) / 2);
+      EXPECT_EQ(rests != 0, large_percent != 0) << "whether any frame has gone on inside";
+      EXPECT_GT(carriers_of(a), static_cast<uint32_t>(breaks) / 3);
       EXPECT_EQ(carriers_of(a), carriers_of(b));
     }
     static void expect_exactly(RecordingSink& sink, uint64_t sent, uint64_t controls) {
       const auto frames = sink.take();
       ASSERT_EQ(frames.size(), sent);
-      for (uint64_t i = 0; i < sent; ++i) ASSERT_EQ(frames[i]->header.token, i);
+      for (uint64_t i = 0; i < sent; ++i) {
+        ASSERT_EQ(frames[i]->header.token, i);
+        ASSERT_TRUE(std::ranges::equal(frames[i]->body, pattern(i, frames[i]->body.size()))) << i;
+      }
       const auto heard = sink.take_controls();
       ASSERT_EQ(heard.size(), controls);
       for (uint64_t i = 0; i < controls; ++i) ASSERT_EQ(heard[i]->header.token, i);
@@ -227,8 +248,39 @@ TEST(SessionOverSeeds, NothingIsLostAndNothingComesTwiceThroughHundredsOfBreaks)
   };
   for (const uint64_t seed : sim_seeds(100, 10)) {
     SCOPED_TRACE(reproduction(seed, "net_test", "SessionOverSeeds.*"));
-    Many(seed).run(2000, 300);
+    Many(seed).run(2000, 300, 4000, 0);
+    // Large ones, which go on inside where a break has cut them in two.
+    Many(seed).run(200, 100, 800, 50);
     if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// Whoever has sent it, however often it breaks while it is under way, a large frame comes once and as it was.
+TEST_F(Session, ALargeFrameGoesOnWhereItWasCut) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    World<> world(seed);
+    world.open();
+    ASSERT_TRUE(world.sim.run());
+    constexpr size_t kLarge = 1 << 20;
+    for (End* from : {&world.a, &world.b}) {
+      say(*from->link, 1, kLarge);
+      say(*from->link, 2, 10);
+    }
+    for (int i = 0; i < 10; ++i) {
+      world.break_carrier();
+      world.run_until([&, broken = world.carriers.back()] {
+        return world.carriers.back() != broken && world.carriers.back()->data_frames_sent() != 0;
+      });
+    }
+    ASSERT_TRUE(world.sim.run());
+    for (End* end : {&world.a, &world.b}) {
+      const auto frames = end->sink.take();
+      ASSERT_EQ(frames.size(), 2u) << seed;
+      EXPECT_TRUE(std::ranges::equal(frames[0]->body, pattern(1, kLarge)));
+      EXPECT_EQ(frames[1]->header.token, 2u);
+      EXPECT_FALSE(end->sink.closed());
+    }
+    EXPECT_EQ(world.a.link->backlog() + world.b.link->backlog(), 0u);
   }
 }
 
@@ -449,6 +501,7 @@ TEST_F(Session, CarriersThatAreOverAreClosed) {
 // Speaks to `b` on bare links.
 class HostilePeer : public Session {
  protected:
+  explicit HostilePeer(uint64_t seed = 1) : Session(seed) {}
   std::shared_ptr<SimLink> dial_raw() {
     std::pair<std::shared_ptr<SimLink>, std::shared_ptr<SimLink>> ends;
     auto sink = std::make_unique<RecordingSink>();
@@ -480,7 +533,9 @@ class HostilePeer : public Session {
 };
 
 struct HostileWorld : HostilePeer {
+  explicit HostileWorld(uint64_t seed = 1) : HostilePeer(seed) {}
   using HostilePeer::b, HostilePeer::sim, HostilePeer::opened, HostilePeer::dial_raw, HostilePeer::line;
+  using HostilePeer::heard, HostilePeer::run_until;
   void TestBody() override {}
 };
 
@@ -510,6 +565,64 @@ TEST_F(HostilePeer, WhoResumesFromWhereItCannotHaveBeenIsDropped) {
     link = world.dial_raw();
     word(*link, SessionWord::kResume, 2, received);
     EXPECT_EQ(world.line(), "a session cannot go on from where its peer says that it was");
+  }
+}
+
+TEST_F(HostilePeer, WhoHasMoreOfAFrameThanThereIsIsDropped) {
+  for (const uint64_t begun : {uint64_t{1} << 30, uint64_t{100'072}}) {
+    for (const uint64_t received : {0, 1}) {
+      HostileWorld world;
+      auto link = world.opened();
+      say(*world.b.link, 1, 100'000);  // a record of 100,064 bytes
+      world.sim.break_link(link, Error{ErrorCode::kClosed, "broke"});
+      link = world.dial_raw();
+      link->send_control(Outgoing{encode_session({SessionWord::kResume, 7, 2, {received, 0}, true, begun}), {}, {}});
+      EXPECT_EQ(world.line(), "a session cannot go on from where its peer says that it was");
+    }
+  }
+}
+
+// It is not told how much of a frame is there, and sends the whole of it again.
+TEST_F(HostilePeer, WhoCannotGoOnInsideOfAFrameIsHeardFromItsBeginning) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    HostileWorld world(seed);
+    auto link = world.opened();
+    say(*link, 1, 200'000);
+    world.sim.break_link(link, Error{ErrorCode::kClosed, "broke"});
+    auto next = world.dial_raw();
+    word(*next, SessionWord::kResume, 2);
+    ASSERT_TRUE(world.run_until([&] { return world.heard(next).controls() != 0; }));
+    const auto said = decode_session(world.heard(next).take_controls()[0]->header);
+    ASSERT_TRUE(said);
+    EXPECT_EQ(said->begun, 0u);
+    if (said->received.data == 0) say(*next, 1, 200'000);
+    ASSERT_TRUE(world.run_until([&] { return world.b.sink.frames() == 1; }));
+    EXPECT_TRUE(std::ranges::equal(world.b.sink.take()[0]->body, pattern(1, 200'000)));
+    EXPECT_FALSE(world.b.sink.closed());
+  }
+}
+
+// It has said that of the carrier before; on this one it begins anew.
+TEST_F(HostilePeer, WhoCanGoOnInsideIsToldWhatIsThere) {
+  for (uint64_t seed = 1, told = 0; told < 5; ++seed) {
+    ASSERT_LT(seed, 100u);
+    HostileWorld world(seed);
+    auto link = world.opened();
+    say(*link, 1, 200'000);
+    world.sim.break_link(link, Error{ErrorCode::kClosed, "broke"});
+    auto next = world.dial_raw();
+    next->send_control(Outgoing{encode_session({SessionWord::kResume, 7, 2, {}, true}), {}, {}});
+    ASSERT_TRUE(world.run_until([&] { return world.heard(next).controls() != 0; }));
+    const auto said = decode_session(world.heard(next).take_controls()[0]->header);
+    ASSERT_TRUE(said && said->goes_on_inside);
+    if (said->begun == 0) continue;
+    ++told;
+    const std::vector<std::byte> body = pattern(1, 200'000);
+    Outgoing outgoing{FrameHeader{}, body, {}};
+    outgoing.header.token = 1;
+    ASSERT_TRUE(next->send_rest(outgoing, nullptr, said->begun));
+    ASSERT_TRUE(world.run_until([&] { return world.b.sink.frames() == 1; }));
+    EXPECT_TRUE(std::ranges::equal(world.b.sink.take()[0]->body, body));
   }
 }
 

@@ -2,18 +2,42 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <utility>
 
 namespace monarch::testing {
 
 // ---- Links ----
 
-bool SimLink::send(const Outgoing& outgoing) { return transmit(data_, false, outgoing); }
-bool SimLink::send_control(const Outgoing& outgoing) { return transmit(control_, true, outgoing); }
-
-bool SimLink::transmit(Lane& lane, bool control, const Outgoing& outgoing) {
+bool SimLink::send(const Outgoing& outgoing) {
   if (closed()) return false;
-  // shared: std::function must be copyable
-  auto message = std::make_shared<MessagePtr>(Message::copy_of(outgoing, here_));
+  if (record_size_of(outgoing, {}) > kWholeMax) return transmit_bytes(outgoing, 0);
+  transmit(data_, false, Message::copy_of(outgoing, here_));
+  return true;
+}
+
+bool SimLink::send_rest(const Outgoing& outgoing, std::shared_ptr<const void>, uint64_t begun) {
+  return !closed() && transmit_bytes(outgoing, begun);
+}
+
+bool SimLink::send_control(const Outgoing& outgoing) {
+  if (closed()) return false;
+  transmit(control_, true, Message::copy_of(outgoing, here_));
+  return true;
+}
+
+bool SimLink::transmit_bytes(const Outgoing& outgoing, uint64_t begun) {
+  std::vector<std::byte> record = encode_to_vector(outgoing);
+  MONARCH_CHECK(begun < record.size());
+  record.erase(record.begin(), record.begin() + static_cast<std::ptrdiff_t>(begun));
+  data_.large[data_.sent] = std::move(record);
+  transmit(data_, false, nullptr);
+  return true;
+}
+
+// Null: a large one, of which the lane has the bytes.
+void SimLink::transmit(Lane& lane, bool control, MessagePtr whole) {
+  auto message = std::make_shared<MessagePtr>(std::move(whole));  // shared: std::function must be copyable
   const uint64_t number = lane.sent++;
   const int64_t arrival = std::max<int64_t>(world_.now_ns() + world_.delay_ns(),
                                             static_cast<int64_t>(lane.next_arrival_ns));
@@ -21,6 +45,8 @@ bool SimLink::transmit(Lane& lane, bool control, const Outgoing& outgoing) {
   auto arrive = [self = shared_from_this(), &lane, control, number, message] {
     auto other = self->other_.lock();
     if (!other || other->told_ || number >= lane.allowed) return;
+    lane.arrived = number + 1;
+    if (!*message) *message = other->read(lane.large.extract(number).mapped());
     if (control) {
       other->sink_.on_control(*other, std::move(*message));
     } else {
@@ -30,6 +56,37 @@ bool SimLink::transmit(Lane& lane, bool control, const Outgoing& outgoing) {
   world_.at(arrival, [&world = world_, to = peer(), arrive = std::move(arrive)]() mutable {
     world.when_running(to, std::move(arrive));
   });
+}
+
+// Null: there is more to come.
+MessagePtr SimLink::read(ByteSpan bytes) {
+  if (!reader_) reader_ = std::make_unique<RecordAssembler>(ArenaParts::kRefused);
+  while (!bytes.empty()) {
+    const std::span<std::byte> room = reader_->buffer();
+    const size_t count = std::min(room.size(), bytes.size());
+    std::memcpy(room.data(), bytes.data(), count);
+    MONARCH_CHECK(reader_->advance(count, peer()));
+    bytes = bytes.subspan(count);
+  }
+  return reader_->take();
+}
+
+std::unique_ptr<RecordAssembler> SimLink::take_begun() {
+  told_ = true;
+  if (auto other = other_.lock()) {
+    const auto next = other->data_.large.find(other->data_.arrived);
+    if (next != other->data_.large.end()) {
+      const ByteSpan bytes(next->second);
+      static_cast<void>(read(bytes.first(world_.random(bytes.size()))));
+    }
+    other->data_.large.clear();
+  }
+  return reader_ && reader_->begun() != 0 ? std::move(reader_) : nullptr;
+}
+
+bool SimLink::go_on_with(std::unique_ptr<RecordAssembler> begun) {
+  if (reader_ && reader_->begun() != 0) return false;
+  reader_ = std::move(begun);
   return true;
 }
 

@@ -3,7 +3,8 @@
 //
 // The nodes are real (actor/node.h); what is simulated is time and the links. A link is FIFO per lane and reliable
 // until it dies; then of what was under way each direction still delivers a prefix, and loses the rest. Both ends hear
-// on_closed once, after the last frame of that prefix. Nothing in here sleeps or makes a thread.
+// on_closed once, after the last frame of that prefix. Of a large one behind it some bytes may have come, with which a
+// session goes on. Nothing in here sleeps or makes a thread.
 //
 // Nodes may lie on several hosts. Between hosts there are sessions, with the code of the product (net/resuming_link.h):
 // what breaks is a carrier, and the session goes on with the next, unless nothing gets through for as long as the lease.
@@ -46,6 +47,9 @@ class SimLink final : public Link, public std::enable_shared_from_this<SimLink> 
 
   bool send(const Outgoing& outgoing) override;
   bool send_control(const Outgoing& outgoing) override;
+  std::unique_ptr<RecordAssembler> take_begun() override;
+  bool go_on_with(std::unique_ptr<RecordAssembler> begun) override;
+  bool send_rest(const Outgoing& outgoing, std::shared_ptr<const void> keeper, uint64_t begun) override;
   void peer_died(const Error& why) override;
   void close() override;
   uint64_t backlog() const override { return 0; }
@@ -58,8 +62,14 @@ class SimLink final : public Link, public std::enable_shared_from_this<SimLink> 
     uint64_t next_arrival_ns = 0;  // of the last message under way: the next one comes no earlier
     uint64_t sent = 0;             // messages given to this lane
     uint64_t allowed = UINT64_MAX; // how many of them arrive: all, until the link dies
+    uint64_t arrived = 0;          // how many of them have
+    std::map<uint64_t, std::vector<std::byte>> large;  // under way, by number: what of their records is sent here
   };
-  bool transmit(Lane& lane, bool control, const Outgoing& outgoing);
+  // A larger record may come in part.
+  static constexpr uint64_t kWholeMax = 64 << 10;
+  void transmit(Lane& lane, bool control, MessagePtr message);
+  bool transmit_bytes(const Outgoing& outgoing, uint64_t begun);
+  MessagePtr read(ByteSpan bytes);
   void hear_end(const Error& why);
   void hear_end_at(int64_t time_ns, const Error& why);
 
@@ -68,6 +78,7 @@ class SimLink final : public Link, public std::enable_shared_from_this<SimLink> 
   LinkSink& sink_;
   std::weak_ptr<SimLink> other_;  // weak: each node owns its own end
   Lane data_, control_;           // outbound
+  std::unique_ptr<RecordAssembler> reader_;  // of large frames from the other side
   bool told_ = false;
 };
 

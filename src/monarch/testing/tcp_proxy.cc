@@ -70,6 +70,11 @@ void TcpProxy::cut_after(uint64_t bytes) {
   cut_after_ = bytes;
 }
 
+void TcpProxy::cut_always_after(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  cut_after_ = cut_again_after_ = bytes;
+}
+
 void TcpProxy::hold() {
   std::lock_guard lock(mutex_);
   held_ = true;
@@ -104,7 +109,7 @@ void TcpProxy::end_all(bool with_reset) {
       shutdown(end.get(), SHUT_RDWR);
     }
   }
-  cut_after_ = UINT64_MAX;
+  cut_after_ = cut_again_after_;
   if (!pairs_.empty()) ++cuts_;
 }
 

@@ -26,6 +26,7 @@ class TcpProxy {
   // Any thread; each is done when it returns.
   void cut(bool with_reset = false);         // ends what goes through it now; new connections are let through
   void cut_after(uint64_t bytes);            // when so many more have gone through, in both directions together
+  void cut_always_after(uint64_t bytes);     // and again, when so many have since the last cut
   void hold();                               // nothing passes any more; connections are made, and are silent
   void heal();                               // all goes on
   void delay(int64_t delay_ns);              // each byte arrives so much later
@@ -67,7 +68,7 @@ class TcpProxy {
   std::atomic<uint64_t> bytes_{0};
   std::mutex mutex_;  // over all below, and held by the thread but where it sleeps
   std::vector<std::unique_ptr<Pair>> pairs_;
-  uint64_t cut_after_ = UINT64_MAX;
+  uint64_t cut_after_ = UINT64_MAX, cut_again_after_ = UINT64_MAX;
   int64_t delay_ns_ = 0;
   bool held_ = false;
   bool stopping_ = false;

@@ -104,6 +104,7 @@ class TcpSession : public ::testing::Test {
     ASSERT_TRUE(a_->tcp->set_place(b_->node, at_port(proxy_->port())).ok());
   }
   void flood_through_cuts(const TcpTransport::Options& options, uint64_t count);
+  void large_frames_through_short_connections(const TcpTransport::Options& options);
   void dial() { a_->link = a_->connector->dial(b_->node); }
   bool wait_until(const std::function<bool()>& ready, int64_t limit_ns = 60 * kSecond) {
     return drive_until(*b_->home.driver, ready, limit_ns);
@@ -167,6 +168,40 @@ TEST_F(TcpSession, LosesNothingHoweverOftenItsConnectionIsCutInAFlood) {
   flood_through_cuts(options_with(60 * kSecond), static_cast<uint64_t>(rounds(20'000, 6'000)));
   EXPECT_TRUE(wait_until([&] { return a_->link->backlog() == 0; }));
   EXPECT_LE(a_->connector->carriers(), 6u);
+}
+
+// Of each connection only so much gets through that none of them brings the whole of it.
+void TcpSession::large_frames_through_short_connections(const TcpTransport::Options& options) {
+  start(options);
+  dial();
+  send_one(*a_->link, 0, 10);
+  ASSERT_TRUE(wait_until([&] { return b_->sink.frames() == 1; }));
+  std::vector<std::byte> bytes(24 << 20);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31 + (i >> 12));
+  const ByteSpan all(bytes);
+  const ByteSpan parts[] = {all.first(10 << 20), all.subspan(10 << 20, 5), all.subspan((10 << 20) + 5)};
+  proxy_->cut_always_after(3'000'001);
+  for (Link* from : {a_->link.get(), b_->present().get()}) {
+    ASSERT_TRUE(from->send(Outgoing{FrameHeader{}, {}, parts}));
+    send_one(*from, 7, 10);
+  }
+  ASSERT_TRUE(wait_until([&] { return b_->sink.frames() == 3 && a_->sink.frames() == 2; }, 20 * kSecond));
+  EXPECT_GE(proxy_->cuts(), 16) << "48 MiB in pieces of 3 MB";
+  for (Process* process : {a_.get(), b_.get()}) {
+    const auto frames = process->sink.take();
+    const auto& large = *frames[frames.size() - 2];
+    ASSERT_EQ(large.parts.size(), std::size(parts));
+    for (size_t i = 0; i < std::size(parts); ++i) {
+      EXPECT_TRUE(std::ranges::equal(ByteSpan(large.parts[i].data, large.parts[i].size), parts[i])) << i;
+    }
+    EXPECT_EQ(frames.back()->header.token, 7u);
+    EXPECT_FALSE(process->sink.closed());
+  }
+  EXPECT_EQ(b_->sessions, 1);
+}
+
+TEST_F(TcpSession, AFrameThatIsLargerThanWhatAnyConnectionCarriesGetsThrough) {
+  large_frames_through_short_connections(options_with(20 * kSecond));
 }
 
 // In the hello, in what follows it, in the first frames: wherever it is cut, all comes once.
@@ -431,6 +466,13 @@ TEST_F(TcpSession, WithTlsLosesNothingHoweverOftenItsConnectionIsCut) {
   TcpTransport::Options options = options_with(60 * kSecond);
   options.tls = tls_of(authority, "both");
   flood_through_cuts(options, static_cast<uint64_t>(rounds(10'000, 3'000)));
+}
+
+TEST_F(TcpSession, WithTlsAFrameThatIsLargerThanWhatAnyConnectionCarriesGetsThrough) {
+  const auto authority = Authority::make().value();
+  TcpTransport::Options options = options_with(20 * kSecond);
+  options.tls = tls_of(authority, "both");
+  large_frames_through_short_connections(options);
 }
 
 TEST_F(TcpSession, WithTlsLosesNothingWhicheverByteIsTheLastOne) {

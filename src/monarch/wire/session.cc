@@ -4,7 +4,13 @@ namespace monarch {
 
 namespace {
 bool is_bare(const FrameHeader& header) {
-  return header.body_size == 0 && header.part_count == 0 && header.flags == 0 && header.time_left_ns == 0;
+  return header.body_size == 0 && header.part_count == 0 && header.flags == 0;
+}
+
+// Of whoever goes on, and at most what a frame can have.
+bool may_be_begun(SessionWord word, bool goes_on_inside, uint64_t bytes) {
+  if (bytes == 0) return true;
+  return goes_on_inside && (word == SessionWord::kResume || word == SessionWord::kGoOn) && bytes < kRecordSizeMax;
 }
 }  // namespace
 
@@ -14,6 +20,8 @@ FrameHeader encode_session(const SessionFrame& frame) {
   header.method = static_cast<uint32_t>(frame.word);
   header.dest = frame.session;
   header.rank = frame.link;
+  header.epoch = frame.goes_on_inside ? 1 : 0;
+  header.time_left_ns = frame.begun;
   return header;
 }
 
@@ -31,12 +39,15 @@ std::optional<SessionFrame> decode_session(const FrameHeader& header) {
       header.method > static_cast<uint32_t>(SessionWord::kOver)) {
     return std::nullopt;
   }
-  return SessionFrame{static_cast<SessionWord>(header.method), header.dest, header.rank, {header.token, header.sender}};
+  const SessionFrame frame{static_cast<SessionWord>(header.method), header.dest, header.rank,
+                           {header.token, header.sender}, (header.epoch & 1) != 0, header.time_left_ns};
+  if (!may_be_begun(frame.word, frame.goes_on_inside, frame.begun)) return std::nullopt;
+  return frame;
 }
 
 std::optional<ReceivedCounts> decode_acknowledge(const FrameHeader& header) {
   if (header.kind != FrameKind::kAcknowledge || !is_bare(header)) return std::nullopt;
-  if (header.method != 0 || header.dest != 0 || header.rank != 0) return std::nullopt;
+  if (header.method != 0 || header.dest != 0 || header.rank != 0 || header.time_left_ns != 0) return std::nullopt;
   return ReceivedCounts{header.token, header.sender};
 }
 

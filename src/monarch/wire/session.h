@@ -7,8 +7,11 @@
 //   rank      which link of the session this is, from 1       0
 //   token     data frames received so far                     the same
 //   sender    control frames received so far                  the same
+//   epoch     1: who says this can go on inside of a frame    0
+//   time_left bytes of the next data frame received so far    0
 //
-// kSession and kAcknowledge themselves are not counted.
+// kSession and kAcknowledge themselves are not counted. Who cannot go on inside of a frame leaves the last two at 0, and is
+// never told of a frame that has come in part.
 #pragma once
 
 #include <optional>
@@ -35,6 +38,8 @@ struct SessionFrame {
   uint64_t session = 0;
   uint32_t link = 0;
   ReceivedCounts received;
+  bool goes_on_inside = false;
+  uint64_t begun = 0;  // bytes of the record of the data frame after those received; 0: it comes from its beginning
 };
 
 FrameHeader encode_session(const SessionFrame& frame);

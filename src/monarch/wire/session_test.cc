@@ -18,6 +18,12 @@ TEST(SessionFrame, ComesBackAsItWas) {
     EXPECT_EQ(frame->received.control, 3u);
     EXPECT_FALSE(decode_acknowledge(header).has_value());
   }
+  for (const SessionWord word : {SessionWord::kResume, SessionWord::kGoOn}) {
+    const auto frame = decode_session(encode_session({word, 1, 2, {3, 4}, true, 1 << 20}));
+    ASSERT_TRUE(frame.has_value());
+    EXPECT_TRUE(frame->goes_on_inside);
+    EXPECT_EQ(frame->begun, 1u << 20);
+  }
   const auto received = decode_acknowledge(encode_acknowledge({5, 6}));
   ASSERT_TRUE(received.has_value());
   EXPECT_EQ(received->data, 5u);
@@ -40,6 +46,10 @@ TEST(SessionFrame, WhatItDoesNotSayIsMalformed) {
     EXPECT_TRUE(broken(header, [](FrameHeader& h) { h.method = 6; }));
   }
   EXPECT_TRUE(broken(good, [](FrameHeader& h) { h.method = 0; }));
+  EXPECT_TRUE(broken(good, [](FrameHeader& h) { h.epoch = 1, h.time_left_ns = kRecordSizeMax; }));
+  for (const SessionWord word : {SessionWord::kOpen, SessionWord::kUnknown, SessionWord::kOver}) {
+    EXPECT_TRUE(broken(encode_session({word, 1, 1, {}, true, 1}), [](FrameHeader&) {})) << "nothing goes on here";
+  }
   EXPECT_TRUE(broken(ack, [](FrameHeader& h) { h.dest = 1; }));
   EXPECT_TRUE(broken(ack, [](FrameHeader& h) { h.rank = 1; }));
 }

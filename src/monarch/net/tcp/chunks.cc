@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace monarch {
 
@@ -13,7 +14,20 @@ ChunkHeader encode_chunk(ChunkLane lane, uint32_t size) {
 }
 
 ChunkReader::ChunkReader(NodeId from, uint64_t control_max)
-    : from_(from), data_(ArenaParts::kRefused), control_(ArenaParts::kRefused, control_max) {}
+    : from_(from),
+      data_(std::make_unique<RecordAssembler>(ArenaParts::kRefused)),
+      control_(ArenaParts::kRefused, control_max) {}
+
+std::unique_ptr<RecordAssembler> ChunkReader::take_begun() {
+  if (!error_.empty() || data_->begun() == 0) return nullptr;
+  return std::exchange(data_, std::make_unique<RecordAssembler>(ArenaParts::kRefused));
+}
+
+bool ChunkReader::go_on_with(std::unique_ptr<RecordAssembler> begun) {
+  if (data_->begun() != 0) return false;
+  data_ = std::move(begun);
+  return true;
+}
 
 bool ChunkReader::begin_chunk() {
   header_size_ = 0;

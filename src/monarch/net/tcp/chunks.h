@@ -11,6 +11,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 
 #include "monarch/net/message.h"
 
@@ -40,14 +41,19 @@ class ChunkReader {
   bool advance(size_t count, const Take& take);
   bool feed(ByteSpan bytes, const Take& take);
   const std::string& error() const { return error_; }
+  // What has come of a data record that is not whole; the last call. Null: nothing, or it makes no sense.
+  std::unique_ptr<RecordAssembler> take_begun();
+  // The first data that comes belongs to that record. False: there was some already.
+  bool go_on_with(std::unique_ptr<RecordAssembler> begun);
 
  private:
   bool begin_chunk();
   bool took(size_t count, const Take& take);
-  RecordAssembler& assembler() { return lane_ == ChunkLane::kControl ? control_ : data_; }
+  RecordAssembler& assembler() { return lane_ == ChunkLane::kControl ? control_ : *data_; }
 
   const NodeId from_;
-  RecordAssembler data_, control_;
+  std::unique_ptr<RecordAssembler> data_;
+  RecordAssembler control_;
   ChunkHeader header_;
   size_t header_size_ = 0;  // bytes of it that have come; kChunkHeader: in the middle of a chunk
   ChunkLane lane_ = ChunkLane::kData;

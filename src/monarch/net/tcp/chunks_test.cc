@@ -60,6 +60,47 @@ TEST(ChunkReader, PutsBothLanesTogetherWhateverThePortions) {
   }
 }
 
+// A stream that ends at any byte, and one that brings the rest of the record, beside which control goes on.
+TEST(ChunkReader, ARecordGoesOnInAnotherReaderWhereverTheFirstOneEnds) {
+  const std::vector<std::byte> whole = record(3, 400);
+  std::vector<std::byte> first;
+  append_chunk(first, ChunkLane::kData, record(1, 8));
+  append_chunk(first, ChunkLane::kControl, record(2, 8));
+  const size_t before = first.size() + kChunkHeader;
+  append_chunk(first, ChunkLane::kData, whole);
+  for (size_t end = before; end < first.size(); ++end) {
+    std::vector<uint64_t> tokens;
+    const auto take = [&](ChunkLane, MessagePtr message) {
+      tokens.push_back(message->header.token);
+      EXPECT_EQ(message->body.size(), tokens.back() == 3 ? 400u : 8u);
+    };
+    ChunkReader reader(1, 1 << 10), next(1, 1 << 10);
+    ASSERT_TRUE(reader.feed(ByteSpan(first).first(end), take));
+    auto begun = reader.take_begun();
+    ASSERT_EQ(begun != nullptr, end != before);
+    if (begun == nullptr) continue;
+    ASSERT_EQ(begun->begun(), end - before);
+    ASSERT_TRUE(next.go_on_with(std::move(begun)));
+    std::vector<std::byte> rest;
+    append_chunk(rest, ChunkLane::kControl, record(4, 8));
+    append_chunk(rest, ChunkLane::kData, ByteSpan(whole).subspan(end - before));
+    append_chunk(rest, ChunkLane::kData, record(5, 8));
+    ASSERT_TRUE(next.feed(rest, take));
+    ASSERT_EQ(tokens, (std::vector<uint64_t>{1, 2, 4, 3, 5}));
+    EXPECT_EQ(next.take_begun(), nullptr);
+  }
+}
+
+TEST(ChunkReader, WhatHasBegunAlreadyGoesOnWithNothingElse) {
+  ChunkReader first(1, 1 << 10), next(1, 1 << 10);
+  std::vector<std::byte> stream;
+  append_chunk(stream, ChunkLane::kData, ByteSpan(record(1, 100)).first(80));
+  const auto take = [](ChunkLane, MessagePtr) {};
+  ASSERT_TRUE(first.feed(stream, take));
+  ASSERT_TRUE(next.feed(stream, take));
+  EXPECT_FALSE(next.go_on_with(first.take_begun()));
+}
+
 TEST(ChunkReader, RefusesWhatMakesNoSenseAndStaysSo) {
   const auto refused = [](std::vector<std::byte> stream) {
     ChunkReader reader(1, 1 << 10);
@@ -85,6 +126,9 @@ TEST(ChunkReader, RefusesWhatMakesNoSenseAndStaysSo) {
   std::vector<std::byte> nonsense;
   append_chunk(nonsense, ChunkLane::kData, std::vector<std::byte>(64, std::byte{0xee}));
   EXPECT_TRUE(refused(nonsense));
+  ChunkReader reader(1, 1 << 10);
+  EXPECT_FALSE(reader.feed(nonsense, [](ChunkLane, MessagePtr) {}));
+  EXPECT_EQ(reader.take_begun(), nullptr);
 }
 
 }  // namespace

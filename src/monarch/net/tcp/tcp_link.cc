@@ -105,11 +105,25 @@ std::shared_ptr<TcpLink::Record> TcpLink::make_record(const Outgoing& outgoing, 
   return record;
 }
 
+// The peer has so much of it.
+void TcpLink::leave_out(Record& record, uint64_t begun) {
+  MONARCH_CHECK(begun < record.left);
+  record.left -= begun;
+  while (begun != 0) {
+    iovec& piece = record.pieces[record.next];
+    const size_t taken = std::min<uint64_t>(begun, piece.iov_len);
+    begun -= taken;
+    piece = {static_cast<std::byte*>(piece.iov_base) + taken, piece.iov_len - taken};
+    if (piece.iov_len == 0) ++record.next;
+  }
+}
+
 bool TcpLink::send_on(std::deque<std::shared_ptr<Record>>& lane, const Outgoing& outgoing,
-                      std::shared_ptr<const void> keeper) {
+                      std::shared_ptr<const void> keeper, uint64_t begun) {
   if (in_forked_child() || closed()) return false;
   const bool kept = keeper != nullptr;
   std::shared_ptr<Record> record = make_record(outgoing, kept);
+  leave_out(*record, begun);
   const uint64_t size = record->left;
   record->keeper = std::move(keeper);
   std::lock_guard lock(write_mutex_);
@@ -143,6 +157,9 @@ bool TcpLink::send(const Outgoing& outgoing) { return send_on(data_, outgoing, n
 bool TcpLink::send_control(const Outgoing& outgoing) { return send_on(control_, outgoing, nullptr); }
 bool TcpLink::send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) {
   return send_on(data_, outgoing, std::move(keeper));
+}
+bool TcpLink::send_rest(const Outgoing& outgoing, std::shared_ptr<const void> keeper, uint64_t begun) {
+  return send_on(data_, outgoing, std::move(keeper), begun);
 }
 
 void TcpLink::commit_header(ChunkLane lane, uint32_t size) {
@@ -301,6 +318,11 @@ bool TcpLink::read_some(uint64_t* bytes) {
 void TcpLink::take(ChunkLane lane, MessagePtr message) {
   if (finished_ || closed()) return;
   lane == ChunkLane::kControl ? sink_.on_control(*this, std::move(message)) : sink_.on_frame(*this, std::move(message));
+}
+
+std::unique_ptr<RecordAssembler> TcpLink::take_begun() {
+  finished_ = true;  // what is still to be read would be the rest of that
+  return reader_.take_begun();
 }
 
 void TcpLink::drain() {

@@ -33,6 +33,9 @@ class TcpLink final : public Link, public Reactor::Pulsed, public std::enable_sh
   bool send(const Outgoing& outgoing) override;
   bool send_control(const Outgoing& outgoing) override;
   bool send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) override;
+  bool send_rest(const Outgoing& outgoing, std::shared_ptr<const void> keeper, uint64_t begun) override;
+  std::unique_ptr<RecordAssembler> take_begun() override;
+  bool go_on_with(std::unique_ptr<RecordAssembler> begun) override { return reader_.go_on_with(std::move(begun)); }
   void peer_died(const Error& why) override;
   void close() override;
   uint64_t backlog() const override { return backlog_.load(std::memory_order_relaxed); }
@@ -55,8 +58,10 @@ class TcpLink final : public Link, public Reactor::Pulsed, public std::enable_sh
     std::shared_ptr<Record> record;  // whose bytes these are; shared: by its pieces and the queue
   };
 
-  bool send_on(std::deque<std::shared_ptr<Record>>& lane, const Outgoing& outgoing, std::shared_ptr<const void> keeper);
+  bool send_on(std::deque<std::shared_ptr<Record>>& lane, const Outgoing& outgoing, std::shared_ptr<const void> keeper,
+               uint64_t begun = 0);
   static std::shared_ptr<Record> make_record(const Outgoing& outgoing, bool kept);
+  static void leave_out(Record& record, uint64_t begun);
   void keep_rest(Record& record, uint64_t size);
   void flush_locked();
   bool write_pieces();
