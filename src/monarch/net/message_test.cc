@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <fstream>
 #include <random>
+
+#include "monarch/base/system.h"
 
 // A size that there is no memory for has to come back as null under the sanitizers too.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
@@ -153,6 +156,40 @@ TEST(RecordAssembler, ALocationThatIsNoneIsMalformedEverywhere) {
 TEST(Message, NoMemoryForARecordIsNullNotTheEnd) {
   EXPECT_EQ(Message::allocate(uint64_t{1} << 62), nullptr);
 }
+
+// Of a record in the middle of which its stream ends, whether or not there was memory for it.
+TEST(RecordAssembler, SaysHowMuchHasCome) {
+  const std::vector<std::byte> record = encoded(100, 100'000, 1);
+  for (const bool memory : {true, false}) {
+    RecordAssembler assembler(ArenaParts::kRefused);
+    EXPECT_EQ(assembler.begun(), 0u);
+    sys::fail_nth(memory ? 0 : 1);
+    for (size_t at = 0; at < record.size(); at += 5000) {
+      const ByteSpan some = ByteSpan(record).subspan(at, std::min<size_t>(5000, record.size() - at));
+      EXPECT_EQ(assembler.begun(), at);
+      const Fed fed = feed(assembler, some, [] { return size_t{777}; });
+      EXPECT_EQ(fed.error, "");
+      for (const MessagePtr& message : fed.messages) EXPECT_EQ(message->lost_bytes != 0, !memory);
+    }
+    sys::fail_nth(0);
+    EXPECT_EQ(assembler.begun(), 0u) << "it is whole";
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these touch memory that is reserved
+TEST(RecordAssembler, ASizeThatIsOnlyAnnouncedCostsNoMemory) {
+  const auto resident_pages = [] {
+    uint64_t all = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> all >> resident;
+    return resident;
+  };
+  const uint64_t size = uint64_t{8} << 30, before = resident_pages();
+  RecordAssembler assembler(ArenaParts::kRefused);
+  EXPECT_EQ(feed(assembler, as_byte_span(&size, sizeof size), [] { return sizeof size; }).error, "");
+  EXPECT_EQ(assembler.begun(), sizeof size);
+  EXPECT_LT(resident_pages() - before, (16u << 20) / 4096);
+}
+#endif
 
 TEST(Message, PartsOutliveTheirMessage) {
   for (size_t size : {size_t{100}, size_t{1} << 20}) {

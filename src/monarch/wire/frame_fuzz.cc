@@ -26,6 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto session = monarch::decode_session(view->header)) {
     if (!view->body.empty() || view->route != nullptr || view->header.part_count != 0) __builtin_trap();
     if (monarch::encode_session(*session).dest != view->header.dest) __builtin_trap();
+    const auto again = monarch::decode_session(monarch::encode_session(*session));
+    if (!again || again->begun != session->begun || again->begun >= monarch::kRecordSizeMax) __builtin_trap();
   }
   if (const auto received = monarch::decode_acknowledge(view->header)) {
     if (!view->body.empty() || monarch::encode_acknowledge(*received).token != view->header.token) __builtin_trap();

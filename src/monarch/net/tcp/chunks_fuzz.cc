@@ -4,7 +4,8 @@
 #include "monarch/net/tcp/chunks.h"
 
 // Any bytes in any portions, fed or read straight to where they belong: the stream gives messages that can be read to their
-// ends, or fails and stays failed; and both ways give the same.
+// ends, or fails and stays failed; and both ways give the same. Where it ends in the middle of a record, that goes on in
+// another reader with whatever comes there.
 namespace {
 
 struct Outcome {
@@ -13,8 +14,16 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome read(monarch::ByteSpan bytes, size_t portion, bool direct) {
+Outcome read(monarch::ByteSpan bytes, size_t portion, bool direct, monarch::ByteSpan before = {}) {
   monarch::ChunkReader reader(1, 1 << 16);
+  if (!before.empty()) {
+    monarch::ChunkReader first(1, 1 << 16);
+    static_cast<void>(first.feed(before, [](monarch::ChunkLane, monarch::MessagePtr) {}));
+    if (auto begun = first.take_begun()) {
+      MONARCH_CHECK(begun->begun() != 0 && first.error().empty() && first.take_begun() == nullptr);
+      MONARCH_CHECK(reader.go_on_with(std::move(begun)));
+    }
+  }
   Outcome outcome;
   const auto take = [&](monarch::ChunkLane lane, monarch::MessagePtr message) {
     ++outcome.messages;
@@ -48,5 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const monarch::ByteSpan bytes = monarch::as_byte_span(data + 1, size - 1);
   MONARCH_CHECK(read(bytes, SIZE_MAX, false) == read(bytes, 1 + data[0] % 97, true));
+  const monarch::ByteSpan before = bytes.first(bytes.size() * (data[0] % 8) / 8), rest = bytes.subspan(before.size());
+  MONARCH_CHECK(read(rest, SIZE_MAX, false, before) == read(rest, 1 + data[0] % 97, true, before));
   return 0;
 }

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "monarch/base/clock.h"
+#include "monarch/net/message_blocks.h"
 #include "monarch/net/sessions.h"
 #include "monarch/net/tcp/tcp_link.h"
 #include "monarch/net/tls/openssl.h"
@@ -166,6 +167,7 @@ enum Mode { kPlain = 0, kTls = 1, kSession = 2, kTlsSession = 3, kLowat = 4 };
 struct Side {
   Side(UniqueFd socket, bool accepts, int mode) {
     reactor.start();
+    internal::keep_large_blocks(&reactor);  // as a Runtime does
     const int unsent = 256 << 10;
     if ((mode & kLowat) != 0) setsockopt(socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
     std::unique_ptr<Channel> channel = std::make_unique<SocketChannel>(std::move(socket));
@@ -199,6 +201,7 @@ struct Side {
   }
   ~Side() {
     if (link) link->close();
+    internal::keep_large_blocks(nullptr);
     reactor.stop();
     if (sessions) sessions->end();
   }
