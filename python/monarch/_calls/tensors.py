@@ -59,7 +59,7 @@ def _storage(buffer: Any) -> Any:
     if memoryview(buffer).readonly:  # frozen: torch, which knows nothing of the kind, would warn
         import ctypes
 
-        view = (ctypes.c_ubyte * len(buffer)).from_address(_core.buffer_address(buffer))
+        view: Any = (ctypes.c_ubyte * len(buffer)).from_address(_core.buffer_address(buffer))
         view._storage = buffer  # keeps it as long as the view
         buffer = view
     return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()

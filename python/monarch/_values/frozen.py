@@ -17,12 +17,14 @@ _LARGE = 64 * 1024 * 1024
 def empty(shape: Any, dtype: Any = None, *, torch: bool = False) -> Any:
     """An array whose memory :func:`freeze` need not copy; as ``numpy.empty`` otherwise.
 
-    ``shape`` is an int or a tuple of ints. ``dtype`` is what ``numpy.dtype`` takes, by default ``float64``. With
-    ``torch=True``, or a dtype of torch's, it is a tensor on the CPU, by default of ``torch.get_default_dtype()``.
-
     From 64 KiB on the memory is shared memory of its own, zeros, all of which the system provides at once, and a file
     descriptor. It goes back when nothing here or in another process refers to it. Until it is frozen the array is sent
     as any other: by copy.
+
+    Args:
+        shape: An int, or a tuple of ints.
+        dtype: What ``numpy.dtype`` takes, by default ``float64``; or a dtype of torch's: then it is a tensor.
+        torch: It is a tensor on the CPU, by default of ``torch.get_default_dtype()``.
 
     Raises ``TypeError`` for a dtype that holds Python objects, ``ValueError`` for a shape that is none, ``MemoryError``
     if there is not so much memory, ``OSError`` if descriptors are short.
