@@ -129,6 +129,20 @@ PROGRAMS = (
         ),
     ),
     Program(
+        "W6f",
+        script="w6f.py",
+        limit="none",
+        systems=("ours",),
+        procs=8,
+        placed=False,
+        rows=(
+            Row("W6f_1K", "NumPy argument of 1 KiB, frozen, two bytes read", "us"),
+            Row("W6f_1G", "the same, 1 GiB", "us"),
+            Row("W6f8_1K", "1 KiB, frozen, to 8 processes", "us"),
+            Row("W6f8_1G", "the same, 1 GiB", "us"),
+        ),
+    ),
+    Program(
         "W7",
         script="w7.py",
         procs=2,

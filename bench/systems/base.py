@@ -109,6 +109,10 @@ class BaseSystem:
         """-> function(array): a[0] + 256 * a[-1], or with `everything` the sum of the array's 64-bit words."""
         self.missing("array argument")
 
+    def frozen_caller(self, size, first, last):
+        """Makes an array of `size` bytes that nobody writes to; -> function: a[0] + 256 * a[-1] of all actors."""
+        self.missing("an argument without a copy")
+
     def spawn_actors(self, count):
         """Makes `count` actors one by one in the running processes; the list of add(i, 1) from each."""
         self.missing("spawn of single actors into running processes")

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "monarch/net/freezable.h"
 #include "monarch/net/shm/shm_link.h"
 #include "state.h"
 
@@ -224,8 +225,9 @@ PyTypeObject* part_buffer_type = nullptr;
 int part_get_buffer(PyObject* self, Py_buffer* view, int flags) {
   Part& part = unbox<Part>(self);
   static std::byte empty;
-  return PyBuffer_FillInfo(view, self, part.size == 0 ? &empty : part.data, static_cast<Py_ssize_t>(part.size),
-                           /*readonly=*/0, flags);
+  const bool frozen = Freezable::find_frozen({part.data, part.size}) != nullptr;
+  return PyBuffer_FillInfo(view, self, part.size == 0 ? &empty : part.data, static_cast<Py_ssize_t>(part.size), frozen,
+                           flags);
 }
 
 Py_ssize_t part_length(PyObject* self) { return static_cast<Py_ssize_t>(unbox<Part>(self).size); }
@@ -274,16 +276,21 @@ PyObject* put_arrays(const Message& message, PyObject* described) {
   for (Py_ssize_t i = 0; result && i < PyTuple_GET_SIZE(arrays); ++i) {
     Py_ssize_t index;
     PyObject *dtype, *shape;
-    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(arrays, i), "nO!O!", &index, &PyUnicode_Type, &dtype, &PyTuple_Type,
-                          &shape)) {
+    int read_only = 0;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(arrays, i), "nO!O!|p", &index, &PyUnicode_Type, &dtype, &PyTuple_Type,
+                          &shape, &read_only)) {
       return nullptr;
     }
     if (index < 0 || index >= count || i >= PyList_GET_SIZE(buffers.get())) {
       PyErr_SetString(PyExc_ValueError, "malformed message: an array has no place");
       return nullptr;
     }
-    PyObject* array = make_array(shape, dtype, PyList_GET_ITEM(buffers.get(), i));
-    if (array == nullptr || PyTuple_SetItem(result.get(), index, array) != 0) return nullptr;
+    Ref array = Ref::steal(make_array(shape, dtype, PyList_GET_ITEM(buffers.get(), i)));
+    if (array && read_only != 0) {
+      Ref done = Ref::steal(PyObject_CallMethod(array.get(), "setflags", "O", Py_False));
+      if (!done) return nullptr;
+    }
+    if (!array || PyTuple_SetItem(result.get(), index, array.release()) != 0) return nullptr;
   }
   return result.release();
 }
@@ -310,7 +317,7 @@ Encoded::~Encoded() {
 }
 
 // False: not possible after all; no exception is set, and nothing is left in the writer.
-bool Encoded::encode_with_arrays(PyObject* const* values, Py_ssize_t count, uint64_t arrays) {
+bool Encoded::encode_with_arrays(PyObject* const* values, Py_ssize_t count, uint64_t arrays, bool reduced) {
   auto give_up = [this] {
     writer_.clear();
     parts_.clear();
@@ -331,11 +338,13 @@ bool Encoded::encode_with_arrays(PyObject* const* values, Py_ssize_t count, uint
     }
     buffers_.push_back(buffer);
     parts_.push_back(as_byte_span(buffer.buf, static_cast<size_t>(buffer.len)));
-    writer_.begin_tuple(3);
+    const bool read_only = buffer.readonly != 0 && !reduced;
+    writer_.begin_tuple(read_only ? 4 : 3);
     writer_.integer(i);
     if (!write_native(writer_, dtype.get(), 1)) return give_up();
     writer_.begin_tuple(static_cast<uint32_t>(buffer.ndim));
     for (int axis = 0; axis < buffer.ndim; ++axis) writer_.integer(buffer.shape[axis]);
+    if (read_only) writer_.boolean(true);
   }
   writer_.begin_tuple(static_cast<uint32_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -389,7 +398,7 @@ bool Encoded::encode_value(PyObject* value, Contents contents) {
 }
 
 bool Encoded::encode_for_reducer(PyObject* value) {
-  if (find_arrays(&value, 1) != 0 && encode_with_arrays(&value, 1, 1)) return true;
+  if (find_arrays(&value, 1) != 0 && encode_with_arrays(&value, 1, 1, /*reduced=*/true)) return true;
   if (write_native(writer_, value, 0, NativeTypes::kNumbers) && writer_.failure() == nullptr) return true;
   return encode_pickled(value, Contents::kResult);
 }

@@ -41,7 +41,7 @@ class Encoded {
   uint64_t total_bytes() const;
 
  private:
-  bool encode_with_arrays(PyObject* const* values, Py_ssize_t count, uint64_t arrays);
+  bool encode_with_arrays(PyObject* const* values, Py_ssize_t count, uint64_t arrays, bool reduced = false);
 
   ValueWriter writer_;
   uint8_t flags_ = 0;
@@ -50,8 +50,9 @@ class Encoded {
   std::vector<Py_buffer> buffers_;
 };
 
-// The value of a message; a new reference, or null with an exception. Parts become writable buffers that share the
-// message's memory. For requests (native tuple or pickled (args, kwargs)) use decode_call.
+// The value of a message; a new reference, or null with an exception. Parts become buffers that share the message's memory,
+// writable but for what is frozen. Arrays that their sender could not write to arrive so, as after any unpickling. For
+// requests (native tuple or pickled (args, kwargs)) use decode_call.
 PyObject* decode_value(const Message& message);
 
 struct CallArguments {

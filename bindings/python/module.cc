@@ -6,6 +6,7 @@
 #include "python_api.h"
 
 namespace monarch {
+void bind_frozen(nanobind::module_& m);
 void bind_geometry(nanobind::module_& m);
 void bind_hosts(nanobind::module_& m);
 void bind_room(nanobind::module_& m);
@@ -19,6 +20,7 @@ NB_MODULE(_core, m) {
   if (!monarch::init_python_api()) throw nanobind::python_error();
   m.doc() = "Native core of monarch.";
   monarch::bind_geometry(m);
+  monarch::bind_frozen(m);
   monarch::bind_runtime(m);
   monarch::bind_hosts(m);
   monarch::bind_room(m);

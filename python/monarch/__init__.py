@@ -18,6 +18,7 @@ _NOT_YET = {
 _LAZY = {
     **dict.fromkeys(("Extent", "NDSlice", "Shape"), "_values.geometry"),
     "Selection": "_values.selection",
+    **dict.fromkeys(("empty", "freeze"), "_values.frozen"),
     **dict.fromkeys(
         ("clear_runtime_config", "configure", "configured", "get_global_config", "get_runtime_config"), "config"
     ),
@@ -31,12 +32,15 @@ __all__ = [
     "clear_runtime_config",
     "configure",
     "configured",
+    "empty",
+    "freeze",
     "get_global_config",
     "get_runtime_config",
 ]
 
 TYPE_CHECKING = False  # without importing typing
 if TYPE_CHECKING:
+    from monarch._values.frozen import empty, freeze
     from monarch._values.geometry import Extent, NDSlice, Shape
     from monarch._values.selection import Selection
     from monarch.config import clear_runtime_config, configure, configured, get_global_config, get_runtime_config

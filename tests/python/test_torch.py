@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import monarch  # noqa: E402
 from monarch._calls import pickling  # noqa: E402
 from monarch.actor import Actor, Channel, endpoint, this_host  # noqa: E402
 
@@ -146,3 +147,42 @@ def test_nothing_imports_torch_by_itself(holder):
         "print('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+# ---- Frozen tensors ----
+
+
+def test_a_frozen_tensor_is_not_copied(holder):
+    made = monarch.empty((1 << 10, 1 << 8), torch.float32)
+    made.fill_(3)
+    frozen = monarch.freeze(made)
+    first = holder.slice(gpus=0)
+    assert frozen.data_ptr() == made.data_ptr()
+    for sent in (frozen, frozen.t(), frozen[::2, 1:]):
+        back = first.echo.call_one([sent]).get(timeout=30)[0]
+        assert back.data_ptr() == sent.data_ptr() and back.stride() == sent.stride() and torch.equal(back, sent)
+
+
+def test_any_dense_tensor_is_copied_once_and_frozen(holder):
+    tensor = torch.arange(1 << 18).reshape(-1, 4).t()
+    frozen = monarch.freeze(tensor)
+    assert torch.equal(tensor, frozen) and monarch.freeze(frozen) is frozen
+    assert holder.slice(gpus=0).echo.call_one(frozen).get(timeout=30).data_ptr() == frozen.data_ptr()
+    part = monarch.freeze(frozen[1])
+    assert part.data_ptr() == frozen[1].data_ptr()
+
+
+def test_tensors_that_cannot_be_frozen():
+    for tensor, why in (
+        (torch.ones(3, requires_grad=True), "requires a gradient"),
+        (torch.nn.Parameter(torch.ones(3)), "plain tensors, and not 'Parameter'"),
+        (torch.eye(3).to_sparse(), "plain dense tensors"),
+        (torch.ones(3, device="meta"), "on meta"),
+    ):
+        with pytest.raises(TypeError, match=why):
+            monarch.freeze(tensor)
+    with pytest.raises(TypeError, match="a dtype of torch's"):
+        monarch.empty(3, "f4", torch=True)
+    assert monarch.empty((2, 3), torch=True).shape == (2, 3)
+    assert monarch.empty(1 << 16, torch=True).dtype == torch.float32
+    assert monarch.freeze(torch.ones(3)).tolist() == [1, 1, 1] and monarch.freeze(torch.empty(0)).numel() == 0

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from monarch._actors.class_table import BY_VALUE
 from monarch._calls.handles import Handle
+from monarch._values import frozen
 
 
 class _HasCode(Exception):
@@ -78,6 +79,9 @@ def _reduce_memory(value: Any, storages: dict[int, Any]) -> Any:
             if value.contiguous
             else (_memoryview, (value.tobytes(), value.format, value.shape))
         )
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(value) is getattr(numpy, "ndarray", None) and not value.flags.writeable:
+        return frozen.reduce(value)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
         from monarch._calls import tensors

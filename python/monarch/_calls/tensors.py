@@ -1,12 +1,15 @@
 """Torch tensors in messages: their memory travels beside the pickle, and is copied once, into the message.
 
-A tensor arrives on the CPU, writable, with its own copy of the memory; tensors of one message that share memory share
-it there too. This module is loaded with the first tensor, and imports torch where it is received only.
+A tensor arrives on the CPU, writable, with its own copy of the memory, but for what is frozen; tensors of one message
+that share memory share it there too. This module is loaded with the first tensor, and imports torch only where it is
+received.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from monarch import _core
 
 
 class Storage:
@@ -53,6 +56,12 @@ def _storage(buffer: Any) -> Any:
 
     if len(buffer) == 0:
         return torch.UntypedStorage(0)
+    if memoryview(buffer).readonly:  # frozen: torch, which knows nothing of the kind, would warn
+        import ctypes
+
+        view: Any = (ctypes.c_ubyte * len(buffer)).from_address(_core.buffer_address(buffer))
+        view._storage = buffer  # keeps it as long as the view
+        buffer = view
     return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
 
 

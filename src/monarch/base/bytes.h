@@ -9,7 +9,8 @@ namespace monarch {
 
 using ByteSpan = std::span<const std::byte>;
 
-// A received part: memory that belongs to `owner` (heap block or arena slab) and may be written by its receiver.
+// A received part: memory that belongs to `owner` (heap block or arena slab) and may be written by its receiver, but for
+// what its sender has frozen (net/freezable.h): to write to that is SIGSEGV.
 // shared_ptr: the message, and every view that user code keeps of it, own it together.
 struct Part {
   std::byte* data = nullptr;

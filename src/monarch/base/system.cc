@@ -139,6 +139,15 @@ UniqueFd make_memfd(const char* name, unsigned flags) {
 
 int truncate(int fd, off_t size) { return must_fail(ENOSPC) ? -1 : ftruncate(fd, size); }
 
+int allocate(int fd, uint64_t offset, uint64_t size) {
+  if (must_fail(ENOSPC)) return -1;
+  int done;
+  do {
+    done = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(size));
+  } while (done != 0 && errno == EINTR);
+  return done;
+}
+
 void* map(size_t size, int protection, int flags, int fd) {
   return must_fail(ENOMEM) ? MAP_FAILED : mmap(nullptr, size, protection, flags, fd, 0);
 }

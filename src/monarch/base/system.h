@@ -28,6 +28,7 @@ UniqueFd make_timerfd();  // monotonic, non-blocking
 UniqueFd make_signalfd(const void* signals);  // a sigset_t; non-blocking
 UniqueFd make_memfd(const char* name, unsigned flags);
 int truncate(int fd, off_t size);
+int allocate(int fd, uint64_t offset, uint64_t size);  // memory behind these bytes of a memfd; begun anew after a signal
 void* map(size_t size, int protection, int flags, int fd);  // MAP_FAILED
 void* map_over(void* at, size_t size, int protection, int flags, int fd);  // what is mapped there goes; MAP_FAILED
 UniqueFd make_socket(int domain, int type);

@@ -47,9 +47,10 @@ class Link {
 
   NodeId peer() const { return peer_; }
 
-  // Any thread. Sends a data frame; everything in `outgoing` is copied before it returns. Never blocks: what does not
-  // fit is queued (backlog()). False: the link is closed and nothing was sent. Throws std::bad_alloc where there is no
-  // memory for what must be queued: nothing was sent, and the link is as it was.
+  // Any thread. Sends a data frame; everything in `outgoing` is copied before it returns, but for parts that are frozen
+  // (net/freezable.h). Never blocks: what does not fit is queued (backlog()). False: the link is closed and nothing was
+  // sent. Throws std::bad_alloc where there is no memory for what must be queued: nothing was sent, and the link is as it
+  // was.
   virtual bool send(const Outgoing& outgoing) = 0;
   // As send(), where all that `outgoing` refers to stays as it is for as long as `keeper` is held: a link need not copy it.
   virtual bool send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "monarch/base/system.h"
+#include "monarch/net/freezable.h"
 #include "monarch/net/message_blocks.h"
 
 namespace monarch {
@@ -148,8 +149,9 @@ Message::Ptr Message::copy_of(const Outgoing& outgoing, NodeId from, std::shared
   message->parts.reserve(outgoing.parts.size());
   const auto owner = std::const_pointer_cast<void>(std::move(keeper));
   for (const ByteSpan& part : outgoing.parts) {
-    message->parts.push_back(owner ? Part{const_cast<std::byte*>(part.data()), part.size(), owner}
-                                   : heap_part(part.data(), part.size()));
+    std::shared_ptr<void> kept = owner ? owner : Freezable::find_frozen(part);
+    message->parts.push_back(kept ? Part{const_cast<std::byte*>(part.data()), part.size(), std::move(kept)}
+                                  : heap_part(part.data(), part.size()));
   }
   return message;
 }

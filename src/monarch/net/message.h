@@ -26,7 +26,7 @@ class Message {
   static Ptr allocate(uint64_t record_size);
   // A message made here (a failure, a local delivery), as if it had been received from `from`. There is no record of it:
   // only header, body and parts. The limits are those of a record: kPartsMax parts, kRecordSizeMax bytes.
-  // With a `keeper`, as long as which the parts stay as they are, those are not copied.
+  // With a `keeper`, as long as which the parts stay as they are, those are not copied; nor is what is frozen.
   static Ptr copy_of(const Outgoing& outgoing, NodeId from, std::shared_ptr<const void> keeper = nullptr);
   // As copy_of, for a body that is text or a few bytes.
   static Ptr make(FrameHeader header, std::string_view body, NodeId from = 0);

@@ -74,7 +74,7 @@ enum FrameFlags : uint32_t {
   kFlagScalarView = 2,  // sent to a single actor without dimensions: message_rank is {}
   kFlagView = 4,        // the last part describes the extent of the mesh that the message was sent to
   kFlagArrays = 8,      // native codec: ((index, dtype, shape), ...), (values with None at these indices); the bytes of
-                        // the arrays are the parts, in that order
+                        // the arrays are the parts, in that order; (index, dtype, shape, True): read-only
   kFlagBodyPart = 16,   // the body is empty, and the first part takes its place (a large pickle, through the arena)
   kFlagQuiet = 32,      // one-way: if it finds no receiver, nobody is told
   kFlagGivenPort = 64,  // to an endpoint that answers through a port: its first argument is that port
@@ -118,7 +118,8 @@ struct PartRef {
 };
 static_assert(sizeof(PartRef) == 16);
 
-// Where a part lies in the sender's arena.
+// Where a part lies in the sender's arena, or in frozen memory (net/shm/frozen_loans.h), whose numbers follow those of
+// segments.
 struct ArenaLocation {
   uint32_t segment = 0;
   bool shared = false;  // lent to several receivers: none of them writes to it

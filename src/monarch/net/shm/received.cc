@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,21 +13,6 @@
 #include "monarch/base/system.h"
 
 namespace monarch {
-
-namespace {
-
-constexpr uint64_t kSpareDescriptors = 64;
-
-// Numbers are given from below: how high this one is says how many are left.
-bool leaves_descriptors(int fd) {
-  rlimit limit{};
-  const auto leaves = [&] {
-    return getrlimit(RLIMIT_NOFILE, &limit) != 0 || static_cast<uint64_t>(fd) + kSpareDescriptors < limit.rlim_cur;
-  };
-  return leaves() || (sys::raise_descriptor_limit() && leaves());
-}
-
-}  // namespace
 
 // One mapping for all that has ever been in use, not one for each slab: how many of those a process may have is limited,
 // and nothing else in the segment is of use in a child. Address space without memory: as with any fork, a page is copied

@@ -2,12 +2,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "monarch/base/system.h"
 
 namespace monarch {
+
+namespace {
+constexpr uint64_t kSpareDescriptors = 64;
+}  // namespace
 
 Mapping::Mapping(Mapping&& other) noexcept
     : memory_(std::exchange(other.memory_, nullptr)), size_(std::exchange(other.size_, 0)) {}
@@ -31,7 +35,7 @@ Result<UniqueFd> make_shared_memory(const char* name, size_t size) {
   return fd;
 }
 
-Result<Mapping> map_shared_memory(int fd, size_t size_min) {
+Result<Mapping> map_shared_memory(int fd, size_t size_min, int protection) {
   struct stat status;
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
@@ -41,9 +45,18 @@ Result<Mapping> map_shared_memory(int fd, size_t size_min) {
     return Error{ErrorCode::kMalformed, "shared memory of a peer is too small"};
   }
   const size_t size = static_cast<size_t>(status.st_size);
-  void* memory = sys::map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
+  void* memory = sys::map(size, protection, MAP_SHARED, fd);
   if (memory == MAP_FAILED) return sys::shortage_error("map shared memory");
   return Mapping(memory, size);
+}
+
+// Numbers are given from below: how high this one is says how many are left.
+bool leaves_descriptors(int fd) {
+  rlimit limit{};
+  const auto leaves = [&] {
+    return getrlimit(RLIMIT_NOFILE, &limit) != 0 || static_cast<uint64_t>(fd) + kSpareDescriptors < limit.rlim_cur;
+  };
+  return leaves() || (sys::raise_descriptor_limit() && leaves());
 }
 
 }  // namespace monarch

@@ -1,6 +1,8 @@
 // Sealed anonymous shared memory: a memfd that can never shrink (a truncated one would be SIGBUS at the peer).
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
 
 #include "monarch/base/result.h"
@@ -27,8 +29,11 @@ class Mapping {
 // A new memfd of `size` zero bytes, sealed against shrinking and growing. `name` is shown in /proc only.
 Result<UniqueFd> make_shared_memory(const char* name, size_t size);
 
-// Maps a memfd that came from a peer (or from here) for reading and writing. Refuses one that is not sealed against
-// shrinking, or smaller than `size_min`. `size_min` 0: whatever size it has.
-Result<Mapping> map_shared_memory(int fd, size_t size_min);
+// Maps a memfd that came from a peer (or from here), by default for reading and writing. Refuses one that is not sealed
+// against shrinking, or smaller than `size_min`. `size_min` 0: whatever size it has.
+Result<Mapping> map_shared_memory(int fd, size_t size_min, int protection = PROT_READ | PROT_WRITE);
+
+// Whether some are left for what needs them more, if `fd`, which has just come, is kept open.
+bool leaves_descriptors(int fd);
 
 }  // namespace monarch

@@ -37,6 +37,8 @@ uint64_t key_of(uint64_t location) {
   return Slab{at.segment, at.offset, nullptr}.key();
 }
 
+bool in_arena(uint64_t location) { return location != 0 && !is_frozen_number(ArenaLocation::unpack(location).segment); }
+
 struct PlacedInArena final : CastParts::Placed {
   PlacedInArena(std::shared_ptr<Arena> a, size_t parts) : arena(std::move(a)), slabs(parts) {}
   ~PlacedInArena() override {
@@ -189,8 +191,10 @@ void ShmLink::release_memory() {
   }
   MessagePtr waiting = std::move(waiting_);
   reading_ = {};
+  FrozenView frozen;  // goes without the lock
   std::lock_guard lock(view_mutex_);
   view_ = {};
+  std::swap(frozen, frozen_view_);
 }
 
 // Refuses further sends and takes back what the peer has not taken or given back.
@@ -205,6 +209,7 @@ void ShmLink::drop_outbound() {
     for (uint32_t i = 0; i < count; ++i) context_.arena->release(key);
   }
   lent_.clear();
+  loans_ = {};
 }
 
 // Tells the sink once; later sends are refused. Then closes, so that the peer hears of it and nothing is kept; later,
@@ -246,7 +251,7 @@ bool ShmLink::send(const Outgoing& outgoing) {
     return false;
   }
   for (uint64_t location : locations) {
-    if (location != 0) ++lent_[key_of(location)];
+    if (in_arena(location)) ++lent_[key_of(location)];
   }
   if (!ended_.empty()) flush_released();
   note_lent(outgoing, locations, size);
@@ -261,7 +266,7 @@ bool ShmLink::send(const Outgoing& outgoing) {
 // With send_mutex_ held, before the record of `size` bytes is written or queued: all of them are, in this order.
 void ShmLink::note_lent(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size) {
   uint64_t bytes = 0;
-  for (size_t i = 0; i < locations.size(); ++i) bytes += locations[i] == 0 ? 0 : outgoing.parts[i].size();
+  for (size_t i = 0; i < locations.size(); ++i) bytes += in_arena(locations[i]) ? outgoing.parts[i].size() : 0;
   if (bytes == 0) return;
   forget_taken();
   untaken_.push_back({appended_ + size, bytes});
@@ -287,7 +292,7 @@ uint64_t ShmLink::backlog() const {
 // What has not been lent yet.
 void ShmLink::release_slabs(std::span<const uint64_t> locations) {
   for (uint64_t location : locations) {
-    if (location != 0) context_.arena->release(key_of(location));
+    if (in_arena(location)) context_.arena->release(key_of(location));
   }
 }
 
@@ -307,6 +312,7 @@ void ShmLink::place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locat
   for (size_t i = 0; i < outgoing.parts.size(); ++i) {
     const ByteSpan part = outgoing.parts[i];
     if (part.size() < kArenaPartMin) continue;
+    if ((locations[i] = place_frozen(part)) != 0) continue;
     const bool shared = outgoing.cast != nullptr && part.size() >= kSharedPartMin;
     const auto slab = shared ? place_for_all(*outgoing.cast, i, outgoing) : place(part);
     if (slab) locations[i] = ArenaLocation{slab->segment, shared, slab->offset}.pack();
@@ -366,6 +372,11 @@ bool ShmLink::offer_segment(uint32_t segment) {
 // The peer could not take it. It asks for what it was offered, and not faster than it reads the answers.
 void ShmLink::on_segment_wanted(uint32_t segment) {
   std::lock_guard lock(send_mutex_);
+  if (FrozenLoans::Loan* const loan = loans_.find_number(segment)) {
+    auto memory = loan->shown.lock();
+    if (!closed() && memory && control_.backlog() == 0) offer_frozen(*loan, std::move(memory));
+    return;
+  }
   if (closed() || segment >= offered_segments_.size() || offered_segments_[segment] == Offer::kNone) return;
   if (control_.backlog() == 0) offer_segment(segment);
 }
@@ -457,6 +468,10 @@ bool ShmLink::poll() {
     std::lock_guard lock(send_mutex_);
     flush_released();
   }
+  if (has_ended_loans_.load(std::memory_order_relaxed)) {
+    std::lock_guard lock(send_mutex_);
+    flush_forgotten();
+  }
   if (!sane) {
     std::string what = wrong_.empty() ? assembler_.error() : wrong_;
     if (what.empty()) what = "the ring's indices are impossible";
@@ -514,7 +529,7 @@ bool ShmLink::drain(bool* more) {
       }
       ++messages;
       if (message->header.kind == FrameKind::kReleased) {
-        on_released(*message);
+        message->header.method == kForgotten ? on_forgotten(*message) : on_released(*message);
         continue;
       }
     }
@@ -548,7 +563,8 @@ void ShmLink::lose(Message& message) {
   const uint64_t forks = context_.received->forks();
   for (const Message::ArenaRef& ref : message.arena_refs()) {
     const Part& part = message.parts[ref.part];
-    if (!part.owner) end_lease(new Lease{shared_from_this(), nullptr, ref.location.pack(), part.size, forks});
+    if (part.owner || is_frozen_number(ref.location.segment)) continue;
+    end_lease(new Lease{shared_from_this(), nullptr, ref.location.pack(), part.size, forks});
   }
   message.body = {};
   message.parts.clear();
@@ -562,6 +578,10 @@ ShmLink::Parts ShmLink::receive_arena_parts(Message& message) {
     if (part.owner) continue;
     const uint32_t segment = ref.location.segment;
     const Parts known = wait_for_segment(segment);
+    if (is_frozen_number(segment) && known == Parts::kThere) {
+      if (!receive_frozen_part(ref, part)) return Parts::kWrong;
+      continue;
+    }
     if (known == Parts::kWrong) wrong_ = "a part lies in an arena segment never offered";
     if (known != Parts::kThere) return known;
     std::unique_lock lock(view_mutex_);
@@ -635,8 +655,8 @@ ShmLink::Parts ShmLink::wait_for_segment(uint32_t segment) {
     const bool readable = control_.readable();
     {
       std::lock_guard lock(view_mutex_);
-      if (view_.has(segment)) return Parts::kThere;
-      if (view_.has_lost(segment)) return Parts::kWait;
+      if (view_.has(segment) || frozen_view_.find(segment)) return Parts::kThere;
+      if (view_.has_lost(segment) || frozen_view_.has_lost(segment)) return Parts::kWait;
     }
     if (!readable) return Parts::kWrong;
     if (pumps == kPumpsPerSegment) return Parts::kMoreToRead;
@@ -723,6 +743,7 @@ void ShmLink::on_released(const Message& message) {
 SocketLane::Verdict ShmLink::on_control_read(SocketLane::Received& received) {
   const FrameHeader& header = received.message->header;
   if (header.kind != FrameKind::kSegment || header.method == kWanted) return SocketLane::Verdict::kDeliver;
+  if (header.method == kOffered && is_frozen_number(header.dest)) return on_frozen_offered(received);
   if (header.method != kOffered || header.dest >= kArenaSegmentsMax) return SocketLane::Verdict::kMalformed;
   const auto segment = static_cast<uint32_t>(header.dest);
   std::lock_guard lock(view_mutex_);
@@ -735,11 +756,7 @@ SocketLane::Verdict ShmLink::on_control_read(SocketLane::Received& received) {
   }
   const bool was_lost = view_.has_lost(segment);
   if (!view_.add(segment, std::move(received.fd), *context_.received)) return SocketLane::Verdict::kMalformed;
-  if (was_lost) {
-    ask_after_ns_ = kAskAfterMinNs;
-    told_of_shortage_ = false;
-    look_again();
-  }
+  if (was_lost) found_room();
   return SocketLane::Verdict::kDone;
 }
 
@@ -754,6 +771,13 @@ void ShmLink::on_control_message(SocketLane::Received received) {
 void ShmLink::short_of_room(const std::string& why) {
   if (!std::exchange(told_of_shortage_, true)) log_line(why + "; messages wait until there is room");
   ask_later();
+}
+
+// With view_mutex_ held: for what had been lost.
+void ShmLink::found_room() {
+  ask_after_ns_ = kAskAfterMinNs;
+  told_of_shortage_ = false;
+  look_again();
 }
 
 // With view_mutex_ held.
@@ -774,6 +798,7 @@ void ShmLink::ask_for_segments() {
     std::lock_guard lock(view_mutex_);
     ask_armed_ = false;
     lost = view_.lost();
+    for (const uint32_t number : frozen_view_.lost()) lost.push_back(number);
     if (!lost.empty()) ask_later();
     look_again();
   }

@@ -5,6 +5,8 @@
 // send, the control lane's, view; the sink is told things with none of them held. In a child of a user's fork() nothing
 // here does anything.
 //
+// What is frozen is not copied to the arena, but shown to the peer once and then named (shm_link_frozen.cc).
+//
 // A segment that the peer has offered and this process has no descriptor for is lost, and asked for again until it is
 // there; what lies in it, and what comes behind that, waits meanwhile. Control goes on. One that this process has no room
 // to map is read from, part by part (net/shm/arena_view.h).
@@ -20,6 +22,8 @@
 #include "monarch/net/link.h"
 #include "monarch/net/shm/arena.h"
 #include "monarch/net/shm/arena_view.h"
+#include "monarch/net/shm/frozen_loans.h"
+#include "monarch/net/shm/frozen_view.h"
 #include "monarch/net/shm/lease.h"
 #include "monarch/net/shm/received.h"
 #include "monarch/net/shm/ring.h"
@@ -73,6 +77,7 @@ inline constexpr size_t kPulseEvery = size_t{32} << 20;
 class ShmLink final : public Link,
                       public Pollable,
                       public LeaseReturn,
+                      public FrozenLender,
                       public std::enable_shared_from_this<ShmLink> {
  public:
   struct Setup {
@@ -102,16 +107,23 @@ class ShmLink final : public Link,
   bool poll() override;
   void before_sleep() override;
   void give_back(std::vector<std::unique_ptr<Lease>> leases) override;
+  void frozen_ended(uint64_t id) override;
 
  private:
   struct Chunk {
     std::vector<std::byte> bytes;
     size_t written = 0;
   };
-  // What a kSegment frame says, in its `method`; `dest` is the segment's number.
+  // What a kSegment frame says, in its `method`; `dest` is the number of the segment, or of frozen memory, whose serial
+  // number is then `token`; `rank` 1: the sender has made it.
   enum SegmentWord : uint32_t {
     kOffered = 0,  // a segment of the sender; its descriptor is beside the frame
     kWanted = 1,   // one of the receiver: it was lost
+  };
+  // What a kReleased frame says, in its `method`; the body is the words.
+  enum ReleasedWord : uint32_t {
+    kReturned = 0,   // locations in the arena of the receiver
+    kForgotten = 1,  // numbers of frozen memory of the sender
   };
   enum class Offer : uint8_t { kNone, kQueued, kSent };
   enum class Parts { kThere, kWait, kMoreToRead, kWrong };
@@ -128,6 +140,10 @@ class ShmLink final : public Link,
   void on_segment_wanted(uint32_t segment);
   void write_record(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size, bool quiet);
   void queue_record(std::vector<std::byte> record);
+  uint64_t place_frozen(ByteSpan part);
+  bool lend_frozen(const std::shared_ptr<Freezable>& memory, uint32_t* number);
+  void offer_frozen(FrozenLoans::Loan& loan, std::shared_ptr<Freezable> memory);
+  void flush_forgotten();
   void note_lent(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size);
   void forget_taken() const;
   bool flush_overflow();
@@ -140,9 +156,13 @@ class ShmLink final : public Link,
   void flush_released();
   void tell_of_released();
   void on_released(const Message& message);
+  void on_forgotten(const Message& message);
+  bool receive_frozen_part(const Message::ArenaRef& ref, Part& part);
+  SocketLane::Verdict on_frozen_offered(SocketLane::Received& received);
   SocketLane::Verdict on_control_read(SocketLane::Received& received);
   void on_control_message(SocketLane::Received received);
   void short_of_room(const std::string& why);
+  void found_room();
   void ask_later();
   bool has_waited_long();
   void lose(Message& message);
@@ -182,6 +202,10 @@ class ShmLink final : public Link,
   std::vector<uint64_t> released_;               // where ended_ were: kept for its memory
   uint64_t released_quietly_ = 0;                // bytes that the peer may not have seen to be back
   bool tell_armed_ = false;
+  FrozenLoans loans_;
+  std::mutex ended_loans_mutex_;  // a leaf
+  std::vector<uint64_t> ended_loans_;  // Freezable::id() of what is over, and the peer has not been told so
+  std::atomic<bool> has_ended_loans_{false};
 
   EndedLeases ended_;  // slabs of the peer that are done with here
 
@@ -200,6 +224,7 @@ class ShmLink final : public Link,
 
   Mutex view_mutex_{LockRank::kShmLinkView};
   ArenaView view_;
+  FrozenView frozen_view_;
   int64_t ask_after_ns_;
   bool ask_armed_ = false;
   bool told_of_shortage_ = false;

@@ -1,0 +1,221 @@
+"""Arrays and tensors that are sent without a copy: memory made for it, and frozen before it is sent."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+from monarch import _core
+
+# Smaller ones lie in ordinary memory: a descriptor for each costs more than the copy.
+_FREEZABLE_MIN = 64 * 1024
+# From this size on it is looked up first whether there is so much memory.
+_LARGE = 64 * 1024 * 1024
+
+
+def empty(shape: Any, dtype: Any = None, *, torch: bool = False) -> Any:
+    """An array whose memory :func:`freeze` need not copy; as ``numpy.empty`` otherwise.
+
+    From 64 KiB on the memory is shared memory of its own, zeros, all of which the system provides at once, and a file
+    descriptor. It goes back when nothing here or in another process refers to it. Until it is frozen the array is sent
+    as any other: by copy.
+
+    Args:
+        shape: An int, or a tuple of ints.
+        dtype: What ``numpy.dtype`` takes, by default ``float64``; or a dtype of torch's: then it is a tensor.
+        torch: It is a tensor on the CPU, by default of ``torch.get_default_dtype()``.
+
+    Raises ``TypeError`` for a dtype that holds Python objects, ``ValueError`` for a shape that is none, ``MemoryError``
+    if there is not so much memory, ``OSError`` if descriptors are short.
+    """
+    sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+    sizes = tuple(size.__index__() for size in sizes)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"a size of shape {sizes} is negative")
+    loaded = sys.modules.get("torch")
+    if torch or (loaded is not None and isinstance(dtype, loaded.dtype)):
+        return _empty_tensor(sizes, dtype)
+    import numpy
+
+    plain = numpy.dtype(dtype)
+    _check_dtype(plain)
+    size = math.prod(sizes) * plain.itemsize
+    if size < _FREEZABLE_MIN:
+        return numpy.empty(sizes, plain)
+    return numpy.ndarray(sizes, plain, _make_memory(size))
+
+
+def freeze(value: Any) -> Any:
+    """The same contents, read-only, which are not copied when they are sent to a process of this host.
+
+    ``value`` is a NumPy array or a torch tensor on the CPU; from here on nobody may write to it, by whatever older
+    view. One that fills memory of :func:`empty` is frozen where it lies; any other, and a part of such memory, is
+    copied once. Who gets it, or a view of it, as an argument, in a result or deep in another value, sees the same
+    memory, and may send it on. On other hosts it is a copy, of NumPy read-only too. Results of ``reduce=`` are new.
+
+    A write is an error: a ``ValueError`` of NumPy's where it knows, else (an older view, a tensor: torch has none that
+    are read-only) SIGSEGV, which ends the process. What is smaller than 64 KiB is an ordinary copy: of NumPy read-only,
+    of torch not.
+
+    Raises ``TypeError`` for anything else: objects as items, subclasses of arrays, tensors of a GPU, that require a
+    gradient or are not dense; ``MemoryError`` and ``OSError`` as :func:`empty`.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _freeze_tensor(torch, value)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.ndarray):
+        raise TypeError(f"freeze() takes a NumPy array or a torch tensor, and not {type(value).__name__!r}")
+    if type(value) is not numpy.ndarray:
+        raise TypeError(f"freeze() takes plain arrays, and not {type(value).__name__!r}: pass numpy.asarray(...) of it")
+    _check_dtype(value.dtype)
+    if not is_frozen(value):
+        value = _frozen_array(numpy, value)
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+def is_frozen(array: Any) -> bool:
+    """Whether all of the array lies in frozen memory."""
+    first, size = _bounds(array)
+    return size != 0 and _core.is_frozen(first, size)
+
+
+def reduce(array: Any) -> Any:
+    """For ``reducer_override``: what NumPy would copy into the pickle though it is frozen. Else ``NotImplemented``."""
+    first, size = _bounds(array)
+    if not size or size > 2 * array.nbytes or not _core.is_frozen(first, size):
+        return NotImplemented
+    if array.dtype.kind not in "mM" and (array.flags.c_contiguous or array.flags.f_contiguous):
+        return NotImplemented
+    import pickle
+
+    memory = _core.memory_at(first, size)
+    start = first - _core.buffer_address(memory)
+    layout = array.shape, array.strides, array.ctypes.data - first
+    return _strided, (pickle.PickleBuffer(memoryview(memory)[start : start + size]), array.dtype, *layout)
+
+
+def _strided(buffer: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Any:
+    import numpy
+
+    array = numpy.ndarray(shape, dtype, buffer, offset, strides)
+    array.flags.writeable = False
+    return array
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype.hasobject:
+        raise TypeError(f"items of dtype {dtype} are objects of this process, and cannot be frozen: they are pickled")
+
+
+def _make_memory(size: int) -> Any:
+    if size > _core.FREEZABLE_BYTES_MAX:
+        raise MemoryError(
+            f"cannot make {_gib(size)} of shared memory: at most {_gib(_core.FREEZABLE_BYTES_MAX)} at a time"
+        )
+    if size >= _LARGE:
+        available = _available()
+        if available is not None and size > available:
+            raise MemoryError(f"cannot make {_gib(size)} of shared memory: {_gib(available)} of memory are available")
+    return _core.make_memory(size)
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
+
+
+def _available() -> int | None:
+    """Bytes that the system can give; None: it does not say."""
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def _bounds(array: Any) -> tuple[int, int]:
+    """Where the items of an array begin, and how many bytes they reach over."""
+    if array.size == 0:
+        return array.ctypes.data, 0
+    steps = [(size - 1) * stride for size, stride in zip(array.shape, array.strides)]
+    before = sum(step for step in steps if step < 0)
+    after = sum(step for step in steps if step > 0)
+    return array.ctypes.data + before, after - before + array.itemsize
+
+
+def _frozen_array(numpy: Any, array: Any) -> Any:
+    if array.nbytes < _FREEZABLE_MIN:
+        # Over bytes, so that nobody makes it writable again.
+        order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        return numpy.ndarray(array.shape, array.dtype, array.tobytes(order), order=order)
+    memory = _memory_filled_by(array)
+    if memory is None:
+        order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        memory = _make_memory(array.nbytes)
+        copy = numpy.ndarray(array.shape, array.dtype, memory, order=order)
+        numpy.copyto(copy, array)
+        array = copy
+    _core.freeze_memory(memory)
+    above = array
+    while isinstance(above, numpy.ndarray):  # those that are known say so before the memory does
+        above.flags.writeable = False
+        above = above.base
+    return array
+
+
+def _memory_filled_by(array: Any) -> Any:
+    first, size = _bounds(array)
+    if size != array.nbytes or not (array.flags.c_contiguous or array.flags.f_contiguous):
+        return None
+    return _memory_of(first, size)
+
+
+def _memory_of(first: int, size: int) -> Any:
+    """The memory that these bytes are all of; None: there is none."""
+    memory = _core.memory_at(first, size)
+    return memory if memory is not None and len(memoryview(memory)) == size else None
+
+
+# ---- Tensors ----
+
+
+def _empty_tensor(sizes: tuple[int, ...], dtype: Any) -> Any:
+    torch: Any = __import__("torch")
+
+    if dtype is None:
+        dtype = torch.get_default_dtype()
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"a tensor has a dtype of torch's, and not {dtype!r}")
+    size = math.prod(sizes) * dtype.itemsize
+    if size < _FREEZABLE_MIN:
+        return torch.empty(sizes, dtype=dtype)
+    return torch.frombuffer(_make_memory(size), dtype=dtype).view(sizes)
+
+
+def _freeze_tensor(torch: Any, tensor: Any) -> Any:
+    if type(tensor) is not torch.Tensor:
+        raise TypeError(f"freeze() takes plain tensors, and not {type(tensor).__name__!r}")
+    if tensor.device.type != "cpu":
+        raise TypeError(f"a tensor on {tensor.device} cannot be frozen: freeze(tensor.cpu())")
+    if tensor.requires_grad:
+        raise TypeError("a tensor that requires a gradient cannot be frozen: freeze(tensor.detach())")
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        raise TypeError("only plain dense tensors can be frozen")
+    storage = tensor.untyped_storage()
+    first, size = storage.data_ptr(), storage.nbytes()
+    if size == 0 or _core.is_frozen(first, size):
+        return tensor
+    memory = _memory_of(first, size) if tensor.is_contiguous() and tensor.nbytes == size else None
+    if memory is None:
+        if tensor.nbytes < _FREEZABLE_MIN:
+            return tensor.clone()
+        memory = _make_memory(tensor.nbytes)
+        tensor = torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
+    _core.freeze_memory(memory)
+    return tensor
