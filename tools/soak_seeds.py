@@ -21,6 +21,7 @@ TESTS = {
     "net_test": [
         "ResumeWindow.NothingIsLostAndNothingComesTwiceHoweverOftenTheLinkBreaks",
         "SessionOverSeeds.NothingIsLostAndNothingComesTwiceThroughHundredsOfBreaks",
+        "SessionOverSeeds.LargeFramesThatAreCutInTwoGoOnInside",
     ],
     "actor_test": [
         "Port.TheDeathOfItsNodeComesBackWithItsCauseThoughThatIsKnownLater",
