@@ -27,6 +27,7 @@ TESTS = {
         "Port.TheDeathOfItsNodeComesBackWithItsCauseThoughThatIsKnownLater",
         "Port.KeepsItsPromisesForEverySeed",
         "CastTree.EachHostGetsEachCastOnceAndInOrderForEverySeed",
+        "CastTreeSessions.NobodyWaitsForEverOrGetsAnythingTwiceForEverySeed",
     ],
     "testing_test": [
         "Contract.HoldsForEverySeed",

@@ -19,20 +19,23 @@ std::vector<TreeRange> split_tree(TreeRange hosts, uint32_t fan_out) {
 
 std::string encode_tree(const Tree& tree, TreeRange range) {
   std::vector<TreeHost> hosts;
-  std::vector<std::byte> targets;
+  std::vector<ByteSpan> targets;  // of neighbours in one piece
   hosts.reserve(range.count);
   for (uint32_t i = range.first; i < range.first + range.count; ++i) {
     const Tree::Host& host = tree.hosts[i];
     hosts.push_back(host.at);
     const ByteSpan own =
         tree.cast.targets.subspan(host.first_target * sizeof(CastTarget), host.at.targets * sizeof(CastTarget));
-    targets.insert(targets.end(), own.begin(), own.end());
+    if (!targets.empty() && targets.back().data() + targets.back().size() == own.data()) {
+      targets.back() = {targets.back().data(), targets.back().size() + own.size()};
+    } else {
+      targets.push_back(own);
+    }
   }
   TreeCast part = tree.cast;
   part.fan_out = tree.fan_out;
   part.hosts = as_byte_span(hosts.data(), hosts.size() * sizeof(TreeHost));
-  part.targets = targets;
-  return encode_tree_cast(part);
+  return encode_tree_cast(part, targets);
 }
 
 TreeCast part_of(const TreeCast& cast, TreeRange range) {
@@ -65,68 +68,106 @@ void walk(const Tree& tree, const Visit& visit) {
 
 // ---- At the origin ----
 
-void CastOrigin::send(Tree tree, int64_t now_ns, Sends& sends) {
-  for (Tree::Host& host : tree.hosts) host.at.number = ++hosts_[host.at.gateway].numbered;
-  add_both(std::move(tree), now_ns, sends);
+CastOrigin::Pending* CastOrigin::pending(NodeId gateway, uint64_t session, uint64_t number) {
+  Host* const host = find(hosts_, gateway, session);
+  if (host == nullptr || number <= host->taken) return nullptr;
+  const uint64_t place = number - host->taken - 1;
+  return place < host->pending.size() ? &host->pending[place] : nullptr;
 }
 
-void CastOrigin::add_both(Tree tree, int64_t now_ns, Sends& sends) {
-  const auto is_direct = [&](const Tree::Host& host) { return hosts_[host.at.gateway].direct_until_ns > now_ns; };
+bool CastOrigin::takes(NodeId gateway, uint64_t session) const {
+  const auto found = hosts_.find(gateway);
+  return found == hosts_.end() || found->second.numbered == 0 || found->second.session == session;
+}
+
+// One for those that get everything directly, and one for the others.
+std::vector<std::shared_ptr<Tree>> CastOrigin::plant(Tree tree, int64_t now_ns) {
+  std::vector<std::shared_ptr<Tree>> planted;
+  const auto is_direct = [&](const Tree::Host& host) {
+    const Host* const known = find(hosts_, host.at.gateway, host.at.session);
+    return known != nullptr && known->direct_until_ns > now_ns;
+  };
   const auto direct_ones = std::stable_partition(tree.hosts.begin(), tree.hosts.end(), std::not_fn(is_direct));
   if (direct_ones != tree.hosts.end()) {
     Tree direct = tree;
     direct.hosts.assign(direct_ones, tree.hosts.end());
+    direct.fan_out = std::max(static_cast<uint32_t>(direct.hosts.size()), kFanOutMin);
     tree.hosts.erase(direct_ones, tree.hosts.end());
-    add(std::move(direct), now_ns, sends, true);
+    planted.push_back(plant_one(std::move(direct)));
   }
-  add(std::move(tree), now_ns, sends, false);
+  if (!tree.hosts.empty()) planted.push_back(plant_one(std::move(tree)));
+  return planted;
 }
 
-// Their numbers are given; a host that has the number pending gets it from this tree from now on.
-void CastOrigin::add(Tree made, int64_t now_ns, Sends& sends, bool direct) {
-  if (made.hosts.empty()) return;
-  const auto count = static_cast<uint32_t>(made.hosts.size());
-  if (direct) made.fan_out = std::max(count, kFanOutMin);
-  made.waiting = count;
-  made.made = ++made_;
-  const auto tree = std::make_shared<Tree>(std::move(made));
-  trees_.insert(tree);
-  for (uint32_t i = 0; i < count; ++i) {
-    tree->hosts[i].waiting = true;
-    Host& host = hosts_[tree->hosts[i].at.gateway];
-    if (Pending* pending = find(tree->hosts[i].at.gateway, tree->hosts[i].at.number)) {
-      *pending = {tree, i};
-      continue;
+std::shared_ptr<Tree> CastOrigin::plant_one(Tree tree) {
+  tree.waiting = static_cast<uint32_t>(tree.hosts.size());
+  tree.made = ++made_;
+  for (Tree::Host& host : tree.hosts) host.waiting = true, host.unsent = 0;
+  return std::make_shared<Tree>(std::move(tree));
+}
+
+namespace {
+void send_all(const std::vector<std::shared_ptr<Tree>>& trees, CastOrigin::Sends& sends) {
+  for (const auto& tree : trees) {
+    const TreeRange all{0, static_cast<uint32_t>(tree->hosts.size())};
+    for (const TreeRange& group : split_tree(all, tree->fan_out)) sends.push_back({tree, group});
+  }
+}
+}  // namespace
+
+// Memory first, then numbers: a number that is given must come.
+void CastOrigin::send(Tree tree, int64_t now_ns, Sends& sends) {
+  std::vector<Host*> hosts;  // that have a place for it, as in `planted`
+  hosts.reserve(tree.hosts.size());
+  const auto planted = plant(std::move(tree), now_ns);
+  const size_t sends_before = sends.size();
+  try {
+    send_all(planted, sends);
+    for (const auto& each : planted) {
+      trees_.insert(each);
+      for (const Tree::Host& host : each->hosts) {
+        Host& to = hosts_[host.at.gateway];
+        to.pending.emplace_back();
+        hosts.push_back(&to);
+      }
     }
-    if (host.pending.empty()) host.since_ns = now_ns;
-    host.pending.push_back({tree, i});
-    host.bytes += tree->bytes;
+  } catch (const std::bad_alloc&) {
+    sends.resize(sends_before);
+    for (const auto& each : planted) trees_.erase(each);
+    for (Host* const to : hosts) to->pending.pop_back();
+    throw;
   }
-  for (const TreeRange& group : split_tree({0, count}, tree->fan_out)) sends.push_back({tree, group});
+  auto next = hosts.begin();
+  for (const auto& each : planted) {
+    for (uint32_t i = 0; i < each->hosts.size(); ++i) {
+      Host& to = **next++;
+      TreeHost& at = each->hosts[i].at;
+      to.session = at.session;
+      at.number = ++to.numbered;
+      if (to.pending.size() == 1) to.since_ns = now_ns;
+      to.pending.back() = {each, i};
+      to.bytes += each->bytes;
+    }
+  }
 }
 
-CastOrigin::Pending* CastOrigin::find(NodeId gateway, uint64_t number) {
-  auto found = hosts_.find(gateway);
-  if (found == hosts_.end() || number <= found->second.taken) return nullptr;
-  const uint64_t place = number - found->second.taken - 1;
-  return place < found->second.pending.size() ? &found->second.pending[place] : nullptr;
-}
+void CastOrigin::not_sent(const Send& send) { send.tree->hosts[send.hosts.first].unsent = send.hosts.count; }
 
 void CastOrigin::settle(const std::shared_ptr<Tree>& tree, uint32_t host) {
   if (std::exchange(tree->hosts[host].waiting, false) && --tree->waiting == 0) trees_.erase(tree);
 }
 
-bool CastOrigin::taken(NodeId gateway, uint64_t number, int64_t now_ns) {
-  auto found = hosts_.find(gateway);
-  if (found == hosts_.end()) return true;  // it has been held for dead
-  Host& host = found->second;
+bool CastOrigin::taken(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns) {
+  Host* const found = find(hosts_, gateway, session);
+  if (found == nullptr) return true;  // that is over
+  Host& host = *found;
   if (number > host.numbered) return false;
   for (; host.taken < number; ++host.taken) {
-    const Pending pending = std::move(host.pending.front());
+    const Pending first = std::move(host.pending.front());
     host.pending.pop_front();
-    host.bytes -= pending.tree->bytes;
+    host.bytes -= first.tree->bytes;
     host.since_ns = now_ns;
-    settle(pending.tree, pending.host);
+    settle(first.tree, first.host);
   }
   if (host.taken >= host.fenced) host.bytes_behind = 0;
   return true;
@@ -154,45 +195,57 @@ void CastOrigin::pass_by(const Nodes& bad, int64_t now_ns, Picked& picked) {
   for (const auto& tree : trees_) pick_behind(tree, bad, picked);
 }
 
+// A host that has the number pending gets it from the new tree from now on.
 void CastOrigin::send_anew(const Picked& picked, int64_t now_ns, Sends& sends) {
   for (const auto& [tree, hosts] : picked) {
     Tree again = *tree;
     again.hosts.clear();
-    for (const uint32_t i : hosts) {
-      hosts_[tree->hosts[i].at.gateway].since_ns = now_ns;
-      again.hosts.push_back(tree->hosts[i]);
+    for (const uint32_t i : hosts) again.hosts.push_back(tree->hosts[i]);
+    const auto planted = plant(std::move(again), now_ns);
+    for (const auto& each : planted) {
+      trees_.insert(each);
+      for (uint32_t i = 0; i < each->hosts.size(); ++i) {
+        const TreeHost& at = each->hosts[i].at;
+        *pending(at.gateway, at.session, at.number) = {each, i};
+        hosts_.at(at.gateway).since_ns = now_ns;
+      }
     }
-    add_both(std::move(again), now_ns, sends);
+    send_all(planted, sends);
     for (const uint32_t i : hosts) settle(tree, i);
   }
 }
 
-void CastOrigin::missed(NodeId gateway, uint64_t number, int64_t now_ns, Sends& sends) {
-  const Pending* pending = find(gateway, number);
-  if (pending == nullptr) return;
-  hosts_[gateway].direct_until_ns = now_ns + kDirectNs;
-  send_anew({{pending->tree, {pending->host}}}, now_ns, sends);
+void CastOrigin::missed(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns, Sends& sends) {
+  const Pending* const missing = pending(gateway, session, number);
+  if (missing == nullptr) return;
+  hosts_.at(gateway).direct_until_ns = now_ns + kDirectNs;
+  send_anew({{missing->tree, {missing->host}}}, now_ns, sends);
 }
 
-std::optional<CastOrigin::Send> CastOrigin::lost(NodeId gateway, uint64_t number, int64_t now_ns, Sends& sends) {
-  const Pending* pending = find(gateway, number);
-  if (pending == nullptr) return std::nullopt;
-  const Pending was = *pending;
+std::optional<CastOrigin::Send> CastOrigin::lost(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns,
+                                                 Sends& sends) {
+  const Pending* const missing = pending(gateway, session, number);
+  if (missing == nullptr) return std::nullopt;
+  const Pending was = *missing;
   Picked picked;
   pick_behind(was.tree, {gateway}, picked);
   send_anew(picked, now_ns, sends);
   return Send{was.tree, {was.host, 1}};
 }
 
-void CastOrigin::down(NodeId gateway, int64_t now_ns, Sends& sends) {
-  auto found = hosts_.find(gateway);
-  if (found == hosts_.end()) return;
-  const std::deque<Pending> pending = std::move(found->second.pending);
+CastOrigin::Sends CastOrigin::down(NodeId gateway, uint64_t session, int64_t now_ns, Sends& sends) {
+  Sends unfinished;
+  const auto found = hosts_.find(gateway);
+  if (found == hosts_.end() || (session != 0 && found->second.session != session)) return unfinished;
+  for (const Pending& each : found->second.pending) {
+    unfinished.push_back({each.tree, {each.host, 1}});
+    settle(each.tree, each.host);
+  }
   hosts_.erase(found);
   Picked picked;
   pass_by({gateway}, now_ns, picked);
   send_anew(picked, now_ns, sends);
-  for (const Pending& each : pending) settle(each.tree, each.host);
+  return unfinished;
 }
 
 bool CastOrigin::is_stuck(const Host& host, int64_t now_ns) const {
@@ -218,6 +271,12 @@ CastOrigin::Nodes CastOrigin::stuck(int64_t now_ns) const {
 }
 
 void CastOrigin::look(int64_t now_ns, Sends& sends) {
+  for (const auto& tree : trees_) {
+    for (uint32_t i = 0; i < tree->hosts.size(); ++i) {
+      const uint32_t unsent = std::exchange(tree->hosts[i].unsent, 0);
+      if (unsent != 0) sends.push_back({tree, {i, unsent}});
+    }
+  }
   const Nodes bad = stuck(now_ns);
   if (bad.empty()) return;
   Picked picked;
@@ -235,18 +294,16 @@ void CastOrigin::look(int64_t now_ns, Sends& sends) {
 
 // ---- Direct frames ----
 
-uint64_t CastOrigin::fence(NodeId gateway) const {
-  auto found = hosts_.find(gateway);
-  if (found == hosts_.end()) return 0;
-  const Host& host = found->second;
-  return host.numbered > std::max(host.fenced, host.taken) ? host.numbered : 0;
+uint64_t CastOrigin::fence(NodeId gateway, uint64_t session) const {
+  const Host* const host = find(hosts_, gateway, session);
+  return host != nullptr && host->numbered > std::max(host->fenced, host->taken) ? host->numbered : 0;
 }
 
 void CastOrigin::fenced(NodeId gateway, uint64_t number) { hosts_.at(gateway).fenced = number; }
 
-void CastOrigin::sent_behind(NodeId gateway, uint64_t bytes) {
-  auto found = hosts_.find(gateway);
-  if (found != hosts_.end() && found->second.taken < found->second.fenced) found->second.bytes_behind += bytes;
+void CastOrigin::sent_behind(NodeId gateway, uint64_t session, uint64_t bytes) {
+  Host* const host = find(hosts_, gateway, session);
+  if (host != nullptr && host->taken < host->fenced) host->bytes_behind += bytes;
 }
 
 uint64_t CastOrigin::backlog(NodeId gateway) const {
@@ -255,6 +312,10 @@ uint64_t CastOrigin::backlog(NodeId gateway) const {
 }
 
 // ---- At a host ----
+
+namespace {
+bool is_fence(const Message& message) { return message.header.kind == FrameKind::kTreeFence; }
+}  // namespace
 
 void CastArrivals::direct(MessagePtr message) {
   if (!message && held_.empty()) return static_cast<void>(++passed_);
@@ -270,21 +331,20 @@ bool CastArrivals::cast(uint64_t number, Cast cast) {
   return number > taken_ && early_.emplace(number, std::move(cast)).second;
 }
 
-void CastArrivals::begin_anew() {
-  is_anew_ = true;
-  passed_ = 0;
+void CastArrivals::end(MessageQueue& held) {
+  while (MessagePtr message = held_.pop()) {
+    if (!is_fence(*message)) held.push(std::move(message));
+  }
   early_.clear();
 }
 
 std::optional<CastArrivals::Arrival> CastArrivals::next() {
-  const auto is_fence = [](const Message& message) { return message.header.kind == FrameKind::kTreeFence; };
   while (const Message* first = held_.first()) {
-    if (!is_anew_ && is_fence(*first) && first->header.token > taken_) break;
-    passed_ += !is_anew_;
+    if (is_fence(*first) && first->header.token > taken_) break;
+    ++passed_;
     MessagePtr message = held_.pop();
     if (!is_fence(*message)) return message;
   }
-  is_anew_ = false;
   auto first = early_.begin();
   if (first == early_.end() || first->first != taken_ + 1 || first->second.after > passed_) return std::nullopt;
   ++taken_;

@@ -2,9 +2,10 @@
 // origin, remembers and decides, and in which order a host takes what comes. Who runs it has links, clocks and locks. Not
 // thread-safe.
 //
-// Between an origin and a host all that the origin sends has one order: what goes directly, over their session, and what
-// comes through the tree. A tree cast says behind which direct frame it comes (TreeHost::after), and a fence among the
-// direct frames behind which tree cast the next ones come (kTreeFence).
+// Between an origin and a host all that the origin sends on one session has one order: what goes directly, over the session
+// itself, and what comes through the tree. A tree cast says of which session it is and behind which direct frame of that
+// it comes (TreeHost::after), and a fence among the direct frames behind which tree cast the next ones come (kTreeFence).
+// With the session ends all that: the next one counts from nothing.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,7 @@ struct Tree {
   struct Host {
     TreeHost at;
     uint64_t first_target = 0;  // of `source`
+    uint32_t unsent = 0;        // so many from here on have not been sent, for want of memory
     bool waiting = true;        // not known to have got it, nor sent anew
   };
   // shared: with links that are sending it, and with the other trees of this cast
@@ -62,7 +64,7 @@ class CastOrigin {
  public:
   // So much to be sent to the first of these, which passes the rest on.
   struct Send {
-    std::shared_ptr<const Tree> tree;  // shared: its origin may be done with it meanwhile
+    std::shared_ptr<Tree> tree;  // shared: its origin may be done with it meanwhile. Who sends looks at what stays as it is
     TreeRange hosts;
   };
   using Sends = std::vector<Send>;
@@ -71,26 +73,32 @@ class CastOrigin {
   // anew without it, and for a while it gets everything directly.
   static constexpr int64_t kStuckNs = 2'000'000'000, kStuckNsPerMiB = 100'000'000, kDirectNs = 60'000'000'000;
 
-  // `hosts` are filled in but for their numbers, and are up; no gateway comes twice.
+  // Whether a cast to this host may be sent on that session: not while the one before is not known to be over.
+  bool takes(NodeId gateway, uint64_t session) const;
+  // `hosts`, whom it takes(), are filled in but for their numbers; no gateway comes twice. Throws std::bad_alloc: nothing
+  // has been sent.
   void send(Tree tree, int64_t now_ns, Sends& sends);
-  // This host has got all up to that one. False: it cannot have.
-  bool taken(NodeId gateway, uint64_t number, int64_t now_ns);
+  // There is no memory to send this; it is sent at the next look().
+  void not_sent(const Send& send);
+  // This host has got all of that session up to that one. False: it cannot have.
+  bool taken(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns);
   // That has not reached the host, and will not.
-  void missed(NodeId gateway, uint64_t number, int64_t now_ns, Sends& sends);
+  void missed(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns, Sends& sends);
   // The host had no memory for it, and takes it for nothing. Its targets are to be told: the tree, and the host in it.
   // None: it is not known.
-  std::optional<Send> lost(NodeId gateway, uint64_t number, int64_t now_ns, Sends& sends);
-  // It is dead.
-  void down(NodeId gateway, int64_t now_ns, Sends& sends);
+  std::optional<Send> lost(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns, Sends& sends);
+  // It is dead, or that session to it is over (0: whichever there is). What it may not have got: each tree, and the host in
+  // it.
+  Sends down(NodeId gateway, uint64_t session, int64_t now_ns, Sends& sends);
   // Passes by who is stuck. To be called now and then while not idle().
   void look(int64_t now_ns, Sends& sends);
   bool idle() const { return trees_.empty(); }
 
-  // The tree cast behind which the next direct frame to it comes, if that has to be said; else 0.
-  uint64_t fence(NodeId gateway) const;
+  // The tree cast behind which the next direct frame of that session comes, if that has to be said; else 0.
+  uint64_t fence(NodeId gateway, uint64_t session) const;
   void fenced(NodeId gateway, uint64_t number);
-  // A direct frame that waits there behind a fence, perhaps.
-  void sent_behind(NodeId gateway, uint64_t bytes);
+  // A direct frame of that session, which waits there behind a fence, perhaps.
+  void sent_behind(NodeId gateway, uint64_t session, uint64_t bytes);
   // What this host has not got yet, as far as is known.
   uint64_t backlog(NodeId gateway) const;
 
@@ -100,6 +108,7 @@ class CastOrigin {
     uint32_t host;
   };
   struct Host {
+    uint64_t session = 0;
     uint64_t numbered = 0, taken = 0, fenced = 0;
     std::deque<Pending> pending;  // taken + 1, ...
     int64_t since_ns = 0;         // how long the first of pending has been that
@@ -116,11 +125,16 @@ class CastOrigin {
   static void pick_behind(const std::shared_ptr<Tree>& tree, const Nodes& bad, Picked& picked);
   Nodes stuck(int64_t now_ns) const;
   bool is_stuck(const Host& host, int64_t now_ns) const;
-  void add_both(Tree tree, int64_t now_ns, Sends& sends);
-  void add(Tree tree, int64_t now_ns, Sends& sends, bool direct);
+  std::vector<std::shared_ptr<Tree>> plant(Tree tree, int64_t now_ns);
+  std::shared_ptr<Tree> plant_one(Tree tree);
   void send_anew(const Picked& picked, int64_t now_ns, Sends& sends);
   void pass_by(const Nodes& bad, int64_t now_ns, Picked& picked);
-  Pending* find(NodeId gateway, uint64_t number);
+  // Of hosts_; null: not with that session.
+  static auto* find(auto& hosts, NodeId gateway, uint64_t session) {
+    const auto found = hosts.find(gateway);
+    return found == hosts.end() || found->second.session != session ? nullptr : &found->second;
+  }
+  Pending* pending(NodeId gateway, uint64_t session, uint64_t number);
   void settle(const std::shared_ptr<Tree>& tree, uint32_t host);
 
   std::unordered_map<NodeId, Host> hosts_;
@@ -130,7 +144,8 @@ class CastOrigin {
 
 // ---- At a host ----
 
-// What comes from one origin. Holds back what comes too early: that is bounded by what its origin may leave waiting.
+// What comes of one session, from its origin. Holds back what comes too early: that is bounded by what the origin may leave
+// waiting.
 class CastArrivals {
  public:
   struct Cast {
@@ -141,15 +156,15 @@ class CastArrivals {
   };
   using Arrival = std::variant<MessagePtr, Cast>;
 
-  // A data frame of the origin's own session; null: one that has no place in the order (a kTreeCast).
+  // A data frame on the session itself; null: one that has no place in the order (a kTreeCast).
   void direct(MessagePtr message);
   // False: it has been here.
   bool cast(uint64_t number, Cast cast);
   // It comes in vain. False: it has been here.
   bool lost(uint64_t number) { return cast(number, {}); }
-  // What comes from now on comes on another session: what waits for a cast waits no more, and casts that wait for direct
-  // frames are lost, as their origin knows. To be followed by next() until that gives nothing.
-  void begin_anew();
+  // The session is over: what waits for a cast waits no more, and comes in `held`, and casts that wait for direct frames
+  // are lost, as their origin knows.
+  void end(MessageQueue& held);
   // What is to be delivered next, before anything else that comes.
   std::optional<Arrival> next();
   // All tree casts up to this one have been given out by next().
@@ -159,7 +174,6 @@ class CastArrivals {
   MessageQueue held_;
   uint64_t passed_ = 0;  // direct frames that next() has given out, and what has no place
   uint64_t taken_ = 0;
-  bool is_anew_ = false;  // no fence holds back what is held
   std::map<uint64_t, Cast> early_;
 };
 

@@ -24,12 +24,14 @@ TEST(SplitTree, MakesGroupsOfAboutTheSameSizeInOrder) {
 }
 
 // An origin and hosts with sessions between each two, of which each is in order and loses nothing while both live. What is
-// sent bears a number, and each host is to get what was sent to it in that order.
+// sent bears a number, and each host is to get what was sent to it in that order. A host may open a second session with the
+// origin, and either may let go of the one that is used: then what has come is a part of what was sent, in order for each
+// session, and its origin knows of each cast that may be missing.
 class Network {
  public:
   explicit Network(uint64_t seed) : sim_(seed) {
     const uint64_t count = 3 + sim_.random(30);
-    for (uint64_t i = 1; i <= count; ++i) hosts_[i];
+    for (uint64_t i = 1; i <= count; ++i) hosts_[i].arrivals[1];
   }
 
   void run() {
@@ -41,9 +43,19 @@ class Network {
     look();
     ASSERT_TRUE(sim_.run());
     EXPECT_TRUE(origin_.idle());
-    for (const auto& [id, host] : hosts_) {
+    for (auto& [id, host] : hosts_) {
       if (!host.alive) continue;
-      EXPECT_EQ(host.got, host.sent) << "host " << id;
+      for (const auto& [session, sent] : host.sent) {
+        std::vector<uint64_t> wanted, got;
+        for (const uint64_t number : sent) {
+          if (!host.refused.contains(number)) wanted.push_back(number);
+        }
+        for (const uint64_t number : host.got[session]) {
+          if (!host.refused.contains(number)) got.push_back(number);
+        }
+        EXPECT_EQ(got, wanted) << "host " << id << ", session " << session;
+        EXPECT_TRUE(std::is_sorted(host.got[session].begin(), host.got[session].end()));
+      }
       EXPECT_EQ(origin_.backlog(id), 0u);
     }
   }
@@ -53,9 +65,11 @@ class Network {
   struct Host {
     bool alive = true;
     int64_t stopped_until_ns = 0;
-    CastArrivals arrivals;
-    uint64_t direct = 0;  // frames of the origin's own session
-    std::vector<uint64_t> sent, got;
+    uint64_t session = 1;                       // which the origin sends on
+    std::map<uint64_t, CastArrivals> arrivals;  // of sessions that are not over here
+    std::map<uint64_t, uint64_t> direct;        // frames that the origin has sent, by session
+    std::map<uint64_t, std::vector<uint64_t>> sent, got;  // by session
+    std::set<uint64_t> refused;  // of which the origin knows that they may not have come
     std::set<NodeId> unreachable;
   };
   bool alive(NodeId id) const { return id == kOrigin || hosts_.at(id).alive; }
@@ -68,7 +82,9 @@ class Network {
     if (what < 40) return cast();
     if (what < 85) return send_direct(host);
     if (what < 90) return kill(host);
-    if (what < 96) return stop(host);
+    if (what < 94) return stop(host);
+    if (what < 96) return let_go(host, sim_.chance(50));
+    if (what < 97) return say_elsewhere(host);
     hosts_.at(host).unreachable.insert(1 + sim_.random(hosts_.size()));
   }
 
@@ -79,9 +95,13 @@ class Network {
     const bool all = sim_.chance(60);
     for (auto& [id, host] : hosts_) {
       if (known_dead_.contains(id) || (!all && sim_.chance(50))) continue;
-      hosts.push_back({id, 0, host.direct, 1, 0});
+      host.sent[host.session].push_back(number);
+      if (!origin_.takes(id, host.session)) {  // directly, as a node does
+        put_fenced(id, number);
+        continue;
+      }
+      hosts.push_back({id, host.session, 0, host.direct[host.session], 1, 0});
       targets.push_back({id, number, 0, 0});
-      host.sent.push_back(number);
     }
     if (hosts.empty()) return;
     Tree tree;
@@ -101,13 +121,68 @@ class Network {
   void send_direct(NodeId id) {
     Host& host = hosts_.at(id);
     if (known_dead_.contains(id)) return;
-    if (const uint64_t number = origin_.fence(id)) {
-      put_direct(id, message_of(FrameKind::kTreeFence, number, {}));
-      origin_.fenced(id, number);
+    host.sent[host.session].push_back(++numbers_);
+    put_fenced(id, numbers_);
+  }
+
+  void put_fenced(NodeId id, uint64_t number) {
+    const uint64_t session = hosts_.at(id).session;
+    if (const uint64_t fence = origin_.fence(id, session)) {
+      put_direct(id, session, message_of(FrameKind::kTreeFence, fence, {}));
+      origin_.fenced(id, fence);
     }
-    host.sent.push_back(++numbers_);
-    put_direct(id, message_of(FrameKind::kOneway, numbers_, {}));
-    origin_.sent_behind(id, 10);
+    put_direct(id, session, message_of(FrameKind::kOneway, number, {}));
+    origin_.sent_behind(id, session, 10);
+  }
+
+  // The origin hears later that the session is over than it begins the next one, and the host later or earlier than that.
+  void let_go(NodeId id, bool host_first) {
+    Host& host = hosts_.at(id);
+    if (!host.alive || known_dead_.contains(id)) return;
+    const uint64_t session = host.session;
+    const auto at_host = [this, id, session] { end_at_host(id, session); };
+    const auto at_origin = [this, id, session] { end_at_origin(id, session); };
+    if (host_first) at_host();
+    sim_.after(static_cast<int64_t>(sim_.random(50 * kMs)), at_origin);
+    if (!host_first) sim_.after(static_cast<int64_t>(sim_.random(100 * kMs)), at_host);
+    host.session = session + 2;
+    host.arrivals[host.session];
+    // What was sent directly and may not have come is known to the session, not to the trees.
+    for (const auto& message : sessions_[{kOrigin, id, session}]) {
+      if (message->header.kind == FrameKind::kOneway) host.refused.insert(message->header.token);
+    }
+  }
+
+  void end_at_host(NodeId id, uint64_t session) {
+    Host& host = hosts_.at(id);
+    const auto found = host.arrivals.find(session);
+    if (found == host.arrivals.end()) return;
+    MessageQueue held;
+    found->second.end(held);
+    while (MessagePtr message = held.pop()) host.got[session].push_back(message->header.token);
+    host.arrivals.erase(found);
+  }
+
+  void end_at_origin(NodeId id, uint64_t session) {
+    CastOrigin::Sends sends;
+    for (const CastOrigin::Send& each : origin_.down(id, session, sim_.now_ns(), sends)) {
+      hosts_.at(id).refused.insert(number_in(each));
+    }
+    put(sends);
+  }
+
+  // A frame on a session that the host has opened, and that the origin only listens to.
+  void say_elsewhere(NodeId id) {
+    Host& host = hosts_.at(id);
+    if (known_dead_.contains(id)) return;
+    const uint64_t other = host.session + 1;
+    host.arrivals[other];
+    host.sent[other].push_back(++numbers_);
+    put_direct(id, other, message_of(FrameKind::kOneway, numbers_, {}));
+  }
+
+  static uint64_t number_in(const CastOrigin::Send& part) {
+    return part.tree->cast.target(part.tree->hosts[part.hosts.first].first_target).dest;
   }
 
   void kill(NodeId id) {
@@ -115,7 +190,7 @@ class Network {
     sim_.after(static_cast<int64_t>(sim_.random(50 * kMs)), [this, id] {
       known_dead_.insert(id);
       CastOrigin::Sends sends;
-      origin_.down(id, sim_.now_ns(), sends);
+      origin_.down(id, 0, sim_.now_ns(), sends);
       put(sends);
     });
   }
@@ -144,48 +219,55 @@ class Network {
   void put(const CastOrigin::Sends& sends) {
     for (const CastOrigin::Send& send : sends) {
       const std::string body = encode_tree(*send.tree, send.hosts);
-      put_direct(send.tree->hosts[send.hosts.first].at.gateway,
+      const NodeId first = send.tree->hosts[send.hosts.first].at.gateway;
+      put_direct(first, hosts_.at(first).session,
                  message_of(FrameKind::kTreeCast, 0, as_byte_span(body.data(), body.size())));
     }
   }
 
-  void put_direct(NodeId to, std::shared_ptr<const Message> message) {
-    ++hosts_.at(to).direct;
-    transmit(kOrigin, to, std::move(message));
+  void put_direct(NodeId to, uint64_t session, std::shared_ptr<const Message> message) {
+    ++hosts_.at(to).direct[session];
+    transmit(kOrigin, to, session, std::move(message));
   }
 
-  void transmit(NodeId from, NodeId to, std::shared_ptr<const Message> message) {
-    sessions_[{from, to}].push_back(std::move(message));
-    sim_.after(static_cast<int64_t>(sim_.random(5 * kMs)), [this, from, to] { arrive(from, to); });
+  void transmit(NodeId from, NodeId to, uint64_t session, std::shared_ptr<const Message> message) {
+    sessions_[{from, to, session}].push_back(std::move(message));
+    sim_.after(static_cast<int64_t>(sim_.random(5 * kMs)), [=, this] { arrive(from, to, session); });
   }
 
   // The next one. What is under way between two of which one dies is lost, here all of it.
-  void arrive(NodeId from, NodeId to) {
+  void arrive(NodeId from, NodeId to, uint64_t session) {
     if (!alive(from) || !alive(to)) return;
-    auto& session = sessions_.at({from, to});
     if (to != kOrigin && sim_.now_ns() < hosts_.at(to).stopped_until_ns) {
-      return sim_.at(hosts_.at(to).stopped_until_ns, [this, from, to] { arrive(from, to); });
+      return sim_.at(hosts_.at(to).stopped_until_ns, [=, this] { arrive(from, to, session); });
     }
-    const std::shared_ptr<const Message> message = session.front();
-    session.pop_front();
-    to == kOrigin ? at_origin(from, *message) : at_host(from, to, message);
+    auto& waiting = sessions_.at({from, to, session});
+    const std::shared_ptr<const Message> message = waiting.front();
+    waiting.pop_front();
+    to == kOrigin ? at_origin(from, *message) : at_host(from, to, session, message);
   }
 
-  void at_host(NodeId from, NodeId here, const std::shared_ptr<const Message>& message) {
+  void at_host(NodeId from, NodeId here, uint64_t session, const std::shared_ptr<const Message>& message) {
     Host& host = hosts_.at(here);
     const bool is_tree = message->header.kind == FrameKind::kTreeCast;
     if (from == kOrigin) {
-      host.arrivals.direct(is_tree ? nullptr : Message::make(message->header, message->text()));
-      drain(here);
+      if (!host.arrivals.contains(session)) {  // its session is over: nothing of it is heard
+        if (message->header.kind == FrameKind::kOneway) host.refused.insert(message->header.token);
+        return;
+      }
+      host.arrivals[session].direct(is_tree ? nullptr : Message::make(message->header, message->text()));
+      drain(here, session);
     }
     if (!is_tree) return;
     auto cast = decode_tree_cast(message->body);
     ASSERT_TRUE(cast.ok());
-    ASSERT_EQ(cast->host(0).gateway, here);
+    const TreeHost own = cast->host(0);
+    ASSERT_EQ(own.gateway, here);
     if (sim_.chance(2)) {
-      const uint64_t number = cast->host(0).number;
-      if (host.arrivals.lost(number)) tell(here, FrameKind::kTreeMissed, here, number, 1);
-      return drain(here);
+      const auto arrivals = host.arrivals.find(own.session);
+      if (arrivals == host.arrivals.end()) return;
+      if (arrivals->second.lost(own.number)) tell(here, FrameKind::kTreeMissed, own, 1);
+      return drain(here, own.session);
     }
     const auto count = static_cast<uint32_t>(cast->host_count());
     for (TreeRange group : split_tree({1, count - 1}, cast->fan_out)) {
@@ -193,52 +275,53 @@ class Network {
         const NodeId next = cast->host(group.first).gateway;
         if (!host.unreachable.contains(next)) {
           const std::string body = encode_tree_cast(part_of(*cast, group));
-          transmit(here, next, message_of(FrameKind::kTreeCast, 0, as_byte_span(body.data(), body.size())));
+          transmit(here, next, 0, message_of(FrameKind::kTreeCast, 0, as_byte_span(body.data(), body.size())));
           break;
         }
-        tell(here, FrameKind::kTreeMissed, next, cast->host(group.first).number, 0);
+        tell(here, FrameKind::kTreeMissed, cast->host(group.first), 0);
         ++group.first, --group.count;
       }
     }
-    const TreeHost own = cast->host(0);
-    host.arrivals.cast(own.number, {own.after, message, part_of(*cast, {0, 1}), 0});
-    drain(here);
+    if (!host.arrivals.contains(own.session)) return;
+    host.arrivals[own.session].cast(own.number, {own.after, message, part_of(*cast, {0, 1}), 0});
+    drain(here, own.session);
   }
 
-  void drain(NodeId here) {
+  void drain(NodeId here, uint64_t session) {
     Host& host = hosts_.at(here);
-    const uint64_t before = host.arrivals.taken();
-    while (auto arrival = host.arrivals.next()) {
+    CastArrivals& arrivals = host.arrivals.at(session);
+    const uint64_t before = arrivals.taken();
+    while (auto arrival = arrivals.next()) {
       if (auto* direct = std::get_if<MessagePtr>(&*arrival)) {
-        host.got.push_back((*direct)->header.token);
+        host.got[session].push_back((*direct)->header.token);
       } else if (const auto& cast = std::get<CastArrivals::Cast>(*arrival).cast; cast.target_count() != 0) {
         ASSERT_EQ(cast.target(0).node, here);
-        host.got.push_back(cast.target(0).dest);
+        host.got[session].push_back(cast.target(0).dest);
       }
     }
-    if (host.arrivals.taken() != before) tell(here, FrameKind::kTreeTaken, 0, host.arrivals.taken(), 0);
+    if (arrivals.taken() != before) tell(here, FrameKind::kTreeTaken, {here, session, arrivals.taken(), 0, 0, 0}, 0);
   }
 
-  void tell(NodeId from, FrameKind kind, NodeId dest, uint64_t number, uint32_t why) {
+  void tell(NodeId from, FrameKind kind, const TreeHost& of, uint32_t why) {
     FrameHeader header;
     header.kind = kind;
-    header.dest = dest;
-    header.token = number;
+    header.dest = of.gateway;
+    header.sender = of.session;
+    header.token = of.number;
     header.method = why;
-    transmit(from, kOrigin, Message::make(header, {}));
+    transmit(from, kOrigin, 0, Message::make(header, {}));
   }
 
   void at_origin(NodeId from, const Message& message) {
     const FrameHeader& header = message.header;
     CastOrigin::Sends sends;
     if (header.kind == FrameKind::kTreeTaken) {
-      EXPECT_TRUE(origin_.taken(from, header.token, sim_.now_ns()));
+      EXPECT_TRUE(origin_.taken(from, header.sender, header.token, sim_.now_ns()));
     } else if (header.method == 0) {
-      origin_.missed(header.dest, header.token, sim_.now_ns(), sends);
-    } else if (const auto lost = origin_.lost(header.dest, header.token, sim_.now_ns(), sends)) {
-      const CastTarget target = lost->tree->cast.target(lost->tree->hosts[lost->hosts.first].first_target);
-      EXPECT_EQ(target.node, from);
-      std::erase(hosts_.at(from).sent, target.dest);
+      origin_.missed(header.dest, header.sender, header.token, sim_.now_ns(), sends);
+    } else if (const auto lost = origin_.lost(header.dest, header.sender, header.token, sim_.now_ns(), sends)) {
+      EXPECT_EQ(lost->tree->hosts[lost->hosts.first].at.gateway, from);
+      hosts_.at(from).refused.insert(number_in(*lost));
     }
     put(sends);
   }
@@ -247,7 +330,7 @@ class Network {
   CastOrigin origin_;
   std::map<NodeId, Host> hosts_;
   std::set<NodeId> known_dead_;
-  std::map<std::pair<NodeId, NodeId>, std::deque<std::shared_ptr<const Message>>> sessions_;
+  std::map<std::tuple<NodeId, NodeId, uint64_t>, std::deque<std::shared_ptr<const Message>>> sessions_;
   uint64_t numbers_ = 0;
 };
 
@@ -263,12 +346,13 @@ TEST(CastTree, EachHostGetsEachCastOnceAndInOrderForEverySeed) {
 // ---- The origin ----
 
 struct CastOriginTest : ::testing::Test {
+  static constexpr uint64_t kSession = 7;
   static Tree tree(std::vector<NodeId> gateways, uint64_t bytes = 100) {
     Tree tree;
     tree.source = Message::make(FrameHeader{}, {});
     tree.cast.sender = tree.cast.origin = 1;
     tree.bytes = bytes;
-    for (const NodeId gateway : gateways) tree.hosts.push_back({{gateway, 0, 0, 0, 0}});
+    for (const NodeId gateway : gateways) tree.hosts.push_back({{gateway, kSession, 0, 0, 0, 0}});
     return tree;
   }
   std::vector<NodeId> firsts() {
@@ -281,7 +365,7 @@ struct CastOriginTest : ::testing::Test {
 };
 using Firsts = std::vector<NodeId>;
 
-TEST(CastArrivals, AnotherSessionWaitsForNothingOfTheOneBefore) {
+TEST(CastArrivals, WhatASessionHoldsBackComesWhenItEnds) {
   const auto frame = [](FrameKind kind, uint64_t token) {
     FrameHeader header;
     header.kind = kind;
@@ -295,59 +379,57 @@ TEST(CastArrivals, AnotherSessionWaitsForNothingOfTheOneBefore) {
   late.after = 100;
   arrivals.cast(2, std::move(late));
   EXPECT_FALSE(arrivals.next());
-  arrivals.begin_anew();
-  const auto held = arrivals.next();
-  ASSERT_TRUE(held && std::holds_alternative<MessagePtr>(*held));
-  EXPECT_EQ(std::get<MessagePtr>(*held)->header.token, 7u);
-  EXPECT_FALSE(arrivals.next());
-  arrivals.direct(frame(FrameKind::kOneway, 8));
-  EXPECT_TRUE(arrivals.next());
-  EXPECT_FALSE(arrivals.next());
+  MessageQueue held;
+  arrivals.end(held);
+  const MessagePtr first = held.pop();
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(first->header.token, 7u);
+  EXPECT_TRUE(held.empty());
 }
 
 TEST_F(CastOriginTest, ADirectFrameIsFencedOnceWhileACastIsUnderWay) {
-  EXPECT_EQ(origin.fence(10), 0u);
+  EXPECT_EQ(origin.fence(10, kSession), 0u);
   origin.send(tree({10, 11}), 0, sends);
   origin.send(tree({10}), 0, sends);
-  EXPECT_EQ(origin.fence(10), 2u);
+  EXPECT_EQ(origin.fence(10, kSession), 2u);
   origin.fenced(10, 2);
-  EXPECT_EQ(origin.fence(10), 0u);
-  EXPECT_EQ(origin.fence(11), 1u);
-  EXPECT_TRUE(origin.taken(11, 1, 0));
-  EXPECT_EQ(origin.fence(11), 0u) << "it has come";
+  EXPECT_EQ(origin.fence(10, kSession), 0u);
+  EXPECT_EQ(origin.fence(11, kSession), 1u);
+  EXPECT_TRUE(origin.taken(11, kSession, 1, 0));
+  EXPECT_EQ(origin.fence(11, kSession), 0u) << "it has come";
 }
 
 TEST_F(CastOriginTest, WhatHasNotBeenTakenIsBacklogAndWhatWaitsBehindItToo) {
   origin.send(tree({10, 11}), 0, sends);
-  origin.sent_behind(10, 7);
+  origin.sent_behind(10, kSession, 7);
   EXPECT_EQ(origin.backlog(10), 100u) << "without a fence it does not wait";
-  origin.fenced(10, origin.fence(10));
-  origin.sent_behind(10, 7);
+  origin.fenced(10, origin.fence(10, kSession));
+  origin.sent_behind(10, kSession, 7);
   EXPECT_EQ(origin.backlog(10), 107u);
-  EXPECT_TRUE(origin.taken(10, 1, 0));
+  EXPECT_TRUE(origin.taken(10, kSession, 1, 0));
   EXPECT_EQ(origin.backlog(10), 0u);
   EXPECT_EQ(origin.backlog(11), 100u);
   EXPECT_FALSE(origin.idle());
-  EXPECT_TRUE(origin.taken(11, 1, 0));
+  EXPECT_TRUE(origin.taken(11, kSession, 1, 0));
   EXPECT_TRUE(origin.idle());
-  EXPECT_FALSE(origin.taken(11, 2, 0)) << "there was no second one";
+  EXPECT_FALSE(origin.taken(11, kSession, 2, 0)) << "there was no second one";
 }
 
 TEST_F(CastOriginTest, WhatIsBehindADeadOneIsSentAnewWithoutIt) {
   Tree six = tree({10, 11, 12, 20, 21, 22});  // 10 passes it on to 11 and 12, 20 to 21 and 22
   origin.send(std::move(six), 0, sends);
   EXPECT_EQ(firsts(), (Firsts{10, 20}));
-  EXPECT_TRUE(origin.taken(11, 1, 0));
-  origin.down(10, 0, sends);
+  EXPECT_TRUE(origin.taken(11, kSession, 1, 0));
+  origin.down(10, 0, 0, sends);
   EXPECT_EQ(firsts(), Firsts{12});
-  for (const NodeId each : {12, 20, 21, 22}) EXPECT_TRUE(origin.taken(each, 1, 0));
+  for (const NodeId each : {12, 20, 21, 22}) EXPECT_TRUE(origin.taken(each, kSession, 1, 0));
   EXPECT_TRUE(origin.idle());
 }
 
 TEST_F(CastOriginTest, OneThatIsStuckIsPassedByAndForAWhilePassesNothingOn) {
   origin.send(tree({10, 11, 12, 20, 21, 22}), 0, sends);
   firsts();
-  for (const NodeId each : {20, 21, 22}) EXPECT_TRUE(origin.taken(each, 1, 0));
+  for (const NodeId each : {20, 21, 22}) EXPECT_TRUE(origin.taken(each, kSession, 1, 0));
   origin.look(CastOrigin::kStuckNs - 1, sends);
   EXPECT_EQ(firsts(), Firsts{});
   origin.look(CastOrigin::kStuckNs, sends);
@@ -361,9 +443,9 @@ TEST_F(CastOriginTest, OneThatIsStuckIsPassedByAndForAWhilePassesNothingOn) {
 TEST_F(CastOriginTest, OneThatIsNotReachedByAnotherIsReachedDirectly) {
   origin.send(tree({10, 11, 12, 20, 21, 22}), 0, sends);
   firsts();
-  origin.missed(11, 1, 0, sends);
+  origin.missed(11, kSession, 1, 0, sends);
   EXPECT_EQ(firsts(), Firsts{11});
-  EXPECT_TRUE(origin.taken(10, 1, 0));
+  EXPECT_TRUE(origin.taken(10, kSession, 1, 0));
   origin.look(CastOrigin::kStuckNs, sends);
   EXPECT_EQ(firsts(), (Firsts{12, 21, 22})) << "10, which is to pass it on to 12, has it; 20 does not pass on";
 }

@@ -28,6 +28,12 @@ namespace monarch {
 namespace {
 constexpr char kEnding[] = "this process is ending";
 
+// Whose sender is to be told that it finds nobody.
+bool is_oneway(const FrameHeader& header) {
+  const bool is_cast = header.kind == FrameKind::kCast || header.kind == FrameKind::kTreeCast;
+  return (header.kind == FrameKind::kOneway || is_cast) && (header.flags & kFlagQuiet) == 0;
+}
+
 std::string creator_ended(const std::string& reason) {
   return "the process that was to create this actor has ended: " + reason;
 }
@@ -49,7 +55,7 @@ Node::Node(NodeId id, Driver& driver, Timers& timers, Hooks hooks)
       reductions_(make_reductions()),
       directory_(std::make_unique<Directory>(
           timers, [this](const Message& message, const Failure& why) { refuse(message, why); })),
-      routes_(std::make_unique<Routes>(hooks_.dial, hooks_.gateway_of)),
+      routes_(std::make_unique<Routes>([this](NodeId node) { return dial(node); }, hooks_.gateway_of)),
       forwarding_(std::make_unique<Forwarding>(
           timers, [this](const Forwarding::Pair& pair, FrameKind kind) { return tell_origin(pair, kind); },
           [this](const Link& link) { return backlog_to(link); })),
@@ -71,17 +77,34 @@ Node::~Node() {
 
 // All that came on a link from a node that is down here would be dropped, and nobody would answer: never half of a death.
 void Node::add_link(std::shared_ptr<Link> link) {
-  if (!routes_->add(link)) return link->close();
+  if (is_elsewhere(*link)) trees_->listen(link);
+  if (!routes_->add(link)) {
+    trees_->forget(link->peer(), link->session());
+    return link->close();
+  }
   if (!successions_->any()) return;
   const std::string body = successions_->all().encoded();
   Outgoing notice{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
   notice.header.kind = FrameKind::kRestarted;
   try {
-    static_cast<void>(link->send(notice));  // else it is over
+    static_cast<void>(send_to_peer(*link, notice));  // else it is over
   } catch (const std::bad_alloc&) {
     log_line("there is no memory to say who has been made anew: some calls will find those that have ended");
   }
 }
+
+// With a lock of routes_ held.
+std::shared_ptr<Link> Node::dial(NodeId node) {
+  std::shared_ptr<Link> link = hooks_.dial ? hooks_.dial(node) : nullptr;
+  if (link != nullptr && is_elsewhere(*link)) trees_->listen(link);
+  return link;
+}
+
+bool Node::send_to_peer(Link& link, const Outgoing& outgoing) {
+  const std::shared_ptr<Link> way = routes_->find_direct(link.peer());
+  return put(way ? *way : link, outgoing, nullptr);
+}
+
 std::shared_ptr<Link> Node::route(NodeId node) { return routes_->find(node); }
 std::vector<std::shared_ptr<Link>> Node::links() const { return routes_->links(); }
 
@@ -137,9 +160,13 @@ void Node::way_lost(NodeId node, Failure why) {
 }
 
 void Node::on_closed(Link& link, const Error& why) {
+  end_arrivals(link);
   const bool third = hooks_.is_third && hooks_.is_third(link.peer());
   const PeerAction action = routes_->link_ended(link, third ? Error{ErrorCode::kClosed, why.message} : why);
-  if (action == PeerAction::kGiveUp) return give_up(link.peer(), why.message);
+  if (action == PeerAction::kGiveUp) {
+    tree_session_over(link, {Failure::Kind::kUnreachable, why.message});
+    return give_up(link.peer(), why.message);
+  }
   if (hooks_.on_link_lost && hooks_.on_link_lost(link.peer(), why)) return;
   node_down(link.peer(), std::make_shared<Failure>(Failure::Kind::kLost, why.message));
 }
@@ -276,6 +303,7 @@ void Node::send_to_all(const Members& members, Outgoing& outgoing, const Failed&
     if (!send(members.ids[rank].node, outgoing, &why, &no_memory)) failed(rank, why, no_memory);
   };
   const HostNumber here = host_number(id_);
+  if (hooks_.gateway_there) elsewhere.reserve(members.ids.size());
   for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
     const HostNumber host = host_number(members.ids[rank].node);
     if (host == here || !hooks_.gateway_there) {
@@ -284,7 +312,10 @@ void Node::send_to_all(const Members& members, Outgoing& outgoing, const Failed&
       elsewhere.emplace_back(host, rank);
     }
   }
-  std::stable_sort(elsewhere.begin(), elsewhere.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  const auto by_host = [](const auto& a, const auto& b) { return a.first < b.first; };
+  if (!std::is_sorted(elsewhere.begin(), elsewhere.end(), by_host)) {
+    std::stable_sort(elsewhere.begin(), elsewhere.end(), by_host);
+  }
   if (elsewhere.size() > 1) send_by_tree(members, elsewhere, outgoing);
   std::vector<uint32_t> ranks;
   for (size_t i = 0; i < elsewhere.size(); ++i) {
@@ -533,7 +564,7 @@ void Node::refuse(const Message& message, const Failure& why) {
     reply(header, message.from, FrameKind::kReply, done);
   } else if (header.token != 0) {
     reply_failed(header, message.from, why);
-  } else if ((header.kind == FrameKind::kOneway || header.kind == FrameKind::kCast) && (header.flags & kFlagQuiet) == 0) {
+  } else if (is_oneway(header)) {
     undeliverable(header.sender, message.from, {id_, header.dest}, why);
   }
 }

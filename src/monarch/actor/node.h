@@ -112,6 +112,9 @@ class Node final : public LinkSink {
   // Every frame of this process is refused from now on; all links are closed; calls that wait for other nodes fail.
   void close_links();
   std::vector<std::shared_ptr<Link>> links() const;
+  // A data frame to the peer of this link, behind all that has been sent to it, whichever way that goes. False: it is over.
+  // Throws std::bad_alloc.
+  bool send_to_peer(Link& link, const Outgoing& outgoing);
 
   // The node is dead: everything that waits for it fails now, everything sent to it later fails at once. The first
   // reason stays. Nothing that still comes from it is taken. Of the dead the last Routes::kDeadMax are remembered.
@@ -288,10 +291,11 @@ class Node final : public LinkSink {
   void on_closed(Link& link, const Error& why) override;
 
  private:
+  std::shared_ptr<Link> dial(NodeId node);
   bool send_on(Link& link, NodeId node, const Outgoing& outgoing, bool control);
   bool arrived_by_route(Link& link, MessagePtr& message, bool control);
   void forward(Link& link, MessagePtr message, bool control);
-  void forward_on(Link& link, const Outgoing& outgoing, bool control, std::shared_ptr<const Message> keeper);
+  void forward_on(Link& link, const Outgoing& outgoing, bool control, const std::shared_ptr<const void>& keeper);
   bool tell_origin(const Forwarding::Pair& pair, FrameKind kind);
   bool is_held(const ActorId& id) const;
   void refuse_onward(Link& link, const Outgoing& outgoing, const Failure& why);
@@ -311,21 +315,28 @@ class Node final : public LinkSink {
   uint64_t backlog_to(const Link& link) const;
   void send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere,
                     const Outgoing& outgoing);
-  void begin_tree(Link* link, std::shared_ptr<const Message> request, const TreeCast& cast);
+  struct ByHost;
+  void group(const Members& members, const std::vector<std::pair<HostNumber, uint32_t>>& elsewhere, ByHost& groups);
+  std::vector<uint32_t> begin_tree(std::shared_ptr<const Message> request, const TreeCast& cast,
+                                   std::vector<std::shared_ptr<Link>>* onward);
+  void begin_tree_for(Link& link, const std::shared_ptr<const Message>& request, const TreeCast& cast);
+  void send_star(Link& link, const std::shared_ptr<const Message>& request, const TreeCast& host);
   void send_trees(CastOrigin::Sends sends);
   void look_at_trees();
   void arm_trees();
   void tree_host_down(NodeId node);
-  void tree_host_let_go(NodeId gateway);
-  void let_go_of_tree(Link& link, const Message& message, const Failure& why);
+  void tree_session_over(const Link& link, const Failure& why);
+  void end_arrivals(Link& link);
+  void let_go_of_tree(Link& link, const Message& message);
   void on_tree_control(Link& link, const FrameHeader& header);
   void from_elsewhere(Link& link, MessagePtr message);
   void on_tree_cast(Link& link, MessagePtr message);
   void pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& message);
-  void tell_of_tree(NodeId origin, FrameKind kind, NodeId gateway, uint64_t number, uint32_t why);
-  void drain(Link& link, NodeId origin, TreesFrom& from);
-  void spread_tree(Link& link, const CastArrivals::Cast& arrived, NodeId origin);
+  void tell_of_tree(NodeId origin, FrameKind kind, NodeId gateway, uint64_t session, uint64_t number, uint32_t why);
+  void drain(TreesFrom& from);
+  void spread_tree(Link& link, const CastArrivals::Cast& arrived);
   void refuse_targets(Link* link, const TreeCast& cast, const Failure& why);
+  void refuse_part(const CastOrigin::Send& part, const Failure& why);
   std::unique_ptr<Reductions> make_reductions();
   void pass_on(const std::shared_ptr<const Message>& answer);
   void answered_together(MessagePtr message);

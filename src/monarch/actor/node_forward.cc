@@ -80,8 +80,8 @@ void Node::forward(Link& link, MessagePtr passing, bool control) {
   forward_on(link, outgoing, control, message);
 }
 
-// `link`: which it came on. `keeper` holds its parts.
-void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, std::shared_ptr<const Message> keeper) {
+// `link`: which it came on. `keeper` holds what it is made of.
+void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, const std::shared_ptr<const void>& keeper) {
   const FrameRoute& route = outgoing.route;
   const FrameHeader& header = outgoing.header;
   if (route.hops > kHopsMax) return refuse_onward(link, outgoing, "it is too far away");
@@ -187,11 +187,12 @@ void Node::let_go(NodeId gateway, const Failure& why) {
   const auto is_there = [host = host_number(gateway)](NodeId node) { return host_number(node) == host; };
   const std::vector<std::shared_ptr<Link>> links = routes_->let_go(gateway);  // first: what is sent from now on is new
   flow_->forget_nodes(is_there);
-  tree_host_let_go(gateway);
   calls_->fail_owed(is_there, why);
+  for (const auto& link : links) tree_session_over(*link, why);
   for (const Routes::Unsent& message : routes_->take_unsent(gateway)) tell_unsent(message, why);
   for (const auto& link : links) {
     for (const auto& message : link->close_unfinished()) let_go_of(*link, *message, why);
+    end_arrivals(*link);
   }
 }
 
@@ -202,15 +203,15 @@ void Node::let_go_of(Link& link, const Message& message, const Failure& why) {
   Outgoing outgoing{message.header, message.body, {}};
   outgoing.route = route;
   if (is_new_work(message.header.kind)) return refuse_onward(link, outgoing, why);
-  if (message.header.kind == FrameKind::kTreeCast) return let_go_of_tree(link, message, why);
+  if (message.header.kind == FrameKind::kTreeCast) return let_go_of_tree(link, message);
   if (message.header.kind != FrameKind::kActorEnded) return;
   // Its owner must hear of it, and may hear it twice.
   const std::shared_ptr<Link> again = routes_->find(route.destination);
-  if (again != nullptr) static_cast<void>(again->send(outgoing));
+  if (again != nullptr) static_cast<void>(put(*again, outgoing, nullptr));
 }
 
-// Its origin is told on the way to it; where there is none, since it is held for dead here, on that which the frame
-// came, if it came on one.
+// Its origin is told on the way to it; where there is none, since it is held for dead here, by whom the frame came, if it
+// came by anybody.
 void Node::refuse_routed(Link* link, const FrameHeader& header, const FrameRoute& route, const Failure& why) {
   if (header.kind == FrameKind::kRequest) reductions_->give_up(route.origin, header.token);
   const ActorId dest{route.destination, header.dest};
@@ -230,7 +231,9 @@ void Node::refuse_routed(Link* link, const FrameHeader& header, const FrameRoute
   }
   if (routes_->closing()) return;
   std::string ignored;
-  if (!send(route.origin, answer, &ignored) && link != nullptr) send_on(*link, route.origin, answer, false);
+  if (send(route.origin, answer, &ignored) || link == nullptr) return;
+  const std::shared_ptr<Link> back = routes_->find_direct(link->peer());
+  send_on(back ? *back : *link, route.origin, answer, false);
 }
 
 // There was no memory here for what it said. Whoever waits for it hears so; it is nobody's death.

@@ -11,6 +11,7 @@
 #include "monarch/actor/routes.h"
 #include "monarch/actor/trees.h"
 #include "monarch/base/log.h"
+#include "monarch/wire/cast.h"
 #include "monarch/wire/failure.h"
 #include "monarch/wire/tree_cast.h"
 
@@ -32,15 +33,22 @@ struct Encoded {
   std::shared_ptr<const Message> source;  // shared: whose parts go along, with all links that send them
 };
 
-bool send_tree_frame(Link& link, std::string body, std::shared_ptr<const Message> source, NodeId origin,
-                     uint64_t number, uint64_t time_left_ns) {
-  const auto encoded = std::make_shared<const Encoded>(Encoded{std::move(body), std::move(source)});
+std::vector<ByteSpan> parts_of(const Message& message) {
   std::vector<ByteSpan> parts;
-  for (const Part& part : encoded->source->parts) parts.emplace_back(part.data, part.size);
+  for (const Part& part : message.parts) parts.emplace_back(part.data, part.size);
+  return parts;
+}
+
+// To that host, which passes the rest on.
+bool send_tree_frame(Link& link, std::string body, std::shared_ptr<const Message> source, NodeId origin,
+                     const TreeHost& host, uint64_t time_left_ns) {
+  const auto encoded = std::make_shared<const Encoded>(Encoded{std::move(body), std::move(source)});
+  const std::vector<ByteSpan> parts = parts_of(*encoded->source);
   Outgoing frame{FrameHeader{}, as_byte_span(encoded->body.data(), encoded->body.size()), parts};
   frame.header.kind = FrameKind::kTreeCast;
   frame.header.dest = origin;
-  frame.header.token = number;
+  frame.header.token = host.number;
+  frame.header.sender = host.session;
   frame.header.rank = kEveryRank;
   frame.header.time_left_ns = time_left_ns;
   return link.send_kept(frame, encoded);
@@ -61,8 +69,16 @@ bool Node::is_elsewhere(const Link& link) const {
 bool Node::put(Link& link, const Outgoing& outgoing, const std::shared_ptr<const void>& keeper) {
   const auto send = [&] { return keeper ? link.send_kept(outgoing, keeper) : link.send(outgoing); };
   if (!trees_->any.load(std::memory_order_acquire) || !is_elsewhere(link)) return send();
+  if (!keeper && !outgoing.parts.empty()) {  // copied here, not while all others wait
+    const std::shared_ptr<const Message> copy = Message::copy_of(outgoing, id_);
+    const std::vector<ByteSpan> parts = parts_of(*copy);
+    Outgoing kept = outgoing;
+    kept.body = copy->body;
+    kept.parts = parts;
+    return put(link, kept, copy);
+  }
   std::lock_guard lock(trees_->mutex);
-  if (const uint64_t number = trees_->origin.fence(link.peer()); number != 0) {
+  if (const uint64_t number = trees_->origin.fence(link.peer(), link.session()); number != 0) {
     Outgoing fence{FrameHeader{}, {}, {}};
     fence.header.kind = FrameKind::kTreeFence;
     fence.header.token = number;
@@ -70,7 +86,7 @@ bool Node::put(Link& link, const Outgoing& outgoing, const std::shared_ptr<const
     trees_->origin.fenced(link.peer(), number);
   }
   if (!send()) return false;
-  trees_->origin.sent_behind(link.peer(), bytes_of(outgoing));
+  trees_->origin.sent_behind(link.peer(), link.session(), bytes_of(outgoing));
   return true;
 }
 
@@ -81,133 +97,180 @@ uint64_t Node::backlog_to(const Link& link) const {
   return waiting + trees_->origin.backlog(link.peer());
 }
 
+struct Node::ByHost {
+  std::vector<TreeHost> hosts;
+  std::vector<CastTarget> targets;
+  std::vector<std::pair<HostNumber, uint32_t>> others;  // of hosts on which some are not known to be reached
+  MessagePtr message;                                   // what goes to all; null: who makes the tree has it
+};
+
+// Their routes are looked up where they are not known to be as they were the last time.
+void Node::group(const Members& members, const std::vector<std::pair<HostNumber, uint32_t>>& elsewhere, ByHost& groups) {
+  const uint64_t changes = routes_->changes();
+  const bool all_reached = members.reached.get() == changes;
+  groups.targets.reserve(elsewhere.size());
+  for (auto first = elsewhere.begin(); first != elsewhere.end();) {
+    const auto is_other = [host = first->first](const auto& each) { return each.first != host; };
+    const auto is_reached = [&](const auto& each) { return routes_->find(members.ids[each.second].node) != nullptr; };
+    const auto end = std::find_if(first, elsewhere.end(), is_other);
+    const NodeId gateway = hooks_.gateway_there(members.ids[first->second].node);
+    const auto are_reached = [&] { return routes_->find(gateway) != nullptr && std::all_of(first, end, is_reached); };
+    if (gateway != 0 && (all_reached || are_reached())) {
+      groups.hosts.push_back({gateway, 0, 0, 0, static_cast<uint32_t>(end - first), 0});
+      for (; first != end; ++first) {
+        const ActorId& id = members.ids[first->second];
+        groups.targets.push_back({id.node, id.index, first->second, 0});
+      }
+    } else {
+      groups.others.insert(groups.others.end(), first, end);
+      first = end;
+    }
+  }
+  if (groups.others.empty()) members.reached.set(changes);
+}
+
 // `elsewhere`, by host: takes out those that it has sent to. Who cannot be reached is found out without a tree.
 void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere,
                         const Outgoing& outgoing) {
   size_t count = 0;
   for (size_t i = 0; i < elsewhere.size(); ++i) count += i == 0 || elsewhere[i].first != elsewhere[i - 1].first;
-  if (trees_->none.load(std::memory_order_relaxed) || !trees_->limits.wants(count, bytes_of(outgoing))) return;
+  if (!trees_->limits.wants(count, bytes_of(outgoing))) return;
   try {
-    std::vector<TreeHost> hosts;
-    std::vector<CastTarget> targets;
-    std::vector<std::pair<HostNumber, uint32_t>> others;
-    for (auto first = elsewhere.begin(); first != elsewhere.end();) {
-      const auto is_other = [&](const auto& each) { return each.first != first->first; };
-      const auto is_reached = [&](const auto& each) { return routes_->find(members.ids[each.second].node) != nullptr; };
-      const auto end = std::find_if(first, elsewhere.end(), is_other);
-      const NodeId gateway = hooks_.gateway_there(members.ids[first->second].node);
-      const bool reached = gateway != 0 && routes_->find(gateway) != nullptr && std::all_of(first, end, is_reached);
-      if (reached) {
-        hosts.push_back({gateway, 0, 0, static_cast<uint32_t>(end - first), 0});
-        for (; first != end; ++first) {
-          const ActorId& id = members.ids[first->second];
-          targets.push_back({id.node, id.index, first->second, 0});
-        }
-      } else {
-        others.insert(others.end(), first, end);
-        first = end;
-      }
-    }
-    if (!trees_->limits.wants(hosts.size(), bytes_of(outgoing))) return;
-    TreeCast cast{outgoing.header, 0, id_, kFanOutMin, as_byte_span(hosts.data(), hosts.size() * sizeof(TreeHost)),
-                  as_byte_span(targets.data(), targets.size() * sizeof(CastTarget)), outgoing.body};
+    const auto kept = std::make_shared<ByHost>();  // shared: with the trees of this cast, and links that send it
+    ByHost& groups = *kept;
+    group(members, elsewhere, groups);
+    if (!trees_->limits.wants(groups.hosts.size(), bytes_of(outgoing))) return;
+    TreeCast cast{outgoing.header, 0, id_, kFanOutMin, {}, {}, outgoing.body};
+    cast.hosts = as_byte_span(groups.hosts.data(), groups.hosts.size() * sizeof(TreeHost));
+    cast.targets = as_byte_span(groups.targets.data(), groups.targets.size() * sizeof(CastTarget));
     cast.header.rank = static_cast<uint32_t>(outgoing.reducer);  // as wire/cast.h; each target has its own rank
-    const std::string body = encode_tree_cast(cast);
-    Outgoing request = outgoing;
-    request.header.kind = FrameKind::kTreeCast;
-    request.header.dest = 0;
-    request.header.rank = kEveryRank;
-    request.cast = nullptr;
-    request.body = as_byte_span(body.data(), body.size());
-    const NodeId own = hooks_.gateway_of(hosts.front().gateway);
-    if (own != 0) {
+    if (const NodeId own = hooks_.gateway_of(groups.hosts.front().gateway); own != 0) {
+      const std::string body = encode_tree_cast(cast);
+      Outgoing request = outgoing;
+      request.header.kind = FrameKind::kTreeCast;
+      request.header.dest = 0;
+      request.header.rank = kEveryRank;
+      request.cast = nullptr;
+      request.body = as_byte_span(body.data(), body.size());
       if (!send(own, request)) return;
     } else {
-      std::shared_ptr<const Message> source = Message::copy_of(request, id_);
-      auto decoded = decode_tree_cast(source->body);
-      begin_tree(nullptr, std::move(source), *decoded);
+      groups.message = Message::copy_of(outgoing, id_);
+      cast.body = groups.message->body;
+      groups.others.reserve(elsewhere.size());  // nothing fails once it is sent
+      const std::shared_ptr<const Message> source(kept, groups.message.get());
+      for (const uint32_t left : begin_tree(source, cast, nullptr)) {
+        const auto by_host = [](const auto& a, const auto& b) { return a.first < b.first; };
+        const std::pair host(host_number(groups.hosts[left].gateway), 0u);
+        const auto [first, last] = std::equal_range(elsewhere.begin(), elsewhere.end(), host, by_host);
+        groups.others.insert(groups.others.end(), first, last);
+      }
     }
-    elsewhere = std::move(others);
+    elsewhere.swap(groups.others);
   } catch (const std::bad_alloc&) {
     // As without a tree, which finds out who gets it.
   }
 }
 
-// A cast of this host, which came on `link`, or was made here. Throws std::bad_alloc: nothing has been sent.
-void Node::begin_tree(Link* link, std::shared_ptr<const Message> request, const TreeCast& cast) {
+// A cast of this host, which refers to what `request` keeps. Returns which of its hosts are not sent it, since there is no
+// session that they are known to have; `*onward`, where asked for, are the links to the others. Throws std::bad_alloc:
+// nothing has been sent.
+std::vector<uint32_t> Node::begin_tree(std::shared_ptr<const Message> request, const TreeCast& cast,
+                                       std::vector<std::shared_ptr<Link>>* onward) {
   Tree tree;
   tree.cast = cast;
   tree.cast.origin = id_;
   tree.cast.hosts = {};
-  tree.bytes = request->total_bytes();
+  tree.bytes = cast.body.size();
+  for (const Part& part : request->parts) tree.bytes += part.size;
   tree.source = std::move(request);
   tree.fan_out = trees_->limits.fan_out(tree.bytes);
   if (cast.header.time_left_ns != 0) {
     const uint64_t left_ns = std::min<uint64_t>(cast.header.time_left_ns, kNoDeadline / 2);
     tree.deadline_ns = timers_.now_ns() + static_cast<int64_t>(left_ns);
   }
-  std::vector<TreeRange> refused;
-  std::vector<std::shared_ptr<Link>> full;
+  std::vector<NodeId> gateways;
+  for (uint32_t i = 0; i < cast.host_count(); ++i) gateways.push_back(cast.host(i).gateway);
+  std::vector<uint32_t> left;
   CastOrigin::Sends sends;
   {
     std::lock_guard lock(trees_->mutex);
-    if (trees_->stopped) return;
+    const std::vector<std::shared_ptr<Link>> links = routes_->find_known(gateways);
     uint64_t first_target = 0;
     for (uint32_t i = 0; i < cast.host_count(); ++i) {
       TreeHost host = cast.host(i);
-      const std::shared_ptr<Link> to = routes_->find(host.gateway);
-      if (to == nullptr || to->peer() != host.gateway || trees_->let_go.contains(host.gateway)) {
-        refused.push_back({i, 1});
-      } else {
+      const std::shared_ptr<Link>& to = links[i];
+      if (to != nullptr && to->opened() && !to->closed() && trees_->origin.takes(host.gateway, to->session())) {
+        host.session = to->session();
         host.after = to->data_frames_sent();
         tree.hosts.push_back({host, first_target});
-        if (cast.sender != id_) full.push_back(to);
+        if (onward != nullptr) onward->push_back(to);
+      } else {
+        left.push_back(i);
       }
       first_target += host.targets;
     }
-    trees_->any.store(true, std::memory_order_release);
-    trees_->origin.send(std::move(tree), timers_.now_ns(), sends);
+    if (tree.hosts.empty()) return left;
     arm_trees();
+    trees_->origin.send(std::move(tree), timers_.now_ns(), sends);
+    trees_->note_idle();
   }
   send_trees(std::move(sends));
-  for (const std::shared_ptr<Link>& to : full) {
+  return left;
+}
+
+// For the process behind that link, which has sent it.
+void Node::begin_tree_for(Link& link, const std::shared_ptr<const Message>& request, const TreeCast& cast) {
+  std::vector<std::shared_ptr<Link>> onward;
+  std::vector<uint32_t> left;
+  try {
+    left = begin_tree(request, cast, &onward);
+  } catch (const std::bad_alloc&) {
+    return refuse_targets(&link, cast, "there is no memory for it in the process on the way");
+  }
+  for (const std::shared_ptr<Link>& to : onward) {
     routes_->note_forwarded(cast.sender, to->peer());
     if (backlog_to(*to) > kBacklogMax) forwarding_->hold({cast.sender, to->peer()}, to);
   }
-  for (const TreeRange& host : refused) {
-    const FailurePtr dead = why_down(cast.host(host.first).gateway);
-    const Failure unreached(Failure::Kind::kUnreachable, "the host of the process cannot be reached");
-    refuse_targets(link, part_of(cast, host), dead ? *dead : unreached);
+  for (const uint32_t host : left) send_star(link, request, part_of(cast, {host, 1}));
+}
+
+// To one host, as if it had come by itself.
+void Node::send_star(Link& link, const std::shared_ptr<const Message>& request, const TreeCast& host) {
+  std::shared_ptr<const Encoded> encoded;
+  try {
+    std::vector<CastTarget> targets;
+    for (size_t i = 0; i < host.target_count(); ++i) targets.push_back(host.target(i));
+    encoded = std::make_shared<const Encoded>(Encoded{encode_cast(host.header, targets, host.body), request});
+  } catch (const std::bad_alloc&) {
+    return refuse_targets(&link, host, "there is no memory for it in the process on the way");
   }
+  const std::vector<ByteSpan> parts = parts_of(*request);
+  Outgoing frame{request->header, as_byte_span(encoded->body.data(), encoded->body.size()), parts};
+  frame.header.kind = FrameKind::kCast;
+  frame.header.flags |= kFlagRouted;
+  frame.route = {host.sender, host.host(0).gateway, 1, 0};
+  forward_on(link, frame, false, encoded);
 }
 
 void Node::send_trees(CastOrigin::Sends sends) {
-  for (size_t i = 0; i < sends.size(); ++i) {
-    const CastOrigin::Send send = sends[i];
+  for (const CastOrigin::Send& send : sends) {
     const Tree& tree = *send.tree;
     const TreeHost& first = tree.hosts[send.hosts.first].at;
-    const std::shared_ptr<Link> link = routes_->find(first.gateway);
-    const uint64_t left_ns = time_left_ns(tree.deadline_ns);
     try {
-      if (link != nullptr &&
-          send_tree_frame(*link, encode_tree(tree, send.hosts), tree.source, id_, first.number, left_ns)) {
-        continue;
-      }
+      const std::shared_ptr<Link> link = routes_->find(first.gateway);
+      if (link == nullptr) continue;  // what has become of its session is being told
+      static_cast<void>(send_tree_frame(*link, encode_tree(tree, send.hosts), tree.source, id_, first,
+                                        time_left_ns(tree.deadline_ns)));
     } catch (const std::bad_alloc&) {
       std::lock_guard lock(trees_->mutex);
-      trees_->unsent.push_back(send);
-      continue;
+      trees_->origin.not_sent(send);
     }
-    if (!is_down(first.gateway)) continue;  // node_down() will come
-    std::lock_guard lock(trees_->mutex);
-    trees_->origin.down(first.gateway, timers_.now_ns(), sends);
   }
 }
 
 // mutex of trees_ held.
 void Node::arm_trees() {
-  trees_->any.store(!trees_->origin.idle(), std::memory_order_release);
-  if (trees_->origin.idle() || trees_->stopped || trees_->timer != 0) return;
+  if (trees_->stopped || trees_->timer != 0) return;
   trees_->timer = timers_.after(Trees::kLookNs, [this] { look_at_trees(); });
 }
 
@@ -216,10 +279,9 @@ void Node::look_at_trees() {
   {
     std::lock_guard lock(trees_->mutex);
     trees_->timer = 0;
-    if (trees_->stopped) return;
-    sends = std::exchange(trees_->unsent, {});
     trees_->origin.look(timers_.now_ns(), sends);
-    arm_trees();
+    trees_->note_idle();
+    if (!trees_->origin.idle()) arm_trees();
   }
   send_trees(std::move(sends));
 }
@@ -229,23 +291,23 @@ void Node::tree_host_down(NodeId node) {
   CastOrigin::Sends sends;
   {
     std::lock_guard lock(trees_->mutex);
-    trees_->origin.down(node, timers_.now_ns(), sends);
-    arm_trees();
+    trees_->origin.down(node, 0, timers_.now_ns(), sends);
+    trees_->note_idle();
   }
   send_trees(std::move(sends));
 }
 
-// The hosts do not reach each other, or did not for a while (docs/design/034).
-void Node::tree_host_let_go(NodeId gateway) {
-  CastOrigin::Sends sends;
+// Nothing more is sent on it; its peer may be well (docs/design/034).
+void Node::tree_session_over(const Link& link, const Failure& why) {
+  if (link.session() == 0) return;
+  CastOrigin::Sends sends, unfinished;
   {
     std::lock_guard lock(trees_->mutex);
-    trees_->let_go.insert(gateway);
-    trees_->none.store(true, std::memory_order_relaxed);
-    trees_->origin.down(gateway, timers_.now_ns(), sends);
-    arm_trees();
+    unfinished = trees_->origin.down(link.peer(), link.session(), timers_.now_ns(), sends);
+    trees_->note_idle();
   }
   send_trees(std::move(sends));
+  for (const CastOrigin::Send& part : unfinished) refuse_part(part, why);
 }
 
 void Node::on_tree_control(Link& link, const FrameHeader& header) {
@@ -255,23 +317,28 @@ void Node::on_tree_control(Link& link, const FrameHeader& header) {
     const int64_t now_ns = timers_.now_ns();
     std::lock_guard lock(trees_->mutex);
     if (header.kind == FrameKind::kTreeTaken) {
-      if (!trees_->origin.taken(link.peer(), header.token, now_ns)) {
+      if (!trees_->origin.taken(link.peer(), header.sender, header.token, now_ns)) {
         log_malformed("a host takes casts that were not sent to it");
       }
     } else if (header.method == 0) {
-      trees_->origin.missed(header.dest, header.token, now_ns, sends);
+      trees_->origin.missed(header.dest, header.sender, header.token, now_ns, sends);
     } else {
-      lost = trees_->origin.lost(link.peer(), header.token, now_ns, sends);
+      lost = trees_->origin.lost(link.peer(), header.sender, header.token, now_ns, sends);
     }
-    arm_trees();
+    trees_->note_idle();
   }
   send_trees(std::move(sends));
   if (!lost) return;
-  const Tree::Host& host = lost->tree->hosts[lost->hosts.first];
-  TreeCast part = lost->tree->cast;
-  part.targets = part.targets.subspan(host.first_target * sizeof(CastTarget), host.at.targets * sizeof(CastTarget));
-  refuse_targets(nullptr, part, "there was no room for a message of " + std::to_string(lost->tree->bytes) +
-                                    " bytes where it arrived (memory or file descriptors)");
+  refuse_part(*lost, "there was no room for a message of " + std::to_string(lost->tree->bytes) +
+                         " bytes where it arrived (memory or file descriptors)");
+}
+
+// To one host.
+void Node::refuse_part(const CastOrigin::Send& part, const Failure& why) {
+  const Tree::Host& host = part.tree->hosts[part.hosts.first];
+  TreeCast cast = part.tree->cast;
+  cast.targets = cast.targets.subspan(host.first_target * sizeof(CastTarget), host.at.targets * sizeof(CastTarget));
+  refuse_targets(nullptr, cast, why);
 }
 
 void Node::refuse_targets(Link* link, const TreeCast& cast, const Failure& why) {
@@ -284,56 +351,62 @@ void Node::refuse_targets(Link* link, const TreeCast& cast, const Failure& why) 
   }
 }
 
-// What it was to bring to the host that has been let go; the others are sent it by its origin.
-void Node::let_go_of_tree(Link& link, const Message& message, const Failure& why) {
-  auto cast = decode_tree_cast(message.body);
-  if (!cast) return;
-  if (cast->origin == id_) return refuse_targets(&link, part_of(*cast, {0, 1}), why);
-  tell_of_tree(cast->origin, FrameKind::kTreeMissed, link.peer(), message.header.token, 0);
+// Its origin sends it anew, or says that it did not come.
+void Node::let_go_of_tree(Link& link, const Message& message) {
+  const FrameHeader& header = message.header;
+  if (header.dest == id_) return;  // tree_session_over() does
+  tell_of_tree(header.dest, FrameKind::kTreeMissed, link.peer(), header.sender, header.token, 0);
 }
 
 // ---- What arrives ----
 
 // A data frame of another gateway.
 void Node::from_elsewhere(Link& link, MessagePtr message) {
-  const NodeId peer = link.peer();
   const bool is_tree = message->header.kind == FrameKind::kTreeCast && (message->header.flags & kFlagRouted) == 0;
-  const auto from = trees_->from_of(peer);
+  const auto from = trees_->from_of(link.peer(), link.session());
+  if (from == nullptr) return is_tree ? on_tree_cast(link, std::move(message)) : take(link, std::move(message));
   {
     std::lock_guard lock(from->mutex);
-    const Link* const before = std::exchange(from->link, &link);
-    if (before != nullptr && before != &link) {  // another session: what the one before holds back waits in vain
-      from->arrivals.begin_anew();
-      drain(link, peer, *from);
-    }
     from->arrivals.direct(is_tree ? nullptr : std::exchange(message, nullptr));
-    drain(link, peer, *from);
+    drain(*from);
   }
   if (is_tree) on_tree_cast(link, std::move(message));
 }
 
-// The lock of `from` held. Delivers what of `origin` is to be delivered now. `link`: on which the last of it came.
-void Node::drain(Link& link, NodeId origin, TreesFrom& from) {
-  while (auto arrival = from.arrivals.next()) {
-    if (auto* message = std::get_if<MessagePtr>(&*arrival)) {
-      if (link.peer() == origin) {
-        take(link, std::move(*message));
-      } else if (const std::shared_ptr<Link> own = routes_->find(origin)) {
-        take(*own, std::move(*message));
-      }  // else it is dead
-    } else {
-      spread_tree(link, std::get<CastArrivals::Cast>(*arrival), origin);
-    }
-  }
-  if (from.arrivals.taken() == from.told) return;
-  from.told = from.arrivals.taken();
-  tell_of_tree(origin, FrameKind::kTreeTaken, 0, from.told, 0);
+// The session is over: what it holds back waits in vain, and what casts of it are to come are refused by their origin.
+void Node::end_arrivals(Link& link) {
+  const auto from = trees_->from_of(link.peer(), link.session());
+  if (from == nullptr) return;
+  trees_->forget(link.peer(), link.session());
+  MessageQueue held;
+  std::lock_guard lock(from->mutex);
+  from->over = true;
+  from->arrivals.end(held);
+  while (MessagePtr message = held.pop()) take(link, std::move(message));
 }
 
-void Node::tell_of_tree(NodeId origin, FrameKind kind, NodeId gateway, uint64_t number, uint32_t why) {
+// The lock of `from` held. Delivers what is to be delivered now.
+void Node::drain(TreesFrom& from) {
+  const std::shared_ptr<Link> link = from.link.lock();
+  if (link == nullptr || from.over) return;
+  while (auto arrival = from.arrivals.next()) {
+    if (auto* message = std::get_if<MessagePtr>(&*arrival)) {
+      take(*link, std::move(*message));
+    } else {
+      spread_tree(*link, std::get<CastArrivals::Cast>(*arrival));
+    }
+  }
+  const uint64_t taken = from.arrivals.taken();
+  if (taken == from.told) return;
+  tell_of_tree(link->peer(), FrameKind::kTreeTaken, 0, from.session, taken, 0);
+  from.told = taken;
+}
+
+void Node::tell_of_tree(NodeId origin, FrameKind kind, NodeId gateway, uint64_t session, uint64_t number, uint32_t why) {
   Outgoing notice{FrameHeader{}, {}, {}};
   notice.header.kind = kind;
   notice.header.dest = gateway;
+  notice.header.sender = session;
   notice.header.token = number;
   notice.header.method = why;
   const std::shared_ptr<Link> back = routes_->find(origin);
@@ -344,18 +417,20 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
   const std::shared_ptr<const Message> message = std::move(arrived);
   const FrameHeader& header = message->header;
   if (message->lost_bytes != 0) {
-    if (is_down(header.dest) || hooks_.gateway_there(header.dest) != header.dest) return;
-    const auto from = trees_->from_of(header.dest);
+    const auto from = trees_->from_of(header.dest, header.sender);
+    if (from == nullptr) return;  // it is over, and its origin knows or will
     std::lock_guard lock(from->mutex);
-    if (from->arrivals.lost(header.token)) tell_of_tree(header.dest, FrameKind::kTreeMissed, id_, header.token, 1);
-    return drain(link, header.dest, *from);
+    if (from->arrivals.lost(header.token)) {
+      tell_of_tree(header.dest, FrameKind::kTreeMissed, id_, header.sender, header.token, 1);
+    }
+    return drain(*from);
   }
   auto cast = decode_tree_cast(message->body);
   if (!cast) return log_malformed(cast.error().message);
   if (!is_elsewhere(link)) {
     const bool is_own = cast->origin == 0 && cast->sender == message->from;
     if (!is_own) return log_malformed("a cast in the name of another process");
-    return begin_tree(&link, message, *cast);
+    return begin_tree_for(link, message, *cast);
   }
   const TreeHost own = cast->host(0);
   const NodeId origin = cast->origin;
@@ -365,15 +440,16 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
   }
   if (is_down(origin)) return;
   pass_on(*cast, message);
+  const auto from = trees_->from_of(origin, own.session);
+  if (from == nullptr) return;  // as above
   CastArrivals::Cast here{own.after, message, part_of(*cast, {0, 1}), 0};
   if (header.time_left_ns != 0) {
     const uint64_t left_ns = std::min<uint64_t>(header.time_left_ns, kNoDeadline / 2);
     here.deadline_ns = timers_.now_ns() + static_cast<int64_t>(left_ns);
   }
-  const auto from = trees_->from_of(origin);
   std::lock_guard lock(from->mutex);
   from->arrivals.cast(own.number, std::move(here));
-  drain(link, origin, *from);
+  drain(*from);
 }
 
 void Node::pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& message) {
@@ -384,20 +460,21 @@ void Node::pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& m
       try {
         const std::shared_ptr<Link> onward = routes_->find(next.gateway);
         sent = onward != nullptr && onward->peer() == next.gateway &&
-               send_tree_frame(*onward, encode_tree_cast(part_of(cast, group)), message, cast.origin, next.number,
+               send_tree_frame(*onward, encode_tree_cast(part_of(cast, group)), message, cast.origin, next,
                                message->header.time_left_ns);
       } catch (const std::bad_alloc&) {
       }
-      if (!sent) tell_of_tree(cast.origin, FrameKind::kTreeMissed, next.gateway, next.number, 0);
+      if (!sent) tell_of_tree(cast.origin, FrameKind::kTreeMissed, next.gateway, next.session, next.number, 0);
     }
   }
 }
 
-void Node::spread_tree(Link& link, const CastArrivals::Cast& arrived, NodeId origin) {
+// `link`: to its origin.
+void Node::spread_tree(Link& link, const CastArrivals::Cast& arrived) {
   if (arrived.message == nullptr) return;  // lost
   const TreeCast& cast = arrived.cast;
   if (is_down(cast.sender)) return;
-  if (cast.sender != origin && !routes_->hear_through(cast.sender, origin)) {
+  if (cast.sender != link.peer() && !routes_->hear_through(cast.sender, link.peer())) {
     return refuse_targets(&link, cast, "the process on the way may not speak for the sender, which has another way");
   }
   std::vector<CastTarget> targets;

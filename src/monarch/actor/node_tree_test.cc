@@ -1,6 +1,7 @@
 // Casts through a tree of hosts, over real nodes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -20,12 +21,28 @@ constexpr ActorIndex kActor = 100;
 constexpr NodeId kHosts = 20;
 
 struct Recorder final : Cell {
-  void deliver(MessagePtr message) override { got.push_back(message->header.method); }
+  void deliver(MessagePtr message) override {
+    if (message->header.kind == FrameKind::kOneway) got.push_back(message->header.method);
+  }
   std::vector<uint32_t> got;
 };
 
-struct CastTreeOfHosts : ::testing::Test {
-  CastTreeOfHosts() {
+// Another end of a link, of which it is not known yet that the peer has it.
+struct UnopenedLink final : Link {
+  explicit UnopenedLink(std::shared_ptr<Link> link) : Link(link->peer()), under(std::move(link)) {}
+  bool send(const Outgoing& outgoing) override { return under->send(outgoing); }
+  bool send_control(const Outgoing& outgoing) override { return under->send_control(outgoing); }
+  void peer_died(const Error& why) override { under->peer_died(why); }
+  void close() override { under->close(); }
+  uint64_t backlog() const override { return 0; }
+  uint64_t session() const override { return under->session(); }
+  uint64_t data_frames_sent() const override { return under->data_frames_sent(); }
+  std::string_view transport() const override { return "unopened"; }
+  const std::shared_ptr<Link> under;
+};
+
+struct Hosts {
+  explicit Hosts(uint64_t seed) : sim(seed) {
     make(kScript);
     for (NodeId host = 1; host <= kHosts; ++host) {
       make(gateway(host)).add_cell(kActor, recorders[host] = std::make_shared<Recorder>());
@@ -33,7 +50,7 @@ struct CastTreeOfHosts : ::testing::Test {
     }
     make(kWorker);
   }
-  ~CastTreeOfHosts() override { sim.end(); }
+  ~Hosts() { sim.end(); }
   Node& make(NodeId id) {
     Node::Hooks hooks;
     hooks.dial = [this, id](NodeId to) { return connect(id, to); };
@@ -44,6 +61,15 @@ struct CastTreeOfHosts : ::testing::Test {
       const NodeId there = host_number(node) == 0 ? kScript : gateway(host_number(node));
       return there == node ? 0 : there;
     };
+    // As of a third host: its end says nothing of the process at its other end (docs/design/034).
+    hooks.on_link_lost = [this, id](NodeId peer, const Error& why) {
+      sim.after(1'000'000, [this, id, peer, text = why.message] { let_go(id, peer, text); });
+      return true;
+    };
+    hooks.on_undeliverable = [this, id](const ActorId& dest, const Failure& why) {
+      refused[id].push_back(host_number(dest.node));
+      reasons.insert(why.detail);
+    };
     auto& node = nodes[id] = std::make_unique<Node>(id, sim.driver(), sim, std::move(hooks));
     node->set_cast_trees({.large_hosts = 2, .large_fan_out = 3, .small_hosts = 2, .small_fan_out = 3});
     return *node;
@@ -52,6 +78,7 @@ struct CastTreeOfHosts : ::testing::Test {
     if (dead.contains(to)) return nullptr;
     auto [there, here] = sim.connect(from, *nodes.at(from), to, *nodes.at(to));
     nodes.at(to)->add_link(here);
+    if (to == unopened) return std::make_shared<UnopenedLink>(there);
     return there;
   }
   void send(NodeId from, const Members& members, uint32_t method) {
@@ -61,6 +88,26 @@ struct CastTreeOfHosts : ::testing::Test {
     message.header.sender = kActor;
     nodes.at(from)->cast(members, message, nullptr);
   }
+  void let_go(NodeId from, NodeId peer, const std::string& why) {
+    nodes.at(from)->let_go(peer, Failure(Failure::Kind::kUnreachable, why));
+  }
+  // A second link between the two, which `to` only listens to.
+  std::shared_ptr<Link> connect_again(NodeId from, NodeId to) {
+    auto [there, here] = sim.connect(from, *nodes.at(from), to, *nodes.at(to));
+    nodes.at(from)->add_link(there);
+    nodes.at(to)->add_link(here);
+    return here;
+  }
+  static Outgoing oneway(ActorIndex dest, uint32_t method) {
+    Outgoing message{FrameHeader{}, as_byte_span("body", 4), {}};
+    message.header.dest = dest;
+    message.header.method = method;
+    message.header.sender = kActor;
+    return message;
+  }
+  void expect_all_got(const std::vector<uint32_t>& methods) {
+    for (const auto& [host, recorder] : recorders) EXPECT_EQ(recorder->got, methods) << "host " << host;
+  }
   std::vector<NodeId> sent_to(NodeId from) {
     std::vector<NodeId> peers;
     for (const auto& link : nodes.at(from)->links()) {
@@ -69,11 +116,24 @@ struct CastTreeOfHosts : ::testing::Test {
     return peers;
   }
 
-  SimWorld sim{1};
+  uint64_t frames_from(NodeId from) {
+    uint64_t frames = 0;
+    for (const auto& link : nodes.at(from)->links()) frames += link->data_frames_sent();
+    return frames;
+  }
+
+  SimWorld sim;
+  NodeId unopened = 0;
   std::map<NodeId, std::unique_ptr<Node>> nodes;
   std::map<NodeId, std::shared_ptr<Recorder>> recorders;  // shared: with the nodes
   std::set<NodeId> dead;
+  std::map<NodeId, std::vector<HostNumber>> refused;  // by sender: whom it could not be brought to
+  std::set<std::string> reasons;
   Members all;
+};
+
+struct CastTreeOfHosts : ::testing::Test, Hosts {
+  CastTreeOfHosts() : Hosts(1) {}
 };
 
 TEST_F(CastTreeOfHosts, IsSentToAFewWhoPassItOn) {
@@ -121,6 +181,225 @@ TEST_F(CastTreeOfHosts, AHostThatAnotherOneHoldsForDeadIsReachedAllTheSame) {
   send(kScript, all, 7);
   ASSERT_TRUE(sim.run());
   for (const auto& [host, recorder] : recorders) EXPECT_EQ(recorder->got, std::vector<uint32_t>{7}) << host;
+}
+
+// ---- Two sessions, and sessions that are let go of ----
+
+TEST_F(CastTreeOfHosts, WhatIsSaidOnASessionThatIsOnlyListenedToDoesNotCount) {
+  send(kScript, all, 1);
+  for (int i = 0; i < 10; ++i) send(kScript, {{{gateway(9), kActor}}}, 0);
+  ASSERT_TRUE(sim.run());
+  recorders.at(9)->got = {1};
+  const auto second = connect_again(gateway(9), kScript);
+  EXPECT_TRUE(second->send(oneway(kActor, 2)));
+  ASSERT_TRUE(sim.run());
+  send(kScript, all, 3);
+  ASSERT_TRUE(sim.run(100'000)) << "it is sent for ever";
+  EXPECT_EQ(recorders.at(9)->got, (std::vector<uint32_t>{1, 2, 3}));
+  EXPECT_EQ(recorders.at(10)->got, (std::vector<uint32_t>{1, 3}));
+}
+
+TEST_F(CastTreeOfHosts, WhatIsForThePeerOfALinkComesBehindWhatWasCastBefore) {
+  send(kScript, all, 1);
+  ASSERT_TRUE(sim.run());
+  const auto second = connect_again(gateway(9), kScript);
+  send(kScript, all, 2);
+  EXPECT_TRUE(nodes.at(kScript)->send_to_peer(*second, oneway(kActor, 3)));
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(recorders.at(9)->got, (std::vector<uint32_t>{1, 2, 3}));
+}
+
+TEST_F(CastTreeOfHosts, GoesOnOnTheSessionThatFollowsOneThatWasLetGo) {
+  send(kScript, all, 1);
+  ASSERT_TRUE(sim.run());
+  send(kWorker, all, 2);
+  ASSERT_TRUE(sim.run());
+  let_go(kScript, gateway(8), "as the test says");
+  let_go(gateway(1), gateway(8), "as the test says");
+  ASSERT_TRUE(sim.run());
+  for (uint32_t method = 3; method < 6; ++method) {
+    send(kScript, all, method);
+    ASSERT_TRUE(sim.run());
+    send(kWorker, all, 10 + method);
+    ASSERT_TRUE(sim.run());
+  }
+  expect_all_got({1, 2, 3, 13, 4, 14, 5, 15});
+  EXPECT_TRUE(refused.empty());
+}
+
+TEST_F(CastTreeOfHosts, WhatWasUnderWayToAHostThatIsLetGoIsRefused) {
+  send(kScript, all, 1);
+  ASSERT_TRUE(sim.run());
+  send(kWorker, all, 2);
+  ASSERT_TRUE(sim.run());
+  send(kScript, all, 3);
+  let_go(kScript, gateway(9), "the script lets go");  // to whom 8 was to pass it on
+  EXPECT_EQ(refused[kScript], std::vector<HostNumber>{9});
+  ASSERT_TRUE(sim.run());
+  send(kWorker, all, 4);
+  const uint64_t before = frames_from(gateway(1));
+  while (frames_from(gateway(1)) == before) ASSERT_TRUE(sim.step());
+  let_go(gateway(1), gateway(9), "its gateway lets go");
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(refused[kWorker], std::vector<HostNumber>{9});
+  EXPECT_EQ(reasons, (std::set<std::string>{"the script lets go", "its gateway lets go"}));
+  for (const auto& [host, recorder] : recorders) {
+    if (host == 9) continue;
+    EXPECT_EQ(recorder->got, (std::vector<uint32_t>{1, 2, 3, 4})) << "host " << host;
+  }
+}
+
+TEST_F(CastTreeOfHosts, WhatIsHeldBackComesWhenItsSessionEnds) {
+  send(kScript, all, 1);
+  ASSERT_TRUE(sim.run());
+  const Members nine{{{gateway(9), kActor}}};
+  Outgoing fence{FrameHeader{}, {}, {}};  // it comes behind a cast that never comes
+  fence.header.kind = FrameKind::kTreeFence;
+  fence.header.token = 1000;
+  EXPECT_TRUE(nodes.at(kScript)->route(gateway(9))->send(fence));
+  send(kScript, nine, 2);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(recorders.at(9)->got, std::vector<uint32_t>{1});
+  let_go(gateway(9), kScript, "as the test says");
+  EXPECT_EQ(recorders.at(9)->got, (std::vector<uint32_t>{1, 2}));
+  ASSERT_TRUE(sim.run());
+  send(kScript, nine, 3);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(recorders.at(9)->got, (std::vector<uint32_t>{1, 2, 3}));
+}
+
+TEST_F(CastTreeOfHosts, AHostWhoseSessionIsNotOpenYetIsSentItsOwn) {
+  unopened = gateway(9);
+  send(kScript, all, 1);
+  ASSERT_TRUE(sim.run());
+  send(kWorker, all, 2);
+  ASSERT_TRUE(sim.run());
+  expect_all_got({1, 2});
+  EXPECT_EQ(sent_to(kScript), (std::vector<NodeId>{gateway(1), gateway(8), gateway(9), gateway(15)}));
+}
+
+TEST_F(CastTreeOfHosts, ItsSenderIsToldWhenItsGatewayHadNoMemoryForIt) {
+  send(kWorker, all, 1);
+  ASSERT_TRUE(sim.run());
+  const auto link = nodes.at(gateway(1))->route(kWorker);
+  FrameHeader header;
+  header.kind = FrameKind::kTreeCast;
+  header.sender = kActor;
+  header.rank = kEveryRank;
+  MessagePtr lost = Message::make(header, "", kWorker);
+  lost->lost_bytes = 1000;
+  nodes.at(gateway(1))->on_frame(*link, std::move(lost));
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(refused[kWorker].size(), 1u);
+}
+
+// A link of a host that is there and says nothing.
+struct SilentLink final : Link {
+  explicit SilentLink(NodeId peer) : Link(peer) {}
+  bool send(const Outgoing& outgoing) override { return send_kept(outgoing, nullptr); }
+  bool send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) override {
+    if (!outgoing.parts.empty()) is_copied.push_back(keeper == nullptr);
+    return true;
+  }
+  bool send_control(const Outgoing&) override { return true; }
+  void peer_died(const Error&) override {}
+  void close() override { closed_.store(true); }
+  uint64_t backlog() const override { return 0; }
+  uint64_t session() const override { return 1; }
+  bool opened() const override { return true; }
+  std::string_view transport() const override { return "silent"; }
+  std::vector<bool> is_copied;
+};
+
+TEST_F(CastTreeOfHosts, WhatIsSentDirectlyIsNotCopiedWhileOthersWait) {
+  const auto link = std::make_shared<SilentLink>(gateway(9));
+  nodes.at(kScript)->add_link(link);
+  send(kScript, all, 1);
+  const std::string large(1000, 'x');
+  const ByteSpan part = as_byte_span(large.data(), large.size());
+  Outgoing message = oneway(kActor, 2);
+  message.parts = {&part, 1};
+  nodes.at(kScript)->post({gateway(9), kActor}, message);
+  EXPECT_EQ(link->is_copied, std::vector<bool>{false}) << "the link copies it, with the lock of all casts held";
+}
+
+// ---- What may happen ----
+
+// The script, a worker and whoever else casts and sends, while hosts let go of each other at one end before the other, and
+// open second sessions, on which something is said, too. Those of the first half let go only of others.
+struct SeveralSessions : Hosts {
+  explicit SeveralSessions(uint64_t seed) : Hosts(seed) {}
+
+  void run() {
+    send(kScript, all, ++numbers), send(kWorker, all, ++numbers);
+    ASSERT_TRUE(sim.run());
+    first = numbers + 1;
+    int64_t at_ns = sim.now_ns();
+    for (uint64_t i = 20 + sim.random(40); i > 0; --i) {
+      sim.at(at_ns, [this] { act(); });
+      at_ns += static_cast<int64_t>(sim.random(sim.chance(10) ? 3'000'000'000 : 3'000'000));
+    }
+    ASSERT_TRUE(sim.run(1'000'000)) << "something is sent for ever";
+    const uint32_t last = numbers;
+    for (const NodeId sender : {kScript, kWorker}) send(sender, all, note(sender, all));
+    ASSERT_TRUE(sim.run(1'000'000)) << "the last is sent for ever";
+    for (const auto& [host, recorder] : recorders) {
+      SCOPED_TRACE("host " + std::to_string(host));
+      const std::vector<uint32_t>& got = recorder->got;
+      EXPECT_EQ(std::set<uint32_t>(got.begin(), got.end()).size(), got.size()) << "twice";
+      EXPECT_EQ(std::count_if(got.begin(), got.end(), [last](uint32_t each) { return each > last; }), 2);
+      if (host > kCalm) continue;
+      std::map<NodeId, std::vector<uint32_t>> by_sender;
+      for (const uint32_t each : got) {
+        if (each >= first && is_calm(sender_of.at(each))) by_sender[sender_of.at(each)].push_back(each);
+      }
+      EXPECT_EQ(by_sender, sent_to_calm[host]);
+    }
+  }
+
+ private:
+  static constexpr NodeId kCalm = kHosts / 2;
+
+  static bool is_calm(NodeId node) { return host_number(node) <= kCalm; }
+  uint32_t note(NodeId sender, const Members& members) {
+    sender_of[++numbers] = sender;
+    for (const ActorId& id : members.ids) {
+      const NodeId host = host_number(id.node);
+      if (is_calm(sender) && host <= kCalm) sent_to_calm[host][sender].push_back(numbers);
+    }
+    return numbers;
+  }
+
+  NodeId any_sender() { return sim.chance(40) ? kScript : sim.chance(60) ? kWorker : gateway(1 + sim.random(kHosts)); }
+
+  void act() {
+    const uint64_t what = sim.random(100);
+    const NodeId sender = any_sender(), host = kCalm + 1 + sim.random(kHosts - kCalm);
+    const NodeId origin = sender == kWorker ? gateway(1) : sender;
+    if (what < 40) return send(sender, all, note(sender, all));
+    if (what < 70) {
+      const Members one{{{gateway(1 + sim.random(kHosts)), kActor}}};
+      return send(sender, one, note(sender, one));
+    }
+    if (origin == gateway(host)) return;
+    if (what < 80) return let_go(origin, gateway(host), "by its sender");
+    if (what < 88) return let_go(gateway(host), origin, "by the host");
+    const auto second = connect_again(gateway(host), origin);
+    if (what < 94) static_cast<void>(second->send(oneway(0, 0)));
+  }
+
+  uint32_t numbers = 0, first = 0;
+  std::map<uint32_t, NodeId> sender_of;
+  std::map<NodeId, std::map<NodeId, std::vector<uint32_t>>> sent_to_calm;
+};
+
+TEST(CastTreeSessions, NobodyWaitsForEverOrGetsAnythingTwiceForEverySeed) {
+  for (const uint64_t seed : sim_seeds(2000, 100)) {
+    SeveralSessions(seed).run();
+    if (HasFailure()) {
+      FAIL() << reproduction(seed, "actor_test", "CastTreeSessions.NobodyWaitsForEverOrGetsAnythingTwiceForEverySeed");
+    }
+  }
 }
 
 }  // namespace

@@ -13,6 +13,11 @@ namespace {
 constexpr int64_t kNoTime = 0;  // without a lease a peer's moments do not matter
 }  // namespace
 
+uint64_t Routes::next_change() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
 bool Routes::add(std::shared_ptr<Link> link) {
   std::vector<std::shared_ptr<Link>> dead;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
@@ -64,7 +69,10 @@ std::vector<std::shared_ptr<Link>> Routes::take_dead_links() {
     auto route = routes_.find(link->peer());
     const bool is_route = route != routes_.end() && route->second.link == link;
     if (is_route && !dead_.contains(link->peer())) return false;  // what it died of is yet to be told
-    if (is_route) routes_.erase(route);
+    if (is_route) {
+      routes_.erase(route);
+      note_change();
+    }
     dead.push_back(std::move(link));
     return true;
   });
@@ -81,6 +89,7 @@ PeerAction Routes::link_ended(const Link& link, const Error& why) {
   if (action != PeerAction::kGiveUp) return PeerAction::kReport;
   given_up = std::move(found->second.link);  // all_links_ has it until it is over
   any_given_up_ = true;
+  note_change();
   return action;
 }
 
@@ -90,6 +99,16 @@ std::shared_ptr<Link> Routes::find_direct(NodeId node) const {
   return found == routes_.end() ? nullptr : found->second.link;
 }
 
+std::vector<std::shared_ptr<Link>> Routes::find_known(const std::vector<NodeId>& nodes) const {
+  std::vector<std::shared_ptr<Link>> links(nodes.size());
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < nodes.size() && !closing_; ++i) {
+    const auto found = routes_.find(nodes[i]);
+    if (found != routes_.end() && !(any_down() && dead_.contains(nodes[i]))) links[i] = found->second.link;
+  }
+  return links;
+}
+
 std::vector<std::shared_ptr<Link>> Routes::let_go(NodeId node) {
   std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<Link>> links;
@@ -97,6 +116,7 @@ std::vector<std::shared_ptr<Link>> Routes::let_go(NodeId node) {
                [node](const auto& link) { return link->peer() == node; });
   routes_.erase(node);
   any_given_up_ = true;
+  note_change();
   return links;
 }
 
@@ -108,6 +128,7 @@ std::vector<std::shared_ptr<Link>> Routes::links() const {
 std::vector<std::shared_ptr<Link>> Routes::close() {
   std::lock_guard lock(mutex_);
   closing_ = true;
+  note_change();
   return all_links_;
 }
 
@@ -160,6 +181,7 @@ std::vector<NodeId> Routes::take_behind(NodeId gateway) {
     behind.push_back(entry.first);
     return true;
   });
+  note_change();
   return behind;
 }
 
@@ -208,6 +230,7 @@ std::optional<std::vector<Routes::Unsent>> Routes::mark_down(NodeId node, Failur
   }
   dead_ids_.insert(node);
   any_down_.store(true, std::memory_order_relaxed);
+  note_change();
   gateways_.erase(node);
   if (auto reach = routes_.find(node); reach != routes_.end()) {
     reach->second.peer.on(PeerEvent::kDeclared, kNoTime);

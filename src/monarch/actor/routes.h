@@ -55,6 +55,11 @@ class Routes {
   std::shared_ptr<Link> find(NodeId node);
   // The link that `node` itself is at the other end of, if there is one; nobody is dialled for it.
   std::shared_ptr<Link> find_direct(NodeId node) const;
+  // Another number, which no other Routes ever has, since a node has last ceased to be reached: whom find() has found
+  // since this was read is found for as long as it stays.
+  uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
+  // Those to these nodes; null: there is none, or that node is down. Nobody is dialled.
+  std::vector<std::shared_ptr<Link>> find_known(const std::vector<NodeId>& nodes) const;
   std::vector<std::shared_ptr<Link>> links() const;
   // A link has ended. kReport: what its node has died of is to be told. kGiveUp: nothing is known of its node, but what
   // waits for it waits in vain.
@@ -111,6 +116,8 @@ class Routes {
     NodeId to = 0;
     NodeId from = 0;  // 0: not known yet
   };
+  void note_change() { changes_.store(next_change(), std::memory_order_release); }
+  static uint64_t next_change();
   std::vector<std::shared_ptr<Link>> take_dead_links();  // mutex_ held
   std::vector<Unsent> take_unsent_locked(NodeId node);
 
@@ -127,6 +134,7 @@ class Routes {
   std::set<std::pair<NodeId, NodeId>> forwarded_;  // each pair both ways round
   std::vector<Unsent> unsent_;
   std::atomic<bool> any_down_{false};
+  std::atomic<uint64_t> changes_{next_change()};  // changed with mutex_ held, after the change
   bool any_given_up_ = false;  // or let go
   bool closing_ = false;
 };

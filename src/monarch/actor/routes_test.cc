@@ -86,6 +86,23 @@ TEST_F(RoutesTest, WhatCouldNotBeSentWaitsForTheReasonAndIsBounded) {
   EXPECT_EQ(why.text(), "killed");
 }
 
+TEST_F(RoutesTest, WhoeverCeasesToBeReachedIsAChange) {
+  const auto link = routes.find(7);
+  routes.find(8);
+  const uint64_t before = routes.changes();
+  EXPECT_EQ(routes.find(7), link);
+  EXPECT_EQ(routes.find_known({7, 9}), (std::vector<std::shared_ptr<Link>>{link, nullptr}));
+  EXPECT_EQ(routes.changes(), before);
+  routes.let_go(7);
+  const uint64_t let_go = routes.changes();
+  EXPECT_NE(let_go, before);
+  routes.mark_down(8, std::make_shared<Failure>("killed"));
+  EXPECT_NE(routes.changes(), let_go);
+  EXPECT_EQ(routes.find_known({8}).front(), nullptr) << "though its link is still there";
+  Routes other([](NodeId) { return nullptr; });
+  EXPECT_NE(other.changes(), routes.changes());
+}
+
 TEST_F(RoutesTest, WhoIsLetGoIsNotDeadAndIsDialledAgain) {
   const auto link = routes.find(7);
   EXPECT_TRUE(routes.add(dial(7)));

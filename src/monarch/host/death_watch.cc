@@ -333,7 +333,7 @@ void DeathWatch::restarted(NodeId from, Successions::Notice notice) {
     const NodeId peer = link->peer();
     if (peer == from || (!own && !is_told(peer))) continue;
     try {
-      static_cast<void>(link->send(notice_of(FrameKind::kRestarted, 0, body)));  // else it is over
+      static_cast<void>(node_.send_to_peer(*link, notice_of(FrameKind::kRestarted, 0, body)));  // else it is over
     } catch (const std::bad_alloc&) {
       log_line("there is no memory to say who has been made anew: some calls will find those that have ended");
     }

@@ -86,7 +86,12 @@ class Link {
   }
   // Bytes queued here because the peer has not made room, or is not connected yet.
   virtual uint64_t backlog() const = 0;
-  // How many data frames have been sent on it; of sessions only, else 0.
+  // ---- Of sessions (net/resuming_link.h) ----
+  // Which one it is, by a number that both ends know and none has a second time; 0: it is no session.
+  virtual uint64_t session() const { return 0; }
+  // The other end is known to have it.
+  virtual bool opened() const { return false; }
+  // How many data frames have been sent on it.
   virtual uint64_t data_frames_sent() const { return 0; }
   // "shm", "unix", ...: for people.
   virtual std::string_view transport() const = 0;

@@ -93,6 +93,8 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   void close() override { static_cast<void>(close_unfinished()); }
   std::vector<std::shared_ptr<const Message>> close_unfinished() override;
   uint64_t backlog() const override { return unacknowledged_.load(std::memory_order_relaxed); }
+  uint64_t session() const override { return number_; }
+  bool opened() const override { return opened_.load(std::memory_order_acquire); }
   uint64_t data_frames_sent() const override;
   std::string_view transport() const override { return "session"; }
 
@@ -158,7 +160,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   Peer peer_;
   std::shared_ptr<Carrier> carrier_;  // null: none, or none yet
   uint32_t carriers_ = 0;             // how many there were: the number of the present one
-  bool opened_ = false;               // the other end has it
+  std::atomic<bool> opened_{false};   // the other end has it; changed with mutex_ held
   bool goes_on_inside_ = false;       // the other end can, of a frame
   bool told_ = false;                 // the end has been told, or is not wanted
   std::vector<std::shared_ptr<const Message>> lost_;  // of the data lane, once it is over and until it is closed

@@ -46,6 +46,8 @@ struct TimedLink final : Link {
   void peer_died(const Error&) override {}
   void close() override { closed_.store(true); }
   uint64_t backlog() const override { return 0; }
+  uint64_t session() const override { return 1; }
+  bool opened() const override { return true; }
   std::string_view transport() const override { return "timed"; }
   std::vector<Sent>& sent;
 };

@@ -301,6 +301,7 @@ std::pair<std::shared_ptr<SimLink>, std::shared_ptr<SimLink>> SimWorld::connect(
                              std::make_shared<SimLink>(*this, b, a, sink_b));
   pair.first->other_ = pair.second;
   pair.second->other_ = pair.first;
+  pair.first->session_ = pair.second->session_ = ends_.size() + 1;
   ends_.push_back(pair.first);
   ends_.push_back(pair.second);
   return pair;
@@ -491,7 +492,8 @@ void SimWorld::restarted(NodeId at_node, NodeId from, Successions::Notice notice
   Outgoing frame{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
   frame.header.kind = FrameKind::kRestarted;
   for (const auto& link : node(at_node).links()) {
-    if (link->peer() != from && (own || deaths(at_node).is_told(link->peer()))) link->send(frame);
+    if (link->peer() == from || (!own && !deaths(at_node).is_told(link->peer()))) continue;
+    static_cast<void>(node(at_node).send_to_peer(*link, frame));
   }
 }
 

@@ -53,6 +53,8 @@ class SimLink final : public Link, public std::enable_shared_from_this<SimLink> 
   void peer_died(const Error& why) override;
   void close() override;
   uint64_t backlog() const override { return 0; }
+  uint64_t session() const override { return session_; }
+  bool opened() const override { return session_ != 0; }
   uint64_t data_frames_sent() const override { return data_.sent; }
   std::string_view transport() const override { return "sim"; }
 
@@ -80,6 +82,7 @@ class SimLink final : public Link, public std::enable_shared_from_this<SimLink> 
   Lane data_, control_;           // outbound
   std::unique_ptr<RecordAssembler> reader_;  // of large frames from the other side
   bool told_ = false;
+  uint64_t session_ = 0;          // connect()
 };
 
 // Who lives on the nodes of a world, where those are whole processes: it does with their ends what a process does.
@@ -249,7 +252,7 @@ class SimWorld final : public Timers {
   const std::unique_ptr<OwnDriver> own_driver_;
   Driver* const driver_;
   std::map<NodeId, SimNode> nodes_;
-  std::vector<std::shared_ptr<SimLink>> ends_;
+  std::vector<std::shared_ptr<SimLink>> ends_;  // both of each link
   std::map<std::pair<NodeId, NodeId>, bool> severed_;
   std::set<NodeId> short_;
   Owners owners_;

@@ -62,10 +62,10 @@ enum class FrameKind : uint8_t {
                        // whose gateway is `dest`, which may be well; body is the Failure
   kTreeCast = 32,      // data, to a gateway: a frame for actors of many hosts, passed on by a tree (wire/tree_cast.h)
   kTreeFence = 33,     // data, from gateway to gateway: what follows comes after its tree cast `token` to this host
-  kTreeTaken = 34,     // control, to their origin: all its tree casts to the host of the sender up to `token` are there
-  kTreeMissed = 35,    // control, to its origin: the tree cast `token` to the gateway `dest` did not get there through the
-                       // sender, which has no way to it (`method` 0), or, being `dest`, had no memory for it and takes it
-                       // for nothing (1)
+  kTreeTaken = 34,     // control, to their origin: all its tree casts of the session `sender` up to `token` are there
+  kTreeMissed = 35,    // control, to its origin: the tree cast `token` of the session `sender` to the gateway `dest` did
+                       // not get there through who says so, who has no way to it (`method` 0), or, being `dest`, had no
+                       // memory for it and takes it for nothing (1)
 };
 inline constexpr uint8_t kFrameKindMax = 35;
 

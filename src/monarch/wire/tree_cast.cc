@@ -11,14 +11,19 @@ struct Head {
 static_assert(sizeof(Head) == 80);
 }  // namespace
 
-std::string encode_tree_cast(const TreeCast& cast) {
+std::string encode_tree_cast(const TreeCast& cast) { return encode_tree_cast(cast, {&cast.targets, 1}); }
+
+std::string encode_tree_cast(const TreeCast& cast, std::span<const ByteSpan> targets) {
   const Head head{cast.header, cast.origin, cast.sender, cast.fan_out, static_cast<uint32_t>(cast.host_count())};
   std::string bytes;
-  bytes.reserve(sizeof head + cast.hosts.size() + cast.targets.size() + cast.body.size());
-  bytes.append(reinterpret_cast<const char*>(&head), sizeof head);
-  for (const ByteSpan& part : {cast.hosts, cast.targets, cast.body}) {
-    bytes.append(reinterpret_cast<const char*>(part.data()), part.size());
-  }
+  size_t size = sizeof head + cast.hosts.size() + cast.body.size();
+  for (const ByteSpan& piece : targets) size += piece.size();
+  bytes.reserve(size);
+  const auto append = [&bytes](ByteSpan part) { bytes.append(reinterpret_cast<const char*>(part.data()), part.size()); };
+  append(as_byte_span(&head, sizeof head));
+  append(cast.hosts);
+  for (const ByteSpan& piece : targets) append(piece);
+  append(cast.body);
   return bytes;
 }
 
@@ -37,7 +42,7 @@ Result<TreeCast> decode_tree_cast(ByteSpan bytes) {
   uint64_t targets = 0;
   for (size_t i = 0; i < head.hosts; ++i) {
     const TreeHost host = cast.host(i);
-    const bool is_numbered = host.number != 0;
+    const bool is_numbered = host.number != 0 && host.session != 0;
     if (host.gateway == 0 || host.targets == 0 || host.reserved != 0 || is_numbered != (head.origin != 0)) return malformed;
     targets += host.targets;
   }

@@ -31,7 +31,7 @@ struct TreeCastFrame : ::testing::Test {
     return decode_tree_cast(as_byte_span(bytes.data(), bytes.size())).ok();
   }
   const std::string body = "what is called";
-  std::vector<TreeHost> hosts{{5, 1, 10, 1, 0}, {6, 9, 11, 2, 0}};
+  std::vector<TreeHost> hosts{{5, 7, 1, 10, 1, 0}, {6, 8, 9, 11, 2, 0}};
   std::vector<CastTarget> targets{{50, 500, 0, 0}, {60, 600, 1, 0}, {61, 601, 2, 0}};
   TreeCast cast;
 };
@@ -47,6 +47,7 @@ TEST_F(TreeCastFrame, ComesBackAsItWas) {
   EXPECT_EQ(back->fan_out, 4u);
   ASSERT_EQ(back->host_count(), 2u);
   EXPECT_EQ(back->host(1).gateway, 6u);
+  EXPECT_EQ(back->host(1).session, 8u);
   EXPECT_EQ(back->host(1).number, 9u);
   EXPECT_EQ(back->host(1).after, 11u);
   ASSERT_EQ(back->target_count(), 3u);
@@ -68,6 +69,8 @@ TEST_F(TreeCastFrame, WhatCannotBeIsRefused) {
   hosts[1].gateway = 0;
   EXPECT_FALSE(decodes()) << "nobody";
   hosts[1].gateway = 6;
+  hosts[1].session = 0;
+  EXPECT_FALSE(decodes()) << "of no session";
   hosts[1].number = 0;
   EXPECT_FALSE(decodes()) << "numbered but for one";
   hosts[0].number = 0;
