@@ -504,7 +504,7 @@ def test_refusals_say_what_to_do():
         error = refusal(handle)
         assert error.startswith("RuntimeError: job ") and f"{path} belongs to the user with id 65534" in error
         os.chown(path, 0, 0)
-    os.chmod(os.path.dirname(path), 0o755)
+    os.chmod(os.path.dirname(path), 0o777)
     assert f"{os.path.dirname(path)} is open to other users" in refusal(handle)
     os.chmod(os.path.dirname(path), 0o700)
     with open(path, "rb") as file:

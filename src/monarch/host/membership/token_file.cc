@@ -37,8 +37,11 @@ Error failed(const std::string& what, const std::string& path, int error) {
   return {code, "cannot " + what + " " + path + ": " + std::strerror(error)};
 }
 
-// What is open as `fd` belongs to this user, and nobody else may look at it.
-Status check_private(int fd, const std::string& path, mode_t type) {
+constexpr mode_t kPrivate = 077;     // nobody else may look at it
+constexpr mode_t kUnwritable = 022;  // or change it: enough for a folder of the user's, such as the home directory
+
+// What is open as `fd` belongs to this user, and others have none of these rights to it.
+Status check_private(int fd, const std::string& path, mode_t type, mode_t rights = kPrivate) {
   struct stat info;
   if (fstat(fd, &info) != 0) return failed("look at", path, errno);
   if ((info.st_mode & S_IFMT) != type) {
@@ -50,38 +53,49 @@ Status check_private(int fd, const std::string& path, mode_t type) {
                      ", not to this one: do not trust what made it. Have it removed, or set XDG_RUNTIME_DIR to a "
                      "folder of your own, and start the job again"};
   }
-  if ((info.st_mode & 077) != 0) {
+  if ((info.st_mode & rights) != 0) {
     char mode[8];
     std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
-    return Error{ErrorCode::kUnsupported, path + " is open to other users (its mode is " + mode +
-                                              "), who may have read or changed it: remove it, and start the job again"};
+    const bool is_folder = type == S_IFDIR;
+    const std::string what = is_folder ? "put other things in the place of what it holds: name a file in a folder of your own, "
+                                         "or close this one (chmod 700)"
+                                       : "read or changed it: remove it, and start the job again";
+    return Error{ErrorCode::kUnsupported,
+                 path + " is open to other users (its mode is " + mode + "), who may have " + what};
   }
   return Ok{};
 }
 
-Result<UniqueFd> open_folder(const std::string& folder) {
+Result<UniqueFd> open_folder(const std::string& folder, mode_t rights = kPrivate) {
   UniqueFd fd = sys::open_file(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
   if (!fd && (errno == ENOTDIR || errno == ELOOP)) {
     return Error{ErrorCode::kUnsupported, folder + " is not a folder: remove it, and start the job again"};
   }
   if (!fd) return failed("open", folder, errno);
-  if (auto checked = check_private(fd.get(), folder, S_IFDIR); !checked) return checked.error();
+  if (auto checked = check_private(fd.get(), folder, S_IFDIR, rights); !checked) return checked.error();
   return fd;
 }
 
 }  // namespace
 
-Status make_private_folder(const std::string& folder) {
+namespace {
+
+Result<UniqueFd> make_folder(const std::string& folder, mode_t rights) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return failed("make", folder, errno);
-  auto made = open_folder(folder);
+  return open_folder(folder, rights);
+}
+
+}  // namespace
+
+Status make_private_folder(const std::string& folder) {
+  auto made = make_folder(folder, kPrivate);
   return made ? Status(Ok{}) : Status(made.error());
 }
 
 namespace {
 
 Status write_once(const Path& path, const std::string& whole, const JobToken& token) {
-  if (auto made = make_private_folder(path.folder); !made) return made;
-  auto folder = open_folder(path.folder);
+  auto folder = make_folder(path.folder, kUnwritable);
   if (!folder) return folder.error();
   constexpr int kFlags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK;
   UniqueFd file = sys::open_file_in(folder->get(), path.name.c_str(), kFlags, 0600);
@@ -123,7 +137,7 @@ Status write_token_file(const std::string& path, const JobToken& token) {
 
 Result<JobToken> read_token_file(const std::string& path) {
   const Path parts(path);
-  auto folder = open_folder(parts.folder);
+  auto folder = open_folder(parts.folder, kUnwritable);
   if (!folder) return folder.error();
   UniqueFd file = sys::open_file_in(folder->get(), parts.name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   if (!file) return failed("read", path, errno);

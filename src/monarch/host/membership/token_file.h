@@ -1,5 +1,5 @@
 // The file that holds a job's token for other processes of the same user: mode 0600, named by the job's id, in a folder
-// that only this user can look into. The job's script makes it and takes it away (host/membership/reception.h); its guard
+// that only this user can look into. Of the token of hosts, which is the user's file, others must not write into the folder. The job's script makes it and takes it away (host/membership/reception.h); its guard
 // does the latter if the script cannot.
 #pragma once
 
@@ -24,7 +24,7 @@ Status make_private_folder(const std::string& folder);
 // or the file is somebody else's, or open to others. kUnavailable: the system refuses.
 Status write_token_file(const std::string& path, const JobToken& token);
 
-// Refuses a file, or a folder, that somebody else could have written or read; kUnsupported, with what to do. kClosed:
+// Refuses a file that somebody else could have written or read, or whose folder others can write into; kUnsupported, with what to do. kClosed:
 // there is no such file.
 Result<JobToken> read_token_file(const std::string& path);
 

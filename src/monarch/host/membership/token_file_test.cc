@@ -72,10 +72,12 @@ TEST_F(TokenFile, IsRefusedIfOthersCouldHaveReadOrWrittenIt) {
   EXPECT_NE(read_error().find("is open to other users (its mode is 0640)"), std::string::npos) << read_error();
   EXPECT_NE(write_error().find("is open to other users"), std::string::npos) << write_error();
   chmod(path_.c_str(), 0600);
-  chmod(folder_.c_str(), 0755);
-  EXPECT_NE(read_error().find("is open to other users (its mode is 0755)"), std::string::npos) << read_error();
+  chmod(folder_.c_str(), 0775);
+  EXPECT_NE(read_error().find("is open to other users (its mode is 0775)"), std::string::npos) << read_error();
+  EXPECT_NE(read_error().find("chmod 700"), std::string::npos) << read_error();
   EXPECT_NE(write_error().find("is open to other users"), std::string::npos) << write_error();
-  chmod(folder_.c_str(), 0700);
+  chmod(folder_.c_str(), 0755);  // as home directories are
+  EXPECT_EQ(write_error(), "written");
   EXPECT_EQ(read_error(), "read");
 }
 
