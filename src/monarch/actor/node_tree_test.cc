@@ -77,7 +77,8 @@ struct Hosts {
   std::shared_ptr<Link> connect(NodeId from, NodeId to) {
     if (dead.contains(to)) return nullptr;
     auto [there, here] = sim.connect(from, *nodes.at(from), to, *nodes.at(to));
-    nodes.at(to)->add_link(here);
+    // Before anything arrives on it, and not with a lock of who dials.
+    sim.after(0, [this, to, end = here] { nodes.at(to)->add_link(end); });
     if (to == unopened) return std::make_shared<UnopenedLink>(there);
     return there;
   }
@@ -167,6 +168,7 @@ TEST_F(CastTreeOfHosts, ComesInOrderWithWhatIsSentToOneOfThem) {
 
 TEST_F(CastTreeOfHosts, GoesRoundAHostThatDiesWithIt) {
   send(kScript, all, 7);
+  while (nodes.at(gateway(8))->links().empty()) ASSERT_TRUE(sim.step());
   nodes.at(gateway(8))->close_links();  // it was to pass it on to six
   dead.insert(gateway(8));
   nodes.at(kScript)->node_down(gateway(8), std::make_shared<Failure>(Failure::Kind::kLost, "as the test says"));
