@@ -57,8 +57,8 @@ Status check_private(int fd, const std::string& path, mode_t type, mode_t rights
     char mode[8];
     std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
     const bool is_folder = type == S_IFDIR;
-    const std::string what = is_folder ? "put other things in the place of what it holds: name a file in a folder of your own, "
-                                         "or close this one (chmod 700)"
+    const std::string what = is_folder ? "put something else in the place of what it holds: name a file in a folder of "
+                                         "your own, or close this one (chmod 700)"
                                        : "read or changed it: remove it, and start the job again";
     return Error{ErrorCode::kUnsupported,
                  path + " is open to other users (its mode is " + mode + "), who may have " + what};

@@ -1,6 +1,7 @@
 // The file that holds a job's token for other processes of the same user: mode 0600, named by the job's id, in a folder
-// that only this user can look into. Of the token of hosts, which is the user's file, others must not write into the folder. The job's script makes it and takes it away (host/membership/reception.h); its guard
-// does the latter if the script cannot.
+// that only this user can look into. The job's script makes it and takes it away (host/membership/reception.h); its guard
+// does the latter if the script cannot. The token of hosts is in a file of the user's, into whose folder others must not
+// write.
 #pragma once
 
 #include <string>
@@ -24,8 +25,8 @@ Status make_private_folder(const std::string& folder);
 // or the file is somebody else's, or open to others. kUnavailable: the system refuses.
 Status write_token_file(const std::string& path, const JobToken& token);
 
-// Refuses a file that somebody else could have written or read, or whose folder others can write into; kUnsupported, with what to do. kClosed:
-// there is no such file.
+// Refuses a file that somebody else could have written or read, or into whose folder others can write; kUnsupported, with
+// what to do. kClosed: there is no such file.
 Result<JobToken> read_token_file(const std::string& path);
 
 // The token of that file, which is made, with a new one, if there is none: whoever comes first makes it, and all that come
