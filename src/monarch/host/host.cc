@@ -264,7 +264,7 @@ void Host::stop(const std::vector<NodeId>& nodes, const std::string& reason, int
       link->send_control(request);
       // Behind all that was sent before: the process ends when it has seen that, or soon in any case.
       const bool owner_sends = owner != node_.id() && !ending_ && !node_.is_down(owner);
-      if (!owner_sends) link->send(request);
+      if (!owner_sends) static_cast<void>(node_.send_to_peer(*link, request));
       starter_.withdraw(node);
     }
     waiting_.push_back({nodes, std::move(done)});

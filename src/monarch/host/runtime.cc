@@ -123,7 +123,7 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   return Ok{};
 }
 
-// From how many hosts on, whatever the size; 0: never.
+// From how many hosts on, whatever the size; else never.
 CastTreeLimits ProcessRuntime::cast_tree_limits() {
   CastTreeLimits limits;
   const char* text = getenv("MONARCH_CAST_TREE_HOSTS");
@@ -131,8 +131,7 @@ CastTreeLimits ProcessRuntime::cast_tree_limits() {
   uint32_t hosts = 0;
   const char* const end = text + std::strlen(text);
   const auto [rest, error] = std::from_chars(text, end, hosts);
-  if (rest != end || error != std::errc()) return limits;
-  limits.large_hosts = limits.small_hosts = hosts == 0 ? UINT32_MAX : hosts;
+  if (rest == end && error == std::errc() && hosts > 0) limits.large_hosts = limits.small_hosts = hosts;
   return limits;
 }
 
