@@ -638,6 +638,8 @@ import traceback
 seen = hosts.slice(hosts=1).spawn_procs().spawn("counter", Counter)
 agent = agent_of(seen)
 os.kill(agent, signal.SIGSTOP)
+while open(f"/proc/{agent}/stat").read().rsplit(")", 1)[1].split()[0] != "T":
+    time.sleep(0.001)  # until one of its threads has taken the signal the others go on
 procs = hosts.spawn_procs()
 
 def interrupt():

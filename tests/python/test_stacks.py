@@ -283,7 +283,8 @@ def test_without_meshes_the_script_and_all_that_it_has_spawned(procs):
 
 def test_meshes_of_hosts_stand_for_what_was_spawned_there(procs):
     host = this_host()
-    with host.spawn_procs({"gpus": 2}, name="there"):
+    with host.spawn_procs({"gpus": 2}, name="there") as there:
+        there.initialized.get()
         text = str(dump_stacks(host).get())
         assert "ranks 0-1 of there" in text and "of procs" not in text
 
