@@ -592,7 +592,7 @@ class Sender(Actor):
 sender = this_host().spawn_procs().spawn("sender", Sender)
 seen = hosts.slice(hosts=1).spawn_procs().spawn("counter", Counter)
 agent = agent_of(seen)
-os.kill(agent, signal.SIGSTOP)
+stop(agent)
 procs, others, unwanted = (hosts.spawn_procs({"gpus": 2}) for _ in range(3))
 assert procs.sizes == {"hosts": 2, "gpus": 2} and not procs.epoch
 ending = unwanted.stop()
@@ -617,7 +617,7 @@ def test_a_forked_child_does_not_wait_for_what_its_parent_has_ordered():
     Run(COUNTER + """
 seen = hosts.slice(hosts=1).spawn_procs().spawn("counter", Counter)
 agent = agent_of(seen)
-os.kill(agent, signal.SIGSTOP)
+stop(agent)
 procs = hosts.spawn_procs()
 child = os.fork()
 if child == 0:
@@ -637,9 +637,7 @@ def test_ctrl_c_ends_the_wait_for_hosts_that_have_not_answered():
 import traceback
 seen = hosts.slice(hosts=1).spawn_procs().spawn("counter", Counter)
 agent = agent_of(seen)
-os.kill(agent, signal.SIGSTOP)
-while open(f"/proc/{agent}/stat").read().rsplit(")", 1)[1].split()[0] != "T":
-    time.sleep(0.001)  # until one of its threads has taken the signal the others go on
+stop(agent)
 procs = hosts.spawn_procs()
 
 def interrupt():

@@ -1,4 +1,5 @@
 import os
+import signal
 import time
 
 from monarch.actor import Actor, SupervisionError, endpoint, hosts_from_config
@@ -46,9 +47,19 @@ class Counter(Actor):
         print("counted", self.count, flush=True)
 
 
+def stat_of(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()
+
+
 def agent_of(actor):  # the fork server of its host is its parent, and a child of the host
-    with open(f"/proc/{actor.parent.call_one().get()}/stat") as stat:
-        return int(stat.read().rpartition(")")[2].split()[1])
+    return int(stat_of(actor.parent.call_one().get())[1])
+
+
+def stop(pid):  # until one of its threads has taken the signal, the others go on
+    os.kill(pid, signal.SIGSTOP)
+    while stat_of(pid)[0] != "T":
+        time.sleep(0.001)
 
 
 hosts = hosts_from_config("stand_in")
