@@ -463,20 +463,24 @@ def test_a_strategy_says_who_else_is_made_anew(strategy, anew, how, told):
         assert told == []
 
 
-def test_an_actor_and_then_its_process_fail_before_anything_is_decided(told):
-    """Another decision of the policy is under way: rank 2 is slow to clean up."""
+def test_an_actor_and_then_its_process_fail_before_anything_is_decided(told, tmp_path):
+    """Another decision of the policy is under way: until it is let go, rank 2 cleans up."""
+    gate = str(tmp_path / "gate")
+    os.mkfifo(gate)
 
     class Slow(Keeper):
         def __cleanup__(self, exc):
             if self.rank.rank == 2 and self.made_in == 0:
-                time.sleep(0.5)
+                open(gate).close()  # waits for who opens it to write
 
     with this_host().spawn_procs({"gpus": 3}) as procs:
         keepers = procs.options(restart=Restart(strategy="rest_for_one")).spawn("keepers", Slow)
+        beside = procs.spawn("beside", Keeper)
         pids = [pid for pid, *_ in states(keepers)]
         fails(keepers.slice(gpus=1))
         fails(keepers.slice(gpus=0))
-        os.kill(pids[0], signal.SIGKILL)
+        kill(beside.slice(gpus=0))
+        open(gate, "w").close()
         after = answers(lambda: states(keepers))
         assert after[0][0] != pids[0] and [each[0] for each in after[1:]] == pids[1:]
         assert told == []
