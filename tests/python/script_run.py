@@ -145,16 +145,18 @@ class Run:
                 raise EOFError(f"no line {start!r} in {self.out!r}, stderr {self._stderr()!r}")
 
     def err_line(self, limit: float, text: str = "") -> str:
-        """Waits until something, or ``text``, stands on stderr, and returns all of it.
+        """Waits until a whole line, and ``text``, stands on stderr, and returns all of it.
 
         That is a file, so that nobody holds up its end: it is looked at now and then.
         """
         pidfd = os.pidfd_open(self.process.pid)
         try:
             deadline = time.monotonic() + limit
-            while (not self._stderr() or text not in self._stderr()) and time.monotonic() < deadline:
+            while True:
+                err = self._stderr()
+                if (err.endswith("\n") and text in err) or time.monotonic() >= deadline:
+                    return err
                 select.select([pidfd], [], [], 0.02)
-            return self._stderr()
         finally:
             os.close(pidfd)
 

@@ -26,7 +26,7 @@ class Deaths {
  public:
   struct Limits {
     int64_t unlinked_ns = 1'000'000'000;   // how long a process of ours may live on after its link has ended
-    int64_t notice_ns = 300'000'000;       // how long to wait for whoever started a process to say how it ended
+    int64_t notice_ns = 1'000'000'000;     // how long to wait for whoever started a process to say how it ended
     int64_t last_lines_ns = 200'000'000;   // how long a death waits for the last lines of the dead
     int64_t unobserved_ns = 1'000'000'000; // a death of which nobody was told for so long is told on stderr
     size_t remembered_max = 4096;          // dead nodes that are remembered here

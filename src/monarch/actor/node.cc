@@ -226,7 +226,7 @@ bool Node::send(NodeId node, const Outgoing& outgoing, std::string* why, bool* n
     return false;
   }
   if (why != nullptr) {
-    const FailurePtr dead = why_down(node);
+    const FailurePtr dead = routes_->why_unreachable(node);
     *why = dead ? dead->text() : "the process cannot be reached";
   }
   return false;
@@ -276,10 +276,10 @@ void Node::cast(const Members& named, Outgoing& outgoing, const std::shared_ptr<
       if (call) calls_->answer(token, rank, make_failure(token, rank, {Failure::Kind::kNotSent, why}));
     } else if (!call) {
       if ((outgoing.header.flags & kFlagQuiet) == 0) unsent(outgoing.header.sender, id);
-    } else if (const FailurePtr dead = why_down(id.node)) {
-      calls_->answer(token, rank, make_failure(token, rank, *dead));
     } else if (routes_->find(id.node) == nullptr) {
-      calls_->answer(token, rank, make_failure(token, rank, why));
+      // Only now: it may have been declared since.
+      const FailurePtr dead = routes_->why_unreachable(id.node);
+      calls_->answer(token, rank, dead ? make_failure(token, rank, *dead) : make_failure(token, rank, why));
     }  // else a link that just broke, whose reason is not known yet: node_down() will fill the slot with it
   });
   // Sent first, then written down: who makes one of them anew from now on makes it behind the stop.
@@ -440,7 +440,7 @@ uint64_t Node::ask_stacks(const std::shared_ptr<PendingCall>& call) {
     }
     const std::shared_ptr<Link> link = node == id_ ? nullptr : routes_->find(node);
     if (link != nullptr && send_on(*link, node, question, true)) continue;
-    if (const FailurePtr dead = why_down(node)) {
+    if (const FailurePtr dead = routes_->why_unreachable(node)) {
       calls_->answer(token, rank, make_failure(token, rank, *dead));
     } else if (link == nullptr) {
       calls_->answer(token, rank, make_failure(token, rank, "the process cannot be reached"));

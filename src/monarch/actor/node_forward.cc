@@ -88,7 +88,7 @@ void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, const 
   const std::shared_ptr<Link> onward = routes_->find(route.destination);
   Failure why("the process cannot be reached from the one on the way");
   if (onward == nullptr || onward->peer() == link.peer()) {
-    if (const FailurePtr dead = why_down(route.destination)) why = *dead;
+    if (const FailurePtr dead = routes_->why_unreachable(route.destination)) why = *dead;
     return refuse_onward(link, outgoing, why);
   }
   routes_->note_forwarded(route.origin, route.destination);
@@ -108,7 +108,7 @@ void Node::forward_on(Link& link, const Outgoing& outgoing, bool control, const 
   const UnsentMessage kept{header.sender, {route.destination, header.dest}, UnsentMessage::Passing{header, route}};
   Failure ignored;
   if (header.kind != FrameKind::kCast && routes_->keep_unsent(kept, &ignored)) return;
-  if (const FailurePtr dead = why_down(route.destination)) why = *dead;
+  if (const FailurePtr dead = routes_->why_unreachable(route.destination)) why = *dead;
   refuse_onward(link, outgoing, why);
 }
 

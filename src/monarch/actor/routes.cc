@@ -209,8 +209,8 @@ std::vector<NodeId> Routes::take_forwarded(NodeId node) {
 bool Routes::keep_unsent(const Unsent& message, Failure* why) {
   std::lock_guard lock(mutex_);
   *why = {Failure::Kind::kUnreachable, "the process cannot be reached"};
-  if (const FailurePtr* reason = dead_.find(message.dest.node)) {
-    *why = **reason;
+  if (const FailurePtr reason = why_unreachable_locked(message.dest.node)) {
+    *why = *reason;
     return false;
   }
   auto reach = routes_.find(message.dest.node);
@@ -262,6 +262,23 @@ FailurePtr Routes::why_down(NodeId node) const {
   std::lock_guard lock(mutex_);
   const FailurePtr* found = dead_.find(node);
   return found == nullptr ? nullptr : *found;
+}
+
+FailurePtr Routes::why_unreachable(NodeId node) {
+  std::lock_guard lock(mutex_);
+  return why_unreachable_locked(node);
+}
+
+FailurePtr Routes::why_unreachable_locked(NodeId node) {
+  mutex_.assert_held();
+  if (const FailurePtr* found = dead_.find(node)) return *found;
+  const NodeId gateway = any_down() ? gateway_to(node) : 0;
+  const FailurePtr* found = gateway == 0 ? nullptr : dead_.find(gateway);
+  if (found == nullptr) return nullptr;
+  auto lost = std::make_shared<Failure>(**found);
+  lost->of_host = true;
+  lost->node = node;
+  return lost;
 }
 
 bool Routes::creator_is_down(ActorIndex index, std::string* reason) const {

@@ -101,6 +101,8 @@ class Routes {
   // The first reason stays. Null: it was down already; else what could not be sent to it.
   std::optional<std::vector<Unsent>> mark_down(NodeId node, FailurePtr reason);
   FailurePtr why_down(NodeId node) const;  // null: it is not
+  // The same; else, if its gateway is down, the failure that it is about to be declared with. Null: neither is.
+  FailurePtr why_unreachable(NodeId node);
   // One relaxed load, for what is asked with every frame.
   bool any_down() const { return any_down_.load(std::memory_order_relaxed); }
   // Whether whoever may have created this actor is dead.
@@ -120,6 +122,7 @@ class Routes {
   static uint64_t next_change();
   std::vector<std::shared_ptr<Link>> take_dead_links();  // mutex_ held
   std::vector<Unsent> take_unsent_locked(NodeId node);
+  FailurePtr why_unreachable_locked(NodeId node);
 
   NodeId gateway_to(NodeId node);  // mutex_ held; 0: there is none
 

@@ -75,6 +75,25 @@ TEST_F(RoutesTest, FindsADeadCreatorByAnIndexOfItsActors) {
   EXPECT_FALSE(routes.creator_is_down(kNumberMax * 3 + kFirstNumber, &why)) << "forgotten, and " << why;
 }
 
+// The gateway of a host is declared before those behind it: who is sent to in between ends of the same.
+TEST_F(RoutesTest, WhoIsBehindADeadGatewayIsUnreachableForItsReason) {
+  routes.set_gateway(8, 7);
+  EXPECT_EQ(routes.why_unreachable(8), nullptr);
+  routes.mark_down(7, std::make_shared<Failure>(Failure::Kind::kLost, "nothing came for 5 s"));
+  EXPECT_EQ(routes.find(8), nullptr);
+  EXPECT_EQ(routes.why_down(8), nullptr) << "that is for whoever decides of deaths";
+  const FailurePtr why = routes.why_unreachable(8);
+  ASSERT_NE(why, nullptr);
+  EXPECT_TRUE(why->of_host);
+  EXPECT_EQ(why->node, 8u);
+  EXPECT_NE(why->text().find("was lost: nothing came for 5 s"), std::string::npos) << why->text();
+  Failure unsent;
+  EXPECT_FALSE(routes.keep_unsent({1, {8, 0}}, &unsent));
+  EXPECT_EQ(unsent.text(), why->text());
+  routes.mark_down(8, std::make_shared<Failure>("declared"));
+  EXPECT_EQ(routes.why_unreachable(8)->text(), "declared");
+}
+
 TEST_F(RoutesTest, WhatCouldNotBeSentWaitsForTheReasonAndIsBounded) {
   routes.find(7)->close();
   Failure why;

@@ -33,6 +33,7 @@ tell("lost")
 again = attach_to_workers(workers=sys.argv[1:], name="again")
 new = again.spawn_procs().spawn("new", Worker)
 assert [address for _, address in new.where.call().get(timeout=30).values()] == [f"10.77.0.{2 + i}" for i in range(3)]
-assert new.slice(hosts=0).ask.call_one(new.slice(hosts=2), 4, begun).get(timeout=20) == 4
+answer = new.slice(hosts=0).ask.call_one(new.slice(hosts=2), 4, begun).get(timeout=20)
+assert answer == 4, answer
 assert new.slice(hosts=2).ask.call_one(on[0].slice(gpus=0), 5, begun).get(timeout=20) == 5
 again.stop().get()
