@@ -153,8 +153,11 @@ void CastOrigin::send(Tree tree, int64_t now_ns, Sends& sends) {
 
 void CastOrigin::not_sent(const Send& send) { send.tree->hosts[send.hosts.first].unsent = send.hosts.count; }
 
-void CastOrigin::settle(const std::shared_ptr<Tree>& tree, uint32_t host) {
-  if (std::exchange(tree->hosts[host].waiting, false) && --tree->waiting == 0) trees_.erase(tree);
+void CastOrigin::settle(const std::shared_ptr<Tree>& tree, uint32_t host, int64_t now_ns) {
+  Tree::Host& settled = tree->hosts[host];
+  if (!std::exchange(settled.waiting, false)) return;
+  settled.settled_ns = now_ns;
+  if (--tree->waiting == 0) trees_.erase(tree);
 }
 
 bool CastOrigin::taken(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns) {
@@ -167,7 +170,7 @@ bool CastOrigin::taken(NodeId gateway, uint64_t session, uint64_t number, int64_
     host.pending.pop_front();
     host.bytes -= first.tree->bytes;
     host.since_ns = now_ns;
-    settle(first.tree, first.host);
+    settle(first.tree, first.host, now_ns);
   }
   if (host.taken >= host.fenced) host.bytes_behind = 0;
   return true;
@@ -185,10 +188,16 @@ void CastOrigin::pick_behind(const std::shared_ptr<Tree>& tree, const Nodes& bad
   });
 }
 
+void CastOrigin::send_directly(Host& host, int64_t now_ns) {
+  if (host.direct_until_ns > now_ns) return;
+  host.direct_ns = std::clamp(2 * host.direct_ns, kDirectNs, kDirectMaxNs);
+  host.direct_until_ns = now_ns + host.direct_ns;
+}
+
 void CastOrigin::pass_by(const Nodes& bad, int64_t now_ns, Picked& picked) {
   for (const NodeId gateway : bad) {
     if (auto found = hosts_.find(gateway); found != hosts_.end()) {
-      found->second.direct_until_ns = now_ns + kDirectNs;
+      send_directly(found->second, now_ns);
       found->second.since_ns = now_ns;
     }
   }
@@ -211,21 +220,23 @@ void CastOrigin::send_anew(const Picked& picked, int64_t now_ns, Sends& sends) {
       }
     }
     send_all(planted, sends);
-    for (const uint32_t i : hosts) settle(tree, i);
+    for (const uint32_t i : hosts) settle(tree, i, now_ns);
   }
 }
 
-void CastOrigin::missed(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns, Sends& sends) {
+void CastOrigin::missed(NodeId gateway, uint64_t session, uint64_t number, bool with_rest, int64_t now_ns, Sends& sends) {
   const Pending* const missing = pending(gateway, session, number);
   if (missing == nullptr) return;
-  hosts_.at(gateway).direct_until_ns = now_ns + kDirectNs;
-  send_anew({{missing->tree, {missing->host}}}, now_ns, sends);
+  send_directly(hosts_.at(gateway), now_ns);
+  Picked picked{{missing->tree, {missing->host}}};
+  if (with_rest) pick_behind(missing->tree, {gateway}, picked);
+  send_anew(picked, now_ns, sends);
 }
 
 std::optional<CastOrigin::Send> CastOrigin::lost(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns,
                                                  Sends& sends) {
   const Pending* const missing = pending(gateway, session, number);
-  if (missing == nullptr) return std::nullopt;
+  if (missing == nullptr || std::exchange(missing->tree->hosts[missing->host].refused, true)) return std::nullopt;
   const Pending was = *missing;
   Picked picked;
   pick_behind(was.tree, {gateway}, picked);
@@ -238,8 +249,8 @@ CastOrigin::Sends CastOrigin::down(NodeId gateway, uint64_t session, int64_t now
   const auto found = hosts_.find(gateway);
   if (found == hosts_.end() || (session != 0 && found->second.session != session)) return unfinished;
   for (const Pending& each : found->second.pending) {
-    unfinished.push_back({each.tree, {each.host, 1}});
-    settle(each.tree, each.host);
+    if (!each.tree->hosts[each.host].refused) unfinished.push_back({each.tree, {each.host, 1}});
+    settle(each.tree, each.host, now_ns);
   }
   hosts_.erase(found);
   Picked picked;
@@ -248,10 +259,8 @@ CastOrigin::Sends CastOrigin::down(NodeId gateway, uint64_t session, int64_t now
   return unfinished;
 }
 
-bool CastOrigin::is_stuck(const Host& host, int64_t now_ns) const {
-  if (host.pending.empty()) return false;
-  const int64_t limit_ns = kStuckNs + static_cast<int64_t>(host.bytes >> 20) * kStuckNsPerMiB;
-  return now_ns - host.since_ns >= limit_ns;
+bool CastOrigin::is_stuck(const Host& host, int64_t since_ns, int64_t now_ns) {
+  return now_ns - since_ns >= kStuckNs + static_cast<int64_t>(host.bytes >> 20) * kStuckNsPerMiB;
 }
 
 // Not those who wait because one of these does not pass it on.
@@ -259,12 +268,11 @@ CastOrigin::Nodes CastOrigin::stuck(int64_t now_ns) const {
   Nodes stuck;
   for (const auto& tree : trees_) {
     walk(*tree, [&](uint32_t i, uint32_t parent) {
-      const NodeId gateway = tree->hosts[i].at.gateway;
-      const bool can_have_it = parent == kNoParent || !tree->hosts[parent].waiting;
-      if (!tree->hosts[i].waiting || !can_have_it) return;
-      const Host& host = hosts_.at(gateway);
-      const bool is_first = host.pending.front().tree == tree;
-      if (is_first && is_stuck(host, now_ns)) stuck.insert(gateway);
+      if (!tree->hosts[i].waiting || (parent != kNoParent && tree->hosts[parent].waiting)) return;
+      const Host& host = hosts_.at(tree->hosts[i].at.gateway);
+      if (host.pending.front().tree != tree) return;
+      const int64_t came_ns = parent == kNoParent ? 0 : tree->hosts[parent].settled_ns;
+      if (is_stuck(host, std::max(host.since_ns, came_ns), now_ns)) stuck.insert(tree->hosts[i].at.gateway);
     });
   }
   return stuck;
@@ -281,12 +289,15 @@ void CastOrigin::look(int64_t now_ns, Sends& sends) {
   if (bad.empty()) return;
   Picked picked;
   pass_by(bad, now_ns, picked);
-  // Whoever was to pass it on may have no way to them any more.
+  // Whoever was to pass it on may have no way to them any more, nor those behind them to each other.
   for (const auto& tree : trees_) {
-    walk(*tree, [&](uint32_t host, uint32_t parent) {
-      if (parent != kNoParent && tree->hosts[host].waiting && bad.contains(tree->hosts[host].at.gateway)) {
-        picked[tree].insert(host);
-      }
+    std::vector<bool> in_doubt(tree->hosts.size());
+    walk(*tree, [&](uint32_t i, uint32_t parent) {
+      if (parent == kNoParent) return;
+      in_doubt[i] = in_doubt[parent] || (bad.contains(tree->hosts[i].at.gateway) && !tree->hosts[parent].waiting);
+      if (!in_doubt[i] || !tree->hosts[i].waiting) return;
+      send_directly(hosts_.at(tree->hosts[i].at.gateway), now_ns);
+      picked[tree].insert(i);
     });
   }
   send_anew(picked, now_ns, sends);

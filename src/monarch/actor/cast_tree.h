@@ -42,6 +42,8 @@ struct Tree {
     uint64_t first_target = 0;  // of `source`
     uint32_t unsent = 0;        // so many from here on have not been sent, for want of memory
     bool waiting = true;        // not known to have got it, nor sent anew
+    bool refused = false;       // its targets have been told that it is lost
+    int64_t settled_ns = 0;     // since when it has not been waiting
   };
   // shared: with links that are sending it, and with the other trees of this cast
   std::shared_ptr<const Message> source;  // what `cast` refers to, and the parts
@@ -69,9 +71,12 @@ class CastOrigin {
   };
   using Sends = std::vector<Send>;
 
-  // A host that has not got something for so long, though whoever passes it on has, is passed by: what is behind it is sent
-  // anew without it, and for a while it gets everything directly.
-  static constexpr int64_t kStuckNs = 2'000'000'000, kStuckNsPerMiB = 100'000'000, kDirectNs = 60'000'000'000;
+  // A host that has not got something for so long since whoever passes it on has, is passed by: what is behind it is sent
+  // anew without it, and for a while it gets everything directly. Where it is not its origin that does not reach it, those
+  // behind it get everything directly too: they may be of many hosts that do not reach each other. Each time that is for
+  // twice as long.
+  static constexpr int64_t kStuckNs = 2'000'000'000, kStuckNsPerMiB = 100'000'000;
+  static constexpr int64_t kDirectNs = 60'000'000'000, kDirectMaxNs = 3600'000'000'000;
 
   // Whether a cast to this host may be sent on that session: not while the one before is not known to be over.
   bool takes(NodeId gateway, uint64_t session) const;
@@ -82,10 +87,10 @@ class CastOrigin {
   void not_sent(const Send& send);
   // This host has got all of that session up to that one. False: it cannot have.
   bool taken(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns);
-  // That has not reached the host, and will not.
-  void missed(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns, Sends& sends);
+  // That has not reached the host, and will not; `with_rest`: nor those behind it.
+  void missed(NodeId gateway, uint64_t session, uint64_t number, bool with_rest, int64_t now_ns, Sends& sends);
   // The host had no memory for it, and takes it for nothing. Its targets are to be told: the tree, and the host in it.
-  // None: it is not known.
+  // None: it is not known, or they have been.
   std::optional<Send> lost(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns, Sends& sends);
   // It is dead, or that session to it is over (0: whichever there is). What it may not have got: each tree, and the host in
   // it.
@@ -112,7 +117,7 @@ class CastOrigin {
     uint64_t numbered = 0, taken = 0, fenced = 0;
     std::deque<Pending> pending;  // taken + 1, ...
     int64_t since_ns = 0;         // how long the first of pending has been that
-    int64_t direct_until_ns = 0;
+    int64_t direct_until_ns = 0, direct_ns = 0;  // the last time for so long
     uint64_t bytes = 0;         // of pending
     uint64_t bytes_behind = 0;  // of direct frames behind a fence that the host has not passed
   };
@@ -124,7 +129,8 @@ class CastOrigin {
 
   static void pick_behind(const std::shared_ptr<Tree>& tree, const Nodes& bad, Picked& picked);
   Nodes stuck(int64_t now_ns) const;
-  bool is_stuck(const Host& host, int64_t now_ns) const;
+  static bool is_stuck(const Host& host, int64_t since_ns, int64_t now_ns);
+  static void send_directly(Host& host, int64_t now_ns);
   std::vector<std::shared_ptr<Tree>> plant(Tree tree, int64_t now_ns);
   std::shared_ptr<Tree> plant_one(Tree tree);
   void send_anew(const Picked& picked, int64_t now_ns, Sends& sends);
@@ -135,7 +141,7 @@ class CastOrigin {
     return found == hosts.end() || found->second.session != session ? nullptr : &found->second;
   }
   Pending* pending(NodeId gateway, uint64_t session, uint64_t number);
-  void settle(const std::shared_ptr<Tree>& tree, uint32_t host);
+  void settle(const std::shared_ptr<Tree>& tree, uint32_t host, int64_t now_ns);
 
   std::unordered_map<NodeId, Host> hosts_;
   std::set<std::shared_ptr<Tree>, Earlier> trees_;  // with hosts that wait

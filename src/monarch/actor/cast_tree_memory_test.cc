@@ -39,7 +39,7 @@ TEST(CastOriginMemory, WhatIsNotSentForWantOfItHasNoNumber) {
     CastOrigin origin;
     CastOrigin::Sends sends;
     origin.send(tree_to({10, 11}), 0, sends);
-    origin.missed(11, kSession, 1, 0, sends);  // which gets all directly from now on
+    origin.missed(11, kSession, 1, false, 0, sends);  // which gets all directly from now on
     sends.clear();
     Tree tree = tree_to({10, 11, 12, 13});
     try {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <tuple>
@@ -318,7 +319,7 @@ class Network {
     if (header.kind == FrameKind::kTreeTaken) {
       EXPECT_TRUE(origin_.taken(from, header.sender, header.token, sim_.now_ns()));
     } else if (header.method == 0) {
-      origin_.missed(header.dest, header.sender, header.token, sim_.now_ns(), sends);
+      origin_.missed(header.dest, header.sender, header.token, sim_.chance(20), sim_.now_ns(), sends);
     } else if (const auto lost = origin_.lost(header.dest, header.sender, header.token, sim_.now_ns(), sends)) {
       EXPECT_EQ(lost->tree->hosts[lost->hosts.first].at.gateway, from);
       hosts_.at(from).refused.insert(number_in(*lost));
@@ -440,10 +441,69 @@ TEST_F(CastOriginTest, OneThatIsStuckIsPassedByAndForAWhilePassesNothingOn) {
   EXPECT_EQ(given, (Firsts{10, 11, 21})) << "10 by itself, and the others as a tree";
 }
 
+TEST_F(CastOriginTest, WhatIsBehindOneThatIsLostOnTheWayIsSentAnewToo) {
+  origin.send(tree({10, 11, 12, 13, 20, 21, 22, 23}), 0, sends);  // 10 passes it on to 11, and that to 12
+  firsts();
+  origin.missed(11, kSession, 1, true, 0, sends);
+  EXPECT_EQ(firsts(), (Firsts{11, 12}));
+}
+
+// The origin reaches all of them, and they do not reach each other: one wait, however many they are, and longer each time.
+TEST_F(CastOriginTest, HostsThatDoNotReachEachOtherWaitOnceAndAreReachedDirectlyForLongerEachTime) {
+  Firsts all(200);
+  std::iota(all.begin(), all.end(), NodeId{10});
+  uint64_t number = 0;
+  const auto cast = [&](int64_t now_ns) {
+    origin.send(tree(all), now_ns, sends);
+    ++number;
+    return firsts();
+  };
+  const auto reach = [&](const Firsts& nodes, int64_t now_ns) {
+    for (const NodeId each : nodes) EXPECT_TRUE(origin.taken(each, kSession, number, now_ns));
+  };
+  int64_t now_ns = 0;
+  for (const int64_t direct_ns : {CastOrigin::kDirectNs, 2 * CastOrigin::kDirectNs, 4 * CastOrigin::kDirectNs}) {
+    const Firsts roots = cast(now_ns);
+    EXPECT_EQ(roots.size(), kFanOutMin);
+    reach(roots, now_ns);
+    now_ns += CastOrigin::kStuckNs;
+    origin.look(now_ns, sends);
+    const Firsts others = firsts();
+    EXPECT_EQ(others.size(), all.size() - roots.size());
+    reach(others, now_ns);
+    EXPECT_TRUE(origin.idle());
+    now_ns += direct_ns - 1;
+    const Firsts directly = cast(now_ns);
+    EXPECT_EQ(directly.size(), all.size());
+    reach(directly, now_ns);
+    now_ns += 1;
+  }
+}
+
+// What is large takes its time at each level: a host has its own from when the one before it has got the frame.
+TEST_F(CastOriginTest, AHostHasItsTimeFromWhenTheOneBeforeItHasGotIt) {
+  origin.send(tree({10, 11, 20}), 0, sends);
+  firsts();
+  EXPECT_TRUE(origin.taken(20, kSession, 1, 0));
+  EXPECT_TRUE(origin.taken(10, kSession, 1, CastOrigin::kStuckNs - 1));
+  origin.look(2 * CastOrigin::kStuckNs - 2, sends);
+  EXPECT_EQ(firsts(), Firsts{});
+  origin.look(2 * CastOrigin::kStuckNs - 1, sends);
+  EXPECT_EQ(firsts(), Firsts{11});
+}
+
+TEST_F(CastOriginTest, WhatAHostHadNoMemoryForIsToldOnce) {
+  origin.send(tree({10, 11}), 0, sends);
+  EXPECT_TRUE(origin.lost(10, kSession, 1, 0, sends));
+  EXPECT_FALSE(origin.lost(10, kSession, 1, 0, sends));
+  EXPECT_TRUE(origin.down(10, kSession, 0, sends).empty());
+  EXPECT_EQ(origin.down(11, kSession, 0, sends).size(), 1u);
+}
+
 TEST_F(CastOriginTest, OneThatIsNotReachedByAnotherIsReachedDirectly) {
   origin.send(tree({10, 11, 12, 20, 21, 22}), 0, sends);
   firsts();
-  origin.missed(11, kSession, 1, 0, sends);
+  origin.missed(11, kSession, 1, false, 0, sends);
   EXPECT_EQ(firsts(), Firsts{11});
   EXPECT_TRUE(origin.taken(10, kSession, 1, 0));
   origin.look(CastOrigin::kStuckNs, sends);

@@ -8,6 +8,7 @@
 #include "monarch/actor/flow.h"
 #include "monarch/actor/forwarding.h"
 #include "monarch/actor/node.h"
+#include "monarch/actor/reductions.h"
 #include "monarch/actor/routes.h"
 #include "monarch/actor/trees.h"
 #include "monarch/base/log.h"
@@ -20,6 +21,7 @@ namespace monarch {
 namespace {
 
 constexpr uint32_t kFanOutMax = 64;  // whatever a peer says: more is work for the reactor
+constexpr uint32_t kMissed = 0, kMissedNoMemory = 1, kMissedWithRest = 2;  // `method` of a kTreeMissed
 
 uint64_t bytes_of(const Outgoing& outgoing) {
   uint64_t bytes = outgoing.body.size();
@@ -37,6 +39,14 @@ std::vector<ByteSpan> parts_of(const Message& message) {
   std::vector<ByteSpan> parts;
   for (const Part& part : message.parts) parts.emplace_back(part.data, part.size);
   return parts;
+}
+
+// As group() makes it.
+bool each_host_once(const TreeCast& cast) {
+  for (size_t i = 1; i < cast.host_count(); ++i) {
+    if (host_number(cast.host(i - 1).gateway) >= host_number(cast.host(i).gateway)) return false;
+  }
+  return true;
 }
 
 // To that host, which passes the rest on.
@@ -222,6 +232,7 @@ std::vector<uint32_t> Node::begin_tree(std::shared_ptr<const Message> request, c
 void Node::begin_tree_for(Link& link, const std::shared_ptr<const Message>& request, const TreeCast& cast) {
   std::vector<std::shared_ptr<Link>> onward;
   std::vector<uint32_t> left;
+  reductions_->pass_on_of(cast.sender);
   try {
     left = begin_tree(request, cast, &onward);
   } catch (const std::bad_alloc&) {
@@ -320,8 +331,9 @@ void Node::on_tree_control(Link& link, const FrameHeader& header) {
       if (!trees_->origin.taken(link.peer(), header.sender, header.token, now_ns)) {
         log_malformed("a host takes casts that were not sent to it");
       }
-    } else if (header.method == 0) {
-      trees_->origin.missed(header.dest, header.sender, header.token, now_ns, sends);
+    } else if (header.method != kMissedNoMemory) {
+      const bool with_rest = header.method == kMissedWithRest;
+      trees_->origin.missed(header.dest, header.sender, header.token, with_rest, now_ns, sends);
     } else {
       lost = trees_->origin.lost(link.peer(), header.sender, header.token, now_ns, sends);
     }
@@ -355,7 +367,7 @@ void Node::refuse_targets(Link* link, const TreeCast& cast, const Failure& why) 
 void Node::let_go_of_tree(Link& link, const Message& message) {
   const FrameHeader& header = message.header;
   if (header.dest == id_) return;  // tree_session_over() does
-  tell_of_tree(header.dest, FrameKind::kTreeMissed, link.peer(), header.sender, header.token, 0);
+  tell_of_tree(header.dest, FrameKind::kTreeMissed, link.peer(), header.sender, header.token, kMissedWithRest);
 }
 
 // ---- What arrives ----
@@ -363,7 +375,11 @@ void Node::let_go_of_tree(Link& link, const Message& message) {
 // A data frame of another gateway.
 void Node::from_elsewhere(Link& link, MessagePtr message) {
   const bool is_tree = message->header.kind == FrameKind::kTreeCast && (message->header.flags & kFlagRouted) == 0;
-  const auto from = trees_->from_of(link.peer(), link.session());
+  auto from = trees_->from_of(link.peer(), link.session());
+  if (from == nullptr && link.session() != 0) {
+    static_cast<void>(routes_->find_direct(link.peer()));  // who dials has their lock until it listens (dial())
+    from = trees_->from_of(link.peer(), link.session());
+  }
   if (from == nullptr) return is_tree ? on_tree_cast(link, std::move(message)) : take(link, std::move(message));
   {
     std::lock_guard lock(from->mutex);
@@ -421,7 +437,7 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
     if (from == nullptr) return;  // it is over, and its origin knows or will
     std::lock_guard lock(from->mutex);
     if (from->arrivals.lost(header.token)) {
-      tell_of_tree(header.dest, FrameKind::kTreeMissed, id_, header.sender, header.token, 1);
+      tell_of_tree(header.dest, FrameKind::kTreeMissed, id_, header.sender, header.token, kMissedNoMemory);
     }
     return drain(*from);
   }
@@ -430,6 +446,7 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
   if (!is_elsewhere(link)) {
     const bool is_own = cast->origin == 0 && cast->sender == message->from;
     if (!is_own) return log_malformed("a cast in the name of another process");
+    if (!each_host_once(*cast)) return log_malformed("a cast that names a host twice");
     return begin_tree_for(link, message, *cast);
   }
   const TreeHost own = cast->host(0);
@@ -464,7 +481,7 @@ void Node::pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& m
                                message->header.time_left_ns);
       } catch (const std::bad_alloc&) {
       }
-      if (!sent) tell_of_tree(cast.origin, FrameKind::kTreeMissed, next.gateway, next.session, next.number, 0);
+      if (!sent) tell_of_tree(cast.origin, FrameKind::kTreeMissed, next.gateway, next.session, next.number, kMissed);
     }
   }
 }

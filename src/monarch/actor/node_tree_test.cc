@@ -295,6 +295,24 @@ TEST_F(CastTreeOfHosts, ItsSenderIsToldWhenItsGatewayHadNoMemoryForIt) {
   EXPECT_EQ(refused[kWorker].size(), 1u);
 }
 
+TEST_F(CastTreeOfHosts, OneThatNamesAHostTwiceIsNotBegun) {
+  send(kWorker, all, 1);
+  ASSERT_TRUE(sim.run());
+  const std::vector<TreeHost> hosts(2, {gateway(3), 0, 0, 0, 1, 0});
+  const std::vector<CastTarget> targets(2, {gateway(3), kActor, 0, 0});
+  TreeCast cast{FrameHeader{}, 0, kWorker, kFanOutMin, {}, {}, as_byte_span("body", 4)};
+  cast.header.kind = FrameKind::kOneway;
+  cast.hosts = as_byte_span(hosts.data(), hosts.size() * sizeof(TreeHost));
+  cast.targets = as_byte_span(targets.data(), targets.size() * sizeof(CastTarget));
+  FrameHeader header;
+  header.kind = FrameKind::kTreeCast;
+  header.rank = kEveryRank;
+  Node& here = *nodes.at(gateway(1));
+  here.on_frame(*here.route(kWorker), Message::make(header, encode_tree_cast(cast), kWorker));
+  ASSERT_TRUE(sim.run());
+  expect_all_got({1});
+}
+
 // A link of a host that is there and says nothing.
 struct SilentLink final : Link {
   explicit SilentLink(NodeId peer) : Link(peer) {}

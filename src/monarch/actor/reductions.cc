@@ -150,6 +150,16 @@ void Reductions::pass_on_of(NodeId node, NodeId origin) {
   }
 }
 
+void Reductions::pass_on_of(NodeId node) {
+  if (!any()) return;
+  std::lock_guard lock(mutex_);
+  for (auto held = held_of_.lower_bound({node, 0}); held != held_of_.end() && held->first.first == node;) {
+    const NodeId origin = held->first.second;
+    pass_on_of(node, origin);
+    held = held_of_.upper_bound({node, origin});
+  }
+}
+
 Reductions::Calls::iterator Reductions::drop(Calls::iterator of) {
   for (const Owed& each : of->second.owed) {
     const auto held = each.answer ? held_of_.find({each.node, of->first.first}) : held_of_.end();

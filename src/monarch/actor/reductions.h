@@ -50,6 +50,8 @@ class Reductions {
   bool take(const Answer& frame);
   // One of those that were asked has been answered for, in another way.
   void give_up(NodeId origin, uint64_t token);
+  // Something else of this node is sent, to many: what is held of its answers goes first.
+  void pass_on_of(NodeId node);
   void node_down(NodeId node);
   // Nothing is held any more.
   void stop();

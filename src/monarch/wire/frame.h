@@ -64,8 +64,8 @@ enum class FrameKind : uint8_t {
   kTreeFence = 33,     // data, from gateway to gateway: what follows comes after its tree cast `token` to this host
   kTreeTaken = 34,     // control, to their origin: all its tree casts of the session `sender` up to `token` are there
   kTreeMissed = 35,    // control, to its origin: the tree cast `token` of the session `sender` to the gateway `dest` did
-                       // not get there through who says so, who has no way to it (`method` 0), or, being `dest`, had no
-                       // memory for it and takes it for nothing (1)
+                       // not get there through who says so, who has no way to it (`method` 0), or had one that is over
+                       // (2: nor to those behind it); or, being `dest`, takes it for nothing for want of memory (1)
 };
 inline constexpr uint8_t kFrameKindMax = 35;
 
