@@ -16,6 +16,7 @@
 #include "monarch/host/agent.h"
 #include "monarch/host/membership/token_file.h"
 #include "monarch/net/tls/tls_channel.h"
+#include "monarch/wire/value_codec.h"
 #include "simulation.h"
 #include "starting.h"
 #include "state.h"
@@ -149,6 +150,14 @@ nb::object ask_hosts(const std::vector<NodeId>& hosts, nb::object what, bool to_
   return ask(hosts, to_end ? Agent::kEnd : Agent::kIsThere, {}, FutureMode::kAll, what);
 }
 
+// -> Future of (pid, state, waits_in) for each of these, which `host` has started; pid -1: it does not know it.
+nb::object look_on_host(NodeId host, std::vector<NodeId> nodes, nb::object what) {
+  ValueWriter body;
+  for (NodeId& node : nodes) node = runtime().node().successions().latest(node);
+  encode(body, nodes);
+  return ask({host}, Agent::kLook, body.written(), FutureMode::kOne, what);
+}
+
 // `order`: LaunchOrder, as encode_native() makes it. -> the nodes of what `host` is to start, and, if somebody `waits`, a
 // Future that is done when it has begun to. In a simulation: None, and a Future of the nodes.
 nb::tuple start_on_host(NodeId host, nb::bytes order, nb::object what, bool waits) {
@@ -256,6 +265,7 @@ void bind_hosts(nb::module_& m) {
   // Where the token of this user's hosts lies unless somebody says otherwise.
   m.def("host_token_file", [] { return runtime_folder() + "/hosts.token"; });
   m.def("ask_hosts", &ask_hosts, nb::arg("hosts"), nb::arg("what"), nb::arg("to_end") = false);
+  m.def("look_on_host", &look_on_host);
   m.def("start_on_host", &start_on_host);
   m.def("are_started", &are_started);
   // Whether they have come to be or not.

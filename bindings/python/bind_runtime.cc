@@ -471,6 +471,7 @@ void bind_runtime(nb::module_& m) {
     watch.set_lease(static_cast<int64_t>(std::min(lease_seconds, 1e9) * 1e9));
     watch.set_watchdog(static_cast<int64_t>(std::min(watchdog_seconds, 1e9) * 1e9));
   });
+  m.def("host_of", [](NodeId node) { return runtime().host_of(runtime().node().successions().latest(node)); });
   m.def("is_halted", [](NodeId node) {
     ProcessRuntime* here = runtime().of_machine();
     const NodeId now = runtime().node().successions().latest(node);

@@ -74,6 +74,31 @@ def test_the_processes_of_a_stopped_host_are_stopped_and_it_is_spent():
         this_host().spawn_procs().stop().get(timeout=LIMIT)
 
 
+def test_a_stop_by_who_is_not_the_owner_is_said_where_nobody_looks():
+    run = Run("""
+host = this_host()
+host.slice().stop()
+host.slice().shutdown()
+looked = [host.slice().stop(), host.slice().stop(), host.slice().stop()]
+looked[0].exception()
+async def awaits():
+    for future in (looked[1], looked[2].as_asyncio()):
+        try:
+            await future
+        except RuntimeError:
+            pass
+asyncio.run(awaits())
+kept = host.slice().stop()
+""").done()  # fmt: skip
+    assert run.status == 0
+    why = "of hosts failed, and nobody has looked at the future: RuntimeError: cannot {} `HostMesh` that is a reference"
+    stop, shutdown = (f"monarch: {name}() {why.format(text)}" for name, text in HOST_ENDS)
+    assert run.err.splitlines() == [f"{line} instead of owned" for line in (stop, shutdown, stop)], run.err
+
+
+HOST_ENDS = (("stop", "stop"), ("shutdown", "shut down"))
+
+
 @pytest.mark.feature(53)
 @pytest.mark.parametrize("reference", [lambda host: host.slice(), lambda host: pickle.loads(pickle.dumps(host))])
 def test_only_the_owner_stops_a_host(reference):

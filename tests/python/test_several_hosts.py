@@ -5,8 +5,10 @@ import ctypes
 import os
 import pickle
 import select
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from script_run import WAYS, Run, program
@@ -20,6 +22,7 @@ from monarch.actor import (
     current_rank,
     deadline,
     default_bootstrap_cmd,
+    dump_stacks,
     endpoint,
     hosts_from_config,
     this_host,
@@ -493,6 +496,38 @@ hosts.shutdown().get()
 
 
 @pytest.mark.feature(52, 60)
+def test_a_process_there_that_is_stopped_is_known_with_its_pid(hosts):
+    procs = hosts.spawn_procs({"gpus": 2}, name="there")
+    pids = [pid for pid, _ in values(procs.spawn("where", Where).pids.call())]
+    os.kill(pids[3], signal.SIGSTOP)
+    try:
+        until(lambda: procs.stopped_ranks() == [3])
+        assert procs.slice(hosts=1).stopped_ranks() == [1] and procs.slice(hosts=0).stopped_ranks() == []
+        text = str(dump_stacks(procs).get(timeout=LIMIT))
+        assert f"rank 3 of there (pid {pids[3]}): stopped by a signal" in text, text
+    finally:
+        os.kill(pids[3], signal.SIGCONT)
+    until(lambda: procs.stopped_ranks() == [])
+    procs.stop().get(timeout=LIMIT)
+
+
+def test_stacks_of_some_hosts_are_those_of_their_processes(hosts):
+    procs = hosts.spawn_procs({"gpus": 2}, name="there")
+    procs.initialized.get(timeout=LIMIT)
+    of_second = [name for group in dump_stacks(hosts.slice(hosts=1)).get(timeout=LIMIT).groups for name in group]
+    assert [name for name in of_second if "there" in name] == ["rank 2 of there", "rank 3 of there"], of_second
+    of_all = [name for group in dump_stacks(hosts).get(timeout=LIMIT).groups for name in group]
+    assert len([name for name in of_all if "there" in name]) == 4, of_all
+    procs.stop().get(timeout=LIMIT)
+
+
+def until(is_so):
+    deadline = time.monotonic() + LIMIT
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_host_outlives_who_asked_it_to_stop_something():
     Run(COUNTER + """
 class Asker(Actor):

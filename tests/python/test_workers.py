@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -214,6 +215,26 @@ def test_a_worker_loop_that_a_program_waits_in_ends_when_it_is_shut_down(folder,
         hosts.shutdown().get(timeout=LIMIT)
         assert process.communicate(timeout=LIMIT)[0] == after
     assert process.returncode == 0
+
+
+@pytest.mark.feature(57, "the three loops")
+def test_a_worker_loop_says_which_port_it_has_and_ends_quietly_at_ctrl_c(folder, monkeypatch):
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/token")
+    code = (
+        "from monarch.actor import run_worker_loop_forever\n"
+        "run_worker_loop_forever(ca='trust_all_connections', address='tcp://127.0.0.2:0')"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        line = process.stderr.readline()
+        found = re.fullmatch(r"monarch: a worker loop listens at (tcp://127\.0\.0\.2:[1-9]\d*)\n", line)
+        assert found is not None, line
+        hosts = attach_to_workers(workers=[found[1]])
+        assert hosts.initialized.get(timeout=LIMIT) is True
+        hosts.stop().get(timeout=LIMIT)
+        os.killpg(process.pid, signal.SIGINT)
+        assert (process.communicate(timeout=LIMIT)[1], process.returncode) == ("", 130)
 
 
 @pytest.mark.feature(57, "the three loops")

@@ -130,6 +130,35 @@ def finished() -> Future[None]:
     return future
 
 
+class RefusedFuture(DoneFuture[R]):
+    """Of what was known to fail when it was asked for. Where nobody looks at it, it says so when it goes."""
+
+    _what: str
+    _looked = False
+
+    def get(self, timeout: float | None = None) -> R:
+        self._looked = True
+        return super().get(timeout)
+
+    result = get
+
+    def _start_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._looked = True
+
+    def __del__(self) -> None:
+        if not self._looked:
+            error = self._done.exception()
+            _core.log_line(f"{self._what} failed, and nobody has looked at the future: {type(error).__name__}: {error}")
+
+
+def refused(what: str, error: Exception) -> Future[Any]:
+    """``what`` was asked for, which cannot be because of ``error``."""
+    future: RefusedFuture[Any] = RefusedFuture._make()
+    future._what = what
+    future._done.set_exception(error)
+    return future
+
+
 class BodyFuture(DoneFuture[R]):
     """What a ``returns_future`` function gives: its body runs when somebody first looks, at most once."""
 

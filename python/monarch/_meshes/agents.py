@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _KILLED_WITHIN = 1.0  # seconds that an agent has to say that what it has killed has ended
+_LOOK_LIMIT = 1.0  # seconds that agents have to say how what they have started is
 _ANSWER_LIMIT = 5.0  # seconds that an agent may take longer to say that processes have ended than they take to end
 
 
@@ -189,6 +191,29 @@ def undisturbed(work: Callable[[], T]) -> T:
         deadline.current.reset(token)
         if loop is not None:
             asyncio._set_running_loop(loop)
+
+
+def stopped_on_hosts(nodes: list[int]) -> set[int]:
+    """Which of these, as their hosts see them; of those that hosts have started for this process."""
+    by_host: dict[int, list[int]] = {}
+    for node in nodes:
+        if host := _core.host_of(node):
+            by_host.setdefault(host, []).append(node)
+    if not by_host:
+        return set()
+    return undisturbed(lambda: _stopped_on_hosts(by_host))
+
+
+def _stopped_on_hosts(by_host: dict[int, list[int]]) -> set[int]:
+    ends = time.monotonic() + _LOOK_LIMIT
+    asked = [
+        (_core.look_on_host(host, there, Asked([host], "stopped_ranks")), there) for host, there in by_host.items()
+    ]
+    stopped: set[int] = set()
+    for future, there in asked:
+        if future.exception(max(0.0, ends - time.monotonic())) is None:
+            stopped.update(node for node, (_, state, _) in zip(there, future.get()) if state in ("T", "t"))
+    return stopped
 
 
 def stop_nodes(nodes: list[int], reason: str, limit: float) -> Future[None]:

@@ -162,7 +162,8 @@ class HostMesh(Mesh):
     def stop(self) -> Future[None]:
         """Stops the processes that were spawned through this object, which is spent afterwards. Starts at once.
 
-        Only the owner may: the future of a slice, or of a mesh that came in a message, raises ``RuntimeError``.
+        Only the owner may: the future of a slice, or of a mesh that came in a message, raises ``RuntimeError``, which
+        is a line on stderr where nobody looks at it. What was spawned on some hosts ends by its own ``stop()``.
         """
         return self._end("stop")
 
@@ -175,7 +176,9 @@ class HostMesh(Mesh):
         runtime.ensure()
         if not self._owned:
             text = f"cannot {what} `HostMesh` that is a reference instead of owned"
-            return _core.completed_future(RuntimeError(text), failed=True)
+            from monarch._calls.python_futures import refused
+
+            return refused("stop() of hosts" if what == "stop" else "shutdown() of hosts", RuntimeError(text))
         self._spawned.ended = True
         self._spawned.shut_down |= what != "stop"
         if self._agents is not None and self._agents.give_up():

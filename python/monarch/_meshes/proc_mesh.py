@@ -13,7 +13,7 @@ from monarch._calls.pickling import importable_name
 from monarch._checks import check_sizes, check_text, names_options
 from monarch._meshes import block_end, inhabitants
 from monarch._meshes.actor_mesh import ActorMesh, check_spawn, spawn_set_up, when_up
-from monarch._meshes.agents import await_started
+from monarch._meshes.agents import await_started, stopped_on_hosts
 from monarch._meshes.mesh import STOPPED_BY_CLIENT, Mesh, deprecated_wait, whole
 from monarch._meshes.origins import ProcsOrigin, Restart, SpawnOrigin, check_ranks, watch_over
 from monarch._meshes.spawning import ProcMeshParts, SpawnInfo, constructor_arguments, spawner_info, substitute
@@ -345,10 +345,13 @@ class ProcMesh(Handle, Mesh):
     def stopped_ranks(self) -> list[int]:
         """The ranks of this mesh whose process is stopped now: by SIGSTOP, or held by a debugger.
 
-        Calls to them wait until they go on. Of processes that this one has spawned; of those, while calls wait for
-        them, also which are frozen with their cgroup or held in the kernel.
+        Calls to them wait until they go on. Of processes that this one has spawned; of those of this machine, while
+        calls wait for them, also which are frozen with their cgroup or held in the kernel. Those on other hosts their
+        hosts are asked for: milliseconds, and a second for a host that does not answer, of which none is named.
         """
-        return [rank for rank, base in enumerate(self._view.ranks()) if _core.is_halted(self._nodes[base])]
+        nodes = self._nodes_in_view()
+        elsewhere = stopped_on_hosts(nodes)
+        return [rank for rank, node in enumerate(nodes) if node in elsewhere or _core.is_halted(node)]
 
     def _nodes_in_view(self) -> list[int]:
         """To be sent to."""

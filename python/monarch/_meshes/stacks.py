@@ -93,8 +93,10 @@ def _of_procs(nodes: list[int], view: Any, name: str) -> list[Place]:
 def _of_hosts(hosts: HostMesh) -> list[Place]:
     """The agents there, and what was spawned through this object."""
     places = [] if hosts._agents is None else _of_procs(hosts._agents.nodes, hosts._view, hosts._name)
+    there = {place[0] for place in places}
     through = set(hosts._spawned.nodes)
     for nodes, view, name in active.spawned():
         if through.intersection(nodes):
-            places += _of_procs(nodes, view, name)
+            of_mesh = _of_procs(nodes, view, name)
+            places += [place for place in of_mesh if not hosts._asks_agents() or _core.host_of(place[0]) in there]
     return places

@@ -32,6 +32,11 @@ class Address(NamedTuple):
         return self.scheme in ("tcp", "tls")
 
     @property
+    def is_chosen_there(self) -> bool:
+        """Whether who listens there knows where that is, and nobody else."""
+        return self.is_tcp and self.rest.endswith(":0")
+
+    @property
     def url(self) -> str:
         return ("" if self.identity is None else f"{self.identity}@") + f"{self.scheme}://{self.rest}"
 

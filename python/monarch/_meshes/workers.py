@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -138,21 +139,28 @@ def _expected(worker: str | Future[str], label: str, rank: int, name: str) -> st
 def run_worker_loop_forever(*, private_key: Key = None, ca: Ca = None, address: str) -> None:
     """Makes this machine a host at ``address``, for scripts that attach to it. When one shuts it down the program ends.
 
-    Scripts must have the same ``MONARCH_TOKEN_FILE``, or none as this program.
+    At Ctrl-C it ends too, with status 130. Scripts must have the same ``MONARCH_TOKEN_FILE``, or none as this program.
 
     Args:
         private_key: PEM, bytes or a file that only this user can read: the host's private key for ``tcp://``, and
             behind it its certificate, in place of those that are made from the token.
         ca: None, or ``"trust_all_connections"``: who attaches must know the token. PEM, bytes or a file: also have a
             certificate of one of these; with ``private_key``.
-        address: as in :func:`attach_to_workers`. Besides: ``tcp://*:PORT`` and ``tcp://[::]:PORT`` serve on all
+        address: as in :func:`attach_to_workers`. Besides: port 0 is any that is free, and a line on stderr says
+            where scripts find the host then; ``tcp://*:PORT`` and ``tcp://[::]:PORT`` serve on all
             interfaces; of ``tcp://A:P@tcp://B:Q`` the host listens at the second, and is reached at the first;
             ``tcp://HOST:fd7`` takes a socket over that this program has been given bound, as descriptor 7, and that
             stays open in this program. ``IDENTITY@`` in front is whom it takes itself for: who attaches by another
             identity is refused, also by any but ``service`` where there is none.
     """
-    run_worker_loop_until_shutdown(private_key=private_key, ca=ca, address=address)
+    try:
+        run_worker_loop_until_shutdown(private_key=private_key, ca=ca, address=address)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
     sys.exit(0)
+
+
+_INTERRUPTED = 128 + signal.SIGINT  # as a shell says it
 
 
 def run_worker_loop_until_shutdown(*, private_key: Key = None, ca: Ca = None, address: str) -> None:
@@ -208,7 +216,10 @@ class _Daemon:
             self._while_it_runs.close()
             raise
         assert self._process.stdout is not None and self._process.stderr is not None
-        if not self._process.stdout.readline():
+        told = self._process.stdout.readline().removesuffix("\n")
+        if told and where.is_chosen_there:
+            _core.log_line(f"a worker loop listens at {told}")
+        if not told:
             why = self._process.stderr.read().strip()
             self.__exit__()
             raise OSError(why or f"monarch-hostd ended with status {self._process.returncode}")

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "monarch/host/runtime.h"
+#include "monarch/host/stacks/process_stacks.h"
 #include "monarch/wire/value_codec.h"
 
 namespace monarch {
@@ -62,7 +64,7 @@ void Agent::deliver(MessagePtr message) {
 
 void Agent::handle(const std::shared_ptr<Message>& request) {
   const uint32_t method = request->header.method;
-  if (!defaults_ && method != kStop) {
+  if (!defaults_ && method != kStop && method != kLook) {
     early_.push_back(request);
     return;
   }
@@ -75,6 +77,8 @@ void Agent::handle(const std::shared_ptr<Message>& request) {
       return stop(request);
     case kNews:
       return news(*request);
+    case kLook:
+      return look(*request);
     case kEnd:
       on_end_();
       return answer(*request, {});
@@ -112,6 +116,21 @@ void Agent::news(const Message& request) {
   }
   process_.hear_news(subject, std::move(news));
   answer(request, {});
+}
+
+// Of what is simulated, or not started here, nothing is known.
+void Agent::look(const Message& request) {
+  auto nodes = decode<std::vector<NodeId>>(request.body);
+  if (!nodes) return node().refuse(request, "not a list of processes: " + nodes.error().message);
+  ProcessRuntime* const here = process_.of_machine();
+  std::vector<SilentProcess> seen;
+  for (const NodeId each : *nodes) {
+    const int64_t pid = here == nullptr ? -1 : here->pid_of_child(node().successions().latest(each));
+    seen.push_back(pid > 0 ? look_at_silent_process(pid) : SilentProcess());
+  }
+  ValueWriter value;
+  monarch::encode(value, seen);
+  answer(request, value.written());
 }
 
 // Without a value: None.

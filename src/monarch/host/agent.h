@@ -25,6 +25,7 @@ class Agent final : public Cell {
     kStop = 3,     // a StopOrder; answers None when they have ended. Others may ask meanwhile
     kEnd = 4,      // what outlives its clients here need not do so any more; answers None
     kNews = 5,     // what is said of a process that is awaited here, or was; answers None
+    kLook = 6,     // nodes that the host has started; answers what the kernel says of each (host/stacks/process_stacks.h)
   };
   static ActorId id_of(NodeId host) { return well_known(host, WellKnown::kAgent); }
 
@@ -57,6 +58,7 @@ class Agent final : public Cell {
   void start(const Message& request);
   void stop(const std::shared_ptr<Message>& request);
   void news(const Message& request);
+  void look(const Message& request);
   void answer(const Message& request, ByteSpan value);
 
   Node& node() { return process_.node(); }

@@ -29,6 +29,8 @@ namespace {
 constexpr int64_t kStopDrainNs = 1'000'000'000;
 // When a process that has not sent its stacks is looked at first.
 constexpr int64_t kFirstLookNs = 100'000'000;
+// How long its host has to say what it sees.
+constexpr int64_t kLookLimitNs = 1'000'000'000;
 // How often calls that are about to be past their deadline have stacks taken, and within what time.
 constexpr int64_t kOverdueEveryNs = 1'000'000'000;
 constexpr int kOverdueCalls = 8;
@@ -546,13 +548,21 @@ void ProcessRuntime::on_stacks_wanted(NodeId asker, uint64_t token, uint32_t ran
   });
 }
 
+// Who has not sent stacks yet.
+struct ProcessRuntime::Silent {
+  std::shared_ptr<PendingCall> call;
+  uint64_t token;
+  std::map<uint32_t, SilentProcess> elsewhere;  // by rank: what their hosts have said
+};
+
 std::shared_ptr<PendingCall> ProcessRuntime::ask_stacks(const std::vector<NodeId>& nodes, int64_t limit_ns) {
   auto members = std::make_shared<Members>();
   for (const NodeId node : nodes) members->ids.push_back({node, 0});
   auto call = std::make_shared<PendingCall>(std::move(members));
   const uint64_t token = node_->ask_stacks(call);
   const int64_t first_ns = std::min(limit_ns, kFirstLookNs);
-  reactor_->after(first_ns, [=, this] { look_at_silent(call, token, limit_ns - first_ns); });
+  auto silent = std::make_shared<Silent>(Silent{call, token, {}});  // shared: with timers, and answers of hosts
+  reactor_->after(first_ns, [=, this] { look_at_silent(silent, limit_ns - first_ns); });
   return call;
 }
 
@@ -577,19 +587,53 @@ void ProcessRuntime::on_overdue(const std::shared_ptr<PendingCall>& call) {
 }
 
 // Of a process that is stopped there is nothing to wait for.
-void ProcessRuntime::look_at_silent(const std::shared_ptr<PendingCall>& call, uint64_t token, int64_t left_ns) {
-  for (uint32_t rank = 0; rank < call->size(); ++rank) {
-    if (call->reply(rank) != nullptr) continue;
-    const NodeId node = call->owing().ids[rank].node;
-    const int64_t pid = node == node_->id() ? getpid() : deaths_->pid_here(node);
-    const ThreadStack seen = pid > 0 ? look_at_process(static_cast<pid_t>(pid)) : ThreadStack();
-    if (left_ns > 0 && seen.state != 'T' && seen.state != 't') continue;
+void ProcessRuntime::look_at_silent(const std::shared_ptr<Silent>& silent, int64_t left_ns) {
+  std::map<NodeId, std::vector<uint32_t>> elsewhere;  // ranks by the host that knows them
+  for (uint32_t rank = 0; rank < silent->call->size(); ++rank) {
+    if (silent->call->reply(rank) != nullptr) continue;
+    const NodeId node = silent->call->owing().ids[rank].node;
+    SilentProcess seen;
+    if (const int64_t pid = node == node_->id() ? getpid() : deaths_->pid_here(node); pid > 0) {
+      seen = look_at_silent_process(pid);
+    } else if (const auto told = silent->elsewhere.find(rank); told != silent->elsewhere.end()) {
+      seen = told->second;
+    } else if (const NodeId host = deaths_->host_of(node); host != 0) {
+      elsewhere[host].push_back(rank);
+    }
+    if (left_ns > 0 && !seen.is_stopped()) continue;
     ValueWriter value;
-    write_silent_process(value, pid, seen);
-    node_->answer_stacks(token, rank, value.written());
+    write_silent_process(value, seen);
+    node_->answer_stacks(silent->token, rank, value.written());
   }
-  if (left_ns <= 0 || call->complete()) return;
-  reactor_->after(left_ns, [=, this] { look_at_silent(call, token, 0); });
+  if (left_ns <= 0 || silent->call->complete()) return;
+  have_looked_at(silent, elsewhere);
+  reactor_->after(left_ns, [=, this] { look_at_silent(silent, 0); });
+}
+
+void ProcessRuntime::have_looked_at(const std::shared_ptr<Silent>& silent,
+                                    const std::map<NodeId, std::vector<uint32_t>>& elsewhere) {
+  for (const auto& [host, ranks] : elsewhere) {
+    std::vector<NodeId> nodes;
+    for (const uint32_t rank : ranks) nodes.push_back(silent->call->owing().ids[rank].node);
+    ValueWriter body;
+    encode(body, nodes);
+    const auto asked = Agent::ask(*node_, {host}, Agent::kLook, body.written(), "a look at processes on a host",
+                                  reactor_->now_ns() + kLookLimitNs);
+    asked->observe(1, [=, this, ranks = ranks] {
+      reactor_->post([=, this] {
+        if (asked->reply(0)->header.kind != FrameKind::kReply) return;
+        auto seen = decode<std::vector<SilentProcess>>(asked->reply(0)->body);
+        if (!seen || seen->size() != ranks.size()) return;
+        for (size_t i = 0; i < ranks.size(); ++i) {
+          silent->elsewhere[ranks[i]] = (*seen)[i];
+          if (!(*seen)[i].is_stopped() || silent->call->reply(ranks[i]) != nullptr) continue;
+          ValueWriter value;
+          write_silent_process(value, (*seen)[i]);
+          node_->answer_stacks(silent->token, ranks[i], value.written());
+        }
+      });
+    });
+  }
 }
 
 // ---- The end ----

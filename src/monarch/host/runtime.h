@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -106,8 +107,10 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
 
   // Any thread. Asks processes for their stacks (host/stacks/process_stacks.h), this one too. Each rank has an answer or a
   // failure after `limit_ns`; of a process that does not answer by then, or is stopped, that is (pid, state, waits_in), as
-  // ThreadStack's, with pid -1 where that is not known here.
+  // ThreadStack's, with pid -1 where neither this process nor the host that has started it knows that.
   std::shared_ptr<PendingCall> ask_stacks(const std::vector<NodeId>& nodes, int64_t limit_ns);
+  // Any thread. Of a process that this one has started; -1: it is none.
+  int64_t pid_of_child(NodeId node) const { return deaths_->is_child(node) ? deaths_->pid_here(node) : -1; }
   // Reactor. Those of this process, as they are.
   void take_own_stacks(ThreadStacks::Done done) { stacks_->take(std::move(done)); }
 
@@ -175,7 +178,9 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   void dismiss_guests();
   void on_overdue(const std::shared_ptr<PendingCall>& call);
   void on_stacks_wanted(NodeId asker, uint64_t token, uint32_t rank);
-  void look_at_silent(const std::shared_ptr<PendingCall>& call, uint64_t token, int64_t left_ns);
+  struct Silent;
+  void look_at_silent(const std::shared_ptr<Silent>& silent, int64_t left_ns);
+  void have_looked_at(const std::shared_ptr<Silent>& silent, const std::map<NodeId, std::vector<uint32_t>>& elsewhere);
 
   std::unique_ptr<Reactor> reactor_;
   std::unique_ptr<Jobs> jobs_;

@@ -132,10 +132,15 @@ void write_process_stacks(ValueWriter& out, const std::vector<ThreadStack>& thre
   for (size_t i = 0; i < actor_count; ++i) write_actor(out, actors[i]);
 }
 
-void write_silent_process(ValueWriter& out, int64_t pid, const ThreadStack& seen) {
+SilentProcess look_at_silent_process(int64_t pid) {
+  ThreadStack seen = look_at_process(static_cast<pid_t>(pid));
+  return {pid, std::string(1, seen.state), std::move(seen.waits_in)};
+}
+
+void write_silent_process(ValueWriter& out, const SilentProcess& seen) {
   out.begin_tuple(3);
-  out.integer(pid);
-  write_text(out, {&seen.state, 1});
+  out.integer(seen.pid);
+  write_text(out, seen.state);
   write_text(out, seen.waits_in);
 }
 

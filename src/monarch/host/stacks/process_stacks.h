@@ -11,10 +11,11 @@
 
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "monarch/host/stacks/thread_stacks.h"
-#include "monarch/wire/value.h"
+#include "monarch/wire/value_codec.h"
 
 namespace monarch {
 
@@ -53,6 +54,22 @@ class CodeMap {
 void write_process_stacks(ValueWriter& out, const std::vector<ThreadStack>& threads,
                           const std::vector<RunningActor>& actors, CodeMap& code, size_t bytes_max);
 
-void write_silent_process(ValueWriter& out, int64_t pid, const ThreadStack& seen);
+struct SilentProcess {
+  int64_t pid = -1;  // not known
+  std::string state = "?";
+  std::string waits_in;
+  bool is_stopped() const { return state == "T" || state == "t"; }
+};
+
+SilentProcess look_at_silent_process(int64_t pid);
+void write_silent_process(ValueWriter& out, const SilentProcess& seen);
+
+template <>
+struct ValueCodec<SilentProcess> {
+  static void encode(ValueWriter& writer, const SilentProcess& seen) { write_silent_process(writer, seen); }
+  static bool decode(ValueReader& reader, SilentProcess& seen) {
+    return decode_into(reader, std::tie(seen.pid, seen.state, seen.waits_in));
+  }
+};
 
 }  // namespace monarch
