@@ -217,7 +217,6 @@ def test_a_worker_loop_that_a_program_waits_in_ends_when_it_is_shut_down(folder,
     assert process.returncode == 0
 
 
-@pytest.mark.feature(57, "the three loops")
 def test_a_worker_loop_says_which_port_it_has_and_ends_quietly_at_ctrl_c(folder, monkeypatch):
     monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/token")
     code = (
