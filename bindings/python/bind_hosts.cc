@@ -189,7 +189,7 @@ std::map<NodeId, Agent::StopOrder> stop_orders(AnyRuntime& here, const std::vect
 }
 
 // -> Future of None: those that hosts have started for this process have ended, or who was to say so has not done so within
-// `answer_limit` seconds more than they had.
+// `answer_limit` seconds more than they had; or has not said within `answer_limit` that it is there at all.
 nb::object stop_on_hosts(std::vector<NodeId> nodes, const std::string& reason, double limit, double answer_limit) {
   AnyRuntime& here = runtime();
   auto ended = new_own_call(here);
@@ -202,14 +202,27 @@ nb::object stop_on_hosts(std::vector<NodeId> nodes, const std::string& reason, d
     const auto one_less = [left, ended, &driver = here.driver()] {
       if (left->fetch_sub(1) == 1) complete(*ended, driver);
     };
-    const int64_t deadline_ns = clock_ns() + ns_of(limit) + ns_of(answer_limit);
+    const int64_t silent_ns = clock_ns() + ns_of(answer_limit);
+    const int64_t deadline_ns = silent_ns + ns_of(limit);
     for (auto& [host, order] : orders) {
       order.reason = reason;
       order.grace_ns = ns_of(limit);
       const std::string body = Agent::encode(order);
       const ByteSpan bytes = as_byte_span(body.data(), body.size());
       auto call = Agent::ask(here.node(), {host}, Agent::kStop, bytes, "the stop of processes on a host", deadline_ns);
-      call->observe(1, one_less);
+      // Once, of the two. shared: with the observers.
+      const auto over = [one_less, done = std::make_shared<std::atomic<bool>>()] {
+        if (!done->exchange(true)) one_less();
+      };
+      call->observe(1, over);
+      ValueWriter none;
+      encode(none, std::vector<NodeId>());
+      auto there = Agent::ask(here.node(), {host}, Agent::kLook, none.written(), "a word of a host", silent_ns);
+      const std::weak_ptr<PendingCall> answered = there;
+      there->observe(1, [answered, over] {
+        const auto word = answered.lock();
+        if (word && word->reply(0)->header.kind != FrameKind::kReply) over();
+      });
     }
     one_less();
     when_started(nodes, [&here, nodes, reason] { here.release(nodes, reason); });

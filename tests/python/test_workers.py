@@ -268,3 +268,32 @@ def test_a_worker_loop_ends_with_its_program(folder):
     assert select.select([process.stdout], [], [], LIMIT)[0] and process.stdout.read() == ""
     again = Daemon(folder, "again")
     assert again.end() == (0, "")
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["one that is stopped", "one that never came"])
+def test_the_end_of_a_script_says_for_whom_it_waits_and_does_not_wait_long(folder, is_there):
+    daemon = Daemon(folder)
+    run = daemon.run(f"""
+with attach_to_workers(workers=[{daemon.address if is_there else f"ipc://{folder}/nobody"!r}], name="there") as hosts:
+    if {is_there}:
+        hosts.spawn_procs().initialized.get()
+    print("up")
+    input()
+    hosts.spawn_procs()
+""", begin="from monarch.actor import attach_to_workers\n")  # fmt: skip
+    run.line("up")
+    if is_there:
+        [keeper] = children(daemon.process.pid)
+        for host in children(keeper):
+            os.kill(host, signal.SIGSTOP)
+    run.tell("\n")
+    at = time.monotonic()
+    run.done(limit=60)
+    assert time.monotonic() - at < 25, "it was 30 s"
+    assert "monarch: waiting up to 5 s for rank 0 of 'there', which does not answer, to end\n" in run.err, run.err
+    daemon.end()
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]

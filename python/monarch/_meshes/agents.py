@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monarch import _core
 from monarch._calls.handles import Handle
+from monarch._meshes.mesh import STOPPED_BY_CLIENT
 from monarch._processes import launch
 from monarch._runtime import deadline
 from monarch._values.geometry import Point, Shape, Slice
+from monarch._values.ranks import ranks_text
 
 if TYPE_CHECKING:
     from monarch._calls.future import Future
@@ -22,6 +24,7 @@ T = TypeVar("T")
 
 _KILLED_WITHIN = 1.0  # seconds that an agent has to say that what it has killed has ended
 _LOOK_LIMIT = 1.0  # seconds that agents have to say how what they have started is
+_QUIET = 1.0  # seconds that hosts are waited for without a word about it
 _ANSWER_LIMIT = 5.0  # seconds that an agent may take longer to say that processes have ended than they take to end
 
 
@@ -222,23 +225,54 @@ def stop_nodes(nodes: list[int], reason: str, limit: float) -> Future[None]:
 
 
 def then_stop(procs: ProcMesh, ending: Future[None]) -> Future[None]:
-    """Stops ``procs`` when ``ending`` is done."""
-    from monarch._calls.python_futures import on_thread
-
-    return on_thread(lambda: (ending.get(), procs.stop().get())[1], "monarch-hosts-stop")
+    """Stops ``procs``, which are the hosts, when ``ending`` is done."""
+    return _then_end(procs, ending, to_end=False)
 
 
-def then_end(procs: ProcMesh, hosts: Agents, view: Shape, ending: Future[None]) -> Future[None]:
+def then_end(procs: ProcMesh, ending: Future[None]) -> Future[None]:
     """As :func:`then_stop`, and what outlives its scripts on these hosts ends with them."""
+    return _then_end(procs, ending, to_end=True)
+
+
+def _then_end(procs: ProcMesh, ending: Future[None], to_end: bool) -> Future[None]:
     from monarch._calls.python_futures import on_thread
+
+    asked_at = time.monotonic()
+    words = [(node, _core.look_on_host(node, [], Asked([node], "stop"))) for node in procs._nodes]
 
     def end() -> None:
+        silent = _silent(procs, words, asked_at)
         ending.get()
-        asked = _asked(hosts, view, "shutdown")
-        _core.ask_hosts(asked._hosts, asked, True).exception(_ANSWER_LIMIT)  # one that had ended before need not
+        there = [node for node in procs._nodes if node not in silent]
+        if to_end and there:
+            # one that had ended before need not answer
+            _core.ask_hosts(there, Asked(there, "hosts.shutdown"), True).exception(_ANSWER_LIMIT)
+        if silent:  # they do not do what they are asked for, and wait for nobody
+            _core.stop_procs(list(silent), STOPPED_BY_CLIENT, 0.0)
         procs.stop().get()
 
     return on_thread(end, "monarch-hosts-end")
+
+
+def _silent(procs: ProcMesh, words: list[tuple[int, Future[Any]]], asked_at: float) -> set[int]:
+    """Hosts that live, as far as is known, and have not said a word within ``_ANSWER_LIMIT``."""
+    silent = _without_a_word(words, asked_at + _QUIET)
+    if not silent:
+        return silent
+    ranks = [rank for rank, node in enumerate(procs._nodes) if node in silent]
+    do = "does" if len(ranks) == 1 else "do"
+    _core.log_line(
+        f"waiting up to {_ANSWER_LIMIT:g} s for {ranks_text(ranks)} of {procs._name!r}, which {do} not answer, to end"
+    )
+    return _without_a_word(words, asked_at + _ANSWER_LIMIT)
+
+
+def _without_a_word(words: list[tuple[int, Future[Any]]], until: float) -> set[int]:
+    silent = set()
+    for node, word in words:
+        if isinstance(word.exception(max(0.0, until - time.monotonic())), TimeoutError):
+            silent.add(node)
+    return silent
 
 
 def then_kill(procs: ProcMesh, ending: Future[None]) -> Future[None]:

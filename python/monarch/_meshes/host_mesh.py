@@ -189,7 +189,7 @@ class HostMesh(Mesh):
         if own_procs is None or (what == "stop" and not self._outlives):
             return ending
         if self._outlives and self._agents is not None and what != "stop":
-            return agents.then_end(own_procs, self._agents, self._view, ending)
+            return agents.then_end(own_procs, ending)
         return agents.then_stop(own_procs, ending)
 
     @property
