@@ -55,10 +55,11 @@ Status check_transport(const std::string& name) {
                "the script wants the transport '" + name + "', and there are only: " + transport_names()};
 }
 
-// A host is lost when so long nothing of it has been heard: half of it on a connection, then half of it on none.
+// A host is lost when so long nothing of it has been heard, and not before: half of it on a connection, then half of it on
+// none. What its keeper has to say of it may come a moment later.
 TcpTransport::Options tcp_options(int64_t host_lease_ns) {
   TcpTransport::Options options;
-  options.silence_ns = std::max<int64_t>((host_lease_ns - RemoteHosts::kReportLimitNs) / 2, 100'000'000);
+  options.silence_ns = std::max<int64_t>(host_lease_ns / 2, 100'000'000);
   options.lease_ns = options.silence_ns;
   options.dial_ns = std::max<int64_t>(options.lease_ns, 1'000'000'000);
   return options;

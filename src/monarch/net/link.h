@@ -91,6 +91,8 @@ class Link {
   virtual uint64_t session() const { return 0; }
   // The other end is known to have it.
   virtual bool opened() const { return false; }
+  // Of what one is made of: it has ended since nothing came for so long; 0: for another reason, or not at all.
+  virtual int64_t silent_ns() const { return 0; }
   // How many data frames have been sent on it.
   virtual uint64_t data_frames_sent() const { return 0; }
   // "shm", "unix", ...: for people.

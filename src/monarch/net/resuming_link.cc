@@ -1,6 +1,7 @@
 #include "monarch/net/resuming_link.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <new>
 #include <string>
 #include <utility>
@@ -254,6 +255,13 @@ void ResumingLink::take(PeerStep step, Lock& lock) {
   arm(step.look_again_ns);
   if (step.action == PeerAction::kReport) {
     if (!opened_) return end(lock, Error(last_error_));
+    if (silent_ns_ != 0) {
+      char text[64];
+      // By the name that people set it by.
+      std::snprintf(text, sizeof text, "nothing has come from it for %g s (host_lease)",
+                    static_cast<double>(silent_ns_ + lease_ns_) / 1e9);
+      return end(lock, {ErrorCode::kClosed, text});
+    }
     return end(lock, {ErrorCode::kClosed, "the connection to it broke and did not come back for " +
                                               std::to_string(lease_ns_ / 1'000'000) + " ms: " + last_error_.message});
   }
@@ -348,6 +356,7 @@ void ResumingLink::on_closed(Carrier& carrier, Link& link, const Error& why) {
   Lock lock(mutex_);
   if (carrier_.get() != &carrier || told_) return;
   drop_carrier();
+  if (peer_.state() == PeerState::kLinked) silent_ns_ = link.silent_ns();
   if (ending_) return end(lock, Error(*ending_));
   if (why.code == ErrorCode::kMalformed) return end(lock, why);
   if (why.code == ErrorCode::kRefused) {

@@ -165,6 +165,7 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   bool told_ = false;                 // the end has been told, or is not wanted
   std::vector<std::shared_ptr<const Message>> lost_;  // of the data lane, once it is over and until it is closed
   std::optional<Error> ending_;       // it ends with its carrier, with this
+  int64_t silent_ns_ = 0;  // for how long nothing had come when the last carrier that was linked ended
   Error last_error_{ErrorCode::kClosed, "it cannot be reached"};
   Timers::TimerId timer_ = 0;
   int64_t due_ns_ = 0;

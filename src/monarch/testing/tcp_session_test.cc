@@ -252,7 +252,7 @@ TEST_F(TcpSession, ANetworkThatIsGoneForLongerThanTheLeaseIsADeathForBoth) {
   ASSERT_TRUE(wait_until([&] { return a_->sink.closed() && b_->sink.closed(); }));
   EXPECT_EQ(a_->sink.why().code, ErrorCode::kClosed);
   EXPECT_EQ(b_->sink.why().code, ErrorCode::kClosed);
-  EXPECT_NE(a_->sink.why().message.find("did not come back for 1000 ms"), std::string::npos) << a_->sink.why().message;
+  EXPECT_EQ(a_->sink.why().message, "nothing has come from it for 1.5 s (host_lease)");
   // What comes later finds nobody, and is not half of anything.
   proxy_->heal();
   EXPECT_FALSE(a_->link->send(Outgoing{FrameHeader{}, {}, {}}));
@@ -777,8 +777,8 @@ TEST(TcpSilence, OfAConnectionThatIsGoneIsNoticedInTimeAndAnIdleOneLives) {
   const int64_t noticed_ns = home_a.reactor.now_ns() - start_ns;
   EXPECT_EQ(sink_a.why().code, ErrorCode::kClosed);
   EXPECT_NE(sink_a.why().message.find("nothing has come from it for 500 ms"), std::string::npos);
-  EXPECT_GT(noticed_ns, kSilence / 2);
-  EXPECT_LT(noticed_ns, 4 * kSilence) << "on a busy machine; alone it is less than one";
+  EXPECT_GT(noticed_ns, kSilence - kSilence / 4) << "of which a sign of life had come in the last quarter before it";
+  EXPECT_LT(noticed_ns, 4 * kSilence) << "on a busy machine; alone it is little more than one";
   a->close();
   b->close();
   home_a.reactor.stop();

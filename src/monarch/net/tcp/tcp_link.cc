@@ -414,7 +414,7 @@ void TcpLink::watch_silence() {
 void TcpLink::on_tick() {
   if (finished_ || stopped_) return;
   silent_ticks_ = std::exchange(heard_, false) ? 0 : silent_ticks_ + 1;
-  if (silent_ticks_ >= kTicks - 1) {
+  if (silent_ticks_ >= kTicks) {
     silent_ = true;
     return finish({ErrorCode::kClosed, "nothing has come from it for " + std::to_string(silence_ns_ / 1'000'000) + " ms"});
   }

@@ -40,6 +40,7 @@ class TcpLink final : public Link, public Reactor::Pulsed, public std::enable_sh
   void close() override;
   uint64_t backlog() const override { return backlog_.load(std::memory_order_relaxed); }
   std::string_view transport() const override { return "tcp"; }
+  int64_t silent_ns() const override { return silent_ ? silence_ns_ : 0; }
 
  private:
   // One frame that is not with the channel yet.

@@ -1,6 +1,7 @@
 """Two hosts, two actors on each. The script and an actor of the first host wait for the first of the second host."""
 
 import os
+import signal
 import sys
 import time
 
@@ -8,9 +9,19 @@ import monarch.actor
 from monarch.actor import Actor, Channel, MeshFailure, SupervisionError, attach_to_workers, endpoint
 
 
-def parent_of(pid):
+def stat_of(pid):
     with open(f"/proc/{pid}/stat") as stat:
-        return int(stat.read().rpartition(")")[2].split()[1])
+        return stat.read().rpartition(")")[2].split()
+
+
+def parent_of(pid):
+    return int(stat_of(pid)[1])
+
+
+def stop(pid):  # until one of its threads has taken the signal, the others go on
+    os.kill(pid, signal.SIGSTOP)
+    while stat_of(pid)[0] != "T":
+        time.sleep(0.001)
 
 
 class Sleeper(Actor):
