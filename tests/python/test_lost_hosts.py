@@ -221,9 +221,23 @@ def test_another_token_is_refused_in_one_line_on_both_sides(folder, monkeypatch)
         with pytest.raises(SupervisionError, match=f"{daemon.address} cannot be attached to: ") as raised:
             hosts.initialized.get(timeout=LIMIT)
         assert len(str(raised.value)) < 400, raised.value
+        assert f"({other} may not hold its token)" in str(raised.value)
     assert time.monotonic() - at < 10
     status, told = daemon.end()
     assert status == 0 and 0 < len(told.splitlines()) < 5, told
+
+
+@pytest.mark.parametrize("made", ["tcp", "ipc"])
+def test_a_token_that_the_script_cannot_use_is_no_fault_of_the_host(folder, monkeypatch, made):
+    daemon = Daemon(folder, 0, made)
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/open")
+    with open(f"{folder}/open", "wb") as file:
+        os.fchmod(file.fileno(), 0o644)
+    hosts = attach_to_workers(workers=[daemon.address])
+    why = f"this process has no token to show it: {folder}/open is open to other users"
+    with pytest.raises(SupervisionError, match=f"{daemon.address} cannot be attached to: {why}"):
+        hosts.initialized.get(timeout=LIMIT)
+    assert daemon.end()[0] == 0  # it may have said that a connection went away
 
 
 def test_who_trusts_all_connections_is_warned_once(daemons):

@@ -121,6 +121,8 @@ def test_repr_shows_a_point_and_a_value_per_line(mesh):
         "   ({'a': 1/2, 'b': 0/2}, 5),\n"
         "   ({'a': 1/2, 'b': 1/2}, 7))"
     )
+    place = {"hosts": 0, "gpus": 1}  # as an actor gives it: its order is that of the dimensions, not of the alphabet
+    assert repr(ValueMesh(Shape.unity(), [place])) == f"ValueMesh({{}}):\n  (({{}}, {place}),)"
     assert repr(ValueMesh(Shape.unity(), [6])) == "ValueMesh({}):\n  (({}, 6),)"
 
 

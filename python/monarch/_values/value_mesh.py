@@ -119,7 +119,7 @@ class ValueMesh(MeshTrait, Generic[R]):
     def __repr__(self) -> str:
         from pprint import pformat
 
-        body = pformat(tuple(self.items())).replace("\n", "\n  ")
+        body = pformat(tuple(self.items()), sort_dicts=False).replace("\n", "\n  ")
         return f"ValueMesh({self.extent}):\n  {body}"
 
     def __reduce__(self) -> tuple[Any, ...]:

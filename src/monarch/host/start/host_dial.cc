@@ -93,6 +93,8 @@ Result<socklen_t> socket_address(const std::string& path, sockaddr_un& address) 
   return static_cast<socklen_t>(size);
 }
 
+Error no_token(const Error& why) { return {why.code, "this process has no token to show it: " + why.message}; }
+
 HelloIdentity hostd_identity(const NodeKey& key, const JobToken& token) {
   static constexpr char kEveryHostd[sizeof(JobId) + 1] = "monarch-hostd-01";
   HelloIdentity identity;
@@ -134,7 +136,7 @@ void HostDial::try_again(const std::string& why) {
 
 Status HostDial::begin_hello() {
   auto token = read_token_file(address_.token_file);
-  if (!token) return token.error();
+  if (!token) return no_token(token.error());
   SystemRandom random;
   hello_ = std::make_unique<Handshake>(HelloRole::kDialer, hostd_identity(NodeKey::make(random), *token), random);
   if (sys::send_message(socket_.get(), hello_->open_bytes(), {}, MSG_DONTWAIT) < 0) {

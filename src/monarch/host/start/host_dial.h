@@ -46,6 +46,8 @@ struct HostdAddress {
 // As the kernel wants it. kUnsupported: the path is too long, or empty.
 Result<socklen_t> socket_address(const std::string& path, sockaddr_un& address);
 
+// Why a token file cannot be read, which is nothing that the host could mend.
+Error no_token(const Error& why);
 // As which client and daemon say hello to each other: any of that user's, whose token is the same.
 HelloIdentity hostd_identity(const NodeKey& key, const JobToken& token);
 // A hello message goes as one packet; then the client says which host it means, as one packet that begins with kMeans, and

@@ -63,7 +63,7 @@ void RemoteHosts::attempt(NodeId node) {
   if (found == remotes_.end()) return;
   Remote& remote = found->second;
   auto token = read_token_file(remote.address.token_file);
-  if (!token) return fail(node, token.error().message);
+  if (!token) return fail(node, no_token(token.error()).message);
   auto made = dialer(*token, remote.address);
   if (!made) return fail(node, made.error().message);
   remote.dialer = *made;
@@ -79,11 +79,19 @@ void RemoteHosts::attempt(NodeId node) {
   events.on_end = [this, node](const Error& why, bool) {
     // What is wrong for good: another token, or none that speaks this.
     const bool good = why.code == ErrorCode::kUnsupported || why.code == ErrorCode::kMalformed;
-    good ? fail(node, why.message) : again(node, why.message);
+    const std::string what = why.message + hint(node, why);
+    good ? fail(node, what) : again(node, what);
   };
   remote.greeting = std::make_unique<Greeting>(reactor_, std::move(*channel), HelloRole::kDialer, identity, random_,
                                                kHostdHelloLimitNs, std::move(events));
   remote.greeting->begin();
+}
+
+// What may be done about it. Who has certificates of his own sees no token at work.
+std::string RemoteHosts::hint(NodeId node, const Error& why) const {
+  const auto found = remotes_.find(node);
+  if (why.code != ErrorCode::kUnsupported || found == remotes_.end() || found->second.address.credentials) return "";
+  return " (" + found->second.address.token_file + " may not hold its token)";
 }
 
 void RemoteHosts::again(NodeId node, const std::string& why) {

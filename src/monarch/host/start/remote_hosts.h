@@ -61,6 +61,7 @@ class RemoteHosts {
   };
 
   void attempt(NodeId node);
+  std::string hint(NodeId node, const Error& why) const;
   void again(NodeId node, const std::string& why);
   void on_proved(NodeId node);
   void on_ready(NodeId node);
