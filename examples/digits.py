@@ -6,8 +6,7 @@ runs as an ordinary program without workers: the losses of both must agree, and 
 gained. There is one worker for each core, unless you say otherwise.
 
 With --kill two workers die while they compute. Others take their places, and the losses and the accuracy are the same.
-With --hosts the workers run where worker loops are (`monarch-hostd tcp://HOST:PORT`), N on each; nothing else changes
-(but their environment is that of the worker loop: start it with OPENBLAS_NUM_THREADS=1).
+With --hosts the workers run where worker loops are (`monarch-hostd tcp://HOST:PORT`), N on each; nothing else changes.
 
     python examples/digits.py [--workers N] [--steps N] [--kill] [--hosts ADDRESS...]
 """
@@ -29,7 +28,19 @@ os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ[
 
 import numpy as np
 
-from monarch.actor import Actor, SupervisionError, attach_to_workers, current_rank, current_size, endpoint, this_host
+from monarch.actor import (
+    Actor,
+    SupervisionError,
+    attach_to_workers,
+    current_rank,
+    current_size,
+    default_bootstrap_cmd,
+    endpoint,
+    this_host,
+)
+
+# Workers on other hosts have the environment of their host, and these in it.
+ONE_THREAD = {name: os.environ[name] for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")}
 
 WIDTHS = [64, 192, 192, 10]  # pixels, two hidden layers, digits
 SHAPES = [shape for pair in zip(WIDTHS, WIDTHS[1:]) for shape in (pair, pair[1:])]  # weights and bias of each layer
@@ -138,10 +149,10 @@ class Worker(Actor):
         return answer
 
     @endpoint
-    def report(self) -> tuple[int, int, float, float]:
-        """(pid, samples, seconds computing, seconds waiting for the next batch)"""
+    def report(self) -> tuple[int, int, float, float, str]:
+        """(pid, samples, seconds computing, seconds waiting for the next batch, BLAS threads)"""
         waiting = self.last - (self.first or self.last) - self.computing
-        return os.getpid(), self.samples, self.computing, waiting
+        return os.getpid(), self.samples, self.computing, waiting, os.environ.get("OPENBLAS_NUM_THREADS", "all")
 
 
 # ---- Who dies, with --kill ----
@@ -216,7 +227,9 @@ def main() -> None:
     options = parser.parse_args()
 
     hosts = attach_to_workers(workers=options.hosts) if options.hosts else this_host()
-    procs = hosts.spawn_procs(per_host={"workers": options.workers})  # they start while we load the data
+    command = default_bootstrap_cmd().with_env(ONE_THREAD) if options.hosts else None
+    # they start while we load the data
+    procs = hosts.spawn_procs(per_host={"workers": options.workers}, bootstrap_command=command)
     images, test_images, labels, test_labels = load()
     print(f"{len(images)} digits to train on, {len(test_images)} to test with, {len(procs)} worker processes")
     pixels = (images * 16).astype(np.uint8)  # they are whole numbers, which take an eighth of the room
@@ -264,13 +277,14 @@ def main() -> None:
     if options.kill:
         print(*killer.lines, sep="\n", end="\n\n")
     print("rank      pid  samples  computing  waiting")
-    for point, (pid, samples, computing, waiting) in reports.items():
+    for point, (pid, samples, computing, waiting, _) in reports.items():
         print(f"{point.rank:4} {pid:8} {samples:8} {computing:8.3f} s {waiting:6.3f} s")
     print()
     for name, training in [(f"{len(procs)} workers", mesh), ("one process", single)]:
         step_ms = 1000 * training.seconds / options.steps
         print(f"{name:12} {step_ms:6.2f} ms per step, last loss {training.losses[-1]:.6f}")
-    print(f"with workers {single.seconds / mesh.seconds:6.2f} times as fast, each process with one BLAS thread")
+    threads = "one BLAS thread" if {report[-1] for report in reports.values()} == {"1"} else "BLAS threads of its own"
+    print(f"with workers {single.seconds / mesh.seconds:6.2f} times as fast, each process with {threads}")
     print(f"largest difference of a loss: {difference:.1e}")
     if options.kill:
         print(f"test accuracy {accuracy:.4f}, and {accuracy_alone:.4f} where nobody died")

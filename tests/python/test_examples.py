@@ -197,7 +197,7 @@ def test_digits_trains_on_where_workers_die(workers):
 @pytest.mark.parametrize("kill", [False, True])
 def test_digits_runs_on_four_hosts_by_one_flag(folder, monkeypatch, kill):
     pytest.importorskip("sklearn")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")  # of the hosts, which is not what the workers have
     daemons = [Daemon(folder, number, "tcp") for number in range(4)]
     monkeypatch.setenv("MONARCH_TOKEN_FILE", daemons[0].env["MONARCH_TOKEN_FILE"])
     addresses = [daemon.address for daemon in daemons]
@@ -206,6 +206,7 @@ def test_digits_runs_on_four_hosts_by_one_flag(folder, monkeypatch, kill):
     assert float(re.search(r"^largest difference of a loss: (\S+)$", done.stdout, re.MULTILINE)[1]) < 1e-9
     assert len(re.findall(r"^ +(\d+) +(\d+) +\d+ +[\d.]+ s +[\d.]+ s$", done.stdout, re.MULTILINE)) == 4
     assert len(re.findall(r"SIGKILL|SIGSEGV", done.stdout)) == 2 * kill
+    assert "times as fast, each process with one BLAS thread\n" in done.stdout
     assert [daemon.end() for daemon in daemons] == [(0, "")] * 4
 
 
