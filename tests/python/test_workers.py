@@ -226,14 +226,18 @@ def test_a_worker_loop_says_which_port_it_has_and_ends_quietly_at_ctrl_c(folder,
     with subprocess.Popen(
         [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        line = process.stderr.readline()
-        found = re.fullmatch(r"monarch: a worker loop listens at (tcp://127\.0\.0\.2:[1-9]\d*)\n", line)
-        assert found is not None, line
-        hosts = attach_to_workers(workers=[found[1]])
-        assert hosts.initialized.get(timeout=LIMIT) is True
-        hosts.stop().get(timeout=LIMIT)
-        os.killpg(process.pid, signal.SIGINT)
-        assert (process.communicate(timeout=LIMIT)[1], process.returncode) == ("", 130)
+        try:
+            assert select.select([process.stderr], [], [], LIMIT)[0], "it says nothing"
+            line = process.stderr.readline()
+            found = re.fullmatch(r"monarch: a worker loop listens at (tcp://127\.0\.0\.2:[1-9]\d*)\n", line)
+            assert found is not None, line
+            hosts = attach_to_workers(workers=[found[1]])
+            assert hosts.initialized.get(timeout=LIMIT) is True
+            hosts.stop().get(timeout=LIMIT)
+            os.killpg(process.pid, signal.SIGINT)
+            assert (process.communicate(timeout=LIMIT)[1], process.returncode) == ("", 130)
+        finally:
+            process.kill()
 
 
 @pytest.mark.feature(57, "the three loops")
