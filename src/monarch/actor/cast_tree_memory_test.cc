@@ -17,8 +17,15 @@ thread_local int allocations_left = -1;  // then they fail; -1: they do not
   if (void* const memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
+// What algorithms ask for as a buffer, and do without where there is none.
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  if (allocations_left == 0) return nullptr;
+  if (allocations_left > 0) --allocations_left;
+  return std::malloc(size);
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 
 namespace monarch::testing {
 namespace {
