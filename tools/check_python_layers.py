@@ -29,6 +29,7 @@ LAYERS = (
     "_actors",
     "_calls",
     "_ports",
+    "_bulk",
     "_processes",
     "_meshes",
     "_running",

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "actor_cell.h"
+#include "bulk.h"
 #include "codec.h"
 #include "deadline.h"
 #include "frame_chunks.h"
@@ -30,6 +31,7 @@
 #include "monarch/actor/libraries.h"
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
+#include "monarch/bulk/bulk.h"
 #include "monarch/host/start/guard.h"
 #include "monarch/host/start/life.h"
 #include "port.h"
@@ -135,6 +137,7 @@ void start_root(const std::string& transport, uint64_t arena_bytes_max, int stdo
   s.client_inflow = std::make_shared<Inflow>(s.runtime->node(), 0);
   s.runtime->node().set_factory(CellKind::kPython, python_factory());
   s.native_actors = install_native_actors(runtime);
+  s.bulk = install_bulk(runtime);
   runtime.reactor().post([] { gil_mark_reactor_thread(); });
   watch_quit_signal();
 }
@@ -204,6 +207,7 @@ nb::tuple start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
         if (last_words != nullptr) worker.node().activity().use(*last_words);
         worker.node().set_factory(CellKind::kPython, python_factory());
         state().native_actors = install_native_actors(worker);
+        state().bulk = install_bulk(worker);
         worker.reactor().post([] { gil_mark_reactor_thread(); });
       });
   if (!made) raise(made.error());
@@ -387,6 +391,7 @@ void shutdown(double grace_seconds, bool at_exit) {
   leave_quit_signal();
   { std::unique_lock no_user(host_users); }
   const bool native_ended = s.native_actors->stop(grace_ns);
+  s.bulk->stop();
   s.runtime->of_machine()->shutdown(grace_ns, [&s] {
     if (s.interrupts_ignored) signal(SIGINT, SIG_DFL);  // there is nothing left to clean up
   });

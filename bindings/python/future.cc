@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bulk.h"
 #include "codec.h"
 #include "deadline.h"
 #include "future_state.h"
@@ -249,6 +250,20 @@ PyObject* reduced_value(const PendingCall& call) {
   return reduced.value ? decode_value(*reduced.value) : raise_not_reduced(call, std::move(reduced.problem));
 }
 
+PyObject* gather_each(const FutureState& future, const PendingCall& call, const Gather& gather) {
+  release_kept_buffers();
+  Ref list = Ref::steal(PyList_New(call.size()));
+  const FutureState nobodys(nullptr, FutureMode::kPartial, 0, Ref::borrow(Py_None));
+  for (uint32_t rank = 0; list && rank < call.size(); ++rank) {
+    const Message& answer = gather.answer(rank);
+    if (gather.is_failure(rank)) note_seen(future, call, answer);
+    PyObject* each = gather.is_failure(rank) ? exception_of(nobodys, call, rank, answer) : decode_value(answer);
+    if (each == nullptr) return nullptr;
+    PyList_SET_ITEM(list.get(), rank, each);
+  }
+  return list ? PyObject_CallOneArg(future.endpoint.get(), list.get()) : nullptr;
+}
+
 PyObject* gather_stacks(const FutureState& future, const PendingCall& call) {
   Ref list = stacks_of(call);
   return list ? PyObject_CallOneArg(future.endpoint.get(), list.get()) : nullptr;
@@ -287,6 +302,8 @@ bool settle(FutureState& future) {
     outcome = gather_values(future, *kept, gather);
   } else if (future.mode == FutureMode::kReduced) {
     outcome = reduced_value(*kept);
+  } else if (future.mode == FutureMode::kEach) {
+    outcome = gather_each(future, *kept, gather);
   } else if (future.mode == FutureMode::kStacks) {
     outcome = gather_stacks(future, *kept);
   } else if (future.is_of_port()) {

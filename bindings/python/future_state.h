@@ -24,6 +24,7 @@ struct Awaited {
 inline Gather::Wants wants_of(FutureMode mode) {
   switch (mode) {
     case FutureMode::kPartial:
+    case FutureMode::kEach:
     case FutureMode::kStacks:
       return Gather::Wants::kAnswers;
     case FutureMode::kArrival:

@@ -6,6 +6,7 @@
 #include "python_api.h"
 
 namespace monarch {
+void bind_bulk(nanobind::module_& m);
 void bind_frozen(nanobind::module_& m);
 void bind_geometry(nanobind::module_& m);
 void bind_hosts(nanobind::module_& m);
@@ -21,6 +22,7 @@ NB_MODULE(_core, m) {
   m.doc() = "Native core of monarch.";
   monarch::bind_geometry(m);
   monarch::bind_frozen(m);
+  monarch::bind_bulk(m);
   monarch::bind_runtime(m);
   monarch::bind_hosts(m);
   monarch::bind_room(m);

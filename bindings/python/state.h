@@ -15,6 +15,7 @@
 
 namespace monarch {
 
+class Bulk;
 class Swarm;
 struct Simulated;
 
@@ -37,6 +38,7 @@ struct State {
   Simulated* simulated = nullptr;  // of a process that is; owned by its simulation
   std::shared_ptr<void> failure_watch, restart_watch;  // of such a process: supervision.cc, restarts.cc
   std::unique_ptr<NativeFactory> native_actors;
+  std::shared_ptr<Bulk> bulk;  // shared: with the table of the node. Null in a simulated process
   std::shared_ptr<Inflow> client_inflow;  // shared: as those of actors
   bool worker = false;
   UniqueFd alarm[2];  // of a worker: a pipe, which its main thread sleeps on; none if there was none to be had

@@ -1,5 +1,42 @@
-"""Not there yet."""
+"""Memory of one process that others read and write without asking it: buffers, and operations on many of them."""
 
-from monarch._notices import module_not_yet
+from __future__ import annotations
 
-raise module_not_yet(__name__)
+from monarch._bulk.action import RDMAAction
+from monarch._bulk.buffer import RDMABuffer
+from monarch._bulk.errors import BufferDropped, RDMAError, RDMATcpFallbackWarning, RDMATimeout
+from monarch._notices import deprecated
+from monarch._public import publish
+from monarch._values.frozen import empty
+
+__all__ = [
+    "BufferDropped",
+    "RDMAAction",
+    "RDMABuffer",
+    "RDMAError",
+    "RDMATcpFallbackWarning",
+    "RDMATimeout",
+    "empty",
+    "get_rdma_backend",
+    "is_ibverbs_available",
+    "is_rdma_available",
+]
+
+
+def is_ibverbs_available() -> bool:
+    """Whether buffers go over a NIC by verbs. They do not so far."""
+    return False
+
+
+def get_rdma_backend() -> str:
+    """``"tcp"``: buffers work, between hosts over TCP. On one host nothing goes over a network."""
+    return "tcp"
+
+
+def is_rdma_available() -> bool:
+    """Deprecated. Whether one-sided buffers work: they do everywhere."""
+    deprecated("is_rdma_available() is deprecated: use is_ibverbs_available() or get_rdma_backend()")
+    return True
+
+
+publish(__name__, {name: globals()[name] for name in __all__ if name != "empty"})

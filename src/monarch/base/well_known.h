@@ -12,6 +12,7 @@ enum class WellKnown : uint64_t {
   kAgent = 3,      // of a host: starts and stops processes there for others (host/agent.h)
   kOutput = 4,     // of a script: takes what is printed on hosts over a network (host/remote/output_inlet.h)
   kLibraries = 5,  // of every process: sends the libraries of C++ actors that it has loaded (actor/libraries.h)
+  kBulk = 6,       // of every process of the machine: the owner's side of one-sided operations (bulk/bulk.h)
   kLimit = kFirstNumber,
 };
 

@@ -1,0 +1,304 @@
+// Buffers that other processes read and write (monarch/bulk/bulk.h), as monarch._bulk uses them.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bulk.h"
+#include "deadline.h"
+#include "future.h"
+#include "gil.h"
+#include "monarch/actor/calls.h"
+#include "monarch/base/forked.h"
+#include "monarch/bulk/bulk.h"
+#include "monarch/wire/value_codec.h"
+#include "state.h"
+
+namespace nb = nanobind;
+
+namespace monarch {
+
+namespace {
+
+// ---- What keeps Python's memory in its place ----
+
+// Either a view of a buffer or a reference.
+struct Kept {
+  Py_buffer view{};
+  PyObject* object = nullptr;
+};
+
+// What nobody needs any more, until somebody who has the GIL comes by. Never destroyed.
+struct Released {
+  std::mutex mutex;  // a leaf
+  std::vector<Kept> kept;
+};
+Released& released() {
+  static Released& made = *new Released;
+  return made;
+}
+
+int release_soon(void*) {
+  release_kept_buffers();
+  return 0;
+}
+
+// Dropped on any thread.
+std::shared_ptr<void> keeper_of(Kept kept) {
+  return std::shared_ptr<void>(new Kept(kept), [](Kept* dropped) {
+    const std::unique_ptr<Kept> owned(dropped);
+    if (in_forked_child() || state().finalizing) return;
+    bool first;
+    {
+      std::lock_guard lock(released().mutex);
+      first = released().kept.empty();
+      released().kept.push_back(*dropped);
+    }
+    if (first) Py_AddPendingCall(release_soon, nullptr);  // a full queue: whoever comes by
+  });
+}
+
+// Memory of Python's, and who keeps it. GIL held where one is made.
+struct LocalMemory {
+  Memory memory;
+  bool writable = false;
+  std::shared_ptr<void> keeper;
+};
+
+LocalMemory memory_of_buffer(nb::handle object) {
+  Kept kept;
+  Py_buffer& view = kept.view;
+  bool writable = true;
+  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES | PyBUF_WRITABLE) != 0) {
+    PyErr_Clear();
+    writable = false;
+    if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES) != 0) throw nb::python_error();
+  }
+  std::vector<Memory::Dim> dims;
+  for (int dim = 0; dim < view.ndim; ++dim) {
+    dims.push_back({static_cast<uint64_t>(view.shape[dim]), static_cast<int64_t>(view.strides[dim])});
+  }
+  const auto item = static_cast<uint64_t>(view.itemsize);
+  return {Memory(static_cast<std::byte*>(view.buf), item, std::move(dims)), writable, keeper_of(kept)};
+}
+
+// `strides` in bytes; `keeper` is referred to for as long as the memory is wanted.
+LocalMemory memory_at(nb::handle keeper, uint64_t address, uint64_t item_size, const std::vector<uint64_t>& shape,
+                      const std::vector<int64_t>& strides, bool writable) {
+  if (shape.size() != strides.size()) throw std::invalid_argument("a stride for each dimension was expected");
+  std::vector<Memory::Dim> dims;
+  for (size_t dim = 0; dim < shape.size(); ++dim) dims.push_back({shape[dim], strides[dim]});
+  Kept kept;
+  kept.object = Py_NewRef(keeper.ptr());
+  return {Memory(reinterpret_cast<std::byte*>(address), item_size, std::move(dims)), writable, keeper_of(kept)};
+}
+
+// ---- Operations ----
+
+std::shared_ptr<Bulk> bulk() {
+  if (require_machine("RDMABuffer") == nullptr) throw nb::python_error();
+  release_kept_buffers();
+  return state().bulk;
+}
+
+// What an outcome is to Python: None, an int, or (code, refusal, text); a failure is no value.
+MessagePtr message_of(const BulkOutcome& outcome, BulkOperation::Kind kind) {
+  ValueWriter value;
+  const bool has_value = kind == BulkOperation::Kind::kFetchAdd || kind == BulkOperation::Kind::kCompareSwap;
+  if (outcome.code != BulkOutcome::Code::kDone) {
+    const auto code = static_cast<int64_t>(outcome.code), refusal = static_cast<int64_t>(outcome.refusal);
+    encode(value, std::make_tuple(code, refusal, outcome.text));
+  } else if (has_value) {
+    encode(value, outcome.value);
+  } else {
+    encode(value, std::monostate());
+  }
+  const ByteSpan bytes = value.written();
+  FrameHeader header;
+  header.kind = FrameKind::kReply;
+  return Message::make(header, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+MessagePtr answer_of(const BulkOutcome& outcome, uint32_t rank, BulkOperation::Kind kind) {
+  return outcome.failure ? make_failure(0, rank, *outcome.failure) : message_of(outcome, kind);
+}
+
+nb::object future_of(std::shared_ptr<PendingCall> call, nb::handle finish) {
+  PyObject* future = new_future(std::move(call), FutureMode::kEach, 0, finish.ptr());
+  if (future == nullptr) throw nb::python_error();
+  return nb::steal(future);
+}
+
+// At the latest then; of what the code that runs may take, too.
+int64_t deadline_after(double seconds) {
+  int64_t deadline_ns;
+  if (!find_deadline(0, &deadline_ns)) throw nb::python_error();
+  constexpr double kNeverSeconds = 1e9;
+  const int64_t own_ns = seconds >= kNeverSeconds ? kNoDeadline : clock_ns() + static_cast<int64_t>(seconds * 1e9);
+  return deadline_ns == 0 ? own_ns : std::min(deadline_ns, own_ns);
+}
+
+nb::object done_now(const BulkOutcome& outcome, BulkOperation::Kind kind, nb::handle finish) {
+  auto members = std::make_shared<Members>();
+  members->ids.push_back({state().runtime->node().id(), 0});
+  auto call = std::make_shared<PendingCall>(std::move(members));
+  call->fill(0, message_of(outcome, kind), state().runtime->driver());
+  return future_of(std::move(call), finish);
+}
+
+using Order = std::tuple<int, BufferHandle*, LocalMemory*, int64_t, int64_t>;
+
+// `orders`: (kind, handle, memory, operand, expected) for each; `finish` gets a list with what has become of each of them
+// that is no fence, and returns or raises what the future does: `result`, if all is well and it is not an atomic operation.
+nb::object submit(const std::vector<Order>& orders, double seconds, nb::object finish, nb::object result) {
+  const auto here = bulk();
+  const int64_t deadline_ns = deadline_after(seconds);
+  std::vector<BulkOperation> operations;
+  auto members = std::make_shared<Members>();
+  std::vector<BulkOperation::Kind> kinds;
+  for (const auto& [kind, handle, memory, operand, expected] : orders) {
+    BulkOperation operation;
+    operation.kind = static_cast<BulkOperation::Kind>(kind);
+    if (handle != nullptr) operation.at = *handle;
+    if (memory != nullptr) {
+      operation.local = memory->memory;
+      operation.keeper = memory->keeper;
+    }
+    operation.operand = operand;
+    operation.expected = expected;
+    if (operation.kind != BulkOperation::Kind::kFence) {
+      kinds.push_back(operation.kind);
+      members->ids.push_back(Bulk::id_of(operation.at.owner));
+    }
+    operations.push_back(std::move(operation));
+  }
+  if (operations.size() == 1) {
+    const BulkOperation& only = operations[0];
+    std::optional<BulkOutcome> outcome;
+    without_gil_if_large(only.at.size, [&] { outcome = here->try_now(only, deadline_ns); });
+    if (outcome) {
+      if (outcome->code == BulkOutcome::Code::kDone) {
+        PyObject* future = new_completed_future(result.ptr(), false);
+        if (future == nullptr) throw nb::python_error();
+        return nb::steal(future);
+      }
+      return done_now(*outcome, only.kind, finish);
+    }
+  }
+  auto call = std::make_shared<PendingCall>(std::move(members));
+  Driver& driver = state().runtime->driver();
+  {
+    GilRelease release;
+    here->submit(std::move(operations), deadline_ns,
+                 [call, &driver, kinds = std::move(kinds)](std::vector<BulkOutcome> outcomes) {
+                   for (uint32_t rank = 0; rank < outcomes.size(); ++rank) {
+                     call->fill(rank, answer_of(outcomes[rank], rank, kinds[rank]), driver);
+                   }
+                 });
+  }
+  return future_of(std::move(call), finish);
+}
+
+// -> a future of what finish([(path, why no other)]) returns
+nb::object explain(const BufferHandle& handle, double seconds, nb::object finish) {
+  const auto here = bulk();
+  auto call = new_own_call(*state().runtime);
+  Driver& driver = state().runtime->driver();
+  here->explain(handle, deadline_after(seconds), [call, &driver](Path path, const std::string& why) {
+    ValueWriter value;
+    encode(value, std::make_tuple(static_cast<int64_t>(path), why));
+    const ByteSpan bytes = value.written();
+    FrameHeader header;
+    header.kind = FrameKind::kReply;
+    call->fill(0, Message::make(header, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}), driver);
+  });
+  return future_of(std::move(call), finish);
+}
+
+BufferHandle register_memory(const LocalMemory& memory, bool writable) {
+  auto made = bulk()->add(memory.memory, writable && memory.writable, memory.keeper);
+  if (!made) {
+    PyErr_SetString(PyExc_OSError, made.error().message.c_str());
+    throw nb::python_error();
+  }
+  return *made;
+}
+
+// Of a buffer of this process, if there still is a runtime.
+void drop_here(const BufferHandle& handle) {
+  const State& s = state();
+  if (!s.bulk || s.finalizing || in_forked_child()) return;
+  s.bulk->drop(handle);
+  release_kept_buffers();
+}
+
+BufferHandle slice_of(const BufferHandle& handle, uint64_t offset, uint64_t size) {
+  BufferHandle part = handle;
+  part.offset += offset;
+  part.size = size;
+  return part;
+}
+
+using Fields = std::tuple<uint64_t, uint32_t, uint64_t, uint64_t, uint64_t, bool, uint64_t, uint64_t>;
+
+Fields fields_of(const BufferHandle& h) {
+  return {h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size};
+}
+
+BufferHandle handle_of(const Fields& fields) {
+  BufferHandle made;
+  std::tie(made.owner, made.index, made.generation, made.key.low, made.key.high, made.writable, made.offset, made.size) =
+      fields;
+  return made;
+}
+
+}  // namespace
+
+std::shared_ptr<Bulk> install_bulk(ProcessRuntime& runtime) {
+  auto made = std::make_shared<Bulk>(runtime.node());
+  runtime.node().add_cell(Bulk::id_of(runtime.node().id()).index, made);
+  return made;
+}
+
+void release_kept_buffers() {
+  std::vector<Kept> dropped;
+  {
+    std::lock_guard lock(released().mutex);
+    dropped.swap(released().kept);
+  }
+  for (Kept& each : dropped) {
+    if (each.view.obj != nullptr) PyBuffer_Release(&each.view);
+    Py_XDECREF(each.object);
+  }
+}
+
+void bind_bulk(nb::module_& m) {
+  nb::class_<BufferHandle>(m, "BufferHandle")
+      .def_ro("owner", &BufferHandle::owner)
+      .def_ro("size", &BufferHandle::size)
+      .def_ro("writable", &BufferHandle::writable)
+      .def("part", &slice_of)
+      .def("fields", [](const BufferHandle& handle) { return fields_of(handle); });
+  nb::class_<LocalMemory>(m, "LocalMemory")
+      .def_prop_ro("size", [](const LocalMemory& local) { return local.memory.size(); })
+      .def_prop_ro("overlaps", [](const LocalMemory& local) { return local.memory.overlaps(); })
+      .def_ro("writable", &LocalMemory::writable);
+  m.def("buffer_handle", &handle_of);
+  m.def("memory_of_buffer", &memory_of_buffer);
+  m.def("memory_at_address", &memory_at);
+  m.def("register_memory", &register_memory);
+  m.def("read_only_handle", [](const BufferHandle& handle) { return bulk()->read_only(handle); });
+  m.def("drop_buffer_here", &drop_here);
+  m.def("buffers_here", [] { return bulk()->buffers(); });
+  m.def("bulk_submit", &submit, nb::arg("orders"), nb::arg("seconds"), nb::arg("finish").none(), nb::arg("result").none());
+  m.def("bulk_explain", &explain);
+}
+
+}  // namespace monarch

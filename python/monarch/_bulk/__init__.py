@@ -1,0 +1,1 @@
+"""Buffers that other processes read and write."""

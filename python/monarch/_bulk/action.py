@@ -1,0 +1,110 @@
+"""RDMAAction: many operations as one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monarch import _core
+from monarch._bulk import buffer as buffers
+from monarch._bulk.buffer import COMPARE_SWAP, FENCE, FETCH_ADD, READ, WRITE, RDMABuffer
+from monarch._bulk.errors import raise_first
+from monarch._bulk.memory import local_memory
+from monarch._notices import deprecated
+
+if TYPE_CHECKING:
+    from monarch._calls.future import Future
+
+
+class RDMAAction:
+    """Operations on buffers, of one or of several owners, which :meth:`submit` begins together.
+
+    They run side by side, in no order but that of :meth:`fence`; that they overlap is not looked for. Each method adds
+    one, checks its sizes at once, and returns the action. What was added can be submitted again and again.
+    """
+
+    def __init__(self) -> None:
+        self._operations: list[tuple[int, RDMABuffer | None, _core.LocalMemory | None, int, int]] = []
+        self._olds: list[Any] = []  # for each operation where its result goes, or None
+        self._last: Future[None] | None = None
+
+    def read_remote(self, dst_local: Any, src_buffer: RDMABuffer) -> RDMAAction:
+        """``src_buffer.read_into(dst_local)``."""
+        return self._add(READ, src_buffer, buffers.target_memory(dst_local, src_buffer.size()))
+
+    def write_remote(self, dst_buffer: RDMABuffer, src_local: Any) -> RDMAAction:
+        """``dst_buffer.write_from(src_local)``."""
+        return self._add(WRITE, dst_buffer, buffers.source_memory(src_local, dst_buffer))
+
+    def read_into(self, src_buffer: RDMABuffer, dst_local: Any) -> RDMAAction:
+        """Deprecated: ``read_remote``, which takes the target first."""
+        deprecated("RDMAAction.read_into(buffer, local) is deprecated: use read_remote(local, buffer)")
+        return self.read_remote(dst_local, src_buffer)
+
+    def write_from(self, src_buffer: RDMABuffer, src_local: Any) -> RDMAAction:
+        """Deprecated: ``write_remote``."""
+        deprecated("RDMAAction.write_from(buffer, local) is deprecated: use write_remote(buffer, local)")
+        return self.write_remote(src_buffer, src_local)
+
+    def fetch_add(self, src: RDMABuffer, dst: Any, add: int) -> RDMAAction:
+        """``src.fetch_add(add)``; what was there is put into the 8 bytes of ``dst``, or nowhere if that is None."""
+        return self._add(FETCH_ADD, src, None, dst, buffers._int64(add))
+
+    def compare_and_swap(self, src: RDMABuffer, dst: Any, compare: int, swap: int) -> RDMAAction:
+        """``src.compare_and_swap(compare, swap)``, with ``dst`` as in ``fetch_add``."""
+        return self._add(COMPARE_SWAP, src, None, dst, buffers._int64(swap), buffers._int64(compare))
+
+    def fence(self) -> RDMAAction:
+        """What is added after this begins when all before has been done, and not at all if some of that has failed."""
+        self._check_idle()
+        self._operations.append((FENCE, None, None, 0, 0))
+        return self
+
+    def submit(self, *, timeout: float = buffers.TIMEOUT) -> Future[None]:
+        """Begins all of them, now; the future is done when the last of them is.
+
+        If some have failed it raises the first of their errors, whose ``outcomes`` (of an ``RDMAError``) say what has
+        become of each. ``timeout`` in seconds.
+        """
+        seconds = buffers.seconds_of(timeout)
+        orders = []
+        for kind, buffer, memory, operand, expected in self._operations:
+            if buffer is not None:
+                buffer._enter()
+            orders.append((kind, None if buffer is None else buffer._handle, memory, operand, expected))
+        olds = tuple(self._olds)
+
+        def finish(outcomes: list[Any]) -> None:
+            for old, outcome in zip(olds, outcomes):
+                if old is not None and isinstance(outcome, int):
+                    old[:] = outcome.to_bytes(8, "little", signed=True)
+            raise_first(outcomes)
+
+        if not orders:
+            return _core.completed_future(None, False)
+        self._last = _core.bulk_submit(orders, seconds, finish, None)
+        return self._last
+
+    def _add(
+        self, kind: int, buffer: RDMABuffer, memory: _core.LocalMemory | None, old: Any = None,
+        operand: int = 0, expected: int = 0,
+    ) -> RDMAAction:  # fmt: skip
+        self._check_idle()
+        if old is not None:
+            old = _view_of_8_bytes(old)
+        self._operations.append((kind, buffer, memory, operand, expected))
+        self._olds.append(old)
+        return self
+
+    def _check_idle(self) -> None:
+        if self._last is not None and not self._last._ready():
+            raise RuntimeError("cannot add operations to an RDMAAction that is being submitted")
+        self._last = None
+
+
+def _view_of_8_bytes(old: Any) -> memoryview:
+    if hasattr(old, "numpy"):
+        old = old.numpy()
+    memory = local_memory(old)
+    if memory.size != 8 or not memory.writable:
+        raise ValueError(f"the result of an atomic operation goes into 8 bytes. Got: {memory.size}")
+    return memoryview(old).cast("B")

@@ -1,0 +1,303 @@
+"""RDMABuffer: memory of one process that others read and write, while its owner does something else."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from monarch import _core
+from monarch._bulk.errors import RDMATcpFallbackWarning, error_of, raise_first
+from monarch._bulk.memory import Kind, kind_of, local_memory, make
+from monarch._calls.handles import Handle
+from monarch._notices import deprecated
+from monarch._runtime import runtime
+
+if TYPE_CHECKING:
+    from monarch._calls.future import Future
+
+READ, WRITE, FETCH_ADD, COMPARE_SWAP, DROP, FENCE = range(6)  # BulkOperation::Kind (bulk/bulk.h)
+TIMEOUT = 60.0
+_TIMEOUT_MAX = 2**64 - 1
+_PATHS = ("local", "shm", "cma", "link")  # Path (bulk/neighbour.h)
+_HOST_SHIFT = 49  # base/ids.h
+
+_warned = False
+
+
+class _Registered:
+    """That this process has registered the memory. If nobody else can have a handle, it ends with the last here."""
+
+    __slots__ = ("_handle", "shared")
+
+    def __init__(self, handle: _core.BufferHandle) -> None:
+        self._handle = handle
+        self.shared = False
+
+    def __del__(self) -> None:
+        if not self.shared:
+            _core.drop_buffer_here(self._handle)
+
+
+def seconds_of(timeout: float) -> float:
+    """``OverflowError`` for what is no time limit."""
+    if not 0 <= timeout <= _TIMEOUT_MAX:
+        raise OverflowError("timeout must fit in an unsigned 64-bit integer")
+    return float(timeout)
+
+
+class RDMABuffer(Handle):
+    """Memory of this process, which whoever holds this reads and writes from its own.
+
+    A handle of a few bytes, to be sent to actors and returned by them. Reads and writes are one-sided: no actor of the
+    owner takes part in them, and it may be busy. On one machine the bytes are copied straight from memory to memory;
+    between hosts they go the way that messages go. :meth:`explain` says how.
+
+    The memory is kept, and may be read, until :meth:`drop`; without that for as long as this process, once the handle
+    has been pickled, and else as long as anybody has it. The owner may use the memory as before. Reads and writes that
+    overlap are not put in order. ``buf[a:b]`` is a handle for the bytes ``a`` to ``b``.
+
+    Args:
+        data: a torch tensor on the CPU (of a DTensor its local shard), a NumPy array, or anything with the buffer
+            protocol; of any shape and strides: what counts is its bytes, in the order of its items.
+        read_only: nobody can write with this handle, or with those that are made from it.
+
+    Raises ``ValueError`` for anything else and for zero bytes, ``OSError`` if there are too many.
+    """
+
+    def __init__(self, data: Any, *, read_only: bool = False) -> None:
+        runtime.ensure(processes=False)
+        memory = local_memory(data)
+        if memory.size == 0:
+            raise ValueError("Cannot create RDMABuffer with size 0.")
+        if memory.overlaps and not read_only:
+            raise ValueError("Cannot create RDMABuffer of memory that overlaps itself, but with read_only=True.")
+        self._handle = _core.register_memory(memory, not read_only)
+        self._kind: Kind = kind_of(data)
+        self._registered: _Registered | None = _Registered(self._handle)
+
+    @classmethod
+    def _arrived(cls, fields: tuple[Any, ...], kind: tuple[Any, ...], job: str | None) -> RDMABuffer:
+        return cls._made(_core.buffer_handle(fields), Kind(*kind), None, job)
+
+    @classmethod
+    def _made(
+        cls, handle: _core.BufferHandle, kind: Kind, registered: _Registered | None, job: str | None
+    ) -> RDMABuffer:
+        made = object.__new__(cls)
+        made._handle, made._kind, made._registered = handle, kind, registered
+        made._arrived_from(job)
+        return made
+
+    def _reduce_for(self, job: str | None) -> tuple[Any, tuple[Any, ...]]:
+        if self._registered is not None:
+            self._registered.shared = True
+        return RDMABuffer._arrived, (self._handle.fields(), tuple(self._kind), job)
+
+    def __copy__(self) -> RDMABuffer:
+        return self._made(self._handle, self._kind, self._registered, self._job)
+
+    def __repr__(self) -> str:
+        access = "" if self._handle.writable else ", read-only"
+        return f"<RDMABuffer of {self.size()} bytes at {self.owner}{access}>"
+
+    # ---- What it is ----
+
+    def size(self) -> int:
+        """Bytes."""
+        return self._handle.size
+
+    def __len__(self) -> int:
+        return self._handle.size
+
+    @property
+    def owner(self) -> str:
+        """Which process serves it, as text: equal for buffers of one process."""
+        return f"rdma_manager@{self._handle.owner:016x}"
+
+    @property
+    def backend(self) -> str:
+        """``"tcp"``: what serves it where no NIC does. :meth:`explain` says more."""
+        return "tcp"
+
+    @property
+    def writable(self) -> bool:
+        return self._handle.writable
+
+    def explain(self, *, timeout: float = TIMEOUT) -> str:
+        """Which way the bytes come here, and why no other: ``"cma (shm: ...)"``. Waits for the owner to answer.
+
+        ``local``: they are of this process. ``shm``: they lie in memory of ``monarch.empty``, which is mapped here.
+        ``cma``: the kernel copies them. ``link``: they go as messages do.
+        """
+        self._enter()
+
+        def text(answers: list[Any]) -> str:
+            path, why = answers[0]
+            return _PATHS[path] + (f" ({why})" if why else "")
+
+        return _core.bulk_explain(self._handle, seconds_of(timeout), text).get()
+
+    # ---- Other handles of it ----
+
+    def __getitem__(self, part: slice) -> RDMABuffer:
+        """The bytes of a slice of step 1, as ``bytes`` would: what lies beyond the end is left out."""
+        if not isinstance(part, slice):
+            raise TypeError(f"RDMABuffer is sliced by bytes, buf[a:b], and not indexed with {type(part).__name__!r}")
+        start, stop, step = part.indices(self.size())
+        if step != 1:
+            raise ValueError("RDMABuffer slices have step 1")
+        if stop <= start:
+            raise ValueError(f"the slice {start}:{stop} of an RDMABuffer of {self.size()} bytes is empty")
+        return self._made(self._handle.part(start, stop - start), Kind("bytes", "", ()), self._registered, self._job)
+
+    def read_only(self) -> RDMABuffer:
+        """A handle with which nobody can write. Its owner only can make one: else ``RuntimeError``."""
+        handle = self._handle if not self._handle.writable else _core.read_only_handle(self._handle)
+        if handle is None:
+            raise RuntimeError(
+                "only the process that owns a buffer makes read-only handles of it, before it is dropped"
+            )
+        return self._made(handle, self._kind, self._registered, self._job)
+
+    # ---- What is done with it ----
+
+    def read_into(self, dst: Any, offset: int | None = None, timeout: float = TIMEOUT) -> Future[None]:
+        """Fills the first bytes of ``dst``, which has as many as this, or more.
+
+        ``dst`` must not be used before the future is done, and is kept until then. ``timeout`` in seconds.
+
+        Raises ``ValueError`` if it is too small or read-only. The future raises ``BufferDropped``, ``RDMATimeout``,
+        ``RDMAError`` if memory is not there any more, ``SupervisionError`` if the owner has ended.
+
+        ``offset``, in earlier versions where this begins to read, is deprecated: slice the buffer.
+        """
+        source = self._from(offset)
+        return submit_one(READ, source, target_memory(dst, source.size()), timeout)
+
+    def write_from(self, src: Any, offset: int | None = None, timeout: float = TIMEOUT) -> Future[None]:
+        """Writes ``src``, which has as many bytes as this, or fewer, to the first bytes of this. As ``read_into``."""
+        target = self._from(offset)
+        return submit_one(WRITE, target, source_memory(src, target), timeout)
+
+    def write(self, src: Any, offset: int | None = None, timeout: float = TIMEOUT) -> Future[None]:
+        """Deprecated: ``write_from``."""
+        deprecated("RDMABuffer.write() is deprecated: use write_from()")
+        return self.write_from(src, offset, timeout)
+
+    def read(self, *, timeout: float = TIMEOUT) -> Future[Any]:
+        """What is there, in new memory: a tensor or an array like that which this was made of, else a memoryview."""
+        made = make(self._kind, self.size())
+        return submit_one(READ, self, local_memory(made), timeout, made)
+
+    def fetch_add(self, add: int, *, timeout: float = TIMEOUT) -> Future[int]:
+        """Adds to the 8 bytes of this, a signed integer at an address that is a multiple of 8; gives what was there.
+
+        Atomic towards all that is done so, and towards atomic instructions of the owner.
+        """
+        return submit_one(FETCH_ADD, self, None, timeout, operand=_int64(add))
+
+    def compare_and_swap(self, compare: int, swap: int, *, timeout: float = TIMEOUT) -> Future[int]:
+        """Puts ``swap`` there if ``compare`` is; gives what was there. As ``fetch_add``."""
+        return submit_one(COMPARE_SWAP, self, None, timeout, operand=_int64(swap), expected=_int64(compare))
+
+    def drop(self, *, timeout: float = TIMEOUT) -> Future[None]:
+        """Ends it for everybody, from whichever process; to do so again is an error.
+
+        When the future is done nobody reads or writes any more, and the owner does not keep the memory.
+        """
+        return submit_one(DROP, self, None, timeout)
+
+    def __enter__(self) -> RDMABuffer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            self.drop().get()
+        except Exception:
+            if exc_info[0] is None:
+                raise
+
+    async def __aenter__(self) -> RDMABuffer:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        try:
+            await self.drop()
+        except Exception:
+            if exc_info[0] is None:
+                raise
+
+    # ---- Inside ----
+
+    def _from(self, offset: int | None) -> RDMABuffer:
+        if offset is None:
+            return self
+        deprecated("offset= of RDMABuffer operations is deprecated: slice the buffer, buf[offset:]", stacklevel=4)
+        return self if offset == 0 else self[offset:]
+
+    def _enter(self) -> None:
+        """Before it is used here."""
+        runtime.ensure(processes=False)
+        if self._job is not None:
+            self._introduce([self._handle.owner])
+        if not _warned:
+            _warn_of_tcp(self._handle.owner)
+
+
+def _warn_of_tcp(owner: int) -> None:
+    global _warned
+    if owner >> _HOST_SHIFT != _core.node_id() >> _HOST_SHIFT:
+        _warned = True
+        warnings.warn(
+            "RDMABuffer goes over TCP: there is no NIC for it between these hosts", RDMATcpFallbackWarning, stacklevel=5
+        )
+
+
+def _int64(value: int) -> int:
+    value = value.__index__()
+    if not -(2**63) <= value < 2**63:
+        raise OverflowError("an atomic operation takes 64-bit integers")
+    return value
+
+
+def target_memory(dst: Any, size: int) -> _core.LocalMemory:
+    """Of what ``size`` bytes are read into."""
+    memory = local_memory(dst)
+    if memory.size < size:
+        raise ValueError(f"destination local memory size ({memory.size}) must be >= remote buffer size ({size})")
+    if not memory.writable:
+        raise ValueError("destination local memory is read-only")
+    if memory.overlaps:
+        raise ValueError("destination local memory overlaps itself")
+    return memory
+
+
+def source_memory(src: Any, buffer: RDMABuffer) -> _core.LocalMemory:
+    """Of what is written to ``buffer``."""
+    memory = local_memory(src)
+    if memory.size > buffer.size():
+        raise ValueError(f"source local memory size ({memory.size}) must be <= remote buffer size ({buffer.size()})")
+    if not buffer.writable:
+        raise ValueError("the remote buffer is read-only")
+    return memory
+
+
+def submit_one(
+    kind: int, buffer: RDMABuffer, memory: _core.LocalMemory | None, timeout: float,
+    result: Any = None, operand: int = 0, expected: int = 0,
+) -> Future[Any]:  # fmt: skip
+    buffer._enter()
+    seconds = seconds_of(timeout)
+
+    def finish(outcomes: list[Any]) -> Any:
+        outcome = outcomes[0]
+        if isinstance(outcome, int):
+            return outcome
+        if (error := error_of(outcome)) is not None:
+            raise error
+        return result
+
+    return _core.bulk_submit([(kind, buffer._handle, memory, operand, expected)], seconds, finish, result)
+
+
+__all__ = ["RDMABuffer", "raise_first"]

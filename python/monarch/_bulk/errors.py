@@ -1,0 +1,81 @@
+"""What an operation on a buffer raises, and what warns."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+__all__ = ["BufferDropped", "RDMAError", "RDMATcpFallbackWarning", "RDMATimeout"]
+
+
+class RDMAError(Exception):
+    """An operation on a buffer has failed. ``outcomes``: what became of each one that was submitted, in order.
+
+    Such an outcome is None where the operation was done, else the exception that it would have raised by itself.
+    """
+
+    outcomes: tuple[BaseException | None, ...] = ()
+
+
+class BufferDropped(RDMAError):
+    """The buffer has been dropped: its memory is no more what the handle was made for."""
+
+
+class RDMATimeout(RDMAError, TimeoutError):
+    """The time for it is over. A write may have been made in part, and what a read has filled is undefined."""
+
+
+class RDMATcpFallbackWarning(UserWarning):
+    """Bytes of buffers go over TCP between two hosts, as there is no NIC for them."""
+
+
+class Code(IntEnum):
+    """``BulkOutcome::Code`` (bulk/bulk.h)."""
+
+    REFUSED = 1
+    FAULT = 2
+    DEADLINE = 3
+    SHORTAGE = 5
+    NOT_BEGUN = 6
+
+
+_REFUSALS = {
+    1: "the buffer has been dropped",
+    2: "its owner has never given out such a handle",
+    3: "the buffer is read-only",
+    4: "it reaches past the end of the buffer",
+}
+_DROPPED = 1
+
+
+def error_of(outcome: Any) -> BaseException | None:
+    """Of what the core says of one operation: None, an int, ``(code, refusal, text)`` or an exception."""
+    if isinstance(outcome, BaseException):
+        return outcome
+    if not isinstance(outcome, tuple):
+        return None
+    code, refusal, text = outcome
+    if code == Code.REFUSED:
+        text = _REFUSALS.get(refusal, "refused")
+        return (BufferDropped if refusal == _DROPPED else RDMAError)(f"RdmaAction.submit failed: {text}")
+    if code == Code.DEADLINE:
+        return RDMATimeout("RdmaAction.submit failed: the time for it is over")
+    if code == Code.FAULT:
+        text = "memory of the buffer, or of the other side, is not there any more"
+    elif code == Code.NOT_BEGUN:
+        text = "not begun, as an operation before the fence has failed"
+    return RDMAError(f"RdmaAction.submit failed: {text}")
+
+
+def raise_first(outcomes: list[Any]) -> None:
+    """Raises the first that has failed, with all of them; of what was not begun, the cause."""
+    errors = tuple(error_of(outcome) for outcome in outcomes)
+    first = next((error for error in errors if error is not None), None)
+    if first is None:
+        return
+    if isinstance(first, RDMAError):
+        first.outcomes = errors
+    failed = sum(error is not None for error in errors)
+    if failed > 1 and hasattr(first, "add_note"):
+        first.add_note(f"{failed} of {len(errors)} operations have failed")
+    raise first

@@ -1,0 +1,70 @@
+"""Memory of this process: tensors, arrays and whatever has the buffer protocol, of any shape and strides."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+from monarch import _core
+
+
+class Kind(NamedTuple):
+    """What it is, so that ``RDMABuffer.read`` makes the same."""
+
+    of: str  # "torch", "numpy" or "bytes"
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def local_memory(data: Any) -> _core.LocalMemory:
+    """The memory of ``data``, which is kept as long as that. ``ValueError`` if it has none that can be used."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(data, torch.Tensor):
+        return _of_tensor(torch, data)
+    try:
+        return _core.memory_of_buffer(data)
+    except (BufferError, TypeError) as error:
+        pass_on = error
+    raise ValueError(
+        f"RDMABuffer only supports torch.Tensor, numpy.ndarray and what has the buffer protocol. "
+        f"Got: {type(data).__name__} ({pass_on})"
+    )
+
+
+def _of_tensor(torch: Any, tensor: Any) -> _core.LocalMemory:
+    if hasattr(tensor, "to_local"):  # a DTensor: its shard
+        tensor = tensor.to_local()
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        raise ValueError(f"RDMABuffer only supports dense tensors. Got: {tensor.layout}, {tensor.dtype}")
+    if tensor.device.type != "cpu":
+        raise ValueError(
+            f"RDMABuffer only supports memory of the CPU so far. Got: a tensor on {tensor.device}; copy it with .cpu()"
+        )
+    size = tensor.element_size()
+    strides = [stride * size for stride in tensor.stride()]
+    return _core.memory_at_address(tensor, tensor.data_ptr(), size, list(tensor.shape), strides, True)
+
+
+def kind_of(data: Any) -> Kind:
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(data, torch.Tensor):
+        local = data.to_local() if hasattr(data, "to_local") else data
+        return Kind("torch", str(local.dtype).rpartition(".")[2], tuple(local.shape))
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(data, numpy.ndarray):
+        return Kind("numpy", data.dtype.str, data.shape)
+    return Kind("bytes", "", ())
+
+
+def make(kind: Kind, size: int) -> Any:
+    """New memory of that kind, with ``size`` bytes."""
+    if kind.of == "torch":
+        torch: Any = __import__("torch")
+
+        return torch.empty(kind.shape, dtype=getattr(torch, kind.dtype))
+    if kind.of == "numpy":
+        numpy: Any = __import__("numpy")
+
+        return numpy.empty(kind.shape, kind.dtype)
+    return memoryview(bytearray(size))

@@ -1,0 +1,124 @@
+#include "monarch/bulk/buffers.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "monarch/base/random.h"
+
+namespace monarch {
+
+namespace {
+
+BufferKey load(const std::atomic<uint64_t> (&key)[2]) {
+  return {key[0].load(std::memory_order_relaxed), key[1].load(std::memory_order_relaxed)};
+}
+
+BufferKey make_key(std::atomic<uint64_t> (&into)[2]) {
+  BufferKey key;
+  fill_random(&key, sizeof key);
+  key = {key.low & kIdMask, key.high & kIdMask};  // integers of messages have 63 bits
+  into[0].store(key.low, std::memory_order_relaxed);
+  into[1].store(key.high, std::memory_order_relaxed);
+  return key;
+}
+
+uint64_t inode_of(int fd) {
+  struct stat status{};
+  return fstat(fd, &status) == 0 ? status.st_ino : 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Buffers>> Buffers::make() {
+  // Without memory behind it where nothing has been written.
+  auto fd = make_shared_memory("monarch-buffers", sizeof(BufferEntry) * kBuffersMax);
+  if (!fd) return fd.error();
+  auto mapping = map_shared_memory(fd->get(), sizeof(BufferEntry) * kBuffersMax);
+  if (!mapping) return mapping.error();
+  madvise(mapping->get(), mapping->size(), MADV_DONTFORK);
+  return std::unique_ptr<Buffers>(new Buffers(std::move(*fd), std::move(*mapping)));
+}
+
+Result<BufferHandle> Buffers::add(NodeId owner, Memory memory, bool writable, std::shared_ptr<void> keeper) {
+  std::shared_ptr<Freezable> freezable;
+  if (memory.is_contiguous()) freezable = Freezable::find({memory.data(), memory.size()});
+  auto buffer = std::make_shared<Buffer>(std::move(memory), writable, std::move(keeper), std::move(freezable));
+  std::lock_guard lock(mutex_);
+  uint32_t index;
+  if (!free_.empty()) {
+    index = free_.back();
+    free_.pop_back();
+  } else {
+    if (buffers_.size() == kBuffersMax) {
+      return Error{ErrorCode::kUnavailable, "this process has " + std::to_string(kBuffersMax) + " buffers: drop some"};
+    }
+    index = static_cast<uint32_t>(buffers_.size());
+    buffers_.emplace_back();
+  }
+  BufferEntry& at = entry(index);
+  const uint64_t generation = (at.state.load(std::memory_order_relaxed) >> 1) + 1;
+  const Memory& bytes = buffer->memory;
+  std::atomic_thread_fence(std::memory_order_release);  // whoever sees some of this sees that the last one is not live
+  at.address.store(bytes.is_contiguous() ? reinterpret_cast<uint64_t>(bytes.data()) : 0, std::memory_order_relaxed);
+  at.size.store(bytes.size(), std::memory_order_relaxed);
+  const BufferKey read = make_key(at.read_key), write = make_key(at.write_key);
+  const Freezable* file = buffer->freezable();
+  at.file.store(file != nullptr ? file->fd() : -1, std::memory_order_relaxed);
+  if (file != nullptr && file->fd() >= 0) {
+    at.inode.store(inode_of(file->fd()), std::memory_order_relaxed);
+    at.file_offset.store(static_cast<uint64_t>(bytes.data() - file->data()), std::memory_order_relaxed);
+  }
+  at.state.store(BufferEntry::live(generation), std::memory_order_release);
+  const uint64_t size = bytes.size();
+  buffers_[index] = std::move(buffer);
+  return BufferHandle{owner, index, generation, writable ? write : read, writable, 0, size};
+}
+
+std::optional<BufferHandle> Buffers::read_only(const BufferHandle& handle) const {
+  std::lock_guard lock(mutex_);
+  if (check(handle, false) != Refusal::kNone) return std::nullopt;
+  BufferHandle made = handle;
+  made.key = load(entry(handle.index).read_key);
+  made.writable = false;
+  return made;
+}
+
+// With the mutex held.
+Refusal Buffers::check(const BufferHandle& handle, bool to_write) const {
+  if (handle.index >= buffers_.size()) return Refusal::kForged;
+  const BufferEntry& at = entry(handle.index);
+  const uint64_t state = at.state.load(std::memory_order_relaxed);
+  if (handle.generation > state >> 1 || handle.generation == 0) return Refusal::kForged;
+  if (state != BufferEntry::live(handle.generation)) return Refusal::kDropped;
+  if (handle.key != load(handle.writable ? at.write_key : at.read_key)) return Refusal::kForged;
+  if (to_write && !(handle.writable && buffers_[handle.index]->writable)) return Refusal::kReadOnly;
+  return lies_within(handle, buffers_[handle.index]->memory.size()) ? Refusal::kNone : Refusal::kBeyond;
+}
+
+std::shared_ptr<const Buffer> Buffers::find(const BufferHandle& handle, bool to_write, Refusal* why) const {
+  std::lock_guard lock(mutex_);
+  *why = check(handle, to_write);
+  return *why == Refusal::kNone ? buffers_[handle.index] : nullptr;
+}
+
+Refusal Buffers::drop(const BufferHandle& handle, std::function<void()> done) {
+  std::shared_ptr<Buffer> buffer;  // goes without the lock
+  std::lock_guard lock(mutex_);
+  const Refusal why = check(handle, false);
+  if (why == Refusal::kForged || why == Refusal::kDropped) return why;
+  if (!handle.writable && buffers_[handle.index]->writable) return Refusal::kReadOnly;
+  entry(handle.index).state.store(handle.generation << 1, std::memory_order_release);
+  buffer = std::move(buffers_[handle.index]);
+  buffer->on_gone_ = std::move(done);
+  free_.push_back(handle.index);
+  return Refusal::kNone;
+}
+
+size_t Buffers::size() const {
+  std::lock_guard lock(mutex_);
+  return buffers_.size() - free_.size();
+}
+
+}  // namespace monarch

@@ -1,0 +1,408 @@
+#include "monarch/bulk/bulk.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "monarch/actor/calls.h"
+#include "monarch/bulk/bulk_frames.h"
+#include "monarch/bulk/transfer.h"
+
+namespace monarch {
+
+namespace {
+
+using Code = BulkOutcome::Code;
+using Kind = BulkOperation::Kind;
+
+// What is done on the thread that asks for it, if nobody else has to be asked: a few tens of microseconds.
+constexpr uint64_t kNowBytesMax = 256 * 1024;
+// A write with more bytes is fetched by a neighbour; to fewer a message costs less than the kernel's copy.
+constexpr uint64_t kPullMin = 64 * 1024;
+// Pieces of a copy within this process, through memory that stays in the caches.
+constexpr uint64_t kBounceBytes = 256 * 1024;
+// Copies run at the speed of the memory, which a few threads fill.
+size_t copy_threads() { return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 4); }
+
+BulkOutcome refused(Refusal why) { return {Code::kRefused, why, 0, "", {}}; }
+
+BulkOutcome of_neighbour(Neighbour::Outcome outcome, Refusal why) {
+  switch (outcome) {
+    case Neighbour::Outcome::kDone:
+      return {};
+    case Neighbour::Outcome::kRefused:
+      return refused(why);
+    case Neighbour::Outcome::kFault:
+      return {Code::kFault, Refusal::kNone, 0, "", {}};
+    case Neighbour::Outcome::kDeadline:
+      return {Code::kDeadline, Refusal::kNone, 0, "", {}};
+    default:
+      return {Code::kNotSo, Refusal::kNone, 0, "", {}};
+  }
+}
+
+// Operations one after another, as far as fences ask for that. shared: with the outcomes that are to come.
+class Batch : public std::enable_shared_from_this<Batch> {
+ public:
+  using Start = std::function<void(BulkOperation, std::function<void(BulkOutcome)>)>;
+  Batch(std::vector<BulkOperation> operations, Start start, Bulk::Done done)
+      : operations_(std::move(operations)), start_(std::move(start)), done_(std::move(done)) {
+    const auto is_none = [](const BulkOperation& each) { return each.kind == Kind::kFence; };
+    outcomes_.resize(operations_.size() - static_cast<size_t>(std::ranges::count_if(operations_, is_none)));
+  }
+
+  // Ends what has ended: at first nothing.
+  void go_on() {
+    for (;;) {
+      BulkOperation next;
+      size_t slot = 0;
+      bool is_end = false;
+      {
+        std::lock_guard lock(mutex_);
+        if (finished_ || (at_ == operations_.size() && running_ > 0)) return;
+        if (at_ < operations_.size() && operations_[at_].kind == Kind::kFence) {
+          if (running_ > 0) return;
+          ++at_;
+          if (failed_) skip_rest();
+          continue;
+        }
+        finished_ = is_end = at_ == operations_.size();
+        if (!is_end) {
+          next = std::move(operations_[at_++]);
+          slot = begun_++;
+          ++running_;
+        }
+      }
+      if (is_end) return done_(std::move(outcomes_));
+      start_(std::move(next), [self = shared_from_this(), slot](BulkOutcome outcome) {
+        {
+          std::lock_guard lock(self->mutex_);
+          self->failed_ = self->failed_ || outcome.code != Code::kDone;
+          self->outcomes_[slot] = std::move(outcome);
+          --self->running_;
+        }
+        self->go_on();
+      });
+    }
+  }
+
+ private:
+  void skip_rest() {
+    for (; begun_ < outcomes_.size(); ++begun_) outcomes_[begun_].code = Code::kNotBegun;
+    at_ = operations_.size();
+  }
+
+  std::mutex mutex_;  // a leaf
+  std::vector<BulkOperation> operations_;
+  const Start start_;
+  const Bulk::Done done_;
+  std::vector<BulkOutcome> outcomes_;
+  size_t at_ = 0, begun_ = 0, running_ = 0;
+  bool failed_ = false, finished_ = false;
+};
+
+}  // namespace
+
+BulkOutcome outcome_of(const Message& answer) {
+  BulkOutcome outcome;
+  if (answer.lost_bytes != 0) return {Code::kShortage, Refusal::kNone, 0, "no memory for an answer", {}};
+  if (answer.header.kind == FrameKind::kReplyError) return {Code::kDeadline, Refusal::kNone, 0, "", {}};
+  if (answer.header.kind != FrameKind::kReply) {
+    outcome.code = Code::kFailed;
+    outcome.failure = failure_of(answer);
+    return outcome;
+  }
+  auto body = decode<AnswerBody>(answer.body);
+  if (!body || body->code > static_cast<uint8_t>(Code::kNotSo) || body->refusal > static_cast<uint8_t>(Refusal::kBeyond)) {
+    return {Code::kFailed, Refusal::kNone, 0, "", Failure("an answer about a buffer that cannot be read")};
+  }
+  return {static_cast<Code>(body->code), static_cast<Refusal>(body->refusal), body->value, body->text, {}};
+}
+
+Bulk::Bulk(Node& node) : node_(node), pool_(copy_threads()) {}
+
+Bulk::~Bulk() = default;
+
+// ---- What is here ----
+
+Result<BufferHandle> Bulk::add(Memory memory, bool writable, std::shared_ptr<void> keeper) {
+  std::shared_ptr<Buffers> buffers;
+  {
+    std::lock_guard lock(mutex_);
+    if (!buffers_) {
+      auto made = Buffers::make();
+      if (!made) return made.error();
+      buffers_ = std::move(*made);
+    }
+    buffers = buffers_;
+  }
+  return buffers->add(node_.id(), std::move(memory), writable, std::move(keeper));
+}
+
+std::optional<BufferHandle> Bulk::read_only(const BufferHandle& handle) {
+  const auto buffers = buffers_here();
+  return buffers ? buffers->read_only(handle) : std::nullopt;
+}
+
+void Bulk::drop(const BufferHandle& handle) {
+  if (const auto buffers = buffers_here()) buffers->drop(handle, [] {});
+}
+
+size_t Bulk::buffers() const {
+  const auto buffers = buffers_here();
+  return buffers ? buffers->size() : 0;
+}
+
+std::shared_ptr<Buffers> Bulk::buffers_here() const {
+  std::lock_guard lock(mutex_);
+  return buffers_;
+}
+
+// With a table, though it may be empty: who has the contact keeps it.
+Contact Bulk::contact_here() {
+  std::lock_guard lock(mutex_);
+  if (!buffers_) {
+    if (auto made = Buffers::make()) buffers_ = std::move(*made);
+  }
+  return Contact::of_here(buffers_.get());
+}
+
+BulkOutcome Bulk::copy_here(const BulkOperation& operation) const {
+  BulkOutcome outcome;
+  const bool reads = operation.kind == Kind::kRead;
+  const auto buffer = find(operation.at, !reads, node_.id(), &outcome);
+  if (!buffer) return outcome;
+  const uint64_t total = reads ? operation.at.size : operation.local.size();
+  const bool is_direct = operation.local.is_contiguous();
+  const auto bounce = is_direct ? nullptr : std::make_unique_for_overwrite<std::byte[]>(kBounceBytes);
+  for (uint64_t done = 0, size; done < total; done += size) {
+    size = std::min(total - done, is_direct ? kKernelCopyMax : kBounceBytes);
+    std::byte* const flat = is_direct ? operation.local.data() + done : bounce.get();
+    CopyOutcome copied;
+    if (reads) {
+      copied = gather_checked(buffer->memory, operation.at.offset + done, size, flat);
+      if (!is_direct && copied == CopyOutcome::kDone) operation.local.scatter(done, size, flat);
+    } else {
+      if (!is_direct) operation.local.gather(done, size, flat);
+      copied = scatter_checked(buffer->memory, operation.at.offset + done, size, flat);
+    }
+    if (copied != CopyOutcome::kDone) return {Code::kFault, Refusal::kNone, 0, "", {}};
+  }
+  return outcome;
+}
+
+// An operation on a buffer of this process.
+void Bulk::do_here(const BulkOperation& operation, const OneDone& done) {
+  switch (operation.kind) {
+    case Kind::kRead:
+    case Kind::kWrite:
+      return done(copy_here(operation));
+    case Kind::kDrop: {
+      const auto buffers = buffers_here();
+      const Refusal why = buffers ? buffers->drop(operation.at, [done] { done({}); }) : Refusal::kForged;
+      return why == Refusal::kNone ? void() : done(refused(why));
+    }
+    default:
+      return done(apply_atomic(operation.at, operation.kind, operation.operand, operation.expected, node_.id()));
+  }
+}
+
+// ---- What is elsewhere ----
+
+void Bulk::submit(std::vector<BulkOperation> operations, int64_t deadline_ns, Done done) {
+  auto start_one = [self = shared_from_this(), deadline_ns](BulkOperation operation, OneDone ended) {
+    self->start(std::move(operation), deadline_ns, std::move(ended));
+  };
+  std::make_shared<Batch>(std::move(operations), std::move(start_one), std::move(done))->go_on();
+}
+
+std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t deadline_ns) {
+  const bool reads = operation.kind == Kind::kRead;
+  if (!reads && operation.kind != Kind::kWrite) return std::nullopt;
+  if ((reads ? operation.at.size : operation.local.size()) > kNowBytesMax) return std::nullopt;
+  if (operation.at.owner == node_.id()) return copy_here(operation);
+  if (!reads) return std::nullopt;
+  const auto neighbour = known(operation.at.owner);
+  if (!neighbour || neighbour->path_of(operation.at) == Path::kLink) return std::nullopt;
+  Refusal why = Refusal::kNone;
+  const Neighbour::Outcome outcome = neighbour->read(operation.at, operation.local, 0, node_.clock(), deadline_ns, &why);
+  if (outcome == Neighbour::Outcome::kGone) return std::nullopt;
+  return of_neighbour(outcome, why);
+}
+
+void Bulk::start(BulkOperation operation, int64_t deadline_ns, OneDone done) {
+  if (is_stopped()) return done({Code::kFailed, Refusal::kNone, 0, "", Failure(Failure::Kind::kEnding, "")});
+  if (operation.at.owner == node_.id()) {
+    // shared: posted work must be copyable
+    auto mine = std::make_shared<BulkOperation>(std::move(operation));
+    return pool_.run([self = shared_from_this(), mine, done = std::move(done)] {
+      self->do_here(*mine, done);
+    });
+  }
+  switch (operation.kind) {
+    case Kind::kRead:
+      return read(std::move(operation), deadline_ns, std::move(done));
+    case Kind::kWrite:
+      return write(std::move(operation), deadline_ns, std::move(done));
+    default:
+      return ask_once(operation, deadline_ns, std::move(done));
+  }
+}
+
+void Bulk::read(BulkOperation operation, int64_t deadline_ns, OneDone done) {
+  const NodeId owner = operation.at.owner;
+  auto mine = std::make_shared<BulkOperation>(std::move(operation));
+  meet(owner, deadline_ns, [self = shared_from_this(), mine, deadline_ns, done = std::move(done)](auto neighbour) {
+    if (!neighbour || !neighbour->why_no_table().empty()) {
+      return Transfer::start(self, std::move(*mine), Transfer::By::kParts, deadline_ns, done);
+    }
+    self->pool_.run([self, neighbour, mine, deadline_ns, done] {
+      self->read_near(neighbour, std::move(*mine), deadline_ns, done);
+    });
+  });
+}
+
+void Bulk::read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation operation, int64_t deadline_ns,
+                     OneDone done) {
+  Refusal why = Refusal::kNone;
+  auto outcome = Neighbour::Outcome::kGone;
+  if (neighbour->path_of(operation.at) != Path::kLink) {
+    outcome = neighbour->read(operation.at, operation.local, 0, node_.clock(), deadline_ns, &why);
+    if (outcome == Neighbour::Outcome::kGone) forget(operation.at.owner, *neighbour);
+  }
+  if (outcome == Neighbour::Outcome::kGone) {  // it knows better, or whoever knows of its end does
+    return Transfer::start(shared_from_this(), std::move(operation), Transfer::By::kParts, deadline_ns, std::move(done));
+  }
+  operation.keeper.reset();
+  done(of_neighbour(outcome, why));
+}
+
+void Bulk::write(BulkOperation operation, int64_t deadline_ns, OneDone done) {
+  if (operation.local.size() < kPullMin || !operation.local.is_contiguous()) {
+    return Transfer::start(shared_from_this(), std::move(operation), Transfer::By::kParts, deadline_ns, std::move(done));
+  }
+  const NodeId owner = operation.at.owner;
+  auto mine = std::make_shared<BulkOperation>(std::move(operation));
+  meet(owner, deadline_ns, [self = shared_from_this(), mine, deadline_ns, done = std::move(done)](auto neighbour) {
+    if (!neighbour || !neighbour->why_no_kernel().empty()) {
+      return Transfer::start(self, std::move(*mine), Transfer::By::kParts, deadline_ns, done);
+    }
+    BulkOperation again = *mine;  // if it cannot fetch them after all
+    Transfer::start(self, std::move(*mine), Transfer::By::kPulls, deadline_ns,
+                    [self, again = std::move(again), deadline_ns, done](BulkOutcome outcome) mutable {
+                      if (outcome.code != Code::kNotSo) {
+                        again.keeper.reset();
+                        return done(std::move(outcome));
+                      }
+                      Transfer::start(self, std::move(again), Transfer::By::kParts, deadline_ns, std::move(done));
+                    });
+  });
+}
+
+void Bulk::ask_once(const BulkOperation& operation, int64_t deadline_ns, OneDone done) {
+  ValueWriter body;
+  Method method = kDropBuffer;
+  if (operation.kind == Kind::kDrop) {
+    encode(body, operation.at);
+  } else {
+    method = kAtomic;
+    const auto kind = static_cast<uint8_t>(operation.kind);
+    encode(body, std::make_tuple(operation.at, kind, operation.operand, operation.expected));
+  }
+  ask(operation.at.owner, method, body.written(), {}, deadline_ns,
+      [done = std::move(done)](std::shared_ptr<PendingCall> call) { done(outcome_of(*call->reply(0))); });
+}
+
+// ---- Who is a neighbour ----
+
+std::shared_ptr<Neighbour> Bulk::known(NodeId node) {
+  std::lock_guard lock(mutex_);
+  const auto found = met_.find(node);
+  return found == met_.end() ? nullptr : found->second.neighbour;
+}
+
+void Bulk::forget(NodeId node, const Neighbour& neighbour) {
+  std::lock_guard lock(mutex_);
+  const auto found = met_.find(node);
+  if (found != met_.end() && found->second.neighbour.get() == &neighbour) met_.erase(found);
+}
+
+void Bulk::meet(NodeId node, int64_t deadline_ns, Met met) {
+  std::shared_ptr<Neighbour> neighbour;
+  {
+    std::lock_guard lock(mutex_);
+    Acquaintance& acquaintance = met_[node];
+    neighbour = acquaintance.neighbour;
+    if (!neighbour) {
+      acquaintance.waiting.push_back(std::move(met));
+      if (acquaintance.waiting.size() > 1) return;
+    }
+  }
+  if (neighbour) return met(std::move(neighbour));
+  ask(node, kContact, {}, {}, deadline_ns, [self = shared_from_this(), node](std::shared_ptr<PendingCall> call) {
+    self->pool_.run([self, node, call = std::move(call)] {
+      const Message& answer = *call->reply(0);
+      std::shared_ptr<Neighbour> found;
+      if (answer.header.kind == FrameKind::kReply) {
+        auto contact = decode<Contact>(answer.body);
+        if (contact) found = Neighbour::meet(*contact);
+      }
+      std::vector<Met> waiting;
+      {
+        std::lock_guard lock(self->mutex_);
+        waiting.swap(self->met_[node].waiting);
+        self->met_[node].neighbour = found;
+        std::erase_if(self->met_, [&](const auto& each) {
+          return each.second.waiting.empty() && (!each.second.neighbour || self->node_.is_down(each.first));
+        });
+      }
+      for (const Met& each : waiting) each(found);
+    });
+  });
+}
+
+void Bulk::explain(const BufferHandle& handle, int64_t deadline_ns, std::function<void(Path, std::string)> done) {
+  if (handle.owner == node_.id()) return done(Path::kLocal, "");
+  meet(handle.owner, deadline_ns, [handle, done = std::move(done)](const std::shared_ptr<Neighbour>& neighbour) {
+    std::string why_not = neighbour ? "" : "its process does not answer";
+    const Path path = neighbour ? neighbour->path_of(handle, &why_not) : Path::kLink;
+    done(path, why_not);
+  });
+}
+
+void Bulk::ask(NodeId node, Method method, ByteSpan body, std::span<const ByteSpan> parts, int64_t deadline_ns,
+               Answered answered) {
+  static const auto label = std::make_shared<const std::string>("a buffer");
+  auto members = std::make_shared<Members>();
+  members->ids = {id_of(node)};
+  auto call = std::make_shared<PendingCall>(members);
+  call->set_label(label);
+  call->set_deadline(deadline_ns == kNoDeadline ? 0 : deadline_ns);
+  call->observe(1, [call, answered = std::move(answered)]() mutable { answered(std::move(call)); });
+  Outgoing request{FrameHeader{}, body, parts};
+  request.header.kind = FrameKind::kRequest;
+  request.header.method = method;
+  request.deadline_ns = call->deadline_ns();
+  try {
+    node_.cast(*members, request, call);
+  } catch (const std::bad_alloc&) {
+    node_.end_call(call->token(), Failure(Failure::Kind::kNotSent, "there is no memory for the message"));
+  }
+}
+
+bool Bulk::is_stopped() const {
+  std::lock_guard lock(mutex_);
+  return stopped_;
+}
+
+void Bulk::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  pool_.stop();
+}
+
+}  // namespace monarch

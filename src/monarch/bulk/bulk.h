@@ -1,0 +1,150 @@
+// One-sided operations on the memory of other processes: what a process registers, any other that holds a handle of it
+// reads and writes, without an actor or anybody else there doing anything for it.
+//
+// Which way the bytes go is found out for each pair of processes, when they first meet (neighbour.h): within a process, by
+// memory that both have mapped, by the kernel, or by the link that messages go by. Reads of a neighbour are one-sided in
+// the strict sense: its process may be stopped. Whatever else there is, threads of the owner's Bulk do (bulk_cell.cc): they
+// write, fetching from the other's memory where they can, so that a buffer that has been dropped is never written to.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "monarch/actor/cell.h"
+#include "monarch/actor/node.h"
+#include "monarch/actor/pending_call.h"
+#include "monarch/base/well_known.h"
+#include "monarch/bulk/copy_pool.h"
+#include "monarch/bulk/handle.h"
+#include "monarch/bulk/memory.h"
+#include "monarch/bulk/neighbour.h"
+#include "monarch/bulk/buffers.h"
+
+namespace monarch {
+
+struct BulkOperation {
+  enum class Kind : uint8_t {
+    kRead,          // the handle's bytes, all of them, into the first of `local`
+    kWrite,         // all of `local` into the first of the handle's bytes
+    kFetchAdd,      // the handle's bytes are a 64-bit integer: `operand` is added; the result is what it was
+    kCompareSwap,   // the same: becomes `operand` if it is `expected`; the result is what it was
+    kDrop,          // the buffer is given up
+    kFence,         // what follows begins when all before it has ended
+  };
+  Kind kind = Kind::kFence;
+  BufferHandle at;
+  Memory local;
+  std::shared_ptr<const void> keeper;  // of `local`; dropped on whatever thread, when nobody will touch that any more
+  int64_t operand = 0, expected = 0;
+};
+
+struct BulkOutcome {
+  enum class Code : uint8_t {
+    kDone,
+    kRefused,   // `refusal` says why
+    kFault,     // memory is not there: somebody has unmapped it
+    kDeadline,  // it may have happened in part
+    kFailed,    // `failure`: the owner has ended, or cannot be reached
+    kShortage,  // `text` says of what
+    kNotBegun,  // something before a fence has failed
+    kNotSo,     // between the two sides: another way has to be taken
+  };
+  Code code = Code::kDone;
+  Refusal refusal = Refusal::kNone;
+  int64_t value = 0;  // of an atomic operation
+  std::string text;
+  std::optional<Failure> failure;
+};
+
+class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
+ public:
+  static ActorId id_of(NodeId node) { return well_known(node, WellKnown::kBulk); }
+
+  // `node` outlives all use of this, which ends with stop(). It is a cell of the node, of the index of id_of().
+  explicit Bulk(Node& node);
+  ~Bulk() override;
+
+  // ---- The owner's side; any thread ----
+  Result<BufferHandle> add(Memory memory, bool writable, std::shared_ptr<void> keeper);
+  std::optional<BufferHandle> read_only(const BufferHandle& handle);
+  // As the operation, for what is here.
+  void drop(const BufferHandle& handle);
+  size_t buffers() const;
+
+  // ---- The other side; any thread ----
+  using Done = std::function<void(std::vector<BulkOutcome>)>;
+  // One outcome for each operation that is no fence. `done` is called once, on whatever thread, perhaps before this
+  // returns: it must not block.
+  void submit(std::vector<BulkOperation> operations, int64_t deadline_ns, Done done);
+  // If that takes no longer than a message would: does it here and now.
+  std::optional<BulkOutcome> try_now(const BulkOperation& operation, int64_t deadline_ns);
+  // Which way reads of this go, and why no other; the first time its owner is asked who it is. `done` as above.
+  void explain(const BufferHandle& handle, int64_t deadline_ns, std::function<void(Path, std::string)> done);
+
+  // Nothing runs any more when it returns, and what is asked for later is refused. Not from a thread of this.
+  void stop();
+
+  void deliver(MessagePtr message) override;
+
+ private:
+  friend class Transfer;
+  enum Method : uint32_t {
+    kContact = 1,  // answers a Contact
+    kReadPart,     // a handle; answers with its bytes
+    kWritePart,    // the same, with the bytes
+    kPull,         // the same, with a Contact and where in that process they lie
+    kAtomic,       // a handle, BulkOperation's kind, operand and expected
+    kDropBuffer,   // a handle; answers when nobody here uses the buffer any more
+  };
+  using OneDone = std::function<void(BulkOutcome)>;
+  using Met = std::function<void(std::shared_ptr<Neighbour>)>;  // null: it has not answered
+  struct Acquaintance {
+    std::shared_ptr<Neighbour> neighbour;  // null: it is being asked
+    std::vector<Met> waiting;
+  };
+
+  // The other side (bulk.cc).
+  void start(BulkOperation operation, int64_t deadline_ns, OneDone done);
+  void read(BulkOperation operation, int64_t deadline_ns, OneDone done);
+  void read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation operation, int64_t deadline_ns, OneDone done);
+  void write(BulkOperation operation, int64_t deadline_ns, OneDone done);
+  void ask_once(const BulkOperation& operation, int64_t deadline_ns, OneDone done);
+  void do_here(const BulkOperation& operation, const OneDone& done);
+  BulkOutcome copy_here(const BulkOperation& operation) const;
+  std::shared_ptr<Neighbour> known(NodeId node);
+  void meet(NodeId node, int64_t deadline_ns, Met met);
+  void forget(NodeId node, const Neighbour& neighbour);
+  using Answered = std::function<void(std::shared_ptr<PendingCall>)>;
+  void ask(NodeId node, Method method, ByteSpan body, std::span<const ByteSpan> parts, int64_t deadline_ns,
+           Answered answered);
+  std::shared_ptr<Buffers> buffers_here() const;
+  Contact contact_here();
+  bool is_stopped() const;
+
+  // The owner's (bulk_cell.cc).
+  void handle(const std::shared_ptr<Message>& request);
+  void answer_contact(const Message& request);
+  void read_part(const Message& request);
+  void write_part(const Message& request);
+  void pull(const Message& request);
+  void atomic(const Message& request);
+  void drop_buffer(const std::shared_ptr<Message>& request);
+  std::shared_ptr<const Buffer> find(const BufferHandle& handle, bool to_write, NodeId from, BulkOutcome* outcome) const;
+  void answer(const Message& request, const BulkOutcome& outcome, ByteSpan bytes = {});
+  BulkOutcome apply_atomic(const BufferHandle& handle, BulkOperation::Kind kind, int64_t operand, int64_t expected,
+                           NodeId from) const;
+
+  Node& node_;
+  CopyPool pool_;
+  mutable std::mutex mutex_;  // a leaf
+  std::shared_ptr<Buffers> buffers_;  // null: nothing has been registered. shared: with who looks at it
+  std::map<NodeId, Acquaintance> met_;
+  bool stopped_ = false;
+};
+
+}  // namespace monarch

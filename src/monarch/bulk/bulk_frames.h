@@ -1,0 +1,37 @@
+// What the cells of two Bulks send each other, as values (wire/value_codec.h).
+#pragma once
+
+#include <tuple>
+
+#include "monarch/bulk/bulk.h"
+#include "monarch/wire/value_codec.h"
+
+namespace monarch {
+
+template <>
+struct ValueCodec<BufferHandle> {
+  static auto fields(auto& h) {
+    return std::tie(h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size);
+  }
+  static void encode(ValueWriter& writer, const BufferHandle& handle) { monarch::encode(writer, fields(handle)); }
+  static bool decode(ValueReader& reader, BufferHandle& handle) { return decode_into(reader, fields(handle)); }
+};
+
+// Of an answer; of a failure only that there was one.
+struct AnswerBody {
+  uint8_t code = 0, refusal = 0;
+  int64_t value = 0;
+  std::string text;
+};
+
+template <>
+struct ValueCodec<AnswerBody> {
+  static auto fields(auto& a) { return std::tie(a.code, a.refusal, a.value, a.text); }
+  static void encode(ValueWriter& writer, const AnswerBody& answer) { monarch::encode(writer, fields(answer)); }
+  static bool decode(ValueReader& reader, AnswerBody& answer) { return decode_into(reader, fields(answer)); }
+};
+
+// What has come of a request; of one whose caller has given up, kDeadline.
+BulkOutcome outcome_of(const Message& answer);
+
+}  // namespace monarch

@@ -1,0 +1,33 @@
+// Copies between the memory of two processes of a machine, or within one, by the kernel (process_vm_readv, "cross memory
+// attach"): memory that is not there is an outcome, and no SIGSEGV.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "monarch/base/bytes.h"
+#include "monarch/bulk/memory.h"
+
+namespace monarch {
+
+enum class CopyOutcome : uint8_t {
+  kDone,
+  kFault,   // some of the other side's memory, or of this, is not there (any more)
+  kGone,    // there is no such process
+  kDenied,  // the kernel does not let this process do so: Yama, seccomp, another user
+};
+
+// Between `length` bytes at `offset` of `here` and those at `there` in the process `pid`, which may be this one. What has
+// been copied before a fault stays. At most kKernelCopyMax bytes at a time.
+inline constexpr uint64_t kKernelCopyMax = uint64_t{8} << 20;
+CopyOutcome copy_from_process(pid_t pid, uint64_t there, const Memory& here, uint64_t offset, uint64_t length);
+CopyOutcome copy_to_process(pid_t pid, uint64_t there, const Memory& here, uint64_t offset, uint64_t length);
+
+// Within this process, for memory that others may have unmapped: `flat` is there. Where the kernel does not do it, memcpy.
+CopyOutcome gather_checked(const Memory& from, uint64_t offset, uint64_t length, std::byte* flat);
+CopyOutcome scatter_checked(const Memory& to, uint64_t offset, uint64_t length, const std::byte* flat);
+
+}  // namespace monarch

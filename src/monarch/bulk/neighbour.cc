@@ -1,0 +1,270 @@
+#include "monarch/bulk/neighbour.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "monarch/base/copy.h"
+#include "monarch/base/random.h"
+#include "monarch/base/system.h"
+
+namespace monarch {
+
+namespace {
+
+// Pieces of a copy through a map, between which it is looked whether it is still wanted.
+constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
+// Of one neighbour. Each is a mapping, and keeps the memory of what its owner has dropped.
+constexpr size_t kMapsMax = 32;
+// From so many bytes on it is asked for the proof first, so that bytes of a stranger do not get into the target.
+constexpr uint64_t kProveFirst = 64 * 1024;
+
+std::string read_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+uint64_t inode_of(const char* path) {
+  struct stat status{};
+  return stat(path, &status) == 0 ? status.st_ino : 0;
+}
+
+// Of this process. Never destroyed; a child of fork() has another.
+const std::array<uint64_t, 2>& own_proof() {
+  static const auto& proof = *[] {
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    void* memory = sys::map(page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    MONARCH_CHECK(memory != MAP_FAILED);
+    madvise(memory, page, MADV_DONTFORK);
+    auto* made = static_cast<std::array<uint64_t, 2>*>(memory);
+    fill_random(made, sizeof *made);
+    for (uint64_t& half : *made) half &= kIdMask;  // integers of messages have 63 bits
+    return made;
+  }();
+  return proof;
+}
+
+std::string why_denied() {
+  const std::string yama = read_line("/proc/sys/kernel/yama/ptrace_scope");
+  if (yama == "2" || yama == "3") return "the kernel does not allow it (kernel.yama.ptrace_scope is " + yama + ")";
+  return "the kernel does not allow it (another user, seccomp, or a process that is not dumpable)";
+}
+
+}  // namespace
+
+Contact Contact::of_here(const Buffers* buffers) {
+  static const std::string machine = read_line("/proc/sys/kernel/random/boot_id");
+  static const bool allowed = [] {
+#ifdef PR_SET_PTRACER
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+#endif
+    return true;
+  }();
+  static_cast<void>(allowed);
+  Contact contact;
+  contact.machine = machine;
+  contact.pid_namespace = inode_of("/proc/self/ns/pid");
+  contact.pid = getpid();
+  contact.proof_address = reinterpret_cast<uint64_t>(&own_proof());
+  contact.proof = own_proof();
+  if (buffers != nullptr) {
+    struct stat status{};
+    contact.table_fd = buffers->fd();
+    if (fstat(buffers->fd(), &status) == 0) contact.table_inode = status.st_ino;
+  }
+  return contact;
+}
+
+std::shared_ptr<Neighbour> Neighbour::meet(const Contact& contact) {
+  std::shared_ptr<Neighbour> made(new Neighbour(contact));
+  const Contact here = Contact::of_here(nullptr);
+  if (contact.machine.empty() || contact.machine != here.machine) {
+    made->why_no_kernel_ = made->why_no_table_ = "its process is on another machine";
+    return made;
+  }
+  if (contact.pid_namespace == 0 || contact.pid_namespace != here.pid_namespace) {
+    made->why_no_kernel_ = made->why_no_table_ = "its process is in another container (pid namespace)";
+    return made;
+  }
+  made->pidfd_ = sys::open_pidfd(static_cast<pid_t>(contact.pid));
+  if (const Status proved = made->prove(); !proved) made->why_no_kernel_ = proved.error().message;
+  if (const Status opened = made->open_table(); !opened) made->why_no_table_ = opened.error().message;
+  return made;
+}
+
+Status Neighbour::prove() const {
+  std::array<uint64_t, 2> found{};
+  const Memory into(reinterpret_cast<std::byte*>(&found), sizeof found);
+  switch (copy_from_process(static_cast<pid_t>(contact_.pid), contact_.proof_address, into, 0, sizeof found)) {
+    case CopyOutcome::kDone:
+      if (found == contact_.proof) return Ok{};
+      [[fallthrough]];
+    case CopyOutcome::kFault:
+    case CopyOutcome::kGone:
+      return Error{ErrorCode::kClosed, "its process has ended"};
+    default:
+      return Error{ErrorCode::kUnsupported, why_denied()};
+  }
+}
+
+Status Neighbour::open_table() {
+  if (contact_.table_fd < 0) return Error{ErrorCode::kClosed, "its process has no buffers"};
+  if (!pidfd_) return Error{ErrorCode::kUnavailable, "its process is not seen here"};
+  const std::string path = "/proc/" + std::to_string(contact_.pid) + "/fd/" + std::to_string(contact_.table_fd);
+  const UniqueFd fd = sys::open_file(path.c_str(), O_RDONLY);
+  struct stat status{};
+  if (!fd) return Error{ErrorCode::kUnsupported, std::string("its table cannot be opened: ") + strerror(errno)};
+  if (fstat(fd.get(), &status) != 0 || status.st_ino != contact_.table_inode) {
+    return Error{ErrorCode::kClosed, "its process has ended"};
+  }
+  auto mapped = map_shared_memory(fd.get(), sizeof(BufferEntry) * kBuffersMax, PROT_READ);
+  if (!mapped) return mapped.error();
+  table_ = std::move(*mapped);
+  madvise(table_.get(), table_.size(), MADV_DONTFORK);
+  return Ok{};
+}
+
+bool Neighbour::lives() const {
+  pollfd ended{pidfd_.get(), POLLIN, 0};
+  return pidfd_ && poll(&ended, 1, 0) == 0;
+}
+
+Refusal Neighbour::look(const BufferHandle& handle, Seen* seen) const {
+  if (handle.index >= kBuffersMax || handle.generation == 0) return Refusal::kForged;
+  const BufferEntry& at = entry(handle.index);
+  const uint64_t state = at.state.load(std::memory_order_acquire);
+  if (handle.generation > state >> 1) return Refusal::kForged;
+  if (state != BufferEntry::live(handle.generation)) return Refusal::kDropped;
+  const auto& key = handle.writable ? at.write_key : at.read_key;
+  const BufferKey wanted{key[0].load(std::memory_order_relaxed), key[1].load(std::memory_order_relaxed)};
+  const uint64_t size = at.size.load(std::memory_order_relaxed);
+  *seen = {at.address.load(std::memory_order_relaxed), at.file_offset.load(std::memory_order_relaxed),
+           at.inode.load(std::memory_order_relaxed), at.file.load(std::memory_order_relaxed)};
+  if (!is_still(handle)) return Refusal::kDropped;  // what was read may belong to two buffers
+  if (wanted != handle.key) return Refusal::kForged;
+  return lies_within(handle, size) ? Refusal::kNone : Refusal::kBeyond;
+}
+
+bool Neighbour::is_still(const BufferHandle& handle) const {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return entry(handle.index).state.load(std::memory_order_relaxed) == BufferEntry::live(handle.generation);
+}
+
+std::shared_ptr<const Mapping> Neighbour::map_of(const Seen& seen, uint64_t reach, std::string* why_not) {
+  const auto refuse = [&](std::string why) {
+    if (why_not != nullptr) *why_not = std::move(why);
+    return nullptr;
+  };
+  if (seen.file < 0) return refuse("it does not lie in memory of monarch.empty()");
+  std::lock_guard lock(mutex_);
+  if (const auto found = maps_.find(seen.inode); found != maps_.end()) {
+    found->second.used = ++uses_;
+    return found->second.mapping;
+  }
+  const std::string path = "/proc/" + std::to_string(contact_.pid) + "/fd/" + std::to_string(seen.file);
+  const UniqueFd fd = sys::open_file(path.c_str(), O_RDONLY);
+  struct stat status{};
+  if (!fd || fstat(fd.get(), &status) != 0) return refuse(std::string("it cannot be mapped: ") + strerror(errno));
+  if (status.st_ino != seen.inode) return refuse("it has been dropped");
+  auto mapped = map_shared_memory(fd.get(), reach, PROT_READ);
+  if (!mapped) return refuse("it cannot be mapped: " + mapped.error().message);
+  madvise(mapped->get(), mapped->size(), MADV_DONTFORK);
+  if (maps_.size() == kMapsMax) {
+    maps_.erase(std::ranges::min_element(maps_, {}, [](const auto& map) { return map.second.used; }));
+  }
+  auto kept = std::make_shared<const Mapping>(std::move(*mapped));
+  maps_[seen.inode] = {kept, ++uses_};
+  return kept;
+}
+
+void Neighbour::forget_maps() {
+  std::map<uint64_t, Map> forgotten;  // unmapped without the lock
+  std::lock_guard lock(mutex_);
+  forgotten.swap(maps_);
+}
+
+Path Neighbour::path_of(const BufferHandle& handle, std::string* why_not) {
+  std::string ignored;
+  std::string& why = why_not != nullptr ? *why_not : ignored;
+  if (!why_no_table_.empty()) {
+    why = "shm and cma: " + why_no_table_;
+    return Path::kLink;
+  }
+  Seen seen;
+  if (look(handle, &seen) != Refusal::kNone) return Path::kLink;  // where words are found for it
+  if (seen.address == 0) {
+    why = "shm and cma: its bytes do not lie one behind the other";
+    return Path::kLink;
+  }
+  std::string no_map;
+  if (map_of(seen, seen.file_offset + handle.offset + handle.size, &no_map) != nullptr) return Path::kShm;
+  why = "shm: " + no_map;
+  if (why_no_kernel_.empty()) return Path::kCma;
+  why += "; cma: " + why_no_kernel_;
+  return Path::kLink;
+}
+
+Neighbour::Outcome Neighbour::read(const BufferHandle& handle, const Memory& into, uint64_t at, Clock& clock,
+                                   int64_t deadline_ns, Refusal* why) {
+  Seen seen;
+  *why = look(handle, &seen);
+  if (*why != Refusal::kNone) return lives() ? Outcome::kRefused : Outcome::kGone;
+  const auto mapping = map_of(seen, seen.file_offset + handle.offset + handle.size);
+  if (mapping == nullptr) {
+    if (!why_no_kernel_.empty() || seen.address == 0) return Outcome::kGone;
+    return read_kernel(handle, seen.address + handle.offset, into, at, clock, deadline_ns, why);
+  }
+  const auto* from = static_cast<const std::byte*>(mapping->get()) + seen.file_offset + handle.offset;
+  for (uint64_t done = 0, size; done < handle.size; done += size) {
+    if (done > 0 && clock.now_ns() >= deadline_ns) return Outcome::kDeadline;
+    size = std::min(kPieceBytes, handle.size - done);
+    into.scatter(at + done, size, from + done);
+  }
+  *why = is_still(handle) ? Refusal::kNone : Refusal::kDropped;
+  if (!lives()) return Outcome::kGone;
+  return *why == Refusal::kNone ? Outcome::kDone : Outcome::kRefused;
+}
+
+Neighbour::Outcome Neighbour::read_kernel(const BufferHandle& handle, uint64_t address, const Memory& into, uint64_t at,
+                                          Clock& clock, int64_t deadline_ns, Refusal* why) {
+  std::byte small[4096];
+  const bool bounced = handle.size <= sizeof small;
+  const Memory flat = bounced ? Memory(small, handle.size) : into;
+  Outcome outcome = handle.size >= kProveFirst && !prove() ? Outcome::kGone : Outcome::kDone;
+  if (outcome == Outcome::kDone) outcome = pull(address, flat, bounced ? 0 : at, handle.size, clock, deadline_ns);
+  if (outcome == Outcome::kGone || outcome == Outcome::kDeadline) return outcome;
+  *why = is_still(handle) ? Refusal::kNone : Refusal::kDropped;
+  if (*why != Refusal::kNone) return Outcome::kRefused;
+  if (outcome == Outcome::kFault) return prove() ? Outcome::kFault : Outcome::kGone;
+  if (!prove()) return Outcome::kGone;
+  if (bounced) into.scatter(at, handle.size, small);
+  return Outcome::kDone;
+}
+
+Neighbour::Outcome Neighbour::pull(uint64_t there, const Memory& into, uint64_t at, uint64_t length, Clock& clock,
+                                   int64_t deadline_ns) {
+  for (uint64_t done = 0, size; done < length; done += size) {
+    if (done > 0 && clock.now_ns() >= deadline_ns) return Outcome::kDeadline;
+    size = std::min(kKernelCopyMax, length - done);
+    switch (copy_from_process(static_cast<pid_t>(contact_.pid), there + done, into, at + done, size)) {
+      case CopyOutcome::kDone:
+        break;
+      case CopyOutcome::kFault:
+        return Outcome::kFault;
+      default:
+        return Outcome::kGone;
+    }
+  }
+  return Outcome::kDone;
+}
+
+}  // namespace monarch

@@ -1,0 +1,119 @@
+// Another process of this machine, whose memory this one reads without asking it: by the kernel (kernel_copy.h), or where
+// it lies in memory that can be mapped, there.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "monarch/base/clock.h"
+#include "monarch/base/unique_fd.h"
+#include "monarch/bulk/kernel_copy.h"
+#include "monarch/bulk/memory.h"
+#include "monarch/bulk/buffers.h"
+#include "monarch/wire/value_codec.h"
+
+namespace monarch {
+
+// What a process says of itself, to be found by others of its machine.
+struct Contact {
+  std::string machine;         // this boot of it
+  uint64_t pid_namespace = 0;  // in which its pid is what it says
+  int64_t pid = 0;
+  // Sixteen random bytes of it, and where they are: whoever reads others there has met another process.
+  uint64_t proof_address = 0;
+  std::array<uint64_t, 2> proof{};
+  int64_t table_fd = -1;  // of its Buffers; -1: it has none
+  uint64_t table_inode = 0;
+  // Of this process; from now on the kernel lets other processes of this user copy from it, where Yama is all that forbids
+  // that. Any thread.
+  static Contact of_here(const Buffers* buffers);
+};
+
+template <>
+struct ValueCodec<Contact> {
+  static auto fields(auto& c) {
+    return std::tie(c.machine, c.pid_namespace, c.pid, c.proof_address, c.proof[0], c.proof[1], c.table_fd, c.table_inode);
+  }
+  static void encode(ValueWriter& writer, const Contact& contact) { monarch::encode(writer, fields(contact)); }
+  static bool decode(ValueReader& reader, Contact& contact) { return decode_into(reader, fields(contact)); }
+};
+
+// How its memory is reached.
+enum class Path : uint8_t {
+  kLocal,  // it is this process
+  kShm,    // its memory is mapped here
+  kCma,    // the kernel copies
+  kLink,   // its process is asked, over the link that messages go by
+};
+
+// Any thread.
+class Neighbour {
+ public:
+  // What has been found out about a process by its contact. `table`: it has one, and reads may go past it.
+  static std::shared_ptr<Neighbour> meet(const Contact& contact);
+
+  // Empty: the kernel copies from and to it. Else why not.
+  const std::string& why_no_kernel() const { return why_no_kernel_; }
+  // The same for its table, without which nothing is read from it.
+  const std::string& why_no_table() const { return why_no_table_; }
+  // By which of kShm, kCma and kLink this is read, if its handle is any good. `why_not`: of those that are not taken, for
+  // people.
+  Path path_of(const BufferHandle& handle, std::string* why_not = nullptr);
+
+  enum class Outcome : uint8_t {
+    kDone,
+    kRefused,  // with the reason
+    kFault,    // the memory is not there any more
+    kGone,     // the process is not, or is not to be reached so (any more): it has to be asked
+    kDeadline,
+  };
+  // Reads all of the handle's bytes into `into`, from its byte `at` on. After anything but kDone what is there is
+  // undefined.
+  Outcome read(const BufferHandle& handle, const Memory& into, uint64_t at, Clock& clock, int64_t deadline_ns,
+               Refusal* why);
+  // Reads what lies at an address of it: for an owner of buffers that a neighbour writes to.
+  Outcome pull(uint64_t there, const Memory& into, uint64_t at, uint64_t length, Clock& clock, int64_t deadline_ns);
+
+  // Whether it lives.
+  bool lives() const;
+  int64_t pid() const { return contact_.pid; }
+  // Gives back what is mapped of its memory.
+  void forget_maps();
+
+ private:
+  struct Map {
+    std::shared_ptr<const Mapping> mapping;
+    uint64_t used = 0;
+  };
+  // What the table says of it, at one moment.
+  struct Seen {
+    uint64_t address = 0, file_offset = 0, inode = 0;
+    int64_t file = -1;
+  };
+
+  explicit Neighbour(const Contact& contact) : contact_(contact) {}
+  Status prove() const;
+  Status open_table();
+  const BufferEntry& entry(uint32_t index) const { return static_cast<const BufferEntry*>(table_.get())[index]; }
+  Refusal look(const BufferHandle& handle, Seen* seen) const;
+  bool is_still(const BufferHandle& handle) const;
+  std::shared_ptr<const Mapping> map_of(const Seen& seen, uint64_t reach, std::string* why_not = nullptr);
+  Outcome read_kernel(const BufferHandle& handle, uint64_t address, const Memory& into, uint64_t at, Clock& clock,
+                      int64_t deadline_ns, Refusal* why);
+
+  const Contact contact_;
+  UniqueFd pidfd_;
+  Mapping table_;
+  std::string why_no_kernel_, why_no_table_;
+  std::mutex mutex_;  // a leaf
+  std::map<uint64_t, Map> maps_;  // by inode
+  uint64_t uses_ = 0;
+};
+
+}  // namespace monarch
