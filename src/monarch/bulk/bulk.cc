@@ -121,7 +121,7 @@ BulkOutcome outcome_of(const Message& answer) {
   return {static_cast<Code>(body->code), static_cast<Refusal>(body->refusal), body->value, body->text, {}};
 }
 
-Bulk::Bulk(Node& node) : node_(node), pool_(copy_threads()) {}
+Bulk::Bulk(Node& node, Paths paths) : node_(node), paths_(paths), pool_(copy_threads()) {}
 
 Bulk::~Bulk() = default;
 
@@ -347,7 +347,7 @@ void Bulk::meet(NodeId node, int64_t deadline_ns, Met met) {
       std::shared_ptr<Neighbour> found;
       if (answer.header.kind == FrameKind::kReply) {
         auto contact = decode<Contact>(answer.body);
-        if (contact) found = Neighbour::meet(*contact);
+        if (contact) found = Neighbour::meet(*contact, self->paths_);
       }
       std::vector<Met> waiting;
       {

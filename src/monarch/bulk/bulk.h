@@ -66,7 +66,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   static ActorId id_of(NodeId node) { return well_known(node, WellKnown::kBulk); }
 
   // `node` outlives all use of this, which ends with stop(). It is a cell of the node, of the index of id_of().
-  explicit Bulk(Node& node);
+  explicit Bulk(Node& node, Paths paths = {});
   ~Bulk() override;
 
   // ---- The owner's side; any thread ----
@@ -140,6 +140,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
                            NodeId from) const;
 
   Node& node_;
+  const Paths paths_;
   CopyPool pool_;
   mutable std::mutex mutex_;  // a leaf
   std::shared_ptr<Buffers> buffers_;  // null: nothing has been registered. shared: with who looks at it

@@ -120,7 +120,7 @@ void Bulk::pull(const Message& request) {
   const auto buffer = find(handle, true, request.from, &outcome);
   if (!buffer) return answer(request, outcome);
   // Its bytes may be anybody's: only the messages of the one who asks say who that is.
-  const auto neighbour = Neighbour::meet(contact);
+  const auto neighbour = Neighbour::meet(contact, paths_);
   if (!neighbour->why_no_kernel().empty() || !buffer->memory.is_contiguous()) {
     return answer(request, of_code(Code::kNotSo));
   }

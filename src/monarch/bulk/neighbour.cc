@@ -84,8 +84,8 @@ Contact Contact::of_here(const Buffers* buffers) {
   return contact;
 }
 
-std::shared_ptr<Neighbour> Neighbour::meet(const Contact& contact) {
-  std::shared_ptr<Neighbour> made(new Neighbour(contact));
+std::shared_ptr<Neighbour> Neighbour::meet(const Contact& contact, Paths paths) {
+  std::shared_ptr<Neighbour> made(new Neighbour(contact, paths));
   const Contact here = Contact::of_here(nullptr);
   if (contact.machine.empty() || contact.machine != here.machine) {
     made->why_no_kernel_ = made->why_no_table_ = "its process is on another machine";
@@ -97,6 +97,7 @@ std::shared_ptr<Neighbour> Neighbour::meet(const Contact& contact) {
   }
   made->pidfd_ = sys::open_pidfd(static_cast<pid_t>(contact.pid));
   if (const Status proved = made->prove(); !proved) made->why_no_kernel_ = proved.error().message;
+  if (!paths.cma) made->why_no_kernel_ = "MONARCH_RDMA_PATHS leaves it out";
   if (const Status opened = made->open_table(); !opened) made->why_no_table_ = opened.error().message;
   return made;
 }
@@ -164,6 +165,7 @@ std::shared_ptr<const Mapping> Neighbour::map_of(const Seen& seen, uint64_t reac
     if (why_not != nullptr) *why_not = std::move(why);
     return nullptr;
   };
+  if (!paths_.shm) return refuse("MONARCH_RDMA_PATHS leaves it out");
   if (seen.file < 0) return refuse("it does not lie in memory of monarch.empty()");
   std::lock_guard lock(mutex_);
   if (const auto found = maps_.find(seen.inode); found != maps_.end()) {

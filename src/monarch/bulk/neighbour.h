@@ -52,11 +52,16 @@ enum class Path : uint8_t {
   kLink,   // its process is asked, over the link that messages go by
 };
 
+// Which ways are tried: all, but where somebody says otherwise (MONARCH_RDMA_PATHS).
+struct Paths {
+  bool shm = true, cma = true;
+};
+
 // Any thread.
 class Neighbour {
  public:
-  // What has been found out about a process by its contact. `table`: it has one, and reads may go past it.
-  static std::shared_ptr<Neighbour> meet(const Contact& contact);
+  // What can be found out about a process by its contact.
+  static std::shared_ptr<Neighbour> meet(const Contact& contact, Paths paths);
 
   // Empty: the kernel copies from and to it. Else why not.
   const std::string& why_no_kernel() const { return why_no_kernel_; }
@@ -97,7 +102,7 @@ class Neighbour {
     int64_t file = -1;
   };
 
-  explicit Neighbour(const Contact& contact) : contact_(contact) {}
+  Neighbour(const Contact& contact, Paths paths) : contact_(contact), paths_(paths) {}
   Status prove() const;
   Status open_table();
   const BufferEntry& entry(uint32_t index) const { return static_cast<const BufferEntry*>(table_.get())[index]; }
@@ -108,6 +113,7 @@ class Neighbour {
                       int64_t deadline_ns, Refusal* why);
 
   const Contact contact_;
+  const Paths paths_;
   UniqueFd pidfd_;
   Mapping table_;
   std::string why_no_kernel_, why_no_table_;

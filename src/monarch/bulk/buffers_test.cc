@@ -1,0 +1,133 @@
+#include "monarch/bulk/buffers.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "monarch/bulk/kernel_copy.h"
+
+namespace monarch {
+namespace {
+
+constexpr NodeId kHere = 77;
+
+struct BuffersTest : ::testing::Test {
+  BufferHandle add(bool writable = true) {
+    return buffers->add(kHere, Memory(bytes.data(), bytes.size()), writable, keeper).value();
+  }
+  Refusal why(const BufferHandle& handle, bool to_write = false) {
+    Refusal found = Refusal::kNone;
+    const auto buffer = buffers->find(handle, to_write, &found);
+    EXPECT_EQ(buffer != nullptr, found == Refusal::kNone);
+    return found;
+  }
+  std::unique_ptr<Buffers> buffers = Buffers::make().value();
+  std::vector<std::byte> bytes = std::vector<std::byte>(4096);
+  std::shared_ptr<void> keeper = std::make_shared<int>(1);
+};
+
+TEST_F(BuffersTest, AHandleIsGoodUntilItsBufferIsDropped) {
+  const BufferHandle handle = add();
+  EXPECT_EQ(why(handle), Refusal::kNone);
+  EXPECT_EQ(why(handle, true), Refusal::kNone);
+  EXPECT_EQ(keeper.use_count(), 2);
+  bool done = false;
+  EXPECT_EQ(buffers->drop(handle, [&] { done = true; }), Refusal::kNone);
+  EXPECT_TRUE(done);
+  EXPECT_EQ(keeper.use_count(), 1);
+  EXPECT_EQ(why(handle), Refusal::kDropped);
+  EXPECT_EQ(buffers->drop(handle, [] {}), Refusal::kDropped);
+  const BufferHandle next = add();
+  EXPECT_EQ(next.index, handle.index) << "places are taken again";
+  EXPECT_EQ(why(handle), Refusal::kDropped);
+  EXPECT_EQ(why(next), Refusal::kNone);
+}
+
+TEST_F(BuffersTest, ADropWaitsForWhoeverUsesIt) {
+  const BufferHandle handle = add();
+  Refusal found;
+  auto used = buffers->find(handle, true, &found);
+  bool done = false;
+  buffers->drop(handle, [&] { done = true; });
+  EXPECT_FALSE(done);
+  EXPECT_EQ(keeper.use_count(), 2);
+  used.reset();
+  EXPECT_TRUE(done);
+  EXPECT_EQ(keeper.use_count(), 1);
+}
+
+TEST_F(BuffersTest, WhatWasNeverGivenOutIsForged) {
+  const BufferHandle handle = add();
+  BufferHandle forged = handle;
+  forged.key.low ^= 1;
+  EXPECT_EQ(why(forged), Refusal::kForged);
+  EXPECT_EQ(buffers->drop(forged, [] {}), Refusal::kForged);
+  forged = handle;
+  forged.generation += 1;
+  EXPECT_EQ(why(forged), Refusal::kForged);
+  forged.generation = 0;
+  EXPECT_EQ(why(forged), Refusal::kForged);
+  forged = handle;
+  forged.index = 5;
+  EXPECT_EQ(why(forged), Refusal::kForged);
+  EXPECT_EQ(why(handle), Refusal::kNone);
+}
+
+TEST_F(BuffersTest, WhoMayOnlyReadDoesNotWriteNorDrop) {
+  const BufferHandle handle = add();
+  BufferHandle reader = *buffers->read_only(handle);
+  EXPECT_EQ(why(reader), Refusal::kNone);
+  EXPECT_EQ(why(reader, true), Refusal::kReadOnly);
+  EXPECT_EQ(buffers->drop(reader, [] {}), Refusal::kReadOnly);
+  reader.writable = true;  // that is another key
+  EXPECT_EQ(why(reader, true), Refusal::kForged);
+  const BufferHandle of_constants = add(/*writable=*/false);
+  EXPECT_FALSE(of_constants.writable);
+  EXPECT_EQ(why(of_constants, true), Refusal::kReadOnly);
+  EXPECT_EQ(buffers->drop(of_constants, [] {}), Refusal::kNone);
+}
+
+TEST_F(BuffersTest, APartDoesNotReachPastTheEnd) {
+  BufferHandle part = add();
+  part.offset = 4000, part.size = 96;
+  EXPECT_EQ(why(part), Refusal::kNone);
+  part.size = 97;
+  EXPECT_EQ(why(part), Refusal::kBeyond);
+  part.offset = UINT64_MAX, part.size = 2;
+  EXPECT_EQ(why(part), Refusal::kBeyond);
+}
+
+TEST_F(BuffersTest, AHundredThousandOfThem) {
+  std::vector<BufferHandle> handles;
+  for (int i = 0; i < 100'000; ++i) handles.push_back(add());
+  EXPECT_EQ(buffers->size(), 100'000u);
+  for (const BufferHandle& handle : handles) ASSERT_EQ(why(handle), Refusal::kNone);
+  for (const BufferHandle& handle : handles) buffers->drop(handle, [] {});
+  EXPECT_EQ(buffers->size(), 0u);
+  EXPECT_EQ(keeper.use_count(), 1);
+}
+
+TEST(KernelCopy, MemoryThatIsNotThereIsAnOutcome) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* memory = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* there = static_cast<std::byte*>(memory);
+  std::vector<std::byte> here(2 * page, std::byte{3});
+  const Memory whole(there, 2 * page), rows(there, 16, {{4, 64}, {2, 32}});
+  EXPECT_EQ(scatter_checked(whole, 0, 2 * page, here.data()), CopyOutcome::kDone);
+  EXPECT_EQ(there[2 * page - 1], std::byte{3});
+  munmap(there + page, page);
+  EXPECT_EQ(scatter_checked(whole, 0, 2 * page, here.data()), CopyOutcome::kFault);
+  EXPECT_EQ(gather_checked(whole, page - 4, 8, here.data()), CopyOutcome::kFault);
+  EXPECT_EQ(gather_checked(rows, 0, rows.size(), here.data()), CopyOutcome::kDone);
+  munmap(there, page);
+  EXPECT_EQ(gather_checked(rows, 0, rows.size(), here.data()), CopyOutcome::kFault);
+}
+
+TEST(KernelCopy, AProcessThatIsNotThereIsGone) {
+  std::byte byte;
+  EXPECT_EQ(copy_from_process(1 << 22, reinterpret_cast<uint64_t>(&byte), Memory(&byte, 1), 0, 1), CopyOutcome::kGone);
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,293 @@
+// Two Bulks, and between them each way that there is.
+#include "monarch/bulk/bulk.h"
+
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <thread>
+
+#include "monarch/net/inproc/inproc_link.h"
+#include "monarch/testing/home.h"
+
+namespace monarch::testing {
+namespace {
+
+using Code = BulkOutcome::Code;
+using Kind = BulkOperation::Kind;
+
+struct Side {
+  Side(NodeId id, Paths paths) : node(id, *home.driver, home.reactor, {}), bulk(std::make_shared<Bulk>(node, paths)) {
+    node.add_cell(Bulk::id_of(id).index, bulk);
+  }
+  void end() {
+    bulk->stop();
+    node.close_links();
+    home.reactor.stop();
+  }
+  Home home;
+  Node node;
+  std::shared_ptr<Bulk> bulk;
+};
+
+// kLocal: the owner itself; kLink: nothing else is allowed.
+class BulkPaths : public ::testing::TestWithParam<Path> {
+ protected:
+  BulkPaths() {
+    auto [a, b] = InprocLink::connect({owner.node.id(), *owner.home.driver, owner.home.reactor, owner.node},
+                                      {other.node.id(), *other.home.driver, other.home.reactor, other.node});
+    owner.node.add_link(a);
+    other.node.add_link(b);
+  }
+  ~BulkPaths() override {
+    owner.end();
+    other.end();
+  }
+  static Paths paths() { return {GetParam() != Path::kLink, GetParam() != Path::kLink}; }
+  Side& user() { return GetParam() == Path::kLocal ? owner : other; }
+
+  // Memory of the owner, which others see in the way that this is about.
+  std::byte* make(uint64_t size) {
+    if (GetParam() == Path::kShm) {
+      shared.push_back(Freezable::make(size).value());
+      return shared.back()->data();
+    }
+    heap.push_back(std::make_unique<std::byte[]>(size));
+    return heap.back().get();
+  }
+  BufferHandle add(std::byte* data, uint64_t size) { return owner.bulk->add(Memory(data, size), true, nullptr).value(); }
+
+  std::vector<BulkOutcome> run(std::vector<BulkOperation> operations, int64_t deadline_ns = kNoDeadline) {
+    std::latch done(1);
+    std::vector<BulkOutcome> outcomes;
+    user().bulk->submit(std::move(operations), deadline_ns, [&](std::vector<BulkOutcome> all) {
+      outcomes = std::move(all);
+      done.count_down();
+    });
+    done.wait();
+    return outcomes;
+  }
+  BulkOutcome run_one(Kind kind, const BufferHandle& at, const Memory& local, int64_t deadline_ns = kNoDeadline) {
+    return run({{kind, at, local, nullptr, 0, 0}}, deadline_ns)[0];
+  }
+
+  Side owner{11, paths()}, other{22, paths()};
+  std::vector<std::shared_ptr<Freezable>> shared;
+  std::vector<std::unique_ptr<std::byte[]>> heap;
+};
+
+std::string name_of(const ::testing::TestParamInfo<Path>& param) {
+  const char* const names[] = {"Local", "Shm", "Cma", "Link"};
+  return names[static_cast<int>(param.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(By, BulkPaths, ::testing::Values(Path::kLocal, Path::kShm, Path::kCma, Path::kLink), name_of);
+
+std::byte expected(uint64_t at, int seed) { return static_cast<std::byte>((at * 7 + static_cast<uint64_t>(seed)) % 251); }
+
+TEST_P(BulkPaths, IsTheOneThatIsMeant) {
+  const BufferHandle handle = add(make(100'000), 100'000);
+  std::latch done(1);
+  user().bulk->explain(handle, kNoDeadline, [&](Path path, const std::string& why) {
+    EXPECT_EQ(path, GetParam()) << why;
+    done.count_down();
+  });
+  done.wait();
+}
+
+TEST_P(BulkPaths, AllSizesAndOffsetsAreReadAndWritten) {
+  for (const uint64_t size : {uint64_t{1}, uint64_t{64}, uint64_t{4097}, uint64_t{70'001}, (uint64_t{1} << 20) + 3,
+                              short_form() ? uint64_t{3} << 20 : uint64_t{40} << 20}) {
+    constexpr uint64_t kBefore = 5, kAfter = 9;
+    std::byte* const data = make(kBefore + size + kAfter);
+    for (uint64_t i = 0; i < kBefore + size + kAfter; ++i) data[i] = expected(i, 1);
+    BufferHandle part = add(data, kBefore + size + kAfter);
+    part.offset = kBefore, part.size = size;
+    std::vector<std::byte> here(size + 1, std::byte{255});
+    ASSERT_EQ(run_one(Kind::kRead, part, Memory(here.data(), size)).code, Code::kDone) << size;
+    for (uint64_t i = 0; i < size; ++i) ASSERT_EQ(here[i], expected(kBefore + i, 1)) << i << " of " << size;
+    EXPECT_EQ(here[size], std::byte{255});
+    for (uint64_t i = 0; i < size; ++i) here[i] = expected(i, 2);
+    ASSERT_EQ(run_one(Kind::kWrite, part, Memory(here.data(), size)).code, Code::kDone) << size;
+    for (uint64_t i = 0; i < size; ++i) ASSERT_EQ(data[kBefore + i], expected(i, 2)) << i << " of " << size;
+    EXPECT_EQ(data[kBefore - 1], expected(kBefore - 1, 1));
+    EXPECT_EQ(data[kBefore + size], expected(kBefore + size, 1));
+  }
+}
+
+TEST_P(BulkPaths, StridesOnEitherSide) {
+  constexpr uint64_t kRows = 300, kColumns = 200;
+  std::byte* const data = make(kRows * kColumns * 4);
+  for (uint64_t i = 0; i < kRows * kColumns * 4; ++i) data[i] = expected(i, 3);
+  const Memory columns(data, 4, {{kColumns, 4}, {kRows, kColumns * 4}});
+  const BufferHandle flat = add(data, kRows * kColumns * 4);
+  const BufferHandle turned = owner.bulk->add(columns, true, nullptr).value();
+  std::vector<std::byte> whole(flat.size), here(flat.size), wide(2 * flat.size);
+  columns.gather(0, flat.size, whole.data());
+  ASSERT_EQ(run_one(Kind::kRead, turned, Memory(here.data(), here.size())).code, Code::kDone);
+  EXPECT_EQ(here, whole);
+  const Memory spread(wide.data(), 4, {{flat.size / 4, 8}});
+  ASSERT_EQ(run_one(Kind::kRead, turned, spread).code, Code::kDone);
+  spread.gather(0, flat.size, here.data());
+  EXPECT_EQ(here, whole);
+  ASSERT_EQ(run_one(Kind::kWrite, flat, spread).code, Code::kDone);
+  EXPECT_TRUE(std::equal(whole.begin(), whole.end(), data));
+  ASSERT_EQ(run_one(Kind::kWrite, turned, spread).code, Code::kDone);
+  columns.gather(0, flat.size, here.data());
+  EXPECT_EQ(here, whole);
+}
+
+TEST_P(BulkPaths, ThirtyTwoAtATime) {
+  constexpr uint64_t kSize = 300'000;
+  std::vector<BulkOperation> operations;
+  std::vector<std::vector<std::byte>> here;
+  for (int i = 0; i < 32; ++i) {
+    std::byte* const data = make(kSize);
+    for (uint64_t at = 0; at < kSize; ++at) data[at] = expected(at, i);
+    here.emplace_back(kSize);
+    operations.push_back({Kind::kRead, add(data, kSize), Memory(here.back().data(), kSize), nullptr, 0, 0});
+  }
+  for (const BulkOutcome& outcome : run(std::move(operations))) EXPECT_EQ(outcome.code, Code::kDone);
+  for (int i = 0; i < 32; ++i) {
+    for (uint64_t at = 0; at < kSize; ++at) ASSERT_EQ(here[static_cast<size_t>(i)][at], expected(at, i));
+  }
+}
+
+TEST_P(BulkPaths, WhatFollowsAFenceSeesWhatWasBefore) {
+  std::byte* const data = make(200'000);
+  const BufferHandle handle = add(data, 200'000);
+  std::vector<std::byte> written(200'000, std::byte{9}), read(200'000);
+  const auto outcomes = run({{Kind::kWrite, handle, Memory(written.data(), written.size()), nullptr, 0, 0},
+                             {},
+                             {Kind::kRead, handle, Memory(read.data(), read.size()), nullptr, 0, 0},
+                             {},
+                             {Kind::kDrop, handle, {}, nullptr, 0, 0},
+                             {},
+                             {Kind::kRead, handle, Memory(read.data(), read.size()), nullptr, 0, 0},
+                             {},
+                             {Kind::kRead, handle, Memory(read.data(), read.size()), nullptr, 0, 0}});
+  ASSERT_EQ(outcomes.size(), 5u);
+  EXPECT_EQ(read, written);
+  EXPECT_EQ(outcomes[2].code, Code::kDone);
+  EXPECT_EQ(outcomes[3].refusal, Refusal::kDropped);
+  EXPECT_EQ(outcomes[4].code, Code::kNotBegun);
+  EXPECT_TRUE(run({}).empty());
+}
+
+TEST_P(BulkPaths, AHandleThatIsNoGoodIsRefused) {
+  const BufferHandle handle = add(make(100'000), 100'000);
+  std::vector<std::byte> here(100'000);
+  const Memory local(here.data(), here.size());
+  ASSERT_EQ(run_one(Kind::kRead, handle, local).code, Code::kDone);
+  for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
+    BufferHandle bad = handle;
+    bad.key.high ^= 4;
+    EXPECT_EQ(run_one(kind, bad, local).refusal, Refusal::kForged);
+    bad = handle;
+    bad.offset = 1;
+    EXPECT_EQ(run_one(kind, bad, local).refusal, Refusal::kBeyond);
+  }
+  const BufferHandle reader = *owner.bulk->read_only(handle);
+  EXPECT_EQ(run_one(Kind::kRead, reader, local).code, Code::kDone);
+  EXPECT_EQ(run_one(Kind::kWrite, reader, local).refusal, Refusal::kReadOnly);
+  EXPECT_EQ(run_one(Kind::kFetchAdd, reader, {}).refusal, Refusal::kReadOnly);
+  EXPECT_EQ(run_one(Kind::kDrop, handle, {}).code, Code::kDone);
+  EXPECT_EQ(owner.bulk->buffers(), 0u);
+  for (const Kind kind : {Kind::kRead, Kind::kWrite, Kind::kFetchAdd, Kind::kDrop}) {
+    EXPECT_EQ(run_one(kind, handle, local).refusal, Refusal::kDropped);
+  }
+}
+
+TEST_P(BulkPaths, AtomicOperationsAreThat) {
+  std::byte* const data = make(4096);
+  BufferHandle word = add(data, 4096);
+  word.offset = 8, word.size = 8;
+  constexpr int kThreads = 4, kEach = 200;
+  std::atomic<int64_t> sum{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int n = 0; n < kEach; ++n) sum += run({{Kind::kFetchAdd, word, {}, nullptr, 1, 0}})[0].value;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  constexpr int64_t kAll = kThreads * kEach;
+  EXPECT_EQ(sum, kAll * (kAll - 1) / 2) << "each value was there once";
+  EXPECT_EQ(run({{Kind::kCompareSwap, word, {}, nullptr, 5, 4}})[0].value, kAll);
+  EXPECT_EQ(run({{Kind::kCompareSwap, word, {}, nullptr, 5, kAll}})[0].value, kAll);
+  EXPECT_EQ(run({{Kind::kFetchAdd, word, {}, nullptr, 0, 0}})[0].value, 5);
+  word.offset = 4;
+  EXPECT_NE(run({{Kind::kFetchAdd, word, {}, nullptr, 0, 0}})[0].text, "") << "not aligned";
+}
+
+// Whatever is read without an error was there before the drop.
+TEST_P(BulkPaths, DroppedWhileItIsRead) {
+  constexpr uint64_t kSize = 200'000;
+  for (int round = 0; round < rounds(100, 10); ++round) {
+    std::byte* const data = make(kSize);
+    std::fill(data, data + kSize, std::byte{1});
+    const BufferHandle handle = add(data, kSize);
+    std::atomic<bool> dropped{false};
+    std::jthread reader([&] {
+      std::vector<std::byte> here(kSize);
+      for (;;) {
+        const bool is_last = dropped;
+        const BulkOutcome outcome = run_one(Kind::kRead, handle, Memory(here.data(), kSize));
+        if (outcome.code != Code::kDone) {
+          EXPECT_EQ(outcome.refusal, Refusal::kDropped);
+          return;
+        }
+        EXPECT_FALSE(is_last);
+        for (const std::byte each : here) ASSERT_EQ(each, std::byte{1});
+      }
+    });
+    std::latch gone(1);
+    owner.bulk->submit({{Kind::kDrop, handle, {}, nullptr, 0, 0}}, kNoDeadline, [&](auto) { gone.count_down(); });
+    gone.wait();
+    dropped = true;
+    if (GetParam() != Path::kShm) std::fill(data, data + kSize, std::byte{2});
+  }
+}
+
+TEST_P(BulkPaths, ADeadlineThatHasPassed) {
+  const BufferHandle handle = add(make(uint64_t{40} << 20), uint64_t{40} << 20);
+  std::vector<std::byte> here(handle.size);
+  const Memory local(here.data(), here.size());
+  if (GetParam() == Path::kLocal) return;  // nothing waits
+  ASSERT_EQ(run_one(Kind::kRead, handle, local).code, Code::kDone);
+  EXPECT_EQ(run_one(Kind::kRead, handle, local, user().node.clock().now_ns()).code, Code::kDeadline);
+  EXPECT_EQ(run_one(Kind::kWrite, handle, local, user().node.clock().now_ns()).code, Code::kDeadline);
+}
+
+TEST_P(BulkPaths, AnOwnerThatIsGone) {
+  if (GetParam() == Path::kLocal) return;
+  const BufferHandle handle = add(make(100'000), 100'000);
+  std::vector<std::byte> here(handle.size);
+  other.node.node_down(owner.node.id(), std::make_shared<const Failure>(Failure::Kind::kExited, "it was time"));
+  const BulkOutcome outcome = run_one(Kind::kWrite, handle, Memory(here.data(), here.size()));
+  EXPECT_EQ(outcome.code, Code::kFailed);
+  ASSERT_TRUE(outcome.failure);
+  EXPECT_EQ(outcome.failure->kind, Failure::Kind::kExited);
+}
+
+TEST_P(BulkPaths, AfterTheEndNothingBegins) {
+  const BufferHandle handle = add(make(100'000), 100'000);
+  std::vector<std::byte> here(handle.size);
+  user().bulk->stop();
+  EXPECT_EQ(run_one(Kind::kRead, handle, Memory(here.data(), here.size())).code, Code::kFailed);
+}
+
+TEST_P(BulkPaths, WhatKeepsMemoryIsDroppedWithTheLastUse) {
+  const auto keeper = std::make_shared<int>(1);
+  std::byte* const data = make(300'000);
+  const BufferHandle handle = owner.bulk->add(Memory(data, 300'000), true, keeper).value();
+  std::vector<std::byte> here(handle.size);
+  const auto of_target = std::make_shared<int>(2);
+  run({{Kind::kRead, handle, Memory(here.data(), here.size()), of_target, 0, 0}});
+  EXPECT_TRUE(drive_until(*user().home.driver, [&] { return of_target.use_count() == 1; }));
+  EXPECT_EQ(keeper.use_count(), 2);
+  run_one(Kind::kDrop, handle, {});
+  EXPECT_TRUE(drive_until(*user().home.driver, [&] { return keeper.use_count() == 1; }));
+}
+
+}  // namespace
+}  // namespace monarch::testing
