@@ -5,8 +5,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -262,7 +264,12 @@ BufferHandle handle_of(const Fields& fields) {
 }  // namespace
 
 std::shared_ptr<Bulk> install_bulk(ProcessRuntime& runtime) {
-  auto made = std::make_shared<Bulk>(runtime.node());
+  Paths paths;
+  if (const char* wanted = std::getenv("MONARCH_RDMA_PATHS")) {
+    const std::string_view text(wanted);
+    paths = {text.find("shm") != text.npos, text.find("cma") != text.npos};
+  }
+  auto made = std::make_shared<Bulk>(runtime.node(), paths);
   runtime.node().add_cell(Bulk::id_of(runtime.node().id()).index, made);
   return made;
 }
@@ -299,6 +306,7 @@ void bind_bulk(nb::module_& m) {
   m.def("buffers_here", [] { return bulk()->buffers(); });
   m.def("bulk_submit", &submit, nb::arg("orders"), nb::arg("seconds"), nb::arg("finish").none(), nb::arg("result").none());
   m.def("bulk_explain", &explain);
+  m.def("goes_by_link", [](const BufferHandle& handle) { return bulk()->goes_by_link(handle); });
 }
 
 }  // namespace monarch

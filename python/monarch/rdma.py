@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import monarch._wiring  # noqa: F401
 from monarch._bulk.action import RDMAAction
 from monarch._bulk.buffer import RDMABuffer
-from monarch._bulk.errors import BufferDropped, RDMAError, RDMATcpFallbackWarning, RDMATimeout
+from monarch._bulk.errors import (
+    BufferDropped,
+    RDMAError,
+    RDMAReadTransferWarning,
+    RDMATcpFallbackWarning,
+    RDMATimeout,
+    RDMAWriteTransferWarning,
+)
 from monarch._notices import deprecated
 from monarch._public import publish
 from monarch._values.frozen import empty
@@ -14,8 +22,10 @@ __all__ = [
     "RDMAAction",
     "RDMABuffer",
     "RDMAError",
+    "RDMAReadTransferWarning",
     "RDMATcpFallbackWarning",
     "RDMATimeout",
+    "RDMAWriteTransferWarning",
     "empty",
     "get_rdma_backend",
     "is_ibverbs_available",

@@ -5,17 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from monarch._notices import deprecated, not_yet
-from monarch.rdma import RDMABuffer
+from monarch.rdma import RDMABuffer, RDMAReadTransferWarning, RDMAWriteTransferWarning
 
 __all__ = ["RDMABuffer", "RDMAReadTransferWarning", "RDMAWriteTransferWarning", "is_available"]
-
-
-class RDMAReadTransferWarning(UserWarning):
-    """Never given: for programs that filter it."""
-
-
-class RDMAWriteTransferWarning(UserWarning):
-    """Never given: for programs that filter it."""
 
 
 def is_available() -> bool:

@@ -66,14 +66,17 @@ class RDMAAction:
         become of each. ``timeout`` in seconds.
         """
         seconds = buffers.seconds_of(timeout)
-        orders = []
+        orders, handles = [], []
         for kind, buffer, memory, operand, expected in self._operations:
             if buffer is not None:
                 buffer._enter()
+                handles.append(buffer._handle)
             orders.append((kind, None if buffer is None else buffer._handle, memory, operand, expected))
         olds = tuple(self._olds)
 
         def finish(outcomes: list[Any]) -> None:
+            for handle in handles:
+                buffers.warn_of_tcp(handle)
             for old, outcome in zip(olds, outcomes):
                 if old is not None and isinstance(outcome, int):
                     old[:] = outcome.to_bytes(8, "little", signed=True)

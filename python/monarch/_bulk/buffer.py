@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from monarch import _core
-from monarch._bulk.errors import RDMATcpFallbackWarning, error_of, raise_first
+from monarch._bulk.errors import RDMATcpFallbackWarning, error_of
 from monarch._bulk.memory import Kind, kind_of, local_memory, make
 from monarch._calls.handles import Handle
 from monarch._notices import deprecated
@@ -240,21 +241,20 @@ class RDMABuffer(Handle):
         runtime.ensure(processes=False)
         if self._job is not None:
             self._introduce([self._handle.owner])
-        if not _warned:
-            _warn_of_tcp(self._handle.owner)
 
 
-def _warn_of_tcp(owner: int) -> None:
+def warn_of_tcp(handle: _core.BufferHandle) -> None:
+    """Once, when bytes have gone over TCP."""
     global _warned
-    if owner >> _HOST_SHIFT != _core.node_id() >> _HOST_SHIFT:
+    elsewhere = handle.owner >> _HOST_SHIFT != _core.node_id() >> _HOST_SHIFT
+    if elsewhere and not _warned and _core.goes_by_link(handle):
         _warned = True
-        warnings.warn(
-            "RDMABuffer goes over TCP: there is no NIC for it between these hosts", RDMATcpFallbackWarning, stacklevel=5
-        )
+        text = "RDMABuffer goes over TCP: there is no NIC for it between these hosts"
+        warnings.warn(text, RDMATcpFallbackWarning, stacklevel=4)
 
 
 def _int64(value: int) -> int:
-    value = value.__index__()
+    value = operator.index(value)
     if not -(2**63) <= value < 2**63:
         raise OverflowError("an atomic operation takes 64-bit integers")
     return value
@@ -290,6 +290,7 @@ def submit_one(
     seconds = seconds_of(timeout)
 
     def finish(outcomes: list[Any]) -> Any:
+        warn_of_tcp(buffer._handle)
         outcome = outcomes[0]
         if isinstance(outcome, int):
             return outcome
@@ -298,6 +299,3 @@ def submit_one(
         return result
 
     return _core.bulk_submit([(kind, buffer._handle, memory, operand, expected)], seconds, finish, result)
-
-
-__all__ = ["RDMABuffer", "raise_first"]

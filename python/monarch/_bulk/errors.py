@@ -5,7 +5,16 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["BufferDropped", "RDMAError", "RDMATcpFallbackWarning", "RDMATimeout"]
+from monarch._errors.exceptions import SupervisionError
+
+__all__ = [
+    "BufferDropped",
+    "RDMAError",
+    "RDMAReadTransferWarning",
+    "RDMATcpFallbackWarning",
+    "RDMATimeout",
+    "RDMAWriteTransferWarning",
+]
 
 
 class RDMAError(Exception):
@@ -29,6 +38,14 @@ class RDMATcpFallbackWarning(UserWarning):
     """Bytes of buffers go over TCP between two hosts, as there is no NIC for them."""
 
 
+class RDMAReadTransferWarning(UserWarning):
+    """Never given: for programs that filter it."""
+
+
+class RDMAWriteTransferWarning(UserWarning):
+    """Never given: for programs that filter it."""
+
+
 class Code(IntEnum):
     """``BulkOutcome::Code`` (bulk/bulk.h)."""
 
@@ -50,6 +67,10 @@ _DROPPED = 1
 
 def error_of(outcome: Any) -> BaseException | None:
     """Of what the core says of one operation: None, an int, ``(code, refusal, text)`` or an exception."""
+    if isinstance(outcome, SupervisionError):
+        outcome.args = (
+            str(outcome).replace("the process this actor was running on", "the process that owns the buffer"),
+        )
     if isinstance(outcome, BaseException):
         return outcome
     if not isinstance(outcome, tuple):

@@ -225,7 +225,9 @@ std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t
   if (operation.at.owner == node_.id()) return copy_here(operation);
   if (!reads) return std::nullopt;
   const auto neighbour = known(operation.at.owner);
-  if (!neighbour || neighbour->path_of(operation.at) == Path::kLink) return std::nullopt;
+  if (!neighbour || neighbour->path_of(operation.at) == Path::kLink || node_.is_down(operation.at.owner)) {
+    return std::nullopt;
+  }
   Refusal why = Refusal::kNone;
   const Neighbour::Outcome outcome = neighbour->read(operation.at, operation.local, 0, node_.clock(), deadline_ns, &why);
   if (outcome == Neighbour::Outcome::kGone) return std::nullopt;
@@ -268,7 +270,8 @@ void Bulk::read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation 
                      OneDone done) {
   Refusal why = Refusal::kNone;
   auto outcome = Neighbour::Outcome::kGone;
-  if (neighbour->path_of(operation.at) != Path::kLink) {
+  // Who has ended may have memory for a moment still.
+  if (neighbour->path_of(operation.at) != Path::kLink && !node_.is_down(operation.at.owner)) {
     outcome = neighbour->read(operation.at, operation.local, 0, node_.clock(), deadline_ns, &why);
     if (outcome == Neighbour::Outcome::kGone) forget(operation.at.owner, *neighbour);
   }
@@ -302,14 +305,15 @@ void Bulk::write(BulkOperation operation, int64_t deadline_ns, OneDone done) {
 }
 
 void Bulk::ask_once(const BulkOperation& operation, int64_t deadline_ns, OneDone done) {
+  const Wanted wanted{operation.at, machine_number(), deadline_ns};
   ValueWriter body;
   Method method = kDropBuffer;
   if (operation.kind == Kind::kDrop) {
-    encode(body, operation.at);
+    encode(body, std::make_tuple(wanted));
   } else {
     method = kAtomic;
     const auto kind = static_cast<uint8_t>(operation.kind);
-    encode(body, std::make_tuple(operation.at, kind, operation.operand, operation.expected));
+    encode(body, std::make_tuple(wanted, kind, operation.operand, operation.expected));
   }
   ask(operation.at.owner, method, body.written(), {}, deadline_ns,
       [done = std::move(done)](std::shared_ptr<PendingCall> call) { done(outcome_of(*call->reply(0))); });
@@ -370,6 +374,11 @@ void Bulk::explain(const BufferHandle& handle, int64_t deadline_ns, std::functio
     const Path path = neighbour ? neighbour->path_of(handle, &why_not) : Path::kLink;
     done(path, why_not);
   });
+}
+
+bool Bulk::goes_by_link(const BufferHandle& handle) {
+  const auto neighbour = known(handle.owner);
+  return neighbour && neighbour->path_of(handle) == Path::kLink;
 }
 
 void Bulk::ask(NodeId node, Method method, ByteSpan body, std::span<const ByteSpan> parts, int64_t deadline_ns,

@@ -27,6 +27,8 @@
 
 namespace monarch {
 
+struct Wanted;
+
 struct BulkOperation {
   enum class Kind : uint8_t {
     kRead,          // the handle's bytes, all of them, into the first of `local`
@@ -86,6 +88,9 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   // Which way reads of this go, and why no other; the first time its owner is asked who it is. `done` as above.
   void explain(const BufferHandle& handle, int64_t deadline_ns, std::function<void(Path, std::string)> done);
 
+  // Whether reads of this go by the link; false: they do not, or its owner has not been met.
+  bool goes_by_link(const BufferHandle& handle);
+
   // Nothing runs any more when it returns, and what is asked for later is refused. Not from a thread of this.
   void stop();
 
@@ -129,7 +134,9 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   // The owner's (bulk_cell.cc).
   void handle(const std::shared_ptr<Message>& request);
   void answer_contact(const Message& request);
-  void read_part(const Message& request);
+  template <typename... Rest>
+  std::optional<Wanted> wanted_of(const Message& request, Rest&... rest);
+  void read_part(const std::shared_ptr<Message>& request);
   void write_part(const Message& request);
   void pull(const Message& request);
   void atomic(const Message& request);

@@ -34,19 +34,11 @@ void Bulk::deliver(MessagePtr message) {
 
 void Bulk::handle(const std::shared_ptr<Message>& request) {
   if (request->lost_bytes != 0) return answer(*request, of_code(Code::kShortage, "the owner has no memory for a part"));
-  if (request->deadline_ns != 0 && node_.clock().now_ns() >= request->deadline_ns) {
-    return answer(*request, of_code(Code::kDeadline));
-  }
   switch (request->header.method) {
     case kContact:
       return answer_contact(*request);
-    case kReadPart: {
-      auto handle = decode<BufferHandle>(request->body);
-      if (handle && handle->size > kSmall) {
-        return pool_.run([self = shared_from_this(), request] { self->read_part(*request); });
-      }
-      return read_part(*request);
-    }
+    case kReadPart:
+      return read_part(request);
     case kWritePart:
       return write_part(*request);
     case kPull:
@@ -58,6 +50,23 @@ void Bulk::handle(const std::shared_ptr<Message>& request) {
     default:
       return node_.refuse(*request, "buffers have no such method");
   }
+}
+
+// What a request wants, with its deadline on the clock of this node, and the rest of it. None: it has been answered.
+template <typename... Rest>
+std::optional<Wanted> Bulk::wanted_of(const Message& request, Rest&... rest) {
+  Wanted wanted;
+  ValueReader reader(request.body);
+  if (!decode_into(reader, std::tie(wanted, rest...)) || !(reader.done() || reader.trailing())) {
+    node_.refuse(request, "no handle of a buffer: " + reader.error().message);
+    return std::nullopt;
+  }
+  if (wanted.machine == 0 || wanted.machine != machine_number()) {
+    wanted.deadline_ns = request.deadline_ns == 0 ? kNoDeadline : request.deadline_ns;
+  }
+  if (node_.clock().now_ns() < wanted.deadline_ns) return wanted;
+  answer(request, of_code(Code::kDeadline));
+  return std::nullopt;
 }
 
 void Bulk::answer_contact(const Message& request) {
@@ -83,50 +92,55 @@ std::shared_ptr<const Buffer> Bulk::find(const BufferHandle& handle, bool to_wri
   return nullptr;
 }
 
-void Bulk::read_part(const Message& request) {
-  auto handle = decode<BufferHandle>(request.body);
-  if (!handle) return node_.refuse(request, "no handle of a buffer: " + handle.error().message);
-  BulkOutcome outcome;
-  const auto buffer = find(*handle, false, request.from, &outcome);
-  if (!buffer) return answer(request, outcome);
-  if (handle->size > Transfer::kPartBytes) return answer(request, of_code(Code::kShortage, "too large a part"));
-  const auto bytes = std::make_unique_for_overwrite<std::byte[]>(handle->size);
-  if (gather_checked(buffer->memory, handle->offset, handle->size, bytes.get()) != CopyOutcome::kDone) {
-    return answer(request, of_code(Code::kFault));
-  }
-  answer(request, outcome, {bytes.get(), handle->size});
+void Bulk::read_part(const std::shared_ptr<Message>& request) {
+  const auto wanted = wanted_of(*request);
+  if (!wanted) return;
+  const uint64_t size = wanted->handle.size;
+  if (size > Transfer::kPartBytes) return answer(*request, of_code(Code::kShortage, "too large a part"));
+  const auto read = [self = shared_from_this(), request, handle = wanted->handle] {
+    BulkOutcome outcome;
+    const auto buffer = self->find(handle, false, request->from, &outcome);
+    if (!buffer) return self->answer(*request, outcome);
+    const auto bytes = std::make_unique_for_overwrite<std::byte[]>(handle.size);
+    if (gather_checked(buffer->memory, handle.offset, handle.size, bytes.get()) != CopyOutcome::kDone) {
+      return self->answer(*request, of_code(Code::kFault));
+    }
+    self->answer(*request, outcome, {bytes.get(), handle.size});
+  };
+  size > kSmall ? pool_.run(read) : read();
 }
 
 void Bulk::write_part(const Message& request) {
-  auto handle = decode<BufferHandle>(request.body);
-  if (!handle || request.parts.size() != 1 || request.parts[0].size != handle->size) {
-    return node_.refuse(request, "no handle of a buffer, with as many bytes");
+  const auto wanted = wanted_of(request);
+  if (!wanted) return;
+  const BufferHandle& handle = wanted->handle;
+  if (request.parts.size() != 1 || request.parts[0].size != handle.size) {
+    return node_.refuse(request, "a write with as many bytes as its handle has was expected");
   }
   BulkOutcome outcome;
-  const auto buffer = find(*handle, true, request.from, &outcome);
+  const auto buffer = find(handle, true, request.from, &outcome);
   if (!buffer) return answer(request, outcome);
-  if (scatter_checked(buffer->memory, handle->offset, handle->size, request.parts[0].data) != CopyOutcome::kDone) {
+  if (scatter_checked(buffer->memory, handle.offset, handle.size, request.parts[0].data) != CopyOutcome::kDone) {
     outcome.code = Code::kFault;
   }
   answer(request, outcome);
 }
 
 void Bulk::pull(const Message& request) {
-  std::tuple<BufferHandle, Contact, uint64_t> wanted;
-  auto& [handle, contact, there] = wanted;
-  ValueReader reader(request.body);
-  if (!decode_into(reader, wanted)) return node_.refuse(request, "no handle of a buffer: " + reader.error().message);
+  Contact contact;
+  uint64_t there = 0;
+  const auto wanted = wanted_of(request, contact, there);
+  if (!wanted) return;
+  const BufferHandle& handle = wanted->handle;
   BulkOutcome outcome;
   const auto buffer = find(handle, true, request.from, &outcome);
   if (!buffer) return answer(request, outcome);
-  // Its bytes may be anybody's: only the messages of the one who asks say who that is.
   const auto neighbour = Neighbour::meet(contact, paths_);
   if (!neighbour->why_no_kernel().empty() || !buffer->memory.is_contiguous()) {
     return answer(request, of_code(Code::kNotSo));
   }
-  const int64_t deadline_ns = request.deadline_ns == 0 ? kNoDeadline : request.deadline_ns;
   const Memory into(buffer->memory.data() + handle.offset, handle.size);
-  switch (neighbour->pull(there, into, 0, handle.size, node_.clock(), deadline_ns)) {
+  switch (neighbour->pull(there, into, 0, handle.size, node_.clock(), wanted->deadline_ns)) {
     case Neighbour::Outcome::kDone:
       break;
     case Neighbour::Outcome::kDeadline:
@@ -167,19 +181,20 @@ BulkOutcome Bulk::apply_atomic(const BufferHandle& handle, BulkOperation::Kind k
 }
 
 void Bulk::atomic(const Message& request) {
-  std::tuple<BufferHandle, uint8_t, int64_t, int64_t> wanted;
-  const auto& [handle, kind, operand, expected] = wanted;
-  ValueReader reader(request.body);
-  if (!decode_into(reader, wanted)) return node_.refuse(request, "no handle of a buffer: " + reader.error().message);
-  answer(request, apply_atomic(handle, static_cast<BulkOperation::Kind>(kind), operand, expected, request.from));
+  uint8_t kind = 0;
+  int64_t operand = 0, expected = 0;
+  const auto wanted = wanted_of(request, kind, operand, expected);
+  if (!wanted) return;
+  const auto what = static_cast<BulkOperation::Kind>(kind);
+  answer(request, apply_atomic(wanted->handle, what, operand, expected, request.from));
 }
 
 void Bulk::drop_buffer(const std::shared_ptr<Message>& request) {
-  auto handle = decode<BufferHandle>(request->body);
-  if (!handle) return node_.refuse(*request, "no handle of a buffer: " + handle.error().message);
+  const auto wanted = wanted_of(*request);
+  if (!wanted) return;
   const auto buffers = buffers_here();
   const auto done = [self = shared_from_this(), request] { self->answer(*request, {}); };
-  const Refusal why = buffers ? buffers->drop(*handle, done) : Refusal::kForged;
+  const Refusal why = buffers ? buffers->drop(wanted->handle, done) : Refusal::kForged;
   if (why != Refusal::kNone) answer(*request, {Code::kRefused, why, 0, "", {}});
 }
 

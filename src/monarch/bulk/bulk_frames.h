@@ -17,6 +17,22 @@ struct ValueCodec<BufferHandle> {
   static bool decode(ValueReader& reader, BufferHandle& handle) { return decode_into(reader, fields(handle)); }
 };
 
+// What every request but kContact begins with.
+struct Wanted {
+  BufferHandle handle;
+  // On which machine it was asked for, and until when on the clock of that: what has waited in a process that was stopped
+  // is not done when nobody wants it any more. On others the time that is left counts from its arrival.
+  uint64_t machine = 0;
+  int64_t deadline_ns = kNoDeadline;
+};
+
+template <>
+struct ValueCodec<Wanted> {
+  static auto fields(auto& w) { return std::tie(w.handle, w.machine, w.deadline_ns); }
+  static void encode(ValueWriter& writer, const Wanted& wanted) { monarch::encode(writer, fields(wanted)); }
+  static bool decode(ValueReader& reader, Wanted& wanted) { return decode_into(reader, fields(wanted)); }
+};
+
 // Of an answer; of a failure only that there was one.
 struct AnswerBody {
   uint8_t code = 0, refusal = 0;

@@ -14,8 +14,10 @@ std::vector<std::byte> counted(size_t size) {
   return bytes;
 }
 
+using Dims = std::vector<Memory::Dim>;
+
 // The bytes by the definition: index by index.
-std::vector<std::byte> by_index(const std::byte* data, uint64_t item, const std::vector<Memory::Dim>& dims, size_t dim = 0) {
+std::vector<std::byte> by_index(const std::byte* data, uint64_t item, const Dims& dims, size_t dim = 0) {
   std::vector<std::byte> bytes;
   if (dim == dims.size()) return {data, data + item};
   for (uint64_t i = 0; i < dims[dim].count; ++i) {
@@ -34,9 +36,14 @@ TEST(Memory, AnyShapeAndStridesInTheOrderOfItems) {
     bool contiguous;
   };
   const Case cases[] = {
-      {0, 4, {{8, 32}, {8, 4}}, true},          {0, 4, {{8, 4}, {8, 32}}, false},     {64, 4, {{8, 32}, {4, 4}}, false},
-      {252, 4, {{64, -4}}, false},              {0, 8, {}, true},                     {0, 2, {{3, 100}, {1, 7}, {5, 6}}, false},
-      {0, 1, {{3, 0}, {4, 1}}, false},          {0, 4, {{2, 512}, {4, 128}, {32, 4}}, true},
+      {0, 4, {{8, 32}, {8, 4}}, true},
+      {0, 4, {{8, 4}, {8, 32}}, false},
+      {64, 4, {{8, 32}, {4, 4}}, false},
+      {252, 4, {{64, -4}}, false},
+      {0, 8, {}, true},
+      {0, 2, {{3, 100}, {1, 7}, {5, 6}}, false},
+      {0, 1, {{3, 0}, {4, 1}}, false},
+      {0, 4, {{2, 512}, {4, 128}, {32, 4}}, true},
       {1000, 4, {{5, -100}, {3, 8}}, false},
   };
   for (const Case& each : cases) {

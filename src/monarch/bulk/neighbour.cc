@@ -53,6 +53,11 @@ const std::array<uint64_t, 2>& own_proof() {
   return proof;
 }
 
+const std::string& own_machine() {
+  static const auto& machine = *new std::string(read_line("/proc/sys/kernel/random/boot_id"));
+  return machine;
+}
+
 std::string why_denied() {
   const std::string yama = read_line("/proc/sys/kernel/yama/ptrace_scope");
   if (yama == "2" || yama == "3") return "the kernel does not allow it (kernel.yama.ptrace_scope is " + yama + ")";
@@ -61,8 +66,12 @@ std::string why_denied() {
 
 }  // namespace
 
+uint64_t machine_number() {
+  static const uint64_t number = std::hash<std::string>()(own_machine()) & kIdMask;
+  return own_machine().empty() ? 0 : number;
+}
+
 Contact Contact::of_here(const Buffers* buffers) {
-  static const std::string machine = read_line("/proc/sys/kernel/random/boot_id");
   static const bool allowed = [] {
 #ifdef PR_SET_PTRACER
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
@@ -71,7 +80,7 @@ Contact Contact::of_here(const Buffers* buffers) {
   }();
   static_cast<void>(allowed);
   Contact contact;
-  contact.machine = machine;
+  contact.machine = own_machine();
   contact.pid_namespace = inode_of("/proc/self/ns/pid");
   contact.pid = getpid();
   contact.proof_address = reinterpret_cast<uint64_t>(&own_proof());
@@ -202,7 +211,7 @@ Path Neighbour::path_of(const BufferHandle& handle, std::string* why_not) {
     return Path::kLink;
   }
   Seen seen;
-  if (look(handle, &seen) != Refusal::kNone) return Path::kLink;  // where words are found for it
+  if (look(handle, &seen) != Refusal::kNone) return why_no_kernel_.empty() ? Path::kCma : Path::kLink;
   if (seen.address == 0) {
     why = "shm and cma: its bytes do not lie one behind the other";
     return Path::kLink;

@@ -35,6 +35,9 @@ struct Contact {
   static Contact of_here(const Buffers* buffers);
 };
 
+// A number of this machine, until it boots again; 0: it has none.
+uint64_t machine_number();
+
 template <>
 struct ValueCodec<Contact> {
   static auto fields(auto& c) {

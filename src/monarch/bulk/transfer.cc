@@ -51,15 +51,17 @@ void Transfer::send(uint64_t at, uint64_t size) {
   BufferHandle part = operation_.at;
   part.offset += at;
   part.size = size;
+  const Wanted wanted{part, machine_number(), deadline_ns_};
   ValueWriter body;
   std::unique_ptr<std::byte[]> gathered;
   ByteSpan bytes;
   Bulk::Method method = Bulk::kReadPart;
   if (by_ == By::kPulls) {
     method = Bulk::kPull;
-    encode(body, std::make_tuple(part, bulk_->contact_here(), reinterpret_cast<uint64_t>(operation_.local.data()) + at));
+    const auto there = reinterpret_cast<uint64_t>(operation_.local.data()) + at;
+    encode(body, std::make_tuple(wanted, bulk_->contact_here(), there));
   } else {
-    encode(body, part);
+    encode(body, std::make_tuple(wanted));
   }
   if (!is_read() && by_ == By::kParts) {
     method = Bulk::kWritePart;

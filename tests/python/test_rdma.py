@@ -1,0 +1,697 @@
+"""`monarch.rdma`: buffers that others read and write."""
+
+import asyncio
+import functools
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+from hostd import ATTACH
+from script_run import PROLOGUE, Run
+
+import monarch
+from monarch import _core
+from monarch.actor import Actor, SupervisionError, endpoint, this_host
+from monarch.rdma import (
+    BufferDropped,
+    RDMAAction,
+    RDMABuffer,
+    RDMAError,
+    RDMATimeout,
+    get_rdma_backend,
+    is_ibverbs_available,
+    is_rdma_available,
+)
+
+LIMIT = 30
+SIZE = 1 << 20
+
+
+class Owner(Actor):
+    def __init__(self):
+        self.kept = []
+
+    @endpoint
+    def buffer(self, size, where="heap"):
+        """One of ``size`` bytes, of the numbers from 0 on."""
+        array = monarch.empty(size, np.uint8) if where == "shm" else np.empty(size, np.uint8)
+        array[:] = np.arange(size) % 251
+        self.kept.append(array)
+        return RDMABuffer(array)
+
+    @endpoint
+    def strided(self):
+        self.kept.append(np.arange(600, dtype=np.int32).reshape(20, 30))
+        return RDMABuffer(self.kept[-1].T)
+
+    @endpoint
+    def contents(self):
+        return self.kept[-1].copy()
+
+    @endpoint
+    def read(self, buffer):
+        return bytes(buffer.read().get())
+
+    @endpoint
+    def write(self, buffer, data):
+        buffer.write_from(data).get()
+
+    @endpoint
+    def drop(self, buffer):
+        buffer.drop().get()
+
+    @endpoint
+    def spin(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+
+    @endpoint
+    def pid(self):
+        return os.getpid()
+
+    @endpoint
+    def count(self):
+        gc.collect()
+        return _core.buffers_here()
+
+    @endpoint
+    def fork(self, buffer):
+        """What a child of this process gets of a buffer."""
+        out, into = os.pipe()
+        if os.fork() == 0:
+            try:
+                buffer.read().get()
+                told = "read"
+            except BaseException as error:
+                told = type(error).__name__
+            os.write(into, told.encode())
+            os._exit(0)
+        os.close(into)
+        with os.fdopen(out) as told:
+            return told.read()
+
+
+@pytest.fixture(scope="module")
+def owner():
+    procs = this_host().spawn_procs(per_host={"gpus": 1})
+    yield procs.spawn("owner", Owner)
+    procs.stop().get(timeout=LIMIT)
+
+
+@pytest.fixture
+def mortal():
+    procs = this_host().spawn_procs(per_host={"gpus": 1})
+    yield procs.spawn("mortal", Owner)
+    procs.stop().get(timeout=LIMIT)
+
+
+def stop(pid):
+    """When it returns, all threads of the process have stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    limit = time.monotonic() + LIMIT
+    while any(open(f"/proc/{pid}/task/{each}/stat").read().rpartition(")")[2].split()[0] != "T"
+              for each in os.listdir(f"/proc/{pid}/task")):  # fmt: skip
+        assert time.monotonic() < limit
+
+
+def expected(size):
+    return np.arange(size) % 251
+
+
+# ---- Reading and writing ----
+
+
+@pytest.mark.feature(102)
+@pytest.mark.parametrize("where", ["heap", "shm"])
+@pytest.mark.parametrize("size", [1, 64, 4097, 300_001, 20 << 20])
+def test_reads_and_writes(owner, where, size):
+    buffer = owner.buffer.call_one(size, where).get()
+    way = "shm" if where == "shm" and size >= 64 * 1024 else "cma"
+    assert buffer.explain().split()[0] == way
+    assert buffer.size() == len(buffer) == size
+    target = np.zeros(size + 2, np.uint8)
+    assert buffer.read_into(target).get() is None
+    assert (target[:size] == expected(size)).all() and not target[size:].any()
+    buffer.write_from((target + 1)[:size]).get()
+    assert (owner.contents.call_one().get() == (expected(size) + 1)).all()
+    buffer.drop().get()
+
+
+@pytest.mark.feature(102)
+def test_both_directions_and_three_processes(owner, procs):
+    others = procs.spawn("others", Owner)
+    mine = np.arange(100, dtype=np.uint8)
+    buffer = RDMABuffer(mine)
+    assert buffer.explain() == "local"
+    assert set(others.read.call(buffer).get().values()) == {bytes(range(100))}
+    owner.write.call_one(buffer, b"abc").get()
+    assert bytes(mine[:4]) == b"abc\x03"
+    theirs = owner.buffer.call_one(100).get()
+    assert set(others.read.call(theirs).get().values()) == {bytes(range(100))}
+    assert theirs.owner != buffer.owner
+    buffer.write_from(b"xyz").get()
+    assert bytes(buffer.read().get()[:3]) == b"xyz"
+    others.stop().get()
+
+
+def test_any_shape_and_strides_on_either_side(owner):
+    columns = np.arange(600, dtype=np.int32).reshape(20, 30).T
+    buffer = owner.strided.call_one().get()
+    assert (buffer.read().get() == columns).all()
+    target = np.zeros((30, 40), np.int32)[:, ::-2]
+    buffer.read_into(target).get()
+    assert (target == columns).all()
+    buffer.write_from(target[::-1]).get()
+    assert (owner.contents.call_one().get().T == columns[::-1]).all()
+    one = RDMABuffer(np.array(7.0))
+    assert one.size() == 8 and one.read().get() == 7.0
+
+
+def test_slices_are_handles_of_their_own(owner):
+    buffer = owner.buffer.call_one(1000).get()
+    assert bytes(buffer[10:20].read().get()) == bytes(range(10, 20))
+    assert bytes(buffer[10:20][5:].read().get()) == bytes(range(15, 20))
+    assert bytes(buffer[-3:].read().get()) == bytes([244, 245, 246])
+    assert owner.read.call_one(buffer[250:252]).get() == bytes([250, 0])
+    buffer[100:200].write_from(b"mno").get()
+    assert bytes(owner.contents.call_one().get()[99:104]) == b"\x63mno\x67"
+    for bad in (slice(5, 5), slice(2000, 3000), slice(0, 10, 2)):
+        with pytest.raises(ValueError, match="slice"):
+            buffer[bad]
+    with pytest.raises(TypeError, match="sliced by bytes"):
+        buffer[3]
+
+
+def test_what_read_makes_is_like_what_was_registered():
+    array = np.arange(6, dtype=np.float16).reshape(2, 3)
+    read = RDMABuffer(array).read().get()
+    assert read.dtype == np.float16 and (read == array).all() and read is not array
+    assert RDMABuffer(bytearray(b"abc")).read().get() == b"abc"
+    assert isinstance(RDMABuffer(array)[:4].read().get(), memoryview)
+
+
+@pytest.mark.feature(102, "without hardware and torch")
+def test_nothing_else_is_needed():
+    run = Run("""
+from monarch.rdma import RDMABuffer, get_rdma_backend
+sys.modules["torch"] = sys.modules["numpy"] = None
+class A(Actor):
+    def __init__(self): self.memory = bytearray(b"hello")
+    @endpoint
+    def buffer(self): return RDMABuffer(memoryview(self.memory))
+a = this_host().spawn_procs().spawn("a", A)
+target = bytearray(5)
+a.buffer.call_one().get().read_into(memoryview(target)).get()
+print(bytes(target), get_rdma_backend())
+""").ok()  # fmt: skip
+    assert run.out == "b'hello' tcp\n"
+
+
+@pytest.mark.feature(102, "sizes are checked")
+def test_sizes_and_other_bad_input(owner):
+    buffer = owner.buffer.call_one(8).get()
+    with pytest.raises(ValueError, match=r"^destination local memory size \(2\) must be >= remote buffer size \(8\)$"):
+        buffer.read_into(bytearray(2))
+    with pytest.raises(ValueError, match=r"^source local memory size \(20\) must be <= remote buffer size \(8\)$"):
+        buffer.write_from(bytes(20))
+    with pytest.raises(ValueError, match="read-only"):
+        buffer.read_into(bytes(8))
+    with pytest.raises(ValueError, match="overlaps itself"):
+        buffer.read_into(np.lib.stride_tricks.as_strided(np.zeros(1), (8,), (0,)))
+    for empty in (b"", np.zeros((3, 0)), bytearray()):
+        with pytest.raises(ValueError, match=r"^Cannot create RDMABuffer with size 0\.$"):
+            RDMABuffer(empty)
+    for bad in ([1, 2], "text", 7, None):
+        with pytest.raises(ValueError, match="^RDMABuffer only supports .* Got: "):
+            RDMABuffer(bad)
+    with pytest.raises(ValueError, match="overlaps itself"):
+        RDMABuffer(np.lib.stride_tricks.as_strided(np.zeros(1), (8,), (0,)))
+    for timeout in (-1, -0.5, 2**64, 1e300, float("nan")):
+        with pytest.raises(OverflowError, match="^timeout must fit in an unsigned 64-bit integer$"):
+            buffer.read_into(bytearray(8), timeout=timeout)
+        with pytest.raises(OverflowError, match="^timeout must fit in an unsigned 64-bit integer$"):
+            RDMAAction().submit(timeout=timeout)
+
+
+def test_nobody_writes_with_a_handle_to_read(owner):
+    memory = bytearray(8)
+    buffer = RDMABuffer(memory)
+    reader = buffer.read_only()
+    assert not reader.writable and buffer.writable and "read-only" in repr(reader)
+    assert owner.read.call_one(reader).get() == bytes(8)
+    with pytest.raises(Exception, match="the remote buffer is read-only"):
+        owner.write.call_one(reader, b"x").get()
+    with pytest.raises(ValueError, match="read-only"):
+        reader.write_from(b"x")
+    forged = RDMABuffer._arrived((*reader._handle.fields()[:5], True, 0, 8), tuple(reader._kind), None)
+    with pytest.raises(RDMAError, match="never given out"):
+        forged.write_from(b"x").get()
+    constant = RDMABuffer(b"constant")
+    assert not constant.writable and owner.read.call_one(constant).get() == b"constant"
+    with pytest.raises(RuntimeError, match="only the process that owns"):
+        owner.buffer.call_one(8).get().read_only()
+
+
+def test_atomic_operations(owner):
+    word = np.zeros(2, np.int64)
+    buffer = RDMABuffer(word)[8:]
+    assert [buffer.fetch_add(5).get(), buffer.fetch_add(-7).get(), buffer.fetch_add(0).get()] == [0, 5, -2]
+    assert buffer.compare_and_swap(3, 9).get() == -2 and word[1] == -2
+    assert buffer.compare_and_swap(-2, 2**63 - 1).get() == -2 and word[1] == 2**63 - 1
+    theirs = owner.buffer.call_one(64).get()
+    assert theirs[8:16].fetch_add(1).get() == int.from_bytes(bytes(range(8, 16)), "little")
+    for part in (theirs, theirs[4:12], theirs[:4]):
+        with pytest.raises(RDMAError, match="8 bytes at an address"):
+            part.fetch_add(1).get()
+    with pytest.raises(OverflowError, match="64-bit"):
+        buffer.fetch_add(2**63)
+    with pytest.raises(TypeError):
+        buffer.fetch_add("1")
+
+
+def test_await(owner):
+    buffer = owner.buffer.call_one(SIZE).get()
+
+    async def main():
+        targets = [np.zeros(SIZE, np.uint8) for _ in range(8)]
+        await asyncio.gather(*(buffer.read_into(target) for target in targets))
+        assert all((target == expected(SIZE)).all() for target in targets)
+        await buffer.write_from(bytes(10))
+        assert (await buffer[:20].read())[:11] == bytes(10) + b"\x0a"
+        async with RDMABuffer(bytearray(9)) as mine:
+            assert await mine.read() == bytes(9)
+        with pytest.raises(BufferDropped):
+            await mine.read()
+
+    asyncio.run(main())
+
+
+# ---- Actions ----
+
+
+@pytest.mark.feature(104, "again", "reads and writes mixed", "empty: nothing")
+def test_actions(owner):
+    first, second = (owner.buffer.call_one(1000).get() for _ in range(2))
+    target, source = bytearray(1000), bytearray(b"a" * 1000)
+    action = RDMAAction().read_remote(target, first).write_remote(second, source)
+    assert action.submit().get() is None
+    assert bytes(target) == expected(1000).astype(np.uint8).tobytes()
+    assert bytes(owner.contents.call_one().get()) == b"a" * 1000
+    source[:3] = b"new"
+    action.submit(timeout=10).get()
+    assert bytes(owner.contents.call_one().get()[:4]) == b"newa"
+    assert RDMAAction().submit().get() is None
+    old, word = bytearray(8), owner.buffer.call_one(8).get()
+    action = RDMAAction().write_remote(word, bytes(8)).fence().fetch_add(word, old, 3).fence()
+    action.compare_and_swap(word, None, 3, -1).fence().read_remote(target, word).submit().get()
+    assert bytes(old) == bytes(8) and bytes(target[:8]) == b"\xff" * 8
+    with pytest.raises(ValueError, match="into 8 bytes"):
+        RDMAAction().fetch_add(word, bytearray(7), 1)
+
+
+@pytest.mark.feature(104, "wrong sizes raise at once", "failures are collected")
+def test_actions_that_fail(owner):
+    good, gone = (owner.buffer.call_one(1000).get() for _ in range(2))
+    gone.drop().get()
+    target = bytearray(1000)
+    with pytest.raises(ValueError, match="destination local memory size"):
+        RDMAAction().read_remote(bytearray(3), good)
+    with pytest.raises(ValueError, match="source local memory size"):
+        RDMAAction().write_remote(good, bytes(2000))
+    action = RDMAAction().read_remote(target, gone).read_remote(target, good).write_remote(gone, b"x")
+    with pytest.raises(BufferDropped, match=r"^RdmaAction\.submit failed: ") as caught:
+        action.submit().get()
+    assert [type(each) for each in caught.value.outcomes] == [BufferDropped, type(None), BufferDropped]
+    assert target[1] == 1, "what was well has been done"
+    if sys.version_info >= (3, 11):
+        assert caught.value.__notes__ == ["2 of 3 operations have failed"]
+    action = RDMAAction().read_remote(target, gone).fence().write_remote(good, b"x")
+    with pytest.raises(BufferDropped) as caught:
+        action.submit().get()
+    assert "not begun" in str(caught.value.outcomes[1])
+    assert owner.read.call_one(good[:1]).get() == b"\0"
+
+
+def test_nothing_is_added_to_what_is_under_way(mortal):
+    buffer = mortal.buffer.call_one(SIZE).get()
+    action = RDMAAction().write_remote(buffer, bytes(SIZE))
+    pid = mortal.pid.call_one().get()
+    stop(pid)
+    future = action.submit()
+    with pytest.raises(RuntimeError, match="cannot add operations"):
+        action.write_remote(buffer, b"x")
+    os.kill(pid, signal.SIGCONT)
+    future.get(timeout=LIMIT)
+    action.write_remote(buffer, b"x").submit().get()
+
+
+# ---- Its life ----
+
+
+@pytest.mark.feature(105, "memory is held", "drop lets it go")
+def test_memory_is_held_until_it_is_dropped(owner):
+    memory = bytearray(1000)
+    buffer = RDMABuffer(memory)
+    with pytest.raises(BufferError):
+        memory.append(1)
+    assert owner.read.call_one(buffer).get() == bytes(1000)
+    fields = buffer._handle.fields()
+    del buffer
+    gc.collect()
+    with pytest.raises(BufferError):
+        memory.append(1)  # the other one has a handle
+    RDMABuffer._arrived(fields, ("bytes", "", ()), None).drop().get()
+    memory.append(1)
+
+
+def test_what_nobody_was_given_ends_with_its_handle(owner):
+    memory = bytearray(1000)
+    buffer = RDMABuffer(memory)
+    part = buffer[:10]
+    del buffer
+    gc.collect()
+    assert bytes(part.read().get()) == bytes(10)
+    with pytest.raises(BufferError):
+        memory.append(1)
+    del part
+    gc.collect()
+    memory.append(1)
+
+
+def test_targets_and_sources_are_kept_no_longer_than_they_are_needed(owner):
+    buffer = owner.buffer.call_one(2 * SIZE).get()
+    target = bytearray(2 * SIZE)
+    for operation in (buffer.read_into, buffer.write_from, buffer[:10].read_into):
+        operation(target).get()
+        target.append(1)
+        target.pop()
+
+
+@pytest.mark.feature(105)
+def test_a_dropped_buffer_is_an_error_from_then_on(owner):
+    buffer = owner.buffer.call_one(SIZE).get()
+    again = owner.buffer.call_one(SIZE).get()
+    buffer.read().get()
+    owner.drop.call_one(buffer).get()
+    following = owner.buffer.call_one(SIZE).get()  # in its place
+    for use in (buffer.read, lambda: buffer.write_from(b"x"), lambda: buffer[:8].fetch_add(1), buffer.drop):
+        with pytest.raises(BufferDropped, match=r"^RdmaAction\.submit failed: the buffer has been dropped$"):
+            use().get()
+    assert following.read().get()[1] == again.read().get()[1] == 1
+
+
+def test_a_context_drops_it():
+    with RDMABuffer(bytearray(8)) as buffer:
+        assert buffer.read().get() == bytes(8)
+    with pytest.raises(BufferDropped):
+        buffer.read().get()
+    with pytest.raises(KeyError), RDMABuffer(bytearray(8)) as buffer:
+        buffer.drop().get()
+        raise KeyError
+
+
+def test_forged_handles_are_refused(owner):
+    buffer = owner.buffer.call_one(1000).get()
+    buffer.read().get()
+    fields = list(buffer._handle.fields())
+    for change in ({1: 77}, {2: 99}, {3: fields[3] ^ 1}, {4: fields[4] ^ 1}, {1: 2**32 - 1}):
+        forged = list(fields)
+        for at, value in change.items():
+            forged[at] = value
+        made = RDMABuffer._arrived(tuple(forged), ("bytes", "", ()), None)
+        for use in (made.read, functools.partial(made.write_from, b"x"), made.drop):
+            with pytest.raises(RDMAError, match="never given out such a handle"):
+                use().get()
+    fields[6:] = 900, 101
+    for use in (RDMABuffer._arrived(tuple(fields), ("bytes", "", ()), None).read,):
+        with pytest.raises(RDMAError, match="past the end"):
+            use().get()
+
+
+def test_memory_that_was_unmapped_is_an_error_and_kills_nobody(owner):
+    import ctypes
+    import mmap
+
+    for use in ("read", "write"):
+        memory = mmap.mmap(-1, 4 << 20)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        buffer = RDMABuffer(np.frombuffer(memory, np.uint8))
+        assert ctypes.CDLL(None).munmap(ctypes.c_void_p(address + (1 << 20)), ctypes.c_size_t(1 << 20)) == 0
+        with pytest.raises(Exception, match="not there any more"):
+            if use == "read":
+                owner.read.call_one(buffer).get()
+            else:
+                owner.write.call_one(buffer, np.zeros(4 << 20, np.uint8)).get()
+        with pytest.raises(RDMAError, match="not there any more"):
+            buffer.read().get()
+        # The hole belongs to nobody: it is filled before the mmap object unmaps all of it.
+        ctypes.CDLL(None).mmap(
+            ctypes.c_void_p(address + (1 << 20)), ctypes.c_size_t(1 << 20), 3, 0x32, -1, ctypes.c_long(0)
+        )
+        buffer.drop().get()
+    assert owner.read.call_one(RDMABuffer(b"well")).get() == b"well"
+
+
+# ---- The owner ----
+
+
+def test_an_owner_that_is_busy_or_stopped_is_read_all_the_same(mortal):
+    buffer = mortal.buffer.call_one(SIZE).get()
+    buffer.read().get()
+    busy = mortal.spin.call_one(1.5)
+    begun = time.monotonic()
+    assert (buffer.read().get() == expected(SIZE)).all()
+    buffer.write_from(b"xyz").get()
+    buffer[:8].fetch_add(0).get()
+    assert time.monotonic() - begun < 1.0, "they did not wait for the actor"
+    busy.get()
+    pid = mortal.pid.call_one().get()
+    stop(pid)
+    try:
+        assert buffer.read().get(timeout=LIMIT)[0] == ord("x")
+        for use in (lambda: buffer.write_from(b"abc", timeout=0.2), lambda: buffer[:8].fetch_add(1, timeout=0.2)):
+            with pytest.raises(RDMATimeout, match="the time for it is over"):
+                use().get(timeout=LIMIT)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert bytes(buffer[:3].read().get()) == b"xyz", "what is late is not done"
+
+
+@pytest.mark.parametrize("where", ["heap", "shm"])
+def test_a_dead_owner_is_told_with_its_cause(mortal, where):
+    buffer = mortal.buffer.call_one(64 << 20, where).get()
+    target = np.zeros(64 << 20, np.uint8)
+    buffer.read_into(target).get()
+    pid = mortal.pid.call_one().get()
+    under_way = [buffer.read_into(target), buffer.write_from(target)]
+    os.kill(pid, signal.SIGKILL)
+    for future in under_way:
+        try:
+            future.get(timeout=LIMIT)
+        except SupervisionError as error:
+            assert error.signal == signal.SIGKILL
+    with pytest.raises(SupervisionError):
+        mortal.pid.call_one().get(timeout=LIMIT)
+    for use in (lambda: buffer.read_into(target), lambda: buffer.write_from(b"x"), buffer.drop, buffer[:10].read):
+        with pytest.raises(
+            SupervisionError, match=r"^the process that owns the buffer failed: Killed\(sig=9\)"
+        ) as caught:
+            use().get(timeout=LIMIT)
+        assert caught.value.pid == pid
+
+
+def test_a_child_of_fork_has_none(owner):
+    assert owner.fork.call_one(owner.buffer.call_one(1000).get()).get() == "RuntimeError"
+    buffer = RDMABuffer(bytearray(10))
+    assert owner.read.call_one(buffer).get() == bytes(10)
+
+
+@pytest.mark.feature(105, "many large transfers in order")
+def test_many_large_transfers_at_a_time(owner):
+    buffers = [owner.buffer.call_one(16 << 20, "shm" if i % 2 else "heap").get() for i in range(8)]
+    targets = [np.zeros(16 << 20, np.uint8) for _ in buffers]
+    futures = [buffer.read_into(target) for buffer, target in zip(buffers, targets)]
+    for future, target in zip(futures, targets):
+        future.get(timeout=LIMIT)
+        assert (target[:: 1 << 12] == expected(16 << 20)[:: 1 << 12]).all()
+    for buffer in buffers:
+        buffer.drop().get()
+
+
+def test_threads_that_use_one_buffer(owner):
+    buffer = owner.buffer.call_one(100_000).get()
+    failed = []
+
+    def use():
+        try:
+            for _ in range(50):
+                assert (buffer.read().get() == expected(100_000)).all()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=use) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert not failed
+
+
+# ---- Other ways ----
+
+CHECK = """
+import numpy as np
+from monarch.rdma import *
+class A(Actor):
+    def __init__(self):
+        self.memory = np.arange(3_000_000, dtype=np.uint32)
+    @endpoint
+    def buffer(self): return RDMABuffer(self.memory)
+    @endpoint
+    def sum(self): return int(self.memory.sum())
+def check(a):
+    buffer = a.buffer.call_one().get()
+    print(buffer.explain())
+    target = np.zeros(3_000_000, np.uint32)
+    buffer.read_into(target).get()
+    assert (target == np.arange(3_000_000)).all()
+    buffer.write_from(target[::-1] * 2).get()
+    assert a.sum.call_one().get() == int(target.sum()) * 2
+    assert buffer[:8].fetch_add(1).get() >= 0
+    buffer.drop().get()
+    try:
+        buffer.read().get()
+    except BufferDropped:
+        print("dropped")
+"""
+
+
+@pytest.mark.parametrize(("paths", "told"), [
+    ("", "link (shm: MONARCH_RDMA_PATHS leaves it out; cma: MONARCH_RDMA_PATHS leaves it out)"),
+    ("shm", "link (shm: it does not lie in memory of monarch.empty(); cma: MONARCH_RDMA_PATHS leaves it out)"),
+    ("cma", "cma (shm: MONARCH_RDMA_PATHS leaves it out)"),
+])  # fmt: skip
+def test_ways_that_are_not_wanted(paths, told):
+    run = Run(CHECK + "check(this_host().spawn_procs().spawn('a', A))", env={"MONARCH_RDMA_PATHS": paths}).ok()
+    assert run.out.splitlines() == [told, "dropped"]
+
+
+@pytest.mark.parametrize("way", ["unix", "exec"])
+def test_whatever_way_messages_go(way):
+    run = Run(CHECK + "check(this_host().spawn_procs().spawn('a', A))", way=way).ok()
+    assert run.out.splitlines()[1] == "dropped"
+
+
+@pytest.mark.parametrize("scheme", ["tcp"])
+@pytest.mark.parametrize(("paths", "told"), [("", "link (shm: "), ("shm,cma", "cma (shm: ")])
+def test_between_hosts_it_goes_over_tcp_and_warns_once(daemons, paths, told):
+    run = daemons[0].run(CHECK + """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    procs = hosts.spawn_procs()
+    check(procs.spawn("a", A))
+    check(procs.spawn("b", A))
+print(sum(issubclass(each.category, RDMATcpFallbackWarning) for each in caught))
+hosts.shutdown().get()
+""", begin=PROLOGUE + ATTACH, env={"MONARCH_RDMA_PATHS": paths}).ok()  # fmt: skip
+    lines = run.out.splitlines()
+    assert lines[0].startswith(told) and lines[1:] == ["dropped", lines[0], "dropped", "0" if paths else "1"]
+
+
+def test_a_handle_goes_to_another_program(owner, tmp_path):
+    import pickle
+
+    memory = bytearray(b"for a guest")
+    buffer = RDMABuffer(memory)
+    path = tmp_path / "handle"
+    path.write_bytes(pickle.dumps(buffer))
+    told = subprocess.run(
+        [sys.executable, "-c", f"""
+import pickle
+buffer = pickle.load(open({str(path)!r}, "rb"))
+print(bytes(buffer.read().get()), buffer.explain())
+buffer.write_from(b"FOR").get()
+"""], capture_output=True, text=True, timeout=LIMIT)  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("b'for a guest' cma")
+    assert memory == b"FOR a guest"
+    buffer.drop().get()
+
+
+def test_a_handle_of_a_job_that_has_ended(tmp_path):
+    path = tmp_path / "handle"
+    Run(f"""
+import pickle
+from monarch.rdma import RDMABuffer
+buffer = RDMABuffer(bytearray(10))
+open({str(path)!r}, "wb").write(pickle.dumps(buffer))
+""").ok()  # fmt: skip
+    import pickle
+
+    buffer = pickle.loads(path.read_bytes())
+    with pytest.raises((SupervisionError, RuntimeError), match="ended|no such job|job"):
+        buffer.read().get(timeout=LIMIT)
+
+
+# ---- Names of earlier times ----
+
+
+def test_backends():
+    assert not is_ibverbs_available() and get_rdma_backend() == "tcp"
+    with pytest.warns(DeprecationWarning, match="is_rdma_available"):
+        assert is_rdma_available()
+    assert monarch.rdma.empty is monarch.empty
+    assert RDMABuffer(b"x").backend == "tcp"
+
+
+@pytest.mark.feature(120, "the old module of RDMA")
+def test_old_spellings(owner):
+    sys.modules.pop("monarch.tensor_engine", None)
+    with pytest.warns(DeprecationWarning, match="monarch.tensor_engine"):
+        import monarch.tensor_engine as old
+    assert old.RDMABuffer is RDMABuffer and old.is_available()
+    assert issubclass(old.RDMAReadTransferWarning, Warning) and issubclass(old.RDMAWriteTransferWarning, Warning)
+    with pytest.raises(NotImplementedError):
+        old.Tensor
+    buffer = owner.buffer.call_one(100).get()
+    target = bytearray(100)
+    with pytest.warns(DeprecationWarning, match="offset"):
+        buffer.read_into(target, 0, 3).get()
+    assert target[99] == 99
+    with pytest.warns(DeprecationWarning, match="offset"):
+        buffer.read_into(target, offset=90, timeout=3).get()
+    assert target[0] == 90
+    with pytest.warns(DeprecationWarning, match="write_from"):
+        buffer.write(b"ab").get()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        RDMAAction().read_into(buffer, target).write_from(buffer, b"cd").submit().get()
+    assert len(caught) == 2 and all(each.category is DeprecationWarning for each in caught)
+    assert bytes(owner.contents.call_one().get()[:3]) in (b"cd\x02",)
+
+
+def test_a_simulated_process_says_that_it_has_none():
+    run = Run("""
+import monarch.testing
+from monarch.rdma import RDMABuffer
+with monarch.testing.simulate(seed=1):
+    try:
+        RDMABuffer(b"x")
+    except NotImplementedError as error:
+        print("RDMABuffer" in str(error))
+""").ok()  # fmt: skip
+    assert run.out == "True\n"
+
+
+def test_its_text_names_it(owner):
+    assert re.match(r"<RDMABuffer of 8 bytes at rdma_manager@[0-9a-f]{16}>$", repr(owner.buffer.call_one(8).get()))
