@@ -75,6 +75,12 @@ class BaseSystem:
         """-> function: awaitable of the same."""
         self.missing("async caller")
 
+    def buffer_operation(self, where, size, writes):
+        """-> function of a memoryview: one read into it, or write from it, of a buffer of the first actor, which lies in
+        memory that is "mapped" by others or "ordinary"; the pid of its process, and its address there. Its bytes are
+        the numbers from 0 to 250, again and again."""
+        self.missing("buffers")
+
     def raiser(self):
         """-> function: calls an endpoint that raises ERROR_TEXT; returns the text of what the caller got."""
         self.missing("raiser")

@@ -68,6 +68,15 @@ class Worker(Actor):
         return look(array, everything)
 
     @endpoint
+    def buffer(self, where, size):
+        import numpy
+        from monarch.rdma import RDMABuffer
+
+        self.array = monarch.empty(size, "u1") if where == "mapped" else numpy.empty(size, "u1")
+        self.array[:] = numpy.arange(size) % 251
+        return RDMABuffer(memoryview(self.array)), os.getpid(), self.array.ctypes.data
+
+    @endpoint
     def print_lines(self, count):
         return print_lines(count)
 
@@ -252,6 +261,18 @@ class System(BaseSystem):
         array[0], array[-1] = first, last
         array, actors = monarch.freeze(array), self.actors
         return lambda: list(actors.look.call(array, False).get().values())
+
+    def buffer_operation(self, where, size, writes):
+        if where == "mapped" and not hasattr(monarch, "empty"):
+            self.missing("memory that others map")
+        try:
+            import monarch.rdma  # noqa: F401
+        except ImportError as error:
+            self.missing(f"buffers ({error})")
+        buffer, pid, address = self.first.buffer.call_one(where, size).get()
+        if writes:
+            return lambda source: buffer.write_from(source).get(), pid, address
+        return lambda target: buffer.read_into(target).get(), pid, address
 
     def spawn_actors(self, count):
         width = self.procs.size()

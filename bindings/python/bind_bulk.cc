@@ -1,6 +1,7 @@
 // Buffers that other processes read and write (monarch/bulk/bulk.h), as monarch._bulk uses them.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -248,16 +249,34 @@ BufferHandle slice_of(const BufferHandle& handle, uint64_t offset, uint64_t size
   return part;
 }
 
-using Fields = std::tuple<uint64_t, uint32_t, uint64_t, uint64_t, uint64_t, bool, uint64_t, uint64_t>;
+using Dims = std::vector<std::pair<uint64_t, int64_t>>;  // (count, stride in bytes), the outermost first
+using Fields =
+    std::tuple<uint64_t, uint32_t, uint64_t, uint64_t, uint64_t, bool, uint64_t, uint64_t, uint64_t, Dims>;
 
 Fields fields_of(const BufferHandle& h) {
-  return {h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size};
+  Dims dims;
+  for (const Memory::Dim& dim : h.dims) dims.emplace_back(dim.count, dim.stride);
+  return {h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size, h.run, dims};
+}
+
+// A block of it, as Memory has its pieces.
+BufferHandle block_of(const BufferHandle& handle, uint64_t offset, uint64_t run, const Dims& dims) {
+  BufferHandle block = handle;
+  block.offset += offset;
+  block.run = block.size = run;
+  for (const auto& [count, stride] : dims) {
+    block.dims.push_back({count, stride});
+    block.size *= count;
+  }
+  return block;
 }
 
 BufferHandle handle_of(const Fields& fields) {
   BufferHandle made;
-  std::tie(made.owner, made.index, made.generation, made.key.low, made.key.high, made.writable, made.offset, made.size) =
-      fields;
+  Dims dims;
+  std::tie(made.owner, made.index, made.generation, made.key.low, made.key.high, made.writable, made.offset, made.size,
+           made.run, dims) = fields;
+  for (const auto& [count, stride] : dims) made.dims.push_back({count, stride});
   return made;
 }
 
@@ -291,7 +310,9 @@ void bind_bulk(nb::module_& m) {
       .def_ro("owner", &BufferHandle::owner)
       .def_ro("size", &BufferHandle::size)
       .def_ro("writable", &BufferHandle::writable)
+      .def_prop_ro("is_block", &BufferHandle::is_block)
       .def("part", &slice_of)
+      .def("block", &block_of)
       .def("fields", [](const BufferHandle& handle) { return fields_of(handle); });
   nb::class_<LocalMemory>(m, "LocalMemory")
       .def_prop_ro("size", [](const LocalMemory& local) { return local.memory.size(); })

@@ -252,7 +252,7 @@ def test_nobody_writes_with_a_handle_to_read(owner):
         owner.write.call_one(reader, b"x").get()
     with pytest.raises(ValueError, match="read-only"):
         reader.write_from(b"x")
-    forged = RDMABuffer._arrived((*reader._handle.fields()[:5], True, 0, 8), tuple(reader._kind), None)
+    forged = RDMABuffer._arrived((*reader._handle.fields()[:5], True, 0, 8, 0, []), tuple(reader._kind), None)
     with pytest.raises(RDMAError, match="never given out"):
         forged.write_from(b"x").get()
     constant = RDMABuffer(b"constant")
@@ -369,7 +369,7 @@ def test_memory_is_held_until_it_is_dropped(owner):
     gc.collect()
     with pytest.raises(BufferError):
         memory.append(1)  # the other one has a handle
-    RDMABuffer._arrived(fields, ("bytes", "", ()), None).drop().get()
+    RDMABuffer._arrived(fields, ("bytes", "", (1000,), 1), None).drop().get()
     memory.append(1)
 
 
@@ -427,12 +427,12 @@ def test_forged_handles_are_refused(owner):
         forged = list(fields)
         for at, value in change.items():
             forged[at] = value
-        made = RDMABuffer._arrived(tuple(forged), ("bytes", "", ()), None)
+        made = RDMABuffer._arrived(tuple(forged), ("bytes", "", (1000,), 1), None)
         for use in (made.read, functools.partial(made.write_from, b"x"), made.drop):
             with pytest.raises(RDMAError, match="never given out such a handle"):
                 use().get()
-    fields[6:] = 900, 101
-    for use in (RDMABuffer._arrived(tuple(fields), ("bytes", "", ()), None).read,):
+    fields[6:8] = 900, 101
+    for use in (RDMABuffer._arrived(tuple(fields), ("bytes", "", (1000,), 1), None).read,):
         with pytest.raises(RDMAError, match="past the end"):
             use().get()
 

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from monarch import _core
 from monarch._bulk.errors import RDMATcpFallbackWarning, error_of
-from monarch._bulk.memory import Kind, kind_of, local_memory, make
+from monarch._bulk.layout import Box, pieces
+from monarch._bulk.memory import Kind, kind_of, local_memory, make, of_bytes
 from monarch._calls.handles import Handle
 from monarch._notices import deprecated
 from monarch._runtime import runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from monarch._calls.future import Future
 
 READ, WRITE, FETCH_ADD, COMPARE_SWAP, DROP, FENCE = range(6)  # BulkOperation::Kind (bulk/bulk.h)
@@ -37,6 +40,14 @@ class _Registered:
     def __del__(self) -> None:
         if not self.shared:
             _core.drop_buffer_here(self._handle)
+
+
+def block_of(
+    handle: _core.BufferHandle, at: int, sizes: Sequence[int], itemsize: int, block: Box
+) -> _core.BufferHandle:
+    """For a block of an array that lies ``at`` so many bytes of a buffer."""
+    offset, run, dims = pieces(sizes, itemsize, block)
+    return handle.block(at + offset, run, dims) if dims else handle.part(at + offset, run)
 
 
 def seconds_of(timeout: float) -> float:
@@ -149,7 +160,26 @@ class RDMABuffer(Handle):
             raise ValueError("RDMABuffer slices have step 1")
         if stop <= start:
             raise ValueError(f"the slice {start}:{stop} of an RDMABuffer of {self.size()} bytes is empty")
-        return self._made(self._handle.part(start, stop - start), Kind("bytes", "", ()), self._registered, self._job)
+        self._refuse_block("sliced by bytes")
+        size = stop - start
+        return self._made(self._handle.part(start, size), of_bytes(size), self._registered, self._job)
+
+    def block(self, starts: Sequence[int], sizes: Sequence[int]) -> RDMABuffer:
+        """A handle for a block of the array that was registered: where it begins and how many items, per dimension.
+
+        Its bytes are those of the block, in the order of its items, as if it were an array of its own; only they are
+        moved. The array's memory lies in one piece, else the operations raise ``RDMAError``. ``ValueError`` for what is
+        not inside of it, or empty.
+        """
+        self._refuse_block("cut into blocks")
+        shape, itemsize = self._kind.shape, self._kind.itemsize
+        starts, sizes = tuple(map(operator.index, starts)), tuple(map(operator.index, sizes))
+        if not len(starts) == len(sizes) == len(shape) or any(
+            start < 0 or size < 1 or start + size > most for start, size, most in zip(starts, sizes, shape)
+        ):
+            raise ValueError(f"there is no block of {sizes} items from {starts} on in an array of shape {shape}")
+        handle = block_of(self._handle, 0, shape, itemsize, Box(starts, sizes))
+        return self._made(handle, self._kind._replace(shape=sizes), self._registered, self._job)
 
     def read_only(self) -> RDMABuffer:
         """A handle with which nobody can write. Its owner only can make one: else ``RuntimeError``."""
@@ -229,6 +259,10 @@ class RDMABuffer(Handle):
                 raise
 
     # ---- Inside ----
+
+    def _refuse_block(self, how: str) -> None:
+        if self._handle.is_block:
+            raise ValueError(f"a block of an RDMABuffer cannot be {how}: do so with the whole buffer")
 
     def _from(self, offset: int | None) -> RDMABuffer:
         if offset is None:

@@ -14,6 +14,7 @@ class Kind(NamedTuple):
     of: str  # "torch", "numpy" or "bytes"
     dtype: str
     shape: tuple[int, ...]
+    itemsize: int
 
 
 def local_memory(data: Any) -> _core.LocalMemory:
@@ -50,11 +51,15 @@ def kind_of(data: Any) -> Kind:
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(data, torch.Tensor):
         local = data.to_local() if hasattr(data, "to_local") else data
-        return Kind("torch", str(local.dtype).rpartition(".")[2], tuple(local.shape))
+        return Kind("torch", str(local.dtype).rpartition(".")[2], tuple(local.shape), local.element_size())
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and isinstance(data, numpy.ndarray):
-        return Kind("numpy", data.dtype.str, data.shape)
-    return Kind("bytes", "", ())
+        return Kind("numpy", data.dtype.str, data.shape, data.itemsize)
+    return of_bytes(memoryview(data).nbytes)
+
+
+def of_bytes(size: int) -> Kind:
+    return Kind("bytes", "", (size,), 1)
 
 
 def make(kind: Kind, size: int) -> Any:

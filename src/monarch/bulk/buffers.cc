@@ -94,7 +94,9 @@ Refusal Buffers::check(const BufferHandle& handle, bool to_write) const {
   if (state != BufferEntry::live(handle.generation)) return Refusal::kDropped;
   if (handle.key != load(handle.writable ? at.write_key : at.read_key)) return Refusal::kForged;
   if (to_write && !(handle.writable && buffers_[handle.index]->writable)) return Refusal::kReadOnly;
-  return lies_within(handle, buffers_[handle.index]->memory.size()) ? Refusal::kNone : Refusal::kBeyond;
+  const Memory& memory = buffers_[handle.index]->memory;
+  if (handle.is_block() && !memory.is_contiguous()) return Refusal::kStrides;
+  return handle.lies_within(memory.size()) ? Refusal::kNone : Refusal::kBeyond;
 }
 
 std::shared_ptr<const Buffer> Buffers::find(const BufferHandle& handle, bool to_write, Refusal* why) const {

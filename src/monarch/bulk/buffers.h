@@ -54,6 +54,14 @@ class Buffer {
 
   const Memory memory;
   const bool writable;
+  // What a handle means, and where that begins in it. Of a block the memory lies in one piece.
+  struct Part {
+    Memory memory;
+    uint64_t at = 0;
+  };
+  Part part(const BufferHandle& handle) const {
+    return handle.is_block() ? Part{handle.memory_at(memory.data()), 0} : Part{memory, handle.offset};
+  }
   const Freezable* freezable() const { return freezable_.get(); }
 
  private:
@@ -70,6 +78,7 @@ enum class Refusal : uint8_t {
   kForged,    // there never was such a handle
   kReadOnly,  // the buffer, or the handle, is not to be written
   kBeyond,    // it reaches past the end of the buffer
+  kStrides,   // a block of memory that does not lie in one piece
 };
 
 // Any thread.
@@ -105,10 +114,5 @@ class Buffers {
   std::vector<std::shared_ptr<Buffer>> buffers_;  // shared: with operations that are under way
   std::vector<uint32_t> free_;
 };
-
-// Whether a handle's part lies inside of so many bytes.
-inline bool lies_within(const BufferHandle& handle, uint64_t size) {
-  return handle.offset <= size && handle.size <= size - handle.offset;
-}
 
 }  // namespace monarch

@@ -97,6 +97,23 @@ TEST_F(BuffersTest, APartDoesNotReachPastTheEnd) {
   EXPECT_EQ(why(part), Refusal::kBeyond);
 }
 
+TEST_F(BuffersTest, ABlockIsNoMoreThanItSays) {
+  BufferHandle block = add();
+  const auto with = [&](uint64_t offset, uint64_t run, std::vector<Memory::Dim> dims, uint64_t size) {
+    block.offset = offset, block.run = run, block.dims = std::move(dims), block.size = size;
+    return why(block);
+  };
+  EXPECT_EQ(with(96, 100, {{10, 400}, {3, 100}}, 3000), Refusal::kNone);
+  EXPECT_EQ(with(196, 100, {{10, 400}, {3, 100}}, 3000), Refusal::kNone);
+  EXPECT_EQ(with(197, 100, {{10, 400}, {3, 100}}, 3000), Refusal::kBeyond);
+  EXPECT_EQ(with(0, 100, {{10, 400}}, 1001), Refusal::kBeyond) << "its size is not that of its pieces";
+  EXPECT_EQ(with(0, 100, {{0, 400}}, 0), Refusal::kBeyond);
+  EXPECT_EQ(with(4000, 1, {{2, -8}}, 2), Refusal::kBeyond);
+  EXPECT_EQ(with(0, 1, {{UINT64_MAX, 1}, {UINT64_MAX, 1}}, 1), Refusal::kBeyond);
+  EXPECT_EQ(with(0, 1, {{3, INT64_MAX}}, 3), Refusal::kBeyond);
+  EXPECT_EQ(with(0, 0, {{3, 1}}, 3), Refusal::kBeyond);
+}
+
 TEST_F(BuffersTest, AHundredThousandOfThem) {
   std::vector<BufferHandle> handles;
   for (int i = 0; i < 100'000; ++i) handles.push_back(add());
@@ -126,7 +143,7 @@ TEST(KernelCopy, MemoryThatIsNotThereIsAnOutcome) {
 
 TEST(KernelCopy, AProcessThatIsNotThereIsGone) {
   std::byte byte;
-  EXPECT_EQ(copy_from_process(1 << 22, reinterpret_cast<uint64_t>(&byte), Memory(&byte, 1), 0, 1), CopyOutcome::kGone);
+  EXPECT_EQ(copy_from_process(1 << 22, Memory(&byte, 1), 0, Memory(&byte, 1), 0, 1), CopyOutcome::kGone);
 }
 
 }  // namespace

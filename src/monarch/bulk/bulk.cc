@@ -115,7 +115,7 @@ BulkOutcome outcome_of(const Message& answer) {
     return outcome;
   }
   auto body = decode<AnswerBody>(answer.body);
-  if (!body || body->code > static_cast<uint8_t>(Code::kNotSo) || body->refusal > static_cast<uint8_t>(Refusal::kBeyond)) {
+  if (!body || body->code > static_cast<uint8_t>(Code::kNotSo) || body->refusal > static_cast<uint8_t>(Refusal::kStrides)) {
     return {Code::kFailed, Refusal::kNone, 0, "", Failure("an answer about a buffer that cannot be read")};
   }
   return {static_cast<Code>(body->code), static_cast<Refusal>(body->refusal), body->value, body->text, {}};
@@ -175,6 +175,7 @@ BulkOutcome Bulk::copy_here(const BulkOperation& operation) const {
   const auto buffer = find(operation.at, !reads, node_.id(), &outcome);
   if (!buffer) return outcome;
   const uint64_t total = reads ? operation.at.size : operation.local.size();
+  const Buffer::Part part = buffer->part(operation.at);
   const bool is_direct = operation.local.is_contiguous();
   const auto bounce = is_direct ? nullptr : std::make_unique_for_overwrite<std::byte[]>(kBounceBytes);
   for (uint64_t done = 0, size; done < total; done += size) {
@@ -182,11 +183,11 @@ BulkOutcome Bulk::copy_here(const BulkOperation& operation) const {
     std::byte* const flat = is_direct ? operation.local.data() + done : bounce.get();
     CopyOutcome copied;
     if (reads) {
-      copied = gather_checked(buffer->memory, operation.at.offset + done, size, flat);
+      copied = gather_checked(part.memory, part.at + done, size, flat);
       if (!is_direct && copied == CopyOutcome::kDone) operation.local.scatter(done, size, flat);
     } else {
       if (!is_direct) operation.local.gather(done, size, flat);
-      copied = scatter_checked(buffer->memory, operation.at.offset + done, size, flat);
+      copied = scatter_checked(part.memory, part.at + done, size, flat);
     }
     if (copied != CopyOutcome::kDone) return {Code::kFault, Refusal::kNone, 0, "", {}};
   }
@@ -305,7 +306,7 @@ void Bulk::write(BulkOperation operation, int64_t deadline_ns, OneDone done) {
 }
 
 void Bulk::ask_once(const BulkOperation& operation, int64_t deadline_ns, OneDone done) {
-  const Wanted wanted{operation.at, machine_number(), deadline_ns};
+  const Wanted wanted{operation.at, 0, operation.at.size, machine_number(), deadline_ns};
   ValueWriter body;
   Method method = kDropBuffer;
   if (operation.kind == Kind::kDrop) {

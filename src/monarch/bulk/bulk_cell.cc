@@ -64,6 +64,10 @@ std::optional<Wanted> Bulk::wanted_of(const Message& request, Rest&... rest) {
   if (wanted.machine == 0 || wanted.machine != machine_number()) {
     wanted.deadline_ns = request.deadline_ns == 0 ? kNoDeadline : request.deadline_ns;
   }
+  if (wanted.at > wanted.handle.size || wanted.size > wanted.handle.size - wanted.at) {
+    answer(request, {Code::kRefused, Refusal::kBeyond, 0, "", {}});
+    return std::nullopt;
+  }
   if (node_.clock().now_ns() < wanted.deadline_ns) return wanted;
   answer(request, of_code(Code::kDeadline));
   return std::nullopt;
@@ -95,17 +99,18 @@ std::shared_ptr<const Buffer> Bulk::find(const BufferHandle& handle, bool to_wri
 void Bulk::read_part(const std::shared_ptr<Message>& request) {
   const auto wanted = wanted_of(*request);
   if (!wanted) return;
-  const uint64_t size = wanted->handle.size;
+  const uint64_t size = wanted->size;
   if (size > Transfer::kPartBytes) return answer(*request, of_code(Code::kShortage, "too large a part"));
-  const auto read = [self = shared_from_this(), request, handle = wanted->handle] {
+  const auto read = [self = shared_from_this(), request, handle = wanted->handle, at = wanted->at, size] {
     BulkOutcome outcome;
     const auto buffer = self->find(handle, false, request->from, &outcome);
     if (!buffer) return self->answer(*request, outcome);
-    const auto bytes = std::make_unique_for_overwrite<std::byte[]>(handle.size);
-    if (gather_checked(buffer->memory, handle.offset, handle.size, bytes.get()) != CopyOutcome::kDone) {
+    const auto bytes = std::make_unique_for_overwrite<std::byte[]>(size);
+    const Buffer::Part part = buffer->part(handle);
+    if (gather_checked(part.memory, part.at + at, size, bytes.get()) != CopyOutcome::kDone) {
       return self->answer(*request, of_code(Code::kFault));
     }
-    self->answer(*request, outcome, {bytes.get(), handle.size});
+    self->answer(*request, outcome, {bytes.get(), size});
   };
   size > kSmall ? pool_.run(read) : read();
 }
@@ -114,13 +119,14 @@ void Bulk::write_part(const Message& request) {
   const auto wanted = wanted_of(request);
   if (!wanted) return;
   const BufferHandle& handle = wanted->handle;
-  if (request.parts.size() != 1 || request.parts[0].size != handle.size) {
-    return node_.refuse(request, "a write with as many bytes as its handle has was expected");
+  if (request.parts.size() != 1 || request.parts[0].size != wanted->size) {
+    return node_.refuse(request, "a write with as many bytes as it says was expected");
   }
   BulkOutcome outcome;
   const auto buffer = find(handle, true, request.from, &outcome);
   if (!buffer) return answer(request, outcome);
-  if (scatter_checked(buffer->memory, handle.offset, handle.size, request.parts[0].data) != CopyOutcome::kDone) {
+  const Buffer::Part part = buffer->part(handle);
+  if (scatter_checked(part.memory, part.at + wanted->at, wanted->size, request.parts[0].data) != CopyOutcome::kDone) {
     outcome.code = Code::kFault;
   }
   answer(request, outcome);
@@ -136,11 +142,12 @@ void Bulk::pull(const Message& request) {
   const auto buffer = find(handle, true, request.from, &outcome);
   if (!buffer) return answer(request, outcome);
   const auto neighbour = Neighbour::meet(contact, paths_);
-  if (!neighbour->why_no_kernel().empty() || !buffer->memory.is_contiguous()) {
-    return answer(request, of_code(Code::kNotSo));
-  }
-  const Memory into(buffer->memory.data() + handle.offset, handle.size);
-  switch (neighbour->pull(there, into, 0, handle.size, node_.clock(), wanted->deadline_ns)) {
+  const Buffer::Part part = buffer->part(handle);
+  // What goes through memory of our own is not copied into its place by the kernel, which would find that it is not there.
+  if (!neighbour->why_no_kernel().empty() || in_small_pieces(part.memory)) return answer(request, of_code(Code::kNotSo));
+  const Memory from(reinterpret_cast<std::byte*>(there), wanted->size);
+  const uint64_t to = part.at + wanted->at;
+  switch (neighbour->pull(from, part.memory, to, node_.clock(), wanted->deadline_ns)) {
     case Neighbour::Outcome::kDone:
       break;
     case Neighbour::Outcome::kDeadline:
@@ -163,7 +170,7 @@ BulkOutcome Bulk::apply_atomic(const BufferHandle& handle, BulkOperation::Kind k
   std::byte* const at = buffer->memory.data() + handle.offset;
   int64_t probe;
   const bool is_aligned = reinterpret_cast<uintptr_t>(at) % sizeof probe == 0;
-  if (handle.size != sizeof probe || !buffer->memory.is_contiguous() || !is_aligned) {
+  if (handle.size != sizeof probe || handle.is_block() || !buffer->memory.is_contiguous() || !is_aligned) {
     return of_code(Code::kShortage, "an atomic operation wants 8 bytes at an address that is a multiple of 8");
   }
   auto* const probed = reinterpret_cast<std::byte*>(&probe);

@@ -9,9 +9,16 @@
 namespace monarch {
 
 template <>
+struct ValueCodec<Memory::Dim> {
+  static auto fields(auto& d) { return std::tie(d.count, d.stride); }
+  static void encode(ValueWriter& writer, const Memory::Dim& dim) { monarch::encode(writer, fields(dim)); }
+  static bool decode(ValueReader& reader, Memory::Dim& dim) { return decode_into(reader, fields(dim)); }
+};
+
+template <>
 struct ValueCodec<BufferHandle> {
   static auto fields(auto& h) {
-    return std::tie(h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size);
+    return std::tie(h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size, h.run, h.dims);
   }
   static void encode(ValueWriter& writer, const BufferHandle& handle) { monarch::encode(writer, fields(handle)); }
   static bool decode(ValueReader& reader, BufferHandle& handle) { return decode_into(reader, fields(handle)); }
@@ -20,6 +27,7 @@ struct ValueCodec<BufferHandle> {
 // What every request but kContact begins with.
 struct Wanted {
   BufferHandle handle;
+  uint64_t at = 0, size = 0;  // which of its bytes
   // On which machine it was asked for, and until when on the clock of that: what has waited in a process that was stopped
   // is not done when nobody wants it any more. On others the time that is left counts from its arrival.
   uint64_t machine = 0;
@@ -28,7 +36,7 @@ struct Wanted {
 
 template <>
 struct ValueCodec<Wanted> {
-  static auto fields(auto& w) { return std::tie(w.handle, w.machine, w.deadline_ns); }
+  static auto fields(auto& w) { return std::tie(w.handle, w.at, w.size, w.machine, w.deadline_ns); }
   static void encode(ValueWriter& writer, const Wanted& wanted) { monarch::encode(writer, fields(wanted)); }
   static bool decode(ValueReader& reader, Wanted& wanted) { return decode_into(reader, fields(wanted)); }
 };

@@ -136,6 +136,49 @@ TEST_P(BulkPaths, StridesOnEitherSide) {
   EXPECT_EQ(here, whole);
 }
 
+TEST_P(BulkPaths, BlocksOfAnArray) {
+  constexpr uint64_t kRows = 500, kColumns = 3000;
+  std::byte* const data = make(kRows * kColumns);
+  for (uint64_t i = 0; i < kRows * kColumns; ++i) data[i] = expected(i, 5);
+  struct Case {
+    uint64_t row, column, rows, columns;
+  };
+  for (const auto& [row, column, rows, columns] : {Case{3, 7, 400, 2000}, Case{0, 0, 500, 1}, Case{499, 10, 1, 5}}) {
+    BufferHandle block = add(data, kRows * kColumns);
+    block.offset = row * kColumns + column;
+    block.run = columns;
+    block.dims = {{rows, kColumns}};
+    block.size = rows * columns;
+    std::vector<std::byte> here(block.size), spread(2 * block.size);
+    const Memory flat(here.data(), here.size()), wide(spread.data(), 1, {{block.size, 2}});
+    ASSERT_EQ(run_one(Kind::kRead, block, flat).code, Code::kDone);
+    for (uint64_t i = 0; i < block.size; ++i) {
+      ASSERT_EQ(here[i], expected(block.offset + i / columns * kColumns + i % columns, 5)) << i;
+    }
+    ASSERT_EQ(run_one(Kind::kRead, block, wide).code, Code::kDone);
+    std::vector<std::byte> same(block.size);
+    wide.gather(0, block.size, same.data());
+    EXPECT_EQ(same, here);
+    std::vector<std::byte> before(data, data + kRows * kColumns);
+    for (std::byte& each : here) each = each ^ std::byte{0x80};
+    ASSERT_EQ(run_one(Kind::kWrite, block, flat).code, Code::kDone);
+    Memory(before.data() + block.offset, columns, {{rows, kColumns}}).scatter(0, block.size, here.data());
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), data)) << "nothing else was written";
+    for (uint64_t i = 0; i < kRows * kColumns; ++i) data[i] = expected(i, 5);
+  }
+  BufferHandle bad = add(data, kRows * kColumns);
+  std::vector<std::byte> here(kRows * kColumns);
+  bad.run = 10, bad.dims = {{kRows + 1, kColumns}}, bad.size = 10 * (kRows + 1);
+  EXPECT_EQ(run_one(Kind::kRead, bad, Memory(here.data(), bad.size)).refusal, Refusal::kBeyond);
+  const BufferHandle turned =
+      owner.bulk->add(Memory(data, 1, {{kColumns, 1}, {kRows, kColumns}}), true, nullptr).value();
+  bad = turned;
+  bad.run = 10, bad.dims = {{2, 100}}, bad.size = 20;
+  for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
+    EXPECT_EQ(run_one(kind, bad, Memory(here.data(), bad.size)).refusal, Refusal::kStrides);
+  }
+}
+
 TEST_P(BulkPaths, ThirtyTwoAtATime) {
   constexpr uint64_t kSize = 300'000;
   std::vector<BulkOperation> operations;

@@ -1,9 +1,12 @@
 // What names a buffer of a process's memory, or a part of it, and proves that who has it may use it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "monarch/base/ids.h"
+#include "monarch/bulk/memory.h"
 
 namespace monarch {
 
@@ -20,6 +23,16 @@ struct BufferHandle {
   BufferKey key;
   bool writable = false;    // which key it is
   uint64_t offset = 0, size = 0;  // the part of the buffer that is meant, in bytes
+  // If that is a block, and not all that lies between: as many pieces of `run` bytes as `dims` say, the first at `offset`,
+  // with strides of 0 or more. `size` is the sum of the pieces.
+  uint64_t run = 0;
+  std::vector<Memory::Dim> dims{};
+
+  bool is_block() const { return run != 0; }
+  // Whether all that is meant lies inside of so many bytes, and is as many bytes as it says.
+  bool lies_within(uint64_t bytes) const;
+  // What is meant, in the memory of a buffer that begins at `data` and lies in one piece. It lies within.
+  Memory memory_at(std::byte* data) const;
 };
 
 }  // namespace monarch

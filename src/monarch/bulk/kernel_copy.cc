@@ -34,77 +34,85 @@ CopyOutcome outcome_of(int error) {
   }
 }
 
-// `length` bytes at `there`, and as many in `pieces`.
-CopyOutcome transfer(Transfer call, pid_t pid, uint64_t there, const iovec* pieces, size_t count, uint64_t length) {
-  const iovec remote{reinterpret_cast<void*>(there), length};
-  const ssize_t done = syscall(call, pid, pieces, count, &remote, 1UL, 0UL);
-  if (done == static_cast<ssize_t>(length)) return CopyOutcome::kDone;
-  // It ends short at the first page that is not there.
-  return done >= 0 ? CopyOutcome::kFault : outcome_of(errno);
-}
+// Two lists of pieces with as many bytes each.
+class Lists {
+ public:
+  bool full() const { return here_.count == kPiecesMax || there_.count == kPiecesMax; }
+  void add(std::byte* here, std::byte* there, uint64_t size) {
+    here_.add(here, size);
+    there_.add(there, size);
+    bytes_ += size;
+  }
+  CopyOutcome transfer(Transfer call, pid_t pid) {
+    if (bytes_ == 0) return CopyOutcome::kDone;
+    const long done = syscall(call, pid, here_.pieces, here_.count, there_.pieces, there_.count, 0UL);
+    // It ends short at the first page that is not there.
+    const bool is_whole = done == static_cast<long>(bytes_);
+    here_.count = there_.count = 0;
+    bytes_ = 0;
+    return is_whole ? CopyOutcome::kDone : done >= 0 ? CopyOutcome::kFault : outcome_of(errno);
+  }
 
-CopyOutcome copy_pieces(Transfer call, pid_t pid, uint64_t there, const Memory& here, uint64_t offset, uint64_t length) {
-  iovec pieces[kPiecesMax];
-  size_t count = 0;
-  uint64_t bytes = 0;
-  CopyOutcome outcome = CopyOutcome::kDone;
-  const auto flush = [&] {
-    if (count > 0) outcome = transfer(call, pid, there, pieces, count, bytes);
-    there += bytes;
-    count = 0, bytes = 0;
-    return outcome == CopyOutcome::kDone;
+ private:
+  struct List {
+    iovec pieces[kPiecesMax];
+    size_t count = 0;
+    void add(std::byte* data, uint64_t size) {
+      if (count > 0 && static_cast<std::byte*>(pieces[count - 1].iov_base) + pieces[count - 1].iov_len == data) {
+        pieces[count - 1].iov_len += size;
+      } else {
+        pieces[count++] = {data, size};
+      }
+    }
   };
-  const bool whole = here.for_each(offset, length, [&](std::byte* data, uint64_t size) {
-    pieces[count++] = {data, size};
-    bytes += size;
-    return count < kPiecesMax || flush();
-  });
-  if (whole) flush();
-  return outcome;
+  List here_, there_;
+  uint64_t bytes_ = 0;
+};
+
+CopyOutcome copy_pieces(Transfer call, pid_t pid, const Memory& there, uint64_t there_at, const Memory& here,
+                        uint64_t here_at, uint64_t length) {
+  Lists lists;
+  Memory::Cursor far(there, there_at), near(here, here_at);
+  while (length > 0) {
+    const uint64_t size = std::min({length, far.left(), near.left()});
+    lists.add(near.at(), far.at(), size);
+    far.advance(size);
+    near.advance(size);
+    length -= size;
+    if (!lists.full()) continue;
+    if (const CopyOutcome outcome = lists.transfer(call, pid); outcome != CopyOutcome::kDone) return outcome;
+  }
+  return lists.transfer(call, pid);
 }
 
 }  // namespace
 
-CopyOutcome copy_from_process(pid_t pid, uint64_t there, const Memory& here, uint64_t offset, uint64_t length) {
-  if (here.is_contiguous() || here.run() >= kPieceMin) {
-    return copy_pieces(SYS_process_vm_readv, pid, there, here, offset, length);
-  }
-  const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kBounceBytes);
-  for (uint64_t size; length > 0; offset += size, there += size, length -= size) {
-    size = std::min(length, kBounceBytes);
-    const iovec piece{bounce.get(), size};
-    const CopyOutcome outcome = transfer(SYS_process_vm_readv, pid, there, &piece, 1, size);
-    if (outcome != CopyOutcome::kDone) return outcome;
-    here.scatter(offset, size, bounce.get());
-  }
-  return CopyOutcome::kDone;
-}
+bool in_small_pieces(const Memory& memory) { return !memory.is_contiguous() && memory.run() < kPieceMin; }
 
-CopyOutcome copy_to_process(pid_t pid, uint64_t there, const Memory& here, uint64_t offset, uint64_t length) {
-  if (here.is_contiguous() || here.run() >= kPieceMin) {
-    return copy_pieces(SYS_process_vm_writev, pid, there, here, offset, length);
-  }
+CopyOutcome copy_from_process(pid_t pid, const Memory& there, uint64_t from, const Memory& here, uint64_t to,
+                              uint64_t length) {
+  if (!in_small_pieces(here)) return copy_pieces(SYS_process_vm_readv, pid, there, from, here, to, length);
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kBounceBytes);
-  for (uint64_t size; length > 0; offset += size, there += size, length -= size) {
+  for (uint64_t size; length > 0; from += size, to += size, length -= size) {
     size = std::min(length, kBounceBytes);
-    here.gather(offset, size, bounce.get());
-    const iovec piece{bounce.get(), size};
-    const CopyOutcome outcome = transfer(SYS_process_vm_writev, pid, there, &piece, 1, size);
+    const Memory flat(bounce.get(), size);
+    const CopyOutcome outcome = copy_pieces(SYS_process_vm_readv, pid, there, from, flat, 0, size);
     if (outcome != CopyOutcome::kDone) return outcome;
+    here.scatter(to, size, bounce.get());
   }
   return CopyOutcome::kDone;
 }
 
 CopyOutcome gather_checked(const Memory& from, uint64_t offset, uint64_t length, std::byte* flat) {
-  const CopyOutcome outcome =
-      copy_pieces(SYS_process_vm_writev, getpid(), reinterpret_cast<uint64_t>(flat), from, offset, length);
+  const Memory into(flat, length);
+  const CopyOutcome outcome = copy_pieces(SYS_process_vm_readv, getpid(), from, offset, into, 0, length);
   if (outcome == CopyOutcome::kDenied) from.gather(offset, length, flat);
   return outcome == CopyOutcome::kDenied ? CopyOutcome::kDone : outcome;
 }
 
 CopyOutcome scatter_checked(const Memory& to, uint64_t offset, uint64_t length, const std::byte* flat) {
-  const CopyOutcome outcome =
-      copy_pieces(SYS_process_vm_readv, getpid(), reinterpret_cast<uint64_t>(flat), to, offset, length);
+  const Memory out(const_cast<std::byte*>(flat), length);
+  const CopyOutcome outcome = copy_pieces(SYS_process_vm_writev, getpid(), to, offset, out, 0, length);
   if (outcome == CopyOutcome::kDenied) to.scatter(offset, length, flat);
   return outcome == CopyOutcome::kDenied ? CopyOutcome::kDone : outcome;
 }

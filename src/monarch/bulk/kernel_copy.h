@@ -20,11 +20,16 @@ enum class CopyOutcome : uint8_t {
   kDenied,  // the kernel does not let this process do so: Yama, seccomp, another user
 };
 
-// Between `length` bytes at `offset` of `here` and those at `there` in the process `pid`, which may be this one. What has
-// been copied before a fault stays. At most kKernelCopyMax bytes at a time.
+// `length` bytes of `there`, which is memory of the process `pid`, perhaps of this one, into `here`. What has been copied
+// before a fault stays.
+CopyOutcome copy_from_process(pid_t pid, const Memory& there, uint64_t from, const Memory& here, uint64_t to,
+                              uint64_t length);
+
+// In pieces of this size, between which somebody may look whether the copy is still wanted: a millisecond each.
 inline constexpr uint64_t kKernelCopyMax = uint64_t{8} << 20;
-CopyOutcome copy_from_process(pid_t pid, uint64_t there, const Memory& here, uint64_t offset, uint64_t length);
-CopyOutcome copy_to_process(pid_t pid, uint64_t there, const Memory& here, uint64_t offset, uint64_t length);
+
+// Whether it is copied through memory of our own, as the kernel takes longer for each piece than for its bytes.
+bool in_small_pieces(const Memory& memory);
 
 // Within this process, for memory that others may have unmapped: `flat` is there. Where the kernel does not do it, memcpy.
 CopyOutcome gather_checked(const Memory& from, uint64_t offset, uint64_t length, std::byte* flat);

@@ -35,20 +35,46 @@ bool Memory::overlaps() const {
   return false;
 }
 
+Memory::Cursor::Cursor(const Memory& memory, uint64_t offset)
+    : memory_(memory), piece_(memory.data_), within_(offset), place_(memory.dims_.size()) {
+  if (place_.empty()) return;
+  uint64_t at = offset / memory.run_;
+  within_ = offset % memory.run_;
+  for (size_t dim = place_.size(); dim-- > 0; at /= memory.dims_[dim].count) {
+    place_[dim] = at % memory.dims_[dim].count;
+    piece_ += static_cast<int64_t>(place_[dim]) * memory.dims_[dim].stride;
+  }
+}
+
+// As an odometer; behind the last piece comes the first.
+void Memory::Cursor::next_piece() {
+  within_ = 0;
+  for (size_t dim = place_.size(); dim-- > 0;) {
+    const Dim& of = memory_.dims_[dim];
+    piece_ += of.stride;
+    if (++place_[dim] < of.count) return;
+    piece_ -= static_cast<int64_t>(of.count) * of.stride;
+    place_[dim] = 0;
+  }
+}
+
+void copy_memory(const Memory& to, uint64_t to_offset, const Memory& from, uint64_t from_offset, uint64_t length) {
+  Memory::Cursor into(to, to_offset), out(from, from_offset);
+  while (length > 0) {
+    const uint64_t size = std::min({length, into.left(), out.left()});
+    copy_bytes(into.at(), out.at(), size);
+    into.advance(size);
+    out.advance(size);
+    length -= size;
+  }
+}
+
 void Memory::gather(uint64_t offset, uint64_t length, std::byte* flat) const {
-  for_each(offset, length, [&](const std::byte* data, uint64_t size) {
-    copy_bytes(flat, data, size);
-    flat += size;
-    return true;
-  });
+  copy_memory(Memory(flat, length), 0, *this, offset, length);
 }
 
 void Memory::scatter(uint64_t offset, uint64_t length, const std::byte* flat) const {
-  for_each(offset, length, [&](std::byte* data, uint64_t size) {
-    copy_bytes(data, flat, size);
-    flat += size;
-    return true;
-  });
+  copy_memory(*this, offset, Memory(const_cast<std::byte*>(flat), length), 0, length);
 }
 
 }  // namespace monarch

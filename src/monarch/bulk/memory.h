@@ -8,7 +8,7 @@
 
 namespace monarch {
 
-// What an operation reads from or writes to in its own process. Owns nothing.
+// Owns nothing; may be of another process, as long as nobody looks at its bytes here.
 class Memory {
  public:
   struct Dim {
@@ -31,34 +31,28 @@ class Memory {
   // Whether some bytes come more than once: it can be read, but no more be written.
   bool overlaps() const;
 
-  // visit(std::byte* data, uint64_t size) -> bool for the pieces of the bytes from `offset` on, in order, while it returns
-  // true. They lie inside of size().
-  template <typename Visit>
-  bool for_each(uint64_t offset, uint64_t length, Visit&& visit) const {
-    if (dims_.empty()) return length == 0 || visit(data_ + offset, length);
-    uint64_t at = offset / run_, within = offset % run_;
-    std::vector<uint64_t> place(dims_.size());
-    std::byte* piece = data_;
-    for (size_t dim = dims_.size(); dim-- > 0; at /= dims_[dim].count) {
-      place[dim] = at % dims_[dim].count;
-      piece += static_cast<int64_t>(place[dim]) * dims_[dim].stride;
+  // Goes over its bytes, piece by piece.
+  class Cursor {
+   public:
+    // From that byte on, of which there are more. The memory outlives it.
+    Cursor(const Memory& memory, uint64_t offset);
+    std::byte* at() const { return piece_ + within_; }
+    uint64_t left() const { return memory_.run_ - within_; }  // bytes that lie one behind the other from here on
+    void advance(uint64_t size) {                             // at most those
+      within_ += size;
+      if (within_ == memory_.run_ && !place_.empty()) next_piece();
     }
-    while (length > 0) {
-      const uint64_t size = std::min(length, run_ - within);
-      if (!visit(piece + within, size)) return false;
-      length -= size;
-      within = 0;
-      for (size_t dim = dims_.size(); dim-- > 0;) {
-        piece += dims_[dim].stride;
-        if (++place[dim] < dims_[dim].count) break;
-        piece -= static_cast<int64_t>(dims_[dim].count) * dims_[dim].stride;
-        place[dim] = 0;
-      }
-    }
-    return true;
-  }
 
-  // Copies between these bytes and `flat`, as many as they are. The memory is there.
+   private:
+    void next_piece();
+
+    const Memory& memory_;
+    std::byte* piece_;
+    uint64_t within_;
+    std::vector<uint64_t> place_;
+  };
+
+  // Copies between these bytes and `flat`. The memory is there.
   void gather(uint64_t offset, uint64_t length, std::byte* flat) const;
   void scatter(uint64_t offset, uint64_t length, const std::byte* flat) const;
 
@@ -68,5 +62,8 @@ class Memory {
   uint64_t size_ = 0;
   std::vector<Dim> dims_;  // of runs
 };
+
+// Copies `length` bytes, which both have, and which do not overlap. The memory is there.
+void copy_memory(const Memory& to, uint64_t to_offset, const Memory& from, uint64_t from_offset, uint64_t length);
 
 }  // namespace monarch

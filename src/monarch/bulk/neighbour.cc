@@ -114,7 +114,8 @@ std::shared_ptr<Neighbour> Neighbour::meet(const Contact& contact, Paths paths) 
 Status Neighbour::prove() const {
   std::array<uint64_t, 2> found{};
   const Memory into(reinterpret_cast<std::byte*>(&found), sizeof found);
-  switch (copy_from_process(static_cast<pid_t>(contact_.pid), contact_.proof_address, into, 0, sizeof found)) {
+  const Memory there(reinterpret_cast<std::byte*>(contact_.proof_address), sizeof found);
+  switch (copy_from_process(static_cast<pid_t>(contact_.pid), there, 0, into, 0, sizeof found)) {
     case CopyOutcome::kDone:
       if (found == contact_.proof) return Ok{};
       [[fallthrough]];
@@ -157,11 +158,12 @@ Refusal Neighbour::look(const BufferHandle& handle, Seen* seen) const {
   const auto& key = handle.writable ? at.write_key : at.read_key;
   const BufferKey wanted{key[0].load(std::memory_order_relaxed), key[1].load(std::memory_order_relaxed)};
   const uint64_t size = at.size.load(std::memory_order_relaxed);
-  *seen = {at.address.load(std::memory_order_relaxed), at.file_offset.load(std::memory_order_relaxed),
+  *seen = {at.address.load(std::memory_order_relaxed), size, at.file_offset.load(std::memory_order_relaxed),
            at.inode.load(std::memory_order_relaxed), at.file.load(std::memory_order_relaxed)};
   if (!is_still(handle)) return Refusal::kDropped;  // what was read may belong to two buffers
   if (wanted != handle.key) return Refusal::kForged;
-  return lies_within(handle, size) ? Refusal::kNone : Refusal::kBeyond;
+  if (handle.is_block() && seen->address == 0) return Refusal::kStrides;
+  return handle.lies_within(size) ? Refusal::kNone : Refusal::kBeyond;
 }
 
 bool Neighbour::is_still(const BufferHandle& handle) const {
@@ -169,7 +171,7 @@ bool Neighbour::is_still(const BufferHandle& handle) const {
   return entry(handle.index).state.load(std::memory_order_relaxed) == BufferEntry::live(handle.generation);
 }
 
-std::shared_ptr<const Mapping> Neighbour::map_of(const Seen& seen, uint64_t reach, std::string* why_not) {
+std::shared_ptr<const Mapping> Neighbour::map_of(const Seen& seen, std::string* why_not) {
   const auto refuse = [&](std::string why) {
     if (why_not != nullptr) *why_not = std::move(why);
     return nullptr;
@@ -186,7 +188,7 @@ std::shared_ptr<const Mapping> Neighbour::map_of(const Seen& seen, uint64_t reac
   struct stat status{};
   if (!fd || fstat(fd.get(), &status) != 0) return refuse(std::string("it cannot be mapped: ") + strerror(errno));
   if (status.st_ino != seen.inode) return refuse("it has been dropped");
-  auto mapped = map_shared_memory(fd.get(), reach, PROT_READ);
+  auto mapped = map_shared_memory(fd.get(), seen.file_offset + seen.size, PROT_READ);
   if (!mapped) return refuse("it cannot be mapped: " + mapped.error().message);
   madvise(mapped->get(), mapped->size(), MADV_DONTFORK);
   if (maps_.size() == kMapsMax) {
@@ -217,7 +219,7 @@ Path Neighbour::path_of(const BufferHandle& handle, std::string* why_not) {
     return Path::kLink;
   }
   std::string no_map;
-  if (map_of(seen, seen.file_offset + handle.offset + handle.size, &no_map) != nullptr) return Path::kShm;
+  if (map_of(seen, &no_map) != nullptr) return Path::kShm;
   why = "shm: " + no_map;
   if (why_no_kernel_.empty()) return Path::kCma;
   why += "; cma: " + why_no_kernel_;
@@ -229,29 +231,30 @@ Neighbour::Outcome Neighbour::read(const BufferHandle& handle, const Memory& int
   Seen seen;
   *why = look(handle, &seen);
   if (*why != Refusal::kNone) return lives() ? Outcome::kRefused : Outcome::kGone;
-  const auto mapping = map_of(seen, seen.file_offset + handle.offset + handle.size);
+  const auto mapping = map_of(seen);
   if (mapping == nullptr) {
     if (!why_no_kernel_.empty() || seen.address == 0) return Outcome::kGone;
-    return read_kernel(handle, seen.address + handle.offset, into, at, clock, deadline_ns, why);
+    const Memory there = handle.memory_at(reinterpret_cast<std::byte*>(seen.address));
+    return read_kernel(handle, there, into, at, clock, deadline_ns, why);
   }
-  const auto* from = static_cast<const std::byte*>(mapping->get()) + seen.file_offset + handle.offset;
+  const Memory there = handle.memory_at(static_cast<std::byte*>(mapping->get()) + seen.file_offset);
   for (uint64_t done = 0, size; done < handle.size; done += size) {
     if (done > 0 && clock.now_ns() >= deadline_ns) return Outcome::kDeadline;
     size = std::min(kPieceBytes, handle.size - done);
-    into.scatter(at + done, size, from + done);
+    copy_memory(into, at + done, there, done, size);
   }
   *why = is_still(handle) ? Refusal::kNone : Refusal::kDropped;
   if (!lives()) return Outcome::kGone;
   return *why == Refusal::kNone ? Outcome::kDone : Outcome::kRefused;
 }
 
-Neighbour::Outcome Neighbour::read_kernel(const BufferHandle& handle, uint64_t address, const Memory& into, uint64_t at,
-                                          Clock& clock, int64_t deadline_ns, Refusal* why) {
+Neighbour::Outcome Neighbour::read_kernel(const BufferHandle& handle, const Memory& there, const Memory& into,
+                                          uint64_t at, Clock& clock, int64_t deadline_ns, Refusal* why) {
   std::byte small[4096];
   const bool bounced = handle.size <= sizeof small;
   const Memory flat = bounced ? Memory(small, handle.size) : into;
   Outcome outcome = handle.size >= kProveFirst && !prove() ? Outcome::kGone : Outcome::kDone;
-  if (outcome == Outcome::kDone) outcome = pull(address, flat, bounced ? 0 : at, handle.size, clock, deadline_ns);
+  if (outcome == Outcome::kDone) outcome = pull(there, flat, bounced ? 0 : at, clock, deadline_ns);
   if (outcome == Outcome::kGone || outcome == Outcome::kDeadline) return outcome;
   *why = is_still(handle) ? Refusal::kNone : Refusal::kDropped;
   if (*why != Refusal::kNone) return Outcome::kRefused;
@@ -261,12 +264,12 @@ Neighbour::Outcome Neighbour::read_kernel(const BufferHandle& handle, uint64_t a
   return Outcome::kDone;
 }
 
-Neighbour::Outcome Neighbour::pull(uint64_t there, const Memory& into, uint64_t at, uint64_t length, Clock& clock,
+Neighbour::Outcome Neighbour::pull(const Memory& there, const Memory& into, uint64_t at, Clock& clock,
                                    int64_t deadline_ns) {
-  for (uint64_t done = 0, size; done < length; done += size) {
+  for (uint64_t done = 0, size; done < there.size(); done += size) {
     if (done > 0 && clock.now_ns() >= deadline_ns) return Outcome::kDeadline;
-    size = std::min(kKernelCopyMax, length - done);
-    switch (copy_from_process(static_cast<pid_t>(contact_.pid), there + done, into, at + done, size)) {
+    size = std::min(kKernelCopyMax, there.size() - done);
+    switch (copy_from_process(static_cast<pid_t>(contact_.pid), there, done, into, at + done, size)) {
       case CopyOutcome::kDone:
         break;
       case CopyOutcome::kFault:

@@ -85,8 +85,8 @@ class Neighbour {
   // undefined.
   Outcome read(const BufferHandle& handle, const Memory& into, uint64_t at, Clock& clock, int64_t deadline_ns,
                Refusal* why);
-  // Reads what lies at an address of it: for an owner of buffers that a neighbour writes to.
-  Outcome pull(uint64_t there, const Memory& into, uint64_t at, uint64_t length, Clock& clock, int64_t deadline_ns);
+  // Reads all of `there`, its memory: for an owner of buffers that a neighbour writes to.
+  Outcome pull(const Memory& there, const Memory& into, uint64_t at, Clock& clock, int64_t deadline_ns);
 
   // Whether it lives.
   bool lives() const;
@@ -101,7 +101,7 @@ class Neighbour {
   };
   // What the table says of it, at one moment.
   struct Seen {
-    uint64_t address = 0, file_offset = 0, inode = 0;
+    uint64_t address = 0, size = 0, file_offset = 0, inode = 0;
     int64_t file = -1;
   };
 
@@ -111,8 +111,8 @@ class Neighbour {
   const BufferEntry& entry(uint32_t index) const { return static_cast<const BufferEntry*>(table_.get())[index]; }
   Refusal look(const BufferHandle& handle, Seen* seen) const;
   bool is_still(const BufferHandle& handle) const;
-  std::shared_ptr<const Mapping> map_of(const Seen& seen, uint64_t reach, std::string* why_not = nullptr);
-  Outcome read_kernel(const BufferHandle& handle, uint64_t address, const Memory& into, uint64_t at, Clock& clock,
+  std::shared_ptr<const Mapping> map_of(const Seen& seen, std::string* why_not = nullptr);
+  Outcome read_kernel(const BufferHandle& handle, const Memory& there, const Memory& into, uint64_t at, Clock& clock,
                       int64_t deadline_ns, Refusal* why);
 
   const Contact contact_;

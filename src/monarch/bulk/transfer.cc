@@ -48,10 +48,7 @@ void Transfer::go_on() {
 }
 
 void Transfer::send(uint64_t at, uint64_t size) {
-  BufferHandle part = operation_.at;
-  part.offset += at;
-  part.size = size;
-  const Wanted wanted{part, machine_number(), deadline_ns_};
+  const Wanted wanted{operation_.at, at, size, machine_number(), deadline_ns_};
   ValueWriter body;
   std::unique_ptr<std::byte[]> gathered;
   ByteSpan bytes;
@@ -74,7 +71,7 @@ void Transfer::send(uint64_t at, uint64_t size) {
     }
   }
   const std::span<const ByteSpan> parts(&bytes, bytes.empty() ? 0 : 1);
-  bulk_->ask(part.owner, method, body.written(), parts, deadline_ns_,
+  bulk_->ask(operation_.at.owner, method, body.written(), parts, deadline_ns_,
              [self = shared_from_this(), at, size](std::shared_ptr<PendingCall> call) {
                const auto take = [self, call = std::move(call), at, size] { self->take(*call->reply(0), at, size); };
                size <= kSmall ? take() : self->bulk_->pool_.run(take);

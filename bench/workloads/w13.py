@@ -1,0 +1,108 @@
+"""W13: buffers of another process: read and written, one at a time, and the limits of that in the same program.
+
+W13s: the buffer lies in memory that is mapped (monarch.empty). W13v: in ordinary memory, which the kernel copies
+(process_vm_readv). W13w: writes to ordinary memory.
+W13x<row>: the same readings as a part of the limit's, which alternates with them: numpy.copyto for s, a bare
+process_vm_readv of the same memory for v and w.
+"""
+
+import ctypes
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from harness import NotOffered, Stage, expect, load_system, median, parse_arguments, percentile, run_rows  # noqa: E402
+
+SIZES = {"64": 64, "4K": 4 << 10, "1M": 1 << 20, "4M": 4 << 20, "64M": 64 << 20}
+KINDS = {"s": "mapped", "v": "ordinary", "w": "ordinary"}
+ROWS = [f"W13{kind}_{size}" for kind in KINDS for size in SIZES]
+PARTS = [f"W13x{kind}_{size}" for kind in KINDS for size in ("4M", "64M")]
+
+
+class IoVec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def bare_reader(pid, address, target):
+    """-> function: one process_vm_readv of all of it."""
+    call = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    here = IoVec(target.ctypes.data, target.nbytes)
+    there = IoVec(address, target.nbytes)
+
+    def read():
+        got = call(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+        if got != target.nbytes:
+            raise OSError(ctypes.get_errno(), "process_vm_readv")
+
+    return read
+
+
+def timed(function):
+    start = time.perf_counter_ns()
+    function()
+    return time.perf_counter_ns() - start
+
+
+def measure(system, kind, size, seconds, with_limit):
+    import numpy
+
+    operate, pid, address = system.buffer_operation(KINDS[kind], size, kind == "w")
+    array = numpy.zeros(size, "u1")
+    target = memoryview(array)
+    operate(target)
+    if kind != "w":
+        expect(array[-3:].tolist(), [(size - 3 + i) % 251 for i in range(3)])
+    limit = None
+    if with_limit and kind == "s":
+        source, into = numpy.ones(size, "u1"), numpy.zeros(size, "u1")
+
+        def limit():
+            numpy.copyto(into, source)
+    elif with_limit:
+        limit = bare_reader(pid, address, numpy.zeros(size, "u1"))
+    times, limits, end = [], [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times) < 5:
+        times.append(timed(lambda: operate(target)))
+        if limit is not None:
+            limits.append(timed(limit))
+    return times, limits
+
+
+def main():
+    arguments = parse_arguments(ROWS + PARTS)
+    system = load_system(arguments.system)
+    if system.is_worker():
+        return system.serve()
+    stage = Stage(system, arguments.placement)
+
+    def row_of(row):
+        def run():
+            stage.ready()
+            kind, size_name = row[3:].split("_")
+            size, with_limit = SIZES[size_name], kind.startswith("x")
+            if with_limit and arguments.system != "ours":
+                raise NotOffered("a part of ours")
+            times, limits = measure(system, kind[-1], size, arguments.seconds, with_limit)
+            if with_limit:
+                parts = [limit / own for own, limit in zip(times, limits)]
+                return {"unit": "x", "value": median(parts), "count": len(parts), "samples": parts}
+            if size < 1 << 20:
+                us = [each / 1e3 for each in times]
+                return {
+                    "unit": "us",
+                    "value": median(us),
+                    "p99": percentile(sorted(us), 0.99),
+                    "count": len(us),
+                    "samples": us,
+                }
+            rates = [size / each for each in times]
+            return {"unit": "GB/s", "value": size / median(times), "count": len(times), "samples": rates}
+
+        return run
+
+    run_rows(arguments, system, {row: row_of(row) for row in ROWS + PARTS})
+    stage.end()
+
+
+main()

@@ -1,0 +1,465 @@
+"""Weights on their way from those who train them to those who use them: versions, of which nobody sees a half."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from monarch import _core
+from monarch._bulk import buffer as buffers
+from monarch._bulk.action import RDMAAction
+from monarch._bulk.buffer import RDMABuffer, block_of
+from monarch._bulk.errors import BufferDropped, RDMATimeout
+from monarch._bulk.layout import Box, box_of_dtensor, cover, whole
+from monarch._bulk.memory import kind_of, local_memory
+from monarch._runtime import runtime
+
+__all__ = ["Moved", "PushHandle", "Source", "SourceHandle", "Target", "VersionGone", "WeightsError"]
+
+Progress = Callable[[int, int], None]
+Where = Mapping[str, tuple[Sequence[int], Box]]
+
+_ALIGN = 64  # bytes, of what lies in a slot
+_GROUP = 64 << 20  # so many bytes are moved between two words about progress
+_SLOTS = 2
+_WORD = 8
+_WRITING = -1  # in the place of a version: there is none, or not all of it yet
+_FIRST_LOOK, _LAST_LOOK = 0.0002, 0.02  # seconds between looks for a version that is not there yet
+
+
+class WeightsError(RuntimeError):
+    """Weights cannot be moved so: the text says why."""
+
+
+class VersionGone(WeightsError):
+    """The version that was asked for has been replaced by later ones."""
+
+
+class Moved(NamedTuple):
+    """What has been moved: which version, how many bytes, and in what time."""
+
+    version: int
+    nbytes: int
+    seconds: float
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        return self.nbytes / self.seconds / 1e9 if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"version {self.version}: {self.nbytes / 1e6:.1f} MB in {self.seconds * 1e3:.1f} ms, "
+            f"{self.gigabytes_per_second:.1f} GB/s"
+        )
+
+
+class _Shard(NamedTuple):
+    """What one process has of one array."""
+
+    shape: tuple[int, ...]  # of the whole
+    box: Box
+    dtype: str
+    itemsize: int
+    at: int  # where its bytes begin in a slot
+
+    @property
+    def nbytes(self) -> int:
+        return self.box.items * self.itemsize
+
+
+class SourceHandle(NamedTuple):
+    """What a target has to know of a source: to be sent to it. Of a few hundred bytes for each array."""
+
+    shards: dict[str, _Shard]
+    header: RDMABuffer  # the versions in the slots
+    slots: tuple[RDMABuffer, ...]
+
+
+class PushHandle(NamedTuple):
+    """What a source has to know of a target that accepts one version."""
+
+    version: int
+    shards: dict[str, _Shard]
+    header: RDMABuffer  # the bytes that have come
+    slot: RDMABuffer
+
+
+def _local(weight: Any) -> Any:
+    return weight.to_local() if hasattr(weight, "to_local") else weight
+
+
+def _laid_out(weights: Mapping[str, Any], where: Where | None) -> tuple[dict[str, _Shard], int]:
+    """Where each has its place in a slot, and how large that is."""
+    shards, at = {}, 0
+    for name, weight in weights.items():
+        kind = kind_of(weight)
+        if where is not None and name in where:
+            shape, box = where[name]
+        elif hasattr(weight, "to_local"):
+            shape, box = tuple(weight.shape), box_of_dtensor(weight)
+        else:
+            shape, box = kind.shape, whole(kind.shape)
+        if kind.of == "bytes" or tuple(box.sizes) != tuple(kind.shape):
+            raise ValueError(f"{name!r} is a {kind.of} of shape {kind.shape}, and not the block {tuple(box.sizes)}")
+        outside = any(a < 0 or a + n > most for a, n, most in zip(box.starts, box.sizes, shape))
+        if len(box.sizes) != len(shape) or outside:
+            raise ValueError(f"the block of {name!r} does not lie within its shape {tuple(shape)}")
+        shards[name] = _Shard(tuple(shape), box, kind.dtype, kind.itemsize, at)
+        at += -(-shards[name].nbytes // _ALIGN) * _ALIGN
+    return shards, max(at, _ALIGN)
+
+
+def _views(weights: Mapping[str, Any], shards: Mapping[str, _Shard], slot: Any) -> dict[str, Any]:
+    """Arrays like the weights, in the memory of a slot."""
+    views = {}
+    for name, weight in weights.items():
+        at, box = shards[name].at, shards[name].box
+        if kind_of(weight).of == "torch":
+            torch: Any = sys.modules["torch"]
+            dtype = _local(weight).dtype
+            flat = (
+                torch.frombuffer(slot, dtype=dtype, count=box.items, offset=at)
+                if box.items
+                else torch.empty(0, dtype=dtype)
+            )
+            views[name] = flat.view(box.sizes)
+        else:
+            numpy: Any = sys.modules["numpy"]
+            views[name] = numpy.frombuffer(slot, weight.dtype, box.items, at).reshape(box.sizes)
+    return views
+
+
+def _copy(to: Any, from_: Any) -> None:
+    if hasattr(to, "copy_"):
+        to.detach().copy_(_local(from_).detach())
+    else:
+        to[...] = from_
+
+
+def _make_slot(size: int) -> Any:
+    """Memory that the other processes of the machine map, where it is worth that."""
+    return _core.make_memory(size) if size >= 64 * 1024 else bytearray(size)
+
+
+class Source:
+    """Weights of this process, or its part of them, as others get them: the last two versions that were published.
+
+    Keeps two copies. Whoever has :meth:`handle` pulls a version when it wants to, while this process goes on; or this
+    process pushes it.
+
+    Args:
+        weights: NumPy arrays or torch tensors by name. Of a DTensor its shard is meant, where its placements say.
+        where: for arrays that are a part of a larger one, ``(shape, box)`` by name: the shape of the whole, and which
+            block of it this is (:func:`shard`, :class:`Box`). What is not named is whole.
+    """
+
+    def __init__(self, weights: Mapping[str, Any], where: Where | None = None) -> None:
+        runtime.ensure(processes=False)
+        self._weights = dict(weights)
+        self._shards, size = _laid_out(self._weights, where)
+        self._memory = [_make_slot(size) for _ in range(_SLOTS)]
+        self._views = [_views(self._weights, self._shards, slot) for slot in self._memory]
+        self._slots = tuple(RDMABuffer(slot) for slot in self._memory)
+        self._versions = bytearray(_WORD * _SLOTS)
+        self._header = RDMABuffer(self._versions)
+        for slot in range(_SLOTS):
+            self._set(slot, _WRITING)
+
+    def handle(self) -> SourceHandle:
+        """For targets, in whatever process. Good as long as this is open."""
+        return SourceHandle(self._shards, self._header.read_only(), tuple(slot.read_only() for slot in self._slots))
+
+    def publish(self, version: int) -> Moved:
+        """Takes a copy of the weights as they are now: that is ``version``, an int larger than those before."""
+        begun = time.perf_counter()
+        held = self.versions
+        if version < 0 or held and version <= held[-1]:
+            raise ValueError(f"a version is larger than those before and not negative. Got: {version} after {held}")
+        slot = min(range(_SLOTS), key=self._get)
+        self._set(slot, _WRITING)
+        for name, view in self._views[slot].items():
+            _copy(view, self._weights[name])
+        self._set(slot, version)
+        return Moved(version, sum(each.nbytes for each in self._shards.values()), time.perf_counter() - begun)
+
+    @property
+    def versions(self) -> list[int]:
+        """Those that can be had now, in order."""
+        return sorted(version for version in map(self._get, range(_SLOTS)) if version != _WRITING)
+
+    def push(
+        self, targets: Iterable[PushHandle], sources: Sequence[SourceHandle], *,
+        timeout: float = buffers.TIMEOUT, progress: Progress | None = None,
+    ) -> Moved:  # fmt: skip
+        """Writes to each target what it wants of this source, of the version that it accepts.
+
+        ``sources``: the handles of all sources, in the same order at each; every item is written by one of them. If
+        some targets cannot be written to, the others have been, and the first error is raised.
+        """
+        begun, moved, version = time.perf_counter(), 0, _WRITING
+        me = [i for i, each in enumerate(sources) if _is_same(each.header, self._header)]
+        if not me:
+            raise WeightsError("this source is not among the sources that push")
+        failed: Exception | None = None
+        for target in targets:
+            version = target.version
+            if version not in self.versions:
+                raise VersionGone(f"version {version} is not here, but {self.versions}")
+            slot = next(slot for slot in range(_SLOTS) if self._get(slot) == version)
+            parts = []
+            for name, wanted in target.shards.items():
+                for who, box in cover(wanted.box, _offers(name, wanted, sources)):
+                    if who == me[0]:
+                        parts.append((name, box))
+            transfer = _Transfer(timeout, progress)
+            for name, box in parts:
+                mine, theirs = self._shards[name], target.shards[name]
+                there = _block(target.slot, theirs, box)
+                here = self._views[slot][name][_index(box.inside(mine.box))]
+                transfer.add(
+                    lambda action, at=there, from_=here: action.write_remote(at, from_), box.items * mine.itemsize
+                )
+            try:
+                transfer.run()
+                if transfer.total:
+                    target.header.fetch_add(transfer.total, timeout=timeout).get()
+                moved += transfer.total
+            except BufferDropped:
+                failed = failed or WeightsError(f"the target does not accept version {version} any more")
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return Moved(version, moved, time.perf_counter() - begun)
+
+    def close(self) -> None:
+        """Nobody gets anything any more; the memory goes back."""
+        for each in (self._header, *self._slots):
+            each.drop().get()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # Atomic operations, so that what is in a slot is seen before the version that says so.
+
+    def _get(self, slot: int) -> int:
+        return self._header[slot * _WORD : (slot + 1) * _WORD].fetch_add(0).get()
+
+    def _set(self, slot: int, version: int) -> None:
+        word = self._header[slot * _WORD : (slot + 1) * _WORD]
+        word.fetch_add(version - word.fetch_add(0).get()).get()
+
+
+class Target:
+    """Weights of this process that come from sources, which may have them in other parts: :meth:`pull` gets them.
+
+    Keeps one copy more, into which a version comes; only when all of it is there, and is one version, it gets to the
+    weights themselves. So an actor that pulls between two of its messages never uses half of one.
+
+    Args:
+        weights: as :class:`Source`'s; they are written to in place, and may have other parts of the whole.
+        where: the same.
+    """
+
+    def __init__(self, weights: Mapping[str, Any], where: Where | None = None) -> None:
+        runtime.ensure(processes=False)
+        self._weights = dict(weights)
+        self._shards, size = _laid_out(self._weights, where)
+        self._memory = _make_slot(size)
+        self._staged = _views(self._weights, self._shards, self._memory)
+        self.version: int | None = None  # what the weights are, if a version was taken
+        self._accepting: tuple[int, bytearray, RDMABuffer, RDMABuffer] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in self._shards.values())
+
+    # ---- Pulled ----
+
+    def pull(
+        self, sources: Sequence[SourceHandle], version: int | None = None, *, prefer: int = 0,
+        timeout: float = buffers.TIMEOUT, progress: Progress | None = None,
+    ) -> Moved:  # fmt: skip
+        """Gets a version, by default the last that all sources have, and waits for it if it is not there yet.
+
+        Args:
+            sources: the handles of all of them. What several have is taken from the first of those on this machine,
+                else from the first, counted from ``prefer`` on: the ranks of a mesh should name their own, so that not
+                all of them read from the same.
+            timeout: seconds, for all of it.
+            progress: is called with bytes so far and bytes in all, now and then.
+
+        Raises ``VersionGone`` if a version was named and is no more, ``RDMATimeout``, ``WeightsError`` for what sources
+        do not have, and what reading a buffer raises: ``SupervisionError`` if a source has died. The weights are as they
+        were then, and it may be called again with others.
+        """
+        begun = time.monotonic()
+        deadline = begun + timeout
+        plan = self._plan(sources, prefer)
+        used = sorted({who for who, _, _ in plan})
+        while True:
+            taken, slots = _wait_for_version([sources[who] for who in used], version, deadline)
+            slot_of = dict(zip(used, slots))
+            transfer = _Transfer(max(deadline - time.monotonic(), 0.0), progress)
+            for who, name, box in plan:
+                theirs = sources[who].shards[name]
+                there = _block(sources[who].slots[slot_of[who]], theirs, box)
+                here = self._staged[name][_index(box.inside(self._shards[name].box))]
+                transfer.add(
+                    lambda action, at=there, into=here: action.read_remote(into, at), box.items * theirs.itemsize
+                )
+            transfer.run()
+            now = _versions([sources[who] for who in used], deadline)
+            if all(found[slot] == taken for found, slot in zip(now, slots)):
+                break
+            if version is not None:
+                raise VersionGone(f"version {version} was replaced while it was read")
+        self._take(taken)
+        return Moved(taken, transfer.total, time.monotonic() - begun)
+
+    def _plan(self, sources: Sequence[SourceHandle], prefer: int) -> list[tuple[int, str, Box]]:
+        order = sorted(
+            range(len(sources)), key=lambda who: (_is_elsewhere(sources[who]), (who - prefer) % len(sources))
+        )
+        plan = []
+        for name, wanted in self._shards.items():
+            offers = {who: box for who, box in _offers(name, wanted, sources)}
+            plan += [(who, name, box) for who, box in cover(wanted.box, [(w, offers[w]) for w in order if w in offers])]
+        return plan
+
+    # ---- Pushed ----
+
+    def accept(self, version: int) -> PushHandle:
+        """For sources that push: what they write with this handle, until :meth:`commit` or the next :meth:`accept`."""
+        self._refuse()
+        counter = bytearray(_WORD)
+        header, slot = RDMABuffer(counter), RDMABuffer(self._memory)
+        self._accepting = version, counter, header, slot
+        return PushHandle(version, self._shards, header, slot)
+
+    def commit(self) -> int:
+        """All sources have pushed: the weights are that version now, which it returns.
+
+        ``WeightsError`` if some of it has not come; then they are as they were, and :meth:`accept` begins anew.
+        """
+        if self._accepting is None:
+            raise WeightsError("no version is accepted: accept() comes first")
+        version, _, header, _ = self._accepting
+        come = header.fetch_add(0).get()
+        self._refuse()  # from here on nobody writes there
+        if come != self.nbytes:
+            raise WeightsError(f"version {version} is not complete: {come} of {self.nbytes} bytes have come")
+        self._take(version)
+        return version
+
+    def _refuse(self) -> None:
+        if self._accepting is not None:
+            for each in self._accepting[2:]:
+                each.drop().get()
+            self._accepting = None
+
+    def _take(self, version: int) -> None:
+        for name, staged in self._staged.items():
+            _copy(_local(self._weights[name]), staged)
+        self.version = version
+
+
+class _Transfer:
+    """Operations in groups, each of which is one action; two of them are under way."""
+
+    def __init__(self, timeout: float, progress: Progress | None) -> None:
+        self.total = 0
+        self._timeout, self._progress = timeout, progress
+        self._groups: list[tuple[RDMAAction, int]] = []
+
+    def add(self, to: Callable[[RDMAAction], Any], nbytes: int) -> None:
+        if not self._groups or self._groups[-1][1] >= _GROUP:
+            self._groups.append((RDMAAction(), 0))
+        action, size = self._groups[-1]
+        to(action)
+        self._groups[-1] = action, size + nbytes
+        self.total += nbytes
+
+    def run(self) -> None:
+        done, under_way = 0, []
+        try:
+            for action, size in [*self._groups, *[(None, 0)] * 2]:
+                if len(under_way) == 2 or action is None and under_way:
+                    future, moved = under_way.pop(0)
+                    future.get()
+                    done += moved
+                    if self._progress is not None:
+                        self._progress(done, self.total)
+                if action is not None:
+                    under_way.append((action.submit(timeout=self._timeout), size))
+        finally:
+            for future, _ in under_way:  # what is there belongs to somebody else afterwards
+                future._wait(None)
+
+
+def _offers(name: str, wanted: _Shard, sources: Sequence[SourceHandle]) -> list[tuple[int, Box]]:
+    offers = []
+    for who, source in enumerate(sources):
+        theirs = source.shards.get(name)
+        if theirs is None:
+            continue
+        if (theirs.shape, theirs.dtype) != (wanted.shape, wanted.dtype):
+            raise WeightsError(
+                f"{name!r} is {theirs.dtype} of shape {theirs.shape} there, {wanted.dtype} of shape {wanted.shape} here"
+            )
+        offers.append((who, theirs.box))
+    try:
+        cover(wanted.box, offers)
+    except LookupError as error:
+        raise WeightsError(f"{name!r}: of the sources {error}") from None
+    return offers
+
+
+def _versions(sources: Sequence[SourceHandle], deadline: float) -> list[list[int]]:
+    """For each source the versions in its slots."""
+    found = [bytearray(_WORD * _SLOTS) for _ in sources]
+    action = RDMAAction()
+    for source, into in zip(sources, found):
+        action.read_remote(into, source.header)
+    action.submit(timeout=max(deadline - time.monotonic(), 0.0)).get()
+    return [list(memoryview(into).cast("q")) for into in found]
+
+
+def _wait_for_version(sources: Sequence[SourceHandle], version: int | None, deadline: float) -> tuple[int, list[int]]:
+    """The version to be taken, and the slot that has it at each."""
+    pause = _FIRST_LOOK
+    while True:
+        held = _versions(sources, deadline)
+        common = set.intersection(*map(set, held)) - {_WRITING} if held else {0 if version is None else version}
+        if version is not None and any(min(each) > version for each in held):
+            raise VersionGone(f"version {version} has been replaced: there are {sorted(common)}")
+        wanted = max(common, default=None) if version is None else version if version in common else None
+        if wanted is not None:
+            return wanted, [each.index(wanted) for each in held]
+        if time.monotonic() + pause > deadline:
+            what = "no version" if version is None else f"version {version} not"
+            raise RDMATimeout(f"{what} published by all {len(sources)} sources in time")
+        time.sleep(pause)
+        pause = min(2 * pause, _LAST_LOOK)
+
+
+def _block(buffer: RDMABuffer, shard_: _Shard, box: Box) -> RDMABuffer:
+    handle = block_of(buffer._handle, shard_.at, shard_.box.sizes, shard_.itemsize, box.inside(shard_.box))
+    return RDMABuffer._made(handle, buffer._kind, buffer._registered, buffer._job)
+
+
+def _index(box: Box) -> Any:
+    return tuple(slice(start, start + size) for start, size in zip(box.starts, box.sizes)) or ...
+
+
+def _is_same(one: RDMABuffer, other: RDMABuffer) -> bool:
+    return one._handle.fields()[:3] == other._handle.fields()[:3]
+
+
+def _is_elsewhere(source: SourceHandle) -> bool:
+    return source.header._handle.owner >> 49 != _core.node_id() >> 49

@@ -1,0 +1,98 @@
+"""Torch tensors as buffers (`make test-torch`; skipped where there is no torch)."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import monarch  # noqa: E402
+from monarch.actor import Actor, endpoint, this_host  # noqa: E402
+from monarch.rdma import RDMAAction, RDMABuffer  # noqa: E402
+
+
+class Owner(Actor):
+    @endpoint
+    def buffer(self, tensor):
+        self.tensor = tensor
+        return RDMABuffer(self.tensor)
+
+    @endpoint
+    def model(self):
+        torch.manual_seed(3)
+        self.net = torch.nn.Linear(300, 200)
+        return {name: RDMABuffer(parameter) for name, parameter in self.net.named_parameters()}
+
+    @endpoint
+    def contents(self):
+        return self.tensor
+
+
+@pytest.fixture(scope="module")
+def owner():
+    procs = this_host().spawn_procs(per_host={"gpus": 1})
+    yield procs.spawn("owner", Owner)
+    procs.stop().get()
+
+
+TENSORS = {
+    "float": lambda: torch.arange(12.0).reshape(3, 4),
+    "bfloat16": lambda: torch.arange(1000, dtype=torch.bfloat16),
+    "transposed": lambda: torch.arange(5000).reshape(50, 100).T,
+    "sliced": lambda: torch.arange(5000).reshape(50, 100)[::3, 5:90:2],
+    "one": lambda: torch.tensor(7.5),
+    "bool": lambda: torch.arange(100) % 3 == 0,
+    "complex": lambda: torch.arange(64.0) * 1j,
+    "large": lambda: torch.arange(1 << 20),
+    "in shared memory": lambda: monarch.empty(1 << 18, torch=True).fill_(2),
+}
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_each_kind_of_tensor(owner, kind):
+    tensor = TENSORS[kind]()
+    buffer = owner.buffer.call_one(tensor).get()
+    assert buffer.size() == tensor.numel() * tensor.element_size()
+    read = buffer.read().get()
+    assert read.dtype == tensor.dtype and torch.equal(read, tensor)
+    target = torch.zeros_like(tensor)
+    buffer.read_into(target).get()
+    assert torch.equal(target, tensor)
+    buffer.write_from(target.flip(0) if target.dim() else target).get()
+    assert torch.equal(owner.contents.call_one().get(), tensor.flip(0) if tensor.dim() else tensor)
+    mine = RDMABuffer(tensor)
+    assert torch.equal(mine.read().get(), tensor)
+    buffer.drop().get()
+
+
+def test_parameters_of_a_model(owner):
+    theirs = owner.model.call_one().get()
+    net = torch.nn.Linear(300, 200)
+    action = RDMAAction()
+    for name, parameter in net.named_parameters():
+        action.read_remote(parameter, theirs[name])
+    action.submit().get()
+    torch.manual_seed(3)
+    same = torch.nn.Linear(300, 200)
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), same.parameters()))
+    assert net.weight.requires_grad
+
+
+def test_the_form_of_the_first_versions(owner):
+    tensor = torch.arange(10.0)
+    buffer = RDMABuffer(tensor.view(torch.uint8).flatten())
+    target = torch.zeros(10)
+    buffer.read_into(target.view(torch.uint8).flatten()).get()
+    assert torch.equal(target, tensor)
+
+
+def test_tensors_that_have_no_such_memory():
+    for bad in (torch.eye(3).to_sparse(), torch.empty(3, device="meta"), torch.arange(3.0).conj() * 1j):
+        if bad.dtype.is_complex:
+            bad = bad.conj()
+        with pytest.raises(ValueError, match="^RDMABuffer only supports "):
+            RDMABuffer(bad)
+    with pytest.raises(ValueError, match=r"^Cannot create RDMABuffer with size 0\.$"):
+        RDMABuffer(torch.empty(0, 3))
+    with pytest.raises(ValueError, match="overlaps itself"):
+        RDMABuffer(torch.zeros(1).expand(5))
+    with pytest.raises(ValueError, match="destination local memory overlaps itself"):
+        RDMABuffer(torch.zeros(5)).read_into(torch.zeros(1).expand(5))
