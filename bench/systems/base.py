@@ -76,9 +76,9 @@ class BaseSystem:
         self.missing("async caller")
 
     def buffer_operation(self, where, size, writes):
-        """-> function of a memoryview: one read into it, or write from it, of a buffer of the first actor, which lies in
-        memory that is "mapped" by others or "ordinary"; the pid of its process, and its address there. Its bytes are
-        the numbers from 0 to 250, again and again."""
+        """-> function of a memoryview: one read into it, or write from it, of a buffer of the first actor, which lies
+        in memory that is "mapped" by others or "ordinary"; the pid of its process, and its address there. Its bytes
+        are the numbers from 0 to 250, again and again."""
         self.missing("buffers")
 
     def raiser(self):

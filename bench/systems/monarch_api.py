@@ -70,6 +70,7 @@ class Worker(Actor):
     @endpoint
     def buffer(self, where, size):
         import numpy
+
         from monarch.rdma import RDMABuffer
 
         self.array = monarch.empty(size, "u1") if where == "mapped" else numpy.empty(size, "u1")
@@ -266,7 +267,7 @@ class System(BaseSystem):
         if where == "mapped" and not hasattr(monarch, "empty"):
             self.missing("memory that others map")
         try:
-            import monarch.rdma  # noqa: F401
+            importlib.import_module("monarch.rdma")
         except ImportError as error:
             self.missing(f"buffers ({error})")
         buffer, pid, address = self.first.buffer.call_one(where, size).get()

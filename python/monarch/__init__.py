@@ -2,9 +2,9 @@
 
 Layout: the public modules (``monarch.actor``, ...) are thin; what they export lives in private packages beside them, in
 layers that import one way, over the native core, ``monarch._core``. From the bottom: ``_values``, ``_config``,
-``_errors``, ``_runtime``, ``_actors``, ``_calls``, ``_ports``, ``_bulk``, ``_processes``, ``_meshes``, ``_running``; ``_wiring``
-puts them together, ``_programs`` are the main programs of worker processes. Importing this package imports nothing
-else: attributes load at first access.
+``_errors``, ``_runtime``, ``_actors``, ``_calls``, ``_ports``, ``_bulk``, ``_processes``, ``_meshes``, ``_running``;
+``_wiring`` puts them together, ``_programs`` are the main programs of worker processes. Importing this package imports
+nothing else: attributes load at first access.
 """
 
 __version__ = "0.1.0"

@@ -55,7 +55,6 @@ LATER = {
     ],
     "monarch.job.kubernetes": ["ImageSpec", "KubeConfig", "KubernetesJob"],
     "monarch.job.spmd": ["SPMDJob", "StoreJob", "serve"],
-    "monarch.rdma": ["RDMAAction", "RDMABuffer", "is_ibverbs_available"],
     "monarch": ["fetch_shard", "inspect", "remote", "Stream"],
     "monarch._src.spmd.host_mesh": ["host_mesh_from_store"],
 }  # fmt: skip

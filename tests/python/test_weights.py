@@ -60,7 +60,7 @@ class Trainer(Actor):
     @endpoint
     def spin(self, versions):
         for version in versions:
-            for name, array in self.weights.items():
+            for array in self.weights.values():
                 array[...] = version
             self.source.publish(version)
 
@@ -225,8 +225,8 @@ def test_a_generator_that_dies_does_not_keep_the_others_from_it(hosts, mortal):
     os.kill(generators.slice(gpus=0).pid.call_one().get(), signal.SIGKILL)
     with pytest.raises(SupervisionError):
         generators.slice(gpus=0).pid.call_one().get(timeout=LIMIT)
-    with pytest.raises(ActorError, match=r"Killed\(sig=9\)"):
-        trainers.push.call(targets, sources).get(timeout=LIMIT)
+    for told in trainers.push.options(partial=True).call(targets, sources).get(timeout=LIMIT).values():
+        assert isinstance(told, ActorError) and "Killed(sig=9)" in str(told)
     assert generators.slice(gpus=1).commit.call_one().get(timeout=LIMIT) == 1
     mortal.respawn([0]).get(timeout=LIMIT)
     targets = list(generators.accept.call(1).get(timeout=LIMIT).values())

@@ -46,11 +46,24 @@ class RDMAAction:
         return self.write_remote(src_buffer, src_local)
 
     def fetch_add(self, src: RDMABuffer, dst: Any, add: int) -> RDMAAction:
-        """``src.fetch_add(add)``; what was there is put into the 8 bytes of ``dst``, or nowhere if that is None."""
+        """``src.fetch_add(add)``.
+
+        Args:
+            src: 8 bytes of a buffer.
+            dst: 8 bytes of this process, for what was there; None: nobody wants to know.
+            add: a 64-bit integer.
+        """
         return self._add(FETCH_ADD, src, None, dst, buffers._int64(add))
 
     def compare_and_swap(self, src: RDMABuffer, dst: Any, compare: int, swap: int) -> RDMAAction:
-        """``src.compare_and_swap(compare, swap)``, with ``dst`` as in ``fetch_add``."""
+        """``src.compare_and_swap(compare, swap)``.
+
+        Args:
+            src: 8 bytes of a buffer.
+            dst: as ``fetch_add``'s.
+            compare: what is expected there.
+            swap: what then comes there.
+        """
         return self._add(COMPARE_SWAP, src, None, dst, buffers._int64(swap), buffers._int64(compare))
 
     def fence(self) -> RDMAAction:

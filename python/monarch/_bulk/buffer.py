@@ -133,6 +133,7 @@ class RDMABuffer(Handle):
 
     @property
     def writable(self) -> bool:
+        """Whether this handle can write."""
         return self._handle.writable
 
     def explain(self, *, timeout: float = TIMEOUT) -> str:
@@ -193,25 +194,40 @@ class RDMABuffer(Handle):
     # ---- What is done with it ----
 
     def read_into(self, dst: Any, offset: int | None = None, timeout: float = TIMEOUT) -> Future[None]:
-        """Fills the first bytes of ``dst``, which has as many as this, or more.
+        """Fills the first bytes of other memory, which has as many as this, or more.
 
-        ``dst`` must not be used before the future is done, and is kept until then. ``timeout`` in seconds.
+        Args:
+            dst: as what a buffer is made of. It must not be used before the future is done, and is kept until then.
+            offset: where to begin to read, in earlier versions. Deprecated: slice the buffer.
+            timeout: in seconds.
 
         Raises ``ValueError`` if it is too small or read-only. The future raises ``BufferDropped``, ``RDMATimeout``,
         ``RDMAError`` if memory is not there any more, ``SupervisionError`` if the owner has ended.
-
-        ``offset``, in earlier versions where this begins to read, is deprecated: slice the buffer.
         """
         source = self._from(offset)
         return submit_one(READ, source, target_memory(dst, source.size()), timeout)
 
     def write_from(self, src: Any, offset: int | None = None, timeout: float = TIMEOUT) -> Future[None]:
-        """Writes ``src``, which has as many bytes as this, or fewer, to the first bytes of this. As ``read_into``."""
+        """Writes other memory, which has as many bytes as this, or fewer, to the first bytes of this.
+
+        Args:
+            src: as what a buffer is made of. It must not be changed before the future is done, and is kept until then.
+            offset: where to begin to write, in earlier versions. Deprecated: slice the buffer.
+            timeout: in seconds. A write that was not made in time may have been made in part.
+
+        Raises as ``read_into``.
+        """
         target = self._from(offset)
         return submit_one(WRITE, target, source_memory(src, target), timeout)
 
     def write(self, src: Any, offset: int | None = None, timeout: float = TIMEOUT) -> Future[None]:
-        """Deprecated: ``write_from``."""
+        """Deprecated: ``write_from``.
+
+        Args:
+            src: as its.
+            offset: as its.
+            timeout: as its.
+        """
         deprecated("RDMABuffer.write() is deprecated: use write_from()")
         return self.write_from(src, offset, timeout)
 
@@ -228,7 +244,13 @@ class RDMABuffer(Handle):
         return submit_one(FETCH_ADD, self, None, timeout, operand=_int64(add))
 
     def compare_and_swap(self, compare: int, swap: int, *, timeout: float = TIMEOUT) -> Future[int]:
-        """Puts ``swap`` there if ``compare`` is; gives what was there. As ``fetch_add``."""
+        """Changes the 8 bytes of this only if they are what is expected; gives what was there. Else as ``fetch_add``.
+
+        Args:
+            compare: what is expected, a 64-bit integer.
+            swap: what then comes there.
+            timeout: in seconds.
+        """
         return submit_one(COMPARE_SWAP, self, None, timeout, operand=_int64(swap), expected=_int64(compare))
 
     def drop(self, *, timeout: float = TIMEOUT) -> Future[None]:

@@ -17,6 +17,7 @@ class Box(NamedTuple):
 
     @property
     def items(self) -> int:
+        """How many it has."""
         return math.prod(self.sizes)
 
     def cut(self, other: Box) -> Box | None:
@@ -43,14 +44,22 @@ class Box(NamedTuple):
 
 
 def whole(shape: Sequence[int]) -> Box:
+    """All of an array."""
     return Box((0,) * len(shape), tuple(shape))
 
 
 def shard(shape: Sequence[int], dim: int, rank: int, ranks: int) -> Box:
-    """What rank ``rank`` of ``ranks`` has of an array that is cut along ``dim``, as ``torch.chunk`` and DTensor do.
+    """What a rank has of an array that is cut along one dimension, as ``torch.chunk`` and DTensor do.
 
-    All have ``ceil(size / ranks)`` but the last ones, which have fewer, perhaps nothing. ``ValueError`` for a rank or a
-    dimension that there is not.
+    All have ``ceil(size / ranks)`` items of it but the last ones, which have fewer, perhaps none.
+
+    Args:
+        shape: of the whole.
+        dim: from 0 on; or from the last, -1, on.
+        rank: from 0 on.
+        ranks: how many there are.
+
+    Raises ``ValueError`` for a rank or a dimension that there is not.
     """
     if not 0 <= rank < ranks:
         raise ValueError(f"there is no rank {rank} of {ranks}")
@@ -84,7 +93,8 @@ def pieces(sizes: Sequence[int], itemsize: int, block: Box) -> tuple[int, int, l
 
     -> the offset of the first, how many lie one behind the other, and (count, stride) of these runs, outermost first.
     """
-    offset, stride, dims = 0, itemsize, []
+    offset, stride = 0, itemsize
+    dims: list[tuple[int, int]] = []
     for start, size, most in zip(reversed(block.starts), reversed(block.sizes), reversed(sizes)):
         offset += start * stride
         if size > 1:

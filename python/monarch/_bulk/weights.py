@@ -13,7 +13,7 @@ from monarch._bulk.action import RDMAAction
 from monarch._bulk.buffer import RDMABuffer, block_of
 from monarch._bulk.errors import BufferDropped, RDMATimeout
 from monarch._bulk.layout import Box, box_of_dtensor, cover, whole
-from monarch._bulk.memory import kind_of, local_memory
+from monarch._bulk.memory import kind_of
 from monarch._runtime import runtime
 
 __all__ = ["Moved", "PushHandle", "Source", "SourceHandle", "Target", "VersionGone", "WeightsError"]
@@ -46,6 +46,7 @@ class Moved(NamedTuple):
 
     @property
     def gigabytes_per_second(self) -> float:
+        """In 10^9 bytes; 0 if it took no time."""
         return self.nbytes / self.seconds / 1e9 if self.seconds else 0.0
 
     def __str__(self) -> str:
@@ -195,8 +196,14 @@ class Source:
     ) -> Moved:  # fmt: skip
         """Writes to each target what it wants of this source, of the version that it accepts.
 
-        ``sources``: the handles of all sources, in the same order at each; every item is written by one of them. If
-        some targets cannot be written to, the others have been, and the first error is raised.
+        Args:
+            targets: what their :meth:`Target.accept` has returned.
+            sources: the handles of all sources, in the same order at each; every item is written by one of them.
+            timeout: seconds, for each of some groups of operations.
+            progress: is called with bytes so far and bytes in all, for each target.
+
+        If some targets cannot be written to, the others have been, and the first error is raised: ``WeightsError`` if
+        one accepts something else by now, ``SupervisionError`` if it has died. ``VersionGone`` if this has another.
         """
         begun, moved, version = time.perf_counter(), 0, _WRITING
         me = [i for i, each in enumerate(sources) if _is_same(each.header, self._header)]
@@ -218,9 +225,7 @@ class Source:
                 mine, theirs = self._shards[name], target.shards[name]
                 there = _block(target.slot, theirs, box)
                 here = self._views[slot][name][_index(box.inside(mine.box))]
-                transfer.add(
-                    lambda action, at=there, from_=here: action.write_remote(at, from_), box.items * mine.itemsize
-                )
+                transfer.add(_write, there, here, box.items * mine.itemsize)
             try:
                 transfer.run()
                 if transfer.total:
@@ -242,7 +247,7 @@ class Source:
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Atomic operations, so that what is in a slot is seen before the version that says so.
@@ -277,6 +282,7 @@ class Target:
 
     @property
     def nbytes(self) -> int:
+        """The bytes of a version, as far as they are wanted here."""
         return sum(each.nbytes for each in self._shards.values())
 
     # ---- Pulled ----
@@ -285,18 +291,19 @@ class Target:
         self, sources: Sequence[SourceHandle], version: int | None = None, *, prefer: int = 0,
         timeout: float = buffers.TIMEOUT, progress: Progress | None = None,
     ) -> Moved:  # fmt: skip
-        """Gets a version, by default the last that all sources have, and waits for it if it is not there yet.
+        """Gets a version, and waits for it if it is not there yet.
 
         Args:
-            sources: the handles of all of them. What several have is taken from the first of those on this machine,
-                else from the first, counted from ``prefer`` on: the ranks of a mesh should name their own, so that not
-                all of them read from the same.
+            sources: the handles of all of them.
+            version: None: the last one that all of them have.
+            prefer: what several have is taken from the first of those on this machine, else from the first, counted
+                from this number on: the ranks of a mesh should name their own, so that not all read from the same.
             timeout: seconds, for all of it.
             progress: is called with bytes so far and bytes in all, now and then.
 
         Raises ``VersionGone`` if a version was named and is no more, ``RDMATimeout``, ``WeightsError`` for what sources
-        do not have, and what reading a buffer raises: ``SupervisionError`` if a source has died. The weights are as they
-        were then, and it may be called again with others.
+        do not have, and what reading a buffer raises: ``SupervisionError`` if a source has died. The weights are as
+        they were then, and it may be called again with others.
         """
         begun = time.monotonic()
         deadline = begun + timeout
@@ -310,9 +317,7 @@ class Target:
                 theirs = sources[who].shards[name]
                 there = _block(sources[who].slots[slot_of[who]], theirs, box)
                 here = self._staged[name][_index(box.inside(self._shards[name].box))]
-                transfer.add(
-                    lambda action, at=there, into=here: action.read_remote(into, at), box.items * theirs.itemsize
-                )
+                transfer.add(_read, there, here, box.items * theirs.itemsize)
             transfer.run()
             now = _versions([sources[who] for who in used], deadline)
             if all(found[slot] == taken for found, slot in zip(now, slots)):
@@ -369,6 +374,14 @@ class Target:
         self.version = version
 
 
+def _read(action: RDMAAction, there: RDMABuffer, here: Any) -> None:
+    action.read_remote(here, there)
+
+
+def _write(action: RDMAAction, there: RDMABuffer, here: Any) -> None:
+    action.write_remote(there, here)
+
+
 class _Transfer:
     """Operations in groups, each of which is one action; two of them are under way."""
 
@@ -377,16 +390,17 @@ class _Transfer:
         self._timeout, self._progress = timeout, progress
         self._groups: list[tuple[RDMAAction, int]] = []
 
-    def add(self, to: Callable[[RDMAAction], Any], nbytes: int) -> None:
+    def add(self, do: Callable[[RDMAAction, RDMABuffer, Any], Any], there: RDMABuffer, here: Any, nbytes: int) -> None:
         if not self._groups or self._groups[-1][1] >= _GROUP:
             self._groups.append((RDMAAction(), 0))
         action, size = self._groups[-1]
-        to(action)
+        do(action, there, here)
         self._groups[-1] = action, size + nbytes
         self.total += nbytes
 
     def run(self) -> None:
-        done, under_way = 0, []
+        done = 0
+        under_way: list[tuple[Any, int]] = []
         try:
             for action, size in [*self._groups, *[(None, 0)] * 2]:
                 if len(under_way) == 2 or action is None and under_way:
