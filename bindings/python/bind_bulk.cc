@@ -288,7 +288,7 @@ std::shared_ptr<Bulk> install_bulk(ProcessRuntime& runtime) {
     const std::string_view text(wanted);
     paths = {text.find("shm") != text.npos, text.find("cma") != text.npos};
   }
-  auto made = std::make_shared<Bulk>(runtime.node(), paths);
+  auto made = std::make_shared<Bulk>(runtime.node(), runtime.timers(), paths);
   runtime.node().add_cell(Bulk::id_of(runtime.node().id()).index, made);
   return made;
 }

@@ -141,7 +141,7 @@ def handles(trainers):
     return list(trainers.handle.call().get(timeout=LIMIT).values())
 
 
-@pytest.mark.parametrize(("there", "here"), itertools.product(LAYOUTS, LAYOUTS))
+@pytest.mark.parametrize(("there", "here"), list(itertools.product(LAYOUTS, LAYOUTS)))
 def test_any_layout_from_any_other(hosts, there, here):
     trainers = hosts.slice(gpus=slice(0, 2)).spawn("trainers", Trainer, LAYOUTS[there], 2)
     generators = hosts.spawn("generators", Generator, LAYOUTS[here], 3)

@@ -107,6 +107,8 @@ class ActorMesh(Handle, Mesh, Generic[A]):
         self._base_sizes: list[int] = list(shape.ndslice.sizes)
         self._native_ref: Any = None
         self._origin: SpawnOrigin | None = None  # of what was spawned in this process
+        # Where it was spawned, in the process that did so: published programs stop that by this name.
+        self._proc_mesh: Any = None
         self.__name__ = cls.__name__
 
     @classmethod

@@ -128,6 +128,7 @@ class ProcMesh(Handle, Mesh):
         info = tuple(SpawnInfo(name, tuple(labels), tuple(sizes), spawner_info(instance), procs, substitutes))
         mesh = ActorMesh(ids, whole(labels, sizes), Class, name, str(instance), owned=True)
         mesh._job = self._job
+        mesh._proc_mesh = self
         class_name = None if kwargs else importable_name(Class)
         named = None if class_name is None else (class_name, args, None, info)
         if self._per_proc:

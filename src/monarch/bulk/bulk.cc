@@ -23,6 +23,8 @@ constexpr uint64_t kNowBytesMax = 256 * 1024;
 constexpr uint64_t kPullMin = 64 * 1024;
 // Pieces of a copy within this process, through memory that stays in the caches.
 constexpr uint64_t kBounceBytes = 256 * 1024;
+// Memory of others stays mapped so long, or up to twice that, after it was read last; that keeps what they have dropped.
+constexpr int64_t kIdleNs = 2'000'000'000;
 // Copies run at the speed of the memory, which a few threads fill.
 size_t copy_threads() { return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 4); }
 
@@ -121,7 +123,8 @@ BulkOutcome outcome_of(const Message& answer) {
   return {static_cast<Code>(body->code), static_cast<Refusal>(body->refusal), body->value, body->text, {}};
 }
 
-Bulk::Bulk(Node& node, Paths paths) : node_(node), paths_(paths), pool_(copy_threads()) {}
+Bulk::Bulk(Node& node, Timers& timers, Paths paths)
+    : node_(node), timers_(timers), paths_(paths), pool_(copy_threads()) {}
 
 Bulk::~Bulk() = default;
 
@@ -231,6 +234,7 @@ std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t
   }
   Refusal why = Refusal::kNone;
   const Neighbour::Outcome outcome = neighbour->read(operation.at, operation.local, 0, node_.clock(), deadline_ns, &why);
+  forget_idle_maps_later();
   if (outcome == Neighbour::Outcome::kGone) return std::nullopt;
   return of_neighbour(outcome, why);
 }
@@ -274,6 +278,7 @@ void Bulk::read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation 
   // Who has ended may have memory for a moment still.
   if (neighbour->path_of(operation.at) != Path::kLink && !node_.is_down(operation.at.owner)) {
     outcome = neighbour->read(operation.at, operation.local, 0, node_.clock(), deadline_ns, &why);
+    forget_idle_maps_later();
     if (outcome == Neighbour::Outcome::kGone) forget(operation.at.owner, *neighbour);
   }
   if (outcome == Neighbour::Outcome::kGone) {  // it knows better, or whoever knows of its end does
@@ -326,6 +331,25 @@ std::shared_ptr<Neighbour> Bulk::known(NodeId node) {
   std::lock_guard lock(mutex_);
   const auto found = met_.find(node);
   return found == met_.end() ? nullptr : found->second.neighbour;
+}
+
+void Bulk::forget_idle_maps_later() {
+  if (looks_for_idle_maps_.load(std::memory_order_relaxed) || looks_for_idle_maps_.exchange(true)) return;
+  timers_.after(kIdleNs, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self || self->is_stopped()) return;
+    self->pool_.run([self] {
+      std::vector<std::shared_ptr<Neighbour>> all;
+      {
+        std::lock_guard lock(self->mutex_);
+        for (const auto& [node, acquaintance] : self->met_) all.push_back(acquaintance.neighbour);
+      }
+      bool any = false;
+      for (const auto& each : all) any = (each && each->forget_idle_maps()) || any;
+      self->looks_for_idle_maps_.store(false);
+      if (any) self->forget_idle_maps_later();
+    });
+  });
 }
 
 void Bulk::forget(NodeId node, const Neighbour& neighbour) {

@@ -7,6 +7,7 @@
 // write, fetching from the other's memory where they can, so that a buffer that has been dropped is never written to.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,8 +68,8 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
  public:
   static ActorId id_of(NodeId node) { return well_known(node, WellKnown::kBulk); }
 
-  // `node` outlives all use of this, which ends with stop(). It is a cell of the node, of the index of id_of().
-  explicit Bulk(Node& node, Paths paths = {});
+  // `node` and `timers` outlive all use of this, which ends with stop(). It is a cell of the node, of the index of id_of().
+  Bulk(Node& node, Timers& timers, Paths paths = {});
   ~Bulk() override;
 
   // ---- The owner's side; any thread ----
@@ -130,6 +131,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   std::shared_ptr<Buffers> buffers_here() const;
   Contact contact_here();
   bool is_stopped() const;
+  void forget_idle_maps_later();
 
   // The owner's (bulk_cell.cc).
   void handle(const std::shared_ptr<Message>& request);
@@ -147,8 +149,10 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
                            NodeId from) const;
 
   Node& node_;
+  Timers& timers_;
   const Paths paths_;
   CopyPool pool_;
+  std::atomic<bool> looks_for_idle_maps_{false};
   mutable std::mutex mutex_;  // a leaf
   std::shared_ptr<Buffers> buffers_;  // null: nothing has been registered. shared: with who looks at it
   std::map<NodeId, Acquaintance> met_;

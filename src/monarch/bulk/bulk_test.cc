@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <latch>
 #include <thread>
 
@@ -16,7 +17,8 @@ using Code = BulkOutcome::Code;
 using Kind = BulkOperation::Kind;
 
 struct Side {
-  Side(NodeId id, Paths paths) : node(id, *home.driver, home.reactor, {}), bulk(std::make_shared<Bulk>(node, paths)) {
+  Side(NodeId id, Paths paths)
+      : node(id, *home.driver, home.reactor, {}), bulk(std::make_shared<Bulk>(node, home.reactor, paths)) {
     node.add_cell(Bulk::id_of(id).index, bulk);
   }
   void end() {
@@ -310,6 +312,24 @@ TEST_P(BulkPaths, AnOwnerThatIsGone) {
   EXPECT_EQ(outcome.code, Code::kFailed);
   ASSERT_TRUE(outcome.failure);
   EXPECT_EQ(outcome.failure->kind, Failure::Kind::kExited);
+}
+
+TEST_P(BulkPaths, WhatIsDroppedIsNotKeptByThoseWhoHaveReadIt) {
+  if (GetParam() != Path::kShm) return;
+  std::byte* const data = make(1 << 20);
+  const BufferHandle handle = add(data, 1 << 20);
+  std::vector<std::byte> here(handle.size);
+  const auto maps = [] {
+    std::ifstream file("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(file, line);) count += line.find("monarch-frozen") != line.npos;
+    return count;
+  };
+  const int before = maps();
+  ASSERT_EQ(run_one(Kind::kRead, handle, Memory(here.data(), here.size())).code, Code::kDone);
+  EXPECT_EQ(maps(), before + 1);
+  EXPECT_TRUE(drive_until(*user().home.driver, [&] { return maps() == before; })) << "not read any more, it is unmapped";
+  ASSERT_EQ(run_one(Kind::kRead, handle, Memory(here.data(), here.size())).code, Code::kDone);
 }
 
 TEST_P(BulkPaths, AfterTheEndNothingBegins) {

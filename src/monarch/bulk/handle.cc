@@ -17,6 +17,13 @@ bool BufferHandle::lies_within(uint64_t bytes) const {
   return sum == size && reach <= bytes - offset;
 }
 
+uint64_t BufferHandle::reach() const {
+  if (!is_block()) return size;
+  uint64_t reach = run;
+  for (const Memory::Dim& dim : dims) reach += (dim.count - 1) * static_cast<uint64_t>(dim.stride);
+  return reach;
+}
+
 Memory BufferHandle::memory_at(std::byte* data) const {
   return is_block() ? Memory(data + offset, run, dims) : Memory(data + offset, size);
 }

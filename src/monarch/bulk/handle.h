@@ -31,6 +31,8 @@ struct BufferHandle {
   bool is_block() const { return run != 0; }
   // Whether all that is meant lies inside of so many bytes, and is as many bytes as it says.
   bool lies_within(uint64_t bytes) const;
+  // From the first byte that is meant to the last. It lies within.
+  uint64_t reach() const;
   // What is meant, in the memory of a buffer that begins at `data` and lies in one piece. It lies within.
   Memory memory_at(std::byte* data) const;
 };

@@ -21,6 +21,8 @@ namespace {
 
 // Pieces of a copy through a map, between which it is looked whether it is still wanted.
 constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
+// A read of fewer bytes touches the pages as it goes.
+constexpr uint64_t kWarmMin = 256 * 1024;
 // Of one neighbour. Each is a mapping, and keeps the memory of what its owner has dropped.
 constexpr size_t kMapsMax = 32;
 // From so many bytes on it is asked for the proof first, so that bytes of a stranger do not get into the target.
@@ -171,7 +173,7 @@ bool Neighbour::is_still(const BufferHandle& handle) const {
   return entry(handle.index).state.load(std::memory_order_relaxed) == BufferEntry::live(handle.generation);
 }
 
-std::shared_ptr<const Mapping> Neighbour::map_of(const Seen& seen, std::string* why_not) {
+std::shared_ptr<Neighbour::Map> Neighbour::map_of(const Seen& seen, std::string* why_not) {
   const auto refuse = [&](std::string why) {
     if (why_not != nullptr) *why_not = std::move(why);
     return nullptr;
@@ -180,8 +182,8 @@ std::shared_ptr<const Mapping> Neighbour::map_of(const Seen& seen, std::string* 
   if (seen.file < 0) return refuse("it does not lie in memory of monarch.empty()");
   std::lock_guard lock(mutex_);
   if (const auto found = maps_.find(seen.inode); found != maps_.end()) {
-    found->second.used = ++uses_;
-    return found->second.mapping;
+    found->second->used = ++uses_;
+    return found->second;
   }
   const std::string path = "/proc/" + std::to_string(contact_.pid) + "/fd/" + std::to_string(seen.file);
   const UniqueFd fd = sys::open_file(path.c_str(), O_RDONLY);
@@ -192,17 +194,39 @@ std::shared_ptr<const Mapping> Neighbour::map_of(const Seen& seen, std::string* 
   if (!mapped) return refuse("it cannot be mapped: " + mapped.error().message);
   madvise(mapped->get(), mapped->size(), MADV_DONTFORK);
   if (maps_.size() == kMapsMax) {
-    maps_.erase(std::ranges::min_element(maps_, {}, [](const auto& map) { return map.second.used; }));
+    maps_.erase(std::ranges::min_element(maps_, {}, [](const auto& map) { return map.second->used; }));
   }
-  auto kept = std::make_shared<const Mapping>(std::move(*mapped));
-  maps_[seen.inode] = {kept, ++uses_};
+  auto kept = std::make_shared<Map>(std::move(*mapped));
+  kept->used = ++uses_;
+  maps_[seen.inode] = kept;
   return kept;
 }
 
-void Neighbour::forget_maps() {
-  std::map<uint64_t, Map> forgotten;  // unmapped without the lock
+// Of what has been entered one stretch is remembered: mostly the same is read again, or what follows.
+void Neighbour::Map::warm(uint64_t from, uint64_t size) {
   std::lock_guard lock(mutex_);
-  forgotten.swap(maps_);
+  const uint64_t to = from + size;
+  if (from >= warm_from_ && to <= warm_to_) return;
+  enter_pages(data() + from, size, /*to_write=*/false);
+  const bool touches = from <= warm_to_ && to >= warm_from_;
+  warm_from_ = touches ? std::min(from, warm_from_) : from;
+  warm_to_ = touches ? std::max(to, warm_to_) : to;
+}
+
+bool Neighbour::forget_idle_maps() {
+  std::vector<std::shared_ptr<Map>> forgotten;  // unmapped without the lock
+  std::lock_guard lock(mutex_);
+  for (auto at = maps_.begin(); at != maps_.end();) {
+    Map& map = *at->second;
+    if (map.used != map.looked_at) {
+      map.looked_at = map.used;
+      ++at;
+    } else {
+      forgotten.push_back(std::move(at->second));
+      at = maps_.erase(at);
+    }
+  }
+  return !maps_.empty();
 }
 
 Path Neighbour::path_of(const BufferHandle& handle, std::string* why_not) {
@@ -231,13 +255,16 @@ Neighbour::Outcome Neighbour::read(const BufferHandle& handle, const Memory& int
   Seen seen;
   *why = look(handle, &seen);
   if (*why != Refusal::kNone) return lives() ? Outcome::kRefused : Outcome::kGone;
-  const auto mapping = map_of(seen);
-  if (mapping == nullptr) {
+  const auto map = map_of(seen);
+  if (map == nullptr) {
     if (!why_no_kernel_.empty() || seen.address == 0) return Outcome::kGone;
     const Memory there = handle.memory_at(reinterpret_cast<std::byte*>(seen.address));
     return read_kernel(handle, there, into, at, clock, deadline_ns, why);
   }
-  const Memory there = handle.memory_at(static_cast<std::byte*>(mapping->get()) + seen.file_offset);
+  // Unless most of what lies between is not wanted.
+  const uint64_t reach = handle.reach();
+  if (handle.size >= kWarmMin && reach / 4 <= handle.size) map->warm(seen.file_offset + handle.offset, reach);
+  const Memory there = handle.memory_at(map->data() + seen.file_offset);
   for (uint64_t done = 0, size; done < handle.size; done += size) {
     if (done > 0 && clock.now_ns() >= deadline_ns) return Outcome::kDeadline;
     size = std::min(kPieceBytes, handle.size - done);

@@ -91,13 +91,24 @@ class Neighbour {
   // Whether it lives.
   bool lives() const;
   int64_t pid() const { return contact_.pid; }
-  // Gives back what is mapped of its memory.
-  void forget_maps();
+  // Gives back what is mapped of its memory and has not been read since this was called last. Whether some is left. For
+  // gigabytes it takes its time.
+  bool forget_idle_maps();
 
  private:
-  struct Map {
-    std::shared_ptr<const Mapping> mapping;
-    uint64_t used = 0;
+  // Memory of it that is mapped here. shared: with reads that are under way.
+  class Map {
+   public:
+    explicit Map(Mapping mapping) : mapping_(std::move(mapping)) {}
+    std::byte* data() const { return static_cast<std::byte*>(mapping_.get()); }
+    // Before much of it is read: enters pages that have not been read before.
+    void warm(uint64_t from, uint64_t size);
+    uint64_t used = 0, looked_at = 0;  // with the neighbour's lock
+
+   private:
+    const Mapping mapping_;
+    std::mutex mutex_;  // a leaf
+    uint64_t warm_from_ = 0, warm_to_ = 0;
   };
   // What the table says of it, at one moment.
   struct Seen {
@@ -111,7 +122,7 @@ class Neighbour {
   const BufferEntry& entry(uint32_t index) const { return static_cast<const BufferEntry*>(table_.get())[index]; }
   Refusal look(const BufferHandle& handle, Seen* seen) const;
   bool is_still(const BufferHandle& handle) const;
-  std::shared_ptr<const Mapping> map_of(const Seen& seen, std::string* why_not = nullptr);
+  std::shared_ptr<Map> map_of(const Seen& seen, std::string* why_not = nullptr);
   Outcome read_kernel(const BufferHandle& handle, const Memory& there, const Memory& into, uint64_t at, Clock& clock,
                       int64_t deadline_ns, Refusal* why);
 
@@ -121,7 +132,7 @@ class Neighbour {
   Mapping table_;
   std::string why_no_kernel_, why_no_table_;
   std::mutex mutex_;  // a leaf
-  std::map<uint64_t, Map> maps_;  // by inode
+  std::map<uint64_t, std::shared_ptr<Map>> maps_;  // by inode
   uint64_t uses_ = 0;
 };
 

@@ -194,6 +194,7 @@ Result<std::shared_ptr<Freezable>> Freezable::make(uint64_t size) {
   }
   auto mapping = map_shared_memory(fd.get(), size);
   if (!mapping) return mapping.error();
+  enter_pages(mapping->get(), size, /*to_write=*/true);
   // shared: its uses
   return use(enter(std::shared_ptr<FreezableMap>(new FreezableMap(std::move(*mapping), std::move(fd), true))));
 }

@@ -50,6 +50,14 @@ Result<Mapping> map_shared_memory(int fd, size_t size_min, int protection) {
   return Mapping(memory, size);
 }
 
+void enter_pages(const void* at, size_t size, bool to_write) {
+  constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // MADV_POPULATE_*: libraries may be older than the kernel
+  constexpr uintptr_t kPage = 4096;
+  const auto begin = reinterpret_cast<uintptr_t>(at) & ~(kPage - 1);
+  const size_t reach = reinterpret_cast<uintptr_t>(at) + size - begin;
+  madvise(reinterpret_cast<void*>(begin), reach, to_write ? kPopulateWrite : kPopulateRead);
+}
+
 // Numbers are given from below: how high this one is says how many are left.
 bool leaves_descriptors(int fd) {
   rlimit limit{};

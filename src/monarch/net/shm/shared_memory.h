@@ -33,6 +33,11 @@ Result<UniqueFd> make_shared_memory(const char* name, size_t size);
 // against shrinking, or smaller than `size_min`. `size_min` 0: whatever size it has.
 Result<Mapping> map_shared_memory(int fd, size_t size_min, int protection = PROT_READ | PROT_WRITE);
 
+// Has the kernel enter the pages of what is mapped there all at once, which takes a sixth to a half of the time that it
+// takes when they are touched one by one. To write: the memory is this process's to write. Where the kernel is older than
+// 5.14 nothing happens, nor for want of memory.
+void enter_pages(const void* at, size_t size, bool to_write);
+
 // Whether some are left for what needs them more, if `fd`, which has just come, is kept open.
 bool leaves_descriptors(int fd);
 
