@@ -38,6 +38,14 @@ struct Kept {
   PyObject* object = nullptr;
 };
 
+void release(Kept& kept) {
+  if (kept.view.obj != nullptr) PyBuffer_Release(&kept.view);
+  Py_XDECREF(kept.object);
+}
+
+// This thread drops something with the GIL held; until then, since that may run Python code.
+thread_local bool has_gil = false;
+
 // What nobody needs any more, until somebody who has the GIL comes by. Never destroyed.
 struct Released {
   std::mutex mutex;  // a leaf
@@ -58,6 +66,7 @@ std::shared_ptr<void> keeper_of(Kept kept) {
   return std::shared_ptr<void>(new Kept(kept), [](Kept* dropped) {
     const std::unique_ptr<Kept> owned(dropped);
     if (in_forked_child() || state().finalizing) return;
+    if (std::exchange(has_gil, false)) return release(*dropped);
     bool first;
     {
       std::lock_guard lock(released().mutex);
@@ -68,11 +77,20 @@ std::shared_ptr<void> keeper_of(Kept kept) {
   });
 }
 
-// Memory of Python's, and who keeps it. GIL held where one is made.
+// Memory of Python's, and who keeps it. GIL held where one is made or ends.
 struct LocalMemory {
   Memory memory;
   bool writable = false;
   std::shared_ptr<void> keeper;
+
+  LocalMemory(Memory of, bool is_writable, std::shared_ptr<void> kept)
+      : memory(std::move(of)), writable(is_writable), keeper(std::move(kept)) {}
+  LocalMemory(LocalMemory&&) = default;
+  ~LocalMemory() {
+    has_gil = true;
+    keeper.reset();
+    has_gil = false;
+  }
 };
 
 LocalMemory memory_of_buffer(nb::handle object) {
@@ -209,6 +227,33 @@ nb::object submit(const std::vector<Order>& orders, double seconds, nb::object f
   return future_of(std::move(call), finish);
 }
 
+// What read_now() does at most: it keeps the GIL.
+constexpr uint64_t kReadNowMax = 64 * 1024;
+
+// The usual read of a few bytes, without anything in between. None: it cannot be made so, or has failed; submit() says why.
+nb::object read_now(const BufferHandle& handle, nb::handle target) {
+  const State& s = state();
+  if (!s.bulk || s.finalizing || in_forked_child() || handle.size > kReadNowMax) return nb::none();
+  int64_t deadline_ns;
+  if (deadlines_in_use() && !find_deadline(0, &deadline_ns)) throw nb::python_error();
+  Py_buffer view;
+  if (PyObject_GetBuffer(target.ptr(), &view, PyBUF_CONTIG) != 0) {
+    PyErr_Clear();
+    return nb::none();
+  }
+  BulkOperation operation;
+  operation.kind = BulkOperation::Kind::kRead;
+  operation.at = handle;
+  operation.local = Memory(static_cast<std::byte*>(view.buf), static_cast<uint64_t>(view.len));
+  const bool fits = operation.local.size() >= handle.size;
+  const std::optional<BulkOutcome> outcome = fits ? s.bulk->try_now(operation, kNoDeadline) : std::nullopt;
+  PyBuffer_Release(&view);
+  if (!outcome || outcome->code != BulkOutcome::Code::kDone) return nb::none();
+  PyObject* future = new_completed_future(Py_None, false);
+  if (future == nullptr) throw nb::python_error();
+  return nb::steal(future);
+}
+
 // -> a future of what finish([(path, why no other)]) returns
 nb::object explain(const BufferHandle& handle, double seconds, nb::object finish) {
   const auto here = bulk();
@@ -299,10 +344,7 @@ void release_kept_buffers() {
     std::lock_guard lock(released().mutex);
     dropped.swap(released().kept);
   }
-  for (Kept& each : dropped) {
-    if (each.view.obj != nullptr) PyBuffer_Release(&each.view);
-    Py_XDECREF(each.object);
-  }
+  for (Kept& each : dropped) release(each);
 }
 
 void bind_bulk(nb::module_& m) {
@@ -326,6 +368,7 @@ void bind_bulk(nb::module_& m) {
   m.def("drop_buffer_here", &drop_here);
   m.def("buffers_here", [] { return bulk()->buffers(); });
   m.def("bulk_submit", &submit, nb::arg("orders"), nb::arg("seconds"), nb::arg("finish").none(), nb::arg("result").none());
+  m.def("read_now", &read_now);
   m.def("bulk_explain", &explain);
   m.def("goes_by_link", [](const BufferHandle& handle) { return bulk()->goes_by_link(handle); });
 }

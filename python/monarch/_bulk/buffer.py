@@ -204,6 +204,9 @@ class RDMABuffer(Handle):
         Raises ``ValueError`` if it is too small or read-only. The future raises ``BufferDropped``, ``RDMATimeout``,
         ``RDMAError`` if memory is not there any more, ``SupervisionError`` if the owner has ended.
         """
+        seconds_of(timeout)
+        if offset is None and self._job is None and (done := _core.read_now(self._handle, dst)) is not None:
+            return done
         source = self._from(offset)
         return submit_one(READ, source, target_memory(dst, source.size()), timeout)
 

@@ -229,9 +229,7 @@ std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t
   if (operation.at.owner == node_.id()) return copy_here(operation);
   if (!reads) return std::nullopt;
   const auto neighbour = known(operation.at.owner);
-  if (!neighbour || neighbour->path_of(operation.at) == Path::kLink || node_.is_down(operation.at.owner)) {
-    return std::nullopt;
-  }
+  if (!neighbour || node_.is_down(operation.at.owner)) return std::nullopt;
   Refusal why = Refusal::kNone;
   const Neighbour::Outcome outcome = neighbour->read(operation.at, operation.local, 0, node_.clock(), deadline_ns, &why);
   forget_idle_maps_later();
@@ -276,10 +274,10 @@ void Bulk::read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation 
   Refusal why = Refusal::kNone;
   auto outcome = Neighbour::Outcome::kGone;
   // Who has ended may have memory for a moment still.
-  if (neighbour->path_of(operation.at) != Path::kLink && !node_.is_down(operation.at.owner)) {
+  if (!node_.is_down(operation.at.owner)) {
     outcome = neighbour->read(operation.at, operation.local, 0, node_.clock(), deadline_ns, &why);
     forget_idle_maps_later();
-    if (outcome == Neighbour::Outcome::kGone) forget(operation.at.owner, *neighbour);
+    if (outcome == Neighbour::Outcome::kGone && !neighbour->lives()) forget(operation.at.owner, *neighbour);
   }
   if (outcome == Neighbour::Outcome::kGone) {  // it knows better, or whoever knows of its end does
     return Transfer::start(shared_from_this(), std::move(operation), Transfer::By::kParts, deadline_ns, std::move(done));
@@ -376,7 +374,7 @@ void Bulk::meet(NodeId node, int64_t deadline_ns, Met met) {
       std::shared_ptr<Neighbour> found;
       if (answer.header.kind == FrameKind::kReply) {
         auto contact = decode<Contact>(answer.body);
-        if (contact) found = Neighbour::meet(*contact, self->paths_);
+        if (contact) found = self->meet(node, *contact);
       }
       std::vector<Met> waiting;
       {
@@ -390,6 +388,16 @@ void Bulk::meet(NodeId node, int64_t deadline_ns, Met met) {
       for (const Met& each : waiting) each(found);
     });
   });
+}
+
+// Whoever asks for something says who it is: the same as ever, mostly.
+std::shared_ptr<Neighbour> Bulk::meet(NodeId node, const Contact& contact) {
+  auto neighbour = known(node);
+  if (neighbour && neighbour->is(contact)) return neighbour;
+  neighbour = Neighbour::meet(contact, paths_);
+  std::lock_guard lock(mutex_);
+  if (met_[node].waiting.empty()) met_[node].neighbour = neighbour;
+  return neighbour;
 }
 
 void Bulk::explain(const BufferHandle& handle, int64_t deadline_ns, std::function<void(Path, std::string)> done) {

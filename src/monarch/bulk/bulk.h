@@ -124,6 +124,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   BulkOutcome copy_here(const BulkOperation& operation) const;
   std::shared_ptr<Neighbour> known(NodeId node);
   void meet(NodeId node, int64_t deadline_ns, Met met);
+  std::shared_ptr<Neighbour> meet(NodeId node, const Contact& contact);
   void forget(NodeId node, const Neighbour& neighbour);
   using Answered = std::function<void(std::shared_ptr<PendingCall>)>;
   void ask(NodeId node, Method method, ByteSpan body, std::span<const ByteSpan> parts, int64_t deadline_ns,

@@ -141,7 +141,7 @@ void Bulk::pull(const Message& request) {
   BulkOutcome outcome;
   const auto buffer = find(handle, true, request.from, &outcome);
   if (!buffer) return answer(request, outcome);
-  const auto neighbour = Neighbour::meet(contact, paths_);
+  const auto neighbour = meet(request.from, contact);
   const Buffer::Part part = buffer->part(handle);
   // What goes through memory of our own is not copied into its place by the kernel, which would find that it is not there.
   if (!neighbour->why_no_kernel().empty() || in_small_pieces(part.memory)) return answer(request, of_code(Code::kNotSo));

@@ -103,6 +103,12 @@ CopyOutcome copy_from_process(pid_t pid, const Memory& there, uint64_t from, con
   return CopyOutcome::kDone;
 }
 
+CopyOutcome copy_pieces_from_process(pid_t pid, std::span<const Piece> pieces) {
+  Lists lists;
+  for (const Piece& piece : pieces) lists.add(piece.here, piece.there, piece.size);
+  return lists.transfer(SYS_process_vm_readv, pid);
+}
+
 CopyOutcome gather_checked(const Memory& from, uint64_t offset, uint64_t length, std::byte* flat) {
   const Memory into(flat, length);
   const CopyOutcome outcome = copy_pieces(SYS_process_vm_readv, getpid(), from, offset, into, 0, length);

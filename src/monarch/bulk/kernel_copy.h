@@ -25,6 +25,14 @@ enum class CopyOutcome : uint8_t {
 CopyOutcome copy_from_process(pid_t pid, const Memory& there, uint64_t from, const Memory& here, uint64_t to,
                               uint64_t length);
 
+// As many pieces, one after the other, by one system call: all or nothing that can be relied upon.
+struct Piece {
+  std::byte* here;
+  std::byte* there;
+  uint64_t size;
+};
+CopyOutcome copy_pieces_from_process(pid_t pid, std::span<const Piece> pieces);
+
 // In pieces of this size, between which somebody may look whether the copy is still wanted: a millisecond each.
 inline constexpr uint64_t kKernelCopyMax = uint64_t{8} << 20;
 

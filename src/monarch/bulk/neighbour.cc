@@ -25,6 +25,8 @@ constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
 constexpr uint64_t kWarmMin = 256 * 1024;
 // Of one neighbour. Each is a mapping, and keeps the memory of what its owner has dropped.
 constexpr size_t kMapsMax = 32;
+// What goes through memory of our own.
+constexpr uint64_t kSmallMax = 4096;
 // From so many bytes on it is asked for the proof first, so that bytes of a stranger do not get into the target.
 constexpr uint64_t kProveFirst = 64 * 1024;
 
@@ -174,8 +176,8 @@ bool Neighbour::is_still(const BufferHandle& handle) const {
 }
 
 std::shared_ptr<Neighbour::Map> Neighbour::map_of(const Seen& seen, std::string* why_not) {
-  const auto refuse = [&](std::string why) {
-    if (why_not != nullptr) *why_not = std::move(why);
+  const auto refuse = [&](const char* why, const std::string& detail = "") {
+    if (why_not != nullptr) *why_not = why + detail;
     return nullptr;
   };
   if (!paths_.shm) return refuse("MONARCH_RDMA_PATHS leaves it out");
@@ -188,10 +190,10 @@ std::shared_ptr<Neighbour::Map> Neighbour::map_of(const Seen& seen, std::string*
   const std::string path = "/proc/" + std::to_string(contact_.pid) + "/fd/" + std::to_string(seen.file);
   const UniqueFd fd = sys::open_file(path.c_str(), O_RDONLY);
   struct stat status{};
-  if (!fd || fstat(fd.get(), &status) != 0) return refuse(std::string("it cannot be mapped: ") + strerror(errno));
+  if (!fd || fstat(fd.get(), &status) != 0) return refuse("it cannot be mapped: ", strerror(errno));
   if (status.st_ino != seen.inode) return refuse("it has been dropped");
   auto mapped = map_shared_memory(fd.get(), seen.file_offset + seen.size, PROT_READ);
-  if (!mapped) return refuse("it cannot be mapped: " + mapped.error().message);
+  if (!mapped) return refuse("it cannot be mapped: ", mapped.error().message);
   madvise(mapped->get(), mapped->size(), MADV_DONTFORK);
   if (maps_.size() == kMapsMax) {
     maps_.erase(std::ranges::min_element(maps_, {}, [](const auto& map) { return map.second->used; }));
@@ -252,6 +254,7 @@ Path Neighbour::path_of(const BufferHandle& handle, std::string* why_not) {
 
 Neighbour::Outcome Neighbour::read(const BufferHandle& handle, const Memory& into, uint64_t at, Clock& clock,
                                    int64_t deadline_ns, Refusal* why) {
+  if (!why_no_table_.empty()) return Outcome::kGone;
   Seen seen;
   *why = look(handle, &seen);
   if (*why != Refusal::kNone) return lives() ? Outcome::kRefused : Outcome::kGone;
@@ -259,6 +262,7 @@ Neighbour::Outcome Neighbour::read(const BufferHandle& handle, const Memory& int
   if (map == nullptr) {
     if (!why_no_kernel_.empty() || seen.address == 0) return Outcome::kGone;
     const Memory there = handle.memory_at(reinterpret_cast<std::byte*>(seen.address));
+    if (handle.size <= kSmallMax && there.is_contiguous()) return read_small(handle, there, into, at, why);
     return read_kernel(handle, there, into, at, clock, deadline_ns, why);
   }
   // Unless most of what lies between is not wanted.
@@ -277,17 +281,32 @@ Neighbour::Outcome Neighbour::read(const BufferHandle& handle, const Memory& int
 
 Neighbour::Outcome Neighbour::read_kernel(const BufferHandle& handle, const Memory& there, const Memory& into,
                                           uint64_t at, Clock& clock, int64_t deadline_ns, Refusal* why) {
-  std::byte small[4096];
-  const bool bounced = handle.size <= sizeof small;
-  const Memory flat = bounced ? Memory(small, handle.size) : into;
   Outcome outcome = handle.size >= kProveFirst && !prove() ? Outcome::kGone : Outcome::kDone;
-  if (outcome == Outcome::kDone) outcome = pull(there, flat, bounced ? 0 : at, clock, deadline_ns);
+  if (outcome == Outcome::kDone) outcome = pull(there, into, at, clock, deadline_ns);
   if (outcome == Outcome::kGone || outcome == Outcome::kDeadline) return outcome;
   *why = is_still(handle) ? Refusal::kNone : Refusal::kDropped;
   if (*why != Refusal::kNone) return Outcome::kRefused;
   if (outcome == Outcome::kFault) return prove() ? Outcome::kFault : Outcome::kGone;
-  if (!prove()) return Outcome::kGone;
-  if (bounced) into.scatter(at, handle.size, small);
+  return prove() ? Outcome::kDone : Outcome::kGone;
+}
+
+// The proof and the bytes by one system call, and the bytes into their place only when that is right.
+Neighbour::Outcome Neighbour::read_small(const BufferHandle& handle, const Memory& there, const Memory& into, uint64_t at,
+                                         Refusal* why) {
+  struct {
+    std::array<uint64_t, 2> proof;
+    std::byte bytes[kSmallMax];
+  } found;
+  auto* const proof = reinterpret_cast<std::byte*>(&found.proof);
+  auto* const their_proof = reinterpret_cast<std::byte*>(contact_.proof_address);
+  const Piece pieces[] = {{proof, their_proof, sizeof found.proof}, {found.bytes, there.data(), handle.size}};
+  const CopyOutcome copied = copy_pieces_from_process(static_cast<pid_t>(contact_.pid), pieces);
+  *why = is_still(handle) ? Refusal::kNone : Refusal::kDropped;
+  if (copied == CopyOutcome::kGone || copied == CopyOutcome::kDenied) return Outcome::kGone;
+  if (*why != Refusal::kNone) return Outcome::kRefused;
+  if (copied == CopyOutcome::kFault) return prove() ? Outcome::kFault : Outcome::kGone;
+  if (found.proof != contact_.proof) return Outcome::kGone;
+  into.scatter(at, handle.size, found.bytes);
   return Outcome::kDone;
 }
 

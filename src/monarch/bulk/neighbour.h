@@ -88,9 +88,10 @@ class Neighbour {
   // Reads all of `there`, its memory: for an owner of buffers that a neighbour writes to.
   Outcome pull(const Memory& there, const Memory& into, uint64_t at, Clock& clock, int64_t deadline_ns);
 
+  // Whether that is its contact.
+  bool is(const Contact& contact) const { return contact.pid == contact_.pid && contact.proof == contact_.proof; }
   // Whether it lives.
   bool lives() const;
-  int64_t pid() const { return contact_.pid; }
   // Gives back what is mapped of its memory and has not been read since this was called last. Whether some is left. For
   // gigabytes it takes its time.
   bool forget_idle_maps();
@@ -123,6 +124,7 @@ class Neighbour {
   Refusal look(const BufferHandle& handle, Seen* seen) const;
   bool is_still(const BufferHandle& handle) const;
   std::shared_ptr<Map> map_of(const Seen& seen, std::string* why_not = nullptr);
+  Outcome read_small(const BufferHandle& handle, const Memory& there, const Memory& into, uint64_t at, Refusal* why);
   Outcome read_kernel(const BufferHandle& handle, const Memory& there, const Memory& into, uint64_t at, Clock& clock,
                       int64_t deadline_ns, Refusal* why);
 
