@@ -3,7 +3,8 @@
 The "model" is a table of NumPy numbers. A prompt is a number from 0 to 7, an answer is three bits, and the best answer
 is that number in binary. Generators sample a group of answers for each prompt, with the weights that they last got; the
 scorer gives rewards; the trainer learns from the groups, an answer that beats the mean of its group becoming likelier,
-and sends new weights out. The parts are the same with a real model, and so is the way in which they talk:
+and publishes new weights, which the generators pull. The parts are the same with a real model, and so is the way in
+which they talk:
 
     trainer --weights--> generators --answers--> scorer --groups, through a port--> trainer
 
@@ -23,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from monarch.actor import Actor, Channel, Port, current_rank, current_size, endpoint, this_host
+from monarch.weights import Source, SourceHandle, Target
 
 GENERATORS, STEPS, SEED = 2, 60, 5
 PROMPTS, BITS, GROUP = 8, 3, 16  # prompts, bits of an answer, answers sampled for each prompt
@@ -51,10 +53,11 @@ class Generator(Actor):
         self.random = np.random.default_rng([SEED, current_rank().rank])
         self.prompts = range(current_rank().rank, PROMPTS, current_size()["generators"])
         self.weights = np.zeros((PROMPTS, BITS))
+        self.target = Target({"table": self.weights})
 
     @endpoint
-    def load(self, weights: np.ndarray) -> None:
-        self.weights = weights
+    def load(self, trainer: SourceHandle, version: int) -> None:
+        self.target.pull([trainer], version)  # straight from its memory; it keeps the last two versions
 
     @endpoint
     def generate(self, step: int, queue: Port[Group]) -> None:
@@ -77,6 +80,7 @@ class Trainer(Actor):
     def __init__(self, generators: Generator):
         self.generators = generators
         self.weights = np.zeros((PROMPTS, BITS))
+        self.source = Source({"table": self.weights})
         # The replay queue. Its port travels to the generators and on to the scorer; its receiver stays here.
         self.port, self.queue = Channel[Group].open()
         self.early: list[Group] = []  # taken from the queue, but for the next step
@@ -93,7 +97,8 @@ class Trainer(Actor):
         groups = self.groups_of(step)
         for group in groups:
             self.learn(group)
-        self.generators.load.broadcast(self.weights)
+        self.source.publish(step)
+        self.generators.load.broadcast(self.source.handle(), step)
         return float(np.mean([group.rewards for group in groups]))
 
     def groups_of(self, step: int) -> list[Group]:

@@ -134,6 +134,16 @@ def test_grpo_learns_and_the_same_each_time():
     assert all(later > earlier - 0.02 for earlier, later in zip(rewards, rewards[1:]))
 
 
+def test_weights_arrive_though_some_die():
+    pytest.importorskip("numpy")
+    done = run("weight_sync.py", "8")
+    assert done.returncode == 0, done.stderr
+    published = re.findall(r"^version (\d) is published(.*)$", done.stdout, re.MULTILINE)
+    replaced = ", one of them was replaced"
+    assert published == [(str(i), replaced if i in (3, 5) else "") for i in range(1, 7)]
+    assert re.search(r"^pulled by each generator: [\d.]+ GB/s", done.stdout, re.MULTILINE)
+
+
 @pytest.mark.feature(94, "a DDP program")
 def test_ddp_has_the_losses_of_one_process_both_times():
     pytest.importorskip("torch")
