@@ -73,7 +73,9 @@ std::shared_ptr<void> keeper_of(Kept kept) {
       first = released().kept.empty();
       released().kept.push_back(*dropped);
     }
-    if (first) Py_AddPendingCall(release_soon, nullptr);  // a full queue: whoever comes by
+    if (!first) return;
+    Py_AddPendingCall(release_soon, nullptr);  // a full queue: whoever comes by
+    if (state().worker) wake_main_thread();    // which waits in C, and looks
   });
 }
 
@@ -93,14 +95,40 @@ struct LocalMemory {
   }
 };
 
+// By its format, in which names of fields stand between colons.
+bool has_objects(const Py_buffer& view) {
+  bool is_name = false;
+  for (const char* at = view.format; at != nullptr && *at != 0; ++at) {
+    if (*at == ':') is_name = !is_name;
+    if (*at == 'O' && !is_name) return true;
+  }
+  return false;
+}
+
+// What it is written to, if it may be. With its format, which not all have.
+bool get_buffer(PyObject* object, Py_buffer* view, bool* writable) {
+  for (const int format : {PyBUF_FORMAT, 0}) {
+    for (const int access : {PyBUF_WRITABLE, 0}) {
+      PyErr_Clear();
+      *writable = access != 0;
+      if (PyObject_GetBuffer(object, view, PyBUF_STRIDES | format | access) == 0) return true;
+    }
+  }
+  return false;
+}
+
 LocalMemory memory_of_buffer(nb::handle object) {
   Kept kept;
   Py_buffer& view = kept.view;
-  bool writable = true;
-  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES | PyBUF_WRITABLE) != 0) {
-    PyErr_Clear();
-    writable = false;
-    if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES) != 0) throw nb::python_error();
+  bool writable;
+  if (!get_buffer(object.ptr(), &view, &writable)) throw nb::python_error();
+  if (has_objects(view)) {
+    PyBuffer_Release(&view);
+    throw nb::type_error("its items are objects of this process");
+  }
+  // Those of ctypes have no strides though they were asked for: their items lie one behind the other.
+  if (view.strides == nullptr || view.shape == nullptr) {
+    return {Memory(static_cast<std::byte*>(view.buf), static_cast<uint64_t>(view.len)), writable, keeper_of(kept)};
   }
   std::vector<Memory::Dim> dims;
   for (int dim = 0; dim < view.ndim; ++dim) {
@@ -237,8 +265,12 @@ nb::object read_now(const BufferHandle& handle, nb::handle target) {
   int64_t deadline_ns;
   if (deadlines_in_use() && !find_deadline(0, &deadline_ns)) throw nb::python_error();
   Py_buffer view;
-  if (PyObject_GetBuffer(target.ptr(), &view, PyBUF_CONTIG) != 0) {
+  if (PyObject_GetBuffer(target.ptr(), &view, PyBUF_CONTIG | PyBUF_FORMAT) != 0) {
     PyErr_Clear();
+    return nb::none();
+  }
+  if (has_objects(view)) {
+    PyBuffer_Release(&view);
     return nb::none();
   }
   BulkOperation operation;

@@ -48,6 +48,12 @@ namespace nb = nanobind;
 
 namespace monarch {
 
+void wake_main_thread() {
+  const char any = 0;
+  const int fd = state().alarm[1].get();
+  if (fd >= 0) [[maybe_unused]] const ssize_t written = write(fd, &any, 1);  // full: it will wake up
+}
+
 namespace {
 
 AnyRuntime& runtime() {
@@ -103,17 +109,11 @@ void configure(nb::object callbacks) {
   take("report_stacks", s.report_stacks);
 }
 
-void ring_alarm() {
-  const char any = 0;
-  const int fd = state().alarm[1].get();
-  if (fd >= 0) [[maybe_unused]] const ssize_t written = write(fd, &any, 1);  // full: it will wake up
-}
-
 ProcessRuntime::Options options_for(const std::string& transport, uint64_t arena_bytes_max) {
   ProcessRuntime::Options options;
   options.transport = transport;
   options.arena_bytes_max = arena_bytes_max;
-  options.on_stop = ring_alarm;
+  options.on_stop = wake_main_thread;
   options.running_actors = [] { return python_factory().running(); };
   options.on_undeliverable = [said = std::make_shared<Said>()](const ActorId& dest, const Failure& why) {
     if (said->first_time(dest, why)) say_undeliverable(dest, why);
@@ -252,6 +252,7 @@ std::string wait_for_stop() {
   for (;;) {
     if (const auto reason = machine("a worker").wait_for_stop(0)) return *reason;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    release_kept_buffers();
     GilRelease release;
     if (wakes) {
       wakes = sleep_until_alarm(fd);

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -82,6 +83,21 @@ class Owner(Actor):
     def count(self):
         gc.collect()
         return _core.buffers_here()
+
+    @endpoint
+    def held(self, size):
+        """Of memory that only the buffer holds."""
+
+        class Array(np.ndarray):
+            pass
+
+        array = np.zeros(size, np.uint8).view(Array)
+        self.weak = weakref.ref(array)
+        return RDMABuffer(array)
+
+    @endpoint
+    def is_held(self):
+        return self.weak() is not None
 
     @endpoint
     def fork(self, buffer):
@@ -197,6 +213,40 @@ def test_what_read_makes_is_like_what_was_registered():
     assert read.dtype == np.float16 and (read == array).all() and read is not array
     assert RDMABuffer(bytearray(b"abc")).read().get() == b"abc"
     assert isinstance(RDMABuffer(array)[:4].read().get(), memoryview)
+
+
+def test_odd_objects(owner):
+    import array
+    import ctypes
+
+    numbers = (ctypes.c_int * 3)(1, 2, 3)
+    buffer = RDMABuffer(numbers)
+    assert owner.read.call_one(buffer).get() == bytes(numbers)
+    buffer.write_from(ctypes.create_string_buffer(b"hello", 12)).get()
+    assert bytes(numbers) == b"hello" + bytes(7)
+    assert RDMABuffer(array.array("d", [1.5, 2])).read().get().cast("d").tolist() == [1.5, 2]
+    fields = np.array([(1, 2.5, 3)], [("Offset", "i4"), ("x", "f8"), ("O", "i2")])
+    read = RDMABuffer(fields).read().get()
+    assert read.dtype == fields.dtype and read["x"] == 2.5
+    times = np.array(["2026-11-25"], "M8[s]")
+    assert (RDMABuffer(times).read().get() == times).all()
+    objects = np.array([None, None])
+    for bad in (objects, np.zeros(2, [("a", "i4"), ("b", "O")]), memoryview(objects)):
+        with pytest.raises(ValueError, match="^RDMABuffer only supports .*objects of this process"):
+            RDMABuffer(bad)
+    with pytest.raises(ValueError, match="objects of this process"):
+        RDMABuffer(bytearray(16)).read_into(objects)
+    with pytest.raises(RDMAError, match="does not lie in one piece"):
+        RDMABuffer(np.arange(48).reshape(4, 12)[:, ::2]).block((1, 2), (2, 3)).read().get()
+    array3 = np.arange(60).reshape(3, 4, 5)
+    block = RDMABuffer(array3).block((1, 1, 2), (2, 2, 3))
+    assert (block.read().get() == array3[1:3, 1:3, 2:5]).all()
+    assert owner.read.call_one(block).get() == array3[1:3, 1:3, 2:5].tobytes()
+    for starts, sizes in (((0, 0, 0), (4, 1, 1)), ((0, 0), (1, 1)), ((-1, 0, 0), (1, 1, 1)), ((0, 0, 0), (1, 0, 1))):
+        with pytest.raises(ValueError, match="there is no block"):
+            RDMABuffer(array3).block(starts, sizes)
+    with pytest.raises(ValueError, match="cannot be sliced by bytes"):
+        block[:8]
 
 
 @pytest.mark.feature(102, "without hardware and torch")
@@ -544,6 +594,87 @@ def test_threads_that_use_one_buffer(owner):
     for thread in threads:
         thread.join(LIMIT)
     assert not failed
+
+
+def test_a_deadline_of_its_own_for_each_though_nobody_has_met_the_owner(mortal):
+    buffer = mortal.buffer.call_one(SIZE).get()
+    pid = mortal.pid.call_one().get()
+    stop(pid)
+    try:
+        long = buffer.read_into(bytearray(SIZE), timeout=LIMIT)
+        begun = time.monotonic()
+        with pytest.raises(RDMATimeout):
+            buffer.read_into(bytearray(SIZE), timeout=0.2).get(timeout=LIMIT)
+        with pytest.raises(RDMATimeout, match="does not answer"):
+            buffer.explain(timeout=0.1)
+        assert time.monotonic() - begun < LIMIT / 3
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    long.get(timeout=LIMIT)
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "add"])
+def test_thousands_of_operations_on_a_dead_owner(mortal, kind):
+    buffer = mortal.buffer.call_one(8).get()
+    os.kill(mortal.pid.call_one().get(), signal.SIGKILL)
+    with pytest.raises(SupervisionError):
+        mortal.pid.call_one().get(timeout=LIMIT)
+    action = RDMAAction()
+    for _ in range(20_000):
+        if kind == "read":
+            action.read_remote(bytearray(8), buffer)
+        elif kind == "write":
+            action.write_remote(buffer, bytes(8))
+        else:
+            action.fetch_add(buffer, None, 1)
+    with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):
+        action.submit().get(timeout=LIMIT)
+
+
+def test_who_has_taken_the_place_of_a_dead_owner_is_not_asked(owner):
+    procs = this_host().spawn_procs(per_host={"gpus": 1})
+    actor = procs.spawn("replaced", Owner)
+    buffer = actor.buffer.call_one(SIZE).get()
+    buffer.read().get()
+    os.kill(actor.pid.call_one().get(), signal.SIGKILL)
+    with pytest.raises(SupervisionError):
+        actor.pid.call_one().get(timeout=LIMIT)
+    procs.respawn([0]).get(timeout=LIMIT)
+    assert actor.buffer.call_one(8).get().size() == 8
+    for use in (buffer.read, lambda: buffer.write_from(b"x"), lambda: buffer[:8].fetch_add(1), buffer.drop):
+        with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):
+            use().get(timeout=LIMIT)
+    procs.stop().get(timeout=LIMIT)
+
+
+def test_memory_that_became_read_only_is_an_error(owner):
+    array = monarch.empty(1 << 17, np.uint8)
+    buffer = RDMABuffer(array)
+    monarch.freeze(array)
+    for use in (lambda: buffer[:8].fetch_add(1), lambda: buffer.write_from(b"x")):
+        with pytest.raises(RDMAError, match="not there any more"):
+            use().get()
+    with pytest.raises(Exception, match="not there any more"):
+        owner.write.call_one(buffer, np.zeros(1 << 17, np.uint8)).get()
+    assert buffer[:8].read().get() == bytes(8)
+
+
+def test_a_buffer_is_kept_by_what_is_under_way(owner):
+    target = bytearray(4 << 20)
+    future = RDMAAction().read_remote(target, RDMABuffer(bytes([7]) * (4 << 20))).submit()
+    gc.collect()
+    future.get()
+    assert target[-1] == 7
+
+
+def test_a_worker_that_waits_gives_back_what_is_dropped(owner):
+    before = owner.count.call_one().get()
+    buffer = owner.held.call_one(SIZE).get()
+    assert owner.count.call_one().get() == before + 1
+    buffer.drop().get()
+    limit = time.monotonic() + LIMIT
+    while owner.is_held.call_one().get():
+        assert time.monotonic() < limit
 
 
 # ---- Other ways ----

@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -255,6 +256,62 @@ def test_what_was_pushed_in_part_is_not_taken(hosts):
         trainers.push.call([generators.accept.call_one(9).get()], sources).get(timeout=LIMIT)
 
 
+def test_a_push_that_is_repeated_counts_once():
+    halves = [shard((4, 4), 0, rank, 2) for rank in range(2)]
+    first, second = (Source({"w": np.ones(box.sizes, np.float32)}, {"w": ((4, 4), box)}) for box in halves)
+    sources = [first.handle(), second.handle()]
+    for source in (first, second):
+        source.publish(1)
+    target = Target({"w": np.zeros((4, 4), np.float32)})
+    accepted = target.accept(1)
+    for _ in range(2):
+        first.push([accepted], sources)
+    with pytest.raises(WeightsError, match="32 of 64 bytes"):
+        target.commit()
+    accepted = target.accept(1)
+    for source in (first, second, first):
+        source.push([accepted], sources)
+    assert target.commit() == 1 and target._weights["w"].all()
+
+
+def test_a_version_that_is_replaced_while_it_is_pushed_is_not_taken():
+    weights, into = {"w": np.zeros(1_000_000)}, {"w": np.zeros(1_000_000)}
+    source, target = Source(weights), Target(into)
+    done = threading.Event()
+
+    def publish():
+        for version in itertools.count(1):
+            weights["w"][:] = version
+            source.publish(version)
+            if done.is_set():
+                return
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        for _ in range(20):
+            try:
+                version = source.versions[-1] if source.versions else 1
+                source.push([target.accept(version)], [source.handle()])
+                assert target.commit() == version
+            except VersionGone:
+                continue
+            assert (into["w"] == version).all()
+    finally:
+        done.set()
+        thread.join(LIMIT)
+
+
+def test_who_wants_nothing_keeps_step():
+    with Source({"w": np.zeros((2, 4), np.float32)}) as source:
+        box = shard((2, 4), 0, 3, 4)
+        target = Target({"w": np.zeros(box.sizes, np.float32)}, {"w": ((2, 4), box)})
+        with pytest.raises(RDMATimeout):
+            target.pull([source.handle()], 7, timeout=0.05)
+        source.publish(5)
+        assert target.pull([source.handle()]).version == target.version == 5
+
+
 def test_progress_and_figures():
     weights = {name: np.ones((1 << 20,), np.float32) for name in "abcdefghijklmnopqrst"}
     with Source(weights) as source:
@@ -273,6 +330,13 @@ def test_bad_input():
         Source({"w": array}, {"w": ((8, 6), Box((0, 0), (5, 6)))})
     with pytest.raises(ValueError, match="does not lie within its shape"):
         Source({"w": array}, {"w": ((8, 6), Box((5, 0), (4, 6)))})
+    with pytest.raises(ValueError, match="'w' is a list, and no array"):
+        Source({"w": [1.0]})
+    constant = np.zeros(4)
+    constant.flags.writeable = False
+    for bad in (constant, np.broadcast_to(np.zeros(1), (4,))):
+        with pytest.raises(ValueError, match="'w' cannot be written to"):
+            Target({"w": bad})
     with pytest.raises(ValueError, match="is a bytes"):
         Source({"w": b"123"})
     with pytest.raises(ValueError, match="there is no rank 4 of 4"):

@@ -79,17 +79,17 @@ class RDMAAction:
         become of each. ``timeout`` in seconds.
         """
         seconds = buffers.seconds_of(timeout)
-        orders, handles = [], []
+        orders, used = [], []
         for kind, buffer, memory, operand, expected in self._operations:
             if buffer is not None:
                 buffer._enter()
-                handles.append(buffer._handle)
+                used.append(buffer)  # and kept: with its last handle here a buffer may end
             orders.append((kind, None if buffer is None else buffer._handle, memory, operand, expected))
         olds = tuple(self._olds)
 
         def finish(outcomes: list[Any]) -> None:
-            for handle in handles:
-                buffers.warn_of_tcp(handle)
+            for each in used:
+                buffers.warn_of_tcp(each._handle)
             for old, outcome in zip(olds, outcomes):
                 if old is not None and isinstance(outcome, int):
                     old[:] = outcome.to_bytes(8, "little", signed=True)

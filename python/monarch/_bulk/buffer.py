@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from monarch import _core
-from monarch._bulk.errors import RDMATcpFallbackWarning, error_of
+from monarch._bulk.errors import RDMATcpFallbackWarning, RDMATimeout, error_of
 from monarch._bulk.layout import Box, pieces
 from monarch._bulk.memory import Kind, kind_of, local_memory, make, of_bytes
 from monarch._calls.handles import Handle
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 READ, WRITE, FETCH_ADD, COMPARE_SWAP, DROP, FENCE = range(6)  # BulkOperation::Kind (bulk/bulk.h)
 TIMEOUT = 60.0
 _TIMEOUT_MAX = 2**64 - 1
+_NO_ANSWER = "its process does not answer"  # Bulk::explain
 _PATHS = ("local", "shm", "cma", "link")  # Path (bulk/neighbour.h)
 _HOST_SHIFT = 49  # base/ids.h
 
@@ -137,7 +138,9 @@ class RDMABuffer(Handle):
         return self._handle.writable
 
     def explain(self, *, timeout: float = TIMEOUT) -> str:
-        """Which way the bytes come here, and why no other: ``"cma (shm: ...)"``. Waits for the owner to answer.
+        """Which way the bytes come here, and why no other: ``"cma (shm: ...)"``.
+
+        The first time the owner is asked; ``RDMATimeout`` if it does not answer, or has ended.
 
         ``local``: they are of this process. ``shm``: they lie in memory of ``monarch.empty``, which is mapped here.
         ``cma``: the kernel copies them. ``link``: they go as messages do.
@@ -146,6 +149,8 @@ class RDMABuffer(Handle):
 
         def text(answers: list[Any]) -> str:
             path, why = answers[0]
+            if why == _NO_ANSWER:
+                raise RDMATimeout("the owner of the buffer does not answer")
             return _PATHS[path] + (f" ({why})" if why else "")
 
         return _core.bulk_explain(self._handle, seconds_of(timeout), text).get()

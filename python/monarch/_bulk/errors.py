@@ -61,6 +61,7 @@ _REFUSALS = {
     2: "its owner has never given out such a handle",
     3: "the buffer is read-only",
     4: "it reaches past the end of the buffer",
+    5: "a block of memory that does not lie in one piece: register a contiguous copy",
 }
 _DROPPED = 1
 

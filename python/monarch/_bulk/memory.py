@@ -12,7 +12,7 @@ class Kind(NamedTuple):
     """What it is, so that ``RDMABuffer.read`` makes the same."""
 
     of: str  # "torch", "numpy" or "bytes"
-    dtype: str
+    dtype: Any  # a str; of NumPy's with fields the dtype
     shape: tuple[int, ...]
     itemsize: int
 
@@ -22,13 +22,16 @@ def local_memory(data: Any) -> _core.LocalMemory:
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(data, torch.Tensor):
         return _of_tensor(torch, data)
-    try:
-        return _core.memory_of_buffer(data)
-    except (BufferError, TypeError) as error:
-        pass_on = error
+    got = type(data).__name__
+    if getattr(getattr(data, "dtype", None), "hasobject", False):
+        got += f" with items that are objects of this process, {data.dtype}"
+    elif data is not None:
+        try:
+            return _core.memory_of_buffer(data)
+        except (BufferError, TypeError) as error:
+            got += f" ({error})"
     raise ValueError(
-        f"RDMABuffer only supports torch.Tensor, numpy.ndarray and what has the buffer protocol. "
-        f"Got: {type(data).__name__} ({pass_on})"
+        f"RDMABuffer only supports torch.Tensor, numpy.ndarray and what has the buffer protocol. Got: {got}"
     )
 
 
@@ -36,7 +39,13 @@ def _of_tensor(torch: Any, tensor: Any) -> _core.LocalMemory:
     if hasattr(tensor, "to_local"):  # a DTensor: its shard
         tensor = tensor.to_local()
     tensor = tensor.detach()
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+    if (
+        tensor.is_nested
+        or tensor.layout is not torch.strided
+        or tensor.is_quantized
+        or tensor.is_conj()
+        or tensor.is_neg()
+    ):
         raise ValueError(f"RDMABuffer only supports dense tensors. Got: {tensor.layout}, {tensor.dtype}")
     if tensor.device.type != "cpu":
         raise ValueError(
@@ -54,7 +63,8 @@ def kind_of(data: Any) -> Kind:
         return Kind("torch", str(local.dtype).rpartition(".")[2], tuple(local.shape), local.element_size())
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and isinstance(data, numpy.ndarray):
-        return Kind("numpy", data.dtype.str, data.shape, data.itemsize)
+        plain = data.dtype.names is None and data.dtype.subdtype is None
+        return Kind("numpy", data.dtype.str if plain else data.dtype, data.shape, data.itemsize)
     return of_bytes(memoryview(data).nbytes)
 
 

@@ -13,7 +13,7 @@ from monarch._bulk.action import RDMAAction
 from monarch._bulk.buffer import RDMABuffer, block_of
 from monarch._bulk.errors import BufferDropped, RDMATimeout
 from monarch._bulk.layout import Box, box_of_dtensor, cover, whole
-from monarch._bulk.memory import kind_of
+from monarch._bulk.memory import kind_of, local_memory
 from monarch._runtime import runtime
 
 __all__ = ["Moved", "PushHandle", "Source", "SourceHandle", "Target", "VersionGone", "WeightsError"]
@@ -24,6 +24,7 @@ Where = Mapping[str, tuple[Sequence[int], Box]]
 _ALIGN = 64  # bytes, of what lies in a slot
 _GROUP = 64 << 20  # so many bytes are moved between two words about progress
 _SLOTS = 2
+_SOURCES_MAX = 4096  # that push: a word of each says how many bytes it has written
 _WORD = 8
 _WRITING = -1  # in the place of a version: there is none, or not all of it yet
 _FIRST_LOOK, _LAST_LOOK = 0.0002, 0.02  # seconds between looks for a version that is not there yet
@@ -61,7 +62,7 @@ class _Shard(NamedTuple):
 
     shape: tuple[int, ...]  # of the whole
     box: Box
-    dtype: str
+    dtype: Any  # as Kind's
     itemsize: int
     at: int  # where its bytes begin in a slot
 
@@ -83,7 +84,7 @@ class PushHandle(NamedTuple):
 
     version: int
     shards: dict[str, _Shard]
-    header: RDMABuffer  # the bytes that have come
+    header: RDMABuffer  # the bytes that have come of each source
     slot: RDMABuffer
 
 
@@ -95,7 +96,10 @@ def _laid_out(weights: Mapping[str, Any], where: Where | None) -> tuple[dict[str
     """Where each has its place in a slot, and how large that is."""
     shards, at = {}, 0
     for name, weight in weights.items():
-        kind = kind_of(weight)
+        try:
+            kind = kind_of(weight)
+        except TypeError:
+            raise ValueError(f"{name!r} is a {type(weight).__name__}, and no array") from None
         if where is not None and name in where:
             shape, box = where[name]
         elif hasattr(weight, "to_local"):
@@ -207,8 +211,8 @@ class Source:
         """
         begun, moved, version = time.perf_counter(), 0, _WRITING
         me = [i for i, each in enumerate(sources) if _is_same(each.header, self._header)]
-        if not me:
-            raise WeightsError("this source is not among the sources that push")
+        if not me or len(sources) > _SOURCES_MAX:
+            raise WeightsError(f"this source is not among the sources that push, at most {_SOURCES_MAX}")
         failed: Exception | None = None
         for target in targets:
             version = target.version
@@ -228,8 +232,10 @@ class Source:
                 transfer.add(_write, there, here, box.items * mine.itemsize)
             try:
                 transfer.run()
-                if transfer.total:
-                    target.header.fetch_add(transfer.total, timeout=timeout).get()
+                if self._get(slot) != version:
+                    raise VersionGone(f"version {version} was replaced while it was written")
+                word = target.header[me[0] * _WORD : (me[0] + 1) * _WORD]
+                word.write_from(transfer.total.to_bytes(_WORD, "little"), timeout=timeout).get()
                 moved += transfer.total
             except BufferDropped:
                 failed = failed or WeightsError(f"the target does not accept version {version} any more")
@@ -275,6 +281,10 @@ class Target:
         runtime.ensure(processes=False)
         self._weights = dict(weights)
         self._shards, size = _laid_out(self._weights, where)
+        for name, weight in self._weights.items():
+            memory = local_memory(weight)
+            if not memory.writable or memory.overlaps:
+                raise ValueError(f"{name!r} cannot be written to: it is read-only, or overlaps itself")
         self._memory = _make_slot(size)
         self._staged = _views(self._weights, self._shards, self._memory)
         self.version: int | None = None  # what the weights are, if a version was taken
@@ -308,7 +318,7 @@ class Target:
         begun = time.monotonic()
         deadline = begun + timeout
         plan = self._plan(sources, prefer)
-        used = sorted({who for who, _, _ in plan})
+        used = sorted({who for who, _, _ in plan}) or list(range(len(sources)))  # who wants nothing keeps step
         while True:
             taken, slots = _wait_for_version([sources[who] for who in used], version, deadline)
             slot_of = dict(zip(used, slots))
@@ -342,7 +352,7 @@ class Target:
     def accept(self, version: int) -> PushHandle:
         """For sources that push: what they write with this handle, until :meth:`commit` or the next :meth:`accept`."""
         self._refuse()
-        counter = bytearray(_WORD)
+        counter = bytearray(_WORD * _SOURCES_MAX)
         header, slot = RDMABuffer(counter), RDMABuffer(self._memory)
         self._accepting = version, counter, header, slot
         return PushHandle(version, self._shards, header, slot)
@@ -354,9 +364,9 @@ class Target:
         """
         if self._accepting is None:
             raise WeightsError("no version is accepted: accept() comes first")
-        version, _, header, _ = self._accepting
-        come = header.fetch_add(0).get()
+        version, counter, _, _ = self._accepting
         self._refuse()  # from here on nobody writes there
+        come = sum(memoryview(counter).cast("Q"))
         if come != self.nbytes:
             raise WeightsError(f"version {version} is not complete: {come} of {self.nbytes} bytes have come")
         self._take(version)

@@ -112,6 +112,7 @@ Refusal Buffers::drop(const BufferHandle& handle, std::function<void()> done) {
   if (why == Refusal::kForged || why == Refusal::kDropped) return why;
   if (!handle.writable && buffers_[handle.index]->writable) return Refusal::kReadOnly;
   entry(handle.index).state.store(handle.generation << 1, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_release);  // whoever sees what its memory becomes sees this
   buffer = std::move(buffers_[handle.index]);
   buffer->on_gone_ = std::move(done);
   free_.push_back(handle.index);

@@ -25,6 +25,10 @@ constexpr uint64_t kPullMin = 64 * 1024;
 constexpr uint64_t kBounceBytes = 256 * 1024;
 // Memory of others stays mapped so long, or up to twice that, after it was read last; that keeps what they have dropped.
 constexpr int64_t kIdleNs = 2'000'000'000;
+// Operations of one submit() that are under way: each may have some MiB in a link.
+constexpr size_t kRunningMax = 16;
+// Of those whom this process has met the dead are looked for when there are twice as many, and so many more.
+constexpr size_t kMetMin = 16;
 // Copies run at the speed of the memory, which a few threads fill.
 size_t copy_threads() { return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 4); }
 
@@ -55,22 +59,30 @@ class Batch : public std::enable_shared_from_this<Batch> {
     outcomes_.resize(operations_.size() - static_cast<size_t>(std::ranges::count_if(operations_, is_none)));
   }
 
-  // Ends what has ended: at first nothing.
+  // Begins what may begin, at first and whenever something has ended. One thread at a time: operations that end as they
+  // begin are seen by the one that has begun them, so that its stack does not grow with their number.
   void go_on() {
+    {
+      std::lock_guard lock(mutex_);
+      if (std::exchange(looking_, true)) return;
+    }
     for (;;) {
       BulkOperation next;
       size_t slot = 0;
       bool is_end = false;
       {
         std::lock_guard lock(mutex_);
-        if (finished_ || (at_ == operations_.size() && running_ > 0)) return;
-        if (at_ < operations_.size() && operations_[at_].kind == Kind::kFence) {
-          if (running_ > 0) return;
+        const bool is_fence = at_ < operations_.size() && operations_[at_].kind == Kind::kFence;
+        if (running_ == kRunningMax || (running_ > 0 && (is_fence || at_ == operations_.size()))) {
+          looking_ = false;
+          return;
+        }
+        if (is_fence) {
           ++at_;
           if (failed_) skip_rest();
           continue;
         }
-        finished_ = is_end = at_ == operations_.size();
+        is_end = at_ == operations_.size();  // nothing runs, so nobody comes any more
         if (!is_end) {
           next = std::move(operations_[at_++]);
           slot = begun_++;
@@ -102,7 +114,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   const Bulk::Done done_;
   std::vector<BulkOutcome> outcomes_;
   size_t at_ = 0, begun_ = 0, running_ = 0;
-  bool failed_ = false, finished_ = false;
+  bool failed_ = false, looking_ = false;
 };
 
 }  // namespace
@@ -224,7 +236,7 @@ void Bulk::submit(std::vector<BulkOperation> operations, int64_t deadline_ns, Do
 
 std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t deadline_ns) {
   const bool reads = operation.kind == Kind::kRead;
-  if (!reads && operation.kind != Kind::kWrite) return std::nullopt;
+  if ((!reads && operation.kind != Kind::kWrite) || is_stopped()) return std::nullopt;
   if ((reads ? operation.at.size : operation.local.size()) > kNowBytesMax) return std::nullopt;
   if (operation.at.owner == node_.id()) return copy_here(operation);
   if (!reads) return std::nullopt;
@@ -243,7 +255,10 @@ void Bulk::start(BulkOperation operation, int64_t deadline_ns, OneDone done) {
     // shared: posted work must be copyable
     auto mine = std::make_shared<BulkOperation>(std::move(operation));
     return pool_.run([self = shared_from_this(), mine, done = std::move(done)] {
-      self->do_here(*mine, done);
+      self->do_here(*mine, [mine, done](BulkOutcome outcome) {
+        mine->keeper.reset();
+        done(std::move(outcome));
+      });
     });
   }
   switch (operation.kind) {
@@ -328,7 +343,7 @@ void Bulk::ask_once(const BulkOperation& operation, int64_t deadline_ns, OneDone
 std::shared_ptr<Neighbour> Bulk::known(NodeId node) {
   std::lock_guard lock(mutex_);
   const auto found = met_.find(node);
-  return found == met_.end() ? nullptr : found->second.neighbour;
+  return found == met_.end() ? nullptr : found->second;
 }
 
 void Bulk::forget_idle_maps_later() {
@@ -340,11 +355,11 @@ void Bulk::forget_idle_maps_later() {
       std::vector<std::shared_ptr<Neighbour>> all;
       {
         std::lock_guard lock(self->mutex_);
-        for (const auto& [node, acquaintance] : self->met_) all.push_back(acquaintance.neighbour);
+        for (const auto& [node, neighbour] : self->met_) all.push_back(neighbour);
       }
+      self->looks_for_idle_maps_.store(false);  // first: what is mapped from here on is looked at by the next
       bool any = false;
-      for (const auto& each : all) any = (each && each->forget_idle_maps()) || any;
-      self->looks_for_idle_maps_.store(false);
+      for (const auto& each : all) any = each->forget_idle_maps() || any;
       if (any) self->forget_idle_maps_later();
     });
   });
@@ -353,41 +368,21 @@ void Bulk::forget_idle_maps_later() {
 void Bulk::forget(NodeId node, const Neighbour& neighbour) {
   std::lock_guard lock(mutex_);
   const auto found = met_.find(node);
-  if (found != met_.end() && found->second.neighbour.get() == &neighbour) met_.erase(found);
+  if (found != met_.end() && found->second.get() == &neighbour) met_.erase(found);
 }
 
+// Each asks for itself, as each has its own deadline.
 void Bulk::meet(NodeId node, int64_t deadline_ns, Met met) {
-  std::shared_ptr<Neighbour> neighbour;
-  {
-    std::lock_guard lock(mutex_);
-    Acquaintance& acquaintance = met_[node];
-    neighbour = acquaintance.neighbour;
-    if (!neighbour) {
-      acquaintance.waiting.push_back(std::move(met));
-      if (acquaintance.waiting.size() > 1) return;
-    }
-  }
-  if (neighbour) return met(std::move(neighbour));
-  ask(node, kContact, {}, {}, deadline_ns, [self = shared_from_this(), node](std::shared_ptr<PendingCall> call) {
-    self->pool_.run([self, node, call = std::move(call)] {
-      const Message& answer = *call->reply(0);
-      std::shared_ptr<Neighbour> found;
-      if (answer.header.kind == FrameKind::kReply) {
-        auto contact = decode<Contact>(answer.body);
-        if (contact) found = self->meet(node, *contact);
-      }
-      std::vector<Met> waiting;
-      {
-        std::lock_guard lock(self->mutex_);
-        waiting.swap(self->met_[node].waiting);
-        self->met_[node].neighbour = found;
-        std::erase_if(self->met_, [&](const auto& each) {
-          return each.second.waiting.empty() && (!each.second.neighbour || self->node_.is_down(each.first));
+  if (auto neighbour = known(node)) return met(std::move(neighbour));
+  ask(node, kContact, {}, {}, deadline_ns,
+      [self = shared_from_this(), node, met = std::move(met)](std::shared_ptr<PendingCall> call) {
+        self->pool_.run([self, node, met, call = std::move(call)] {
+          const Message& answer = *call->reply(0);
+          auto contact = answer.header.kind == FrameKind::kReply ? decode<Contact>(answer.body)
+                                                                 : Result<Contact>(Error{ErrorCode::kClosed, ""});
+          met(contact ? self->meet(node, *contact) : nullptr);
         });
-      }
-      for (const Met& each : waiting) each(found);
-    });
-  });
+      });
 }
 
 // Whoever asks for something says who it is: the same as ever, mostly.
@@ -395,23 +390,36 @@ std::shared_ptr<Neighbour> Bulk::meet(NodeId node, const Contact& contact) {
   auto neighbour = known(node);
   if (neighbour && neighbour->is(contact)) return neighbour;
   neighbour = Neighbour::meet(contact, paths_);
+  if (neighbour->is_for_now()) return neighbour;
+  std::vector<std::shared_ptr<Neighbour>> gone;  // with what is mapped of them, without the lock
   std::lock_guard lock(mutex_);
-  if (met_[node].waiting.empty()) met_[node].neighbour = neighbour;
+  if (met_.size() >= prune_at_) {
+    std::erase_if(met_, [&](auto& each) {
+      if (each.second->lives()) return false;
+      gone.push_back(std::move(each.second));
+      return true;
+    });
+    prune_at_ = 2 * met_.size() + kMetMin;
+  }
+  met_[node] = neighbour;
   return neighbour;
 }
 
 void Bulk::explain(const BufferHandle& handle, int64_t deadline_ns, std::function<void(Path, std::string)> done) {
   if (handle.owner == node_.id()) return done(Path::kLocal, "");
-  meet(handle.owner, deadline_ns, [handle, done = std::move(done)](const std::shared_ptr<Neighbour>& neighbour) {
+  meet(handle.owner, deadline_ns, [self = shared_from_this(), handle, done = std::move(done)](const auto& neighbour) {
     std::string why_not = neighbour ? "" : "its process does not answer";
     const Path path = neighbour ? neighbour->path_of(handle, &why_not) : Path::kLink;
+    self->forget_idle_maps_later();
     done(path, why_not);
   });
 }
 
 bool Bulk::goes_by_link(const BufferHandle& handle) {
   const auto neighbour = known(handle.owner);
-  return neighbour && neighbour->path_of(handle) == Path::kLink;
+  if (!neighbour) return false;
+  forget_idle_maps_later();
+  return neighbour->path_of(handle) == Path::kLink;
 }
 
 void Bulk::ask(NodeId node, Method method, ByteSpan body, std::span<const ByteSpan> parts, int64_t deadline_ns,
@@ -423,6 +431,12 @@ void Bulk::ask(NodeId node, Method method, ByteSpan body, std::span<const ByteSp
   call->set_label(label);
   call->set_deadline(deadline_ns == kNoDeadline ? 0 : deadline_ns);
   call->observe(1, [call, answered = std::move(answered)]() mutable { answered(std::move(call)); });
+  if (node_.successions().latest(node) != node) {  // messages go to the one in its place, which has none of its buffers
+    const FailurePtr why = node_.why_down(node);
+    const Failure ended = why ? *why : Failure(Failure::Kind::kLost, "another process is in its place");
+    call->fill(0, make_failure(0, 0, ended), node_.driver());
+    return;
+  }
   Outgoing request{FrameHeader{}, body, parts};
   request.header.kind = FrameKind::kRequest;
   request.header.method = method;

@@ -109,10 +109,6 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   };
   using OneDone = std::function<void(BulkOutcome)>;
   using Met = std::function<void(std::shared_ptr<Neighbour>)>;  // null: it has not answered
-  struct Acquaintance {
-    std::shared_ptr<Neighbour> neighbour;  // null: it is being asked
-    std::vector<Met> waiting;
-  };
 
   // The other side (bulk.cc).
   void start(BulkOperation operation, int64_t deadline_ns, OneDone done);
@@ -156,7 +152,8 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   std::atomic<bool> looks_for_idle_maps_{false};
   mutable std::mutex mutex_;  // a leaf
   std::shared_ptr<Buffers> buffers_;  // null: nothing has been registered. shared: with who looks at it
-  std::map<NodeId, Acquaintance> met_;
+  std::map<NodeId, std::shared_ptr<Neighbour>> met_;  // shared: with operations that are under way
+  size_t prune_at_ = 16;
   bool stopped_ = false;
 };
 

@@ -8,6 +8,7 @@
 #include "monarch/bulk/bulk.h"
 #include "monarch/bulk/bulk_frames.h"
 #include "monarch/bulk/transfer.h"
+#include "monarch/net/shm/shared_memory.h"
 
 namespace monarch {
 
@@ -24,6 +25,7 @@ BulkOutcome of_code(Code code, std::string text = "") { return {code, Refusal::k
 
 void Bulk::deliver(MessagePtr message) {
   if (message->header.kind != FrameKind::kRequest) return node_.refuse(*message, "buffers take requests");
+  if (is_stopped()) return node_.refuse(*message, Failure(Failure::Kind::kEnding, ""));
   const uint32_t method = message->header.method;
   const bool is_small = method != kPull && message->total_bytes() <= kSmall;
   // shared: posted work must be copyable
@@ -141,6 +143,8 @@ void Bulk::pull(const Message& request) {
   BulkOutcome outcome;
   const auto buffer = find(handle, true, request.from, &outcome);
   if (!buffer) return answer(request, outcome);
+  // It names this process in the place of its own.
+  if (contact.proof == Contact::of_here(nullptr).proof) return answer(request, of_code(Code::kNotSo));
   const auto neighbour = meet(request.from, contact);
   const Buffer::Part part = buffer->part(handle);
   // What goes through memory of our own is not copied into its place by the kernel, which would find that it is not there.
@@ -177,6 +181,8 @@ BulkOutcome Bulk::apply_atomic(const BufferHandle& handle, BulkOperation::Kind k
   if (gather_checked(buffer->memory, handle.offset, sizeof probe, probed) != CopyOutcome::kDone) {
     return of_code(Code::kFault);
   }
+  const bool is_frozen = buffer->freezable() != nullptr && buffer->freezable()->frozen();
+  if (is_frozen || !may_be_written(at)) return of_code(Code::kFault);
   std::atomic_ref<int64_t> value(*reinterpret_cast<int64_t*>(at));
   if (kind == BulkOperation::Kind::kFetchAdd) {
     outcome.value = value.fetch_add(operand);

@@ -27,8 +27,6 @@ constexpr uint64_t kWarmMin = 256 * 1024;
 constexpr size_t kMapsMax = 32;
 // What goes through memory of our own.
 constexpr uint64_t kSmallMax = 4096;
-// From so many bytes on it is asked for the proof first, so that bytes of a stranger do not get into the target.
-constexpr uint64_t kProveFirst = 64 * 1024;
 
 std::string read_line(const char* path) {
   std::ifstream file(path);
@@ -111,7 +109,10 @@ std::shared_ptr<Neighbour> Neighbour::meet(const Contact& contact, Paths paths) 
   made->pidfd_ = sys::open_pidfd(static_cast<pid_t>(contact.pid));
   if (const Status proved = made->prove(); !proved) made->why_no_kernel_ = proved.error().message;
   if (!paths.cma) made->why_no_kernel_ = "MONARCH_RDMA_PATHS leaves it out";
-  if (const Status opened = made->open_table(); !opened) made->why_no_table_ = opened.error().message;
+  if (const Status opened = made->open_table(); !opened) {
+    made->why_no_table_ = opened.error().message;
+    made->for_now_ = opened.error().code == ErrorCode::kUnavailable;
+  }
   return made;
 }
 
@@ -132,12 +133,16 @@ Status Neighbour::prove() const {
 }
 
 Status Neighbour::open_table() {
-  if (contact_.table_fd < 0) return Error{ErrorCode::kClosed, "its process has no buffers"};
+  if (contact_.table_fd < 0) return Error{ErrorCode::kUnavailable, "its process has no table of buffers"};
   if (!pidfd_) return Error{ErrorCode::kUnavailable, "its process is not seen here"};
   const std::string path = "/proc/" + std::to_string(contact_.pid) + "/fd/" + std::to_string(contact_.table_fd);
   const UniqueFd fd = sys::open_file(path.c_str(), O_RDONLY);
   struct stat status{};
-  if (!fd) return Error{ErrorCode::kUnsupported, std::string("its table cannot be opened: ") + strerror(errno)};
+  if (!fd) {
+    const bool is_short = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+    const ErrorCode code = is_short ? ErrorCode::kUnavailable : ErrorCode::kUnsupported;
+    return Error{code, std::string("its table cannot be opened: ") + strerror(errno)};
+  }
   if (fstat(fd.get(), &status) != 0 || status.st_ino != contact_.table_inode) {
     return Error{ErrorCode::kClosed, "its process has ended"};
   }
@@ -182,8 +187,10 @@ std::shared_ptr<Neighbour::Map> Neighbour::map_of(const Seen& seen, std::string*
   };
   if (!paths_.shm) return refuse("MONARCH_RDMA_PATHS leaves it out");
   if (seen.file < 0) return refuse("it does not lie in memory of monarch.empty()");
+  std::shared_ptr<Map> replaced;  // unmapped without the lock
   std::lock_guard lock(mutex_);
   if (const auto found = maps_.find(seen.inode); found != maps_.end()) {
+    if (!found->second->has(seen.file_offset, seen.size)) return refuse("its place in that memory is none");
     found->second->used = ++uses_;
     return found->second;
   }
@@ -192,13 +199,16 @@ std::shared_ptr<Neighbour::Map> Neighbour::map_of(const Seen& seen, std::string*
   struct stat status{};
   if (!fd || fstat(fd.get(), &status) != 0) return refuse("it cannot be mapped: ", strerror(errno));
   if (status.st_ino != seen.inode) return refuse("it has been dropped");
-  auto mapped = map_shared_memory(fd.get(), seen.file_offset + seen.size, PROT_READ);
+  auto mapped = map_shared_memory(fd.get(), seen.size, PROT_READ);
   if (!mapped) return refuse("it cannot be mapped: ", mapped.error().message);
   madvise(mapped->get(), mapped->size(), MADV_DONTFORK);
   if (maps_.size() == kMapsMax) {
-    maps_.erase(std::ranges::min_element(maps_, {}, [](const auto& map) { return map.second->used; }));
+    const auto oldest = std::ranges::min_element(maps_, {}, [](const auto& map) { return map.second->used; });
+    replaced = std::move(oldest->second);
+    maps_.erase(oldest);
   }
   auto kept = std::make_shared<Map>(std::move(*mapped));
+  if (!kept->has(seen.file_offset, seen.size)) return refuse("its place in that memory is none");
   kept->used = ++uses_;
   maps_[seen.inode] = kept;
   return kept;
@@ -281,8 +291,7 @@ Neighbour::Outcome Neighbour::read(const BufferHandle& handle, const Memory& int
 
 Neighbour::Outcome Neighbour::read_kernel(const BufferHandle& handle, const Memory& there, const Memory& into,
                                           uint64_t at, Clock& clock, int64_t deadline_ns, Refusal* why) {
-  Outcome outcome = handle.size >= kProveFirst && !prove() ? Outcome::kGone : Outcome::kDone;
-  if (outcome == Outcome::kDone) outcome = pull(there, into, at, clock, deadline_ns);
+  const Outcome outcome = pull(there, into, at, clock, deadline_ns);
   if (outcome == Outcome::kGone || outcome == Outcome::kDeadline) return outcome;
   *why = is_still(handle) ? Refusal::kNone : Refusal::kDropped;
   if (*why != Refusal::kNone) return Outcome::kRefused;
@@ -314,6 +323,7 @@ Neighbour::Outcome Neighbour::pull(const Memory& there, const Memory& into, uint
                                    int64_t deadline_ns) {
   for (uint64_t done = 0, size; done < there.size(); done += size) {
     if (done > 0 && clock.now_ns() >= deadline_ns) return Outcome::kDeadline;
+    if (!prove()) return Outcome::kGone;  // so that bytes of a stranger do not get there
     size = std::min(kKernelCopyMax, there.size() - done);
     switch (copy_from_process(static_cast<pid_t>(contact_.pid), there, done, into, at + done, size)) {
       case CopyOutcome::kDone:

@@ -88,6 +88,8 @@ class Neighbour {
   // Reads all of `there`, its memory: for an owner of buffers that a neighbour writes to.
   Outcome pull(const Memory& there, const Memory& into, uint64_t at, Clock& clock, int64_t deadline_ns);
 
+  // What was found out is not for long: something was short.
+  bool is_for_now() const { return for_now_; }
   // Whether that is its contact.
   bool is(const Contact& contact) const { return contact.pid == contact_.pid && contact.proof == contact_.proof; }
   // Whether it lives.
@@ -102,6 +104,7 @@ class Neighbour {
    public:
     explicit Map(Mapping mapping) : mapping_(std::move(mapping)) {}
     std::byte* data() const { return static_cast<std::byte*>(mapping_.get()); }
+    bool has(uint64_t from, uint64_t size) const { return from <= mapping_.size() && size <= mapping_.size() - from; }
     // Before much of it is read: enters pages that have not been read before.
     void warm(uint64_t from, uint64_t size);
     uint64_t used = 0, looked_at = 0;  // with the neighbour's lock
@@ -133,6 +136,7 @@ class Neighbour {
   UniqueFd pidfd_;
   Mapping table_;
   std::string why_no_kernel_, why_no_table_;
+  bool for_now_ = false;
   std::mutex mutex_;  // a leaf
   std::map<uint64_t, std::shared_ptr<Map>> maps_;  // by inode
   uint64_t uses_ = 0;

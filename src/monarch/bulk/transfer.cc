@@ -26,6 +26,7 @@ void Transfer::go_on() {
   for (;;) {
     uint64_t at, size;
     bool is_over = false;
+    std::shared_ptr<const void> keeper;  // the part may be given up, and all be over, while it is being sent
     {
       std::lock_guard lock(mutex_);
       is_over = next_ == total_ || outcome_.code != BulkOutcome::Code::kDone;
@@ -36,13 +37,18 @@ void Transfer::go_on() {
       if (!is_over) {
         next_ += size;
         ++under_way_;
+        keeper = operation_.keeper;
       }
     }
     if (!is_over) {
       send(at, size);
       continue;
     }
-    operation_.keeper.reset();
+    {
+      std::lock_guard lock(mutex_);
+      keeper = std::move(operation_.keeper);
+    }
+    keeper.reset();
     return std::exchange(done_, nullptr)(std::move(outcome_));
   }
 }

@@ -50,12 +50,25 @@ Result<Mapping> map_shared_memory(int fd, size_t size_min, int protection) {
   return Mapping(memory, size);
 }
 
+namespace {
+
+constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // MADV_POPULATE_*: libraries may be older than the kernel
+
+bool populate(const void* at, size_t size, int advice) {
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(at) & ~(page - 1);
+  return madvise(reinterpret_cast<void*>(begin), reinterpret_cast<uintptr_t>(at) + size - begin, advice) == 0;
+}
+
+}  // namespace
+
 void enter_pages(const void* at, size_t size, bool to_write) {
-  constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // MADV_POPULATE_*: libraries may be older than the kernel
-  constexpr uintptr_t kPage = 4096;
-  const auto begin = reinterpret_cast<uintptr_t>(at) & ~(kPage - 1);
-  const size_t reach = reinterpret_cast<uintptr_t>(at) + size - begin;
-  madvise(reinterpret_cast<void*>(begin), reach, to_write ? kPopulateWrite : kPopulateRead);
+  populate(at, size, to_write ? kPopulateWrite : kPopulateRead);
+}
+
+bool may_be_written(const void* at) {
+  char mine = 0;
+  return populate(at, 1, kPopulateWrite) || !populate(&mine, 1, kPopulateWrite);
 }
 
 // Numbers are given from below: how high this one is says how many are left.
