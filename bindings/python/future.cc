@@ -254,9 +254,10 @@ PyObject* gather_each(const FutureState& future, const PendingCall& call, const 
   release_kept_buffers();
   Ref list = Ref::steal(PyList_New(call.size()));
   const FutureState nobodys(nullptr, FutureMode::kPartial, 0, Ref::borrow(Py_None));
+  bool seen = false;
   for (uint32_t rank = 0; list && rank < call.size(); ++rank) {
     const Message& answer = gather.answer(rank);
-    if (gather.is_failure(rank)) note_seen(future, call, answer);
+    if (gather.is_failure(rank) && !std::exchange(seen, true)) note_seen(future, call, answer);
     PyObject* each = gather.is_failure(rank) ? exception_of(nobodys, call, rank, answer) : decode_value(answer);
     if (each == nullptr) return nullptr;
     PyList_SET_ITEM(list.get(), rank, each);
