@@ -216,27 +216,8 @@ class Source:
         failed: Exception | None = None
         for target in targets:
             version = target.version
-            if version not in self.versions:
-                raise VersionGone(f"version {version} is not here, but {self.versions}")
-            slot = next(slot for slot in range(_SLOTS) if self._get(slot) == version)
-            parts = []
-            for name, wanted in target.shards.items():
-                for who, box in cover(wanted.box, _offers(name, wanted, sources)):
-                    if who == me[0]:
-                        parts.append((name, box))
-            transfer = _Transfer(timeout, progress)
-            for name, box in parts:
-                mine, theirs = self._shards[name], target.shards[name]
-                there = _block(target.slot, theirs, box)
-                here = self._views[slot][name][_index(box.inside(mine.box))]
-                transfer.add(_write, there, here, box.items * mine.itemsize)
             try:
-                transfer.run()
-                if self._get(slot) != version:
-                    raise VersionGone(f"version {version} was replaced while it was written")
-                word = target.header[me[0] * _WORD : (me[0] + 1) * _WORD]
-                word.write_from(transfer.total.to_bytes(_WORD, "little"), timeout=timeout).get()
-                moved += transfer.total
+                moved += self._push_to(target, me[0], sources, timeout, progress)
             except BufferDropped:
                 failed = failed or WeightsError(f"the target does not accept version {version} any more")
             except Exception as error:
@@ -244,6 +225,29 @@ class Source:
         if failed is not None:
             raise failed
         return Moved(version, moved, time.perf_counter() - begun)
+
+    def _push_to(
+        self, target: PushHandle, me: int, sources: Sequence[SourceHandle], timeout: float, progress: Progress | None
+    ) -> int:
+        """-> bytes; ``me``: which of the sources this is."""
+        version = target.version
+        slot = next((slot for slot in range(_SLOTS) if self._get(slot) == version), None)
+        if slot is None:
+            raise VersionGone(f"version {version} is not here, but {self.versions}")
+        transfer = _Transfer(timeout, progress)
+        for name, theirs in target.shards.items():
+            mine = self._shards.get(name)
+            for who, box in cover(theirs.box, _offers(name, theirs, sources)):
+                if who == me and mine is not None:
+                    here = self._views[slot][name][_index(box.inside(mine.box))]
+                    transfer.add(_write, _block(target.slot, theirs, box), here, box.items * mine.itemsize)
+        transfer.run()
+        if self._get(slot) != version:
+            raise VersionGone(f"version {version} was replaced while it was written")
+        # Set and not added, so that who repeats it counts once.
+        word = target.header[me * _WORD : (me + 1) * _WORD]
+        word.write_from(transfer.total.to_bytes(_WORD, "little"), timeout=timeout).get()
+        return transfer.total
 
     def close(self) -> None:
         """Nobody gets anything any more; the memory goes back."""
