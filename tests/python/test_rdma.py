@@ -305,6 +305,12 @@ def test_nobody_writes_with_a_handle_to_read(owner):
     forged = RDMABuffer._arrived((*reader._handle.fields()[:5], True, 0, 8, 0, []), tuple(reader._kind), None)
     with pytest.raises(RDMAError, match="never given out"):
         forged.write_from(b"x").get()
+    asked = RDMABuffer(memory, read_only=True)
+    assert not asked.writable and owner.read.call_one(asked).get() == bytes(8)
+    with pytest.raises(Exception, match="the remote buffer is read-only"):
+        owner.write.call_one(asked, b"x").get()
+    asked.drop().get()
+    assert RDMABuffer(np.lib.stride_tricks.as_strided(np.ones(1), (3,), (0,)), read_only=True).read().get().sum() == 3
     constant = RDMABuffer(b"constant")
     assert not constant.writable and owner.read.call_one(constant).get() == b"constant"
     with pytest.raises(RuntimeError, match="only the process that owns"):

@@ -307,11 +307,15 @@ class RDMABuffer(Handle):
             self._introduce([self._handle.owner])
 
 
+def is_elsewhere(handle: _core.BufferHandle) -> bool:
+    """Whether its owner is on another host than this process."""
+    return handle.owner >> _HOST_SHIFT != _core.node_id() >> _HOST_SHIFT
+
+
 def warn_of_tcp(handle: _core.BufferHandle) -> None:
     """Once, when bytes have gone over TCP."""
     global _warned
-    elsewhere = handle.owner >> _HOST_SHIFT != _core.node_id() >> _HOST_SHIFT
-    if elsewhere and not _warned and _core.goes_by_link(handle):
+    if is_elsewhere(handle) and not _warned and _core.goes_by_link(handle):
         _warned = True
         text = "RDMABuffer goes over TCP: there is no NIC for it between these hosts"
         warnings.warn(text, RDMATcpFallbackWarning, stacklevel=4)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from monarch import _core
 from monarch._bulk import buffer as buffers
 from monarch._bulk.action import RDMAAction
-from monarch._bulk.buffer import RDMABuffer, block_of
+from monarch._bulk.buffer import RDMABuffer, block_of, is_elsewhere
 from monarch._bulk.errors import BufferDropped, RDMATimeout
 from monarch._bulk.layout import Box, box_of_dtensor, cover, whole
 from monarch._bulk.memory import kind_of, local_memory
@@ -343,7 +343,8 @@ class Target:
 
     def _plan(self, sources: Sequence[SourceHandle], prefer: int) -> list[tuple[int, str, Box]]:
         order = sorted(
-            range(len(sources)), key=lambda who: (_is_elsewhere(sources[who]), (who - prefer) % len(sources))
+            range(len(sources)),
+            key=lambda who: (is_elsewhere(sources[who].header._handle), (who - prefer) % len(sources)),
         )
         plan = []
         for name, wanted in self._shards.items():
@@ -487,7 +488,3 @@ def _index(box: Box) -> Any:
 
 def _is_same(one: RDMABuffer, other: RDMABuffer) -> bool:
     return one._handle.fields()[:3] == other._handle.fields()[:3]
-
-
-def _is_elsewhere(source: SourceHandle) -> bool:
-    return source.header._handle.owner >> 49 != _core.node_id() >> 49
