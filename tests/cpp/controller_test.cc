@@ -1,5 +1,6 @@
 // A C++ controller and its workers: real processes of this very program.
 #include <fcntl.h>
+#include <execinfo.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -329,11 +330,20 @@ TEST(Controller, AnInnerRuntimeReplacesTheOuterOne) {
   EXPECT_EQ(Runtime::current(), &outer);
 }
 
+// A test that hangs says where main() waits, and what there is of processes and threads, before ctest ends it.
+void say_where_it_hangs(int) {
+  void* frames[64];
+  backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
+  if (_Fork() == 0) execlp("ps", "ps", "-eLo", "pid,ppid,lwp,stat,wchan:24,comm", nullptr);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc >= 3 && std::string_view(argv[argc - 2]) == "--monarch-worker") Runtime worker(argc, argv);
   testing::InitGoogleTest(&argc, argv);
+  signal(SIGALRM, say_where_it_hangs);
+  alarm(240);
   g_argc = argc;
   g_argv = argv;
   return RUN_ALL_TESTS();

@@ -25,19 +25,21 @@ Watchers& watchers() {
   return *made;
 }
 
+thread_local bool to_exec = false;
+
 // A child that forks in its turn: all is dead already.
 void before() {
-  if (in_forked_child()) return;
+  if (in_forked_child() || to_exec) return;
   watchers().mutex.lock();
   for (ForkWatcher* each : watchers().all) each->before_fork();
 }
 void in_parent() {
-  if (in_forked_child()) return;
+  if (in_forked_child() || to_exec) return;
   for (ForkWatcher* each : watchers().all) each->after_fork_in_parent();
   watchers().mutex.unlock();
 }
 void in_child() {
-  if (in_forked_child()) return;
+  if (in_forked_child() || to_exec) return;
   if (watchers().all.empty()) return watchers().mutex.unlock();
   note_forked_child();
   for (ForkWatcher* each : watchers().all) each->after_fork_in_child();
@@ -57,5 +59,9 @@ void unwatch_forks(ForkWatcher& watcher) {
   std::lock_guard lock(watchers().mutex);
   std::erase(watchers().all, &watcher);
 }
+
+ForkToExec::ForkToExec() { to_exec = true; }
+ForkToExec::~ForkToExec() { to_exec = false; }
+bool in_fork_to_exec() { return to_exec; }
 
 }  // namespace monarch

@@ -39,4 +39,17 @@ class ForkWatcher {
 void watch_forks(ForkWatcher& watcher);
 void unwatch_forks(ForkWatcher& watcher);
 
+// While one lives, what its thread forks only becomes another program, and none of our hooks is for it. vfork() runs none
+// anyway, but under TSan, which makes a fork() of it: its child could then wait for a lock of the allocator that a thread
+// had which it has not.
+class ForkToExec {
+ public:
+  ForkToExec();
+  ~ForkToExec();
+  ForkToExec(const ForkToExec&) = delete;
+  ForkToExec& operator=(const ForkToExec&) = delete;
+};
+// What each hook of pthread_atfork asks first.
+bool in_fork_to_exec();
+
 }  // namespace monarch

@@ -47,5 +47,21 @@ TEST(Forked, OnlyTheChildIsOneAndThatOfAChildToo) {
   EXPECT_EQ(status_of(unwatched), 2 + 8);
 }
 
+TEST(Forked, NoHookIsForAForkThatBecomesAnotherProgram) {
+  const int seen_before = seen();
+  Counting watcher;
+  watch_forks(watcher);
+  pid_t child;
+  {
+    const ForkToExec becomes_another_program;
+    child = fork();
+    if (child == 0) _exit(seen() == seen_before && in_fork_to_exec() ? 0 : 1);
+  }
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(seen(), seen_before);
+  EXPECT_FALSE(in_fork_to_exec());
+  unwatch_forks(watcher);
+}
+
 }  // namespace
 }  // namespace monarch

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "monarch/base/forked.h"
 #include "monarch/base/log_writer.h"
 
 namespace monarch {
@@ -22,7 +23,9 @@ LogWriter& writer() {
   if (there != nullptr) return *there;
   auto made = std::make_unique<LogWriter>(STDERR_FILENO);
   if (!writer_made.compare_exchange_strong(there, made.get())) return *there;
-  pthread_atfork(nullptr, nullptr, [] { writer_made.load()->after_fork_in_child(); });
+  pthread_atfork(nullptr, nullptr, [] {
+    if (!in_fork_to_exec()) writer_made.load()->after_fork_in_child();
+  });
   std::atexit([] {
     flush_log();
     writer().close();

@@ -93,12 +93,20 @@ void own_what_is_open() {
   });
 }
 
+void before_fork() {
+  if (!in_fork_to_exec()) table().mutex.lock();
+}
+void after_fork_in_parent() {
+  if (!in_fork_to_exec()) table().mutex.unlock();
+}
+void after_fork_in_child() {
+  if (in_fork_to_exec()) return;
+  own_what_is_open();
+  table().mutex.unlock();
+}
+
 void watch_forks_once() {
-  static const bool watched = pthread_atfork([] { table().mutex.lock(); }, [] { table().mutex.unlock(); },
-                                             [] {
-                                               own_what_is_open();
-                                               table().mutex.unlock();
-                                             }) == 0;
+  static const bool watched = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
   MONARCH_CHECK(watched);
 }
 

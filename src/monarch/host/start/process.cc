@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "monarch/base/forked.h"
 #include "monarch/base/system.h"
 
 namespace monarch {
@@ -119,6 +120,7 @@ void set_all_handlers(sighandler_t handler) {
   sigset_t all, previous;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &previous);
+  const ForkToExec becomes_another_program;
   const pid_t pid = sys::must_fail(EAGAIN) ? -1 : vfork();
   if (pid == 0) run_child(&plan);
   const int fork_error = errno;
