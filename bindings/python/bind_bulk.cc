@@ -21,6 +21,7 @@
 #include "monarch/actor/calls.h"
 #include "monarch/base/forked.h"
 #include "monarch/bulk/bulk.h"
+#include "monarch/bulk/streams.h"
 #include "monarch/wire/value_codec.h"
 #include "state.h"
 
@@ -361,11 +362,21 @@ BufferHandle handle_of(const Fields& fields) {
 
 std::shared_ptr<Bulk> install_bulk(ProcessRuntime& runtime) {
   Paths paths;
+  bool tcp = true;
   if (const char* wanted = std::getenv("MONARCH_RDMA_PATHS")) {
     const std::string_view text(wanted);
     paths = {text.find("shm") != text.npos, text.find("cma") != text.npos};
+    tcp = text.find("tcp") != text.npos;
   }
   auto made = std::make_shared<Bulk>(runtime.node(), runtime.timers(), paths);
+  if (tcp) {
+    StreamOptions options;
+    options.identity = runtime.identity();
+    options.dialled_at = runtime.place().dialled_at;
+    options.listens_at = runtime.place().listens_at;
+    options.dials = [&runtime] { return runtime.dials_hosts(); };
+    made->use_streams(runtime.reactor(), std::move(options));
+  }
   runtime.node().add_cell(Bulk::id_of(runtime.node().id()).index, made);
   return made;
 }
@@ -402,6 +413,12 @@ void bind_bulk(nb::module_& m) {
   m.def("bulk_submit", &submit, nb::arg("orders"), nb::arg("seconds"), nb::arg("finish").none(), nb::arg("result").none());
   m.def("read_now", &read_now);
   m.def("bulk_explain", &explain);
+  // Whether what goes between hosts is enciphered, and over how many connections at a time what is large.
+  m.def("use_streams", [](bool enciphers, uint32_t lanes) {
+    if (Streams* streams = state().bulk ? state().bulk->streams() : nullptr) streams->use(enciphers, lanes);
+  });
+  // How many operations, or parts of them, of this process have gone by connections of their own.
+  m.def("streamed", [] { return bulk()->streams() == nullptr ? 0 : bulk()->streams()->done(); });
   m.def("goes_by_link", [](const BufferHandle& handle) { return bulk()->goes_by_link(handle); });
 }
 

@@ -23,7 +23,7 @@ READ, WRITE, FETCH_ADD, COMPARE_SWAP, DROP, FENCE = range(6)  # BulkOperation::K
 TIMEOUT = 60.0
 _TIMEOUT_MAX = 2**64 - 1
 _NO_ANSWER = "its process does not answer"  # Bulk::explain
-_PATHS = ("local", "shm", "cma", "link")  # Path (bulk/neighbour.h)
+_PATHS = ("local", "shm", "cma", "link", "tcp")  # Path (bulk/neighbour.h)
 _HOST_SHIFT = 49  # base/ids.h
 
 _warned = False
@@ -143,7 +143,8 @@ class RDMABuffer(Handle):
         The first time the owner is asked; ``RDMATimeout`` if it does not answer, or has ended.
 
         ``local``: they are of this process. ``shm``: they lie in memory of ``monarch.empty``, which is mapped here.
-        ``cma``: the kernel copies them. ``link``: they go as messages do.
+        ``cma``: the kernel copies them. ``tcp``: over a connection of their own to the owner, on another host; but what is
+        shorter than 256 KiB, as ``link``. ``link``: they go as messages do.
         """
         self._enter()
 

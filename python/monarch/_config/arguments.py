@@ -76,6 +76,7 @@ class ConfigureArgs(TypedDict, total=False):
     tokio_worker_threads: int | None
     host_lease: str
     stopped_rank_lease: str
+    rdma_encrypt: bool
     enable_otel_tracing: bool
     enable_otel_metrics: bool
     enable_recorder_tracing: bool

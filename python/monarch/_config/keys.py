@@ -118,6 +118,7 @@ _group(
     "MONARCH_",  # this package only
     ("host_lease", "duration", "5s"),
     ("stopped_rank_lease", "duration", "0s"),
+    ("rdma_encrypt", "bool", True),
 )
 _group(
     "",  # telemetry

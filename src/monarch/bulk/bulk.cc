@@ -8,6 +8,7 @@
 
 #include "monarch/actor/calls.h"
 #include "monarch/bulk/bulk_frames.h"
+#include "monarch/bulk/streams.h"
 #include "monarch/bulk/transfer.h"
 
 namespace monarch {
@@ -129,16 +130,24 @@ BulkOutcome outcome_of(const Message& answer) {
     return outcome;
   }
   auto body = decode<AnswerBody>(answer.body);
-  if (!body || body->code > static_cast<uint8_t>(Code::kNotSo) || body->refusal > static_cast<uint8_t>(Refusal::kStrides)) {
-    return {Code::kFailed, Refusal::kNone, 0, "", Failure("an answer about a buffer that cannot be read")};
-  }
-  return {static_cast<Code>(body->code), static_cast<Refusal>(body->refusal), body->value, body->text, {}};
+  const auto said = body ? outcome_of(*body) : std::nullopt;
+  if (said) return *said;
+  return {Code::kFailed, Refusal::kNone, 0, "", Failure("an answer about a buffer that cannot be read")};
+}
+
+std::optional<BulkOutcome> outcome_of(const AnswerBody& body) {
+  if (body.code > static_cast<uint8_t>(Code::kNotSo) || body.refusal > static_cast<uint8_t>(Refusal::kStrides)) return {};
+  return BulkOutcome{static_cast<Code>(body.code), static_cast<Refusal>(body.refusal), body.value, body.text, {}};
 }
 
 Bulk::Bulk(Node& node, Timers& timers, Paths paths)
     : node_(node), timers_(timers), paths_(paths), pool_(copy_threads()) {}
 
 Bulk::~Bulk() = default;
+
+void Bulk::use_streams(Reactor& reactor, StreamOptions options) {
+  streams_ = std::make_unique<Streams>(*this, reactor, std::move(options));
+}
 
 // ---- What is here ----
 
@@ -276,6 +285,7 @@ void Bulk::read(BulkOperation operation, int64_t deadline_ns, OneDone done) {
   auto mine = std::make_shared<BulkOperation>(std::move(operation));
   meet(owner, deadline_ns, [self = shared_from_this(), mine, deadline_ns, done = std::move(done)](auto neighbour) {
     if (!neighbour || !neighbour->why_no_table().empty()) {
+      if (neighbour && self->by_stream(*mine, deadline_ns, done)) return;
       return Transfer::start(self, std::move(*mine), Transfer::By::kParts, deadline_ns, done);
     }
     self->pool_.run([self, neighbour, mine, deadline_ns, done] {
@@ -295,6 +305,7 @@ void Bulk::read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation 
     if (outcome == Neighbour::Outcome::kGone && !neighbour->lives()) forget(operation.at.owner, *neighbour);
   }
   if (outcome == Neighbour::Outcome::kGone) {  // it knows better, or whoever knows of its end does
+    if (by_stream(operation, deadline_ns, done)) return;
     return Transfer::start(shared_from_this(), std::move(operation), Transfer::By::kParts, deadline_ns, std::move(done));
   }
   operation.keeper.reset();
@@ -302,13 +313,15 @@ void Bulk::read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation 
 }
 
 void Bulk::write(BulkOperation operation, int64_t deadline_ns, OneDone done) {
-  if (operation.local.size() < kPullMin || !operation.local.is_contiguous()) {
+  const bool is_large = operation.local.size() >= kPullMin;
+  if (!is_large || (!operation.local.is_contiguous() && !streams_)) {
     return Transfer::start(shared_from_this(), std::move(operation), Transfer::By::kParts, deadline_ns, std::move(done));
   }
   const NodeId owner = operation.at.owner;
   auto mine = std::make_shared<BulkOperation>(std::move(operation));
   meet(owner, deadline_ns, [self = shared_from_this(), mine, deadline_ns, done = std::move(done)](auto neighbour) {
-    if (!neighbour || !neighbour->why_no_kernel().empty()) {
+    if (!neighbour || !neighbour->why_no_kernel().empty() || !mine->local.is_contiguous()) {
+      if (neighbour && !neighbour->why_no_kernel().empty() && self->by_stream(*mine, deadline_ns, done)) return;
       return Transfer::start(self, std::move(*mine), Transfer::By::kParts, deadline_ns, done);
     }
     BulkOperation again = *mine;  // if it cannot fetch them after all
@@ -407,11 +420,18 @@ std::shared_ptr<Neighbour> Bulk::meet(NodeId node, const Contact& contact) {
 
 void Bulk::explain(const BufferHandle& handle, int64_t deadline_ns, std::function<void(Path, std::string)> done) {
   if (handle.owner == node_.id()) return done(Path::kLocal, "");
-  meet(handle.owner, deadline_ns, [self = shared_from_this(), handle, done = std::move(done)](const auto& neighbour) {
+  auto self = shared_from_this();
+  meet(handle.owner, deadline_ns, [self, handle, deadline_ns, done = std::move(done)](const auto& neighbour) {
     std::string why_not = neighbour ? "" : "its process does not answer";
     const Path path = neighbour ? neighbour->path_of(handle, &why_not) : Path::kLink;
     self->forget_idle_maps_later();
-    done(path, why_not);
+    if (path != Path::kLink || !neighbour || !self->streams_ || !self->streams_->leads_to(handle.owner)) {
+      return done(path, why_not);
+    }
+    const auto told = [done, why_not](bool is_there, const std::string& why_no_stream) {
+      done(is_there ? Path::kStream : Path::kLink, is_there ? why_not : why_not + "; tcp: " + why_no_stream);
+    };
+    self->streams_->to(handle.owner)->explain(deadline_ns, told);
   });
 }
 
@@ -458,6 +478,7 @@ void Bulk::stop() {
     std::lock_guard lock(mutex_);
     stopped_ = true;
   }
+  if (streams_) streams_->stop();
   pool_.stop();
 }
 

@@ -19,6 +19,7 @@
 #include "monarch/actor/cell.h"
 #include "monarch/actor/node.h"
 #include "monarch/actor/pending_call.h"
+#include "monarch/base/result.h"
 #include "monarch/base/well_known.h"
 #include "monarch/bulk/copy_pool.h"
 #include "monarch/bulk/handle.h"
@@ -28,6 +29,10 @@
 
 namespace monarch {
 
+class StreamEnd;
+class Streams;
+struct StreamAddress;
+struct StreamOptions;
 struct Wanted;
 
 struct BulkOperation {
@@ -70,6 +75,10 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
 
   // `node` and `timers` outlive all use of this, which ends with stop(). It is a cell of the node, of the index of id_of().
   Bulk(Node& node, Timers& timers, Paths paths = {});
+  // First thing: this process is on a network. The reactor outlives this.
+  void use_streams(Reactor& reactor, StreamOptions options);
+  // Null: it is on none.
+  Streams* streams() { return streams_.get(); }
   ~Bulk() override;
 
   // ---- The owner's side; any thread ----
@@ -99,6 +108,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
 
  private:
   friend class Transfer;
+  friend class Streams;
   enum Method : uint32_t {
     kContact = 1,  // answers a Contact
     kReadPart,     // a handle; answers with its bytes
@@ -106,7 +116,11 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
     kPull,         // the same, with a Contact and where in that process they lie
     kAtomic,       // a handle, BulkOperation's kind, operand and expected
     kDropBuffer,   // a handle; answers when nobody here uses the buffer any more
+    kOpenDoor,     // answers a StreamAddress
+    kCloseStream,  // the number of a stream of the caller's; answers when nothing more is taken from it
   };
+  // To fewer bytes a message costs less than what a stream does; and the first waits for the connection.
+  static constexpr uint64_t kStreamMin = 256 * 1024;
   using OneDone = std::function<void(BulkOutcome)>;
   using Met = std::function<void(std::shared_ptr<Neighbour>)>;  // null: it has not answered
 
@@ -130,6 +144,18 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   bool is_stopped() const;
   void forget_idle_maps_later();
 
+  // Between hosts (bulk_streams.cc). False, of the first: not by a stream.
+  bool by_stream(BulkOperation& operation, int64_t deadline_ns, const OneDone& done);
+  void by_lane(uint32_t lane, BulkOperation operation, int64_t deadline_ns, OneDone done);
+  void ask_for_stream(NodeId owner, std::function<void(StreamAddress)> found);
+  void ask_to_close_stream(NodeId owner, uint64_t number, std::function<void()> done);
+  void open_door(const Message& request);
+  void close_stream(const std::shared_ptr<Message>& request);
+  void serve_stream(StreamEnd& end, NodeId peer);
+  static Status say(StreamEnd& end, const BulkOutcome& outcome, int64_t deadline_ns);
+  bool give_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns);
+  bool take_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns);
+
   // The owner's (bulk_cell.cc).
   void handle(const std::shared_ptr<Message>& request);
   void answer_contact(const Message& request);
@@ -149,6 +175,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   Timers& timers_;
   const Paths paths_;
   CopyPool pool_;
+  std::unique_ptr<Streams> streams_;  // null: this process is on no network
   std::atomic<bool> looks_for_idle_maps_{false};
   mutable std::mutex mutex_;  // a leaf
   std::shared_ptr<Buffers> buffers_;  // null: nothing has been registered. shared: with who looks at it

@@ -27,7 +27,7 @@ void Bulk::deliver(MessagePtr message) {
   if (message->header.kind != FrameKind::kRequest) return node_.refuse(*message, "buffers take requests");
   if (is_stopped()) return node_.refuse(*message, Failure(Failure::Kind::kEnding, ""));
   const uint32_t method = message->header.method;
-  const bool is_small = method != kPull && message->total_bytes() <= kSmall;
+  const bool is_small = method != kPull && method != kOpenDoor && message->total_bytes() <= kSmall;
   // shared: posted work must be copyable
   const std::shared_ptr<Message> request(std::move(message));
   if (is_small) return handle(request);
@@ -49,6 +49,10 @@ void Bulk::handle(const std::shared_ptr<Message>& request) {
       return atomic(*request);
     case kDropBuffer:
       return drop_buffer(request);
+    case kOpenDoor:
+      return open_door(*request);
+    case kCloseStream:
+      return close_stream(request);
     default:
       return node_.refuse(*request, "buffers have no such method");
   }

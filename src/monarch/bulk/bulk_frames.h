@@ -1,9 +1,12 @@
 // What the cells of two Bulks send each other, as values (wire/value_codec.h).
 #pragma once
 
+#include <optional>
 #include <tuple>
+#include <vector>
 
 #include "monarch/bulk/bulk.h"
+#include "monarch/bulk/stream.h"
 #include "monarch/wire/value_codec.h"
 
 namespace monarch {
@@ -54,6 +57,35 @@ struct ValueCodec<AnswerBody> {
   static void encode(ValueWriter& writer, const AnswerBody& answer) { monarch::encode(writer, fields(answer)); }
   static bool decode(ValueReader& reader, AnswerBody& answer) { return decode_into(reader, fields(answer)); }
 };
+
+// On a stream (stream_end.h): a value behind four bytes with its size, to which the other side says an AnswerBody. Behind
+// that come the bytes that were asked for, or are to come those that are to be written, and a second answer.
+struct StreamRequest {
+  uint8_t kind = 0;  // BulkOperation's: a read or a write
+  Wanted wanted;
+  int64_t left_ns = kNoDeadline;  // from its arrival on
+};
+
+template <>
+struct ValueCodec<StreamRequest> {
+  static auto fields(auto& r) { return std::tie(r.kind, r.wanted, r.left_ns); }
+  static void encode(ValueWriter& writer, const StreamRequest& request) { monarch::encode(writer, fields(request)); }
+  static bool decode(ValueReader& reader, StreamRequest& request) { return decode_into(reader, fields(request)); }
+};
+
+template <>
+struct ValueCodec<StreamAddress> {
+  static auto fields(auto& a) { return std::tie(a.host, a.port, a.enciphered, a.why_not); }
+  static void encode(ValueWriter& writer, const StreamAddress& address) { monarch::encode(writer, fields(address)); }
+  static bool decode(ValueReader& reader, StreamAddress& address) { return decode_into(reader, fields(address)); }
+};
+
+Status send_value(StreamEnd& end, ByteSpan value, int64_t deadline_ns);
+// kMalformed: it is too large.
+Result<std::vector<std::byte>> receive_value(StreamEnd& end, int64_t deadline_ns);
+
+// None: it cannot be read.
+std::optional<BulkOutcome> outcome_of(const AnswerBody& body);
 
 // What has come of a request; of one whose caller has given up, kDeadline.
 BulkOutcome outcome_of(const Message& answer);

@@ -8,6 +8,7 @@
 #include <latch>
 #include <thread>
 
+#include "monarch/bulk/streams.h"
 #include "monarch/net/inproc/inproc_link.h"
 #include "monarch/testing/home.h"
 
@@ -17,10 +18,32 @@ namespace {
 using Code = BulkOutcome::Code;
 using Kind = BulkOperation::Kind;
 
+enum class By { kLocal, kShm, kCma, kLink, kStream, kPlainStream };
+
+Identity some_identity() {
+  SystemRandom random;
+  Identity identity;
+  identity.key = NodeKey::make(random);
+  identity.node = identity.key.id();
+  identity.token = {std::byte{7}};
+  return identity;
+}
+
 struct Side {
-  Side(NodeId id, Paths paths)
-      : node(id, *home.driver, home.reactor, {}), bulk(std::make_shared<Bulk>(node, home.reactor, paths)) {
-    node.add_cell(Bulk::id_of(id).index, bulk);
+  explicit Side(By by)
+      : identity(some_identity()),
+        node(identity.node, *home.driver, home.reactor, {}),
+        bulk(std::make_shared<Bulk>(node, home.reactor, Paths{by < By::kLink, by < By::kLink})) {
+    if (by > By::kLink) bulk->use_streams(home.reactor, stream_options());
+    if (by > By::kLink) bulk->streams()->use(by == By::kStream, 1);
+    node.add_cell(Bulk::id_of(identity.node).index, bulk);
+  }
+  StreamOptions stream_options() const {
+    StreamOptions options;
+    options.identity = identity;
+    options.dialled_at = options.listens_at = "127.0.0.1";
+    options.within_hosts = true;
+    return options;
   }
   void end() {
     bulk->stop();
@@ -28,12 +51,13 @@ struct Side {
     home.reactor.stop();
   }
   Home home;
+  const Identity identity;
   Node node;
   std::shared_ptr<Bulk> bulk;
 };
 
-// kLocal: the owner itself; kLink: nothing else is allowed.
-class BulkPaths : public ::testing::TestWithParam<Path> {
+// kLocal: the owner itself; from kLink on nothing of the machine's own is allowed.
+class BulkPaths : public ::testing::TestWithParam<By> {
  protected:
   BulkPaths() {
     auto [a, b] = InprocLink::connect({owner.node.id(), *owner.home.driver, owner.home.reactor, owner.node},
@@ -48,16 +72,15 @@ class BulkPaths : public ::testing::TestWithParam<Path> {
   void SetUp() override {
     std::byte byte{};
     const Memory mine(&byte, 1);
-    if (GetParam() == Path::kCma && copy_from_process(getpid(), mine, 0, mine, 0, 1) == CopyOutcome::kDenied) {
+    if (GetParam() == By::kCma && copy_from_process(getpid(), mine, 0, mine, 0, 1) == CopyOutcome::kDenied) {
       GTEST_SKIP() << "not run: the kernel does not copy between processes here";
     }
   }
-  static Paths paths() { return {GetParam() != Path::kLink, GetParam() != Path::kLink}; }
-  Side& user() { return GetParam() == Path::kLocal ? owner : other; }
+  Side& user() { return GetParam() == By::kLocal ? owner : other; }
 
   // Memory of the owner, which others see in the way that this is about.
   std::byte* make(uint64_t size) {
-    if (GetParam() == Path::kShm) {
+    if (GetParam() == By::kShm) {
       shared.push_back(Freezable::make(size).value());
       return shared.back()->data();
     }
@@ -80,17 +103,19 @@ class BulkPaths : public ::testing::TestWithParam<Path> {
     return run({{kind, at, local, nullptr, 0, 0}}, deadline_ns)[0];
   }
 
-  Side owner{11, paths()}, other{22, paths()};
+  Side owner{GetParam()}, other{GetParam()};
   std::vector<std::shared_ptr<Freezable>> shared;
   std::vector<std::unique_ptr<std::byte[]>> heap;
 };
 
-std::string name_of(const ::testing::TestParamInfo<Path>& param) {
-  const char* const names[] = {"Local", "Shm", "Cma", "Link"};
+std::string name_of(const ::testing::TestParamInfo<By>& param) {
+  const char* const names[] = {"Local", "Shm", "Cma", "Link", "Stream", "PlainStream"};
   return names[static_cast<int>(param.param)];
 }
 
-INSTANTIATE_TEST_SUITE_P(By, BulkPaths, ::testing::Values(Path::kLocal, Path::kShm, Path::kCma, Path::kLink), name_of);
+INSTANTIATE_TEST_SUITE_P(By, BulkPaths, 
+                         ::testing::Values(By::kLocal, By::kShm, By::kCma, By::kLink, By::kStream, By::kPlainStream),
+                         name_of);
 
 std::byte expected(uint64_t at, int seed) { return static_cast<std::byte>((at * 7 + static_cast<uint64_t>(seed)) % 251); }
 
@@ -98,7 +123,7 @@ TEST_P(BulkPaths, IsTheOneThatIsMeant) {
   const BufferHandle handle = add(make(100'000), 100'000);
   std::latch done(1);
   user().bulk->explain(handle, kNoDeadline, [&](Path path, const std::string& why) {
-    EXPECT_EQ(path, GetParam()) << why;
+    EXPECT_EQ(path, static_cast<Path>(std::min(GetParam(), By::kStream))) << why;
     done.count_down();
   });
   done.wait();
@@ -121,6 +146,9 @@ TEST_P(BulkPaths, AllSizesAndOffsetsAreReadAndWritten) {
     for (uint64_t i = 0; i < size; ++i) ASSERT_EQ(data[kBefore + i], expected(i, 2)) << i << " of " << size;
     EXPECT_EQ(data[kBefore - 1], expected(kBefore - 1, 1));
     EXPECT_EQ(data[kBefore + size], expected(kBefore + size, 1));
+  }
+  if (GetParam() >= By::kStream) {
+    EXPECT_EQ(other.bulk->streams()->done(), 4u) << "what is large, and that only";
   }
 }
 
@@ -206,9 +234,9 @@ TEST_P(BulkPaths, ThirtyTwoAtATime) {
 }
 
 TEST_P(BulkPaths, WhatFollowsAFenceSeesWhatWasBefore) {
-  std::byte* const data = make(200'000);
-  const BufferHandle handle = add(data, 200'000);
-  std::vector<std::byte> written(200'000, std::byte{9}), read(200'000);
+  std::byte* const data = make(400'000);
+  const BufferHandle handle = add(data, 400'000);
+  std::vector<std::byte> written(400'000, std::byte{9}), read(400'000);
   const auto outcomes = run({{Kind::kWrite, handle, Memory(written.data(), written.size()), nullptr, 0, 0},
                              {},
                              {Kind::kRead, handle, Memory(read.data(), read.size()), nullptr, 0, 0},
@@ -227,8 +255,8 @@ TEST_P(BulkPaths, WhatFollowsAFenceSeesWhatWasBefore) {
 }
 
 TEST_P(BulkPaths, AHandleThatIsNoGoodIsRefused) {
-  const BufferHandle handle = add(make(100'000), 100'000);
-  std::vector<std::byte> here(100'000);
+  const BufferHandle handle = add(make(300'000), 300'000);
+  std::vector<std::byte> here(300'000);
   const Memory local(here.data(), here.size());
   ASSERT_EQ(run_one(Kind::kRead, handle, local).code, Code::kDone);
   for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
@@ -274,7 +302,7 @@ TEST_P(BulkPaths, AtomicOperationsAreThat) {
 
 // Whatever is read without an error was there before the drop.
 TEST_P(BulkPaths, DroppedWhileItIsRead) {
-  constexpr uint64_t kSize = 200'000;
+  constexpr uint64_t kSize = 600'000;
   for (int round = 0; round < rounds(100, 10); ++round) {
     std::byte* const data = make(kSize);
     std::fill(data, data + kSize, std::byte{1});
@@ -297,7 +325,7 @@ TEST_P(BulkPaths, DroppedWhileItIsRead) {
     owner.bulk->submit({{Kind::kDrop, handle, {}, nullptr, 0, 0}}, kNoDeadline, [&](auto) { gone.count_down(); });
     gone.wait();
     dropped = true;
-    if (GetParam() != Path::kShm) std::fill(data, data + kSize, std::byte{2});
+    if (GetParam() != By::kShm) std::fill(data, data + kSize, std::byte{2});
   }
 }
 
@@ -305,15 +333,15 @@ TEST_P(BulkPaths, ADeadlineThatHasPassed) {
   const BufferHandle handle = add(make(uint64_t{40} << 20), uint64_t{40} << 20);
   std::vector<std::byte> here(handle.size);
   const Memory local(here.data(), here.size());
-  if (GetParam() == Path::kLocal) return;  // nothing waits
+  if (GetParam() == By::kLocal) return;  // nothing waits
   ASSERT_EQ(run_one(Kind::kRead, handle, local).code, Code::kDone);
   EXPECT_EQ(run_one(Kind::kRead, handle, local, user().node.clock().now_ns()).code, Code::kDeadline);
   EXPECT_EQ(run_one(Kind::kWrite, handle, local, user().node.clock().now_ns()).code, Code::kDeadline);
 }
 
 TEST_P(BulkPaths, AnOwnerThatIsGone) {
-  if (GetParam() == Path::kLocal) return;
-  const BufferHandle handle = add(make(100'000), 100'000);
+  if (GetParam() == By::kLocal) return;
+  const BufferHandle handle = add(make(300'000), 300'000);
   std::vector<std::byte> here(handle.size);
   other.node.node_down(owner.node.id(), std::make_shared<const Failure>(Failure::Kind::kExited, "it was time"));
   const BulkOutcome outcome = run_one(Kind::kWrite, handle, Memory(here.data(), here.size()));
@@ -323,7 +351,7 @@ TEST_P(BulkPaths, AnOwnerThatIsGone) {
 }
 
 TEST_P(BulkPaths, WhatIsDroppedIsNotKeptByThoseWhoHaveReadIt) {
-  if (GetParam() != Path::kShm) return;
+  if (GetParam() != By::kShm) return;
   std::byte* const data = make(1 << 20);
   const BufferHandle handle = add(data, 1 << 20);
   std::vector<std::byte> here(handle.size);

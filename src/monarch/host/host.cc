@@ -100,6 +100,7 @@ Bootstrap Host::bootstrap_of(const Launch& launch, const NodeKey& key, NodeId ow
   bootstrap.token = connector_.identity().token;
   bootstrap.address = address_.to_text();
   bootstrap.transport = connector_.transport();
+  bootstrap.place = place_;
   bootstrap.payload = launch.payload;
   bootstrap.is_host = launch.is_host;
   return bootstrap;
@@ -130,6 +131,7 @@ Result<NodeId> Host::attach(const Launch& launch, Places& places, int64_t host_l
   host_lease_ns_ = host_lease_ns;
   Bootstrap bootstrap = bootstrap_of(launch, Gateways::key_of(connector_.identity().token, number), node_.id());
   bootstrap.host_lease_ns = host_lease_ns;
+  bootstrap.place.dialled_at = launch.hostd->tcp->dial.host;
   const NodeId node = bootstrap.key.id();
   add_child(launch, node, node_.id(), places.expect(node));
   remotes_.attach(*launch.hostd, std::move(bootstrap));

@@ -41,6 +41,10 @@ class Host {
   }
   bool has_fork_server() const { return starter_.has_fork_server(); }
 
+  // Before anything is started: where this host is, for all that are started here.
+  void set_place(const HostPlace& place) { place_ = place; }
+  const HostPlace& place() const { return place_; }
+
   using Launch = monarch::Launch;
   // Any thread. New processes, one for each entry, which are one mesh and can be sent to at once. Returns before they
   // exist; one that cannot be started is a node that goes down.
@@ -117,6 +121,7 @@ class Host {
   Node& node_;
   Connector& connector_;
   const JobAddress address_;
+  HostPlace place_;
   OutputRoute output_;
 
   DeathWatch& deaths_;

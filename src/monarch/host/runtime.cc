@@ -264,6 +264,7 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
                               OutputRoute(std::move(fds[kFdOutput])), std::move(options), std::nullopt);
   if (!built) return built.error();
   if (auto listening = runtime->connector_->listen(std::move(ends.listener)); !listening) return listening.error();
+  runtime->host_->set_place(bootstrap.place);
   runtime->be_child_of(bootstrap);
   wire(*runtime);
   auto link = runtime->connector_->adopt_parent(bootstrap.parent, std::move(ends));
@@ -292,6 +293,7 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_gateway(const Boots
   runtime->relay_ = std::move(*relay);
   OutputRoute output(runtime->relay_->route_socket());
   TcpTransport::Options tcp = tcp_options(std::max(bootstrap.host_lease_ns, kHostLeaseMinNs));
+  const HostPlace place{bootstrap.place.dialled_at, listen.host};
   tcp.listen = TcpAddress{std::move(listen), std::nullopt};
   auto tls = TlsContext::of_secret(identity.token, host_name());
   if (!tls) return tls.error();
@@ -299,6 +301,7 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_gateway(const Boots
   auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(*budget), std::move(output),
                               std::move(options), std::move(tcp));
   if (!built) return built.error();
+  runtime->host_->set_place(place);
   runtime->relay_->begin(*runtime->node_, runtime->job_address_.script);
   runtime->call_watch_->tell_script(runtime->job_address_.script);
   if (auto listening = runtime->connector_->listen(); !listening) return listening.error();

@@ -82,6 +82,11 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   // Of a worker that is a host; null in others.
   Agent* agent() { return agent_.get(); }
   NodeId parent() const { return parent_; }
+  // Of the host that this process is on.
+  const HostPlace& place() const { return host_->place(); }
+  const Identity& identity() const { return connector_->identity(); }
+  // False: other hosts are reached in another way than by connections from here (TcpTransport::go_by).
+  bool dials_hosts() const { return tcp_ == nullptr || !tcp_->has_way(); }
 
   // ---- Handles that leave their job (docs/design/008) ----
   const JobId& job() const { return job_address_.job; }

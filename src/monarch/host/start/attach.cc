@@ -72,11 +72,12 @@ Result<ClientOrder> decode_attach(ByteSpan value) {
   HostNumber host = 0;
   std::vector<std::byte> seed, job, token, payload;
   auto decoded = decode_whole(value, std::tie(seed, host, made.parent, made.owner, job, token, made.transport,
-                                              made.address, made.host_lease_ns, payload, attach.identity));
+                                              made.address, made.place.dialled_at, made.host_lease_ns, payload,
+                                              attach.identity));
   if (!decoded) return decoded.error();
   NodeKey::Seed key;
   if (!put(seed, key) || !put(job, made.job) || !put(token, made.token) || host == 0 || host > kHostMax ||
-      made.parent == 0 || made.owner == 0 || made.host_lease_ns <= 0) {
+      made.parent == 0 || made.owner == 0 || made.host_lease_ns <= 0 || made.place.dialled_at.size() > kHostNameMax) {
     return Error{ErrorCode::kMalformed, "no order for a host"};
   }
   made.key = NodeKey(key, host);
@@ -94,7 +95,7 @@ std::string encode_order(const AttachOrder& attach) {
   const auto seed = bytes_of(bootstrap.key.seed()), job = bytes_of(bootstrap.job), token = bytes_of(bootstrap.token);
   ValueWriter order;
   encode(order, std::tuple(seed, host_number(bootstrap.key.id()), bootstrap.parent, bootstrap.owner, job, token,
-                           bootstrap.transport, bootstrap.address, bootstrap.host_lease_ns,
+                           bootstrap.transport, bootstrap.address, bootstrap.place.dialled_at, bootstrap.host_lease_ns,
                            as_byte_span(bootstrap.payload.data(), bootstrap.payload.size()), attach.identity));
   return with_version(OrderKind::kAttach, order);
 }

@@ -16,6 +16,7 @@ Bootstrap some_bootstrap() {
   bootstrap.host_lease_ns = 5;
   bootstrap.transport = "shm";
   bootstrap.address = "somewhere";
+  bootstrap.place.dialled_at = "a.host";
   bootstrap.payload = std::string("a\0b\xff", 4);
   return bootstrap;
 }
@@ -37,6 +38,7 @@ TEST(Attach, AnOrderComesBackAsItWas) {
   EXPECT_EQ(got.host_lease_ns, 5);
   EXPECT_EQ(got.transport, "shm");
   EXPECT_EQ(got.address, "somewhere");
+  EXPECT_EQ(got.place.dialled_at, "a.host");
   EXPECT_EQ(got.payload, sent.payload);
   EXPECT_TRUE(got.is_host);
 }

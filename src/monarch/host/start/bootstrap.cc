@@ -28,6 +28,8 @@ struct Fixed {
   uint32_t transport_size;
   uint32_t address_size;
   uint32_t payload_size;
+  uint32_t dialled_size;
+  uint32_t listens_size;
 };
 
 bool write_all(int fd, const void* data, size_t size, off_t& offset) {
@@ -73,7 +75,10 @@ Result<UniqueFd> write_bootstrap(const Bootstrap& bootstrap, const std::vector<i
   fixed.transport_size = static_cast<uint32_t>(bootstrap.transport.size());
   fixed.address_size = static_cast<uint32_t>(bootstrap.address.size());
   fixed.payload_size = static_cast<uint32_t>(bootstrap.payload.size());
-  const std::string* texts[] = {&bootstrap.transport, &bootstrap.address, &bootstrap.payload};
+  fixed.dialled_size = static_cast<uint32_t>(bootstrap.place.dialled_at.size());
+  fixed.listens_size = static_cast<uint32_t>(bootstrap.place.listens_at.size());
+  const std::string* texts[] = {&bootstrap.transport, &bootstrap.address, &bootstrap.payload, &bootstrap.place.dialled_at,
+                                &bootstrap.place.listens_at};
   size_t size = kLastWordsEnd + sizeof fixed;
   for (const std::string* text : texts) size += text->size();
   auto fd = make_shared_memory("monarch-bootstrap", size);
@@ -112,7 +117,8 @@ Result<Bootstrap> read_bootstrap(int fd, std::vector<int>* numbers) {
     return whole;
   };
   if (!read_text(bootstrap.transport, fixed.transport_size) || !read_text(bootstrap.address, fixed.address_size) ||
-      !read_text(bootstrap.payload, fixed.payload_size)) {
+      !read_text(bootstrap.payload, fixed.payload_size) || !read_text(bootstrap.place.dialled_at, fixed.dialled_size) ||
+      !read_text(bootstrap.place.listens_at, fixed.listens_size)) {
     return Error{ErrorCode::kMalformed, "short bootstrap record"};
   }
   // Nobody reads it again, and the pages before it keep the file.

@@ -14,7 +14,12 @@
 
 namespace monarch {
 
-inline constexpr uint32_t kBootstrapVersion = 11;
+inline constexpr uint32_t kBootstrapVersion = 12;
+
+// Of a host that is reached over a network: by what name or address, and where its processes may listen. Empty: it is not.
+struct HostPlace {
+  std::string dialled_at, listens_at;
+};
 
 struct Bootstrap {
   NodeKey key{};           // of the new node
@@ -27,6 +32,7 @@ struct Bootstrap {
   int64_t host_lease_ns = 0;  // when a host that says nothing is held for lost; of one that is reached over a network
   std::string transport;  // "shm" or "unix"
   std::string address;    // the job's: JobAddress as text
+  HostPlace place;        // of its host
   std::string payload;    // for the language on top: Python's paths and environment
 };
 

@@ -53,6 +53,7 @@ class TcpTransport final : public Transport {
   using Way = std::function<Result<std::unique_ptr<Channel>>(const TcpEndpoint& to, bool* busy)>;
   // Any thread. From now on peers are reached like that: names mean what they mean at the other end of it.
   void go_by(Way way);
+  bool has_way() const { return way() != nullptr; }
   // Any thread. Where this process is dialled, once it listens: what others are told.
   std::optional<TcpAddress> place() const;
 

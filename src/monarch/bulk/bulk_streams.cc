@@ -1,0 +1,245 @@
+// Bytes of buffers over connections of their own, between hosts.
+#include <errno.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "monarch/bulk/bulk.h"
+#include "monarch/bulk/bulk_frames.h"
+#include "monarch/bulk/kernel_copy.h"
+#include "monarch/bulk/streams.h"
+#include "monarch/bulk/transfer.h"
+
+namespace monarch {
+
+namespace {
+
+using Code = BulkOutcome::Code;
+using Kind = BulkOperation::Kind;
+
+constexpr uint32_t kValueBytesMax = 64 * 1024;
+// A stream on which nothing is asked for so long is closed; whoever has made it has closed it before.
+constexpr int64_t kIdleNs = 10'000'000'000;
+// What goes in one step: through memory of our own it stays in the caches.
+constexpr uint64_t kPieceBytes = 256 * 1024;
+constexpr uint64_t kPlainPieceBytes = uint64_t{1} << 20;
+
+// Each lane has so many bytes at least.
+constexpr uint64_t kLaneMin = uint64_t{8} << 20;
+
+// Parts of one operation.
+class Joined {
+ public:
+  Joined(uint32_t parts, std::function<void(BulkOutcome)> done) : left_(parts), done_(std::move(done)) {}
+  void add(BulkOutcome outcome) {
+    {
+      std::lock_guard lock(mutex_);
+      if (outcome_.code == Code::kDone) outcome_ = std::move(outcome);
+      if (--left_ != 0) return;
+    }
+    done_(std::move(outcome_));
+  }
+
+ private:
+  std::mutex mutex_;  // a leaf
+  uint32_t left_;
+  BulkOutcome outcome_;  // the first that was none
+  const std::function<void(BulkOutcome)> done_;
+};
+
+}  // namespace
+
+Status send_value(StreamEnd& end, ByteSpan value, int64_t deadline_ns) {
+  const auto size = static_cast<uint32_t>(value.size());
+  std::vector<std::byte> whole(sizeof size + value.size());
+  std::memcpy(whole.data(), &size, sizeof size);
+  std::ranges::copy(value, whole.begin() + sizeof size);
+  return end.send(whole, deadline_ns);
+}
+
+Result<std::vector<std::byte>> receive_value(StreamEnd& end, int64_t deadline_ns) {
+  uint32_t size = 0;
+  if (auto came = end.receive(std::as_writable_bytes(std::span(&size, 1)), deadline_ns); !came) return came.error();
+  if (size > kValueBytesMax) return Error{ErrorCode::kMalformed, "too large a value on a stream"};
+  std::vector<std::byte> value(size);
+  if (auto came = end.receive(value, deadline_ns); !came) return came.error();
+  return value;
+}
+
+// ---- The other side ----
+
+void Bulk::by_lane(uint32_t lane, BulkOperation operation, int64_t deadline_ns, OneDone done) {
+  BulkOperation again = operation;  // if there is none after all
+  streams_->to(operation.at.owner, lane)
+      ->submit(std::move(operation), deadline_ns,
+               [self = shared_from_this(), again = std::move(again), deadline_ns,
+                done = std::move(done)](BulkOutcome outcome) mutable {
+                 if (outcome.code == Code::kNotSo) {
+                   return Transfer::start(self, std::move(again), Transfer::By::kParts, deadline_ns, std::move(done));
+                 }
+                 self->streams_->note_one();
+                 again.keeper.reset();
+                 done(std::move(outcome));
+               });
+}
+
+bool Bulk::by_stream(BulkOperation& operation, int64_t deadline_ns, const OneDone& done) {
+  const uint64_t size = operation.kind == Kind::kRead ? operation.at.size : operation.local.size();
+  if (!streams_ || size < kStreamMin || !streams_->leads_to(operation.at.owner)) return false;
+  const bool can_be_cut = operation.local.is_contiguous() && !operation.at.is_block();
+  const auto lanes = can_be_cut ? static_cast<uint32_t>(std::clamp<uint64_t>(size / kLaneMin, 1, streams_->lanes())) : 1;
+  if (lanes == 1) return by_lane(0, std::move(operation), deadline_ns, done), true;
+  auto joined = std::make_shared<Joined>(lanes, done);  // shared: by all lanes
+  for (uint32_t lane = 0; lane < lanes; ++lane) {
+    const uint64_t from = size / lanes * lane, to = lane + 1 == lanes ? size : size / lanes * (lane + 1);
+    BulkOperation part = operation;
+    part.at.offset += from;
+    part.at.size = part.kind == Kind::kRead ? to - from : part.at.size - from;
+    part.local = Memory(operation.local.data() + from, to - from);
+    by_lane(lane, std::move(part), deadline_ns, [joined](BulkOutcome outcome) { joined->add(std::move(outcome)); });
+  }
+  operation.keeper.reset();
+  return true;
+}
+
+void Bulk::ask_for_stream(NodeId owner, std::function<void(StreamAddress)> found) {
+  ask(owner, kOpenDoor, {}, {}, kNoDeadline, [found = std::move(found)](std::shared_ptr<PendingCall> call) {
+    const Message& answer = *call->reply(0);
+    StreamAddress address;
+    if (answer.header.kind == FrameKind::kReply) {
+      auto said = decode<StreamAddress>(answer.body);
+      if (said) address = std::move(*said);
+    } else {
+      address.why_not = "its process has no streams";
+    }
+    found(std::move(address));
+  });
+}
+
+void Bulk::ask_to_close_stream(NodeId owner, uint64_t number, std::function<void()> done) {
+  ValueWriter body;
+  encode(body, number);
+  ask(owner, kCloseStream, body.written(), {}, kNoDeadline,
+      [done = std::move(done)](const std::shared_ptr<PendingCall>&) { done(); });
+}
+
+// ---- The owner's ----
+
+void Bulk::open_door(const Message& request) {
+  StreamAddress address;
+  address.why_not = "its process has no streams";
+  if (streams_) {
+    address = streams_->open_door([weak = weak_from_this()](StreamEnd& end, NodeId peer) {
+      if (const auto self = weak.lock()) self->serve_stream(end, peer);
+    });
+  }
+  ValueWriter value;
+  encode(value, address);
+  Outgoing reply{FrameHeader{}, value.written(), {}};
+  node_.reply(request.header, request.from, FrameKind::kReply, reply);
+}
+
+void Bulk::close_stream(const std::shared_ptr<Message>& request) {
+  auto number = decode<uint64_t>(request->body);
+  if (!number || !streams_) return node_.refuse(*request, "the number of a stream was expected");
+  streams_->close_stream(*number, [self = shared_from_this(), request] { self->answer(*request, {}); });
+}
+
+void Bulk::serve_stream(StreamEnd& end, NodeId peer) {
+  for (;;) {
+    auto bytes = receive_value(end, monotonic_ns() + kIdleNs);
+    if (!bytes) return;
+    auto request = decode<StreamRequest>(*bytes);
+    if (!request) return;
+    const Wanted& wanted = request->wanted;
+    const int64_t now_ns = monotonic_ns();
+    const int64_t deadline_ns = request->left_ns > kNoDeadline - now_ns ? kNoDeadline : now_ns + request->left_ns;
+    const bool to_write = request->kind == static_cast<uint8_t>(Kind::kWrite);
+    if (!to_write && request->kind != static_cast<uint8_t>(Kind::kRead)) return;
+    BulkOutcome outcome;
+    if (wanted.at > wanted.handle.size || wanted.size > wanted.handle.size - wanted.at) {
+      outcome = {Code::kRefused, Refusal::kBeyond, 0, "", {}};
+    } else {
+      static_cast<void>(find(wanted.handle, to_write, peer, &outcome));
+    }
+    if (!say(end, outcome, deadline_ns)) return;
+    if (outcome.code != Code::kDone) continue;
+    if (to_write ? !take_bytes(end, wanted, peer, deadline_ns) || !say(end, {}, deadline_ns)
+                 : !give_bytes(end, wanted, peer, deadline_ns)) {
+      return;
+    }
+  }
+}
+
+Status Bulk::say(StreamEnd& end, const BulkOutcome& outcome, int64_t deadline_ns) {
+  ValueWriter value;
+  encode(value, AnswerBody{static_cast<uint8_t>(outcome.code), static_cast<uint8_t>(outcome.refusal), outcome.value,
+                           outcome.text});
+  return send_value(end, value.written(), deadline_ns);
+}
+
+// The buffer is found anew for each piece, and held only while nobody is waited for: drop() must not wait for a peer that has
+// stopped. False, here and in the next: the stream is to be closed, and the other side asks over the link what is wrong.
+bool Bulk::give_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns) {
+  const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
+  BulkOutcome outcome;
+  for (uint64_t done = 0; done < wanted.size;) {
+    auto buffer = find(wanted.handle, false, peer, &outcome);
+    if (!buffer) return false;
+    const Buffer::Part part = buffer->part(wanted.handle);
+    const uint64_t at = part.at + wanted.at + done, left = wanted.size - done;
+    if (end.is_plain() && part.memory.is_contiguous()) {
+      const ssize_t count = end.send_now({part.memory.data() + at, std::min(left, kPlainPieceBytes)});
+      const int error = errno;
+      buffer.reset();
+      if (count > 0) done += static_cast<uint64_t>(count);
+      if (count < 0 && error != EAGAIN) return false;
+      if (count < 0 && !end.wait_for_room(deadline_ns)) return false;
+    } else {
+      const uint64_t size = std::min(left, kPieceBytes);
+      if (gather_checked(part.memory, at, size, bounce.get()) != CopyOutcome::kDone) return false;
+      buffer.reset();
+      if (!end.send({bounce.get(), size}, deadline_ns)) return false;
+      done += size;
+    }
+  }
+  return true;
+}
+
+bool Bulk::take_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns) {
+  const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
+  BulkOutcome outcome;
+  for (uint64_t done = 0; done < wanted.size;) {
+    const uint64_t left = wanted.size - done, size = std::min(left, kPieceBytes);
+    if (!end.is_plain() && !end.receive({bounce.get(), size}, deadline_ns)) return false;
+    auto buffer = find(wanted.handle, true, peer, &outcome);
+    if (!buffer) return false;
+    const Buffer::Part part = buffer->part(wanted.handle);
+    const uint64_t at = part.at + wanted.at + done;
+    if (!end.is_plain()) {
+      if (scatter_checked(part.memory, at, size, bounce.get()) != CopyOutcome::kDone) return false;
+      done += size;
+      continue;
+    }
+    const bool is_direct = part.memory.is_contiguous();
+    std::byte* const to = is_direct ? part.memory.data() + at : bounce.get();
+    const ssize_t count = end.receive_now({to, is_direct ? std::min(left, kPlainPieceBytes) : size});
+    const int error = errno;
+    if (count == 0 || (count < 0 && error != EAGAIN)) return false;
+    if (count > 0) {
+      const auto came = static_cast<uint64_t>(count);
+      if (!is_direct && scatter_checked(part.memory, at, came, bounce.get()) != CopyOutcome::kDone) return false;
+      done += came;
+      continue;
+    }
+    buffer.reset();
+    if (!end.wait_for_input(deadline_ns)) return false;
+  }
+  return true;
+}
+
+}  // namespace monarch

@@ -1,0 +1,339 @@
+#include "monarch/bulk/stream.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "monarch/base/random.h"
+#include "monarch/base/system.h"
+#include "monarch/bulk/bulk_frames.h"
+
+namespace monarch {
+
+namespace {
+
+using Code = BulkOutcome::Code;
+using Kind = BulkOperation::Kind;
+
+// The owner closes one on which nothing has been asked for twice as long.
+constexpr std::chrono::seconds kIdle(5);
+constexpr int64_t kConnectNs = 4'000'000'000;
+constexpr int64_t kPatienceNs = 300'000'000;  // of those who wait meanwhile, the first time
+constexpr int64_t kAgainNs = 30'000'000'000;  // after one that could not be made
+constexpr int64_t kLookNs = 250'000'000;      // whether the owner still lives
+constexpr std::chrono::milliseconds kBusy(5);
+// Requests that the owner has before the answers to the first have come, so that it is never idle.
+constexpr size_t kAskedMax = 4;
+constexpr uint64_t kPieceBytes = 256 * 1024;
+
+BulkOutcome of_code(Code code) { return {code, Refusal::kNone, 0, "", {}}; }
+
+Status request(StreamEnd& end, const BulkOperation& operation, int64_t deadline_ns) {
+  const uint64_t size = operation.kind == Kind::kRead ? operation.at.size : operation.local.size();
+  const int64_t left_ns = deadline_ns == kNoDeadline ? kNoDeadline : deadline_ns - monotonic_ns();
+  ValueWriter value;
+  encode(value, StreamRequest{static_cast<uint8_t>(operation.kind), {operation.at, 0, size, 0, kNoDeadline}, left_ns});
+  return send_value(end, value.written(), deadline_ns);
+}
+
+Result<BulkOutcome> answer_on(StreamEnd& end, int64_t deadline_ns) {
+  auto bytes = receive_value(end, deadline_ns);
+  if (!bytes) return bytes.error();
+  auto body = decode<AnswerBody>(*bytes);
+  const auto outcome = body ? outcome_of(*body) : std::nullopt;
+  if (!outcome) return Error{ErrorCode::kClosed, "an answer that cannot be read"};
+  return *outcome;
+}
+
+// `size` bytes; the memory is there.
+Status receive_into(StreamEnd& end, const Memory& local, uint64_t size, int64_t deadline_ns) {
+  if (local.is_contiguous()) return end.receive({local.data(), size}, deadline_ns);
+  const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
+  for (uint64_t done = 0, count; done < size; done += count) {
+    count = std::min(size - done, kPieceBytes);
+    if (auto came = end.receive({bounce.get(), count}, deadline_ns); !came) return came;
+    local.scatter(done, count, bounce.get());
+  }
+  return Ok{};
+}
+
+Status send_from(StreamEnd& end, const Memory& local, int64_t deadline_ns) {
+  if (local.is_contiguous()) return end.send({local.data(), local.size()}, deadline_ns);
+  const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
+  for (uint64_t done = 0, count; done < local.size(); done += count) {
+    count = std::min(local.size() - done, kPieceBytes);
+    local.gather(done, count, bounce.get());
+    if (auto sent = end.send({bounce.get(), count}, deadline_ns); !sent) return sent;
+  }
+  return Ok{};
+}
+
+std::chrono::nanoseconds until(int64_t time_ns) {
+  return std::chrono::nanoseconds(std::max<int64_t>(std::min(time_ns, monotonic_ns() + kLookNs) - monotonic_ns(), 0));
+}
+
+}  // namespace
+
+Stream::Stream(NodeId owner, const HelloIdentity& identity, StreamSockets& sockets, Hooks hooks)
+    : owner_(owner), identity_(identity), sockets_(sockets), hooks_(std::move(hooks)), stop_event_(sys::make_eventfd()) {}
+
+Stream::~Stream() { stop(); }
+
+void Stream::submit(BulkOperation operation, int64_t deadline_ns, Done done) {
+  add({std::move(operation), deadline_ns, std::move(done)});
+}
+
+void Stream::explain(int64_t deadline_ns, std::function<void(bool, std::string)> done) {
+  add({{}, deadline_ns, [weak = weak_from_this(), done = std::move(done)](const BulkOutcome& outcome) {
+         const auto self = weak.lock();
+         if (!self || outcome.code == Code::kDone) return done(outcome.code == Code::kDone, "");
+         std::unique_lock lock(self->mutex_);
+         const std::string why = self->why_not_;
+         lock.unlock();
+         done(false, why);
+       }});
+}
+
+void Stream::add(Task task) {
+  task.since_ns = monotonic_ns();
+  std::unique_lock lock(mutex_);
+  if (!stopped_ && stop_event_ && !runs_ && monotonic_ns() >= not_before_ns_) {
+    auto self = std::make_unique<std::shared_ptr<Stream>>(shared_from_this());
+    pthread_t thread;
+    runs_ = sys::start_thread(
+        &thread,
+        [](void* given) -> void* {
+          const std::unique_ptr<std::shared_ptr<Stream>> owned(static_cast<std::shared_ptr<Stream>*>(given));
+          (*owned)->run();
+          return nullptr;
+        },
+        self.get());
+    if (runs_) {
+      static_cast<void>(self.release());
+      pthread_detach(thread);
+      ++threads_;
+    }
+  }
+  if (runs_ && !stopped_ && (connected_ || may_wait(task, task.since_ns))) {
+    waiting_.push_back(std::move(task));
+    changed_.notify_all();
+    return;
+  }
+  lock.unlock();
+  end(std::move(task), of_code(Code::kNotSo));
+}
+
+void Stream::stop() {
+  std::unique_lock lock(mutex_);
+  if (!std::exchange(stopped_, true) && stop_event_) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(stop_event_.get(), &one, sizeof one);
+  }
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return threads_ == 0; });
+}
+
+// ---- The thread ----
+
+void Stream::run() {
+  Session session;
+  const Status connected = connect(session);
+  {
+    std::lock_guard lock(mutex_);
+    connected_ = connected.ok();
+    why_not_ = connected ? "" : connected.error().message;
+    if (!connected) not_before_ns_ = monotonic_ns() + kAgainNs;
+  }
+  bool broken = !connected;
+  while (!broken && wait_for_task(session)) {
+    broken = !send_requests(session) || (!session.asked.empty() && !take_answer(session));
+  }
+  session.end.reset();
+  if (broken) give_up_all(session);
+  std::lock_guard lock(mutex_);
+  --threads_;
+  changed_.notify_all();
+}
+
+// What is left has to go another way. Who comes after that starts a thread of its own.
+void Stream::give_up_all(Session& session) {
+  std::deque<Task> left;
+  left.swap(session.asked);
+  {
+    std::lock_guard lock(mutex_);
+    std::ranges::move(waiting_, std::back_inserter(left));
+    waiting_.clear();
+    runs_ = connected_ = false;
+  }
+  for (Task& each : left) end(std::move(each), of_code(Code::kNotSo));
+}
+
+// Nobody touches its memory any more.
+void Stream::end(Task task, BulkOutcome outcome) {
+  task.operation.keeper.reset();
+  task.done(std::move(outcome));
+}
+
+// With the lock, while there is no connection: whether that goes on waiting for one.
+bool Stream::may_wait(const Task& task, int64_t now_ns) const {
+  return task.operation.kind == Kind::kFence || (why_not_.empty() && now_ns - task.since_ns < kPatienceNs);
+}
+
+// Tells those that have waited for too long; when to come back, or 0: the owner is no more.
+int64_t Stream::look() {
+  if (hooks_.is_down()) return 0;
+  const int64_t now_ns = monotonic_ns();
+  int64_t next_ns = now_ns + kLookNs;
+  std::vector<std::pair<Task, Code>> late;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return 0;
+    for (auto at = waiting_.begin(); at != waiting_.end();) {
+      const bool waits = connected_ || may_wait(*at, now_ns);
+      if (at->deadline_ns > now_ns && waits) {
+        next_ns = std::min(next_ns, at->deadline_ns);
+        const bool is_impatient = !connected_ && at->operation.kind != Kind::kFence;
+        if (is_impatient) next_ns = std::min(next_ns, at->since_ns + kPatienceNs);
+        ++at;
+        continue;
+      }
+      late.emplace_back(std::move(*at), waits ? Code::kDeadline : Code::kNotSo);
+      at = waiting_.erase(at);
+    }
+  }
+  for (auto& [task, code] : late) end(std::move(task), of_code(code));
+  return next_ns;
+}
+
+std::optional<StreamAddress> Stream::find_address(int64_t limit_ns) {
+  {
+    std::lock_guard lock(mutex_);
+    address_.reset();
+  }
+  hooks_.find_address([weak = weak_from_this()](StreamAddress found) {
+    const auto self = weak.lock();
+    if (!self) return;
+    std::lock_guard lock(self->mutex_);
+    self->address_ = std::move(found);
+    self->changed_.notify_all();
+  });
+  for (;;) {
+    const int64_t next_ns = look();
+    std::unique_lock lock(mutex_);
+    if (address_ || next_ns == 0 || monotonic_ns() >= limit_ns) return address_;
+    changed_.wait_for(lock, until(std::min(next_ns, limit_ns)), [this] { return address_ || stopped_; });
+  }
+}
+
+Status Stream::connect(Session& session) {
+  const int64_t limit_ns = monotonic_ns() + kConnectNs;
+  const auto address = find_address(limit_ns);
+  if (!address) return Error{ErrorCode::kUnavailable, "its process does not answer"};
+  if (address->port == 0) return Error{ErrorCode::kUnavailable, address->why_not};
+  while (!session.end) {
+    bool busy = false;
+    auto channel = hooks_.connect(*address, &busy);
+    if (channel) {
+      const auto look_around = [this] { return look(); };
+      session.end = std::make_unique<StreamEnd>(std::move(*channel), sockets_, stop_event_.get(), look_around);
+    } else if (!busy || look() == 0 || monotonic_ns() >= limit_ns) {
+      return channel.error();
+    } else {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, kBusy, [this] { return stopped_; });
+    }
+  }
+  auto peer = session.end->greet(HelloRole::kDialer, identity_, limit_ns);
+  if (!peer) return peer.error();
+  if (*peer != owner_) return Error{ErrorCode::kUnsupported, "another process is at its address"};
+  while (session.number == 0) fill_random(&session.number, sizeof session.number);
+  return session.end->send(std::as_bytes(std::span(&session.number, 1)), limit_ns);
+}
+
+// False: there has been none for a while, or none is to come.
+bool Stream::wait_for_task(const Session& session) {
+  if (!session.asked.empty()) return true;
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kIdle, [this] { return stopped_ || !waiting_.empty(); });
+  if (!waiting_.empty()) return true;
+  runs_ = connected_ = false;
+  return false;
+}
+
+// With the lock. Not a write beside anything else; nor what would be late behind the first.
+bool Stream::may_ask(const Session& session) const {
+  if (waiting_.empty()) return false;
+  if (session.asked.empty()) return true;
+  const Task& next = waiting_.front();
+  return next.operation.kind != Kind::kWrite && next.deadline_ns >= session.asked.front().deadline_ns;
+}
+
+// Asks for what waits, as far as the owner is to have it. False: it is broken.
+bool Stream::send_requests(Session& session) {
+  while (session.asked.size() < kAskedMax) {
+    Task task;
+    {
+      std::lock_guard lock(mutex_);
+      if (!may_ask(session)) return true;
+      task = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    if (monotonic_ns() >= task.deadline_ns) {
+      end(std::move(task), of_code(Code::kDeadline));
+    } else if (task.operation.kind == Kind::kFence) {
+      end(std::move(task), {});
+    } else if (task.operation.kind == Kind::kWrite) {
+      if (!write(session, std::move(task))) return false;
+    } else {
+      session.asked.push_back(std::move(task));
+      const Task& asked = session.asked.back();
+      if (!request(*session.end, asked.operation, asked.deadline_ns)) return false;
+    }
+  }
+  return true;
+}
+
+bool Stream::take_answer(Session& session) {
+  const Task& task = session.asked.front();
+  auto outcome = answer_on(*session.end, task.deadline_ns);
+  Status taken = outcome ? Status(Ok{}) : Status(outcome.error());
+  if (outcome && outcome->code == Code::kDone) {
+    taken = receive_into(*session.end, task.operation.local, task.operation.at.size, task.deadline_ns);
+  }
+  if (!taken && taken.error().code != ErrorCode::kDeadline) return false;
+  Task over = std::move(session.asked.front());
+  session.asked.pop_front();
+  end(std::move(over), taken ? std::move(*outcome) : of_code(Code::kDeadline));
+  return taken.ok();
+}
+
+// The owner first says that the bytes may come. False: it is broken.
+bool Stream::write(Session& session, Task task) {
+  const int64_t deadline_ns = task.deadline_ns;
+  if (!request(*session.end, task.operation, deadline_ns)) return end(std::move(task), of_code(Code::kNotSo)), false;
+  auto outcome = answer_on(*session.end, deadline_ns);
+  const bool goes = outcome && outcome->code == Code::kDone;
+  if (goes) {
+    auto sent = send_from(*session.end, task.operation.local, deadline_ns);
+    outcome = sent ? answer_on(*session.end, deadline_ns) : Result<BulkOutcome>(sent.error());
+  }
+  if (outcome) return end(std::move(task), std::move(*outcome)), true;
+  BulkOutcome broken = of_code(outcome.error().code == ErrorCode::kDeadline ? Code::kDeadline : Code::kNotSo);
+  goes ? close_there(session, std::move(task), std::move(broken)) : end(std::move(task), std::move(broken));
+  return false;
+}
+
+// Bytes may lie in the socket there: before anybody writes anew, nobody is to take them.
+void Stream::close_there(const Session& session, Task task, BulkOutcome outcome) {
+  if (outcome.code == Code::kDeadline) {
+    end(std::move(task), std::move(outcome));
+    return hooks_.close_there(session.number, [] {});
+  }
+  auto over = std::make_shared<Task>(std::move(task));  // shared: callbacks must be copyable
+  hooks_.close_there(session.number, [over, outcome] { end(std::move(*over), outcome); });
+}
+
+}  // namespace monarch

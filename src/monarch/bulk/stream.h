@@ -1,0 +1,100 @@
+// The stream of this process to one owner of buffers on another host: a connection, made when there is something to be read
+// or written, and a thread that does that, one operation after the other. Some seconds after the last both are given up.
+//
+// Hosts may be cut off from each other but for the links of their gateways. So nobody waits for a connection for longer
+// than a moment, nor for one that could not be made the last time.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "monarch/bulk/bulk.h"
+#include "monarch/bulk/stream_end.h"
+
+namespace monarch {
+
+// Where an owner's streams are connected to.
+struct StreamAddress {
+  std::string host;
+  uint16_t port = 0;  // 0: nowhere
+  bool enciphered = true;
+  std::string why_not;
+};
+
+class Stream final : public std::enable_shared_from_this<Stream> {
+ public:
+  // kNotSo: nothing is under way of it any more, and another way is to be taken.
+  using Done = std::function<void(BulkOutcome)>;
+  struct Hooks {
+    std::function<void(std::function<void(StreamAddress)>)> find_address;
+    // kUnavailable, with `busy`: the same again soon.
+    std::function<Result<std::unique_ptr<Channel>>(const StreamAddress&, bool* busy)> connect;
+    std::function<bool()> is_down;  // the owner
+    // Asks the owner to close its end of what was begun with that number.
+    std::function<void(uint64_t number, std::function<void()>)> close_there;
+  };
+
+  Stream(NodeId owner, const HelloIdentity& identity, StreamSockets& sockets, Hooks hooks);
+  ~Stream();
+
+  // Any thread. A read or a write.
+  void submit(BulkOperation operation, int64_t deadline_ns, Done done);
+  // Any thread. Whether there is one, or can be: else why not.
+  void explain(int64_t deadline_ns, std::function<void(bool, std::string)> done);
+  // What is asked for from now on is kNotSo, and so is what waits. Returns when nothing runs any more.
+  void stop();
+
+ private:
+  struct Task {
+    BulkOperation operation;  // kFence: nothing but a connection is wanted
+    int64_t deadline_ns = kNoDeadline;
+    Done done;
+    int64_t since_ns = 0;
+  };
+
+  // One connection, of one thread.
+  struct Session {
+    std::unique_ptr<StreamEnd> end;
+    uint64_t number = 0;
+    std::deque<Task> asked;  // reads whose answers are to come, in this order
+  };
+
+  static void end(Task task, BulkOutcome outcome);
+  void add(Task task);
+  void run();
+  Status connect(Session& session);
+  std::optional<StreamAddress> find_address(int64_t limit_ns);
+  bool wait_for_task(const Session& session);
+  bool send_requests(Session& session);
+  bool may_ask(const Session& session) const;
+  bool take_answer(Session& session);
+  bool write(Session& session, Task task);
+  void close_there(const Session& session, Task task, BulkOutcome outcome);
+  void give_up_all(Session& session);
+  bool may_wait(const Task& task, int64_t now_ns) const;
+  int64_t look();
+
+  const NodeId owner_;
+  const HelloIdentity identity_;
+  StreamSockets& sockets_;
+  const Hooks hooks_;
+  UniqueFd stop_event_;
+
+  std::mutex mutex_;  // a leaf
+  std::condition_variable changed_;
+  std::deque<Task> waiting_;
+  bool runs_ = false;     // a thread sees to what waits
+  size_t threads_ = 0;    // and others that are about to end
+  bool stopped_ = false;
+  bool connected_ = false;
+  std::string why_not_;        // the last time; empty: it was connected
+  int64_t not_before_ns_ = 0;  // is it tried again
+  std::optional<StreamAddress> address_;
+};
+
+}  // namespace monarch

@@ -1,0 +1,157 @@
+#include "monarch/bulk/stream_door.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "monarch/base/clock.h"
+#include "monarch/base/log.h"
+#include "monarch/base/system.h"
+
+namespace monarch {
+
+namespace {
+
+constexpr int64_t kLookNs = 60'000'000'000;
+constexpr int kShortageMs = 100;  // without descriptors the socket stays readable
+
+void ring(int event) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(event, &one, sizeof one);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StreamDoor>> StreamDoor::open(TcpTransport& network, StreamSockets& sockets,
+                                                     const HelloIdentity& identity, Serve serve) {
+  auto listener = network.listen(identity.job, identity.node);
+  if (!listener) return listener.error();
+  UniqueFd stop = sys::make_eventfd();
+  if (!stop) return sys::shortage_error("listen for streams");
+  std::unique_ptr<StreamDoor> door(
+      new StreamDoor(network, sockets, identity, std::move(serve), std::move(*listener), std::move(stop)));
+  const auto run = [](void* self) -> void* {
+    static_cast<StreamDoor*>(self)->accept_all();
+    return nullptr;
+  };
+  if (sys::start_thread(&door->thread_, run, door.get())) return door;
+  door->stopped_ = true;
+  return sys::shortage_error("listen for streams: no thread");
+}
+
+StreamDoor::StreamDoor(TcpTransport& network, StreamSockets& sockets, const HelloIdentity& identity, Serve serve,
+                       UniqueFd listener, UniqueFd stop)
+    : network_(network),
+      sockets_(sockets),
+      identity_(identity),
+      serve_(std::move(serve)),
+      listener_(std::move(listener)),
+      stop_(std::move(stop)),
+      port_(network.place()->dial.port) {
+  sockets_.add(listener_.get());
+}
+
+void StreamDoor::accept_all() {
+  for (;;) {
+    pollfd fds[] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    poll(fds, 2, -1);
+    if (fds[1].revents != 0) return;
+    if (fds[0].revents == 0) continue;
+    reap(false);
+    UniqueFd socket = sys::accept(listener_.get());
+    if (socket) {
+      admit(std::move(socket));
+    } else if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+      poll(fds + 1, 1, kShortageMs);
+    }
+  }
+}
+
+void StreamDoor::admit(UniqueFd socket) {
+  auto channel = network_.admit(std::move(socket));
+  UniqueFd stop = sys::make_eventfd();
+  std::lock_guard lock(mutex_);
+  if (!channel || !stop || streams_.size() >= kStreamsMax) return;
+  Stream& stream = streams_.emplace_back();
+  stream.door = this;
+  stream.channel = std::move(*channel);
+  stream.stop = std::move(stop);
+  const auto run = [](void* of) -> void* {
+    auto& mine = *static_cast<Stream*>(of);
+    mine.door->run(mine);
+    return nullptr;
+  };
+  if (!sys::start_thread(&stream.thread, run, &stream)) streams_.pop_back();
+}
+
+void StreamDoor::run(Stream& stream) {
+  serve(stream);
+  std::vector<std::function<void()>> on_over;
+  {
+    std::lock_guard lock(mutex_);
+    on_over.swap(stream.on_over);
+    stream.over = true;
+  }
+  for (const auto& each : on_over) each();
+}
+
+void StreamDoor::serve(Stream& stream) {
+  const int64_t limit_ns = monotonic_ns() + kGreetNs;
+  StreamEnd end(std::move(stream.channel), sockets_, stream.stop.get(), [] { return monotonic_ns() + kLookNs; });
+  auto peer = end.greet(HelloRole::kAcceptor, identity_, limit_ns);
+  if (!peer) {
+    if (peer.error().code == ErrorCode::kUnsupported || peer.error().code == ErrorCode::kMalformed) {
+      log_line_limited("refused a stream", "refused a stream of bytes of buffers: " + peer.error().message);
+    }
+    return;
+  }
+  uint64_t number = 0;
+  if (!end.receive(std::as_writable_bytes(std::span(&number, 1)), limit_ns)) return;
+  {
+    std::lock_guard lock(mutex_);
+    stream.number = number;
+  }
+  serve_(end, *peer);
+}
+
+// Those whose thread has ended, or will at once.
+void StreamDoor::reap(bool all) {
+  std::list<Stream> over;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto at = streams_.begin(); at != streams_.end();) {
+      const auto next = std::next(at);
+      if (all) ring(at->stop.get());
+      if (all || at->over) over.splice(over.end(), streams_, at);
+      at = next;
+    }
+  }
+  for (Stream& each : over) pthread_join(each.thread, nullptr);
+}
+
+void StreamDoor::close_stream(uint64_t number, std::function<void()> done) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto is_it = [number](const Stream& each) { return each.number == number && !each.over; };
+    const auto found = std::ranges::find_if(streams_, is_it);
+    if (found != streams_.end()) {
+      found->on_over.push_back(std::move(done));
+      ring(found->stop.get());
+      return;
+    }
+  }
+  done();
+}
+
+void StreamDoor::stop() {
+  if (std::exchange(stopped_, true)) return;
+  ring(stop_.get());
+  pthread_join(thread_, nullptr);
+  reap(true);
+  sockets_.remove(listener_.get());
+}
+
+}  // namespace monarch

@@ -1,0 +1,131 @@
+#include "monarch/bulk/stream_end.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "monarch/base/clock.h"
+#include "monarch/base/random.h"
+
+namespace monarch {
+
+namespace {
+
+Error closed(const char* why) { return {ErrorCode::kClosed, why}; }
+bool comes_again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS || error == ENOMEM; }
+
+}  // namespace
+
+// ---- StreamSockets ----
+
+void StreamSockets::add(int fd) {
+  std::lock_guard lock(mutex_);
+  open_.insert(fd);
+}
+
+void StreamSockets::remove(int fd) {
+  std::lock_guard lock(mutex_);
+  open_.erase(fd);
+}
+
+void StreamSockets::after_fork_in_child() {
+  if (!reactor_.has_its_descriptors()) return;  // they are somebody else's by now
+  for (const int fd : open_) ::close(fd);
+}
+
+// ---- StreamEnd ----
+
+StreamEnd::StreamEnd(std::unique_ptr<Channel> channel, StreamSockets& sockets, int stop, Look look)
+    : channel_(std::move(channel)), sockets_(sockets), stop_(stop), look_(std::move(look)) {
+  sockets_.add(channel_->fd());
+}
+
+StreamEnd::~StreamEnd() { sockets_.remove(channel_->fd()); }
+
+Status StreamEnd::wait(bool for_room, int64_t deadline_ns) {
+  if (!for_room && channel_->has_input()) return Ok{};
+  for (;;) {
+    const int64_t look_again_ns = look_();
+    if (look_again_ns == 0) return closed("it is not wanted any more");
+    const int64_t now_ns = monotonic_ns();
+    if (now_ns >= deadline_ns) return Error{ErrorCode::kDeadline, "it took too long"};
+    const int64_t left_ns = std::max<int64_t>(std::min(deadline_ns, look_again_ns) - now_ns, 0);
+    const int events = for_room ? POLLOUT : channel_->wants_room() ? POLLIN | POLLOUT : POLLIN;
+    pollfd fds[] = {{channel_->fd(), static_cast<short>(events), 0}, {stop_, POLLIN, 0}};
+    const int count = poll(fds, 2, static_cast<int>(std::min<int64_t>((left_ns + 999'999) / 1'000'000, 60'000)));
+    if (fds[1].revents != 0) return closed("this process ends");
+    if (count > 0) return Ok{};
+  }
+}
+
+ssize_t StreamEnd::send_now(std::span<std::byte> from) {
+  const iovec piece{from.data(), from.size()};
+  return channel_->write({&piece, 1});
+}
+
+ssize_t StreamEnd::receive_now(std::span<std::byte> into) {
+  const iovec piece{into.data(), into.size()};
+  return channel_->read({&piece, 1});
+}
+
+Status StreamEnd::send(ByteSpan bytes, int64_t deadline_ns) {
+  std::span<std::byte> left(const_cast<std::byte*>(bytes.data()), bytes.size());
+  while (!left.empty()) {
+    const ssize_t count = send_now(left);
+    if (count >= 0) {
+      left = left.subspan(static_cast<size_t>(count));
+    } else if (!comes_again(errno)) {
+      return closed("the connection broke");
+    } else if (auto room = wait_for_room(deadline_ns); !room) {
+      return room;
+    }
+  }
+  while (!channel_->flush()) {
+    if (auto room = wait_for_room(deadline_ns); !room) return room;
+  }
+  return Ok{};
+}
+
+Status StreamEnd::receive(std::span<std::byte> into, int64_t deadline_ns) {
+  while (!into.empty()) {
+    const ssize_t count = receive_now(into);
+    if (count > 0) {
+      into = into.subspan(static_cast<size_t>(count));
+    } else if (count == 0 || !comes_again(errno)) {
+      return closed("the connection has ended");
+    } else if (auto input = wait_for_input(deadline_ns); !input) {
+      return input;
+    }
+  }
+  return Ok{};
+}
+
+Result<NodeId> StreamEnd::greet(HelloRole role, const HelloIdentity& identity, int64_t deadline_ns) {
+  for (;;) {
+    auto there = channel_->establish();
+    if (!there) return there.error();
+    if (*there) break;
+    if (auto more = wait(channel_->wants_room(), deadline_ns); !more) return more.error();
+  }
+  SystemRandom random;
+  Handshake hello(role, identity, random);
+  if (const auto binding = channel_->binding()) hello.bind_to(*binding);
+  if (auto sent = send(hello.open_bytes(), deadline_ns); !sent) return sent.error();
+  HelloOpenBytes open;
+  if (auto came = receive(open, deadline_ns); !came) return came.error();
+  auto proof = hello.on_open(open);
+  if (!proof) return proof.error();
+  if (auto sent = send(*proof, deadline_ns); !sent) return sent.error();
+  HelloProof theirs;
+  if (auto came = receive(theirs, deadline_ns); !came) return came.error();
+  auto peer = hello.on_proof(theirs);
+  if (!peer) return peer.error();
+  if (peer->guest) return Error{ErrorCode::kUnsupported, "a process of another job"};
+  return peer->node;
+}
+
+}  // namespace monarch

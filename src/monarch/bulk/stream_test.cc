@@ -1,0 +1,293 @@
+// Streams where something goes wrong; that they carry bytes as every other way does, bulk_test.cc tries.
+#include "monarch/bulk/stream.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <future>
+#include <latch>
+#include <thread>
+
+#include "monarch/base/system.h"
+#include "monarch/bulk/bulk_frames.h"
+#include "monarch/bulk/streams.h"
+#include "monarch/net/inproc/inproc_link.h"
+#include "monarch/net/tcp/tcp_channel.h"
+#include "monarch/net/tls/tls_channel.h"
+#include "monarch/testing/home.h"
+
+namespace monarch::testing {
+namespace {
+
+using Code = BulkOutcome::Code;
+using Kind = BulkOperation::Kind;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr uint64_t kSize = uint64_t{24} << 20;
+
+Identity some_identity() {
+  SystemRandom random;
+  Identity identity;
+  identity.key = NodeKey::make(random);
+  identity.node = identity.key.id();
+  identity.token = {std::byte{7}};
+  return identity;
+}
+
+HelloIdentity hello_of(const Identity& identity) {
+  HelloIdentity hello;
+  hello.node = identity.node;
+  hello.key = identity.key;
+  hello.token = identity.token;
+  return hello;
+}
+
+struct Side {
+  explicit Side(const std::string& dialled_at = "127.0.0.1")
+      : identity(some_identity()),
+        node(identity.node, *home.driver, home.reactor, {}),
+        bulk(std::make_shared<Bulk>(node, home.reactor, Paths{false, false})) {
+    StreamOptions options;
+    options.identity = identity;
+    options.dialled_at = dialled_at;
+    options.listens_at = "127.0.0.1";
+    options.within_hosts = true;
+    bulk->use_streams(home.reactor, std::move(options));
+    node.add_cell(Bulk::id_of(identity.node).index, bulk);
+  }
+  void end() {
+    bulk->stop();
+    node.close_links();
+    home.reactor.stop();
+  }
+  Home home;
+  const Identity identity;
+  Node node;
+  std::shared_ptr<Bulk> bulk;
+};
+
+class StreamsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto [a, b] = InprocLink::connect({owner.node.id(), *owner.home.driver, owner.home.reactor, owner.node},
+                                      {other.node.id(), *other.home.driver, other.home.reactor, other.node});
+    owner.node.add_link(a);
+    other.node.add_link(b);
+    for (uint64_t i = 0; i < kSize; i += 512) data[i] = static_cast<std::byte>(i / 512 % 251);
+    handle = owner.bulk->add(Memory(data.data(), kSize), true, nullptr).value();
+  }
+  ~StreamsTest() override {
+    owner.end();
+    other.end();
+  }
+  BulkOutcome run(Kind kind, const BufferHandle& at, const Memory& local, int64_t deadline_ns = kNoDeadline) {
+    std::latch done(1);
+    BulkOutcome outcome;
+    other.bulk->submit({{kind, at, local, nullptr, 0, 0}}, deadline_ns, [&](std::vector<BulkOutcome> all) {
+      outcome = std::move(all[0]);
+      done.count_down();
+    });
+    done.wait();
+    return outcome;
+  }
+  void expect_read() {
+    std::fill(here.begin(), here.end(), std::byte{255});
+    ASSERT_EQ(run(Kind::kRead, handle, Memory(here.data(), kSize)).code, Code::kDone);
+    EXPECT_TRUE(here == data);
+  }
+  std::string explained(Path path) {
+    std::string text;
+    std::latch done(1);
+    other.bulk->explain(handle, kNoDeadline, [&](Path found, const std::string& why) {
+      EXPECT_EQ(found, path) << why;
+      text = why;
+      done.count_down();
+    });
+    done.wait();
+    return text;
+  }
+  uint16_t door() { return owner.bulk->streams()->open_door({}).port; }
+
+  Side owner, other;
+  std::vector<std::byte> data = std::vector<std::byte>(kSize), here = std::vector<std::byte>(kSize);
+  BufferHandle handle;
+};
+
+// Connected sockets of this process over TCP, of both ends.
+std::vector<int> tcp_sockets() {
+  std::vector<int> found;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_storage peer{};
+    socklen_t size = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 && peer.ss_family == AF_INET) found.push_back(fd);
+  }
+  return found;
+}
+
+UniqueFd connect_to(uint16_t port) {
+  UniqueFd socket = sys::make_socket(AF_INET, SOCK_STREAM);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  return socket;
+}
+
+TEST_F(StreamsTest, WhatIsLargeGoesOverSeveralAtATime) {
+  other.bulk->streams()->use(true, 3);
+  expect_read();
+  EXPECT_EQ(other.bulk->streams()->done(), 3u);
+  EXPECT_EQ(tcp_sockets().size(), 6u);
+  std::fill(here.begin(), here.end(), std::byte{4});
+  ASSERT_EQ(run(Kind::kWrite, handle, Memory(here.data(), kSize)).code, Code::kDone);
+  EXPECT_TRUE(data == here);
+}
+
+TEST_F(StreamsTest, OneThatBreaksIsMadeUpForByTheLinkAndMadeAnew) {
+  for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
+    for (int round = 0; round < rounds(20, 5); ++round) {
+      expect_read();
+      std::jthread breaker([&](std::stop_token stop) {
+        for (int i = 0; i < round; ++i) sched_yield();
+        if (!stop.stop_requested()) {
+          for (const int fd : tcp_sockets()) shutdown(fd, SHUT_RDWR);
+        }
+      });
+      std::fill(here.begin(), here.end(), static_cast<std::byte>(round));
+      ASSERT_EQ(run(kind, handle, Memory(here.data(), kSize)).code, Code::kDone);
+      EXPECT_TRUE(here == data);
+    }
+  }
+  const uint64_t before = other.bulk->streams()->done();
+  expect_read();
+  EXPECT_EQ(other.bulk->streams()->done(), before + 1);
+}
+
+TEST_F(StreamsTest, BothSidesMustWantItPlain) {
+  owner.bulk->streams()->use(false, 1);
+  expect_read();
+  EXPECT_EQ(other.bulk->streams()->done(), 0u);
+  const std::string why = explained(Path::kLink);
+  EXPECT_NE(why.find("without TLS"), why.npos) << why;
+}
+
+TEST_F(StreamsTest, StrangersAreNotHeardAndHoldNothingUp) {
+  expect_read();
+  const uint16_t port = door();
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 100; ++i) {
+    strangers.push_back(connect_to(port));
+    EXPECT_GT(send(strangers.back().get(), "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL), 0);
+  }
+  expect_read();
+  for (const UniqueFd& each : strangers) {
+    char bytes[4096];
+    while (recv(each.get(), bytes, sizeof bytes, 0) > 0) {
+    }
+  }
+  expect_read();
+}
+
+// One that belongs to the job, asks for everything, and reads nothing.
+TEST_F(StreamsTest, ADropDoesNotWaitForWhoHasStopped) {
+  expect_read();
+  Identity identity = some_identity();
+  auto tls = TlsContext::of_secret(identity.token, "a test").value();
+  StreamSockets sockets(other.home.reactor);
+  const UniqueFd never = sys::make_eventfd();
+  UniqueFd socket = connect_to(door());
+  prepare_tcp_socket(socket.get(), 10'000);
+  StreamEnd end(std::make_unique<TlsChannel>(std::make_unique<TcpChannel>(std::move(socket)), tls, false), sockets,
+                never.get(), [] { return kNoDeadline; });
+  ASSERT_EQ(end.greet(HelloRole::kDialer, hello_of(identity), monotonic_ns() + 10 * kSecond).value(), owner.node.id());
+  const uint64_t number = 5;
+  ASSERT_TRUE(end.send(std::as_bytes(std::span(&number, 1)), kNoDeadline).ok());
+  ValueWriter value;
+  encode(value, StreamRequest{static_cast<uint8_t>(Kind::kRead), {handle, 0, kSize, 0, kNoDeadline}, kNoDeadline});
+  ASSERT_TRUE(send_value(end, value.written(), kNoDeadline).ok());
+  ASSERT_TRUE(receive_value(end, monotonic_ns() + 10 * kSecond).ok());
+  std::latch gone(1);
+  owner.bulk->submit({{Kind::kDrop, handle, {}, nullptr, 0, 0}}, kNoDeadline, [&](auto) { gone.count_down(); });
+  gone.wait();
+  std::vector<std::byte> rest(kSize);
+  EXPECT_FALSE(end.receive(rest, monotonic_ns() + 10 * kSecond).ok()) << "all of it could not be there any more";
+}
+
+TEST_F(StreamsTest, OneThatCannotBeMadeHoldsNobodyUp) {
+  const UniqueFd silent = sys::make_socket(AF_INET, SOCK_STREAM);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(silent.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(silent.get(), 1), 0);
+  ASSERT_EQ(getsockname(silent.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  StreamSockets sockets(other.home.reactor);
+  auto tls = TlsContext::of_secret(other.identity.token, "a test").value();
+  Stream::Hooks hooks;
+  hooks.find_address = [](auto found) { found({"127.0.0.1", 1, true, ""}); };
+  hooks.connect = [&](const StreamAddress&, bool*) -> Result<std::unique_ptr<Channel>> {
+    UniqueFd socket = connect_to(ntohs(address.sin_port));
+    prepare_tcp_socket(socket.get(), 10'000);
+    return std::unique_ptr<Channel>(
+        std::make_unique<TlsChannel>(std::make_unique<TcpChannel>(std::move(socket)), tls, false));
+  };
+  hooks.is_down = [] { return false; };
+  hooks.close_there = [](uint64_t, auto done) { done(); };
+  const auto stream = std::make_shared<Stream>(owner.node.id(), hello_of(other.identity), sockets, hooks);
+  const auto outcome_of_read = [&](int64_t limit_ns) {
+    std::promise<Code> done;
+    stream->submit({Kind::kRead, handle, Memory(here.data(), kSize), nullptr, 0, 0}, monotonic_ns() + limit_ns,
+                   [&](const BulkOutcome& outcome) { done.set_value(outcome.code); });
+    return done.get_future().get();
+  };
+  EXPECT_EQ(outcome_of_read(kSecond / 20), Code::kDeadline);
+  EXPECT_EQ(outcome_of_read(100 * kSecond), Code::kNotSo) << "long before that";
+  std::promise<std::string> why;
+  stream->explain(kNoDeadline, [&](bool is_there, const std::string& text) {
+    EXPECT_FALSE(is_there);
+    why.set_value(text);
+  });
+  EXPECT_NE(why.get_future().get(), "");
+  const int64_t since_ns = monotonic_ns();
+  EXPECT_EQ(outcome_of_read(100 * kSecond), Code::kNotSo);
+  EXPECT_LT(monotonic_ns() - since_ns, kSecond / 10) << "nobody waits for it a second time";
+  stream->stop();
+}
+
+TEST_F(StreamsTest, AForkedChildHoldsNoneOpen) {
+  expect_read();
+  ASSERT_EQ(tcp_sockets().size(), 2u);
+  const pid_t child = fork();
+  if (child == 0) _exit(static_cast<int>(tcp_sockets().size()));
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  expect_read();
+}
+
+TEST(StreamsOfNowhere, WhoIsOnNoNetworkSaysSo) {
+  Side owner(""), other;
+  auto [a, b] = InprocLink::connect({owner.node.id(), *owner.home.driver, owner.home.reactor, owner.node},
+                                    {other.node.id(), *other.home.driver, other.home.reactor, other.node});
+  owner.node.add_link(a);
+  other.node.add_link(b);
+  std::byte byte{};
+  const BufferHandle handle = owner.bulk->add(Memory(&byte, 1), true, nullptr).value();
+  std::promise<std::string> why;
+  other.bulk->explain(handle, kNoDeadline, [&](Path path, const std::string& text) {
+    EXPECT_EQ(path, Path::kLink);
+    why.set_value(text);
+  });
+  const std::string text = why.get_future().get();
+  EXPECT_NE(text.find("tcp: its host is not dialled over a network"), text.npos) << text;
+  owner.end();
+  other.end();
+}
+
+}  // namespace
+}  // namespace monarch::testing
