@@ -729,7 +729,7 @@ def test_whatever_way_messages_go(way):
 
 
 @pytest.mark.parametrize("scheme", ["tcp"])
-@pytest.mark.parametrize(("paths", "told"), [("", "link (shm: "), ("shm,cma", "cma (shm: ")])
+@pytest.mark.parametrize(("paths", "told"), [("", "link (shm: "), ("tcp", "tcp (shm: "), ("shm,cma", "cma (shm: ")])
 def test_between_hosts_it_goes_over_tcp_and_warns_once(daemons, paths, told):
     run = daemons[0].run(CHECK + """
 import warnings
@@ -742,7 +742,105 @@ print(sum(issubclass(each.category, RDMATcpFallbackWarning) for each in caught))
 hosts.shutdown().get()
 """, begin=PROLOGUE + ATTACH, env={"MONARCH_RDMA_PATHS": paths}).ok()  # fmt: skip
     lines = run.out.splitlines()
-    assert lines[0].startswith(told) and lines[1:] == ["dropped", lines[0], "dropped", "0" if paths else "1"]
+    assert lines[0].startswith(told) and lines[1:] == ["dropped", lines[0], "dropped", "0" if "cma" in paths else "1"]
+
+
+@pytest.fixture
+def far(monkeypatch):
+    """As if hosts were on machines of their own."""
+    monkeypatch.setenv("MONARCH_RDMA_PATHS", "tcp")
+
+
+FAR = """
+from monarch.rdma import RDMABuffer
+import numpy as np
+
+SIZE = 24 << 20
+
+class Owner(Actor):
+    def __init__(self):
+        self.array = np.arange(SIZE // 8, dtype=np.int64)
+        self.of_array = RDMABuffer(self.array)
+    @endpoint
+    def buffer(self): return self.of_array
+    @endpoint
+    def sum(self): return int(self.array.sum())
+    @endpoint
+    def pid(self): return os.getpid()
+
+class User(Actor):
+    def __init__(self):
+        import warnings
+        warnings.simplefilter("ignore")  # it goes over TCP
+    @endpoint
+    def explain(self, buffer): return buffer.explain()
+    @endpoint
+    def read(self, buffer):
+        there = np.zeros(SIZE // 8, np.int64)
+        buffer.read_into(there).get()
+        return int(there.sum())
+    @endpoint
+    def write(self, buffer): buffer.write_from(np.full(SIZE // 8, 3)).get()
+    @endpoint
+    def every_other(self, buffer):
+        there = np.zeros((SIZE // 8, 2), np.int64)
+        buffer.read_into(there[:, 0]).get()
+        return int(there.sum())
+    @endpoint
+    def streamed(self):
+        from monarch import _core
+        return _core.streamed()
+    @endpoint
+    def read_for_ever(self, buffer):
+        while True:
+            self.read._method(self, buffer)
+
+owner = hosts.slice(hosts=0).spawn_procs(name="far").spawn("owner", Owner)
+near = hosts.slice(hosts=1).spawn_procs(name="near")
+user = near.spawn("user", User)
+buffer = owner.buffer.call_one().get()
+whole = owner.sum.call_one().get()
+"""
+
+
+@pytest.mark.parametrize("scheme", ["tcp"])
+@pytest.mark.parametrize(("before", "told"), [
+    ("", "tcp (shm: MONARCH_RDMA_PATHS leaves it out; cma: MONARCH_RDMA_PATHS leaves it out)"),
+    ("configure(rdma_tcp_fallback_parallelism=2)", "tcp (shm: "),
+    ("configure(rdma_encrypt=False)",
+     "tcp (shm: MONARCH_RDMA_PATHS leaves it out; cma: MONARCH_RDMA_PATHS leaves it out; tcp: without TLS)"),
+])  # fmt: skip
+def test_what_is_large_has_a_connection_of_its_own_between_hosts(far, daemons, before, told):
+    begin = PROLOGUE + "from monarch.config import configure\n" + before + "\n" + ATTACH
+    run = daemons[0].run(FAR + """
+print(user.explain.call_one(buffer).get())
+print(user.read.call_one(buffer).get() == whole, user.every_other.call_one(buffer).get() == whole)
+user.write.call_one(buffer).get()
+print(owner.sum.call_one().get() == 3 * (SIZE // 8), user.streamed.call_one().get())
+hosts.shutdown().get()
+""", daemons[1], begin=begin).ok()  # fmt: skip
+    lines = run.out.splitlines()
+    assert lines[0].startswith(told)
+    assert lines[1:] == ["True True", f"True {5 if 'parallelism' in before else 3}"]
+
+
+@pytest.mark.parametrize("scheme", ["tcp"])
+def test_an_owner_that_dies_while_its_bytes_are_on_the_way(far, daemons):
+    run = daemons[0].run(FAR + """
+pid = owner.pid.call_one().get()
+reading = user.read_for_ever.call_one(buffer)
+beside = near.spawn("beside", User)
+while beside.streamed.call_one().get() < 3:
+    pass
+killed = time.monotonic()
+os.kill(pid, signal.SIGKILL)
+try:
+    reading.get()
+except Exception as error:
+    print("SIGKILL" in str(error), time.monotonic() - killed < 10)
+hosts.shutdown().get()
+""", daemons[1], begin=PROLOGUE + ATTACH).ok()  # fmt: skip
+    assert run.out.splitlines() == ["True True"], run.err
 
 
 def test_a_handle_goes_to_another_program(owner, tmp_path):

@@ -428,8 +428,8 @@ void Bulk::explain(const BufferHandle& handle, int64_t deadline_ns, std::functio
     if (path != Path::kLink || !neighbour || !self->streams_ || !self->streams_->leads_to(handle.owner)) {
       return done(path, why_not);
     }
-    const auto told = [done, why_not](bool is_there, const std::string& why_no_stream) {
-      done(is_there ? Path::kStream : Path::kLink, is_there ? why_not : why_not + "; tcp: " + why_no_stream);
+    const auto told = [done, why_not](bool is_there, const std::string& of_stream) {
+      done(is_there ? Path::kStream : Path::kLink, why_not + (of_stream.empty() ? "" : "; tcp: " + of_stream));
     };
     self->streams_->to(handle.owner)->explain(deadline_ns, told);
   });

@@ -89,11 +89,12 @@ void Stream::submit(BulkOperation operation, int64_t deadline_ns, Done done) {
 void Stream::explain(int64_t deadline_ns, std::function<void(bool, std::string)> done) {
   add({{}, deadline_ns, [weak = weak_from_this(), done = std::move(done)](const BulkOutcome& outcome) {
          const auto self = weak.lock();
-         if (!self || outcome.code == Code::kDone) return done(outcome.code == Code::kDone, "");
+         if (!self) return done(false, "");
          std::unique_lock lock(self->mutex_);
-         const std::string why = self->why_not_;
+         const bool is_there = outcome.code == Code::kDone;
+         const std::string why = is_there ? (self->is_plain_ ? "without TLS" : "") : self->why_not_;
          lock.unlock();
-         done(false, why);
+         done(is_there, why);
        }});
 }
 
@@ -144,6 +145,7 @@ void Stream::run() {
   {
     std::lock_guard lock(mutex_);
     connected_ = connected.ok();
+    is_plain_ = connected.ok() && session.end->is_plain();
     why_not_ = connected ? "" : connected.error().message;
     if (!connected) not_before_ns_ = monotonic_ns() + kAgainNs;
   }

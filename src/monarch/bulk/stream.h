@@ -44,7 +44,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
 
   // Any thread. A read or a write.
   void submit(BulkOperation operation, int64_t deadline_ns, Done done);
-  // Any thread. Whether there is one, or can be: else why not.
+  // Any thread. Whether there is one, or can be: else why not; of one that does not encipher, that.
   void explain(int64_t deadline_ns, std::function<void(bool, std::string)> done);
   // What is asked for from now on is kNotSo, and so is what waits. Returns when nothing runs any more.
   void stop();
@@ -92,6 +92,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   size_t threads_ = 0;    // and others that are about to end
   bool stopped_ = false;
   bool connected_ = false;
+  bool is_plain_ = false;
   std::string why_not_;        // the last time; empty: it was connected
   int64_t not_before_ns_ = 0;  // is it tried again
   std::optional<StreamAddress> address_;
