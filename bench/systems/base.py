@@ -81,6 +81,10 @@ class BaseSystem:
         are the numbers from 0 to 250, again and again."""
         self.missing("buffers")
 
+    def buffer_tail(self):
+        """The last three bytes of the buffer that was made last, as a list, as they are at its owner."""
+        self.missing("buffers")
+
     def raiser(self):
         """-> function: calls an endpoint that raises ERROR_TEXT; returns the text of what the caller got."""
         self.missing("raiser")

@@ -78,6 +78,10 @@ class Worker(Actor):
         return RDMABuffer(memoryview(self.array)), os.getpid(), self.array.ctypes.data
 
     @endpoint
+    def buffer_tail(self):
+        return self.array[-3:].tolist()
+
+    @endpoint
     def print_lines(self, count):
         return print_lines(count)
 
@@ -274,6 +278,9 @@ class System(BaseSystem):
         if writes:
             return lambda source: buffer.write_from(source).get(), pid, address
         return lambda target: buffer.read_into(target).get(), pid, address
+
+    def buffer_tail(self):
+        return self.first.buffer_tail.call_one().get()
 
     def spawn_actors(self, count):
         width = self.procs.size()

@@ -50,8 +50,12 @@ def measure(system, kind, size, seconds, with_limit):
     operate, pid, address = system.buffer_operation(KINDS[kind], size, kind == "w")
     array = numpy.zeros(size, "u1")
     target = memoryview(array)
+    written = [4, 7, 11]
+    array[-3:] = written
     operate(target)
-    if kind != "w":
+    if kind == "w":
+        expect(system.buffer_tail(), written)
+    else:
         expect(array[-3:].tolist(), [(size - 3 + i) % 251 for i in range(3)])
     limit = None
     if with_limit and kind == "s":
@@ -66,6 +70,7 @@ def measure(system, kind, size, seconds, with_limit):
         times.append(timed(lambda: operate(target)))
         if limit is not None:
             limits.append(timed(limit))
+    expect(system.buffer_tail(), array[-3:].tolist())
     return times, limits
 
 
