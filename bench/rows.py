@@ -146,7 +146,7 @@ PROGRAMS = (
         "W13",
         script="w13.py",
         limit="none",
-        systems=("ours", "torchmonarch", "ray", "mpi4py"),
+        systems=("ours", "torchmonarch", "ray", "mpi4py", "ucx"),
         rows=(
             Row("W13s_64", "read of a buffer, 64 B, mapped", "us", gate=10, aim=2, quick=True),
             Row("W13v_64", "the same, ordinary memory", "us", gate=10, aim=2, quick=True),
