@@ -187,7 +187,17 @@ PROGRAMS = (
             ),
             Row("W13xw_4M", "write, 4 MiB, beside process_vm_readv", "x", "high", gate=0.6, aim=0.9, peers=False),
             Row("W13xw_64M", "write, 64 MiB, beside process_vm_readv", "x", "high", gate=0.6, aim=0.9, peers=False),
+            Row("W13c_1M", "registered and read from cold, 1 MiB", "ms", gate=2, quick=True, pooled=True),
         ),
+    ),
+    Program(
+        "W13h",
+        script="w13_hosts.py",
+        limit="wire",
+        systems=("ours",),
+        procs=0,
+        placed=False,
+        rows=(Row("W13h_64M", "read, 64 MiB, from another host", "GB/s", "high"),),
     ),
     Program(
         "W7",

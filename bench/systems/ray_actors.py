@@ -11,7 +11,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 import numpy  # noqa: E402
 import ray  # noqa: E402
 
-from harness import WrongAnswer, pin_process  # noqa: E402
+from harness import PLACEMENTS, WrongAnswer, pin_process, time_cold_read  # noqa: E402
 from mortal import Mortal  # noqa: E402
 from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, Victims, look  # noqa: E402
 
@@ -71,6 +71,14 @@ class Worker:
 
     def fill(self, array):
         self.array[:] = array
+
+    def cold_read(self, owner):
+        return time_cold_read(
+            lambda: ray.get(owner.put.remote()),
+            lambda put, array: numpy.copyto(array, ray.get(put[0])),
+            numpy.empty_like(self.array),
+            self.array,
+        )
 
     def buffer_tail(self):
         return self.array[-3:].tolist()
@@ -226,6 +234,16 @@ class System(BaseSystem):
             (put,) = get(first.put.remote())
             return lambda target: numpy.copyto(array_of(target), get(put)), pid, address
         return lambda target: numpy.copyto(array_of(target), get(first.give.remote())), pid, address
+
+    def cold_read(self, size, placement):
+        ensure_ray()
+        reader, owner = actors = [Worker.remote() for _ in range(2)]
+        for actor, cpus in zip(actors, PLACEMENTS[placement]):
+            ray.get([actor.pin.remote(cpus), actor.buffer.remote(size)])
+        times = ray.get(reader.cold_read.remote(owner))
+        for actor in actors:
+            ray.kill(actor)
+        return times
 
     def buffer_tail(self):
         return ray.get(self.first.buffer_tail.remote())

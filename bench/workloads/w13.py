@@ -4,6 +4,7 @@ W13s: the buffer lies in memory that is mapped (monarch.empty). W13v: in ordinar
 (process_vm_readv). W13w: writes to ordinary memory.
 W13x<row>: the same readings as a part of the limit's, which alternates with them: numpy.copyto for s, a bare
 process_vm_readv of the same memory for v and w.
+W13c: registration, first contact and first read, between two fresh processes.
 """
 
 import ctypes
@@ -12,12 +13,23 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from harness import NotOffered, Stage, expect, load_system, median, parse_arguments, percentile, run_rows  # noqa: E402
+from harness import (  # noqa: E402
+    NotOffered,
+    Stage,
+    expect,
+    latency_of_few,
+    load_system,
+    median,
+    parse_arguments,
+    percentile,
+    run_rows,
+)
 
 SIZES = {"64": 64, "4K": 4 << 10, "1M": 1 << 20, "4M": 4 << 20, "64M": 64 << 20}
 KINDS = {"s": "mapped", "v": "ordinary", "w": "ordinary"}
 ROWS = [f"W13{kind}_{size}" for kind in KINDS for size in SIZES]
 PARTS = [f"W13x{kind}_{size}" for kind in KINDS for size in ("4M", "64M")]
+COLD = "W13c_1M"
 
 
 class IoVec(ctypes.Structure):
@@ -75,7 +87,7 @@ def measure(system, kind, size, seconds, with_limit):
 
 
 def main():
-    arguments = parse_arguments(ROWS + PARTS)
+    arguments = parse_arguments([*ROWS, *PARTS, COLD])
     system = load_system(arguments.system)
     if system.is_worker():
         return system.serve()
@@ -106,7 +118,18 @@ def main():
 
         return run
 
-    run_rows(arguments, system, {row: row_of(row) for row in ROWS + PARTS})
+    def cold():
+        parts = []
+
+        def measure():
+            parts.append(system.cold_read(SIZES["1M"], arguments.placement))
+            return sum(parts[-1])
+
+        line = latency_of_few(measure, arguments.seconds)
+        of_handle, of_read = zip(*parts[1:])  # the first one warmed
+        return {**line, "handle_ms": median(of_handle), "read_ms": median(of_read)}
+
+    run_rows(arguments, system, {**{row: row_of(row) for row in ROWS + PARTS}, COLD: cold})
     stage.end()
 
 
