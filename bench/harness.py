@@ -21,6 +21,7 @@ SAMPLES_MAX = 400
 WARM_CALLS = 200
 WARM_SECONDS = 0.3
 FEW, FEW_SECONDS = 5, 15.0
+WARM_THROUGHPUT_SECONDS = 1.0
 
 # One program per API: ours and the reference system are driven by the same lines.
 SYSTEM_MODULES = {
@@ -370,6 +371,35 @@ async def time_async_batches(batch, seconds, pids=()):
         calls += count
         start = stop
     return rate_summary(rates, calls, start - begin, meter.spent_us())
+
+
+def throughput(send, size, seconds):
+    """GB/s of the median of what `send()` does, which is checked there, once it is warm."""
+    times, end = [], None
+    warm_until = time.perf_counter() + min(WARM_THROUGHPUT_SECONDS, 2 * seconds)
+    while end is None or time.perf_counter() < end or len(times) < 3:
+        start = time.perf_counter_ns()
+        send()
+        times.append(time.perf_counter_ns() - start)
+        if end is None and len(times) >= 3 and time.perf_counter() > warm_until:
+            times, end = [], time.perf_counter() + seconds
+    return {
+        "unit": "GB/s",
+        "value": size / median(times),
+        "count": len(times),
+        "samples": [size / time_ns for time_ns in times],
+    }
+
+
+def time_cold_read(get_handle, read, array, right):
+    """-> ms of get_handle(), and of read(handle, array), after which `array` has to be as `right` is."""
+    start = time.perf_counter_ns()
+    handle = get_handle()
+    between = time.perf_counter_ns()
+    read(handle, array)
+    end = time.perf_counter_ns()
+    expect(bool((array == right).all()), True)
+    return (between - start) / 1e6, (end - between) / 1e6
 
 
 def idle_burn(pids=()):

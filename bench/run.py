@@ -31,7 +31,7 @@ RESULTS_DIR = os.path.join(BENCH_DIR, "results")
 OURS_PYTHON = os.path.join(ROOT, ".venv", "bin", "python")
 OURS_W14 = os.path.join(ROOT, "build", "release", "bench", "w14_ours")
 LIMIT = "limit"
-KNOWN_SYSTEMS = ("ours", "torchmonarch", "ray", "mpi4py", "pyzmq", "caf")
+KNOWN_SYSTEMS = ("ours", "torchmonarch", "ray", "mpi4py", "pyzmq", "ucx", "caf")
 # The same peer with a documented setting changed; only on request (--systems).
 VARIANTS = {"mpi4py-yield": ("mpi4py", ["--mca", "mpi_yield_when_idle", "1"])}
 # How many are killed, and what each has written to: a forked worker as it is 4 MB.
@@ -39,6 +39,9 @@ VICTIMS = {"W10k_30M": f"1:{4 << 20}", "W10k_1G": f"1:{1 << 30}", "W10_32": f"32
 ARRAY_SIZES = {"64K": 1 << 16, "1M": 1 << 20, "64M": 1 << 26}
 # What is counted 8 times, once for each process, goes to each host once.
 WIRE_BYTES = {f"W20p_{name}_{hosts}": f"{ARRAY_SIZES[name]}*{8 // hosts}" for name in ("1M", "64M") for hosts in (1, 4)}
+# Cores of the two sides of a native program, where workloads have PLACEMENTS; -1: left to the kernel.
+NATIVE_CPUS = {"two": ("0", "1"), "one": ("0", "0"), "free": ("-1", "-1")}
+WIRE_BYTES |= {"W20s": "1", "W13h_64M": str(ARRAY_SIZES["64M"])}
 TIME_LIMIT_S = 240
 FAILURES_MAX = 2  # a system that failed a program this often is not asked again
 GATE_ROUNDS_MIN = 7
@@ -97,14 +100,15 @@ class Launcher:
             victims = [f"{name}={VICTIMS[name]}" for name in names if name in VICTIMS]
             return [setup.native_limit("death"), str(self.seconds), *victims]
         if system == LIMIT and program.limit == "copy":
-            cpus = {"two": ("0", "1"), "one": ("0", "0"), "free": ("-1", "-1")}[placement]
             sizes = [
                 f"{name}={size}" for name, size in ARRAY_SIZES.items() if any(one.endswith("_" + name) for one in names)
             ]
-            return [setup.native_limit("copy"), str(self.seconds / 2), *cpus, *sizes]
+            return [setup.native_limit("copy"), str(self.seconds / 2), *NATIVE_CPUS[placement], *sizes]
         if system == LIMIT and program.limit == "wire":
             casts = [f"{name}={what}" for name, what in WIRE_BYTES.items() if name in names]
             return [setup.native_limit("wire", "-lssl", "-lcrypto"), str(self.seconds), *casts]
+        if system == "ucx":
+            return [setup.ucx_program(), str(self.seconds), *NATIVE_CPUS[placement], *names]
         peer, extra = VARIANTS.get(system, (system, []))
         command = [
             self.python_of(peer),

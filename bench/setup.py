@@ -22,6 +22,7 @@ WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 SYSTEM_PACKAGES = {
     "mpi4py": (["mpirun", "mpicc"], ["openmpi-bin", "libopenmpi-dev"]),
     "caf": (["/usr/include/caf/all.hpp"], ["libcaf-dev"]),
+    "ucx": (["/usr/include/ucp/api/ucp.h"], ["libucx-dev"]),
 }
 
 
@@ -125,12 +126,22 @@ def caf_program():
     )
 
 
+def ucx_program():
+    need_system_packages("ucx")
+    return compile_once(
+        "ucx_w13",
+        "peers/ucx_w13.cc",
+        ["g++", "-std=c++20", "-O3", *WARNINGS, "SOURCE", "-o", "TARGET", "-lucp", "-lucs"],
+    )
+
+
 def main():
     failed = False
     steps = [(peer, lambda peer=peer: peer_venv(peer)) for peer in sys.argv[1:] or PEERS]
     if not sys.argv[1:]:
         steps += [
             ("caf", caf_program),
+            ("ucx", ucx_program),
             ("ring", lambda: ring_extension(sys.executable)),
             ("star", lambda: native_limit("star")),
             ("copy", lambda: native_limit("copy")),

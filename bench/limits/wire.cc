@@ -1,7 +1,9 @@
-// Limit of W20: what passes between two bare processes over one TCP connection of loopback.
+// Limit of W20 and W13h: what passes between two bare processes over one TCP connection of loopback.
 //
-//   wire SECONDS [ROW=BYTES*TIMES...]   row W20s: a byte there and back, without TLS. Each other row: so many bytes
-//                                       over TLS 1.3 as OpenSSL's own programs send them, counted TIMES times
+//   wire SECONDS ROW=WHAT...     WHAT is `1`: a byte there and back, without TLS.
+//                                `BYTES`: a byte asks for so many, without TLS; as variant limit:tls, as the next.
+//                                `BYTES*TIMES`: so many bytes over TLS 1.3 as OpenSSL's own programs send them, counted
+//                                TIMES times
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/evp.h>
@@ -85,7 +87,7 @@ std::vector<double> time_ns(const std::function<void()>& round, double seconds) 
   return times;
 }
 
-void measure_byte(double seconds) {
+void measure_byte(const std::string& row, double seconds) {
   const Pair pair = connected();
   char byte = 1;
   const pid_t child = serve_in_child(pair, [](int socket) {
@@ -96,7 +98,46 @@ void measure_byte(double seconds) {
   const auto round = [&] { must(write(pair.here, &byte, 1) == 1 && read(pair.here, &byte, 1) == 1, "a byte"); };
   auto times = time_ns(round, seconds);
   for (double& time : times) time /= 1e3;
-  print_row("W20s", "limit", "us", times);
+  print_row(row, "limit", "us", times);
+  end_child(child);
+  close(pair.here);
+}
+
+void print_rates(const std::string& row, const char* system, double bytes, std::vector<double> samples) {
+  for (double& sample : samples) sample = bytes / sample;
+  print_row(row, system, "GB/s", samples);
+}
+
+bool write_all(int socket, const char* at, std::size_t size) {
+  while (size != 0) {
+    const ssize_t count = write(socket, at, size);
+    if (count <= 0) return false;
+    at += count;
+    size -= static_cast<std::size_t>(count);
+  }
+  return true;
+}
+
+bool read_all(int socket, char* at, std::size_t size) {
+  while (size != 0) {
+    const ssize_t count = read(socket, at, size);
+    if (count <= 0) return false;
+    at += count;
+    size -= static_cast<std::size_t>(count);
+  }
+  return true;
+}
+
+void measure_bare_bytes(const std::string& row, std::size_t size, double seconds) {
+  const Pair pair = connected();
+  std::vector<char> bytes(size, 'x');
+  const pid_t child = serve_in_child(pair, [&](int socket) {
+    char asked = 0;
+    while (read(socket, &asked, 1) == 1 && write_all(socket, bytes.data(), size)) {
+    }
+  });
+  const auto round = [&] { must(write(pair.here, "y", 1) == 1 && read_all(pair.here, bytes.data(), size), row.c_str()); };
+  print_rates(row, "limit", static_cast<double>(size), time_ns(round, seconds));
   end_child(child);
   close(pair.here);
 }
@@ -132,7 +173,7 @@ bool read_all(SSL* ssl, char* at, std::size_t size) {
   return true;
 }
 
-void measure_bytes(const std::string& row, std::size_t size, double times, double seconds) {
+void measure_bytes(const std::string& row, const char* system, std::size_t size, double times, double seconds) {
   const Pair pair = connected();
   SSL_CTX* context = make_context();
   std::vector<char> bytes(size, 'x');
@@ -151,9 +192,7 @@ void measure_bytes(const std::string& row, std::size_t size, double times, doubl
   SSL* ssl = begin(pair.here);
   must(SSL_connect(ssl) == 1, "SSL_connect");
   const auto round = [&] { must(write_all(ssl, bytes.data(), size) && read_all(ssl, &answer, 1), row.c_str()); };
-  auto samples = time_ns(round, seconds);
-  for (double& sample : samples) sample = static_cast<double>(size) * times / sample;
-  print_row(row, "limit", "GB/s", samples);
+  print_rates(row, system, static_cast<double>(size) * times, time_ns(round, seconds));
   end_child(child);
   close(pair.here);
 }
@@ -161,15 +200,22 @@ void measure_bytes(const std::string& row, std::size_t size, double times, doubl
 }  // namespace
 
 int main(int argc, char** argv) {
-  must(argc >= 2, "SECONDS [ROW=BYTES*TIMES...]");
+  must(argc >= 2, "SECONDS ROW=WHAT...");
   const double seconds = std::atof(argv[1]);
-  measure_byte(seconds);
   for (int i = 2; i < argc; ++i) {
     const char* const is = std::strchr(argv[i], '=');
-    const char* const star = std::strchr(argv[i], '*');
-    must(is != nullptr && star != nullptr, "ROW=BYTES*TIMES");
+    must(is != nullptr, "ROW=WHAT");
     const std::string row(argv[i], static_cast<std::size_t>(is - argv[i]));
-    measure_bytes(row, std::strtoull(is + 1, nullptr, 10), std::atof(star + 1), seconds);
+    const std::size_t size = std::strtoull(is + 1, nullptr, 10);
+    const char* const star = std::strchr(is, '*');
+    if (star != nullptr) {
+      measure_bytes(row, "limit", size, std::atof(star + 1), seconds);
+    } else if (size == 1) {
+      measure_byte(row, seconds);
+    } else {
+      measure_bare_bytes(row, size, seconds);
+      measure_bytes(row, "limit:tls", size, 1, seconds);
+    }
   }
   return 0;
 }

@@ -81,6 +81,16 @@ class BaseSystem:
         are the numbers from 0 to 250, again and again."""
         self.missing("buffers")
 
+    def buffer_tail(self):
+        """The last three bytes of the buffer that was made last, as a list, as they are at its owner."""
+        self.missing("buffers")
+
+    def cold_read(self, size, placement):
+        """A read from cold, between two new processes that are up, know nothing of each other, and have imported all
+        they need: a reader, and an owner with an array of `size` bytes, which it registers when the reader asks. -> ms
+        until the reader has the handle, and ms of the read that follows."""
+        self.missing("a fresh pair")
+
     def raiser(self):
         """-> function: calls an endpoint that raises ERROR_TEXT; returns the text of what the caller got."""
         self.missing("raiser")

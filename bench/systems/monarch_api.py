@@ -5,7 +5,7 @@ import os
 import time
 
 import monarch.actor
-from harness import WrongAnswer, pin_process, print_lines, print_times
+from harness import PLACEMENTS, WrongAnswer, pin_process, print_lines, print_times, time_cold_read
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError  # where the reference has it
 from monarch.actor import Actor, current_rank, endpoint, this_host
 from mortal import CRASHED, KILLED, LEFT, Mortal
@@ -76,6 +76,37 @@ class Worker(Actor):
         self.array = monarch.empty(size, "u1") if where == "mapped" else numpy.empty(size, "u1")
         self.array[:] = numpy.arange(size) % 251
         return RDMABuffer(memoryview(self.array)), os.getpid(), self.array.ctypes.data
+
+    @endpoint
+    def buffer_tail(self):
+        return self.array[-3:].tolist()
+
+    @endpoint
+    def prepare(self, size) -> None:
+        """For a cold read: its array and all imports."""
+        import numpy
+
+        import monarch.rdma  # noqa: F401
+
+        self.array = numpy.arange(size) % 251
+        self.array = self.array.astype("u1")
+
+    @endpoint
+    def register(self):
+        from monarch.rdma import RDMABuffer
+
+        return RDMABuffer(memoryview(self.array))
+
+    @endpoint
+    def cold_read(self, owner):
+        import numpy
+
+        return time_cold_read(
+            lambda: owner.register.call_one().get(),
+            lambda buffer, array: buffer.read_into(memoryview(array)).get(),
+            numpy.empty_like(self.array),
+            self.array,
+        )
 
     @endpoint
     def print_lines(self, count):
@@ -274,6 +305,24 @@ class System(BaseSystem):
         if writes:
             return lambda source: buffer.write_from(source).get(), pid, address
         return lambda target: buffer.read_into(target).get(), pid, address
+
+    def cold_read(self, size, placement):
+        try:
+            importlib.import_module("monarch.rdma")
+        except ImportError as error:
+            self.missing(f"buffers ({error})")
+        meshes = [this_host().spawn_procs() for _ in range(2)]
+        reader, owner = actors = [mesh.spawn("cold", Worker) for mesh in meshes]
+        for actor, cpus in zip(actors, PLACEMENTS[placement]):
+            actor.pin.call_one(cpus).get()
+            actor.prepare.call_one(size).get()
+        times = reader.cold_read.call_one(owner).get()
+        for mesh in meshes:
+            mesh.stop().get()
+        return times
+
+    def buffer_tail(self):
+        return self.first.buffer_tail.call_one().get()
 
     def spawn_actors(self, count):
         width = self.procs.size()

@@ -18,6 +18,7 @@ mpi4py.rc.initialize = "OMPI_COMM_WORLD_SIZE" in os.environ
 from mpi4py import MPI  # noqa: E402
 
 COMM = MPI.COMM_WORLD
+NO_BYTES = {"mapped": (0,), "ordinary": (None,)}
 ENDS = {KILLED: "signal 9", CRASHED: "signal 11", LEFT: "Exit code:    7"}
 
 
@@ -27,6 +28,7 @@ class Worker:
     def __init__(self):
         self.received = 0
         self.array = numpy.empty(0, "u1")
+        self.window = None
 
     def pid(self):
         return os.getpid()
@@ -55,6 +57,26 @@ class Worker:
             self.array = numpy.empty(size, "u1")
         COMM.Recv(self.array, source=0)
         return look(self.array, everything)
+
+    def buffer(self, where, size):
+        self.free_buffer()
+        if where == "mapped":
+            self.window = MPI.Win.Allocate(size, comm=COMM)
+            self.bytes = numpy.frombuffer(self.window.tomemory(), "u1")
+        else:
+            self.bytes = numpy.empty(size, "u1")
+            self.window = MPI.Win.Create(self.bytes, comm=COMM)
+        self.bytes[:] = numpy.arange(size) % 251
+        COMM.Barrier()
+        return os.getpid(), self.bytes.ctypes.data
+
+    def buffer_tail(self):
+        return self.bytes[-3:].tolist()
+
+    def free_buffer(self):
+        if self.window is not None:
+            self.window.Free()
+            self.window = None
 
     def collective(self):
         """Serves calls to all ranks until a None: a broadcast and a gather each."""
@@ -101,6 +123,7 @@ class Job(Victims):
 
 class System(BaseSystem):
     in_collective = False
+    shown = None
 
     def is_worker(self):
         return COMM.rank > 0
@@ -128,6 +151,7 @@ class System(BaseSystem):
         if self.in_collective:
             COMM.bcast(None, root=0)
             self.in_collective = False
+        self.free_window()
         for rank in self.ranks:
             COMM.send(None, dest=rank)
 
@@ -182,6 +206,32 @@ class System(BaseSystem):
             return COMM.recv(source=1)
 
         return call
+
+    def buffer_operation(self, where, size, writes):
+        """All ranks make and end a window together. Only rank 1 has bytes in it; the lock of rank 0 lasts."""
+        self.free_window()
+        COMM.send(("buffer", (where, size), True), dest=1)
+        self.shown = window = (MPI.Win.Allocate if where == "mapped" else MPI.Win.Create)(*NO_BYTES[where], comm=COMM)
+        COMM.Barrier()
+        pid, address = COMM.recv(source=1)
+        window.Lock(1)
+        move, flush = (window.Put if writes else window.Get), window.Flush
+
+        def operate(memory):
+            move(memory, 1)
+            flush(1)
+
+        return operate, pid, address
+
+    def buffer_tail(self):
+        return ask(1, "buffer_tail")
+
+    def free_window(self):
+        if self.shown is not None:
+            self.shown.Unlock(1)
+            COMM.send(("free_buffer", (), False), dest=1)
+            self.shown.Free()
+            self.shown = None
 
     def victims(self, count, path):
         if count > 1:

@@ -1,5 +1,6 @@
 """Ray: actors, object references, default settings (no dashboard: it is not part of the plain wheel)."""
 
+import functools
 import logging
 import os
 import time
@@ -7,9 +8,10 @@ import time
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
+import numpy  # noqa: E402
 import ray  # noqa: E402
 
-from harness import WrongAnswer, pin_process  # noqa: E402
+from harness import PLACEMENTS, WrongAnswer, pin_process, time_cold_read  # noqa: E402
 from mortal import Mortal  # noqa: E402
 from systems.base import ERROR_TEXT, PAYLOAD, SEND_CHUNK, BaseSystem, Victims, look  # noqa: E402
 
@@ -55,6 +57,31 @@ class Worker:
 
     def look(self, array, everything):
         return look(array, everything)
+
+    def buffer(self, size):
+        self.array = numpy.empty(size, "u1")
+        self.array[:] = numpy.arange(size) % 251
+        return os.getpid(), self.array.ctypes.data
+
+    def put(self):
+        return [ray.put(self.array)]
+
+    def give(self):
+        return self.array
+
+    def fill(self, array):
+        self.array[:] = array
+
+    def cold_read(self, owner):
+        return time_cold_read(
+            lambda: ray.get(owner.put.remote()),
+            lambda put, array: numpy.copyto(array, ray.get(put[0])),
+            numpy.empty_like(self.array),
+            self.array,
+        )
+
+    def buffer_tail(self):
+        return self.array[-3:].tolist()
 
 
 @ray.remote
@@ -194,6 +221,32 @@ class System(BaseSystem):
     def array_sender(self, everything):
         look_remote, get = self.first.look, ray.get
         return lambda array: get(look_remote.remote(array, everything))
+
+    def buffer_operation(self, where, size, writes):
+        """What the store holds nobody changes. So "mapped" is an array that its owner has put there, once, and
+        "ordinary" one that it goes on changing, which has to be put there by each operation."""
+        first, get = self.first, ray.get
+        pid, address = get(first.buffer.remote(size))
+        array_of = functools.partial(numpy.frombuffer, dtype="u1")
+        if writes:
+            return lambda source: get(first.fill.remote(array_of(source))), pid, address
+        if where == "mapped":
+            (put,) = get(first.put.remote())
+            return lambda target: numpy.copyto(array_of(target), get(put)), pid, address
+        return lambda target: numpy.copyto(array_of(target), get(first.give.remote())), pid, address
+
+    def cold_read(self, size, placement):
+        ensure_ray()
+        reader, owner = actors = [Worker.remote() for _ in range(2)]
+        for actor, cpus in zip(actors, PLACEMENTS[placement]):
+            ray.get([actor.pin.remote(cpus), actor.buffer.remote(size)])
+        times = ray.get(reader.cold_read.remote(owner))
+        for actor in actors:
+            ray.kill(actor)
+        return times
+
+    def buffer_tail(self):
+        return ray.get(self.first.buffer_tail.remote())
 
     def spawn_actors(self, count):
         """Ray has no actors that share a process: each one is a process of its own."""

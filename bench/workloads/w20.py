@@ -11,8 +11,6 @@ r      what all processes of a host hold that runs one actor, each its share (PS
 """
 
 import os
-import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,17 +23,15 @@ from harness import (  # noqa: E402
     latency_of_few,
     median,
     parse_arguments,
-    process_tree,
     run_rows,
+    throughput,
     time_calls,
 )
-from monarch import _core  # noqa: E402
+from hosts import Daemons  # noqa: E402
 from monarch.actor import Actor, attach_to_workers, current_rank, endpoint  # noqa: E402
 
-HOSTD = os.path.join(os.path.dirname(_core.__file__), "bin", "monarch-hostd")
 SIZES = {"1M": 1 << 20, "64M": 1 << 26}
 PROCS, MANY = 8, 64
-WARM_SECONDS = 1.0
 
 
 class Worker(Actor):
@@ -57,46 +53,6 @@ class Worker(Actor):
         line = time_calls(lambda: other.add_rank.call_one(7).get(), 7 + rank, seconds)
         del line["cpu_us"]  # of this process only
         return line
-
-
-class Daemons:
-    """So many hosts that wait; a mesh of hosts of any number of the first of them."""
-
-    def __init__(self, count):
-        command = [HOSTD, "--python", sys.executable]
-        begin = time.perf_counter()
-        self.processes = [
-            subprocess.Popen([command[0], f"tcp://127.0.1.{number + 1}:0", *command[1:]], stdout=subprocess.PIPE)
-            for number in range(count)
-        ]
-        self.addresses = [process.stdout.readline().decode().strip() for process in self.processes]
-        self.took_ms = (time.perf_counter() - begin) * 1e3
-        expect(all(self.addresses), True)
-
-    def attach(self, count):
-        return attach_to_workers(workers=self.addresses[:count])
-
-    def resident_mb(self):
-        return [kib(process.pid, "status", "VmRSS") * 1024 / 1e6 for process in self.processes]
-
-    def held_mb(self):
-        """Of each host: its daemon and all that this has started."""
-        return [
-            sum(kib(pid, "smaps_rollup", "Pss") for pid in process_tree(process.pid)) * 1024 / 1e6
-            for process in self.processes
-        ]
-
-    def end(self):
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            process.wait()
-            process.stdout.close()
-
-
-def kib(pid, file, name):
-    with open(f"/proc/{pid}/{file}") as text:
-        return int(re.search(rf"^{name}:\s*(\d+) kB", text.read(), re.MULTILINE)[1])
 
 
 class Stage:
@@ -139,24 +95,6 @@ class Stage:
 
 def of_all(values, unit):
     return {"unit": unit, "value": median(values), "count": len(values), "samples": values}
-
-
-def throughput(send, size, seconds):
-    """GB/s of the median of what `send()` does, which is checked there, once it is warm."""
-    times, end = [], None
-    warm_until = time.perf_counter() + min(WARM_SECONDS, 2 * seconds)
-    while end is None or time.perf_counter() < end or len(times) < 3:
-        start = time.perf_counter_ns()
-        send()
-        times.append(time.perf_counter_ns() - start)
-        if end is None and len(times) >= 3 and time.perf_counter() > warm_until:
-            times, end = [], time.perf_counter() + seconds
-    return {
-        "unit": "GB/s",
-        "value": size / median(times),
-        "count": len(times),
-        "samples": [size / time_ns for time_ns in times],
-    }
 
 
 def first_answers(addresses):
