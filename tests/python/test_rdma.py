@@ -774,11 +774,12 @@ class User(Actor):
         warnings.simplefilter("ignore")  # it goes over TCP
     @endpoint
     def explain(self, buffer): return buffer.explain()
-    @endpoint
-    def read(self, buffer):
+    def sum_of(self, buffer):
         there = np.zeros(SIZE // 8, np.int64)
         buffer.read_into(there).get()
         return int(there.sum())
+    @endpoint
+    def read(self, buffer): return self.sum_of(buffer)
     @endpoint
     def write(self, buffer): buffer.write_from(np.full(SIZE // 8, 3)).get()
     @endpoint
@@ -793,7 +794,7 @@ class User(Actor):
     @endpoint
     def read_for_ever(self, buffer):
         while True:
-            self.read._method(self, buffer)
+            self.sum_of(buffer)
 
 owner = hosts.slice(hosts=0).spawn_procs(name="far").spawn("owner", Owner)
 near = hosts.slice(hosts=1).spawn_procs(name="near")
@@ -816,18 +817,21 @@ def test_what_is_large_has_a_connection_of_its_own_between_hosts(far, daemons, b
 print(user.explain.call_one(buffer).get())
 print(user.read.call_one(buffer).get() == whole, user.every_other.call_one(buffer).get() == whole)
 user.write.call_one(buffer).get()
-print(owner.sum.call_one().get() == 3 * (SIZE // 8), user.streamed.call_one().get())
+print(owner.sum.call_one().get() == 3 * (SIZE // 8), user.streamed.call_one().get() >= 3)
 hosts.shutdown().get()
 """, daemons[1], begin=begin).ok()  # fmt: skip
     lines = run.out.splitlines()
     assert lines[0].startswith(told)
-    assert lines[1:] == ["True True", f"True {5 if 'parallelism' in before else 3}"]
+    assert lines[1:] == ["True True", "True True"]
 
 
 @pytest.mark.parametrize("scheme", ["tcp"])
 def test_an_owner_that_dies_while_its_bytes_are_on_the_way(far, daemons):
     run = daemons[0].run(FAR + """
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
 pid = owner.pid.call_one().get()
+print(user.explain.call_one(buffer).get()[:3])
 reading = user.read_for_ever.call_one(buffer)
 beside = near.spawn("beside", User)
 while beside.streamed.call_one().get() < 3:
@@ -837,10 +841,10 @@ os.kill(pid, signal.SIGKILL)
 try:
     reading.get()
 except Exception as error:
-    print("SIGKILL" in str(error), time.monotonic() - killed < 10)
+    print("sig=9" in str(error) or error, time.monotonic() - killed < 10)
 hosts.shutdown().get()
 """, daemons[1], begin=PROLOGUE + ATTACH).ok()  # fmt: skip
-    assert run.out.splitlines() == ["True True"], run.err
+    assert run.out.splitlines() == ["tcp", "True True"], run.err
 
 
 def test_a_handle_goes_to_another_program(owner, tmp_path):
