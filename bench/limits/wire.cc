@@ -1,7 +1,7 @@
 // Limit of W20 and W13h: what passes between two bare processes over one TCP connection of loopback.
 //
 //   wire SECONDS ROW=WHAT...     WHAT is `1`: a byte there and back, without TLS.
-//                                `BYTES`: a byte asks for so many, without TLS; as variant limit:tls, as the next.
+//                                `BYTES`: a byte asks for so many, without TLS.
 //                                `BYTES*TIMES`: so many bytes over TLS 1.3 as OpenSSL's own programs send them, counted
 //                                TIMES times
 #include <netinet/in.h>
@@ -214,7 +214,6 @@ int main(int argc, char** argv) {
       measure_byte(row, seconds);
     } else {
       measure_bare_bytes(row, size, seconds);
-      measure_bytes(row, "limit:tls", size, 1, seconds);
     }
   }
   return 0;

@@ -182,8 +182,8 @@ Status Bulk::say(StreamEnd& end, const BulkOutcome& outcome, int64_t deadline_ns
   return send_value(end, value.written(), deadline_ns);
 }
 
-// The buffer is found anew for each piece, and held only while nobody is waited for: drop() must not wait for a peer that has
-// stopped. False, here and in the next: the stream is to be closed, and the other side asks over the link what is wrong.
+// The buffer is found anew for each piece, and held only while nobody is waited for: drop() must not wait for a peer that
+// has stopped. False, here and in the next: the stream is to be closed, and the other side asks over the link why.
 bool Bulk::give_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns) {
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
   BulkOutcome outcome;

@@ -113,7 +113,7 @@ std::string name_of(const ::testing::TestParamInfo<By>& param) {
   return names[static_cast<int>(param.param)];
 }
 
-INSTANTIATE_TEST_SUITE_P(By, BulkPaths, 
+INSTANTIATE_TEST_SUITE_P(By, BulkPaths,
                          ::testing::Values(By::kLocal, By::kShm, By::kCma, By::kLink, By::kStream, By::kPlainStream),
                          name_of);
 
