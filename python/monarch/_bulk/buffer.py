@@ -143,8 +143,8 @@ class RDMABuffer(Handle):
         The first time the owner is asked; ``RDMATimeout`` if it does not answer, or has ended.
 
         ``local``: they are of this process. ``shm``: they lie in memory of ``monarch.empty``, which is mapped here.
-        ``cma``: the kernel copies them. ``tcp``: over a connection of their own to the owner, on another host; but what is
-        shorter than 256 KiB, as ``link``. ``link``: they go as messages do.
+        ``cma``: the kernel copies them. ``tcp``: over a connection of their own from the owner, on another host; but what
+        is shorter than 256 KiB, as ``link``. ``link``: they go as messages do.
         """
         self._enter()
 

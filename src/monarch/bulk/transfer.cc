@@ -80,7 +80,8 @@ void Transfer::send(uint64_t at, uint64_t size) {
   bulk_->ask(operation_.at.owner, method, body.written(), parts, deadline_ns_,
              [self = shared_from_this(), at, size](std::shared_ptr<PendingCall> call) {
                const auto take = [self, call = std::move(call), at, size] { self->take(*call->reply(0), at, size); };
-               size <= kSmall ? take() : self->bulk_->pool_.run(take);
+               const bool copies = self->by_ == By::kParts && size > kSmall;
+               copies ? self->bulk_->pool_.run(take) : take();
              });
 }
 
