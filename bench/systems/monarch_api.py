@@ -275,6 +275,13 @@ class System(BaseSystem):
             return lambda source: buffer.write_from(source).get(), pid, address
         return lambda target: buffer.read_into(target).get(), pid, address
 
+    def store(self, size):
+        try:
+            from systems.store_client import Store
+        except ImportError as error:
+            self.missing(f"torchstore ({error}); make test-torch installs it")
+        return Store(size)
+
     def spawn_actors(self, count):
         width = self.procs.size()
         cells = [self.procs.slice(procs=cell) for cell in range(width)]
