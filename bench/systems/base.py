@@ -124,7 +124,7 @@ class BaseSystem:
         self.missing("spawn of single actors into running processes")
 
     def store(self, size):
-        """-> a torchstore with a state dict of about `size` bytes: `bytes`, `way`, operation(name), end()."""
+        """-> a torchstore with a state dict of about `size` bytes, see store_client.Store."""
         self.missing("torchstore")
 
     def spawn_round(self, procs):

@@ -15,6 +15,8 @@ from monarch.actor import Actor, endpoint, this_host
 
 # As torchstore does, which says so on stdout.
 os.environ.setdefault("HYPERACTOR_CODEC_MAX_FRAME_LENGTH", "910737418240")
+# As torchrun does. Threads of several processes that copy on few cores spin, each until the other has been let run.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def awaited(function):
@@ -109,8 +111,9 @@ class StoreClient(Actor):
         return sum(tensor.nbytes for tensor in self.state.values())
 
     @endpoint
-    async def way(self):
-        """Which way it chooses for tensors here."""
+    async def way(self, by_messages):
+        """How tensors go from now on: as torchstore chooses here, or by messages; -> the name of its class for it."""
+        os.environ["TORCHSTORE_RDMA_ENABLED"] = str(int(not by_messages))
         return torchstore.transport.Pipe(None).create_transport_buffer().__class__.__name__
 
 
@@ -121,7 +124,11 @@ class Store:
         self.procs = [this_host().spawn_procs(per_host={"procs": 1}) for _ in range(2)]
         asyncio.run(torchstore.initialize(mesh=self.procs[0]))
         self.client = self.procs[1].spawn("client", StoreClient, size)
-        self.bytes, self.way = self.client.bytes.call_one().get(), self.client.way.call_one().get()
+        self.bytes = self.client.bytes.call_one().get()
+
+    def choose(self, by_messages):
+        """As StoreClient.way()."""
+        return self.client.way.call_one(by_messages).get()
 
     def operation(self, name):
         """-> function(turn): how long it took in ns, and the marks that were found after it."""

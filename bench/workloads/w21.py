@@ -3,6 +3,7 @@
 W21p: put_state_dict. W21g: get_state_dict, into new tensors. W21i: into tensors that are there. W21c, beside them: the
 dictionary cloned in one process. Rates are of the dictionary's bytes, of the median call. torchstore chooses the way of
 the tensors, as it is installed: buffers where its monarch says that they work, else messages ("way" in the JSON file).
+W21mp, W21mg, W21mi: the same, told to send messages.
 """
 
 import os
@@ -13,12 +14,13 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from harness import expect, load_system, median, parse_arguments, run_rows  # noqa: E402
 
 SIZES = {"64M": 64 << 20, "1G": 1 << 30}
-OPERATIONS = {"W21p": "put", "W21g": "get", "W21i": "get_into", "W21c": "clone"}
-ROWS = [f"{kind}_{size}" for size in SIZES for kind in OPERATIONS]
+OPERATIONS = {"p": "put", "g": "get", "i": "get_into", "mp": "put", "mg": "get", "mi": "get_into", "c": "clone"}
+ROWS = [f"W21{kind}_{size}" for size in SIZES for kind in OPERATIONS]
 CALLS_MIN = 3
 
 
-def measure(store, name, seconds):
+def measure(store, name, by_messages, seconds):
+    way = store.choose(by_messages)
     operate = store.operation(name)
     turn, put = 0, store.operation("put")
     put(turn)
@@ -36,7 +38,7 @@ def measure(store, name, seconds):
         "unit": "GB/s",
         "value": store.bytes / median(times),
         "count": len(times),
-        "way": store.way,
+        "way": way,
         "samples": [store.bytes / each for each in times],
     }
 
@@ -48,12 +50,12 @@ def main():
 
     def row_of(row):
         def run():
-            kind, size = row.split("_")
+            kind, size = row[3:].split("_")
             if size not in stores:
                 while stores:
                     stores.popitem()[1].end()
                 stores[size] = system.store(SIZES[size])
-            return measure(stores[size], OPERATIONS[kind], arguments.seconds)
+            return measure(stores[size], OPERATIONS[kind], kind[0] == "m", arguments.seconds)
 
         return run
 
