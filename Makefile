@@ -38,10 +38,11 @@ test:  ## every test that needs no GPU and no cluster, and a short run under ASa
 	@$(VENV_PYTHON) -m pytest -n 2 --dist worksteal tests/python
 	@$(MAKE) --no-print-directory asan SHORT=1
 
-test-torch:  ## the tests that need torch, which this installs (about 1 GB; a CPU build will do)
+test-torch:  ## the tests that need torch, which this installs (about 1 GB; a CPU build will do), and torchstore
 	@tools/bootstrap build test torch
 	@$(MAKE) --no-print-directory build
-	@$(VENV_PYTHON) -m pytest -n 2 --dist worksteal tests/python/test_torch.py tests/python/test_rdma_torch.py tests/python/test_spmd_torch.py
+	@$(VENV_PYTHON) -m pytest -n 2 --dist worksteal tests/python/test_torch.py tests/python/test_rdma_torch.py \
+	  tests/python/test_spmd_torch.py tests/python/test_torchstore.py
 
 lint:  ## layers, style, types, the parity table; a short run under TSan, of each fuzzer and for aarch64
 	@tools/bootstrap build test lint

@@ -34,6 +34,7 @@ class Program:
     procs: int = 1  # worker processes; what a launcher of ranks has to start; 0: the script starts what it needs
     placed: bool = True  # whether placement applies (False: always free)
     rounds_max: dict = field(default_factory=dict)  # system -> fewer rounds, where one takes half a minute or more
+    venvs: dict = field(default_factory=dict)  # system -> the peer in setup.py whose venv it needs here, if not its own
 
 
 PROGRAMS = (
@@ -307,6 +308,32 @@ PROGRAMS = (
             Row("W20a_64", "attach, spawn on 64 hosts, answers", "ms"),
             Row("W20c_64", "call on a process of each of 64 hosts", "ms"),
             Row("W20r", "a host with one actor, all processes", "MB"),
+        ),
+    ),
+    Program(
+        "W21",
+        script="w21.py",
+        limit="none",
+        systems=("ours", "torchmonarch"),
+        procs=0,
+        placed=False,
+        rounds_max={"torchmonarch": 3},
+        venvs={"torchmonarch": "torchmonarch-torch"},
+        rows=(
+            Row("W21p_64M", "torchstore: state dict of 64 MiB, put", "GB/s", "high"),
+            Row("W21g_64M", "the same, got", "GB/s", "high"),
+            Row("W21i_64M", "the same, got into its tensors", "GB/s", "high"),
+            Row("W21mp_64M", "the same by messages, put", "GB/s", "high", peers=False),
+            Row("W21mg_64M", "the same by messages, got", "GB/s", "high", peers=False),
+            Row("W21mi_64M", "the same by messages, into its tensors", "GB/s", "high", peers=False),
+            Row("W21c_64M", "the same, cloned in its process", "GB/s", "high", peers=False),
+            Row("W21p_1G", "torchstore: state dict of 1 GiB, put", "GB/s", "high"),
+            Row("W21g_1G", "the same, got", "GB/s", "high"),
+            Row("W21i_1G", "the same, got into its tensors", "GB/s", "high"),
+            Row("W21mp_1G", "the same by messages, put", "GB/s", "high", peers=False),
+            Row("W21mg_1G", "the same by messages, got", "GB/s", "high", peers=False),
+            Row("W21mi_1G", "the same by messages, into its tensors", "GB/s", "high", peers=False),
+            Row("W21c_1G", "the same, cloned in its process", "GB/s", "high", peers=False),
         ),
     ),
     Program(

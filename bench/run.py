@@ -111,7 +111,7 @@ class Launcher:
             return [setup.ucx_program(), str(self.seconds), *NATIVE_CPUS[placement], *names]
         peer, extra = VARIANTS.get(system, (system, []))
         command = [
-            self.python_of(peer),
+            self.python_of(program.venvs.get(peer, peer)),
             os.path.join(BENCH_DIR, "workloads", program.script),
             "--system",
             peer,
@@ -524,7 +524,7 @@ def main():
     print_noise(table, shares)
     if rounds < GATE_ROUNDS_MIN:
         print(f"{rounds} rounds: a look, not a verdict (gates are judged over at least {GATE_ROUNDS_MIN})")
-    names = ["monarch-cpp", "torchmonarch", "ray", "mpi4py", "pyzmq", "numpy", "cloudpickle", "torch"]
+    names = ["monarch-cpp", "torchmonarch", "ray", "mpi4py", "pyzmq", "numpy", "cloudpickle", "torch", "torchstore"]
     pythons = {"ours": launcher.ours, **launcher.pythons}
     path = arguments.json or os.path.join(RESULTS_DIR, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started)) + ".json")
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)

@@ -15,6 +15,10 @@ BENCH_DIR = os.path.dirname(os.path.abspath(__file__))
 BUILD_DIR = os.path.join(BENCH_DIR, ".build")
 VENVS_DIR = os.path.join(BENCH_DIR, ".venvs")
 PEERS = ("torchmonarch", "ray", "mpi4py", "pyzmq")
+# Besides, when W21 first needs it or by its name: torchmonarch-torch (1 GB).
+
+# What is installed without what it asks for: versions of torch and torchmonarch that are not those measured here.
+ALONE = {"torchmonarch-torch": ("torchstore==0.1.2",)}
 
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 
@@ -67,6 +71,8 @@ def peer_venv(peer):
     print(f"bench: making the venv of {peer}", file=sys.stderr, flush=True)
     run_quietly([sys.executable, "-m", "venv", folder], f"venv of {peer}")
     run_quietly([python, "-m", "pip", "install", "-q", "-r", requirements], f"pip install of {peer}")
+    for package in ALONE.get(peer, ()):
+        run_quietly([python, "-m", "pip", "install", "-q", "--no-deps", package], f"pip install of {package}")
     with open(stamp, "w") as file:
         file.write(wanted)
     return python

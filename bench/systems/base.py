@@ -133,6 +133,10 @@ class BaseSystem:
         """Makes `count` actors one by one in the running processes; the list of add(i, 1) from each."""
         self.missing("spawn of single actors into running processes")
 
+    def store(self, size):
+        """-> a torchstore with a state dict of about `size` bytes, see store_client.Store."""
+        self.missing("torchstore")
+
     def spawn_round(self, procs):
         """Makes `procs` new processes with one actor each; -> (rank + 1 from each, function that ends them)."""
         self.missing("spawn of processes")

@@ -411,7 +411,7 @@ void bind_bulk(nb::module_& m) {
   m.def("drop_buffer_here", &drop_here);
   m.def("buffers_here", [] { return bulk()->buffers(); });
   m.def("bulk_submit", &submit, nb::arg("orders"), nb::arg("seconds"), nb::arg("finish").none(), nb::arg("result").none());
-  m.def("read_now", &read_now);
+  m.def("read_now", &read_now, nb::arg("handle"), nb::arg("target").none());
   m.def("bulk_explain", &explain);
   // Whether what goes between hosts is enciphered, and over how many connections at a time what is large.
   m.def("use_streams", [](bool enciphers, uint32_t lanes) {

@@ -29,10 +29,12 @@ class RDMAAction:
 
     def read_remote(self, dst_local: Any, src_buffer: RDMABuffer) -> RDMAAction:
         """``src_buffer.read_into(dst_local)``."""
+        _expect_buffer(src_buffer, "read_remote(dst_local, src_buffer)")
         return self._add(READ, src_buffer, buffers.target_memory(dst_local, src_buffer.size()))
 
     def write_remote(self, dst_buffer: RDMABuffer, src_local: Any) -> RDMAAction:
         """``dst_buffer.write_from(src_local)``."""
+        _expect_buffer(dst_buffer, "write_remote(dst_buffer, src_local)")
         return self._add(WRITE, dst_buffer, buffers.source_memory(src_local, dst_buffer))
 
     def read_into(self, src_buffer: RDMABuffer, dst_local: Any) -> RDMAAction:
@@ -53,6 +55,8 @@ class RDMAAction:
             dst: 8 bytes of this process, for what was there; None: nobody wants to know.
             add: a 64-bit integer.
         """
+        _expect_buffer(src, "fetch_add(src, dst, add)")
+        buffers.check_word(src)
         return self._add(FETCH_ADD, src, None, dst, buffers._int64(add))
 
     def compare_and_swap(self, src: RDMABuffer, dst: Any, compare: int, swap: int) -> RDMAAction:
@@ -64,6 +68,8 @@ class RDMAAction:
             compare: what is expected there.
             swap: what then comes there.
         """
+        _expect_buffer(src, "compare_and_swap(src, dst, compare, swap)")
+        buffers.check_word(src)
         return self._add(COMPARE_SWAP, src, None, dst, buffers._int64(swap), buffers._int64(compare))
 
     def fence(self) -> RDMAAction:
@@ -115,6 +121,11 @@ class RDMAAction:
         if self._last is not None and not self._last._ready():
             raise RuntimeError("cannot add operations to an RDMAAction that is being submitted")
         self._last = None
+
+
+def _expect_buffer(buffer: Any, call: str) -> None:
+    if not isinstance(buffer, RDMABuffer):
+        raise ValueError(f"{call}: in the place of the RDMABuffer there is a {type(buffer).__name__}")
 
 
 def _view_of_8_bytes(old: Any) -> memoryview:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -51,10 +54,14 @@ def block_of(
     return handle.block(at + offset, run, dims) if dims else handle.part(at + offset, run)
 
 
-def seconds_of(timeout: float) -> float:
-    """``OverflowError`` for what is no time limit."""
+def seconds_of(timeout: float | None) -> float:
+    """``OverflowError`` for what is no time limit. None and ``inf``: as long as it takes."""
+    if timeout is None or timeout == math.inf:
+        return float(_TIMEOUT_MAX)
+    if not isinstance(timeout, numbers.Real):
+        raise TypeError(f"timeout is in seconds, or None for no limit. Got: {timeout!r}")
     if not 0 <= timeout <= _TIMEOUT_MAX:
-        raise OverflowError("timeout must fit in an unsigned 64-bit integer")
+        raise OverflowError(f"timeout must fit in an unsigned 64-bit integer: seconds, 0 or more. Got: {timeout}")
     return float(timeout)
 
 
@@ -140,13 +147,15 @@ class RDMABuffer(Handle):
     def explain(self, *, timeout: float = TIMEOUT) -> str:
         """Which way the bytes come here, and why no other: ``"cma (shm: ...)"``.
 
-        The first time the owner is asked; ``RDMATimeout`` if it does not answer, or has ended.
+        The first time the owner is asked. Raises as :meth:`read` does.
 
         ``local``: they are of this process. ``shm``: they lie in memory of ``monarch.empty``, which is mapped here.
-        ``cma``: the kernel copies them. ``tcp``: over a connection of their own from the owner, on another host; but what
-        is shorter than 256 KiB, as ``link``. ``link``: they go as messages do.
+        ``cma``: the kernel copies them. ``tcp``: over a connection of their own from the owner, on another host; what
+        is shorter than 256 KiB goes as by ``link``. ``link``: they go as messages do.
         """
         self._enter()
+        if not self._handle.is_block:
+            got(self[:1].read(timeout=timeout))  # it is there
 
         def text(answers: list[Any]) -> str:
             path, why = answers[0]
@@ -154,7 +163,7 @@ class RDMABuffer(Handle):
                 raise RDMATimeout("the owner of the buffer does not answer")
             return _PATHS[path] + (f" ({why})" if why else "")
 
-        return _core.bulk_explain(self._handle, seconds_of(timeout), text).get()
+        return got(_core.bulk_explain(self._handle, seconds_of(timeout), text))
 
     # ---- Other handles of it ----
 
@@ -250,6 +259,7 @@ class RDMABuffer(Handle):
 
         Atomic towards all that is done so, and towards atomic instructions of the owner.
         """
+        check_word(self)
         return submit_one(FETCH_ADD, self, None, timeout, operand=_int64(add))
 
     def compare_and_swap(self, compare: int, swap: int, *, timeout: float = TIMEOUT) -> Future[int]:
@@ -260,12 +270,14 @@ class RDMABuffer(Handle):
             swap: what then comes there.
             timeout: in seconds.
         """
+        check_word(self)
         return submit_one(COMPARE_SWAP, self, None, timeout, operand=_int64(swap), expected=_int64(compare))
 
     def drop(self, *, timeout: float = TIMEOUT) -> Future[None]:
-        """Ends it for everybody, from whichever process; to do so again is an error.
+        """Ends it for everybody, all of it if this is a part; to do so again is an error.
 
-        When the future is done nobody reads or writes any more, and the owner does not keep the memory.
+        In the process that owns it any handle does, elsewhere one that can write. When the future is done nobody reads
+        or writes any more, and the owner does not keep the memory.
         """
         return submit_one(DROP, self, None, timeout)
 
@@ -319,7 +331,9 @@ def warn_of_tcp(handle: _core.BufferHandle) -> None:
     if is_elsewhere(handle) and not _warned and _core.goes_by_link(handle):
         _warned = True
         text = "RDMABuffer goes over TCP: there is no NIC for it between these hosts"
-        warnings.warn(text, RDMATcpFallbackWarning, stacklevel=4)
+        # From get() it is one frame to the user's, by `await` two.
+        inside = sys._getframe(2).f_globals.get("__name__", "").startswith("monarch.")
+        warnings.warn(text, RDMATcpFallbackWarning, stacklevel=4 if inside else 3)
 
 
 def _int64(value: int) -> int:
@@ -327,6 +341,20 @@ def _int64(value: int) -> int:
     if not -(2**63) <= value < 2**63:
         raise OverflowError("an atomic operation takes 64-bit integers")
     return value
+
+
+def got(future: Future[Any]) -> Any:
+    """What becomes of it; waits, without a word about an event loop that is held up."""
+    future._wait(None)
+    return future._outcome()
+
+
+def check_word(buffer: RDMABuffer) -> None:
+    """``ValueError`` for what no atomic operation is for."""
+    if buffer.size() != 8 or buffer._handle.is_block:
+        raise ValueError(f"an atomic operation is for 8 bytes: slice the buffer, buf[a:a+8]. Got: {buffer.size()}")
+    if not buffer.writable:
+        raise ValueError("the remote buffer is read-only")
 
 
 def target_memory(dst: Any, size: int) -> _core.LocalMemory:

@@ -46,6 +46,12 @@ class RDMAWriteTransferWarning(UserWarning):
     """Never given: for programs that filter it."""
 
 
+for _each in (
+    RDMAError, BufferDropped, RDMATimeout, RDMATcpFallbackWarning, RDMAReadTransferWarning, RDMAWriteTransferWarning
+):  # fmt: skip
+    _each.__module__ = "monarch.rdma"  # where users find it, imported or not
+
+
 class Code(IntEnum):
     """``BulkOutcome::Code`` (bulk/bulk.h)."""
 

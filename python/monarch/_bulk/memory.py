@@ -23,6 +23,11 @@ def local_memory(data: Any) -> _core.LocalMemory:
     if torch is not None and isinstance(data, torch.Tensor):
         return _of_tensor(torch, data)
     got = type(data).__name__
+    if got == "RDMABuffer":
+        got += ", where memory of this process was expected: are the arguments in each other's place?"
+        raise ValueError(
+            f"RDMABuffer only supports torch.Tensor, numpy.ndarray and what has the buffer protocol. Got: {got}"
+        )
     if getattr(getattr(data, "dtype", None), "hasobject", False):
         got += f" with items that are objects of this process, {data.dtype}"
     elif data is not None:
@@ -39,14 +44,15 @@ def _of_tensor(torch: Any, tensor: Any) -> _core.LocalMemory:
     if hasattr(tensor, "to_local"):  # a DTensor: its shard
         tensor = tensor.to_local()
     tensor = tensor.detach()
-    if (
-        tensor.is_nested
-        or tensor.layout is not torch.strided
-        or tensor.is_quantized
-        or tensor.is_conj()
-        or tensor.is_neg()
-    ):
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
         raise ValueError(f"RDMABuffer only supports dense tensors. Got: {tensor.layout}, {tensor.dtype}")
+    if tensor.is_conj() or tensor.is_neg():
+        how = "resolve_conj" if tensor.is_conj() else "resolve_neg"
+        raise ValueError(
+            f"RDMABuffer only supports tensors that lie in memory as they are. Got: a lazy view; use .{how}()"
+        )
+    if tensor.is_meta:
+        raise ValueError("RDMABuffer only supports tensors with memory. Got: a tensor on meta")
     if tensor.device.type != "cpu":
         raise ValueError(
             f"RDMABuffer only supports memory of the CPU so far. Got: a tensor on {tensor.device}; copy it with .cpu()"
@@ -66,6 +72,15 @@ def kind_of(data: Any) -> Kind:
         plain = data.dtype.names is None and data.dtype.subdtype is None
         return Kind("numpy", data.dtype.str if plain else data.dtype, data.shape, data.itemsize)
     return of_bytes(memoryview(data).nbytes)
+
+
+def dtype_of(kind: Kind) -> Any:
+    """One name for what NumPy and torch both have: ``float32``."""
+    numpy: Any = sys.modules.get("numpy")
+    if kind.of != "numpy" or not isinstance(kind.dtype, str) or numpy is None:
+        return kind.dtype
+    dtype = numpy.dtype(kind.dtype)
+    return dtype.name if dtype.isnative and dtype.kind in "biufc" else kind.dtype
 
 
 def of_bytes(size: int) -> Kind:

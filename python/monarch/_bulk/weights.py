@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import operator
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from monarch import _core
 from monarch._bulk import buffer as buffers
 from monarch._bulk.action import RDMAAction
-from monarch._bulk.buffer import RDMABuffer, block_of, is_elsewhere
+from monarch._bulk.buffer import RDMABuffer, block_of, got, is_elsewhere
 from monarch._bulk.errors import BufferDropped, RDMATimeout
 from monarch._bulk.layout import Box, box_of_dtensor, cover, whole
-from monarch._bulk.memory import kind_of, local_memory
+from monarch._bulk.memory import dtype_of, kind_of, local_memory
 from monarch._runtime import runtime
 
 __all__ = ["Moved", "PushHandle", "Source", "SourceHandle", "Target", "VersionGone", "WeightsError"]
@@ -88,6 +92,65 @@ class PushHandle(NamedTuple):
     slot: RDMABuffer
 
 
+def _by_name(weights: Any, where: Where | None) -> dict[str, Any]:
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"weights are arrays by name, such as module.state_dict(). Got: {type(weights).__name__}")
+    for name, is_at in (where or {}).items():
+        if name not in weights:
+            known = ", ".join(map(repr, list(weights)[:8])) + (", ..." if len(weights) > 8 else "")
+            raise ValueError(f"where names {name!r}, which is none of the weights: {known}")
+        if not (isinstance(is_at, Sequence) and len(is_at) == 2 and isinstance(is_at[1], Box)):
+            raise ValueError(
+                f"where has (shape, box) for each name, as ((8, 4), shard((8, 4), 0, 1, 2)). Got: {is_at!r}"
+            )
+    return dict(weights)
+
+
+def _take_up(given: Mapping[str, Any], held: dict[str, Any], shards: Mapping[str, _Shard]) -> None:
+    """Who learns may put another array in the place of one: it is that which is meant from then on."""
+    if given.keys() != held.keys():
+        raise ValueError(f"the weights have other names than at first: {sorted(given.keys() ^ held.keys())}")
+    for name, weight in given.items():
+        if weight is held[name]:
+            continue
+        kind, shard_ = kind_of(weight), shards[name]
+        if (dtype_of(kind), tuple(kind.shape)) != (shard_.dtype, tuple(shard_.box.sizes)):
+            was = f"{shard_.dtype} of shape {tuple(shard_.box.sizes)}"
+            raise ValueError(f"{name!r} was {was} at first, and is {dtype_of(kind)} of shape {tuple(kind.shape)} now")
+        held[name] = weight
+
+
+def _as_version(version: Any) -> int:
+    try:
+        return operator.index(version)
+    except TypeError:
+        raise TypeError(f"a version is an int. Got: {version!r}") from None
+
+
+def _handles(given: Any, of: type, from_: str) -> list[Any]:
+    """A ValueMesh is taken by its values."""
+    values = getattr(given, "values", None)
+    if callable(values):
+        given = values()
+    if isinstance(given, of) or not isinstance(given, Iterable):
+        raise TypeError(f"a list of what {from_} has returned was expected. Got: {type(given).__name__}")
+    found = list(given)
+    for each in found:
+        if not isinstance(each, of):
+            raise TypeError(f"a list of what {from_} has returned was expected. Got: one with a {type(each).__name__}")
+    return found
+
+
+def _warn_of_loop(what: str) -> None:
+    if asyncio._get_running_loop() is not None:
+        text = f"{what} holds up this event loop until it is done: use `await asyncio.to_thread(...)`"
+        warnings.warn(text, stacklevel=3)
+
+
+def _seconds(timeout: float | None) -> float:
+    return math.inf if timeout is None else timeout
+
+
 def _local(weight: Any) -> Any:
     return weight.to_local() if hasattr(weight, "to_local") else weight
 
@@ -98,20 +161,24 @@ def _laid_out(weights: Mapping[str, Any], where: Where | None) -> tuple[dict[str
     for name, weight in weights.items():
         try:
             kind = kind_of(weight)
-        except TypeError:
-            raise ValueError(f"{name!r} is a {type(weight).__name__}, and no array") from None
+            memory = local_memory(weight)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name!r} is a {type(weight).__name__}, and no array that can be sent: {error}") from None
+        del memory
         if where is not None and name in where:
             shape, box = where[name]
         elif hasattr(weight, "to_local"):
             shape, box = tuple(weight.shape), box_of_dtensor(weight)
         else:
             shape, box = kind.shape, whole(kind.shape)
-        if kind.of == "bytes" or tuple(box.sizes) != tuple(kind.shape):
+        if kind.of == "bytes":
+            raise ValueError(f"{name!r} is a {type(weight).__name__}, and neither a NumPy array nor a torch tensor")
+        if tuple(box.sizes) != tuple(kind.shape):
             raise ValueError(f"{name!r} is a {kind.of} of shape {kind.shape}, and not the block {tuple(box.sizes)}")
         outside = any(a < 0 or a + n > most for a, n, most in zip(box.starts, box.sizes, shape))
         if len(box.sizes) != len(shape) or outside:
             raise ValueError(f"the block of {name!r} does not lie within its shape {tuple(shape)}")
-        shards[name] = _Shard(tuple(shape), box, kind.dtype, kind.itemsize, at)
+        shards[name] = _Shard(tuple(shape), box, dtype_of(kind), kind.itemsize, at)
         at += -(-shards[name].nbytes // _ALIGN) * _ALIGN
     return shards, max(at, _ALIGN)
 
@@ -151,19 +218,21 @@ def _make_slot(size: int) -> Any:
 class Source:
     """Weights of this process, or its part of them, as others get them: the last two versions that were published.
 
-    Keeps two copies. Whoever has :meth:`handle` pulls a version when it wants to, while this process goes on; or this
-    process pushes it.
+    Keeps two copies, until :meth:`close`. Whoever has :meth:`handle` pulls a version when it wants to, while this
+    process goes on; or this process pushes it.
 
     Args:
-        weights: NumPy arrays or torch tensors by name. Of a DTensor its shard is meant, where its placements say.
+        weights: NumPy arrays or torch tensors by name. Of a DTensor its shard is meant, where its placements say. What
+            is in the place of an array later on is published from then on, if it has the same shape and dtype.
         where: for arrays that are a part of a larger one, ``(shape, box)`` by name: the shape of the whole, and which
             block of it this is (:func:`shard`, :class:`Box`). What is not named is whole.
     """
 
     def __init__(self, weights: Mapping[str, Any], where: Where | None = None) -> None:
         runtime.ensure(processes=False)
-        self._weights = dict(weights)
+        self._given, self._weights = weights, _by_name(weights, where)
         self._shards, size = _laid_out(self._weights, where)
+        self._is_open = True
         self._memory = [_make_slot(size) for _ in range(_SLOTS)]
         self._views = [_views(self._weights, self._shards, slot) for slot in self._memory]
         self._slots = tuple(RDMABuffer(slot) for slot in self._memory)
@@ -174,11 +243,15 @@ class Source:
 
     def handle(self) -> SourceHandle:
         """For targets, in whatever process. Good as long as this is open."""
+        self._check_open()
         return SourceHandle(self._shards, self._header.read_only(), tuple(slot.read_only() for slot in self._slots))
 
     def publish(self, version: int) -> Moved:
         """Takes a copy of the weights as they are now: that is ``version``, an int larger than those before."""
+        self._check_open()
         begun = time.perf_counter()
+        version = _as_version(version)
+        _take_up(self._given, self._weights, self._shards)
         held = self.versions
         if version < 0 or held and version <= held[-1]:
             raise ValueError(f"a version is larger than those before and not negative. Got: {version} after {held}")
@@ -192,27 +265,34 @@ class Source:
     @property
     def versions(self) -> list[int]:
         """Those that can be had now, in order."""
+        self._check_open()
         return sorted(version for version in map(self._get, range(_SLOTS)) if version != _WRITING)
 
     def push(
         self, targets: Iterable[PushHandle], sources: Sequence[SourceHandle], *,
-        timeout: float = buffers.TIMEOUT, progress: Progress | None = None,
+        timeout: float | None = buffers.TIMEOUT, progress: Progress | None = None,
     ) -> Moved:  # fmt: skip
         """Writes to each target what it wants of this source, of the version that it accepts.
 
         Args:
-            targets: what their :meth:`Target.accept` has returned.
+            targets: what their :meth:`Target.accept` has returned; a list, or a ValueMesh.
             sources: the handles of all sources, in the same order at each; every item is written by one of them.
-            timeout: seconds, for each of some groups of operations.
+            timeout: seconds, for each of some groups of operations; None: no limit.
             progress: is called with bytes so far and bytes in all, for each target.
 
         If some targets cannot be written to, the others have been, and the first error is raised: ``WeightsError`` if
         one accepts something else by now, ``SupervisionError`` if it has died. ``VersionGone`` if this has another.
         """
+        self._check_open()
+        _warn_of_loop("Source.push()")
+        targets = _handles(targets, PushHandle, "Target.accept()")
+        sources = _handles(sources, SourceHandle, "Source.handle()")
         begun, moved, version = time.perf_counter(), 0, _WRITING
         me = [i for i, each in enumerate(sources) if _is_same(each.header, self._header)]
-        if not me or len(sources) > _SOURCES_MAX:
-            raise WeightsError(f"this source is not among the sources that push, at most {_SOURCES_MAX}")
+        if len(sources) > _SOURCES_MAX:
+            raise WeightsError(f"at most {_SOURCES_MAX} sources push. Got: {len(sources)}")
+        if not me:
+            raise WeightsError("this source is not among the sources that push")
         failed: Exception | None = None
         for target in targets:
             version = target.version
@@ -227,7 +307,12 @@ class Source:
         return Moved(version, moved, time.perf_counter() - begun)
 
     def _push_to(
-        self, target: PushHandle, me: int, sources: Sequence[SourceHandle], timeout: float, progress: Progress | None
+        self,
+        target: PushHandle,
+        me: int,
+        sources: Sequence[SourceHandle],
+        timeout: float | None,
+        progress: Progress | None,
     ) -> int:
         """-> bytes; ``me``: which of the sources this is."""
         version = target.version
@@ -246,13 +331,19 @@ class Source:
             raise VersionGone(f"version {version} was replaced while it was written")
         # Set and not added, so that who repeats it counts once.
         word = target.header[me * _WORD : (me + 1) * _WORD]
-        word.write_from(transfer.total.to_bytes(_WORD, "little"), timeout=timeout).get()
+        got(word.write_from(transfer.total.to_bytes(_WORD, "little"), timeout=_seconds(timeout)))
         return transfer.total
 
     def close(self) -> None:
-        """Nobody gets anything any more; the memory goes back."""
-        for each in (self._header, *self._slots):
-            each.drop().get()
+        """Nobody gets anything any more; the memory goes back. Twice is fine."""
+        if self._is_open:
+            self._is_open = False
+            for each in (self._header, *self._slots):
+                got(each.drop())
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise WeightsError("this Source is closed")
 
     def __enter__(self) -> Source:
         return self
@@ -263,11 +354,11 @@ class Source:
     # Atomic operations, so that what is in a slot is seen before the version that says so.
 
     def _get(self, slot: int) -> int:
-        return self._header[slot * _WORD : (slot + 1) * _WORD].fetch_add(0).get()
+        return int(got(self._header[slot * _WORD : (slot + 1) * _WORD].fetch_add(0)))
 
     def _set(self, slot: int, version: int) -> None:
         word = self._header[slot * _WORD : (slot + 1) * _WORD]
-        word.fetch_add(version - word.fetch_add(0).get()).get()
+        got(word.fetch_add(version - got(word.fetch_add(0))))
 
 
 class Target:
@@ -277,22 +368,26 @@ class Target:
     weights themselves. So an actor that pulls between two of its messages never uses half of one.
 
     Args:
-        weights: as :class:`Source`'s; they are written to in place, and may have other parts of the whole.
+        weights: as :class:`Source`'s; they are written to in place, and may have other parts of the whole. The sources
+            have the same dtypes; whether of NumPy or of torch does not matter.
         where: the same.
     """
 
     def __init__(self, weights: Mapping[str, Any], where: Where | None = None) -> None:
         runtime.ensure(processes=False)
-        self._weights = dict(weights)
+        self._given, self._weights = weights, _by_name(weights, where)
         self._shards, size = _laid_out(self._weights, where)
-        for name, weight in self._weights.items():
-            memory = local_memory(weight)
-            if not memory.writable or memory.overlaps:
-                raise ValueError(f"{name!r} cannot be written to: it is read-only, or overlaps itself")
+        self._check_writable()
         self._memory = _make_slot(size)
         self._staged = _views(self._weights, self._shards, self._memory)
         self.version: int | None = None  # what the weights are, if a version was taken
         self._accepting: tuple[int, bytearray, RDMABuffer, RDMABuffer] | None = None
+
+    def _check_writable(self) -> None:
+        for name, weight in self._weights.items():
+            memory = local_memory(weight)
+            if not memory.writable or memory.overlaps:
+                raise ValueError(f"{name!r} cannot be written to: it is read-only, or overlaps itself")
 
     @property
     def nbytes(self) -> int:
@@ -303,24 +398,28 @@ class Target:
 
     def pull(
         self, sources: Sequence[SourceHandle], version: int | None = None, *, prefer: int = 0,
-        timeout: float = buffers.TIMEOUT, progress: Progress | None = None,
+        timeout: float | None = buffers.TIMEOUT, progress: Progress | None = None,
     ) -> Moved:  # fmt: skip
         """Gets a version, and waits for it if it is not there yet.
 
         Args:
-            sources: the handles of all of them.
+            sources: the handles of all of them; a list, or a ValueMesh.
             version: None: the last one that all of them have.
             prefer: what several have is taken from the first of those on this machine, else from the first, counted
                 from this number on: the ranks of a mesh should name their own, so that not all read from the same.
-            timeout: seconds, for all of it.
+            timeout: seconds, for all of it; None: no limit.
             progress: is called with bytes so far and bytes in all, now and then.
 
-        Raises ``VersionGone`` if a version was named and is no more, ``RDMATimeout``, ``WeightsError`` for what sources
-        do not have, and what reading a buffer raises: ``SupervisionError`` if a source has died. The weights are as
-        they were then, and it may be called again with others.
+        Blocks its thread: in an ``async`` endpoint, ``await asyncio.to_thread(target.pull, handles)``. Raises
+        ``VersionGone`` if a version was named and is no more, ``monarch.rdma.RDMATimeout``, ``WeightsError`` for what
+        sources do not have, and what reading a buffer raises: ``SupervisionError`` if a source has died. The weights
+        are as they were then, and it may be called again with others.
         """
+        _warn_of_loop("Target.pull()")
+        sources = _handles(sources, SourceHandle, "Source.handle()")
+        version = None if version is None else _as_version(version)
         begun = time.monotonic()
-        deadline = begun + timeout
+        deadline = begun + _seconds(timeout)
         plan = self._plan(sources, prefer)
         used = sorted({who for who, _, _ in plan}) or list(range(len(sources)))  # who wants nothing keeps step
         while True:
@@ -356,6 +455,7 @@ class Target:
 
     def accept(self, version: int) -> PushHandle:
         """For sources that push: what they write with this handle, until :meth:`commit` or the next :meth:`accept`."""
+        version = _as_version(version)
         self._refuse()
         counter = bytearray(_WORD * _SOURCES_MAX)
         header, slot = RDMABuffer(counter), RDMABuffer(self._memory)
@@ -380,10 +480,12 @@ class Target:
     def _refuse(self) -> None:
         if self._accepting is not None:
             for each in self._accepting[2:]:
-                each.drop().get()
+                got(each.drop())
             self._accepting = None
 
     def _take(self, version: int) -> None:
+        _take_up(self._given, self._weights, self._shards)
+        self._check_writable()
         for name, staged in self._staged.items():
             _copy(_local(self._weights[name]), staged)
         self.version = version
@@ -400,7 +502,7 @@ def _write(action: RDMAAction, there: RDMABuffer, here: Any) -> None:
 class _Transfer:
     """Operations in groups, each of which is one action; two of them are under way."""
 
-    def __init__(self, timeout: float, progress: Progress | None) -> None:
+    def __init__(self, timeout: float | None, progress: Progress | None) -> None:
         self.total = 0
         self._timeout, self._progress = timeout, progress
         self._groups: list[tuple[RDMAAction, int]] = []
@@ -420,12 +522,12 @@ class _Transfer:
             for action, size in [*self._groups, *[(None, 0)] * 2]:
                 if len(under_way) == 2 or action is None and under_way:
                     future, moved = under_way.pop(0)
-                    future.get()
+                    got(future)
                     done += moved
                     if self._progress is not None:
                         self._progress(done, self.total)
                 if action is not None:
-                    under_way.append((action.submit(timeout=self._timeout), size))
+                    under_way.append((action.submit(timeout=_seconds(self._timeout)), size))
         finally:
             for future, _ in under_way:  # what is there belongs to somebody else afterwards
                 future._wait(None)
@@ -455,7 +557,7 @@ def _versions(sources: Sequence[SourceHandle], deadline: float) -> list[list[int
     action = RDMAAction()
     for source, into in zip(sources, found):
         action.read_remote(into, source.header)
-    action.submit(timeout=max(deadline - time.monotonic(), 0.0)).get()
+    got(action.submit(timeout=max(deadline - time.monotonic(), 0.0)))
     return [list(memoryview(into).cast("q")) for into in found]
 
 
@@ -472,7 +574,9 @@ def _wait_for_version(sources: Sequence[SourceHandle], version: int | None, dead
             return wanted, [each.index(wanted) for each in held]
         if time.monotonic() + pause > deadline:
             what = "no version" if version is None else f"version {version} not"
-            raise RDMATimeout(f"{what} published by all {len(sources)} sources in time")
+            there = ", ".join(str(sorted(set(each) - {_WRITING})) for each in held[:8])
+            more = ", ..." if len(held) > 8 else ""
+            raise RDMATimeout(f"{what} published by all {len(sources)} sources in time: they have {there}{more}")
         time.sleep(pause)
         pause = min(2 * pause, _LAST_LOOK)
 

@@ -105,12 +105,12 @@ std::shared_ptr<const Buffer> Buffers::find(const BufferHandle& handle, bool to_
   return *why == Refusal::kNone ? buffers_[handle.index] : nullptr;
 }
 
-Refusal Buffers::drop(const BufferHandle& handle, std::function<void()> done) {
+Refusal Buffers::drop(const BufferHandle& handle, bool by_owner, std::function<void()> done) {
   std::shared_ptr<Buffer> buffer;  // goes without the lock
   std::lock_guard lock(mutex_);
   const Refusal why = check(handle, false);
   if (why == Refusal::kForged || why == Refusal::kDropped) return why;
-  if (!handle.writable && buffers_[handle.index]->writable) return Refusal::kReadOnly;
+  if (!handle.writable && !by_owner) return Refusal::kReadOnly;
   entry(handle.index).state.store(handle.generation << 1, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_release);  // whoever sees what its memory becomes sees this
   buffer = std::move(buffers_[handle.index]);

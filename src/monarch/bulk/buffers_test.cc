@@ -32,11 +32,11 @@ TEST_F(BuffersTest, AHandleIsGoodUntilItsBufferIsDropped) {
   EXPECT_EQ(why(handle, true), Refusal::kNone);
   EXPECT_EQ(keeper.use_count(), 2);
   bool done = false;
-  EXPECT_EQ(buffers->drop(handle, [&] { done = true; }), Refusal::kNone);
+  EXPECT_EQ(buffers->drop(handle, false, [&] { done = true; }), Refusal::kNone);
   EXPECT_TRUE(done);
   EXPECT_EQ(keeper.use_count(), 1);
   EXPECT_EQ(why(handle), Refusal::kDropped);
-  EXPECT_EQ(buffers->drop(handle, [] {}), Refusal::kDropped);
+  EXPECT_EQ(buffers->drop(handle, false, [] {}), Refusal::kDropped);
   const BufferHandle next = add();
   EXPECT_EQ(next.index, handle.index) << "places are taken again";
   EXPECT_EQ(why(handle), Refusal::kDropped);
@@ -48,7 +48,7 @@ TEST_F(BuffersTest, ADropWaitsForWhoeverUsesIt) {
   Refusal found;
   auto used = buffers->find(handle, true, &found);
   bool done = false;
-  buffers->drop(handle, [&] { done = true; });
+  buffers->drop(handle, false, [&] { done = true; });
   EXPECT_FALSE(done);
   EXPECT_EQ(keeper.use_count(), 2);
   used.reset();
@@ -61,7 +61,7 @@ TEST_F(BuffersTest, WhatWasNeverGivenOutIsForged) {
   BufferHandle forged = handle;
   forged.key.low ^= 1;
   EXPECT_EQ(why(forged), Refusal::kForged);
-  EXPECT_EQ(buffers->drop(forged, [] {}), Refusal::kForged);
+  EXPECT_EQ(buffers->drop(forged, false, [] {}), Refusal::kForged);
   forged = handle;
   forged.generation += 1;
   EXPECT_EQ(why(forged), Refusal::kForged);
@@ -78,13 +78,14 @@ TEST_F(BuffersTest, WhoMayOnlyReadDoesNotWriteNorDrop) {
   BufferHandle reader = *buffers->read_only(handle);
   EXPECT_EQ(why(reader), Refusal::kNone);
   EXPECT_EQ(why(reader, true), Refusal::kReadOnly);
-  EXPECT_EQ(buffers->drop(reader, [] {}), Refusal::kReadOnly);
+  EXPECT_EQ(buffers->drop(reader, false, [] {}), Refusal::kReadOnly);
   reader.writable = true;  // that is another key
   EXPECT_EQ(why(reader, true), Refusal::kForged);
   const BufferHandle of_constants = add(/*writable=*/false);
   EXPECT_FALSE(of_constants.writable);
   EXPECT_EQ(why(of_constants, true), Refusal::kReadOnly);
-  EXPECT_EQ(buffers->drop(of_constants, [] {}), Refusal::kNone);
+  EXPECT_EQ(buffers->drop(of_constants, false, [] {}), Refusal::kReadOnly);
+  EXPECT_EQ(buffers->drop(of_constants, true, [] {}), Refusal::kNone);
 }
 
 TEST_F(BuffersTest, APartDoesNotReachPastTheEnd) {
@@ -119,7 +120,7 @@ TEST_F(BuffersTest, AHundredThousandOfThem) {
   for (int i = 0; i < 100'000; ++i) handles.push_back(add());
   EXPECT_EQ(buffers->size(), 100'000u);
   for (const BufferHandle& handle : handles) ASSERT_EQ(why(handle), Refusal::kNone);
-  for (const BufferHandle& handle : handles) buffers->drop(handle, [] {});
+  for (const BufferHandle& handle : handles) buffers->drop(handle, false, [] {});
   EXPECT_EQ(buffers->size(), 0u);
   EXPECT_EQ(keeper.use_count(), 1);
 }

@@ -171,7 +171,7 @@ std::optional<BufferHandle> Bulk::read_only(const BufferHandle& handle) {
 }
 
 void Bulk::drop(const BufferHandle& handle) {
-  if (const auto buffers = buffers_here()) buffers->drop(handle, [] {});
+  if (const auto buffers = buffers_here()) buffers->drop(handle, true, [] {});
 }
 
 size_t Bulk::buffers() const {
@@ -226,7 +226,7 @@ void Bulk::do_here(const BulkOperation& operation, const OneDone& done) {
       return done(copy_here(operation));
     case Kind::kDrop: {
       const auto buffers = buffers_here();
-      const Refusal why = buffers ? buffers->drop(operation.at, [done] { done({}); }) : Refusal::kForged;
+      const Refusal why = buffers ? buffers->drop(operation.at, true, [done] { done({}); }) : Refusal::kForged;
       return why == Refusal::kNone ? void() : done(refused(why));
     }
     default:

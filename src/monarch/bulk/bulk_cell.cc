@@ -211,7 +211,7 @@ void Bulk::drop_buffer(const std::shared_ptr<Message>& request) {
   if (!wanted) return;
   const auto buffers = buffers_here();
   const auto done = [self = shared_from_this(), request] { self->answer(*request, {}); };
-  const Refusal why = buffers ? buffers->drop(wanted->handle, done) : Refusal::kForged;
+  const Refusal why = buffers ? buffers->drop(wanted->handle, false, done) : Refusal::kForged;
   if (why != Refusal::kNone) answer(*request, {Code::kRefused, why, 0, "", {}});
 }
 

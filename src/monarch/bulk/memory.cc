@@ -69,6 +69,19 @@ void copy_memory(const Memory& to, uint64_t to_offset, const Memory& from, uint6
   }
 }
 
+Memory::Span Memory::span(uint64_t offset, uint64_t length) const {
+  Cursor cursor(*this, offset);
+  Span span{cursor.at(), cursor.at()};
+  while (length > 0) {
+    const uint64_t size = std::min(length, cursor.left());
+    span.begin = std::min(span.begin, cursor.at());
+    span.end = std::max(span.end, cursor.at() + size);
+    cursor.advance(size);
+    length -= size;
+  }
+  return span;
+}
+
 void Memory::gather(uint64_t offset, uint64_t length, std::byte* flat) const {
   copy_memory(Memory(flat, length), 0, *this, offset, length);
 }

@@ -52,6 +52,14 @@ class Memory {
     std::vector<uint64_t> place_;
   };
 
+  // Between which addresses `length` of its bytes lie, from that one on; more than none.
+  struct Span {
+    std::byte* begin;
+    std::byte* end;
+    uint64_t size() const { return static_cast<uint64_t>(end - begin); }
+  };
+  Span span(uint64_t offset, uint64_t length) const;
+
   // Copies between these bytes and `flat`. The memory is there.
   void gather(uint64_t offset, uint64_t length, std::byte* flat) const;
   void scatter(uint64_t offset, uint64_t length, const std::byte* flat) const;

@@ -90,5 +90,15 @@ TEST(Memory, KnowsWhetherItOverlaps) {
   EXPECT_TRUE(Memory(data, 4, {{4, 2}}).overlaps());
 }
 
+TEST(Memory, ASpanHasAllOfItsBytes) {
+  std::byte data[100];
+  const Memory turned(data + 90, 2, {{3, 4}, {5, -20}});
+  const Memory::Span all = turned.span(0, turned.size()), part = turned.span(11, 3);
+  EXPECT_EQ(all.begin, data + 10);
+  EXPECT_EQ(all.end, data + 100);
+  EXPECT_EQ(part.begin, data + 74) << "of the seventh item";
+  EXPECT_EQ(part.end, data + 96) << "of the sixth";
+}
+
 }  // namespace
 }  // namespace monarch

@@ -66,6 +66,10 @@ void enter_pages(const void* at, size_t size, bool to_write) {
   populate(at, size, to_write ? kPopulateWrite : kPopulateRead);
 }
 
+bool are_there(const void* at, size_t size, bool to_write) {
+  return populate(at, size, to_write ? kPopulateWrite : kPopulateRead);
+}
+
 bool may_be_written(const void* at) {
   char mine = 0;
   return populate(at, 1, kPopulateWrite) || !populate(&mine, 1, kPopulateWrite);

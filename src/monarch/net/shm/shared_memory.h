@@ -38,6 +38,9 @@ Result<Mapping> map_shared_memory(int fd, size_t size_min, int protection = PROT
 // 5.14 nothing happens, nor for want of memory.
 void enter_pages(const void* at, size_t size, bool to_write);
 
+// The same, and whether all of it is there, and may be read, or written. False, too, where the kernel does not tell.
+bool are_there(const void* at, size_t size, bool to_write);
+
 // Whether this process may write to the page of that byte; true where the kernel is older than 5.14, as it does not tell.
 bool may_be_written(const void* at);
 
