@@ -325,13 +325,47 @@ def test_atomic_operations(owner):
     assert buffer.compare_and_swap(-2, 2**63 - 1).get() == -2 and word[1] == 2**63 - 1
     theirs = owner.buffer.call_one(64).get()
     assert theirs[8:16].fetch_add(1).get() == int.from_bytes(bytes(range(8, 16)), "little")
-    for part in (theirs, theirs[4:12], theirs[:4]):
-        with pytest.raises(RDMAError, match="8 bytes at an address"):
-            part.fetch_add(1).get()
+    with pytest.raises(RDMAError, match="8 bytes at an address"):
+        theirs[4:12].fetch_add(1).get()
+    for part, told in ((theirs, "Got: 64"), (theirs[:4], "Got: 4")):
+        for use in (functools.partial(part.fetch_add, 1), functools.partial(part.compare_and_swap, 1, 2)):
+            with pytest.raises(ValueError, match=told):
+                use()
+        with pytest.raises(ValueError, match=told):
+            RDMAAction().fetch_add(part, None, 1)
+    with pytest.raises(ValueError, match="read-only"):
+        buffer.read_only().fetch_add(1)
     with pytest.raises(OverflowError, match="64-bit"):
         buffer.fetch_add(2**63)
     with pytest.raises(TypeError):
         buffer.fetch_add("1")
+
+
+def test_swapped_arguments_and_odd_ones_are_told():
+    buffer, local = RDMABuffer(np.zeros(2, np.int64)), np.zeros(2, np.int64)
+    for use, told in (
+        (lambda: RDMAAction().read_remote(buffer, local), r"^read_remote\(dst_local, src_buffer\): .* is a ndarray$"),
+        (lambda: RDMAAction().write_remote(local, buffer), r"^write_remote\(dst_buffer, src_local\): .* is a ndarray$"),
+        (lambda: buffer.read_into(buffer), "Got: an RDMABuffer; are the arguments swapped"),
+        (lambda: buffer.read_into(None), "Got: NoneType"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            use()
+    with pytest.raises(TypeError, match="^timeout is in seconds, or None for no limit. Got: '5'$"):
+        buffer.read_into(local, timeout="5")
+    for limit in (None, float("inf")):
+        buffer.read_into(local, timeout=limit).get()
+
+
+def test_a_read_only_handle_ends_a_buffer_in_its_owner_alone(owner):
+    memory = bytearray(9)
+    for made in (RDMABuffer(memory, read_only=True), RDMABuffer(memory).read_only()):
+        with pytest.raises(Exception, match="RDMAError: .*the buffer is read-only"):
+            owner.drop.call_one(made).get()
+        assert made.read().get() == memory
+        made.drop().get()
+        with pytest.raises(BufferDropped):
+            made.explain()
 
 
 def test_await(owner):

@@ -46,6 +46,28 @@ TENSORS = {
 }
 
 
+def test_what_is_no_memory_says_what_to_do():
+    for bad, told in (
+        (torch.ones(3, dtype=torch.complex64).conj(), r"use \.resolve_conj\(\)"),
+        (torch.ones(3, device="meta"), "a tensor on meta"),
+        (torch.ones(3).to_sparse(), "only supports dense tensors"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            RDMABuffer(bad)
+
+
+def test_weights_of_numpy_get_to_torch():
+    import numpy
+
+    from monarch.weights import Source, Target
+
+    mine = {"w": torch.zeros(5), "n": torch.zeros(2, dtype=torch.int64)}
+    with Source({"w": numpy.arange(5, dtype=numpy.float32), "n": numpy.arange(2)}) as source:
+        source.publish(0)
+        Target(mine).pull([source.handle()])
+    assert mine["w"].tolist() == [0, 1, 2, 3, 4] and mine["n"].tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("kind", TENSORS)
 def test_each_kind_of_tensor(owner, kind):
     tensor = TENSORS[kind]()

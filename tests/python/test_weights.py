@@ -346,7 +346,7 @@ def test_bad_input():
     with Source({"w": array}) as source:
         source.publish(0)
         for wanted, told in (
-            ({"w": np.zeros((4, 6))}, "is <f4 of shape"),
+            ({"w": np.zeros((4, 6))}, "is float32 of shape"),
             ({"w": np.zeros((4, 5), np.float32)}, "of shape"),
             ({"v": array}, "'v': of the sources nobody has"),
         ):
@@ -358,6 +358,94 @@ def test_bad_input():
             source.publish(-1)
     with pytest.raises(VersionGone.__mro__[2]):
         raise VersionGone
+
+
+def test_an_array_in_the_place_of_another_is_what_is_meant():
+    weights = {"w": np.zeros(4, np.float32)}
+    mine = {"w": np.zeros(4, np.float32)}
+    target = Target(mine)
+    with Source(weights) as source:
+        weights["w"] = weights["w"] + 1  # as who learns without writing in place
+        source.publish(0)
+        mine["w"] = np.full(4, 9, np.float32)
+        target.pull([source.handle()])
+        assert (mine["w"] == 1).all()
+        for bad, told in (
+            (
+                {"w": np.zeros(5, np.float32)},
+                r"was float32 of shape \(4,\) at first, and is float32 of shape \(5,\) now",
+            ),
+            ({"v": np.zeros(4, np.float32)}, "other names than at first: \\['v', 'w'\\]"),
+        ):
+            weights.clear()
+            weights.update(bad)
+            with pytest.raises(ValueError, match=told):
+                source.publish(1)
+        mine["w"] = np.broadcast_to(np.zeros(1, np.float32), (4,))
+        with pytest.raises(ValueError, match="cannot be written to"):
+            target.pull([source.handle()])
+
+
+def test_mistakes_are_told():
+    array = np.zeros(4)
+    source, target = Source({"w": array}), Target({"w": np.ones(4)})
+    for use, kind, told in (
+        (lambda: Source([array]), TypeError, "weights are arrays by name.* Got: list"),
+        (lambda: Source({"w": np.zeros(2, object)}), ValueError, "'w' is a ndarray, and no array that can be sent"),
+        (
+            lambda: Source({"w": array}, {"W": ((4,), whole((4,)))}),
+            ValueError,
+            "where names 'W', which is none of .* 'w'",
+        ),
+        (lambda: Source({"w": array}, {"w": whole((4,))}), ValueError, r"where has \(shape, box\)"),
+        (lambda: target.pull(source.handle()), TypeError, "has returned was expected. Got: SourceHandle"),
+        (lambda: target.pull([source]), TypeError, r"what Source.handle\(\) has returned .* one with a Source"),
+        (lambda: target.pull([source.handle()], version="1"), TypeError, "a version is an int. Got: '1'"),
+        (lambda: source.publish(None), TypeError, "a version is an int"),
+        (lambda: target.accept("x"), TypeError, "a version is an int"),
+        (lambda: source.push(target.accept(0), [source.handle()]), TypeError, "Got: PushHandle"),
+        (
+            lambda: target.pull([source.handle()], timeout=0.01),
+            RDMATimeout,
+            r"by all 1 sources in time: they have \[\]",
+        ),
+    ):
+        with pytest.raises(kind, match=told):
+            use()
+    source.publish(0)
+    assert target.pull([source.handle()], timeout=None).version == 0
+    for _ in range(2):
+        source.close()
+    for use in (source.handle, lambda: source.publish(1), lambda: source.versions, lambda: source.push([], [])):
+        with pytest.raises(WeightsError, match="^this Source is closed$"):
+            use()
+
+
+class Holder(Actor):
+    def __init__(self):
+        self.source = Source({"w": np.full(4, 7.0)})
+        self.source.publish(0)
+
+    @endpoint
+    def handle(self):
+        return self.source.handle()
+
+
+def test_a_value_mesh_of_handles_and_an_event_loop():
+    import asyncio
+
+    handles = this_host().spawn_procs({"gpus": 2}).spawn("holders", Holder).handle.call().get()
+    mine = {"w": np.zeros(4)}
+    target = Target(mine)
+
+    async def main():
+        with pytest.warns(UserWarning, match=r"Target.pull\(\) holds up this event loop") as caught:
+            target.pull(handles)
+        assert [each.filename for each in caught] == [__file__]
+        await asyncio.to_thread(target.pull, handles)
+
+    asyncio.run(main())
+    assert (mine["w"] == 7).all()
 
 
 def test_boxes_cover_each_item_once():

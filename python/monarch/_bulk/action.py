@@ -125,7 +125,7 @@ class RDMAAction:
 
 def _expect_buffer(buffer: Any, call: str) -> None:
     if not isinstance(buffer, RDMABuffer):
-        raise ValueError(f"{call}: in the place of the RDMABuffer there is a {type(buffer).__name__}")
+        raise ValueError(f"{call}: what should be an RDMABuffer is a {type(buffer).__name__}")
 
 
 def _view_of_8_bytes(old: Any) -> memoryview:

@@ -13,6 +13,7 @@ from monarch import _core
 from monarch._bulk.errors import RDMATcpFallbackWarning, RDMATimeout, error_of
 from monarch._bulk.layout import Box, pieces
 from monarch._bulk.memory import Kind, kind_of, local_memory, make, of_bytes
+from monarch._calls.future import got
 from monarch._calls.handles import Handle
 from monarch._notices import deprecated
 from monarch._runtime import runtime
@@ -61,7 +62,7 @@ def seconds_of(timeout: float | None) -> float:
     if not isinstance(timeout, numbers.Real):
         raise TypeError(f"timeout is in seconds, or None for no limit. Got: {timeout!r}")
     if not 0 <= timeout <= _TIMEOUT_MAX:
-        raise OverflowError(f"timeout must fit in an unsigned 64-bit integer: seconds, 0 or more. Got: {timeout}")
+        raise OverflowError("timeout must fit in an unsigned 64-bit integer")
     return float(timeout)
 
 
@@ -155,7 +156,10 @@ class RDMABuffer(Handle):
         """
         self._enter()
         if not self._handle.is_block:
-            got(self[:1].read(timeout=timeout))  # it is there
+            try:  # whether it is there
+                got(self[:1].read(timeout=timeout))
+            except RDMATimeout:
+                raise RDMATimeout("the owner of the buffer does not answer") from None
 
         def text(answers: list[Any]) -> str:
             path, why = answers[0]
@@ -341,12 +345,6 @@ def _int64(value: int) -> int:
     if not -(2**63) <= value < 2**63:
         raise OverflowError("an atomic operation takes 64-bit integers")
     return value
-
-
-def got(future: Future[Any]) -> Any:
-    """What becomes of it; waits, without a word about an event loop that is held up."""
-    future._wait(None)
-    return future._outcome()
 
 
 def check_word(buffer: RDMABuffer) -> None:

@@ -24,10 +24,7 @@ def local_memory(data: Any) -> _core.LocalMemory:
         return _of_tensor(torch, data)
     got = type(data).__name__
     if got == "RDMABuffer":
-        got += ", where memory of this process was expected: are the arguments in each other's place?"
-        raise ValueError(
-            f"RDMABuffer only supports torch.Tensor, numpy.ndarray and what has the buffer protocol. Got: {got}"
-        )
+        raise ValueError("memory of this process was expected. Got: an RDMABuffer; are the arguments swapped?")
     if getattr(getattr(data, "dtype", None), "hasobject", False):
         got += f" with items that are objects of this process, {data.dtype}"
     elif data is not None:

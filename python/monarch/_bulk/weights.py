@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from monarch import _core
 from monarch._bulk import buffer as buffers
 from monarch._bulk.action import RDMAAction
-from monarch._bulk.buffer import RDMABuffer, block_of, got, is_elsewhere
+from monarch._bulk.buffer import RDMABuffer, block_of, is_elsewhere
 from monarch._bulk.errors import BufferDropped, RDMATimeout
 from monarch._bulk.layout import Box, box_of_dtensor, cover, whole
 from monarch._bulk.memory import dtype_of, kind_of, local_memory
+from monarch._calls.future import got
 from monarch._runtime import runtime
 
 __all__ = ["Moved", "PushHandle", "Source", "SourceHandle", "Target", "VersionGone", "WeightsError"]

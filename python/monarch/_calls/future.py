@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Generator
-from threading import Lock
+from threading import Lock, local
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from monarch import _core
@@ -233,7 +233,22 @@ def _forget_closed_loops() -> None:
                 observer.forget(ticket)
 
 
+_own = local()  # of a thread: whether what it waits for is this package's
+
+
+def got(future: Future[R]) -> R:
+    """``future.get()`` of code that itself has said that it holds up an event loop."""
+    before, _own.waits = getattr(_own, "waits", False), True
+    try:
+        future._wait(None)
+    finally:
+        _own.waits = before
+    return future._outcome()
+
+
 def warn_running_loop() -> None:
+    if getattr(_own, "waits", False):
+        return
     warnings.warn(
         "Future.get() was called from within an active event loop. It blocks that loop until the result is there; "
         "use `await future` instead.",

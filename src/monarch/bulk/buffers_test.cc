@@ -138,6 +138,9 @@ TEST(KernelCopy, MemoryThatIsNotThereIsAnOutcome) {
   EXPECT_EQ(scatter_checked(whole, 0, 2 * page, here.data()), CopyOutcome::kFault);
   EXPECT_EQ(gather_checked(whole, page - 4, 8, here.data()), CopyOutcome::kFault);
   EXPECT_EQ(gather_checked(rows, 0, rows.size(), here.data()), CopyOutcome::kDone);
+  ASSERT_EQ(mprotect(there, page, PROT_READ), 0);
+  EXPECT_EQ(scatter_checked(rows, 0, rows.size(), here.data()), CopyOutcome::kFault);
+  EXPECT_EQ(gather_checked(rows, 0, rows.size(), here.data()), CopyOutcome::kDone);
   munmap(there, page);
   EXPECT_EQ(gather_checked(rows, 0, rows.size(), here.data()), CopyOutcome::kFault);
 }
