@@ -306,7 +306,6 @@ class System(BaseSystem):
             return lambda source: buffer.write_from(source).get(), pid, address
         return lambda target: buffer.read_into(target).get(), pid, address
 
-<<<<<<< HEAD
     def cold_read(self, size, placement):
         try:
             importlib.import_module("monarch.rdma")
@@ -324,14 +323,13 @@ class System(BaseSystem):
 
     def buffer_tail(self):
         return self.first.buffer_tail.call_one().get()
-=======
+
     def store(self, size):
         try:
             from systems.store_client import Store
         except ImportError as error:
             self.missing(f"torchstore ({error}); make test-torch installs it")
         return Store(size)
->>>>>>> wt-torchstore
 
     def spawn_actors(self, count):
         width = self.procs.size()

@@ -96,8 +96,8 @@ class Buffers {
   // Who holds it keeps the memory in its place. Null, with `*why`.
   std::shared_ptr<const Buffer> find(const BufferHandle& handle, bool to_write, Refusal* why) const;
 
-  // From now on nobody finds it; `done` is called when nobody here uses it any more, perhaps at once. Others need the key to
-  // write.
+  // From now on nobody finds it; `done` is called when nobody here uses it any more, perhaps at once. Others need the key
+  // to write.
   Refusal drop(const BufferHandle& handle, bool by_owner, std::function<void()> done);
 
   int fd() const { return fd_.get(); }  // of the table
