@@ -568,9 +568,14 @@ def test_an_owner_that_is_busy_or_stopped_is_read_all_the_same(mortal):
     stop(pid)
     try:
         assert buffer.read().get(timeout=LIMIT)[0] == ord("x")
-        for use in (lambda: buffer.write_from(b"abc", timeout=0.2), lambda: buffer[:8].fetch_add(1, timeout=0.2)):
-            with pytest.raises(RDMATimeout, match="the time for it is over"):
-                use().get(timeout=LIMIT)
+        for use, told in (
+            (lambda: buffer.write_from(b"abc", timeout=0.2), "write of 3 bytes"),
+            (lambda: buffer[:8].fetch_add(1, timeout=0.2), "atomic addition to 8 bytes"),
+        ):
+            future = use()
+            assert told in repr(future)
+            with pytest.raises(RDMATimeout, match=rf"the time for it is over: {told} at rdma_manager@\w+, 0.2 s$"):
+                future.get(timeout=LIMIT)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert bytes(buffer[:3].read().get()) == b"xyz", "what is late is not done"

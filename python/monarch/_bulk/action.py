@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from monarch._calls.future import Future
 
 
+# Kind, buffer, memory of this process, operand, what is expected there.
+_Operation = tuple[int, RDMABuffer | None, _core.LocalMemory | None, int, int]
+
+
 class RDMAAction:
     """Operations on buffers, of one or of several owners, which :meth:`submit` begins together.
 
@@ -23,7 +27,7 @@ class RDMAAction:
     """
 
     def __init__(self) -> None:
-        self._operations: list[tuple[int, RDMABuffer | None, _core.LocalMemory | None, int, int]] = []
+        self._operations: list[_Operation] = []
         self._olds: list[Any] = []  # for each operation where its result goes, or None
         self._last: Future[None] | None = None
 
@@ -92,6 +96,7 @@ class RDMAAction:
                 used.append(buffer)  # and kept: with its last handle here a buffer may end
             orders.append((kind, None if buffer is None else buffer._handle, memory, operand, expected))
         olds = tuple(self._olds)
+        submitted = tuple(each for each in self._operations if each[1] is not None)
 
         def finish(outcomes: list[Any]) -> None:
             for each in used:
@@ -99,7 +104,8 @@ class RDMAAction:
             for old, outcome in zip(olds, outcomes):
                 if old is not None and isinstance(outcome, int):
                     old[:] = outcome.to_bytes(8, "little", signed=True)
-            raise_first(outcomes)
+            if not all(outcome is None or isinstance(outcome, int) for outcome in outcomes):
+                raise_first(outcomes, [_described(each, seconds) for each in submitted])
 
         if not orders:
             return _core.completed_future(None, False)
@@ -121,6 +127,13 @@ class RDMAAction:
         if self._last is not None and not self._last._ready():
             raise RuntimeError("cannot add operations to an RDMAAction that is being submitted")
         self._last = None
+
+
+def _described(operation: _Operation, seconds: float) -> buffers.Operation:
+    kind, buffer, memory, _, _ = operation
+    assert buffer is not None
+    size = memory.size if kind == WRITE and memory is not None else buffer.size()
+    return buffers.Operation(kind, buffer, size, seconds)
 
 
 def _expect_buffer(buffer: Any, call: str) -> None:

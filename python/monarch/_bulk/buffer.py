@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from monarch._calls.future import Future
 
 READ, WRITE, FETCH_ADD, COMPARE_SWAP, DROP, FENCE = range(6)  # BulkOperation::Kind (bulk/bulk.h)
+_WORDS = ("read of", "write of", "atomic addition to", "atomic exchange of", "drop of")  # for people
 TIMEOUT = 60.0
 _TIMEOUT_MAX = 2**64 - 1
 _NO_ANSWER = "its process does not answer"  # Bulk::explain
@@ -377,20 +378,34 @@ def source_memory(src: Any, buffer: RDMABuffer) -> _core.LocalMemory:
     return memory
 
 
+class Operation:
+    """One that has been submitted, in words; and what becomes of it."""
+
+    __slots__ = ("_buffer", "_kind", "_result", "_seconds", "_size")
+
+    def __init__(self, kind: int, buffer: RDMABuffer, size: int, seconds: float, result: Any = None) -> None:
+        self._kind, self._buffer, self._size, self._seconds, self._result = kind, buffer, size, seconds, result
+
+    def __repr__(self) -> str:
+        limit = "" if self._seconds >= _TIMEOUT_MAX else f", {self._seconds:g} s"
+        return f"{_WORDS[self._kind]} {self._size} bytes at {self._buffer.owner}{limit}"
+
+    def __call__(self, outcomes: list[Any]) -> Any:
+        warn_of_tcp(self._buffer._handle)
+        outcome = outcomes[0]
+        if isinstance(outcome, int):
+            return outcome
+        if (error := error_of(outcome, self)) is not None:
+            raise error
+        return self._result
+
+
 def submit_one(
     kind: int, buffer: RDMABuffer, memory: _core.LocalMemory | None, timeout: float,
     result: Any = None, operand: int = 0, expected: int = 0,
 ) -> Future[Any]:  # fmt: skip
     buffer._enter()
     seconds = seconds_of(timeout)
-
-    def finish(outcomes: list[Any]) -> Any:
-        warn_of_tcp(buffer._handle)
-        outcome = outcomes[0]
-        if isinstance(outcome, int):
-            return outcome
-        if (error := error_of(outcome)) is not None:
-            raise error
-        return result
-
-    return _core.bulk_submit([(kind, buffer._handle, memory, operand, expected)], seconds, finish, result)
+    size = memory.size if kind == WRITE and memory is not None else buffer.size()
+    operation = Operation(kind, buffer, size, seconds, result)
+    return _core.bulk_submit([(kind, buffer._handle, memory, operand, expected)], seconds, operation, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -72,8 +73,11 @@ _REFUSALS = {
 _DROPPED = 1
 
 
-def error_of(outcome: Any) -> BaseException | None:
-    """Of what the core says of one operation: None, an int, ``(code, refusal, text)`` or an exception."""
+def error_of(outcome: Any, operation: Any = None) -> BaseException | None:
+    """Of what the core says of one operation: None, an int, ``(code, refusal, text)`` or an exception.
+
+    ``operation``: in words, if anything is known of it.
+    """
     if isinstance(outcome, SupervisionError):
         outcome.args = (
             str(outcome).replace("the process this actor was running on", "the process that owns the buffer"),
@@ -87,7 +91,8 @@ def error_of(outcome: Any) -> BaseException | None:
         text = _REFUSALS.get(refusal, "refused")
         return (BufferDropped if refusal == _DROPPED else RDMAError)(f"RdmaAction.submit failed: {text}")
     if code == Code.DEADLINE:
-        return RDMATimeout("RdmaAction.submit failed: the time for it is over")
+        what = "" if operation is None else f": {operation}"
+        return RDMATimeout(f"RdmaAction.submit failed: the time for it is over{what}")
     if code == Code.FAULT:
         text = "memory of the buffer, or of the other side, is not there any more"
     elif code == Code.NOT_BEGUN:
@@ -95,9 +100,9 @@ def error_of(outcome: Any) -> BaseException | None:
     return RDMAError(f"RdmaAction.submit failed: {text}")
 
 
-def raise_first(outcomes: list[Any]) -> None:
+def raise_first(outcomes: list[Any], operations: Sequence[Any]) -> None:
     """Raises the first that has failed, with all of them; of what was not begun, the cause."""
-    errors = tuple(error_of(outcome) for outcome in outcomes)
+    errors = tuple(map(error_of, outcomes, operations))
     first = next((error for error in errors if error is not None), None)
     if first is None:
         return
