@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -292,14 +293,19 @@ nb::object explain(const BufferHandle& handle, double seconds, nb::object finish
   const auto here = bulk();
   auto call = new_own_call(*state().runtime);
   Driver& driver = state().runtime->driver();
-  here->explain(handle, deadline_after(seconds), [call, &driver](Path path, const std::string& why) {
+  const int64_t deadline_ns = deadline_after(seconds);
+  auto told = [call, &driver](Path path, const std::string& why) {
     ValueWriter value;
     encode(value, std::make_tuple(static_cast<int64_t>(path), why));
     const ByteSpan bytes = value.written();
     FrameHeader header;
     header.kind = FrameKind::kReply;
     call->fill(0, Message::make(header, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}), driver);
-  });
+  };
+  {
+    GilRelease release;
+    here->explain(handle, deadline_ns, std::move(told));
+  }
   return future_of(std::move(call), finish);
 }
 
@@ -414,8 +420,8 @@ void bind_bulk(nb::module_& m) {
   m.def("read_now", &read_now, nb::arg("handle"), nb::arg("target").none());
   m.def("bulk_explain", &explain);
   // Whether what goes between hosts is enciphered, and over how many connections at a time what is large.
-  m.def("use_streams", [](bool enciphers, uint32_t lanes) {
-    if (Streams* streams = state().bulk ? state().bulk->streams() : nullptr) streams->use(enciphers, lanes);
+  m.def("use_streams", [](bool enciphers, uint64_t lanes) {
+    if (Streams* streams = state().bulk ? state().bulk->streams() : nullptr) streams->use(enciphers, static_cast<uint32_t>(std::min<uint64_t>(lanes, Streams::kLanesMax)));
   });
   // How many operations, or parts of them, of this process have gone by connections of their own.
   m.def("streamed", [] { return bulk()->streams() == nullptr ? 0 : bulk()->streams()->done(); });

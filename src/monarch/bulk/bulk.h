@@ -148,7 +148,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   bool by_stream(BulkOperation& operation, int64_t deadline_ns, const OneDone& done);
   void by_lane(uint32_t lane, BulkOperation operation, int64_t deadline_ns, OneDone done);
   void ask_for_stream(NodeId owner, std::function<void(StreamAddress)> found);
-  void ask_to_close_stream(NodeId owner, uint64_t number, std::function<void()> done);
+  void ask_to_close_stream(NodeId owner, uint64_t number, int64_t deadline_ns, OneDone done);
   void open_door(const Message& request);
   void close_stream(const std::shared_ptr<Message>& request);
   void serve_stream(StreamEnd& end, NodeId peer);

@@ -74,7 +74,8 @@ Result<std::vector<std::byte>> receive_value(StreamEnd& end, int64_t deadline_ns
 
 void Bulk::by_lane(uint32_t lane, BulkOperation operation, int64_t deadline_ns, OneDone done) {
   BulkOperation again = operation;  // if there is none after all
-  streams_->to(operation.at.owner, lane)
+  const NodeId owner = operation.at.owner;
+  streams_->to(owner, lane)
       ->submit(std::move(operation), deadline_ns,
                [self = shared_from_this(), again = std::move(again), deadline_ns,
                 done = std::move(done)](BulkOutcome outcome) mutable {
@@ -92,7 +93,10 @@ bool Bulk::by_stream(BulkOperation& operation, int64_t deadline_ns, const OneDon
   if (!streams_ || size < kStreamMin || !streams_->leads_to(operation.at.owner)) return false;
   const bool can_be_cut = operation.local.is_contiguous() && !operation.at.is_block();
   const auto lanes = can_be_cut ? static_cast<uint32_t>(std::clamp<uint64_t>(size / kLaneMin, 1, streams_->lanes())) : 1;
-  if (lanes == 1) return by_lane(0, std::move(operation), deadline_ns, done), true;
+  if (lanes == 1) {
+    const uint32_t lane = streams_->idle_lane(operation.at.owner);
+    return by_lane(lane, std::move(operation), deadline_ns, done), true;
+  }
   auto joined = std::make_shared<Joined>(lanes, done);  // shared: by all lanes
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     const uint64_t from = size / lanes * lane, to = lane + 1 == lanes ? size : size / lanes * (lane + 1);
@@ -120,11 +124,11 @@ void Bulk::ask_for_stream(NodeId owner, std::function<void(StreamAddress)> found
   });
 }
 
-void Bulk::ask_to_close_stream(NodeId owner, uint64_t number, std::function<void()> done) {
+void Bulk::ask_to_close_stream(NodeId owner, uint64_t number, int64_t deadline_ns, OneDone done) {
   ValueWriter body;
   encode(body, number);
-  ask(owner, kCloseStream, body.written(), {}, kNoDeadline,
-      [done = std::move(done)](const std::shared_ptr<PendingCall>&) { done(); });
+  ask(owner, kCloseStream, body.written(), {}, deadline_ns,
+      [done = std::move(done)](const std::shared_ptr<PendingCall>& call) { done(outcome_of(*call->reply(0))); });
 }
 
 // ---- The owner's ----

@@ -22,7 +22,10 @@ using Kind = BulkOperation::Kind;
 constexpr std::chrono::seconds kIdle(5);
 constexpr int64_t kConnectNs = 4'000'000'000;
 constexpr int64_t kPatienceNs = 300'000'000;  // of those who wait meanwhile, the first time
-constexpr int64_t kAgainNs = 30'000'000'000;  // after one that could not be made
+constexpr int64_t kAgainNs = 5'000'000'000;  // after one that could not be made
+constexpr int kTries = 3;  // of a name with several addresses each leads to another
+constexpr int64_t kCloseNs = 10'000'000'000;
+constexpr char kPlain[] = "without TLS";
 constexpr int64_t kLookNs = 250'000'000;      // whether the owner still lives
 constexpr std::chrono::milliseconds kBusy(5);
 // Requests that the owner has before the answers to the first have come, so that it is never idle.
@@ -78,7 +81,7 @@ std::chrono::nanoseconds until(int64_t time_ns) {
 }  // namespace
 
 Stream::Stream(NodeId owner, const HelloIdentity& identity, StreamSockets& sockets, Hooks hooks)
-    : owner_(owner), identity_(identity), sockets_(sockets), hooks_(std::move(hooks)), stop_event_(sys::make_eventfd()) {}
+    : owner_(owner), identity_(identity), sockets_(sockets), hooks_(std::move(hooks)) {}
 
 Stream::~Stream() { stop(); }
 
@@ -87,12 +90,19 @@ void Stream::submit(BulkOperation operation, int64_t deadline_ns, Done done) {
 }
 
 void Stream::explain(int64_t deadline_ns, std::function<void(bool, std::string)> done) {
+  {
+    std::unique_lock lock(mutex_);
+    const bool is_plain = is_plain_;
+    const bool is_there = connected_;
+    lock.unlock();
+    if (is_there) return done(true, is_plain ? kPlain : "");
+  }
   add({{}, deadline_ns, [weak = weak_from_this(), done = std::move(done)](const BulkOutcome& outcome) {
          const auto self = weak.lock();
          if (!self) return done(false, "");
          std::unique_lock lock(self->mutex_);
          const bool is_there = outcome.code == Code::kDone;
-         const std::string why = is_there ? (self->is_plain_ ? "without TLS" : "") : self->why_not_;
+         const std::string why = is_there ? (self->is_plain_ ? kPlain : "") : self->why_not_;
          lock.unlock();
          done(is_there, why);
        }});
@@ -100,38 +110,44 @@ void Stream::explain(int64_t deadline_ns, std::function<void(bool, std::string)>
 
 void Stream::add(Task task) {
   task.since_ns = monotonic_ns();
+  tasks_.fetch_add(1);
   std::unique_lock lock(mutex_);
-  if (!stopped_ && stop_event_ && !runs_ && monotonic_ns() >= not_before_ns_) {
-    auto self = std::make_unique<std::shared_ptr<Stream>>(shared_from_this());
-    pthread_t thread;
-    runs_ = sys::start_thread(
-        &thread,
-        [](void* given) -> void* {
-          const std::unique_ptr<std::shared_ptr<Stream>> owned(static_cast<std::shared_ptr<Stream>*>(given));
-          (*owned)->run();
-          return nullptr;
-        },
-        self.get());
-    if (runs_) {
-      static_cast<void>(self.release());
-      pthread_detach(thread);
-      ++threads_;
-    }
-  }
+  if (!stopped_ && !runs_ && task.since_ns >= not_before_ns_) runs_ = start_thread();
   if (runs_ && !stopped_ && (connected_ || may_wait(task, task.since_ns))) {
     waiting_.push_back(std::move(task));
     changed_.notify_all();
     return;
   }
   lock.unlock();
-  end(std::move(task), of_code(Code::kNotSo));
+  finish(std::move(task), of_code(Code::kNotSo));
+}
+
+// With the lock.
+bool Stream::start_thread() {
+  auto stop = std::make_shared<UniqueFd>(sys::make_eventfd());
+  auto self = std::make_unique<std::shared_ptr<Stream>>(shared_from_this());
+  const auto run = [](void* given) -> void* {
+    const std::unique_ptr<std::shared_ptr<Stream>> owned(static_cast<std::shared_ptr<Stream>*>(given));
+    (*owned)->run();
+    return nullptr;
+  };
+  pthread_t thread;
+  stop_event_ = stop;
+  if (!*stop || !sys::start_thread(&thread, run, self.get())) {
+    why_not_ = sys::shortage_error("connect to the owner of a buffer").message;
+    return false;
+  }
+  static_cast<void>(self.release());
+  pthread_detach(thread);
+  ++threads_;
+  return true;
 }
 
 void Stream::stop() {
   std::unique_lock lock(mutex_);
-  if (!std::exchange(stopped_, true) && stop_event_) {
+  if (!std::exchange(stopped_, true) && stop_event_ && *stop_event_) {
     const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(stop_event_.get(), &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = ::write(stop_event_->get(), &one, sizeof one);
   }
   changed_.notify_all();
   changed_.wait(lock, [this] { return threads_ == 0; });
@@ -141,6 +157,10 @@ void Stream::stop() {
 
 void Stream::run() {
   Session session;
+  {
+    std::lock_guard lock(mutex_);
+    session.stop = stop_event_;
+  }
   const Status connected = connect(session);
   {
     std::lock_guard lock(mutex_);
@@ -170,11 +190,12 @@ void Stream::give_up_all(Session& session) {
     waiting_.clear();
     runs_ = connected_ = false;
   }
-  for (Task& each : left) end(std::move(each), of_code(Code::kNotSo));
+  for (Task& each : left) finish(std::move(each), of_code(Code::kNotSo));
 }
 
 // Nobody touches its memory any more.
-void Stream::end(Task task, BulkOutcome outcome) {
+void Stream::finish(Task task, BulkOutcome outcome) {
+  tasks_.fetch_sub(1);
   task.operation.keeper.reset();
   task.done(std::move(outcome));
 }
@@ -206,7 +227,7 @@ int64_t Stream::look() {
       at = waiting_.erase(at);
     }
   }
-  for (auto& [task, code] : late) end(std::move(task), of_code(code));
+  for (auto& [task, code] : late) finish(std::move(task), of_code(code));
   return next_ns;
 }
 
@@ -235,23 +256,33 @@ Status Stream::connect(Session& session) {
   const auto address = find_address(limit_ns);
   if (!address) return Error{ErrorCode::kUnavailable, "its process does not answer"};
   if (address->port == 0) return Error{ErrorCode::kUnavailable, address->why_not};
-  while (!session.end) {
+  Status made = Error{ErrorCode::kUnavailable, ""};
+  for (int tries = 0; tries < kTries && !made;) {
     bool busy = false;
     auto channel = hooks_.connect(*address, &busy);
     if (channel) {
       const auto look_around = [this] { return look(); };
-      session.end = std::make_unique<StreamEnd>(std::move(*channel), sockets_, stop_event_.get(), look_around);
-    } else if (!busy || look() == 0 || monotonic_ns() >= limit_ns) {
-      return channel.error();
+      session.end = std::make_unique<StreamEnd>(std::move(*channel), sockets_, session.stop->get(), look_around);
+      made = greet(session, limit_ns);
     } else {
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, kBusy, [this] { return stopped_; });
+      made = channel.error();
     }
+    tries += !busy;
+    if (!made && (look() == 0 || monotonic_ns() >= limit_ns)) return made;
+    std::unique_lock lock(mutex_);
+    if (busy) changed_.wait_for(lock, kBusy, [this] { return stopped_; });
   }
+  return made;
+}
+
+Status Stream::greet(Session& session, int64_t limit_ns) {
   auto peer = session.end->greet(HelloRole::kDialer, identity_, limit_ns);
   if (!peer) return peer.error();
   if (*peer != owner_) return Error{ErrorCode::kUnsupported, "another process is at its address"};
-  while (session.number == 0) fill_random(&session.number, sizeof session.number);
+  while (session.number == 0) {
+    fill_random(&session.number, sizeof session.number);
+    session.number &= INT64_MAX;  // what a value holds
+  }
   return session.end->send(std::as_bytes(std::span(&session.number, 1)), limit_ns);
 }
 
@@ -270,7 +301,7 @@ bool Stream::may_ask(const Session& session) const {
   if (waiting_.empty()) return false;
   if (session.asked.empty()) return true;
   const Task& next = waiting_.front();
-  return next.operation.kind != Kind::kWrite && next.deadline_ns >= session.asked.front().deadline_ns;
+  return next.operation.kind != Kind::kWrite && next.deadline_ns >= session.asked.back().deadline_ns;
 }
 
 // Asks for what waits, as far as the owner is to have it. False: it is broken.
@@ -284,9 +315,9 @@ bool Stream::send_requests(Session& session) {
       waiting_.pop_front();
     }
     if (monotonic_ns() >= task.deadline_ns) {
-      end(std::move(task), of_code(Code::kDeadline));
+      finish(std::move(task), of_code(Code::kDeadline));
     } else if (task.operation.kind == Kind::kFence) {
-      end(std::move(task), {});
+      finish(std::move(task), {});
     } else if (task.operation.kind == Kind::kWrite) {
       if (!write(session, std::move(task))) return false;
     } else {
@@ -308,34 +339,37 @@ bool Stream::take_answer(Session& session) {
   if (!taken && taken.error().code != ErrorCode::kDeadline) return false;
   Task over = std::move(session.asked.front());
   session.asked.pop_front();
-  end(std::move(over), taken ? std::move(*outcome) : of_code(Code::kDeadline));
+  finish(std::move(over), taken ? std::move(*outcome) : of_code(Code::kDeadline));
   return taken.ok();
 }
 
 // The owner first says that the bytes may come. False: it is broken.
 bool Stream::write(Session& session, Task task) {
   const int64_t deadline_ns = task.deadline_ns;
-  if (!request(*session.end, task.operation, deadline_ns)) return end(std::move(task), of_code(Code::kNotSo)), false;
+  if (!request(*session.end, task.operation, deadline_ns)) return finish(std::move(task), of_code(Code::kNotSo)), false;
   auto outcome = answer_on(*session.end, deadline_ns);
   const bool goes = outcome && outcome->code == Code::kDone;
   if (goes) {
     auto sent = send_from(*session.end, task.operation.local, deadline_ns);
     outcome = sent ? answer_on(*session.end, deadline_ns) : Result<BulkOutcome>(sent.error());
   }
-  if (outcome) return end(std::move(task), std::move(*outcome)), true;
+  if (outcome) return finish(std::move(task), std::move(*outcome)), true;
   BulkOutcome broken = of_code(outcome.error().code == ErrorCode::kDeadline ? Code::kDeadline : Code::kNotSo);
-  goes ? close_there(session, std::move(task), std::move(broken)) : end(std::move(task), std::move(broken));
+  goes ? close_there(session, std::move(task), std::move(broken)) : finish(std::move(task), std::move(broken));
   return false;
 }
 
 // Bytes may lie in the socket there: before anybody writes anew, nobody is to take them.
 void Stream::close_there(const Session& session, Task task, BulkOutcome outcome) {
   if (outcome.code == Code::kDeadline) {
-    end(std::move(task), std::move(outcome));
-    return hooks_.close_there(session.number, [] {});
+    finish(std::move(task), std::move(outcome));
+    return hooks_.close_there(session.number, monotonic_ns() + kCloseNs, [](const BulkOutcome&) {});
   }
+  const int64_t deadline_ns = task.deadline_ns;
   auto over = std::make_shared<Task>(std::move(task));  // shared: callbacks must be copyable
-  hooks_.close_there(session.number, [over, outcome] { end(std::move(*over), outcome); });
+  hooks_.close_there(session.number, deadline_ns, [self = shared_from_this(), over, outcome](BulkOutcome closed) {
+    self->finish(std::move(*over), closed.code == Code::kDone ? outcome : std::move(closed));
+  });
 }
 
 }  // namespace monarch

@@ -5,6 +5,7 @@
 // than a moment, nor for one that could not be made the last time.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -35,8 +36,8 @@ class Stream final : public std::enable_shared_from_this<Stream> {
     // kUnavailable, with `busy`: the same again soon.
     std::function<Result<std::unique_ptr<Channel>>(const StreamAddress&, bool* busy)> connect;
     std::function<bool()> is_down;  // the owner
-    // Asks the owner to close its end of what was begun with that number.
-    std::function<void(uint64_t number, std::function<void()>)> close_there;
+    // Asks the owner to close its end of what was begun with that number: kDone, it has; else nobody knows.
+    std::function<void(uint64_t number, int64_t deadline_ns, std::function<void(BulkOutcome)>)> close_there;
   };
 
   Stream(NodeId owner, const HelloIdentity& identity, StreamSockets& sockets, Hooks hooks);
@@ -48,6 +49,8 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   void explain(int64_t deadline_ns, std::function<void(bool, std::string)> done);
   // What is asked for from now on is kNotSo, and so is what waits. Returns when nothing runs any more.
   void stop();
+  // Nothing waits here or is under way. Any thread; true for the moment.
+  bool is_idle() const { return tasks_ == 0; }
 
  private:
   struct Task {
@@ -62,12 +65,15 @@ class Stream final : public std::enable_shared_from_this<Stream> {
     std::unique_ptr<StreamEnd> end;
     uint64_t number = 0;
     std::deque<Task> asked;  // reads whose answers are to come, in this order
+    std::shared_ptr<UniqueFd> stop;
   };
 
-  static void end(Task task, BulkOutcome outcome);
+  void finish(Task task, BulkOutcome outcome);
+  bool start_thread();
   void add(Task task);
   void run();
   Status connect(Session& session);
+  Status greet(Session& session, int64_t limit_ns);
   std::optional<StreamAddress> find_address(int64_t limit_ns);
   bool wait_for_task(const Session& session);
   bool send_requests(Session& session);
@@ -83,13 +89,14 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   const HelloIdentity identity_;
   StreamSockets& sockets_;
   const Hooks hooks_;
-  UniqueFd stop_event_;
+  std::atomic<size_t> tasks_{0};
 
   std::mutex mutex_;  // a leaf
   std::condition_variable changed_;
   std::deque<Task> waiting_;
   bool runs_ = false;     // a thread sees to what waits
   size_t threads_ = 0;    // and others that are about to end
+  std::shared_ptr<UniqueFd> stop_event_;  // of the one that sees to it. shared: with that
   bool stopped_ = false;
   bool connected_ = false;
   bool is_plain_ = false;

@@ -54,6 +54,11 @@ StreamDoor::StreamDoor(TcpTransport& network, StreamSockets& sockets, const Hell
   sockets_.add(listener_.get());
 }
 
+StreamDoor::~StreamDoor() {
+  stop();
+  sockets_.remove(listener_.get());
+}
+
 void StreamDoor::accept_all() {
   for (;;) {
     pollfd fds[] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
@@ -74,33 +79,37 @@ void StreamDoor::admit(UniqueFd socket) {
   auto channel = network_.admit(std::move(socket));
   UniqueFd stop = sys::make_eventfd();
   std::lock_guard lock(mutex_);
-  if (!channel || !stop || streams_.size() >= kStreamsMax) return;
-  Stream& stream = streams_.emplace_back();
-  stream.door = this;
-  stream.channel = std::move(*channel);
-  stream.stop = std::move(stop);
+  if (!channel || !stop || guests_.size() >= kStreamsMax + kUnprovedMax) return;
+  const auto is_unproved = [](const Guest& each) { return !each.proved && !each.over; };
+  if (static_cast<size_t>(std::ranges::count_if(guests_, is_unproved)) >= kUnprovedMax) {
+    ring(std::ranges::find_if(guests_, is_unproved)->stop.get());
+  }
+  Guest& guest = guests_.emplace_back();
+  guest.door = this;
+  guest.channel = std::move(*channel);
+  guest.stop = std::move(stop);
   const auto run = [](void* of) -> void* {
-    auto& mine = *static_cast<Stream*>(of);
+    auto& mine = *static_cast<Guest*>(of);
     mine.door->run(mine);
     return nullptr;
   };
-  if (!sys::start_thread(&stream.thread, run, &stream)) streams_.pop_back();
+  if (!sys::start_thread(&guest.thread, run, &guest)) guests_.pop_back();
 }
 
-void StreamDoor::run(Stream& stream) {
-  serve(stream);
+void StreamDoor::run(Guest& guest) {
+  serve(guest);
   std::vector<std::function<void()>> on_over;
   {
     std::lock_guard lock(mutex_);
-    on_over.swap(stream.on_over);
-    stream.over = true;
+    on_over.swap(guest.on_over);
+    guest.over = true;
   }
   for (const auto& each : on_over) each();
 }
 
-void StreamDoor::serve(Stream& stream) {
+void StreamDoor::serve(Guest& guest) {
   const int64_t limit_ns = monotonic_ns() + kGreetNs;
-  StreamEnd end(std::move(stream.channel), sockets_, stream.stop.get(), [] { return monotonic_ns() + kLookNs; });
+  StreamEnd end(std::move(guest.channel), sockets_, guest.stop.get(), [] { return monotonic_ns() + kLookNs; });
   auto peer = end.greet(HelloRole::kAcceptor, identity_, limit_ns);
   if (!peer) {
     if (peer.error().code == ErrorCode::kUnsupported || peer.error().code == ErrorCode::kMalformed) {
@@ -108,36 +117,42 @@ void StreamDoor::serve(Stream& stream) {
     }
     return;
   }
+  {
+    std::lock_guard lock(mutex_);
+    guest.proved = true;
+    const auto is_proved = [](const Guest& each) { return each.proved && !each.over; };
+    if (static_cast<size_t>(std::ranges::count_if(guests_, is_proved)) > kStreamsMax) return;
+  }
   uint64_t number = 0;
   if (!end.receive(std::as_writable_bytes(std::span(&number, 1)), limit_ns)) return;
   {
     std::lock_guard lock(mutex_);
-    stream.number = number;
+    guest.number = number;
   }
   serve_(end, *peer);
 }
 
 // Those whose thread has ended, or will at once.
 void StreamDoor::reap(bool all) {
-  std::list<Stream> over;
+  std::list<Guest> over;
   {
     std::lock_guard lock(mutex_);
-    for (auto at = streams_.begin(); at != streams_.end();) {
+    for (auto at = guests_.begin(); at != guests_.end();) {
       const auto next = std::next(at);
       if (all) ring(at->stop.get());
-      if (all || at->over) over.splice(over.end(), streams_, at);
+      if (all || at->over) over.splice(over.end(), guests_, at);
       at = next;
     }
   }
-  for (Stream& each : over) pthread_join(each.thread, nullptr);
+  for (Guest& each : over) pthread_join(each.thread, nullptr);
 }
 
 void StreamDoor::close_stream(uint64_t number, std::function<void()> done) {
   {
     std::lock_guard lock(mutex_);
-    const auto is_it = [number](const Stream& each) { return each.number == number && !each.over; };
-    const auto found = std::ranges::find_if(streams_, is_it);
-    if (found != streams_.end()) {
+    const auto is_it = [number](const Guest& each) { return each.number == number && !each.over; };
+    const auto found = std::ranges::find_if(guests_, is_it);
+    if (found != guests_.end()) {
       found->on_over.push_back(std::move(done));
       ring(found->stop.get());
       return;
@@ -151,7 +166,6 @@ void StreamDoor::stop() {
   ring(stop_.get());
   pthread_join(thread_, nullptr);
   reap(true);
-  sockets_.remove(listener_.get());
 }
 
 }  // namespace monarch

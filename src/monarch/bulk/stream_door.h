@@ -22,13 +22,15 @@ class StreamDoor {
 
   // Streams beyond these are turned away: their processes go by the link.
   static constexpr size_t kStreamsMax = 64;
+  // Of those that have not proved who they are the oldest makes room.
+  static constexpr size_t kUnprovedMax = 16;
   // Until a stream has proved who it is.
   static constexpr int64_t kGreetNs = 4'000'000'000;
 
   // `network` is one that listens, and outlives this.
   static Result<std::unique_ptr<StreamDoor>> open(TcpTransport& network, StreamSockets& sockets,
                                                   const HelloIdentity& identity, Serve serve);
-  ~StreamDoor() { stop(); }
+  ~StreamDoor();
   StreamDoor(const StreamDoor&) = delete;
   StreamDoor& operator=(const StreamDoor&) = delete;
 
@@ -39,13 +41,13 @@ class StreamDoor {
   void stop();
 
  private:
-  struct Stream {
+  struct Guest {
     StreamDoor* door = nullptr;
     pthread_t thread{};
     std::unique_ptr<Channel> channel;  // until its thread has it
     UniqueFd stop;
     uint64_t number = 0;  // 0: it has not said it yet
-    bool over = false;
+    bool proved = false, over = false;
     std::vector<std::function<void()>> on_over;
   };
 
@@ -54,8 +56,8 @@ class StreamDoor {
   void accept_all();
   void admit(UniqueFd socket);
   void reap(bool all);
-  void run(Stream& stream);
-  void serve(Stream& stream);
+  void run(Guest& guest);
+  void serve(Guest& guest);
 
   TcpTransport& network_;
   StreamSockets& sockets_;
@@ -65,7 +67,7 @@ class StreamDoor {
   const uint16_t port_;
   pthread_t thread_{};
   std::mutex mutex_;  // a leaf
-  std::list<Stream> streams_;
+  std::list<Guest> guests_;
   bool stopped_ = false;
 };
 

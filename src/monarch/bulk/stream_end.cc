@@ -1,7 +1,10 @@
 #include "monarch/bulk/stream_end.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +19,20 @@ namespace monarch {
 namespace {
 
 Error closed(const char* why) { return {ErrorCode::kClosed, why}; }
+// Whoever moves nothing for so long is stopped, or not to be reached: its stream is of no use.
+constexpr int64_t kStallNs = 10'000'000'000;
+// Between two looks around.
+constexpr size_t kStepBytes = size_t{4} << 20;
+
+// A peer that has vanished is known after that, in seconds; one that has stopped answers.
+void keep_alive(int socket) {
+  const int on = 1, idle = 2, every = 1, count = 3;
+  static_cast<void>(setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on));
+  static_cast<void>(setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle));
+  static_cast<void>(setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every));
+  static_cast<void>(setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count));
+}
+
 bool comes_again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS || error == ENOMEM; }
 
 }  // namespace
@@ -42,17 +59,19 @@ void StreamSockets::after_fork_in_child() {
 StreamEnd::StreamEnd(std::unique_ptr<Channel> channel, StreamSockets& sockets, int stop, Look look)
     : channel_(std::move(channel)), sockets_(sockets), stop_(stop), look_(std::move(look)) {
   sockets_.add(channel_->fd());
+  keep_alive(channel_->fd());
 }
 
 StreamEnd::~StreamEnd() { sockets_.remove(channel_->fd()); }
 
 Status StreamEnd::wait(bool for_room, int64_t deadline_ns) {
-  if (!for_room && channel_->has_input()) return Ok{};
+  const int64_t stalled_ns = monotonic_ns() + kStallNs;
   for (;;) {
     const int64_t look_again_ns = look_();
     if (look_again_ns == 0) return closed("it is not wanted any more");
     const int64_t now_ns = monotonic_ns();
     if (now_ns >= deadline_ns) return Error{ErrorCode::kDeadline, "it took too long"};
+    if (now_ns >= stalled_ns) return closed("the other side has stopped");
     const int64_t left_ns = std::max<int64_t>(std::min(deadline_ns, look_again_ns) - now_ns, 0);
     const int events = for_room ? POLLOUT : channel_->wants_room() ? POLLIN | POLLOUT : POLLIN;
     pollfd fds[] = {{channel_->fd(), static_cast<short>(events), 0}, {stop_, POLLIN, 0}};
@@ -72,12 +91,20 @@ ssize_t StreamEnd::receive_now(std::span<std::byte> into) {
   return channel_->read({&piece, 1});
 }
 
+Status StreamEnd::look_around(size_t moved, int64_t deadline_ns) {
+  if ((since_look_ += moved) < kStepBytes) return Ok{};
+  since_look_ = 0;
+  if (look_() == 0) return closed("it is not wanted any more");
+  return monotonic_ns() < deadline_ns ? Status(Ok{}) : Error{ErrorCode::kDeadline, "it took too long"};
+}
+
 Status StreamEnd::send(ByteSpan bytes, int64_t deadline_ns) {
   std::span<std::byte> left(const_cast<std::byte*>(bytes.data()), bytes.size());
   while (!left.empty()) {
-    const ssize_t count = send_now(left);
+    const ssize_t count = send_now(left.first(std::min(left.size(), kStepBytes)));
     if (count >= 0) {
       left = left.subspan(static_cast<size_t>(count));
+      if (auto goes = look_around(static_cast<size_t>(count), deadline_ns); !goes) return goes;
     } else if (!comes_again(errno)) {
       return closed("the connection broke");
     } else if (auto room = wait_for_room(deadline_ns); !room) {
@@ -92,9 +119,10 @@ Status StreamEnd::send(ByteSpan bytes, int64_t deadline_ns) {
 
 Status StreamEnd::receive(std::span<std::byte> into, int64_t deadline_ns) {
   while (!into.empty()) {
-    const ssize_t count = receive_now(into);
+    const ssize_t count = receive_now(into.first(std::min(into.size(), kStepBytes)));
     if (count > 0) {
       into = into.subspan(static_cast<size_t>(count));
+      if (auto goes = look_around(static_cast<size_t>(count), deadline_ns); !goes) return goes;
     } else if (count == 0 || !comes_again(errno)) {
       return closed("the connection has ended");
     } else if (auto input = wait_for_input(deadline_ns); !input) {

@@ -36,10 +36,11 @@ class StreamSockets final : private ForkWatcher {
   std::set<int> open_;
 };
 
-// Errors: kDeadline; kClosed, with why, after which it is of no use any more.
+// Errors: kDeadline; kClosed, with why, after which it is of no use any more. So it is, too, if the other side has moved
+// nothing for ten seconds.
 class StreamEnd {
  public:
-  // Called whenever it is about to wait: until when at most, before it calls again; 0: it is to give up.
+  // Called whenever it is about to wait, and every few MiB: until when at most, before it calls again; 0: give up.
   using Look = std::function<int64_t()>;
 
   // `stop` is readable once nobody waits any more.
@@ -66,11 +67,13 @@ class StreamEnd {
 
  private:
   Status wait(bool for_room, int64_t deadline_ns);
+  Status look_around(size_t moved, int64_t deadline_ns);
 
   const std::unique_ptr<Channel> channel_;
   StreamSockets& sockets_;
   const int stop_;
   const Look look_;
+  size_t since_look_ = 0;
 };
 
 }  // namespace monarch

@@ -2,11 +2,14 @@
 #include "monarch/bulk/stream.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <future>
 #include <latch>
 #include <thread>
@@ -205,6 +208,42 @@ TEST_F(StreamsTest, StrangersAreNotHeardAndHoldNothingUp) {
   expect_read();
 }
 
+// A record of TLS that has begun and does not go on.
+TEST_F(StreamsTest, AStrangerWhoStopsInTheMiddleIsGivenUpWithoutAnybodySpinning) {
+  connect();
+  const UniqueFd stranger = connect_to(door());
+  const unsigned char part[] = {22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3, 1, 2, 3};
+  ASSERT_EQ(send(stranger.get(), part, sizeof part, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof part));
+  const clock_t before = clock();
+  pollfd closed{stranger.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&closed, 1, 20'000), 1);
+  EXPECT_LT(clock() - before, 2 * CLOCKS_PER_SEC);
+}
+
+TEST_F(StreamsTest, NobodyWaitsForWhatSomebodyElseHasAskedFor) {
+  connect();
+  std::vector<std::byte> word(300'000, std::byte{5}), target(300'000);
+  const BufferHandle small = owner.bulk->add(Memory(target.data(), target.size()), true, nullptr).value();
+  std::latch done(1);
+  other.bulk->submit({{Kind::kRead, handle, Memory(here.data(), kSize), nullptr, 0, 0}}, kNoDeadline,
+                     [&](auto) { done.count_down(); });
+  EXPECT_EQ(run(Kind::kWrite, small, Memory(word.data(), word.size())).code, Code::kDone);
+  done.wait();
+  EXPECT_TRUE(here == data && target == word);
+  EXPECT_EQ(other.bulk->streams()->idle_lane(owner.node.id()), 0u);
+}
+
+TEST_F(StreamsTest, WhoIsNotInUseCostsNoDescriptor) {
+  const auto open = [] {
+    int count = 0;
+    for (int fd = 0; fd < 4096; ++fd) count += fcntl(fd, F_GETFD) != -1;
+    return count;
+  };
+  const int before = open();
+  for (uint64_t i = 0; i < 500; ++i) other.bulk->streams()->to(1000 + i);
+  EXPECT_EQ(open(), before);
+}
+
 // One that belongs to the job, asks for everything, and reads nothing.
 TEST_F(StreamsTest, ADropDoesNotWaitForWhoHasStopped) {
   connect();
@@ -250,7 +289,7 @@ TEST_F(StreamsTest, OneThatCannotBeMadeHoldsNobodyUp) {
         std::make_unique<TlsChannel>(std::make_unique<TcpChannel>(std::move(socket)), tls, false));
   };
   hooks.is_down = [] { return false; };
-  hooks.close_there = [](uint64_t, auto done) { done(); };
+  hooks.close_there = [](uint64_t, int64_t, auto done) { done({}); };
   const auto stream = std::make_shared<Stream>(owner.node.id(), hello_of(other.identity), sockets, hooks);
   const auto outcome_of_read = [&](int64_t limit_ns) {
     std::promise<Code> done;

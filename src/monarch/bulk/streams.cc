@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "monarch/base/host_name.h"
 #include "monarch/net/tls/tls_channel.h"
@@ -18,6 +19,11 @@ HelloIdentity hello_identity(const Identity& identity) {
   hello.token = identity.token;
   return hello;
 }
+
+// What has not ended is looked for when there are twice as many, and so many more.
+constexpr size_t kOwnersMin = 16;
+// To an owner, for operations that are asked for side by side.
+constexpr uint32_t kBesideMax = 4;
 
 }  // namespace
 
@@ -38,19 +44,48 @@ void Streams::use(bool enciphers, uint32_t lanes) {
 }
 
 std::shared_ptr<Stream> Streams::to(NodeId owner, uint32_t lane) {
-  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Stream>> gone;  // stopped without the lock; they are idle
+  const auto stop_gone = [&] {
+    for (const auto& each : gone) each->stop();
+  };
+  std::unique_lock lock(mutex_);
+  if (to_.size() >= prune_at_) {
+    std::erase_if(to_, [&](auto& each) {
+      if (!each.second->is_idle() || !bulk_.node_.is_down(each.first.first)) return false;
+      for (auto& [enciphered, network] : dialers_) network->forget_place(each.first.first);
+      gone.push_back(std::move(each.second));
+      return true;
+    });
+    prune_at_ = 2 * to_.size() + kOwnersMin;
+  }
   std::shared_ptr<Stream>& there = to_[{owner, lane}];
-  if (there) return there;
+  if (!there) there = make(owner);
+  const std::shared_ptr<Stream> found = there;
+  const bool ends = stopped_;
+  lock.unlock();
+  stop_gone();
+  if (ends) found->stop();
+  return found;
+}
+
+std::shared_ptr<Stream> Streams::make(NodeId owner) {
   Stream::Hooks hooks;
   hooks.find_address = [this, owner](auto found) { bulk_.ask_for_stream(owner, std::move(found)); };
   hooks.connect = [this, owner](const StreamAddress& address, bool* busy) { return connect(owner, address, busy); };
   hooks.is_down = [this, owner] { return bulk_.node_.is_down(owner); };
-  hooks.close_there = [this, owner](uint64_t number, auto done) {
-    bulk_.ask_to_close_stream(owner, number, std::move(done));
+  hooks.close_there = [this, owner](uint64_t number, int64_t deadline_ns, auto done) {
+    bulk_.ask_to_close_stream(owner, number, deadline_ns, std::move(done));
   };
-  there = std::make_shared<Stream>(owner, identity_, sockets_, std::move(hooks));
-  if (stopped_) there->stop();
-  return there;
+  return std::make_shared<Stream>(owner, identity_, sockets_, std::move(hooks));
+}
+
+uint32_t Streams::idle_lane(NodeId owner) {
+  std::lock_guard lock(mutex_);
+  for (uint32_t lane = 0; lane < kBesideMax; ++lane) {
+    const auto found = to_.find({owner, lane});
+    if (found == to_.end() || found->second->is_idle()) return lane;
+  }
+  return 0;
 }
 
 Result<std::unique_ptr<TcpTransport>> Streams::make_network(bool enciphered, std::optional<TcpAddress> listen) {
@@ -69,16 +104,17 @@ Result<std::unique_ptr<Channel>> Streams::connect(NodeId owner, const StreamAddr
   if (!address.enciphered && enciphers_) {
     return Error{ErrorCode::kUnsupported, "its process would send them without TLS, and this one would not"};
   }
-  TcpTransport* network;
+  TcpTransport* network = nullptr;
   {
     std::lock_guard lock(mutex_);
-    std::unique_ptr<TcpTransport>& made = dialers_[address.enciphered];
-    if (!made) {
-      auto fresh = make_network(address.enciphered, std::nullopt);
-      if (!fresh) return fresh.error();
-      made = std::move(*fresh);
-    }
-    network = made.get();
+    const auto found = dialers_.find(address.enciphered);
+    if (found != dialers_.end()) network = found->second.get();
+  }
+  if (network == nullptr) {
+    auto fresh = make_network(address.enciphered, std::nullopt);
+    if (!fresh) return fresh.error();
+    std::lock_guard lock(mutex_);
+    network = dialers_.emplace(address.enciphered, std::move(*fresh)).first->second.get();  // another's, if that was first
   }
   const TcpAddress place{{address.host, address.port}, std::nullopt};
   if (auto set = network->set_place(owner, place); !set) return set.error();
@@ -86,21 +122,33 @@ Result<std::unique_ptr<Channel>> Streams::connect(NodeId owner, const StreamAddr
 }
 
 StreamAddress Streams::open_door(const StreamDoor::Serve& serve) {
-  std::lock_guard lock(mutex_);
-  if (door_ || stopped_) return address_;
-  address_ = {options_.dialled_at, 0, enciphers_, ""};
-  if (options_.dialled_at.empty()) {
-    address_.why_not = "its host is not dialled over a network";
-    return address_;
+  std::lock_guard opening(opening_);
+  {
+    std::lock_guard lock(mutex_);
+    if (door_ || stopped_) return address_;
   }
-  auto network = make_network(address_.enciphered, TcpAddress{{options_.listens_at, 0}, std::nullopt});
-  if (!network) return address_.why_not = network.error().message, address_;
+  StreamAddress address{options_.dialled_at, 0, enciphers_, "its host is not dialled over a network"};
+  if (options_.dialled_at.empty()) return address;
+  const auto failed = [&](const Error& why) {
+    address.why_not = why.message;
+    return address;
+  };
+  auto network = make_network(address.enciphered, TcpAddress{{options_.listens_at, 0}, std::nullopt});
+  if (!network) return failed(network.error());
   auto door = StreamDoor::open(**network, sockets_, identity_, serve);
-  if (!door) return address_.why_not = door.error().message, address_;
+  if (!door) return failed(door.error());
+  address.port = (*door)->port();
+  address.why_not.clear();
+  std::unique_lock lock(mutex_);
+  if (stopped_) {
+    lock.unlock();
+    (*door)->stop();
+    return {};
+  }
   listener_ = std::move(*network);
   door_ = std::move(*door);
-  address_.port = door_->port();
-  return address_;
+  address_ = address;
+  return address;
 }
 
 void Streams::close_stream(uint64_t number, std::function<void()> done) {

@@ -35,8 +35,10 @@ class Streams {
 
   // Any thread. Whether what is asked of `owner` should go by a stream at all.
   bool leads_to(NodeId owner) const;
-  // One of the streams to it, of lanes(). shared: with its thread
+  // One of the streams to it. shared: with its thread
   std::shared_ptr<Stream> to(NodeId owner, uint32_t lane = 0);
+  // Of the first few one on which nothing is under way, so that nobody waits for what somebody else has asked for.
+  uint32_t idle_lane(NodeId owner);
 
   // Any thread. Without `enciphers` the bytes of buffers go as they are, which anybody on the way can read and change; both
   // sides have to say so, the owner before it is first asked. What is large goes over so many `lanes` at a time.
@@ -55,6 +57,7 @@ class Streams {
   void stop();
 
  private:
+  std::shared_ptr<Stream> make(NodeId owner);
   Result<std::unique_ptr<Channel>> connect(NodeId owner, const StreamAddress& address, bool* busy);
   Result<std::unique_ptr<TcpTransport>> make_network(bool enciphered, std::optional<TcpAddress> listen);
 
@@ -66,12 +69,14 @@ class Streams {
   std::atomic<bool> enciphers_{true};
   std::atomic<uint32_t> lanes_{1};
   std::atomic<uint64_t> done_{0};
-  std::mutex mutex_;  // a leaf, but for the making of networks
+  std::mutex opening_;  // held while the door is made; then mutex_
+  std::mutex mutex_;    // no name is looked up, and nobody waited for, with it held
   std::map<bool, std::unique_ptr<TcpTransport>> dialers_;  // by whether they encipher
   std::unique_ptr<TcpTransport> listener_;
   std::unique_ptr<StreamDoor> door_;
   StreamAddress address_;
   std::map<std::pair<NodeId, uint32_t>, std::shared_ptr<Stream>> to_;  // by owner and lane
+  size_t prune_at_ = 16;
   bool stopped_ = false;
 };
 
