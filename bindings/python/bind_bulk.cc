@@ -421,7 +421,9 @@ void bind_bulk(nb::module_& m) {
   m.def("bulk_explain", &explain);
   // Whether what goes between hosts is enciphered, and over how many connections at a time what is large.
   m.def("use_streams", [](bool enciphers, uint64_t lanes) {
-    if (Streams* streams = state().bulk ? state().bulk->streams() : nullptr) streams->use(enciphers, static_cast<uint32_t>(std::min<uint64_t>(lanes, Streams::kLanesMax)));
+    Streams* streams = state().bulk ? state().bulk->streams() : nullptr;
+    const auto most = static_cast<uint32_t>(std::min<uint64_t>(lanes, Streams::kLanesMax));
+    if (streams != nullptr) streams->use(enciphers, most);
   });
   // How many operations, or parts of them, of this process have gone by connections of their own.
   m.def("streamed", [] { return bulk()->streams() == nullptr ? 0 : bulk()->streams()->done(); });
