@@ -79,37 +79,37 @@ void StreamDoor::admit(UniqueFd socket) {
   auto channel = network_.admit(std::move(socket));
   UniqueFd stop = sys::make_eventfd();
   std::lock_guard lock(mutex_);
-  if (!channel || !stop || guests_.size() >= kStreamsMax + kUnprovedMax) return;
-  const auto is_unproved = [](const Guest& each) { return !each.proved && !each.over; };
-  if (static_cast<size_t>(std::ranges::count_if(guests_, is_unproved)) >= kUnprovedMax) {
-    ring(std::ranges::find_if(guests_, is_unproved)->stop.get());
+  if (!channel || !stop || visitors_.size() >= kStreamsMax + kUnprovedMax) return;
+  const auto is_unproved = [](const Visitor& each) { return !each.proved && !each.over; };
+  if (static_cast<size_t>(std::ranges::count_if(visitors_, is_unproved)) >= kUnprovedMax) {
+    ring(std::ranges::find_if(visitors_, is_unproved)->stop.get());
   }
-  Guest& guest = guests_.emplace_back();
-  guest.door = this;
-  guest.channel = std::move(*channel);
-  guest.stop = std::move(stop);
+  Visitor& visitor = visitors_.emplace_back();
+  visitor.door = this;
+  visitor.channel = std::move(*channel);
+  visitor.stop = std::move(stop);
   const auto run = [](void* of) -> void* {
-    auto& mine = *static_cast<Guest*>(of);
+    auto& mine = *static_cast<Visitor*>(of);
     mine.door->run(mine);
     return nullptr;
   };
-  if (!sys::start_thread(&guest.thread, run, &guest)) guests_.pop_back();
+  if (!sys::start_thread(&visitor.thread, run, &visitor)) visitors_.pop_back();
 }
 
-void StreamDoor::run(Guest& guest) {
-  serve(guest);
+void StreamDoor::run(Visitor& visitor) {
+  serve(visitor);
   std::vector<std::function<void()>> on_over;
   {
     std::lock_guard lock(mutex_);
-    on_over.swap(guest.on_over);
-    guest.over = true;
+    on_over.swap(visitor.on_over);
+    visitor.over = true;
   }
   for (const auto& each : on_over) each();
 }
 
-void StreamDoor::serve(Guest& guest) {
+void StreamDoor::serve(Visitor& visitor) {
   const int64_t limit_ns = monotonic_ns() + kGreetNs;
-  StreamEnd end(std::move(guest.channel), sockets_, guest.stop.get(), [] { return monotonic_ns() + kLookNs; });
+  StreamEnd end(std::move(visitor.channel), sockets_, visitor.stop.get(), [] { return monotonic_ns() + kLookNs; });
   auto peer = end.greet(HelloRole::kAcceptor, identity_, limit_ns);
   if (!peer) {
     if (peer.error().code == ErrorCode::kUnsupported || peer.error().code == ErrorCode::kMalformed) {
@@ -119,40 +119,40 @@ void StreamDoor::serve(Guest& guest) {
   }
   {
     std::lock_guard lock(mutex_);
-    guest.proved = true;
-    const auto is_proved = [](const Guest& each) { return each.proved && !each.over; };
-    if (static_cast<size_t>(std::ranges::count_if(guests_, is_proved)) > kStreamsMax) return;
+    visitor.proved = true;
+    const auto is_proved = [](const Visitor& each) { return each.proved && !each.over; };
+    if (static_cast<size_t>(std::ranges::count_if(visitors_, is_proved)) > kStreamsMax) return;
   }
   uint64_t number = 0;
   if (!end.receive(std::as_writable_bytes(std::span(&number, 1)), limit_ns)) return;
   {
     std::lock_guard lock(mutex_);
-    guest.number = number;
+    visitor.number = number;
   }
   serve_(end, *peer);
 }
 
 // Those whose thread has ended, or will at once.
 void StreamDoor::reap(bool all) {
-  std::list<Guest> over;
+  std::list<Visitor> over;
   {
     std::lock_guard lock(mutex_);
-    for (auto at = guests_.begin(); at != guests_.end();) {
+    for (auto at = visitors_.begin(); at != visitors_.end();) {
       const auto next = std::next(at);
       if (all) ring(at->stop.get());
-      if (all || at->over) over.splice(over.end(), guests_, at);
+      if (all || at->over) over.splice(over.end(), visitors_, at);
       at = next;
     }
   }
-  for (Guest& each : over) pthread_join(each.thread, nullptr);
+  for (Visitor& each : over) pthread_join(each.thread, nullptr);
 }
 
 void StreamDoor::close_stream(uint64_t number, std::function<void()> done) {
   {
     std::lock_guard lock(mutex_);
-    const auto is_it = [number](const Guest& each) { return each.number == number && !each.over; };
-    const auto found = std::ranges::find_if(guests_, is_it);
-    if (found != guests_.end()) {
+    const auto is_it = [number](const Visitor& each) { return each.number == number && !each.over; };
+    const auto found = std::ranges::find_if(visitors_, is_it);
+    if (found != visitors_.end()) {
       found->on_over.push_back(std::move(done));
       ring(found->stop.get());
       return;

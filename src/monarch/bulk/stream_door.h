@@ -41,7 +41,7 @@ class StreamDoor {
   void stop();
 
  private:
-  struct Guest {
+  struct Visitor {
     StreamDoor* door = nullptr;
     pthread_t thread{};
     std::unique_ptr<Channel> channel;  // until its thread has it
@@ -56,8 +56,8 @@ class StreamDoor {
   void accept_all();
   void admit(UniqueFd socket);
   void reap(bool all);
-  void run(Guest& guest);
-  void serve(Guest& guest);
+  void run(Visitor& visitor);
+  void serve(Visitor& visitor);
 
   TcpTransport& network_;
   StreamSockets& sockets_;
@@ -67,7 +67,7 @@ class StreamDoor {
   const uint16_t port_;
   pthread_t thread_{};
   std::mutex mutex_;  // a leaf
-  std::list<Guest> guests_;
+  std::list<Visitor> visitors_;
   bool stopped_ = false;
 };
 

@@ -17,6 +17,7 @@
 #include "monarch/base/system.h"
 #include "monarch/bulk/bulk_frames.h"
 #include "monarch/bulk/streams.h"
+#include "monarch/net/greeting.h"
 #include "monarch/net/inproc/inproc_link.h"
 #include "monarch/net/tcp/tcp_channel.h"
 #include "monarch/net/tls/tls_channel.h"
@@ -38,14 +39,6 @@ Identity some_identity() {
   identity.node = identity.key.id();
   identity.token = {std::byte{7}};
   return identity;
-}
-
-HelloIdentity hello_of(const Identity& identity) {
-  HelloIdentity hello;
-  hello.node = identity.node;
-  hello.key = identity.key;
-  hello.token = identity.token;
-  return hello;
 }
 
 struct Side {
@@ -255,7 +248,7 @@ TEST_F(StreamsTest, ADropDoesNotWaitForWhoHasStopped) {
   prepare_tcp_socket(socket.get(), 10'000);
   StreamEnd end(std::make_unique<TlsChannel>(std::make_unique<TcpChannel>(std::move(socket)), tls, false), sockets,
                 never.get(), [] { return kNoDeadline; });
-  ASSERT_EQ(end.greet(HelloRole::kDialer, hello_of(identity), monotonic_ns() + 10 * kSecond).value(), owner.node.id());
+  ASSERT_EQ(end.greet(HelloRole::kDialer, hello_identity(identity), monotonic_ns() + 10 * kSecond).value(), owner.node.id());
   const uint64_t number = 5;
   ASSERT_TRUE(end.send(std::as_bytes(std::span(&number, 1)), kNoDeadline).ok());
   ValueWriter value;
@@ -290,7 +283,7 @@ TEST_F(StreamsTest, OneThatCannotBeMadeHoldsNobodyUp) {
   };
   hooks.is_down = [] { return false; };
   hooks.close_there = [](uint64_t, int64_t, auto done) { done({}); };
-  const auto stream = std::make_shared<Stream>(owner.node.id(), hello_of(other.identity), sockets, hooks);
+  const auto stream = std::make_shared<Stream>(owner.node.id(), hello_identity(other.identity), sockets, hooks);
   const auto outcome_of_read = [&](int64_t limit_ns) {
     std::promise<Code> done;
     stream->submit({Kind::kRead, handle, Memory(here.data(), kSize), nullptr, 0, 0}, monotonic_ns() + limit_ns,

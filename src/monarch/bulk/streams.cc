@@ -5,20 +5,12 @@
 #include <vector>
 
 #include "monarch/base/host_name.h"
+#include "monarch/net/greeting.h"
 #include "monarch/net/tls/tls_channel.h"
 
 namespace monarch {
 
 namespace {
-
-HelloIdentity hello_identity(const Identity& identity) {
-  HelloIdentity hello;
-  hello.node = identity.node;
-  hello.key = identity.key;
-  hello.job = identity.job;
-  hello.token = identity.token;
-  return hello;
-}
 
 // What has not ended is looked for when there are twice as many, and so many more.
 constexpr size_t kOwnersMin = 16;

@@ -13,6 +13,8 @@ namespace {
 // The limit is measured in steps: a process that is stopped loses one of them, however long that takes.
 constexpr int kLimitSteps = 8;
 
+}  // namespace
+
 HelloIdentity hello_identity(const Identity& identity) {
   HelloIdentity hello;
   hello.node = identity.node;
@@ -22,8 +24,6 @@ HelloIdentity hello_identity(const Identity& identity) {
   hello.features = kFeatureShm | kFeatureArena | (identity.guest ? kFeatureGuest : 0);
   return hello;
 }
-
-}  // namespace
 
 Greeting::Greeting(Reactor& reactor, std::unique_ptr<Channel> channel, HelloRole role, const Identity& identity,
                    Random& random, int64_t limit_ns, Events events)

@@ -20,6 +20,9 @@ inline constexpr char kSetupNotNow = 'b';  // for want of something: try again l
 // What a dialer says when it lacks nothing more. Until then the acceptor has no link that could end.
 inline constexpr char kSetupDone = 'd';
 
+// What a process says of itself in a hello.
+HelloIdentity hello_identity(const Identity& identity);
+
 class Greeting {
  public:
   struct Events {
