@@ -248,7 +248,8 @@ TEST_F(StreamsTest, ADropDoesNotWaitForWhoHasStopped) {
   prepare_tcp_socket(socket.get(), 10'000);
   StreamEnd end(std::make_unique<TlsChannel>(std::make_unique<TcpChannel>(std::move(socket)), tls, false), sockets,
                 never.get(), [] { return kNoDeadline; });
-  ASSERT_EQ(end.greet(HelloRole::kDialer, hello_identity(identity), monotonic_ns() + 10 * kSecond).value(), owner.node.id());
+  const int64_t limit_ns = monotonic_ns() + 10 * kSecond;
+  ASSERT_EQ(end.greet(HelloRole::kDialer, hello_identity(identity), limit_ns).value(), owner.node.id());
   const uint64_t number = 5;
   ASSERT_TRUE(end.send(std::as_bytes(std::span(&number, 1)), kNoDeadline).ok());
   ValueWriter value;
