@@ -344,6 +344,16 @@ std::atomic<bool> has_left{false};  // its main thread has come back from whatev
 pid_t failing_process = 0;
 
 constexpr int64_t kLeaveLimitNs = 2'000'000'000;
+// A signal that comes between Python's look for one and the system call that it then sleeps in is not seen there.
+constexpr int64_t kWakeAgainNs = 50'000'000;
+
+void wake_again(pthread_t thread, int signal) {
+  state().runtime->timers().after(kWakeAgainNs, [thread, signal] {
+    if (has_left) return;
+    pthread_kill(thread, signal);
+    wake_again(thread, signal);
+  });
+}
 
 // Whatever becomes of the exception on its way out, the status says that the program has failed.
 void insist_on_status(int status, void*) {
@@ -352,28 +362,31 @@ void insist_on_status(int status, void*) {
   _exit(exit_status);
 }
 
-// program_fails(status): the process ends with that status. Until main_thread_left() is called it has so long
+// program_fails(status, thread=0, signal=0): the process ends with that status. Until main_thread_left() is called it has
+// so long, in which the main thread is woken by the signal, if there is one.
 PyObject* program_fails(PyObject*, PyObject* args) {
-  int status;
-  if (!PyArg_ParseTuple(args, "i", &status)) return nullptr;
-  if (exit_status.exchange(status == 0 ? 1 : status) != 0) Py_RETURN_NONE;
-  failing_process = getpid();
-  on_exit(insist_on_status, nullptr);
-  if (AnyRuntime* runtime = require_runtime()) {
-    runtime->timers().after(kLeaveLimitNs, [] {
-      if (has_left) return;
-      flush_log();
-      _exit(exit_status);
-    });
+  int status, signal = 0;
+  unsigned long thread = 0;
+  if (!PyArg_ParseTuple(args, "i|ki", &status, &thread, &signal)) return nullptr;
+  if (exit_status.exchange(status == 0 ? 1 : status) == 0) {
+    failing_process = getpid();
+    on_exit(insist_on_status, nullptr);
+    if (AnyRuntime* runtime = require_runtime()) {
+      runtime->timers().after(kLeaveLimitNs, [] {
+        if (has_left) return;
+        flush_log();
+        _exit(exit_status);
+      });
+      if (signal != 0) wake_again(thread, signal);
+    }
+    PyErr_Clear();
   }
-  PyErr_Clear();
+  if (signal != 0) pthread_kill(thread, signal);
   Py_RETURN_NONE;
 }
 
-PyObject* main_thread_left(PyObject*, PyObject*) {
-  has_left = true;
-  Py_RETURN_NONE;
-}
+// main_thread_left(): whether that is new
+PyObject* main_thread_left(PyObject*, PyObject*) { return PyBool_FromLong(!has_left.exchange(true)); }
 
 }  // namespace
 

@@ -174,3 +174,22 @@ print(faults[0].mesh_name, "|", faults[0].report())
 def test_a_supervise_that_fails_in_whatever_way_climbs(body, words):
     run = Run(OWNER % body).ok()
     assert run.out.startswith("owner |") and words in run.out and "bang" in run.out, run.out
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_main_thread_ends_in_order_though_the_first_signal_for_it_went_by(seen):
+    """As one that comes between Python's look for signals and the sleep that follows it."""
+    spawn, fail = FAILS.strip().splitlines()
+    lost = "" if seen else "signal.sigwait({number}); signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})"
+    run = Run(SCRIPT + f"""
+{spawn}
+number = next(n for n in range(signal.SIGRTMAX, signal.SIGRTMIN, -1) if signal.getsignal(n) != signal.SIG_DFL)
+if not {seen}: signal.pthread_sigmask(signal.SIG_BLOCK, {{number}})
+{fail}
+{lost}
+try: time.sleep(60)
+finally:
+    time.sleep(0.2)
+    print("in order")
+""").done(limit=10)  # fmt: skip
+    assert run.status == 1 and "ValueError: bang" in run.err and "in order" in run.out, (run.out, run.err)

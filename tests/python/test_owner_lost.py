@@ -142,9 +142,12 @@ one = workers.slice(gpus=0)
 pid = one.pid.call_one().get()
 print("pid", pid)
 """
+# In short sleeps: a signal between Python's look for one and its sleep is seen when the sleep has ended, and if the
+# worker answers before it is stopped the signal comes just then.
 WAIT = """
 one.pid.call_one().get()
-time.sleep(1000)
+while True:
+    time.sleep(0.05)
 """
 KILL = """
 sys.stdin.readline()

@@ -279,8 +279,7 @@ def take_signal(handler: Callable[..., Any]) -> int:
 
 
 def _leave(*_: Any) -> None:
-    if here().stopping is not None:
-        _core.main_thread_left()
+    if here().stopping is not None and _core.main_thread_left():
         raise SystemExit(here().stopping)
 
 
@@ -305,10 +304,8 @@ def stop_program(
     if not runtime.is_root():
         os._exit(1)  # a worker whose threads have spawned something: who has started it is told
     runtime.stopped_by_failure = True
-    _core.program_fails(status)
-    if _main_thread:
-        _signal.pthread_kill(_main_thread, _stop_signal)
-    else:
+    _core.program_fails(status, _main_thread, _stop_signal)
+    if not _main_thread:
         import _thread
 
         _thread.interrupt_main()
