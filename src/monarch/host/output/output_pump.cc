@@ -450,6 +450,7 @@ void OutputPump::park(SpeakerStream& stream) {
 // Each is looked at before it is taken: one whose descriptors find no room here stays where it is, so that who prints waits
 // and loses nothing.
 void OutputPump::take_requests() {
+  busy_.store(true, std::memory_order_seq_cst);  // what is printed to a pipe that is neither asked for nor watched is behind
   for (;;) {
     auto got = sys::receive_message(sockets_[0].get(), std::as_writable_bytes(std::span(scratch_)),
                                     MSG_PEEK | MSG_DONTWAIT);
@@ -522,7 +523,6 @@ void OutputPump::set_options(const OutputRequest& request) {
 void OutputPump::send_tail(const OutputRequest& request, int fd) {
   const NodeId node = request.nodes.front();
   // The process has ended: what it has printed is in its pipe or was read.
-  busy_.store(true, std::memory_order_seq_cst);  // until the turn that follows has noted it
   for (bool more = true; more;) {
     Speaker* speaker = speakers_.find(node);
     more = false;
