@@ -368,11 +368,12 @@ BufferHandle handle_of(const Fields& fields) {
 
 std::shared_ptr<Bulk> install_bulk(ProcessRuntime& runtime) {
   Paths paths;
-  bool tcp = true;
+  bool tcp = true, ucx = has_rdma_device();
   if (const char* wanted = std::getenv("MONARCH_RDMA_PATHS")) {
     const std::string_view text(wanted);
     paths = {text.find("shm") != text.npos, text.find("cma") != text.npos};
-    tcp = text.find("tcp") != text.npos;
+    ucx = text.find("ucx") != text.npos;
+    tcp = ucx || text.find("tcp") != text.npos;
   }
   auto made = std::make_shared<Bulk>(runtime.node(), runtime.timers(), paths);
   if (tcp) {
@@ -380,6 +381,7 @@ std::shared_ptr<Bulk> install_bulk(ProcessRuntime& runtime) {
     options.identity = runtime.identity();
     options.dialled_at = runtime.place().dialled_at;
     options.listens_at = runtime.place().listens_at;
+    options.tries_ucx = ucx;
     options.dials = [&runtime] { return runtime.dials_hosts(); };
     made->use_streams(runtime.reactor(), std::move(options));
   }
@@ -419,14 +421,19 @@ void bind_bulk(nb::module_& m) {
   m.def("bulk_submit", &submit, nb::arg("orders"), nb::arg("seconds"), nb::arg("finish").none(), nb::arg("result").none());
   m.def("read_now", &read_now, nb::arg("handle"), nb::arg("target").none());
   m.def("bulk_explain", &explain);
-  // Whether what goes between hosts is enciphered, and over how many connections at a time what is large.
-  m.def("use_streams", [](bool enciphers, uint64_t lanes) {
+  // Whether what goes between hosts is enciphered, over how many connections at a time what is large, and whether by UCX.
+  m.def("use_streams", [](bool enciphers, uint64_t lanes, bool may_use_ucx) {
     Streams* streams = state().bulk ? state().bulk->streams() : nullptr;
     const auto most = static_cast<uint32_t>(std::min<uint64_t>(lanes, Streams::kLanesMax));
-    if (streams != nullptr) streams->use(enciphers, most);
+    if (streams != nullptr) streams->use(enciphers, most, may_use_ucx);
   });
   // How many operations, or parts of them, of this process have gone by connections of their own.
   m.def("streamed", [] { return bulk()->streams() == nullptr ? 0 : bulk()->streams()->done(); });
+  m.def("has_rdma_device", &has_rdma_device);
+  m.def("why_no_ucx", [] {
+    const auto made = UcxEnd::make();
+    return made ? "" : made.error().message;
+  });
   m.def("goes_by_link", [](const BufferHandle& handle) { return bulk()->goes_by_link(handle); });
 }
 

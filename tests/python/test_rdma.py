@@ -843,14 +843,28 @@ whole = owner.sum.call_one().get()
 """
 
 
+LEFT_OUT = "shm: MONARCH_RDMA_PATHS leaves it out; cma: MONARCH_RDMA_PATHS leaves it out"
+
+
+@pytest.fixture
+def by_ucx(far, monkeypatch, request):
+    """The same, and UCX, for tests that ask for it, which a machine without NICs would not do by itself."""
+    if request.param:
+        if missing := monarch._core.why_no_ucx():
+            pytest.skip(f"not run: {missing}")
+        monkeypatch.setenv("MONARCH_RDMA_PATHS", "tcp,ucx")
+
+
 @pytest.mark.parametrize("scheme", ["tcp"])
-@pytest.mark.parametrize(("before", "told"), [
-    ("", "tcp (shm: MONARCH_RDMA_PATHS leaves it out; cma: MONARCH_RDMA_PATHS leaves it out)"),
-    ("configure(rdma_tcp_fallback_parallelism=2)", "tcp (shm: "),
-    ("configure(rdma_encrypt=False)",
-     "tcp (shm: MONARCH_RDMA_PATHS leaves it out; cma: MONARCH_RDMA_PATHS leaves it out; tcp: without TLS)"),
-])  # fmt: skip
-def test_what_is_large_has_a_connection_of_its_own_between_hosts(far, daemons, before, told):
+@pytest.mark.parametrize(("by_ucx", "before", "told"), [
+    (False, "", f"tcp ({LEFT_OUT})"),
+    (False, "configure(rdma_tcp_fallback_parallelism=2)", "tcp (shm: "),
+    (False, "configure(rdma_encrypt=False)", f"tcp ({LEFT_OUT}; tcp: without TLS)"),
+    (True, "", f"tcp ({LEFT_OUT})"),
+    (True, "configure(rdma_encrypt=False, rdma_disable_ibverbs=True)", f"tcp ({LEFT_OUT}; tcp: without TLS)"),
+    (True, "configure(rdma_encrypt=False)", f"ucx ({LEFT_OUT})"),
+], indirect=["by_ucx"])  # fmt: skip
+def test_what_is_large_has_a_connection_of_its_own_between_hosts(by_ucx, daemons, before, told):
     begin = PROLOGUE + "from monarch.config import configure\n" + before + "\n" + ATTACH
     run = daemons[0].run(FAR + """
 print(user.explain.call_one(buffer).get())
@@ -862,6 +876,19 @@ hosts.shutdown().get()
     lines = run.out.splitlines()
     assert lines[0].startswith(told)
     assert lines[1:] == ["True True", "True True"]
+
+
+@pytest.mark.parametrize("scheme", ["tcp"])
+def test_who_wants_a_nic_or_nothing_is_told_that_there_is_none(far, daemons):
+    configured = "from monarch.config import configure\nconfigure(rdma_allow_tcp_fallback=False)\n"
+    daemons[0].run(FAR + """
+from monarch.rdma import RDMAError, get_rdma_backend
+assert get_rdma_backend() == "none"
+try: user.read.call_one(buffer).get()
+except ActorError as error: assert "rdma_allow_tcp_fallback is False, and there is no NIC" in str(error), error
+else: raise AssertionError("it was read")
+hosts.shutdown().get()
+""", daemons[1], begin=PROLOGUE + configured + ATTACH).ok()  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", ["tcp"])

@@ -10,11 +10,12 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from monarch import _core
-from monarch._bulk.errors import RDMATcpFallbackWarning, RDMATimeout, error_of
+from monarch._bulk.errors import RDMAError, RDMATcpFallbackWarning, RDMATimeout, error_of
 from monarch._bulk.layout import Box, pieces
 from monarch._bulk.memory import Kind, kind_of, local_memory, make, of_bytes
 from monarch._calls.future import got
 from monarch._calls.handles import Handle
+from monarch._config import settings
 from monarch._notices import deprecated
 from monarch._runtime import runtime
 
@@ -28,7 +29,7 @@ _WORDS = ("read of", "write of", "atomic addition to", "atomic exchange of", "dr
 TIMEOUT = 60.0
 _TIMEOUT_MAX = 2**64 - 1
 _NO_ANSWER = "its process does not answer"  # Bulk::explain
-_PATHS = ("local", "shm", "cma", "link", "tcp")  # Path (bulk/neighbour.h)
+_PATHS = ("local", "shm", "cma", "link", "tcp", "ucx")  # Path (bulk/neighbour.h)
 _HOST_SHIFT = 49  # base/ids.h
 
 _warned = False
@@ -138,8 +139,8 @@ class RDMABuffer(Handle):
 
     @property
     def backend(self) -> str:
-        """``"tcp"``: what serves it where no NIC does. :meth:`explain` says more."""
-        return "tcp"
+        """``"tcp"``, or ``"ibverbs"``, between hosts. :meth:`explain` says more."""
+        return "ibverbs" if has_nic() else "tcp"
 
     @property
     def writable(self) -> bool:
@@ -323,6 +324,20 @@ class RDMABuffer(Handle):
         runtime.ensure(processes=False)
         if self._job is not None:
             self._introduce([self._handle.owner])
+        if is_elsewhere(self._handle) and backend() == "none":
+            raise RDMAError("rdma_allow_tcp_fallback is False, and there is no NIC for buffers between these hosts")
+
+
+def has_nic() -> bool:
+    """Whether buffers go over a NIC by verbs where both sides have one, and say that nothing need be enciphered."""
+    if settings.get("rdma_disable_ibverbs") or settings.get("rdma_encrypt") or not _core.has_rdma_device():
+        return False
+    return not _core.why_no_ucx()
+
+
+def backend() -> str:
+    """``"ibverbs"``, ``"tcp"`` or ``"none"``: between hosts."""
+    return "ibverbs" if has_nic() else "tcp" if settings.get("rdma_allow_tcp_fallback") else "none"
 
 
 def is_elsewhere(handle: _core.BufferHandle) -> bool:

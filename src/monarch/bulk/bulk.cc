@@ -428,8 +428,9 @@ void Bulk::explain(const BufferHandle& handle, int64_t deadline_ns, std::functio
     if (path != Path::kLink || !neighbour || !self->streams_ || !self->streams_->leads_to(handle.owner)) {
       return done(path, why_not);
     }
-    const auto told = [done, why_not](bool is_there, const std::string& of_stream) {
-      done(is_there ? Path::kStream : Path::kLink, why_not + (of_stream.empty() ? "" : "; tcp: " + of_stream));
+    const auto told = [done, why_not](Way way, const std::string& more) {
+      done(way == Way::kUcx ? Path::kUcx : way == Way::kNone ? Path::kLink : Path::kStream,
+           why_not + (more.empty() ? "" : "; " + more));
     };
     self->streams_->to(handle.owner)->explain(deadline_ns, told);
   });
@@ -439,7 +440,7 @@ bool Bulk::goes_by_link(const BufferHandle& handle) {
   const auto neighbour = known(handle.owner);
   if (!neighbour) return false;
   forget_idle_maps_later();
-  return neighbour->path_of(handle) == Path::kLink;
+  return neighbour->path_of(handle) == Path::kLink && !(streams_ && streams_->tries_ucx());
 }
 
 void Bulk::ask(NodeId node, Method method, ByteSpan body, std::span<const ByteSpan> parts, int64_t deadline_ns,

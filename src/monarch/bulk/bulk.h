@@ -98,7 +98,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   // Which way reads of this go, and why no other; the first time its owner is asked who it is. `done` as above.
   void explain(const BufferHandle& handle, int64_t deadline_ns, std::function<void(Path, std::string)> done);
 
-  // Whether reads of this go by the link; false: they do not, or its owner has not been met.
+  // Whether reads of this go by the link, or a stream; false: by UCX or in another way, or its owner has not been met.
   bool goes_by_link(const BufferHandle& handle);
 
   // Nothing runs any more when it returns, and what is asked for later is refused. Not from a thread of this.
@@ -155,6 +155,8 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   static Status say(StreamEnd& end, const BulkOutcome& outcome, int64_t deadline_ns);
   bool give_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns);
   bool take_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns);
+  static bool use_ucx(StreamEnd& end, ByteSpan address, uint64_t tag, int64_t deadline_ns);
+  bool move_by_ucx(StreamEnd& end, const Wanted& wanted, bool to_write, NodeId peer, int64_t deadline_ns);
 
   // The owner's (bulk_cell.cc).
   void handle(const std::shared_ptr<Message>& request);

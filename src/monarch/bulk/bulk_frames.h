@@ -61,14 +61,19 @@ struct ValueCodec<AnswerBody> {
 // On a stream (stream_end.h): a value behind four bytes with its size, to which the other side says an AnswerBody. Behind
 // that come the bytes that were asked for, or are to come those that are to be written, and a second answer.
 struct StreamRequest {
-  uint8_t kind = 0;  // BulkOperation's: a read or a write
+  static constexpr uint8_t kUseUcx = 255;
+  uint8_t kind = 0;  // BulkOperation's: a read or a write; or kUseUcx
   Wanted wanted;
   int64_t left_ns = kNoDeadline;  // from its arrival on
+  // Of kUseUcx: where the dialer's end is, and what both put on their messages. Behind an answer of kDone comes a value of
+  // its own, where the owner's is; of any other the text says why there is none.
+  std::vector<std::byte> address{};
+  uint64_t tag = 0;
 };
 
 template <>
 struct ValueCodec<StreamRequest> {
-  static auto fields(auto& r) { return std::tie(r.kind, r.wanted, r.left_ns); }
+  static auto fields(auto& r) { return std::tie(r.kind, r.wanted, r.left_ns, r.address, r.tag); }
   static void encode(ValueWriter& writer, const StreamRequest& request) { monarch::encode(writer, fields(request)); }
   static bool decode(ValueReader& reader, StreamRequest& request) { return decode_into(reader, fields(request)); }
 };

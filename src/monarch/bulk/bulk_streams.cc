@@ -162,6 +162,10 @@ void Bulk::serve_stream(StreamEnd& end, NodeId peer) {
     const Wanted& wanted = request->wanted;
     const int64_t now_ns = monotonic_ns();
     const int64_t deadline_ns = request->left_ns > kNoDeadline - now_ns ? kNoDeadline : now_ns + request->left_ns;
+    if (request->kind == StreamRequest::kUseUcx) {
+      if (!use_ucx(end, request->address, request->tag, deadline_ns)) return;
+      continue;
+    }
     const bool to_write = request->kind == static_cast<uint8_t>(Kind::kWrite);
     if (!to_write && request->kind != static_cast<uint8_t>(Kind::kRead)) return;
     BulkOutcome outcome;
@@ -189,6 +193,7 @@ Status Bulk::say(StreamEnd& end, const BulkOutcome& outcome, int64_t deadline_ns
 // The buffer is found anew for each piece, and held only while nobody is waited for: drop() must not wait for a peer that
 // has stopped. False, here and in the next: the stream is to be closed, and the other side asks over the link why.
 bool Bulk::give_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns) {
+  if (end.has_ucx()) return move_by_ucx(end, wanted, false, peer, deadline_ns);
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
   BulkOutcome outcome;
   for (uint64_t done = 0; done < wanted.size;) {
@@ -215,6 +220,7 @@ bool Bulk::give_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t
 }
 
 bool Bulk::take_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns) {
+  if (end.has_ucx()) return move_by_ucx(end, wanted, true, peer, deadline_ns);
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
   BulkOutcome outcome;
   for (uint64_t done = 0; done < wanted.size;) {
@@ -242,6 +248,52 @@ bool Bulk::take_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t
     }
     buffer.reset();
     if (!end.wait_for_input(deadline_ns)) return false;
+  }
+  return true;
+}
+
+// False: the stream is to be closed. A dialer that hears why not goes on without.
+bool Bulk::use_ucx(StreamEnd& end, ByteSpan address, uint64_t tag, int64_t deadline_ns) {
+  auto made = UcxEnd::make();
+  auto here = made ? (*made)->address() : Result<std::vector<std::byte>>(made.error());
+  auto connected = here ? (*made)->connect(address, tag) : Status(here.error());
+  BulkOutcome outcome;
+  if (!connected) outcome = {Code::kNotSo, Refusal::kNone, 0, "its owner's: " + connected.error().message, {}};
+  if (end.has_ucx() || !end.is_plain() || !say(end, outcome, deadline_ns)) return false;
+  if (!connected) return true;
+  end.use(std::move(*made));
+  return send_value(end, *here, deadline_ns).ok();
+}
+
+// From memory to memory, where it lies in one piece: the buffer is held meanwhile. Whoever drops it waits until that has
+// been seen, a twentieth of a second.
+bool Bulk::move_by_ucx(StreamEnd& end, const Wanted& wanted, bool to_write, NodeId peer, int64_t deadline_ns) {
+  std::unique_ptr<std::byte[]> bounce;
+  BulkOutcome outcome;
+  const auto is_wanted = [&] { return find(wanted.handle, to_write, peer, &outcome) != nullptr; };
+  const auto move = [&](std::span<std::byte> bytes) {
+    const Status moved = to_write ? end.receive_by_ucx(bytes, deadline_ns, is_wanted)
+                                  : end.send_by_ucx(bytes, deadline_ns, is_wanted);
+    return moved.ok();
+  };
+  for (uint64_t done = 0, size; done < wanted.size; done += size) {
+    size = std::min(wanted.size - done, StreamEnd::kUcxBytes);
+    auto buffer = find(wanted.handle, to_write, peer, &outcome);
+    if (!buffer) return false;
+    const Buffer::Part part = buffer->part(wanted.handle);
+    const uint64_t at = part.at + wanted.at + done;
+    if (part.memory.is_contiguous()) {
+      const std::span bytes(part.memory.data() + at, size);
+      if (!are_there(bytes.data(), bytes.size(), to_write) || !move(bytes)) return false;
+      continue;
+    }
+    if (!bounce) bounce = std::make_unique_for_overwrite<std::byte[]>(StreamEnd::kUcxBytes);
+    if (!to_write && gather_checked(part.memory, at, size, bounce.get()) != CopyOutcome::kDone) return false;
+    buffer.reset();
+    if (!move({bounce.get(), size})) return false;
+    if (!to_write) continue;
+    buffer = find(wanted.handle, true, peer, &outcome);
+    if (!buffer || scatter_checked(part.memory, at, size, bounce.get()) != CopyOutcome::kDone) return false;
   }
   return true;
 }

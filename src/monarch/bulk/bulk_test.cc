@@ -18,7 +18,7 @@ namespace {
 using Code = BulkOutcome::Code;
 using Kind = BulkOperation::Kind;
 
-enum class By { kLocal, kShm, kCma, kLink, kStream, kPlainStream };
+enum class By { kLocal, kShm, kCma, kLink, kStream, kPlainStream, kUcx };
 
 Identity some_identity() {
   SystemRandom random;
@@ -34,15 +34,16 @@ struct Side {
       : identity(some_identity()),
         node(identity.node, *home.driver, home.reactor, {}),
         bulk(std::make_shared<Bulk>(node, home.reactor, Paths{by < By::kLink, by < By::kLink})) {
-    if (by > By::kLink) bulk->use_streams(home.reactor, stream_options());
+    if (by > By::kLink) bulk->use_streams(home.reactor, stream_options(by));
     if (by > By::kLink) bulk->streams()->use(by == By::kStream, 1);
     node.add_cell(Bulk::id_of(identity.node).index, bulk);
   }
-  StreamOptions stream_options() const {
+  StreamOptions stream_options(By by) const {
     StreamOptions options;
     options.identity = identity;
     options.dialled_at = options.listens_at = "127.0.0.1";
     options.within_hosts = true;
+    options.tries_ucx = by == By::kUcx;
     return options;
   }
   void end() {
@@ -75,6 +76,7 @@ class BulkPaths : public ::testing::TestWithParam<By> {
     if (GetParam() == By::kCma && copy_from_process(getpid(), mine, 0, mine, 0, 1) == CopyOutcome::kDenied) {
       GTEST_SKIP() << "not run: the kernel does not copy between processes here";
     }
+    if (GetParam() == By::kUcx && !UcxEnd::make()) GTEST_SKIP() << "not run: " << UcxEnd::make().error().message;
   }
   Side& user() { return GetParam() == By::kLocal ? owner : other; }
 
@@ -109,12 +111,13 @@ class BulkPaths : public ::testing::TestWithParam<By> {
 };
 
 std::string name_of(const ::testing::TestParamInfo<By>& param) {
-  const char* const names[] = {"Local", "Shm", "Cma", "Link", "Stream", "PlainStream"};
+  const char* const names[] = {"Local", "Shm", "Cma", "Link", "Stream", "PlainStream", "Ucx"};
   return names[static_cast<int>(param.param)];
 }
 
 INSTANTIATE_TEST_SUITE_P(By, BulkPaths,
-                         ::testing::Values(By::kLocal, By::kShm, By::kCma, By::kLink, By::kStream, By::kPlainStream),
+                         ::testing::Values(By::kLocal, By::kShm, By::kCma, By::kLink, By::kStream, By::kPlainStream,
+                                           By::kUcx),
                          name_of);
 
 std::byte expected(uint64_t at, int seed) { return static_cast<std::byte>((at * 7 + static_cast<uint64_t>(seed)) % 251); }
@@ -123,7 +126,8 @@ TEST_P(BulkPaths, IsTheOneThatIsMeant) {
   const BufferHandle handle = add(make(100'000), 100'000);
   std::latch done(1);
   user().bulk->explain(handle, kNoDeadline, [&](Path path, const std::string& why) {
-    EXPECT_EQ(path, static_cast<Path>(std::min(GetParam(), By::kStream))) << why;
+    const Path paths[] = {Path::kLocal, Path::kShm, Path::kCma, Path::kLink, Path::kStream, Path::kStream, Path::kUcx};
+    EXPECT_EQ(path, paths[static_cast<size_t>(GetParam())]) << why;
     done.count_down();
   });
   done.wait();

@@ -54,6 +54,7 @@ enum class Path : uint8_t {
   kCma,    // the kernel copies
   kLink,   // its process is asked, over the link that messages go by
   kStream,  // the same over a connection of its own, between hosts; what is small goes by the link
+  kUcx,     // the same, and the bytes by UCX
 };
 
 // Which ways are tried: all, but where somebody says otherwise (MONARCH_RDMA_PATHS).

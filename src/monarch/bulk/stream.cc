@@ -25,7 +25,6 @@ constexpr int64_t kPatienceNs = 300'000'000;  // of those who wait meanwhile, th
 constexpr int64_t kAgainNs = 5'000'000'000;  // after one that could not be made
 constexpr int kTries = 3;  // of a name with several addresses each leads to another
 constexpr int64_t kCloseNs = 10'000'000'000;
-constexpr char kPlain[] = "without TLS";
 constexpr int64_t kLookNs = 250'000'000;      // whether the owner still lives
 constexpr std::chrono::milliseconds kBusy(5);
 // Requests that the owner has before the answers to the first have come, so that it is never idle.
@@ -51,8 +50,34 @@ Result<BulkOutcome> answer_on(StreamEnd& end, int64_t deadline_ns) {
   return *outcome;
 }
 
+// In messages: what does not lie in one piece through memory of our own.
+Status receive_by_ucx(StreamEnd& end, const Memory& local, uint64_t size, int64_t deadline_ns) {
+  const bool is_direct = local.is_contiguous();
+  const auto bounce = std::make_unique_for_overwrite<std::byte[]>(is_direct ? 0 : StreamEnd::kUcxBytes);
+  for (uint64_t done = 0, count; done < size; done += count) {
+    count = std::min(size - done, StreamEnd::kUcxBytes);
+    std::byte* const to = is_direct ? local.data() + done : bounce.get();
+    if (auto came = end.receive_by_ucx({to, count}, deadline_ns); !came) return came;
+    if (!is_direct) local.scatter(done, count, to);
+  }
+  return Ok{};
+}
+
+Status send_by_ucx(StreamEnd& end, const Memory& local, int64_t deadline_ns) {
+  const bool is_direct = local.is_contiguous();
+  const auto bounce = std::make_unique_for_overwrite<std::byte[]>(is_direct ? 0 : StreamEnd::kUcxBytes);
+  for (uint64_t done = 0, count; done < local.size(); done += count) {
+    count = std::min(local.size() - done, StreamEnd::kUcxBytes);
+    std::byte* const from = is_direct ? local.data() + done : bounce.get();
+    if (!is_direct) local.gather(done, count, from);
+    if (auto sent = end.send_by_ucx({from, count}, deadline_ns); !sent) return sent;
+  }
+  return Ok{};
+}
+
 // `size` bytes; the memory is there.
 Status receive_into(StreamEnd& end, const Memory& local, uint64_t size, int64_t deadline_ns) {
+  if (end.has_ucx()) return receive_by_ucx(end, local, size, deadline_ns);
   if (local.is_contiguous()) return end.receive({local.data(), size}, deadline_ns);
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
   for (uint64_t done = 0, count; done < size; done += count) {
@@ -64,6 +89,7 @@ Status receive_into(StreamEnd& end, const Memory& local, uint64_t size, int64_t 
 }
 
 Status send_from(StreamEnd& end, const Memory& local, int64_t deadline_ns) {
+  if (end.has_ucx()) return send_by_ucx(end, local, deadline_ns);
   if (local.is_contiguous()) return end.send({local.data(), local.size()}, deadline_ns);
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
   for (uint64_t done = 0, count; done < local.size(); done += count) {
@@ -89,23 +115,32 @@ void Stream::submit(BulkOperation operation, int64_t deadline_ns, Done done) {
   add({std::move(operation), deadline_ns, std::move(done)});
 }
 
-void Stream::explain(int64_t deadline_ns, std::function<void(bool, std::string)> done) {
+void Stream::explain(int64_t deadline_ns, std::function<void(Way, std::string)> done) {
   {
     std::unique_lock lock(mutex_);
-    const bool is_plain = is_plain_;
     const bool is_there = connected_;
+    const Way way = way_;
+    const std::string why = explanation(is_there);
     lock.unlock();
-    if (is_there) return done(true, is_plain ? kPlain : "");
+    if (is_there) return done(way, why);
   }
   add({{}, deadline_ns, [weak = weak_from_this(), done = std::move(done)](const BulkOutcome& outcome) {
          const auto self = weak.lock();
-         if (!self) return done(false, "");
+         if (!self) return done(Way::kNone, "");
          std::unique_lock lock(self->mutex_);
          const bool is_there = outcome.code == Code::kDone;
-         const std::string why = is_there ? (self->is_plain_ ? kPlain : "") : self->why_not_;
+         const Way way = is_there ? self->way_ : Way::kNone;
+         const std::string why = self->explanation(is_there);
          lock.unlock();
-         done(is_there, why);
+         done(way, why);
        }});
+}
+
+// With the lock.
+std::string Stream::explanation(bool is_there) const {
+  if (!is_there) return why_not_.empty() ? "" : "tcp: " + why_not_;
+  if (way_ != Way::kPlain) return "";
+  return "tcp: without TLS" + (why_no_ucx_.empty() ? "" : "; ucx: " + why_no_ucx_);
 }
 
 void Stream::add(Task task) {
@@ -165,7 +200,7 @@ void Stream::run() {
   {
     std::lock_guard lock(mutex_);
     connected_ = connected.ok();
-    is_plain_ = connected.ok() && session.end->is_plain();
+    if (connected) way_ = session.end->has_ucx() ? Way::kUcx : session.end->is_plain() ? Way::kPlain : Way::kEnciphered;
     why_not_ = connected ? "" : connected.error().message;
     if (!connected) not_before_ns_ = monotonic_ns() + kAgainNs;
   }
@@ -283,7 +318,41 @@ Status Stream::greet(Session& session, int64_t limit_ns) {
     fill_random(&session.number, sizeof session.number);
     session.number &= INT64_MAX;  // what a value holds
   }
-  return session.end->send(std::as_bytes(std::span(&session.number, 1)), limit_ns);
+  auto said = session.end->send(std::as_bytes(std::span(&session.number, 1)), limit_ns);
+  return !said ? said : use_ucx(session, limit_ns);
+}
+
+// Where that is wanted, and both sides can. An error: the connection broke meanwhile.
+Status Stream::use_ucx(Session& session, int64_t limit_ns) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!hooks_.tries_ucx || !session.end->is_plain() || !why_no_ucx_.empty()) return Ok{};
+  }
+  const auto without = [this](const std::string& why) -> Status {
+    std::lock_guard lock(mutex_);
+    why_no_ucx_ = why;
+    return Ok{};
+  };
+  auto made = UcxEnd::make();
+  if (!made) return without(made.error().message);
+  auto address = (*made)->address();
+  if (!address) return without(address.error().message);
+  StreamRequest request;
+  request.kind = StreamRequest::kUseUcx;
+  request.address = *address;
+  fill_random(&request.tag, sizeof request.tag);
+  request.tag &= INT64_MAX;  // what a value holds
+  ValueWriter value;
+  encode(value, request);
+  if (auto sent = send_value(*session.end, value.written(), limit_ns); !sent) return sent;
+  auto answer = answer_on(*session.end, limit_ns);
+  if (!answer) return answer.error();
+  if (answer->code != Code::kDone) return without(answer->text);
+  auto theirs = receive_value(*session.end, limit_ns);
+  if (!theirs) return theirs.error();
+  if (auto there = (*made)->connect(*theirs, request.tag); !there) return there;
+  session.end->use(std::move(*made));
+  return Ok{};
 }
 
 // False: there has been none for a while, or none is to come.
@@ -329,6 +398,13 @@ bool Stream::send_requests(Session& session) {
   return true;
 }
 
+// After what UCX could not do, the next connection is without.
+void Stream::note_ucx(const Session& session, const Status& taken) {
+  if (taken || taken.error().code != ErrorCode::kUnavailable || !session.end->has_ucx()) return;
+  std::lock_guard lock(mutex_);
+  why_no_ucx_ = taken.error().message;
+}
+
 bool Stream::take_answer(Session& session) {
   const Task& task = session.asked.front();
   auto outcome = answer_on(*session.end, task.deadline_ns);
@@ -336,6 +412,7 @@ bool Stream::take_answer(Session& session) {
   if (outcome && outcome->code == Code::kDone) {
     taken = receive_into(*session.end, task.operation.local, task.operation.at.size, task.deadline_ns);
   }
+  note_ucx(session, taken);
   if (!taken && taken.error().code != ErrorCode::kDeadline) return false;
   Task over = std::move(session.asked.front());
   session.asked.pop_front();
@@ -351,6 +428,7 @@ bool Stream::write(Session& session, Task task) {
   const bool goes = outcome && outcome->code == Code::kDone;
   if (goes) {
     auto sent = send_from(*session.end, task.operation.local, deadline_ns);
+    note_ucx(session, sent);
     outcome = sent ? answer_on(*session.end, deadline_ns) : Result<BulkOutcome>(sent.error());
   }
   if (outcome) return finish(std::move(task), std::move(*outcome)), true;

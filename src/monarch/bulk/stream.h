@@ -27,6 +27,9 @@ struct StreamAddress {
   std::string why_not;
 };
 
+// How a stream's bytes go.
+enum class Way : uint8_t { kNone, kEnciphered, kPlain, kUcx };
+
 class Stream final : public std::enable_shared_from_this<Stream> {
  public:
   // kNotSo: nothing is under way of it any more, and another way is to be taken.
@@ -38,6 +41,8 @@ class Stream final : public std::enable_shared_from_this<Stream> {
     std::function<bool()> is_down;  // the owner
     // Asks the owner to close its end of what was begun with that number: kDone, it has; else nobody knows.
     std::function<void(uint64_t number, int64_t deadline_ns, std::function<void(BulkOutcome)>)> close_there;
+    // Whether UCX is to be tried, where nothing is enciphered.
+    bool tries_ucx = false;
   };
 
   Stream(NodeId owner, const HelloIdentity& identity, StreamSockets& sockets, Hooks hooks);
@@ -45,8 +50,8 @@ class Stream final : public std::enable_shared_from_this<Stream> {
 
   // Any thread. A read or a write.
   void submit(BulkOperation operation, int64_t deadline_ns, Done done);
-  // Any thread. Whether there is one, or can be: else why not; of one that does not encipher, that.
-  void explain(int64_t deadline_ns, std::function<void(bool, std::string)> done);
+  // Any thread. How they go, once there is one, or can be; and why in no better way, for people.
+  void explain(int64_t deadline_ns, std::function<void(Way, std::string)> done);
   // What is asked for from now on is kNotSo, and so is what waits. Returns when nothing runs any more.
   void stop();
   // Nothing waits here or is under way. Any thread; true for the moment.
@@ -74,6 +79,8 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   void run();
   Status connect(Session& session);
   Status greet(Session& session, int64_t limit_ns);
+  Status use_ucx(Session& session, int64_t limit_ns);
+  void note_ucx(const Session& session, const Status& taken);
   std::optional<StreamAddress> find_address(int64_t limit_ns);
   bool wait_for_task(const Session& session);
   bool send_requests(Session& session);
@@ -84,6 +91,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   void give_up_all(Session& session);
   bool may_wait(const Task& task, int64_t now_ns) const;
   int64_t look();
+  std::string explanation(bool is_there) const;
 
   const NodeId owner_;
   const HelloIdentity identity_;
@@ -99,8 +107,9 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   std::shared_ptr<UniqueFd> stop_event_;  // of the one that sees to it. shared: with that
   bool stopped_ = false;
   bool connected_ = false;
-  bool is_plain_ = false;
+  Way way_ = Way::kNone;
   std::string why_not_;        // the last time; empty: it was connected
+  std::string why_no_ucx_;     // then it is not tried again
   int64_t not_before_ns_ = 0;  // is it tried again
   std::optional<StreamAddress> address_;
 };

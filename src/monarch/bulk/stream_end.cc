@@ -23,6 +23,8 @@ Error closed(const char* why) { return {ErrorCode::kClosed, why}; }
 constexpr int64_t kStallNs = 10'000'000'000;
 // Between two looks around.
 constexpr size_t kStepBytes = size_t{4} << 20;
+// Of memory that UCX has: whoever drops it waits so long at most.
+constexpr int64_t kWantedLookNs = 50'000'000;
 
 // A peer that has vanished is known after that, in seconds; one that has stopped answers.
 void keep_alive(int socket) {
@@ -130,6 +132,31 @@ Status StreamEnd::receive(std::span<std::byte> into, int64_t deadline_ns) {
     }
   }
   return Ok{};
+}
+
+// While a message is under way: the connection tells whether there still is somebody.
+UcxEnd::Pause StreamEnd::pause_until(int64_t deadline_ns, const std::function<bool()>& is_wanted) {
+  const int64_t stalled_ns = monotonic_ns() + kStallNs;
+  return [this, deadline_ns, stalled_ns, &is_wanted](int fd) -> Status {
+    const int64_t look_again_ns = look_();
+    if (look_again_ns == 0 || (is_wanted && !is_wanted())) return closed("it is not wanted any more");
+    const int64_t now_ns = monotonic_ns();
+    if (now_ns >= deadline_ns) return Error{ErrorCode::kDeadline, "it took too long"};
+    if (now_ns >= stalled_ns) return closed("the other side has stopped");
+    const int64_t until_ns = std::min({deadline_ns, look_again_ns, now_ns + kWantedLookNs});
+    pollfd fds[] = {{fd, POLLIN, 0}, {stop_, POLLIN, 0}, {channel_->fd(), POLLRDHUP, 0}};
+    poll(fds, 3, static_cast<int>((std::max<int64_t>(until_ns - now_ns, 0) + 999'999) / 1'000'000));
+    if (fds[1].revents != 0) return closed("this process ends");
+    return fds[2].revents == 0 ? Status(Ok{}) : closed("the connection has ended");
+  };
+}
+
+Status StreamEnd::send_by_ucx(ByteSpan bytes, int64_t deadline_ns, const std::function<bool()>& is_wanted) {
+  return ucx_->send(bytes, pause_until(deadline_ns, is_wanted));
+}
+
+Status StreamEnd::receive_by_ucx(std::span<std::byte> into, int64_t deadline_ns, const std::function<bool()>& is_wanted) {
+  return ucx_->receive(into, pause_until(deadline_ns, is_wanted));
 }
 
 Result<NodeId> StreamEnd::greet(HelloRole role, const HelloIdentity& identity, int64_t deadline_ns) {

@@ -11,6 +11,7 @@
 #include "monarch/base/bytes.h"
 #include "monarch/base/forked.h"
 #include "monarch/base/unique_fd.h"
+#include "monarch/bulk/ucx.h"
 #include "monarch/loop/reactor.h"
 #include "monarch/net/channel.h"
 #include "monarch/wire/hello.h"
@@ -65,15 +66,26 @@ class StreamEnd {
   // Memory is handed to the kernel as it is: what is not there is EFAULT. Else it is read, and written, here.
   bool is_plain() const { return !channel_->is_enciphered(); }
 
+  // From now on the bytes of buffers go by that, in messages of kUcxBytes at most, and the connection has what is said
+  // about them. Both sides do so, or none.
+  void use(std::unique_ptr<UcxEnd> ucx) { ucx_ = std::move(ucx); }
+  bool has_ucx() const { return ucx_ != nullptr; }
+  static constexpr uint64_t kUcxBytes = uint64_t{4} << 20;
+  // `is_wanted` is asked now and then. The memory is there.
+  Status send_by_ucx(ByteSpan bytes, int64_t deadline_ns, const std::function<bool()>& is_wanted = {});
+  Status receive_by_ucx(std::span<std::byte> into, int64_t deadline_ns, const std::function<bool()>& is_wanted = {});
+
  private:
   Status wait(bool for_room, int64_t deadline_ns);
   Status look_around(size_t moved, int64_t deadline_ns);
+  UcxEnd::Pause pause_until(int64_t deadline_ns, const std::function<bool()>& is_wanted);
 
   const std::unique_ptr<Channel> channel_;
   StreamSockets& sockets_;
   const int stop_;
   const Look look_;
   size_t since_look_ = 0;
+  std::unique_ptr<UcxEnd> ucx_;
 };
 
 }  // namespace monarch

@@ -99,8 +99,8 @@ class StreamsTest : public ::testing::Test {
     other.bulk->streams()->use(true, lanes);
     for (uint32_t lane = 0; lane < lanes; ++lane) {
       std::latch done(1);
-      other.bulk->streams()->to(owner.node.id(), lane)->explain(kNoDeadline, [&](bool is_there, const std::string& why) {
-        EXPECT_TRUE(is_there) << why;
+      other.bulk->streams()->to(owner.node.id(), lane)->explain(kNoDeadline, [&](Way way, const std::string& why) {
+        EXPECT_NE(way, Way::kNone) << why;
         done.count_down();
       });
       done.wait();
@@ -294,8 +294,8 @@ TEST_F(StreamsTest, OneThatCannotBeMadeHoldsNobodyUp) {
   EXPECT_EQ(outcome_of_read(kSecond / 20), Code::kDeadline);
   EXPECT_EQ(outcome_of_read(100 * kSecond), Code::kNotSo) << "long before that";
   std::promise<std::string> why;
-  stream->explain(kNoDeadline, [&](bool is_there, const std::string& text) {
-    EXPECT_FALSE(is_there);
+  stream->explain(kNoDeadline, [&](Way way, const std::string& text) {
+    EXPECT_EQ(way, Way::kNone);
     why.set_value(text);
   });
   EXPECT_NE(why.get_future().get(), "");

@@ -30,7 +30,8 @@ bool Streams::leads_to(NodeId owner) const {
   return (options_.within_hosts || host_number(owner) != host_number(identity_.node)) && options_.dials();
 }
 
-void Streams::use(bool enciphers, uint32_t lanes) {
+void Streams::use(bool enciphers, uint32_t lanes, bool may_use_ucx) {
+  may_use_ucx_ = may_use_ucx;
   enciphers_ = enciphers;
   lanes_ = std::clamp<uint32_t>(lanes, 1, kLanesMax);
 }
@@ -62,6 +63,7 @@ std::shared_ptr<Stream> Streams::to(NodeId owner, uint32_t lane) {
 
 std::shared_ptr<Stream> Streams::make(NodeId owner) {
   Stream::Hooks hooks;
+  hooks.tries_ucx = tries_ucx();
   hooks.find_address = [this, owner](auto found) { bulk_.ask_for_stream(owner, std::move(found)); };
   hooks.connect = [this, owner](const StreamAddress& address, bool* busy) { return connect(owner, address, busy); };
   hooks.is_down = [this, owner] { return bulk_.node_.is_down(owner); };

@@ -23,6 +23,7 @@ struct StreamOptions {
   std::string listens_at;  // where it listens itself
   std::function<bool()> dials = [] { return true; };  // whether others are reached by connections from here
   bool within_hosts = false;  // for tests: to others of the same host, too
+  bool tries_ucx = false;     // where nothing is enciphered, and use() does not forbid it
 };
 
 class Streams {
@@ -42,7 +43,9 @@ class Streams {
 
   // Any thread. Without `enciphers` the bytes of buffers go as they are, which anybody on the way can read and change; both
   // sides have to say so, the owner before it is first asked. What is large goes over so many `lanes` at a time.
-  void use(bool enciphers, uint32_t lanes);
+  // UCX is left out if `may_use_ucx` is false.
+  void use(bool enciphers, uint32_t lanes, bool may_use_ucx = true);
+  bool tries_ucx() const { return options_.tries_ucx && may_use_ucx_ && !enciphers_; }
   uint32_t lanes() const { return lanes_; }
 
   // How many operations, or parts of them, have gone by streams of this process.
@@ -67,6 +70,7 @@ class Streams {
   const HelloIdentity identity_;
   StreamSockets sockets_;
   std::atomic<bool> enciphers_{true};
+  std::atomic<bool> may_use_ucx_{true};
   std::atomic<uint32_t> lanes_{1};
   std::atomic<uint64_t> done_{0};
   std::mutex opening_;  // held while the door is made; then mutex_

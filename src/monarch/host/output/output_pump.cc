@@ -450,7 +450,7 @@ void OutputPump::park(SpeakerStream& stream) {
 // Each is looked at before it is taken: one whose descriptors find no room here stays where it is, so that who prints waits
 // and loses nothing.
 void OutputPump::take_requests() {
-  busy_.store(true, std::memory_order_seq_cst);  // what is printed to a pipe that is neither asked for nor watched is behind
+  busy_.store(true, std::memory_order_seq_cst);  // what comes by a pipe that is taken and not watched yet is behind, too
   for (;;) {
     auto got = sys::receive_message(sockets_[0].get(), std::as_writable_bytes(std::span(scratch_)),
                                     MSG_PEEK | MSG_DONTWAIT);

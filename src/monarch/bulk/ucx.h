@@ -1,0 +1,55 @@
+// Bytes between two processes by UCX (https://openucx.org), which knows the NICs of a machine: with those that do RDMA they
+// go from memory to memory. The library is loaded when the first stream wants it, and never needed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "monarch/base/bytes.h"
+#include "monarch/base/result.h"
+
+namespace monarch {
+
+// Whether this machine has a NIC that does RDMA (verbs), which is what UCX is for.
+bool has_rdma_device();
+
+// One end of a pair that move bytes between them, each piece as one message. Used by one thread, the one that made it. It
+// does not encipher, and whoever can guess its tag, 64 random bits, can send to it.
+class UcxEnd {
+ public:
+  // Waits until `fd` is readable, or for a moment. An error: it is not to go on, and why.
+  using Pause = std::function<Status(int fd)>;
+
+  // kUnavailable: there is no UCX here, or it does not want to.
+  static Result<std::unique_ptr<UcxEnd>> make();
+  ~UcxEnd();
+  UcxEnd(const UcxEnd&) = delete;
+  UcxEnd& operator=(const UcxEnd&) = delete;
+
+  // For the other one's connect().
+  Result<std::vector<std::byte>> address() const;
+  // `tag` is the same on both sides.
+  Status connect(ByteSpan address, uint64_t tag);
+
+  // `bytes` of any size; the memory is there, and nobody touches it any more when this returns. After an error, of whatever
+  // `pause` says too, this is of no use.
+  Status send(ByteSpan bytes, const Pause& pause);
+  // A message of just so many.
+  Status receive(std::span<std::byte> into, const Pause& pause);
+
+ private:
+  UcxEnd() = default;
+  Status finish(void* request, const Pause& pause);
+  void close();
+
+  void* worker_ = nullptr;
+  void* endpoint_ = nullptr;
+  int event_ = -1;
+  uint64_t tag_ = 0;
+};
+
+}  // namespace monarch
