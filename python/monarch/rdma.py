@@ -16,6 +16,7 @@ from monarch._bulk.errors import (
 from monarch._notices import deprecated
 from monarch._public import publish
 from monarch._values.frozen import empty
+from monarch._values.torch_allocator import torch_allocator
 
 __all__ = [
     "BufferDropped",
@@ -30,6 +31,7 @@ __all__ = [
     "get_rdma_backend",
     "is_ibverbs_available",
     "is_rdma_available",
+    "torch_allocator",
 ]
 
 

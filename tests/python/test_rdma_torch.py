@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 import monarch  # noqa: E402
 from monarch.actor import Actor, endpoint, this_host  # noqa: E402
-from monarch.rdma import RDMAAction, RDMABuffer  # noqa: E402
+from monarch.rdma import RDMAAction, RDMABuffer, torch_allocator  # noqa: E402
 
 
 class Owner(Actor):
@@ -44,6 +44,53 @@ TENSORS = {
     "large": lambda: torch.arange(1 << 20),
     "in shared memory": lambda: monarch.empty(1 << 18, torch=True).fill_(2),
 }
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(300, 200)
+        self.head = torch.nn.Linear(200, 4)
+        self.register_buffer("table", torch.arange(20_000).reshape(100, 200))
+        self.register_buffer("noise", torch.randn(300, 100, dtype=torch.float64))
+
+
+class Modeler(Actor):
+    @endpoint
+    def model(self):
+        with torch_allocator():
+            torch.manual_seed(3)
+            self.net = Net()
+        self.net.head(self.net.body(torch.ones(2, 300))).sum().backward()
+        return {name: RDMABuffer(tensor) for name, tensor in self.net.state_dict().items()}
+
+
+def test_what_torch_makes_in_its_block_lies_in_memory_that_others_map():
+    torch.manual_seed(3)
+    plain = Net().state_dict()
+    with this_host().spawn_procs() as procs:
+        buffers = procs.spawn("modeler", Modeler).model.call_one().get()
+        for name, buffer in buffers.items():
+            assert buffer.explain().startswith("shm" if plain[name].nbytes >= 64 << 10 else "cma"), name
+            assert torch.equal(buffer.read().get(), plain[name]), name
+
+
+def test_the_block_of_the_allocator_changes_no_result():
+    base = torch.arange(40_000.0)
+    with torch_allocator():
+        view, doubled, cast = base[100:], base * 2, base.to(torch.float64)
+        view.add_(1)
+        pair = torch.split(base, 20_000)
+        like = torch.empty_strided((200, 200), (1, 200)).fill_(4)
+        meta = torch.empty(100_000, device="meta")
+        both = torch.sort(base, descending=True)
+    assert view.data_ptr() == base[100:].data_ptr() and base[100] == 101 and base[0] == 0
+    assert torch.equal(doubled, torch.arange(40_000.0) * 2) and cast.dtype is torch.float64
+    assert pair[1].data_ptr() == base[20_000:].data_ptr() and like.stride() == (1, 200) and meta.device.type == "meta"
+    assert both.indices[0] == 39_999
+    with RDMABuffer(doubled) as inside, RDMABuffer(doubled + 0) as outside:
+        frozen = monarch.freeze(doubled)
+        assert frozen.data_ptr() == doubled.data_ptr() and inside.size() == outside.size()
 
 
 def test_what_is_no_memory_says_what_to_do():

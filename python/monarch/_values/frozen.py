@@ -9,7 +9,7 @@ from typing import Any
 from monarch import _core
 
 # Smaller ones lie in ordinary memory: a descriptor for each costs more than the copy.
-_FREEZABLE_MIN = 64 * 1024
+FREEZABLE_MIN = 64 * 1024
 # From this size on it is looked up first whether there is so much memory.
 _LARGE = 64 * 1024 * 1024
 
@@ -41,7 +41,7 @@ def empty(shape: Any, dtype: Any = None, *, torch: bool = False) -> Any:
     plain = numpy.dtype(dtype)
     _check_dtype(plain)
     size = math.prod(sizes) * plain.itemsize
-    if size < _FREEZABLE_MIN:
+    if size < FREEZABLE_MIN:
         return numpy.empty(sizes, plain)
     return numpy.ndarray(sizes, plain, _make_memory(size))
 
@@ -150,7 +150,7 @@ def _bounds(array: Any) -> tuple[int, int]:
 
 
 def _frozen_array(numpy: Any, array: Any) -> Any:
-    if array.nbytes < _FREEZABLE_MIN:
+    if array.nbytes < FREEZABLE_MIN:
         # Over bytes, so that nobody makes it writable again.
         order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
         return numpy.ndarray(array.shape, array.dtype, array.tobytes(order), order=order)
@@ -193,7 +193,7 @@ def _empty_tensor(sizes: tuple[int, ...], dtype: Any) -> Any:
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"a tensor has a dtype of torch's, and not {dtype!r}")
     size = math.prod(sizes) * dtype.itemsize
-    if size < _FREEZABLE_MIN:
+    if size < FREEZABLE_MIN:
         return torch.empty(sizes, dtype=dtype)
     return torch.frombuffer(_make_memory(size), dtype=dtype).view(sizes)
 
@@ -213,7 +213,7 @@ def _freeze_tensor(torch: Any, tensor: Any) -> Any:
         return tensor
     memory = _memory_of(first, size) if tensor.is_contiguous() and tensor.nbytes == size else None
     if memory is None:
-        if tensor.nbytes < _FREEZABLE_MIN:
+        if tensor.nbytes < FREEZABLE_MIN:
             return tensor.clone()
         memory = _make_memory(tensor.nbytes)
         tensor = torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
