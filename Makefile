@@ -94,6 +94,8 @@ soak:  ## some hours, not in CI: sanitizers over many seeds, long fuzzing, aarch
 	@MONARCH_SIM_SEEDS=5000 $(MAKE) --no-print-directory soak-ctest LIMIT=3600
 	$(call STEP,a million seeds of each simulated test)
 	@$(VENV_PYTHON) tools/soak_seeds.py --seeds $(or $(SEEDS),1000000)
+	$(call STEP,buffers of 8 GiB by every way)
+	@MONARCH_TEST_LONG=1 build/release/src/monarch/bulk_test --gtest_brief=1 --gtest_filter='*Gibibytes*'
 	$(call STEP,starting and ending processes 20 times over)
 	@build/release/src/monarch/host_test --gtest_brief=1 --gtest_repeat=20 --gtest_throw_on_failure
 	$(call STEP,the Python tests of processes and shutdown 5 times over)

@@ -5,6 +5,7 @@ import functools
 import gc
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -759,6 +760,50 @@ def check(a):
 def test_ways_that_are_not_wanted(paths, told):
     run = Run(CHECK + "check(this_host().spawn_procs().spawn('a', A))", env={"MONARCH_RDMA_PATHS": paths}).ok()
     assert run.out.splitlines() == [told, "dropped"]
+
+
+# As strict profiles of containers do: process_vm_readv and process_vm_writev are errors (EPERM), in all threads.
+FORBIDDING = """
+import ctypes, struct
+def forbid_copies():
+    numbers = {"x86_64": (310, 311), "aarch64": (270, 271)}[os.uname().machine]
+    forbid, allow = (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)  # return, SECCOMP_RET_ERRNO | EPERM; _ALLOW
+    lines = [(0x20, 0, 0, 0), (0x15, 1, 0, numbers[0]), (0x15, 0, 1, numbers[1]), forbid, allow]  # by the call's number
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+    program = struct.pack("HxxxxxxQ", len(lines), ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.syscall({"x86_64": 317, "aarch64": 277}[os.uname().machine], 1, 1, program) == 0  # for all threads
+class Forbidden(A):
+    def __init__(self):
+        super().__init__()
+        forbid_copies()
+"""
+
+
+@pytest.mark.parametrize("who", ["owner", "reader"])
+def test_the_kernel_forbids_copies_between_processes(who):
+    begin = "forbid_copies()" if who == "reader" else ""
+    actor = "Forbidden" if who == "owner" else "A"
+    run = Run(CHECK + FORBIDDING + f"""
+kept = this_host().spawn_procs().spawn('a', {actor})
+kept.buffer.call_one().get()
+{begin}
+check(kept)
+""").ok()  # fmt: skip
+    told, dropped = run.out.splitlines()
+    # What the owner may not do, fetch what is written, it has asked for in messages instead.
+    assert told.startswith("cma (" if who == "owner" else "link (") and dropped == "dropped", told
+    assert who == "owner" or "cma: " in told and "seccomp" in told, told
+
+
+def test_in_a_container_with_processes_and_a_small_shm_of_its_own():
+    unshare = ["unshare", "-m", "-p", "-f", "--mount-proc"] + ["-r"] * (os.geteuid() != 0)
+    inside = [*unshare, "sh", "-c", 'mount -t tmpfs -o size=4k none /dev/shm && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True).returncode:
+        pytest.skip("not run: this kernel, or this user, makes no mount and process namespaces")
+    run = Run(CHECK + "check(this_host().spawn_procs().spawn('a', A))", inside=inside).ok()
+    assert run.out.splitlines()[0].startswith("cma (") and run.out.endswith("dropped\n")
 
 
 @pytest.mark.parametrize("way", ["unix", "exec"])

@@ -2,8 +2,10 @@
 #include "monarch/bulk/bulk.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <latch>
 #include <thread>
@@ -159,6 +161,26 @@ TEST_P(BulkPaths, AllSizesAndOffsetsAreReadAndWritten) {
   if (GetParam() >= By::kStream) {
     EXPECT_EQ(other.bulk->streams()->done(), 4u) << "what is large, and that only";
   }
+}
+
+// 8 GiB where there is time for it. What is not written takes no memory, but at a target.
+TEST_P(BulkPaths, Gibibytes) {
+  const uint64_t size = std::getenv("MONARCH_TEST_LONG") != nullptr ? (uint64_t{8} << 30) + 5
+                        : short_form()                              ? (uint64_t{9} << 20) + 5
+                                                                    : (uint64_t{1} << 30) + 5;
+  const uint64_t places[] = {0, size / 3, (size - 5) / 2 - 1, (size - 5) / 2, size - 6, size - 1};
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  const auto map = [&] { return mmap(nullptr, size, PROT_READ | PROT_WRITE, kFlags, -1, 0); };
+  const Mapping memory(map(), size), target(map(), size);
+  auto* const data = GetParam() == By::kShm ? make(size) : static_cast<std::byte*>(memory.get());
+  auto* const here = static_cast<std::byte*>(target.get());
+  for (const uint64_t at : places) data[at] = expected(at, 8);
+  const BufferHandle handle = add(data, size);
+  ASSERT_EQ(run_one(Kind::kRead, handle, Memory(here, size)).code, Code::kDone);
+  for (const uint64_t at : places) ASSERT_EQ(here[at], expected(at, 8)) << at;
+  for (const uint64_t at : places) here[at] = expected(at, 9);
+  ASSERT_EQ(run_one(Kind::kWrite, handle, Memory(here, size)).code, Code::kDone);
+  for (const uint64_t at : places) ASSERT_EQ(data[at], expected(at, 9)) << at;
 }
 
 TEST_P(BulkPaths, StridesOnEitherSide) {
