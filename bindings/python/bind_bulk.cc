@@ -421,8 +421,10 @@ void bind_bulk(nb::module_& m) {
   m.def("bulk_submit", &submit, nb::arg("orders"), nb::arg("seconds"), nb::arg("finish").none(), nb::arg("result").none());
   m.def("read_now", &read_now, nb::arg("handle"), nb::arg("target").none());
   m.def("bulk_explain", &explain);
-  // Whether what goes between hosts is enciphered, over how many connections at a time what is large, and whether by UCX.
-  m.def("use_streams", [](bool enciphers, uint64_t lanes, bool may_use_ucx) {
+  // Whether what goes between hosts is enciphered, over how many connections at a time what is large, whether by UCX, and
+  // by which NIC.
+  m.def("use_streams", [](bool enciphers, uint64_t lanes, bool may_use_ucx, std::string nic) {
+    choose_nic(std::move(nic));
     Streams* streams = state().bulk ? state().bulk->streams() : nullptr;
     const auto most = static_cast<uint32_t>(std::min<uint64_t>(lanes, Streams::kLanesMax));
     if (streams != nullptr) streams->use(enciphers, most, may_use_ucx);

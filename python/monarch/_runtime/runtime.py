@@ -93,7 +93,7 @@ def apply_limits() -> None:
     of_core = (
         "HYPERACTOR_CODEC_MAX_FRAME_LENGTH", "HYPERACTOR_CLEANUP_TIMEOUT", "MONARCH_STOPPED_RANK_LEASE",
         "HYPERACTOR_MESH_SUPERVISION_WATCHDOG_TIMEOUT", "MONARCH_RDMA_ENCRYPT", "MONARCH_RDMA_TCP_FALLBACK_PARALLELISM",
-        "MONARCH_RDMA_DISABLE_IBVERBS",
+        "MONARCH_RDMA_DISABLE_IBVERBS", "MONARCH_RDMA_IBVERBS_TARGET",
     )  # fmt: skip
     if _started and (configuration.changed or any(name in os.environ for name in of_core)):
         from monarch._config import settings
@@ -101,9 +101,10 @@ def apply_limits() -> None:
         _core.set_frame_max(settings.get("codec_max_frame_length"))
         _core.set_stop_limit(settings.seconds("cleanup_timeout"))
         _core.set_watch_limits(settings.seconds("stopped_rank_lease"), settings.seconds("supervision_watchdog_timeout"))
+        target = settings.get("rdma_ibverbs_target")
         _core.use_streams(
             settings.get("rdma_encrypt"), settings.get("rdma_tcp_fallback_parallelism"),
-            not settings.get("rdma_disable_ibverbs"),
+            not settings.get("rdma_disable_ibverbs"), target.removeprefix("nic:") if target.startswith("nic:") else "",
         )  # fmt: skip
 
 

@@ -2,9 +2,11 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <iterator>
+#include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -18,6 +20,7 @@ namespace monarch {
 namespace {
 
 constexpr char kLibrary[] = "libucp.so.0";
+constexpr char kDevices[] = "/sys/class/infiniband";
 // UCX would take the signals of crashes, which are ours to tell, and print about variables that it does not know.
 constexpr const char* kSettings[][2] = {{"UCX_ERROR_SIGNALS", ""}, {"UCX_WARN_UNUSED_ENV_VARS", "n"}};
 // What is given up by force ends so soon, or the worker is destroyed with it.
@@ -34,6 +37,9 @@ ucx::Code code_of(ucx::Request request) { return static_cast<ucx::Code>(reinterp
 Error failed(const char* what, int code) {
   return {ErrorCode::kUnavailable, std::string("UCX: ") + what + " failed (" + std::to_string(code) + ")"};
 }
+
+std::mutex chosen_mutex;  // a leaf
+std::string chosen_nic;
 
 // The library, and this process's context in it; both stay until it ends.
 struct Library {
@@ -68,6 +74,7 @@ struct Library {
       if (function == nullptr && why_not.empty()) why_not = std::string(kLibrary) + " has no " + whole;
     };
     find("config_read", ucp.config_read);
+    find("config_modify", ucp.config_modify);
     find("config_release", ucp.config_release);
     find("init_version", ucp.init_version);
     find("worker_create", ucp.worker_create);
@@ -90,9 +97,15 @@ struct Library {
       why_not = failed("ucp_config_read", code).message;
       return;
     }
+    std::string nic;
+    {
+      std::lock_guard lock(chosen_mutex);
+      nic = chosen_nic;
+    }
     const ucx::Params params;
-    const ucx::Code code = ucp.init_version(ucx::kMajor, ucx::kMinor, &params, config, &context);
-    if (code != ucx::kOk) why_not = failed("ucp_init", code).message;
+    ucx::Code code = nic.empty() ? ucx::kOk : ucp.config_modify(config, "NET_DEVICES", nic.c_str());
+    if (code == ucx::kOk) code = ucp.init_version(ucx::kMajor, ucx::kMinor, &params, config, &context);
+    if (code != ucx::kOk) why_not = failed("ucp_init", code).message + (nic.empty() ? "" : ", with the NIC " + nic);
     ucp.config_release(config);
   }
 };
@@ -105,12 +118,18 @@ const Library& library() {
 }  // namespace
 
 bool has_rdma_device() {
-  DIR* const folder = opendir("/sys/class/infiniband");
+  DIR* const folder = opendir(kDevices);
   if (folder == nullptr) return false;
   bool found = false;
   while (const dirent* const entry = readdir(folder)) found |= entry->d_name[0] != '.';
   closedir(folder);
   return found;
+}
+
+void choose_nic(std::string name) {
+  const bool is_device = !name.empty() && access((kDevices + ("/" + name)).c_str(), F_OK) == 0;
+  std::lock_guard lock(chosen_mutex);
+  chosen_nic = is_device ? name + ":1" : std::move(name);  // its first port
 }
 
 Result<std::unique_ptr<UcxEnd>> UcxEnd::make() {

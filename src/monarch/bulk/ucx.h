@@ -17,6 +17,10 @@ namespace monarch {
 // Whether this machine has a NIC that does RDMA (verbs), which is what UCX is for.
 bool has_rdma_device();
 
+// Any thread. Which NIC UCX is to use, by its name in /sys/class/infiniband or as UCX has it ("mlx5_0:1"); empty: it
+// chooses. It counts until the first end is made.
+void choose_nic(std::string name);
+
 // One end of a pair that move bytes between them, each piece as one message. Used by one thread, the one that made it. It
 // does not encipher, and whoever can guess its tag, 64 random bits, can send to it.
 class UcxEnd {

@@ -50,6 +50,7 @@ constexpr unsigned kCloseByForce = 0;
 // The functions, by the names that they have behind "ucp_".
 struct Functions {
   Code (*config_read)(const char*, const char*, void**);
+  Code (*config_modify)(void*, const char*, const char*);
   void (*config_release)(void*);
   Code (*init_version)(unsigned, unsigned, const Params*, const void*, Context*);
   Code (*worker_create)(Context, const WorkerParams*, Worker*);
