@@ -481,3 +481,14 @@ def test_shards_are_those_of_torch_chunk():
         assert sum(box.sizes[1] for box in boxes) == size
         each = -(-size // ranks)
         assert [box.sizes[1] for box in boxes] == [max(0, min(each, size - rank * each)) for rank in range(ranks)]
+
+
+def test_what_they_are_is_shown():
+    weights = {"w": np.ones(100, np.float32), "b": np.ones((), np.float64)}
+    source, target = Source(weights), Target({"w": np.zeros(100, np.float32)})
+    source.publish(3)
+    target.pull([source.handle()])
+    assert repr(source) == "<Source of 2 weights, 408 bytes, versions [3]>"
+    assert repr(target) == "<Target of 1 weights, 400 bytes, version 3>"
+    source.close()
+    assert repr(source).endswith("closed>")

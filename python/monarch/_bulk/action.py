@@ -31,6 +31,9 @@ class RDMAAction:
         self._olds: list[Any] = []  # for each operation where its result goes, or None
         self._last: Future[None] | None = None
 
+    def __repr__(self) -> str:
+        return f"<RDMAAction of {len(self._operations)} operations>"
+
     def read_remote(self, dst_local: Any, src_buffer: RDMABuffer) -> RDMAAction:
         """``src_buffer.read_into(dst_local)``."""
         _expect_buffer(src_buffer, "read_remote(dst_local, src_buffer)")

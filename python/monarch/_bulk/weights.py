@@ -242,6 +242,15 @@ class Source:
         for slot in range(_SLOTS):
             self._set(slot, _WRITING)
 
+    def __repr__(self) -> str:
+        state = f"versions {self.versions}" if self._is_open else "closed"
+        return f"<Source of {len(self._shards)} weights, {self.nbytes} bytes, {state}>"
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a version, as far as they are here."""
+        return sum(each.nbytes for each in self._shards.values())
+
     def handle(self) -> SourceHandle:
         """For targets, in whatever process. Good as long as this is open."""
         self._check_open()
@@ -261,7 +270,7 @@ class Source:
         for name, view in self._views[slot].items():
             _copy(view, self._weights[name])
         self._set(slot, version)
-        return Moved(version, sum(each.nbytes for each in self._shards.values()), time.perf_counter() - begun)
+        return Moved(version, self.nbytes, time.perf_counter() - begun)
 
     @property
     def versions(self) -> list[int]:
@@ -383,6 +392,9 @@ class Target:
         self._staged = _views(self._weights, self._shards, self._memory)
         self.version: int | None = None  # what the weights are, if a version was taken
         self._accepting: tuple[int, bytearray, RDMABuffer, RDMABuffer] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Target of {len(self._shards)} weights, {self.nbytes} bytes, version {self.version}>"
 
     def _check_writable(self) -> None:
         for name, weight in self._weights.items():
