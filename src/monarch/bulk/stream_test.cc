@@ -305,6 +305,17 @@ TEST_F(StreamsTest, OneThatCannotBeMadeHoldsNobodyUp) {
   stream->stop();
 }
 
+TEST_F(StreamsTest, OnesThatNobodyUsesAreClosedAndMadeAgain) {
+  connect();
+  expect_read();
+  ASSERT_EQ(tcp_sockets().size(), 2u);
+  const int64_t limit_ns = monotonic_ns() + 9 * kSecond;  // before the owner gives up by itself, which is later
+  while (!tcp_sockets().empty() && monotonic_ns() < limit_ns) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(tcp_sockets().size(), 0u);
+  connect();
+  expect_read();
+}
+
 TEST_F(StreamsTest, AForkedChildHoldsNoneOpen) {
   connect();
   ASSERT_EQ(tcp_sockets().size(), 2u);
