@@ -343,6 +343,21 @@ Fields fields_of(const BufferHandle& h) {
   return {h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size, h.run, dims};
 }
 
+using ContactFields = std::tuple<std::string, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t, uint64_t>;
+
+ContactFields contact_here() {
+  const Contact c = bulk()->contact_here();
+  return {c.machine, c.pid_namespace, c.pid, c.proof_address, c.proof[0], c.proof[1], c.table_fd, c.table_inode};
+}
+
+// That process has made a handle, and said who it is.
+void introduce_owner(NodeId owner, const ContactFields& fields) {
+  if (!state().bulk || in_forked_child()) return;
+  Contact c;
+  std::tie(c.machine, c.pid_namespace, c.pid, c.proof_address, c.proof[0], c.proof[1], c.table_fd, c.table_inode) = fields;
+  state().bulk->introduce(owner, c);
+}
+
 // A block of it, as Memory has its pieces.
 BufferHandle block_of(const BufferHandle& handle, uint64_t offset, uint64_t run, const Dims& dims) {
   BufferHandle block = handle;
@@ -412,6 +427,8 @@ void bind_bulk(nb::module_& m) {
       .def_prop_ro("overlaps", [](const LocalMemory& local) { return local.memory.overlaps(); })
       .def_ro("writable", &LocalMemory::writable);
   m.def("buffer_handle", &handle_of);
+  m.def("contact_of_buffers", &contact_here);
+  m.def("introduce_owner", &introduce_owner);
   m.def("memory_of_buffer", &memory_of_buffer);
   m.def("memory_at_address", &memory_at);
   m.def("register_memory", &register_memory);

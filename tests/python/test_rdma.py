@@ -50,6 +50,13 @@ class Owner(Actor):
         return RDMABuffer(array)
 
     @endpoint
+    def without_contact(self, size):
+        """What a handle is made of that does not say who its owner is."""
+        self.kept.append(np.zeros(size, np.uint8))
+        _, (fields, kind, job, _) = RDMABuffer(self.kept[-1])._reduce_in_message()
+        return fields, kind, job
+
+    @endpoint
     def strided(self):
         self.kept.append(np.arange(600, dtype=np.int32).reshape(20, 30))
         return RDMABuffer(self.kept[-1].T)
@@ -643,7 +650,7 @@ def test_threads_that_use_one_buffer(owner):
 
 
 def test_a_deadline_of_its_own_for_each_though_nobody_has_met_the_owner(mortal):
-    buffer = mortal.buffer.call_one(SIZE).get()
+    buffer = RDMABuffer._arrived(*mortal.without_contact.call_one(SIZE).get())
     pid = mortal.pid.call_one().get()
     stop(pid)
     try:
@@ -723,6 +730,32 @@ def test_a_worker_that_waits_gives_back_what_is_dropped(owner):
         assert time.monotonic() < limit
 
 
+def test_who_has_a_handle_need_not_ask_its_owner_who_that_is():
+    run = Run("""
+import pickle
+from monarch.rdma import RDMABuffer
+class Owner(Actor):
+    @endpoint
+    def buffer(self):
+        self.memory = bytearray(b"abc" * 1000)
+        return RDMABuffer(self.memory)
+    @endpoint
+    def pid(self): return os.getpid()
+class User(Actor):
+    @endpoint
+    def read(self, buffers): return [bytes(each[:6].read(timeout=5).get()) for each in buffers]
+procs = this_host().spawn_procs({"gpus": 2})
+owner, user = procs.slice(gpus=0).spawn("owner", Owner), procs.slice(gpus=1).spawn("user", User)
+buffer = owner.buffer.call_one().get()
+owner_pid = owner.pid.call_one().get()
+os.kill(owner_pid, signal.SIGSTOP)
+try: print(user.read.call_one([buffer, buffer]).get(timeout=10))
+finally: os.kill(owner_pid, signal.SIGCONT)
+print(len(pickle.dumps([buffer] * 100)) < 2 * len(pickle.dumps(buffer)))
+""").ok()  # fmt: skip
+    assert run.out.splitlines() == ["[b'abcabc', b'abcabc']", "True"]
+
+
 # ---- Other ways ----
 
 CHECK = """
@@ -787,7 +820,7 @@ def test_the_kernel_forbids_copies_between_processes(who):
     actor = "Forbidden" if who == "owner" else "A"
     run = Run(CHECK + FORBIDDING + f"""
 kept = this_host().spawn_procs().spawn('a', {actor})
-kept.buffer.call_one().get()
+kept.sum.call_one().get()
 {begin}
 check(kept)
 """).ok()  # fmt: skip

@@ -33,6 +33,7 @@ _PATHS = ("local", "shm", "cma", "link", "tcp", "ucx")  # Path (bulk/neighbour.h
 _HOST_SHIFT = 49  # base/ids.h
 
 _warned = False
+_contact_here: tuple[Any, ...] | None = None  # of this process, once it has given out a handle
 
 
 class _Registered:
@@ -68,6 +69,14 @@ def seconds_of(timeout: float | None) -> float:
     return float(timeout)
 
 
+def _contact() -> tuple[Any, ...]:
+    """What readers on this machine find this process by, without asking it first. One object, once in a pickle."""
+    global _contact_here
+    if _contact_here is None:
+        _contact_here = _core.contact_of_buffers()
+    return _contact_here
+
+
 class RDMABuffer(Handle):
     """Memory of this process, which whoever holds this reads and writes from its own.
 
@@ -87,6 +96,8 @@ class RDMABuffer(Handle):
     Raises ``ValueError`` for anything else and for zero bytes, ``OSError`` if there are too many.
     """
 
+    _contact: tuple[Any, ...] | None = None  # of the owner, where a handle has come with it or leaves with it
+
     def __init__(self, data: Any, *, read_only: bool = False) -> None:
         runtime.ensure(processes=False)
         memory = local_memory(data)
@@ -99,8 +110,14 @@ class RDMABuffer(Handle):
         self._registered: _Registered | None = _Registered(self._handle)
 
     @classmethod
-    def _arrived(cls, fields: tuple[Any, ...], kind: tuple[Any, ...], job: str | None) -> RDMABuffer:
-        return cls._made(_core.buffer_handle(fields), Kind(*kind), None, job)
+    def _arrived(
+        cls, fields: tuple[Any, ...], kind: tuple[Any, ...], job: str | None, contact: tuple[Any, ...] | None = None
+    ) -> RDMABuffer:
+        made = cls._made(_core.buffer_handle(fields), Kind(*kind), None, job)
+        made._contact = contact
+        if contact is not None and made._job is None:
+            _core.introduce_owner(made._handle.owner, contact)
+        return made
 
     @classmethod
     def _made(
@@ -114,7 +131,8 @@ class RDMABuffer(Handle):
     def _reduce_for(self, job: str | None) -> tuple[Any, tuple[Any, ...]]:
         if self._registered is not None:
             self._registered.shared = True
-        return RDMABuffer._arrived, (self._handle.fields(), tuple(self._kind), job)
+            self._contact = _contact()
+        return RDMABuffer._arrived, (self._handle.fields(), tuple(self._kind), job, self._contact)
 
     def __copy__(self) -> RDMABuffer:
         return self._made(self._handle, self._kind, self._registered, self._job)

@@ -398,6 +398,10 @@ void Bulk::meet(NodeId node, int64_t deadline_ns, Met met) {
       });
 }
 
+void Bulk::introduce(NodeId owner, const Contact& contact) {
+  if (owner != node_.id() && host_number(owner) == host_number(node_.id()) && !known(owner)) meet(owner, contact);
+}
+
 // Whoever asks for something says who it is: the same as ever, mostly.
 std::shared_ptr<Neighbour> Bulk::meet(NodeId node, const Contact& contact) {
   auto neighbour = known(node);

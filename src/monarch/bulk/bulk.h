@@ -98,6 +98,10 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   // Which way reads of this go, and why no other; the first time its owner is asked who it is. `done` as above.
   void explain(const BufferHandle& handle, int64_t deadline_ns, std::function<void(Path, std::string)> done);
 
+  // What others on this machine find this process by; and that an owner has said so in a handle, which spares asking it.
+  Contact contact_here();
+  void introduce(NodeId owner, const Contact& contact);
+
   // Whether reads of this go by the link, or a stream; false: by UCX or in another way, or its owner has not been met.
   bool goes_by_link(const BufferHandle& handle);
 
@@ -140,7 +144,6 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   void ask(NodeId node, Method method, ByteSpan body, std::span<const ByteSpan> parts, int64_t deadline_ns,
            Answered answered);
   std::shared_ptr<Buffers> buffers_here() const;
-  Contact contact_here();
   bool is_stopped() const;
   void forget_idle_maps_later();
 
