@@ -223,6 +223,7 @@ def owner(torch):
     procs.stop().get()
 
 
+@pytest.mark.feature(103, "GPUs")
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_on_a_device(torch, owner, kind):
     wanted = make(kind)
@@ -242,6 +243,7 @@ def test_tensors_on_a_device(torch, owner, kind):
         buffer.read_into(on_device).get()
 
 
+@pytest.mark.feature(103, "GPUs")
 def test_kernels_that_are_pending_come_first(torch, owner):
     buffer = owner.buffer.call_one("large").get()
     mine = torch.zeros(1 << 24, dtype=torch.int64, device="cuda")
@@ -265,6 +267,16 @@ def test_both_in_one_process(torch):
         assert torch.equal(one, other)
         with pytest.raises(RDMAError, match="atomic operations are for memory of the host"):
             buffer[:8].fetch_add(1).get()
+
+
+def test_weights_on_a_device(torch):
+    from monarch.weights import Source, Target
+
+    mine = {"w": torch.zeros(1000, device="cuda")}
+    with Source({"w": torch.arange(1000.0, device="cuda")}) as source:
+        source.publish(0)
+        Target(mine).pull([source.handle()])
+    assert mine["w"].tolist() == list(range(1000))
 
 
 def test_an_owner_on_a_device_that_dies(torch):

@@ -14,6 +14,7 @@
 #include "monarch/base/forked.h"
 #include "monarch/bulk/bulk.h"
 #include "monarch/bulk/streams.h"
+#include "monarch/bulk/ucx.h"
 #include "monarch/net/inproc/inproc_link.h"
 #include "monarch/testing/home.h"
 
@@ -67,6 +68,9 @@ class Bytes {
       seen = static_cast<std::byte*>(FakeCuda::get().bytes(at_));
     }
   }
+  explicit Bytes(std::shared_ptr<Freezable> shared) : device_(Memory::kHost), shared_(std::move(shared)) {
+    data = seen = shared_->data();
+  }
   ~Bytes() { free(); }
   Bytes(const Bytes&) = delete;
   Bytes& operator=(const Bytes&) = delete;
@@ -86,6 +90,7 @@ class Bytes {
  private:
   const int device_;
   std::vector<std::byte> heap_;
+  std::shared_ptr<Freezable> shared_;
   uint64_t at_ = 0;
 };
 
@@ -162,7 +167,7 @@ TEST(Cuda, AChildOfForkDoesNotCallIt) {
 
 // ---- Two Bulks ----
 
-enum class Way { kLocal, kShm, kCma, kCudaIpc, kLink, kStream, kPlainStream };
+enum class Way { kLocal, kShm, kCma, kCudaIpc, kLink, kStream, kPlainStream, kUcx };
 
 struct Case {
   Way way;
@@ -190,6 +195,7 @@ struct Side {
       options.identity = identity;
       options.dialled_at = options.listens_at = "127.0.0.1";
       options.within_hosts = true;
+      options.tries_ucx = way == Way::kUcx;
       bulk->use_streams(home.reactor, std::move(options));
       bulk->streams()->use(way == Way::kStream, 1);
     }
@@ -257,9 +263,11 @@ class BulkOnDevices : public ::testing::TestWithParam<Case> {
     if (GetParam().way == Way::kCma && copy_from_process(getpid(), mine, 0, mine, 0, 1) == CopyOutcome::kDenied) {
       GTEST_SKIP() << "not run: the kernel does not copy between processes here";
     }
+    if (GetParam().way == Way::kUcx && !UcxEnd::make()) GTEST_SKIP() << "not run: " << UcxEnd::make().error().message;
   }
   // Of the owner.
   std::unique_ptr<Bytes> make(uint64_t size) const {
+    if (GetParam().way == Way::kShm) return std::make_unique<Bytes>(Freezable::make(size).value());
     return std::make_unique<Bytes>(size, GetParam().owner_on_device ? 0 : Memory::kHost);
   }
   // Of who reads and writes: on the second device.
@@ -269,7 +277,7 @@ class BulkOnDevices : public ::testing::TestWithParam<Case> {
 };
 
 std::string name_of(const ::testing::TestParamInfo<Case>& param) {
-  const char* const names[] = {"Local", "Shm", "Cma", "CudaIpc", "Link", "Stream", "PlainStream"};
+  const char* const names[] = {"Local", "Shm", "Cma", "CudaIpc", "Link", "Stream", "PlainStream", "Ucx"};
   const auto place = [](bool on_device) { return on_device ? "Device" : "Host"; };
   return std::string(names[static_cast<int>(param.param.way)]) + place(param.param.owner_on_device) + "To" +
          place(param.param.user_on_device);
@@ -278,16 +286,19 @@ std::string name_of(const ::testing::TestParamInfo<Case>& param) {
 INSTANTIATE_TEST_SUITE_P(
     By, BulkOnDevices,
     ::testing::Values(Case{Way::kLocal, true, false}, Case{Way::kLocal, false, true}, Case{Way::kLocal, true, true},
-                      Case{Way::kCma, false, true}, Case{Way::kCudaIpc, true, false}, Case{Way::kCudaIpc, true, true},
+                      Case{Way::kShm, false, true}, Case{Way::kCma, false, true}, Case{Way::kCudaIpc, true, false},
+                      Case{Way::kCudaIpc, true, true},
                       Case{Way::kLink, true, false}, Case{Way::kLink, false, true}, Case{Way::kLink, true, true},
                       Case{Way::kStream, true, false}, Case{Way::kStream, false, true}, Case{Way::kStream, true, true},
-                      Case{Way::kPlainStream, true, false}, Case{Way::kPlainStream, false, true}),
+                      Case{Way::kPlainStream, true, false}, Case{Way::kPlainStream, false, true},
+                      Case{Way::kUcx, true, false}, Case{Way::kUcx, false, true}),
     name_of);
 
 TEST_P(BulkOnDevices, IsTheWayThatIsMeant) {
   const auto data = make(100'000);
   const auto [path, why] = pair.explain(pair.add(data->memory(100'000)));
-  const Path paths[] = {Path::kLocal, Path::kShm, Path::kCma, Path::kCudaIpc, Path::kLink, Path::kStream, Path::kStream};
+  const Path paths[] = {Path::kLocal, Path::kShm,    Path::kCma,    Path::kCudaIpc,
+                        Path::kLink,  Path::kStream, Path::kStream, Path::kUcx};
   EXPECT_EQ(path, paths[static_cast<int>(GetParam().way)]) << why;
 }
 

@@ -68,8 +68,8 @@ bool copy_on_device(const Memory& to, uint64_t to_offset, const Memory& from, ui
   const Status copied = cuda != nullptr ? cuda->copy(to, to_offset, from, from_offset, length)
                                         : Status(Error{ErrorCode::kUnsupported, why_not});
   if (!copied) {
-    constexpr char kWhat[] = "memory of a CUDA device could not be copied";
-    log_line_limited(kWhat, kWhat + (": " + copied.error().message));
+    static constexpr char kWhat[] = "memory of a CUDA device could not be copied";
+    log_line_limited(kWhat, std::string(kWhat) + ": " + copied.error().message);
   }
   return copied.ok();
 }
