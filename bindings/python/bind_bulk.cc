@@ -140,15 +140,30 @@ LocalMemory memory_of_buffer(nb::handle object) {
   return {Memory(static_cast<std::byte*>(view.buf), item, std::move(dims)), writable, keeper_of(kept)};
 }
 
-// `strides` in bytes; `keeper` is referred to for as long as the memory is wanted.
+// Without the GIL: the driver may have to be loaded first.
+Result<int> device_of(const std::byte* data) {
+  GilRelease release;
+  std::string why_not;
+  const Cuda* const cuda = Cuda::find(&why_not);
+  return cuda != nullptr ? cuda->device_of(data) : Result<int>(Error{ErrorCode::kUnsupported, why_not});
+}
+
+// `strides` in bytes; `keeper` is referred to for as long as the memory is wanted. ValueError: `on_device`, there is no
+// driver for that, or it does not know the address.
 LocalMemory memory_at(nb::handle keeper, uint64_t address, uint64_t item_size, const std::vector<uint64_t>& shape,
-                      const std::vector<int64_t>& strides, bool writable) {
+                      const std::vector<int64_t>& strides, bool writable, bool on_device) {
   if (shape.size() != strides.size()) throw std::invalid_argument("a stride for each dimension was expected");
   std::vector<Memory::Dim> dims;
   for (size_t dim = 0; dim < shape.size(); ++dim) dims.push_back({shape[dim], strides[dim]});
+  Memory memory(reinterpret_cast<std::byte*>(address), item_size, std::move(dims));
+  if (on_device && memory.size() > 0) {
+    const auto device = device_of(memory.data());
+    if (!device) throw nb::value_error(device.error().message.c_str());
+    memory = memory.on(device.value());
+  }
   Kept kept;
   kept.object = Py_NewRef(keeper.ptr());
-  return {Memory(reinterpret_cast<std::byte*>(address), item_size, std::move(dims)), writable, keeper_of(kept)};
+  return {std::move(memory), writable, keeper_of(kept)};
 }
 
 // ---- Operations ----
@@ -386,7 +401,7 @@ std::shared_ptr<Bulk> install_bulk(ProcessRuntime& runtime) {
   bool tcp = true, ucx = has_rdma_device();
   if (const char* wanted = std::getenv("MONARCH_RDMA_PATHS")) {
     const std::string_view text(wanted);
-    paths = {text.find("shm") != text.npos, text.find("cma") != text.npos};
+    paths = {text.find("shm") != text.npos, text.find("cma") != text.npos, text.find("cuda-ipc") != text.npos};
     ucx = text.find("ucx") != text.npos;
     tcp = ucx || text.find("tcp") != text.npos;
   }
@@ -425,6 +440,7 @@ void bind_bulk(nb::module_& m) {
   nb::class_<LocalMemory>(m, "LocalMemory")
       .def_prop_ro("size", [](const LocalMemory& local) { return local.memory.size(); })
       .def_prop_ro("overlaps", [](const LocalMemory& local) { return local.memory.overlaps(); })
+      .def_prop_ro("on_device", [](const LocalMemory& local) { return local.memory.is_on_device(); })
       .def_ro("writable", &LocalMemory::writable);
   m.def("buffer_handle", &handle_of);
   m.def("contact_of_buffers", &contact_here);

@@ -8,7 +8,7 @@ from monarch import _core
 from monarch._bulk import buffer as buffers
 from monarch._bulk.buffer import COMPARE_SWAP, FENCE, FETCH_ADD, READ, WRITE, RDMABuffer
 from monarch._bulk.errors import raise_first
-from monarch._bulk.memory import local_memory
+from monarch._bulk.memory import finish_pending, local_memory
 from monarch._notices import deprecated
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class RDMAAction:
     def __init__(self) -> None:
         self._operations: list[_Operation] = []
         self._olds: list[Any] = []  # for each operation where its result goes, or None
+        self._on_devices: list[Any] = []  # tensors
         self._last: Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -37,12 +38,13 @@ class RDMAAction:
     def read_remote(self, dst_local: Any, src_buffer: RDMABuffer) -> RDMAAction:
         """``src_buffer.read_into(dst_local)``."""
         _expect_buffer(src_buffer, "read_remote(dst_local, src_buffer)")
-        return self._add(READ, src_buffer, buffers.target_memory(dst_local, src_buffer.size()))
+        memory = buffers.target_memory(dst_local, src_buffer.size())
+        return self._add(READ, src_buffer, memory, of=dst_local)
 
     def write_remote(self, dst_buffer: RDMABuffer, src_local: Any) -> RDMAAction:
         """``dst_buffer.write_from(src_local)``."""
         _expect_buffer(dst_buffer, "write_remote(dst_buffer, src_local)")
-        return self._add(WRITE, dst_buffer, buffers.source_memory(src_local, dst_buffer))
+        return self._add(WRITE, dst_buffer, buffers.source_memory(src_local, dst_buffer), of=src_local)
 
     def read_into(self, src_buffer: RDMABuffer, dst_local: Any) -> RDMAAction:
         """Deprecated: ``read_remote``, which takes the target first."""
@@ -92,6 +94,8 @@ class RDMAAction:
         become of each. ``timeout`` in seconds.
         """
         seconds = buffers.seconds_of(timeout)
+        for tensor in self._on_devices:
+            finish_pending(tensor)
         orders, used = [], []
         for kind, buffer, memory, operand, expected in self._operations:
             if buffer is not None:
@@ -117,9 +121,11 @@ class RDMAAction:
 
     def _add(
         self, kind: int, buffer: RDMABuffer, memory: _core.LocalMemory | None, old: Any = None,
-        operand: int = 0, expected: int = 0,
+        operand: int = 0, expected: int = 0, of: Any = None,
     ) -> RDMAAction:  # fmt: skip
         self._check_idle()
+        if memory is not None and memory.on_device:
+            self._on_devices.append(of)
         if old is not None:
             old = _view_of_8_bytes(old)
         self._operations.append((kind, buffer, memory, operand, expected))

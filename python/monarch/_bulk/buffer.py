@@ -29,7 +29,7 @@ _WORDS = ("read of", "write of", "atomic addition to", "atomic exchange of", "dr
 TIMEOUT = 60.0
 _TIMEOUT_MAX = 2**64 - 1
 _NO_ANSWER = "its process does not answer"  # Bulk::explain
-_PATHS = ("local", "shm", "cma", "link", "tcp", "ucx")  # Path (bulk/neighbour.h)
+_PATHS = ("local", "shm", "cma", "link", "tcp", "ucx", "cuda-ipc")  # Path (bulk/neighbour.h)
 _HOST_SHIFT = 49  # base/ids.h
 
 _warned = False
@@ -89,8 +89,8 @@ class RDMABuffer(Handle):
     overlap are not put in order. ``buf[a:b]`` is a handle for the bytes ``a`` to ``b``.
 
     Args:
-        data: a torch tensor on the CPU (of a DTensor its local shard), a NumPy array, or anything with the buffer
-            protocol; of any shape and strides: what counts is its bytes, in the order of its items.
+        data: a torch tensor on the CPU or a CUDA device (of a DTensor its local shard), a NumPy array, or anything with
+            the buffer protocol; of any shape and strides: what counts is its bytes, in the order of its items.
         read_only: nobody can write with this handle, or with those that are made from it.
 
     Raises ``ValueError`` for anything else and for zero bytes, ``OSError`` if there are too many.
@@ -171,8 +171,9 @@ class RDMABuffer(Handle):
         The first time the owner is asked. Raises as :meth:`read` does.
 
         ``local``: they are of this process. ``shm``: they lie in memory of ``monarch.empty``, which is mapped here.
-        ``cma``: the kernel copies them. ``tcp``: over a connection of their own from the owner, on another host; what
-        is shorter than 256 KiB goes as by ``link``. ``link``: they go as messages do.
+        ``cma``: the kernel copies them. ``cuda-ipc``: they lie on a CUDA device, and its driver has opened them here.
+        ``tcp``: over a connection of their own from the owner, on another host; what is shorter than 256 KiB goes as by
+        ``link``. ``link``: they go as messages do.
         """
         self._enter()
         if not self._handle.is_block:
@@ -274,7 +275,10 @@ class RDMABuffer(Handle):
         return self.write_from(src, offset, timeout)
 
     def read(self, *, timeout: float = TIMEOUT) -> Future[Any]:
-        """What is there, in new memory: a tensor or an array like that which this was made of, else a memoryview."""
+        """What is there, in new memory: a tensor or an array like that which this was made of, else a memoryview.
+
+        On the CPU, also of a tensor on a device.
+        """
         made = make(self._kind, self.size())
         return submit_one(READ, self, local_memory(made), timeout, made)
 

@@ -50,13 +50,28 @@ def _of_tensor(torch: Any, tensor: Any) -> _core.LocalMemory:
         )
     if tensor.is_meta:
         raise ValueError("RDMABuffer only supports tensors with memory. Got: a tensor on meta")
-    if tensor.device.type != "cpu":
-        raise ValueError(
-            f"RDMABuffer only supports memory of the CPU so far. Got: a tensor on {tensor.device}; copy it with .cpu()"
-        )
+    where = tensor.device.type
     size = tensor.element_size()
     strides = [stride * size for stride in tensor.stride()]
-    return _core.memory_at_address(tensor, tensor.data_ptr(), size, list(tensor.shape), strides, True)
+    why = "" if where in ("cpu", "cuda") else "of devices it knows those of CUDA"
+    if where == "cuda":
+        finish_pending(tensor)
+    try:
+        if not why:
+            return _core.memory_at_address(
+                tensor, tensor.data_ptr(), size, list(tensor.shape), strides, True, where == "cuda"
+            )
+    except ValueError as error:
+        why = str(error)
+    raise ValueError(
+        f"RDMABuffer only supports memory of the CPU here: {why}. Got: a tensor on {tensor.device}; copy it with .cpu()"
+    )
+
+
+def finish_pending(tensor: Any) -> None:
+    """Waits for the kernels that the current stream of its device has been given: they may write it still."""
+    torch: Any = sys.modules["torch"]
+    torch.cuda.current_stream(tensor.device).synchronize()
 
 
 def kind_of(data: Any) -> Kind:

@@ -63,6 +63,7 @@ Result<BufferHandle> Buffers::add(NodeId owner, Memory memory, bool writable, st
   std::atomic_thread_fence(std::memory_order_release);  // whoever sees some of this sees that the last one is not live
   at.address.store(bytes.is_contiguous() ? reinterpret_cast<uint64_t>(bytes.data()) : 0, std::memory_order_relaxed);
   at.size.store(bytes.size(), std::memory_order_relaxed);
+  at.device.store(bytes.device(), std::memory_order_relaxed);
   const BufferKey read = make_key(at.read_key), write = make_key(at.write_key);
   const Freezable* file = buffer->freezable();
   at.file.store(file != nullptr ? file->fd() : -1, std::memory_order_relaxed);
@@ -95,7 +96,7 @@ Refusal Buffers::check(const BufferHandle& handle, bool to_write) const {
   if (handle.key != load(handle.writable ? at.write_key : at.read_key)) return Refusal::kForged;
   if (to_write && !(handle.writable && buffers_[handle.index]->writable)) return Refusal::kReadOnly;
   const Memory& memory = buffers_[handle.index]->memory;
-  if (handle.is_block() && !memory.is_contiguous()) return Refusal::kStrides;
+  if (handle.is_block() && !memory.in_one_piece()) return Refusal::kStrides;
   return handle.lies_within(memory.size()) ? Refusal::kNone : Refusal::kBeyond;
 }
 

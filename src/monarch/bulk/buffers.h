@@ -25,7 +25,8 @@ namespace monarch {
 // A place in the table, as others see it. Written by the owner only, while the buffer is not live.
 struct alignas(128) BufferEntry {
   std::atomic<uint64_t> state{0};     // generation << 1 | live
-  std::atomic<uint64_t> address{0};   // 0: its bytes do not lie one behind the other, and the owner is asked
+  // 0: its bytes do not lie one behind the other, or on a device, and the owner is asked.
+  std::atomic<uint64_t> address{0};
   std::atomic<uint64_t> size{0};
   std::atomic<uint64_t> read_key[2]{};
   std::atomic<uint64_t> write_key[2]{};
@@ -34,6 +35,7 @@ struct alignas(128) BufferEntry {
   std::atomic<int64_t> file{-1};
   std::atomic<uint64_t> inode{0};
   std::atomic<uint64_t> file_offset{0};
+  std::atomic<int64_t> device{Memory::kHost};  // as its owner counts them
 
   static constexpr uint64_t live(uint64_t generation) { return generation << 1 | 1; }
 };
@@ -60,7 +62,8 @@ class Buffer {
     uint64_t at = 0;
   };
   Part part(const BufferHandle& handle) const {
-    return handle.is_block() ? Part{handle.memory_at(memory.data()), 0} : Part{memory, handle.offset};
+    if (!handle.is_block()) return {memory, handle.offset};
+    return {handle.memory_at(memory.data()).on(memory.device()), 0};
   }
   const Freezable* freezable() const { return freezable_.get(); }
 

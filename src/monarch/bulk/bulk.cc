@@ -200,20 +200,26 @@ BulkOutcome Bulk::copy_here(const BulkOperation& operation) const {
   if (!buffer) return outcome;
   const uint64_t total = reads ? operation.at.size : operation.local.size();
   const Buffer::Part part = buffer->part(operation.at);
+  if (part.memory.is_on_device() && operation.local.is_on_device()) {
+    const bool copied = reads ? copy_memory(operation.local, 0, part.memory, part.at, total)
+                              : copy_memory(part.memory, part.at, operation.local, 0, total);
+    if (!copied) outcome.code = Code::kFault;
+    return outcome;
+  }
   const bool is_direct = operation.local.is_contiguous();
   const auto bounce = is_direct ? nullptr : std::make_unique_for_overwrite<std::byte[]>(kBounceBytes);
   for (uint64_t done = 0, size; done < total; done += size) {
     size = std::min(total - done, is_direct ? kKernelCopyMax : kBounceBytes);
     std::byte* const flat = is_direct ? operation.local.data() + done : bounce.get();
-    CopyOutcome copied;
+    bool copied;
     if (reads) {
-      copied = gather_checked(part.memory, part.at + done, size, flat);
-      if (!is_direct && copied == CopyOutcome::kDone) operation.local.scatter(done, size, flat);
+      copied = gather_checked(part.memory, part.at + done, size, flat) == CopyOutcome::kDone &&
+               (is_direct || operation.local.scatter(done, size, flat));
     } else {
-      if (!is_direct) operation.local.gather(done, size, flat);
-      copied = scatter_checked(part.memory, part.at + done, size, flat);
+      copied = (is_direct || operation.local.gather(done, size, flat)) &&
+               scatter_checked(part.memory, part.at + done, size, flat) == CopyOutcome::kDone;
     }
-    if (copied != CopyOutcome::kDone) return {Code::kFault, Refusal::kNone, 0, "", {}};
+    if (!copied) return {Code::kFault, Refusal::kNone, 0, "", {}};
   }
   return outcome;
 }
@@ -281,9 +287,8 @@ void Bulk::start(BulkOperation operation, int64_t deadline_ns, OneDone done) {
 }
 
 void Bulk::read(BulkOperation operation, int64_t deadline_ns, OneDone done) {
-  const NodeId owner = operation.at.owner;
   auto mine = std::make_shared<BulkOperation>(std::move(operation));
-  meet(owner, deadline_ns, [self = shared_from_this(), mine, deadline_ns, done = std::move(done)](auto neighbour) {
+  meet_for(mine->at, deadline_ns, [self = shared_from_this(), mine, deadline_ns, done = std::move(done)](auto neighbour) {
     if (!neighbour || !neighbour->why_no_table().empty()) {
       if (neighbour && self->by_stream(*mine, deadline_ns, done)) return;
       return Transfer::start(self, std::move(*mine), Transfer::By::kParts, deadline_ns, done);
@@ -402,6 +407,36 @@ void Bulk::introduce(NodeId owner, const Contact& contact) {
   if (owner != node_.id() && host_number(owner) == host_number(node_.id()) && !known(owner)) meet(owner, contact);
 }
 
+// Before the bytes of a handle are read: of a buffer on a device its owner says where, once.
+void Bulk::meet_for(const BufferHandle& handle, int64_t deadline_ns, Met met) {
+  meet(handle.owner, deadline_ns, [self = shared_from_this(), handle, deadline_ns, met = std::move(met)](auto neighbour) {
+    if (!neighbour || !neighbour->wants_export(handle)) return met(std::move(neighbour));
+    self->pool_.run([self, handle, deadline_ns, met, neighbour] {
+      Cuda::find() != nullptr ? self->ask_for_export(neighbour, handle, deadline_ns, met) : met(neighbour);
+    });
+  });
+}
+
+void Bulk::ask_for_export(const std::shared_ptr<Neighbour>& neighbour, const BufferHandle& handle, int64_t deadline_ns,
+                          Met met) {
+  const Wanted wanted{handle, 0, handle.size, machine_number(), deadline_ns};
+  ValueWriter body;
+  encode(body, std::make_tuple(wanted));
+  ask(handle.owner, kExport, body.written(), {}, deadline_ns,
+      [self = shared_from_this(), neighbour, handle, met = std::move(met)](std::shared_ptr<PendingCall> call) {
+        self->pool_.run([neighbour, handle, met, call = std::move(call)] {
+          const Message& answer = *call->reply(0);
+          const BulkOutcome outcome = outcome_of(answer);
+          if (outcome.code == Code::kDone && answer.parts.size() == 1) {
+            neighbour->note_export(handle, decode<CudaExport>({answer.parts[0].data, answer.parts[0].size}));
+          } else if (outcome.code == Code::kShortage) {
+            neighbour->note_export(handle, Error{ErrorCode::kUnsupported, outcome.text});
+          }  // else who is asked for the bytes says why there are none
+          met(neighbour);
+        });
+      });
+}
+
 // Whoever asks for something says who it is: the same as ever, mostly.
 std::shared_ptr<Neighbour> Bulk::meet(NodeId node, const Contact& contact) {
   auto neighbour = known(node);
@@ -425,7 +460,7 @@ std::shared_ptr<Neighbour> Bulk::meet(NodeId node, const Contact& contact) {
 void Bulk::explain(const BufferHandle& handle, int64_t deadline_ns, std::function<void(Path, std::string)> done) {
   if (handle.owner == node_.id()) return done(Path::kLocal, "");
   auto self = shared_from_this();
-  meet(handle.owner, deadline_ns, [self, handle, deadline_ns, done = std::move(done)](const auto& neighbour) {
+  meet_for(handle, deadline_ns, [self, handle, deadline_ns, done = std::move(done)](const auto& neighbour) {
     std::string why_not = neighbour ? "" : "its process does not answer";
     const Path path = neighbour ? neighbour->path_of(handle, &why_not) : Path::kLink;
     self->forget_idle_maps_later();

@@ -122,6 +122,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
     kDropBuffer,   // a handle; answers when nobody here uses the buffer any more
     kOpenDoor,     // answers a StreamAddress
     kCloseStream,  // the number of a stream of the caller's; answers when nothing more is taken from it
+    kExport,       // a handle; answers with a CudaExport of its buffer
   };
   // To fewer bytes a message costs less than what a stream does; and the first waits for the connection.
   static constexpr uint64_t kStreamMin = 256 * 1024;
@@ -139,6 +140,9 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   std::shared_ptr<Neighbour> known(NodeId node);
   void meet(NodeId node, int64_t deadline_ns, Met met);
   std::shared_ptr<Neighbour> meet(NodeId node, const Contact& contact);
+  void meet_for(const BufferHandle& handle, int64_t deadline_ns, Met met);
+  void ask_for_export(const std::shared_ptr<Neighbour>& neighbour, const BufferHandle& handle, int64_t deadline_ns,
+                      Met met);
   void forget(NodeId node, const Neighbour& neighbour);
   using Answered = std::function<void(std::shared_ptr<PendingCall>)>;
   void ask(NodeId node, Method method, ByteSpan body, std::span<const ByteSpan> parts, int64_t deadline_ns,
@@ -167,11 +171,13 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   template <typename... Rest>
   std::optional<Wanted> wanted_of(const Message& request, Rest&... rest);
   void read_part(const std::shared_ptr<Message>& request);
-  void write_part(const Message& request);
+  void write_part(const std::shared_ptr<Message>& request);
   void pull(const Message& request);
+  void export_memory(const std::shared_ptr<Message>& request);
   void atomic(const Message& request);
   void drop_buffer(const std::shared_ptr<Message>& request);
   std::shared_ptr<const Buffer> find(const BufferHandle& handle, bool to_write, NodeId from, BulkOutcome* outcome) const;
+  bool is_on_device(const BufferHandle& handle) const;
   void answer(const Message& request, const BulkOutcome& outcome, ByteSpan bytes = {});
   BulkOutcome apply_atomic(const BufferHandle& handle, BulkOperation::Kind kind, int64_t operand, int64_t expected,
                            NodeId from) const;

@@ -27,7 +27,7 @@ void Bulk::deliver(MessagePtr message) {
   if (message->header.kind != FrameKind::kRequest) return node_.refuse(*message, "buffers take requests");
   if (is_stopped()) return node_.refuse(*message, Failure(Failure::Kind::kEnding, ""));
   const uint32_t method = message->header.method;
-  const bool is_small = method != kPull && method != kOpenDoor && message->total_bytes() <= kSmall;
+  const bool is_small = method != kPull && method != kExport && method != kOpenDoor && message->total_bytes() <= kSmall;
   // shared: posted work must be copyable
   const std::shared_ptr<Message> request(std::move(message));
   if (is_small) return handle(request);
@@ -42,13 +42,15 @@ void Bulk::handle(const std::shared_ptr<Message>& request) {
     case kReadPart:
       return read_part(request);
     case kWritePart:
-      return write_part(*request);
+      return write_part(request);
     case kPull:
       return pull(*request);
     case kAtomic:
       return atomic(*request);
     case kDropBuffer:
       return drop_buffer(request);
+    case kExport:
+      return export_memory(request);
     case kOpenDoor:
       return open_door(*request);
     case kCloseStream:
@@ -102,6 +104,14 @@ std::shared_ptr<const Buffer> Bulk::find(const BufferHandle& handle, bool to_wri
   return nullptr;
 }
 
+// Then nobody waits for it who brings messages.
+bool Bulk::is_on_device(const BufferHandle& handle) const {
+  const auto buffers = buffers_here();
+  Refusal ignored;
+  const auto buffer = buffers ? buffers->find(handle, false, &ignored) : nullptr;
+  return buffer && buffer->memory.is_on_device();
+}
+
 void Bulk::read_part(const std::shared_ptr<Message>& request) {
   const auto wanted = wanted_of(*request);
   if (!wanted) return;
@@ -118,24 +128,26 @@ void Bulk::read_part(const std::shared_ptr<Message>& request) {
     }
     self->answer(*request, outcome, {bytes.get(), size});
   };
-  size > kSmall ? pool_.run(read) : read();
+  size > kSmall || is_on_device(wanted->handle) ? pool_.run(read) : read();
 }
 
-void Bulk::write_part(const Message& request) {
-  const auto wanted = wanted_of(request);
+void Bulk::write_part(const std::shared_ptr<Message>& request) {
+  const auto wanted = wanted_of(*request);
   if (!wanted) return;
-  const BufferHandle& handle = wanted->handle;
-  if (request.parts.size() != 1 || request.parts[0].size != wanted->size) {
-    return node_.refuse(request, "a write with as many bytes as it says was expected");
+  if (request->parts.size() != 1 || request->parts[0].size != wanted->size) {
+    return node_.refuse(*request, "a write with as many bytes as it says was expected");
   }
-  BulkOutcome outcome;
-  const auto buffer = find(handle, true, request.from, &outcome);
-  if (!buffer) return answer(request, outcome);
-  const Buffer::Part part = buffer->part(handle);
-  if (scatter_checked(part.memory, part.at + wanted->at, wanted->size, request.parts[0].data) != CopyOutcome::kDone) {
-    outcome.code = Code::kFault;
-  }
-  answer(request, outcome);
+  const auto write = [self = shared_from_this(), request, handle = wanted->handle, at = wanted->at, size = wanted->size] {
+    BulkOutcome outcome;
+    const auto buffer = self->find(handle, true, request->from, &outcome);
+    if (!buffer) return self->answer(*request, outcome);
+    const Buffer::Part part = buffer->part(handle);
+    if (scatter_checked(part.memory, part.at + at, size, request->parts[0].data) != CopyOutcome::kDone) {
+      outcome.code = Code::kFault;
+    }
+    self->answer(*request, outcome);
+  };
+  request->total_bytes() <= kSmall && is_on_device(wanted->handle) ? pool_.run(write) : write();
 }
 
 void Bulk::pull(const Message& request) {
@@ -170,11 +182,34 @@ void Bulk::pull(const Message& request) {
   answer(request, outcome);
 }
 
+void Bulk::export_memory(const std::shared_ptr<Message>& request) {
+  const auto wanted = wanted_of(*request);
+  if (!wanted) return;
+  BulkOutcome outcome;
+  const auto buffer = find(wanted->handle, false, request->from, &outcome);
+  if (!buffer) return answer(*request, outcome);
+  const Memory& memory = buffer->memory;
+  const auto refuse = [&](const std::string& why) { answer(*request, of_code(Code::kShortage, why)); };
+  if (!memory.is_on_device()) return refuse("it is memory of the host");
+  if (!memory.in_one_piece()) return refuse("its bytes do not lie one behind the other");
+  std::string why_no_driver;
+  const Cuda* const cuda = Cuda::find(&why_no_driver);
+  if (cuda == nullptr) return refuse(why_no_driver);
+  auto made = cuda->share(memory);
+  if (!made) return refuse(made.error().message);
+  ValueWriter value;
+  encode(value, *made);
+  answer(*request, outcome, value.written());
+}
+
 BulkOutcome Bulk::apply_atomic(const BufferHandle& handle, BulkOperation::Kind kind, int64_t operand, int64_t expected,
                                NodeId from) const {
   BulkOutcome outcome;
   const auto buffer = find(handle, true, from, &outcome);
   if (!buffer) return outcome;
+  if (buffer->memory.is_on_device()) {
+    return of_code(Code::kShortage, "atomic operations are for memory of the host, and this is on a CUDA device");
+  }
   std::byte* const at = buffer->memory.data() + handle.offset;
   int64_t probe;
   const bool is_aligned = reinterpret_cast<uintptr_t>(at) % sizeof probe == 0;

@@ -191,17 +191,17 @@ TEST_P(BulkPaths, StridesOnEitherSide) {
   const BufferHandle flat = add(data, kRows * kColumns * 4);
   const BufferHandle turned = owner.bulk->add(columns, true, nullptr).value();
   std::vector<std::byte> whole(flat.size), here(flat.size), wide(2 * flat.size);
-  columns.gather(0, flat.size, whole.data());
+  ASSERT_TRUE(columns.gather(0, flat.size, whole.data()));
   ASSERT_EQ(run_one(Kind::kRead, turned, Memory(here.data(), here.size())).code, Code::kDone);
   EXPECT_EQ(here, whole);
   const Memory spread(wide.data(), 4, {{flat.size / 4, 8}});
   ASSERT_EQ(run_one(Kind::kRead, turned, spread).code, Code::kDone);
-  spread.gather(0, flat.size, here.data());
+  ASSERT_TRUE(spread.gather(0, flat.size, here.data()));
   EXPECT_EQ(here, whole);
   ASSERT_EQ(run_one(Kind::kWrite, flat, spread).code, Code::kDone);
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), data));
   ASSERT_EQ(run_one(Kind::kWrite, turned, spread).code, Code::kDone);
-  columns.gather(0, flat.size, here.data());
+  ASSERT_TRUE(columns.gather(0, flat.size, here.data()));
   EXPECT_EQ(here, whole);
 }
 
@@ -226,12 +226,13 @@ TEST_P(BulkPaths, BlocksOfAnArray) {
     }
     ASSERT_EQ(run_one(Kind::kRead, block, wide).code, Code::kDone);
     std::vector<std::byte> same(block.size);
-    wide.gather(0, block.size, same.data());
+    ASSERT_TRUE(wide.gather(0, block.size, same.data()));
     EXPECT_EQ(same, here);
     std::vector<std::byte> before(data, data + kRows * kColumns);
     for (std::byte& each : here) each = each ^ std::byte{0x80};
     ASSERT_EQ(run_one(Kind::kWrite, block, flat).code, Code::kDone);
-    Memory(before.data() + block.offset, columns, {{rows, kColumns}}).scatter(0, block.size, here.data());
+    const Memory of_block(before.data() + block.offset, columns, {{rows, kColumns}});
+    ASSERT_TRUE(of_block.scatter(0, block.size, here.data()));
     EXPECT_TRUE(std::equal(before.begin(), before.end(), data)) << "nothing else was written";
     for (uint64_t i = 0; i < kRows * kColumns; ++i) data[i] = expected(i, 5);
   }

@@ -88,18 +88,23 @@ CopyOutcome copy_pieces(Transfer call, pid_t pid, const Memory& there, uint64_t 
 
 }  // namespace
 
-bool in_small_pieces(const Memory& memory) { return !memory.is_contiguous() && memory.run() < kPieceMin; }
+bool in_small_pieces(const Memory& memory) {
+  return !memory.in_one_piece() && !memory.is_on_device() && memory.run() < kPieceMin;
+}
 
 CopyOutcome copy_from_process(pid_t pid, const Memory& there, uint64_t from, const Memory& here, uint64_t to,
                               uint64_t length) {
-  if (!in_small_pieces(here)) return copy_pieces(SYS_process_vm_readv, pid, there, from, here, to, length);
+  MONARCH_CHECK(!there.is_on_device());
+  if (!in_small_pieces(here) && !here.is_on_device()) {
+    return copy_pieces(SYS_process_vm_readv, pid, there, from, here, to, length);
+  }
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kBounceBytes);
   for (uint64_t size; length > 0; from += size, to += size, length -= size) {
     size = std::min(length, kBounceBytes);
     const Memory flat(bounce.get(), size);
     const CopyOutcome outcome = copy_pieces(SYS_process_vm_readv, pid, there, from, flat, 0, size);
     if (outcome != CopyOutcome::kDone) return outcome;
-    here.scatter(to, size, bounce.get());
+    if (!here.scatter(to, size, bounce.get())) return CopyOutcome::kFault;
   }
   return CopyOutcome::kDone;
 }
@@ -125,19 +130,21 @@ bool is_there(const Memory& memory, uint64_t offset, uint64_t length, bool to_wr
 }  // namespace
 
 CopyOutcome gather_checked(const Memory& from, uint64_t offset, uint64_t length, std::byte* flat) {
-  if (is_there(from, offset, length, false)) return from.gather(offset, length, flat), CopyOutcome::kDone;
+  if (from.is_on_device() || is_there(from, offset, length, false)) {
+    return from.gather(offset, length, flat) ? CopyOutcome::kDone : CopyOutcome::kFault;
+  }
   const Memory into(flat, length);
   const CopyOutcome outcome = copy_pieces(SYS_process_vm_readv, getpid(), from, offset, into, 0, length);
-  if (outcome == CopyOutcome::kDenied) from.gather(offset, length, flat);
-  return outcome == CopyOutcome::kDenied ? CopyOutcome::kDone : outcome;
+  return outcome == CopyOutcome::kDenied && from.gather(offset, length, flat) ? CopyOutcome::kDone : outcome;
 }
 
 CopyOutcome scatter_checked(const Memory& to, uint64_t offset, uint64_t length, const std::byte* flat) {
-  if (is_there(to, offset, length, true)) return to.scatter(offset, length, flat), CopyOutcome::kDone;
+  if (to.is_on_device() || is_there(to, offset, length, true)) {
+    return to.scatter(offset, length, flat) ? CopyOutcome::kDone : CopyOutcome::kFault;
+  }
   const Memory out(const_cast<std::byte*>(flat), length);
   const CopyOutcome outcome = copy_pieces(SYS_process_vm_writev, getpid(), to, offset, out, 0, length);
-  if (outcome == CopyOutcome::kDenied) to.scatter(offset, length, flat);
-  return outcome == CopyOutcome::kDenied ? CopyOutcome::kDone : outcome;
+  return outcome == CopyOutcome::kDenied && to.scatter(offset, length, flat) ? CopyOutcome::kDone : outcome;
 }
 
 }  // namespace monarch

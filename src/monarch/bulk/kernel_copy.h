@@ -20,8 +20,8 @@ enum class CopyOutcome : uint8_t {
   kDenied,  // the kernel does not let this process do so: Yama, seccomp, another user
 };
 
-// `length` bytes of `there`, which is memory of the process `pid`, perhaps of this one, into `here`. What has been copied
-// before a fault stays.
+// `length` bytes of `there`, which is memory of the process `pid`, perhaps of this one, and not of a device, into `here`.
+// What has been copied before a fault stays.
 CopyOutcome copy_from_process(pid_t pid, const Memory& there, uint64_t from, const Memory& here, uint64_t to,
                               uint64_t length);
 
@@ -36,10 +36,12 @@ CopyOutcome copy_pieces_from_process(pid_t pid, std::span<const Piece> pieces);
 // In pieces of this size, between which somebody may look whether the copy is still wanted: a millisecond each.
 inline constexpr uint64_t kKernelCopyMax = uint64_t{8} << 20;
 
-// Whether it is copied through memory of our own, as the kernel takes longer for each piece than for its bytes.
+// Whether it is memory of the host that is copied through memory of our own, as the kernel takes longer for each piece than
+// for its bytes.
 bool in_small_pieces(const Memory& memory);
 
-// Within this process, for memory that others may have unmapped: `flat` is there. Where the kernel does not do it, memcpy.
+// Within this process, for memory that others may have unmapped: `flat` is there. Where the kernel does not do it, memcpy;
+// for a device, its driver.
 CopyOutcome gather_checked(const Memory& from, uint64_t offset, uint64_t length, std::byte* flat);
 CopyOutcome scatter_checked(const Memory& to, uint64_t offset, uint64_t length, const std::byte* flat);
 

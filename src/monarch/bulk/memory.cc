@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "monarch/base/copy.h"
+#include "monarch/base/log.h"
+#include "monarch/bulk/cuda.h"
 
 namespace monarch {
 
@@ -58,7 +60,24 @@ void Memory::Cursor::next_piece() {
   }
 }
 
-void copy_memory(const Memory& to, uint64_t to_offset, const Memory& from, uint64_t from_offset, uint64_t length) {
+namespace {
+
+bool copy_on_device(const Memory& to, uint64_t to_offset, const Memory& from, uint64_t from_offset, uint64_t length) {
+  std::string why_not;
+  const Cuda* cuda = Cuda::find(&why_not);
+  const Status copied = cuda != nullptr ? cuda->copy(to, to_offset, from, from_offset, length)
+                                        : Status(Error{ErrorCode::kUnsupported, why_not});
+  if (!copied) {
+    static constexpr char kWhat[] = "memory of a CUDA device could not be copied";
+    log_line_limited(kWhat, std::string(kWhat) + ": " + copied.error().message);
+  }
+  return copied.ok();
+}
+
+}  // namespace
+
+bool copy_memory(const Memory& to, uint64_t to_offset, const Memory& from, uint64_t from_offset, uint64_t length) {
+  if (to.is_on_device() || from.is_on_device()) return copy_on_device(to, to_offset, from, from_offset, length);
   Memory::Cursor into(to, to_offset), out(from, from_offset);
   while (length > 0) {
     const uint64_t size = std::min({length, into.left(), out.left()});
@@ -67,6 +86,7 @@ void copy_memory(const Memory& to, uint64_t to_offset, const Memory& from, uint6
     out.advance(size);
     length -= size;
   }
+  return true;
 }
 
 Memory::Span Memory::span(uint64_t offset, uint64_t length) const {
@@ -82,12 +102,12 @@ Memory::Span Memory::span(uint64_t offset, uint64_t length) const {
   return span;
 }
 
-void Memory::gather(uint64_t offset, uint64_t length, std::byte* flat) const {
-  copy_memory(Memory(flat, length), 0, *this, offset, length);
+bool Memory::gather(uint64_t offset, uint64_t length, std::byte* flat) const {
+  return copy_memory(Memory(flat, length), 0, *this, offset, length);
 }
 
-void Memory::scatter(uint64_t offset, uint64_t length, const std::byte* flat) const {
-  copy_memory(*this, offset, Memory(const_cast<std::byte*>(flat), length), 0, length);
+bool Memory::scatter(uint64_t offset, uint64_t length, const std::byte* flat) const {
+  return copy_memory(*this, offset, Memory(const_cast<std::byte*>(flat), length), 0, length);
 }
 
 }  // namespace monarch

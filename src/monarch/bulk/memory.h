@@ -1,4 +1,5 @@
-// The memory of a tensor, an array or a buffer, as bytes: of any shape and strides, in the order of its items.
+// The memory of a tensor, an array or a buffer, as bytes: of any shape and strides, in the order of its items. It may be of
+// a CUDA device (cuda.h): then nothing but its driver reaches them.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +24,20 @@ class Memory {
   Memory(std::byte* data, uint64_t item_size, std::vector<Dim> dims);
 
   uint64_t size() const { return size_; }
-  // Whether its bytes lie one behind the other, at data().
-  bool is_contiguous() const { return dims_.empty(); }
+  // Whether its bytes lie one behind the other.
+  bool in_one_piece() const { return dims_.empty(); }
+  // The same, at data() for everybody: not on a device.
+  bool is_contiguous() const { return dims_.empty() && device_ == kHost; }
   std::byte* data() const { return data_; }
+  // The same addresses of a device, by its number in this process, or of the host.
+  static constexpr int kHost = -1;
+  Memory on(int device) const {
+    Memory made = *this;
+    made.device_ = device;
+    return made;
+  }
+  int device() const { return device_; }
+  bool is_on_device() const { return device_ != kHost; }
   // How many bytes at least lie one behind the other each time.
   uint64_t run() const { return run_; }
   // Whether some bytes come more than once: it can be read, but no more be written.
@@ -60,18 +72,20 @@ class Memory {
   };
   Span span(uint64_t offset, uint64_t length) const;
 
-  // Copies between these bytes and `flat`. The memory is there.
-  void gather(uint64_t offset, uint64_t length, std::byte* flat) const;
-  void scatter(uint64_t offset, uint64_t length, const std::byte* flat) const;
+  // Copies between these bytes and `flat`. The memory is there. False, of a device's only: it could not be copied.
+  [[nodiscard]] bool gather(uint64_t offset, uint64_t length, std::byte* flat) const;
+  [[nodiscard]] bool scatter(uint64_t offset, uint64_t length, const std::byte* flat) const;
 
  private:
   std::byte* data_ = nullptr;
+  int device_ = kHost;
   uint64_t run_ = 0;
   uint64_t size_ = 0;
   std::vector<Dim> dims_;  // of runs
 };
 
-// Copies `length` bytes, which both have, and which do not overlap. The memory is there.
-void copy_memory(const Memory& to, uint64_t to_offset, const Memory& from, uint64_t from_offset, uint64_t length);
+// Copies `length` bytes, which both have, and which do not overlap. The memory is there. False as above.
+[[nodiscard]] bool copy_memory(const Memory& to, uint64_t to_offset, const Memory& from, uint64_t from_offset,
+                               uint64_t length);
 
 }  // namespace monarch

@@ -56,7 +56,7 @@ TEST(Memory, AnyShapeAndStridesInTheOrderOfItems) {
       for (const uint64_t length : {uint64_t{0}, uint64_t{1}, uint64_t{13}, expected.size() - offset}) {
         if (length > expected.size() - offset) continue;
         std::vector<std::byte> got(length);
-        memory.gather(offset, length, got.data());
+        ASSERT_TRUE(memory.gather(offset, length, got.data()));
         EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin() + static_cast<std::ptrdiff_t>(offset)));
       }
     }
@@ -67,10 +67,10 @@ TEST(Memory, WhatIsScatteredIsGathered) {
   std::vector<std::byte> there(4096);
   const Memory memory(there.data() + 100, 2, {{7, 200}, {5, 6}});
   const auto bytes = counted(memory.size());
-  memory.scatter(0, 9, bytes.data());
-  memory.scatter(9, memory.size() - 9, bytes.data() + 9);
+  ASSERT_TRUE(memory.scatter(0, 9, bytes.data()));
+  ASSERT_TRUE(memory.scatter(9, memory.size() - 9, bytes.data() + 9));
   std::vector<std::byte> got(memory.size());
-  memory.gather(0, memory.size(), got.data());
+  ASSERT_TRUE(memory.gather(0, memory.size(), got.data()));
   EXPECT_EQ(got, bytes);
 }
 

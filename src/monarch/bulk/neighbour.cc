@@ -25,6 +25,8 @@ constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
 constexpr uint64_t kWarmMin = 256 * 1024;
 // Of one neighbour. Each is a mapping, and keeps the memory of what its owner has dropped.
 constexpr size_t kMapsMax = 32;
+// What is remembered of its buffers on devices.
+constexpr size_t kExportsMax = 4096;
 // What goes through memory of our own.
 constexpr uint64_t kSmallMax = 4096;
 
@@ -168,10 +170,11 @@ Refusal Neighbour::look(const BufferHandle& handle, Seen* seen) const {
   const BufferKey wanted{key[0].load(std::memory_order_relaxed), key[1].load(std::memory_order_relaxed)};
   const uint64_t size = at.size.load(std::memory_order_relaxed);
   *seen = {at.address.load(std::memory_order_relaxed), size, at.file_offset.load(std::memory_order_relaxed),
-           at.inode.load(std::memory_order_relaxed), at.file.load(std::memory_order_relaxed)};
+           at.inode.load(std::memory_order_relaxed), at.file.load(std::memory_order_relaxed),
+           at.device.load(std::memory_order_relaxed) != Memory::kHost};
   if (!is_still(handle)) return Refusal::kDropped;  // what was read may belong to two buffers
   if (wanted != handle.key) return Refusal::kForged;
-  if (handle.is_block() && seen->address == 0) return Refusal::kStrides;
+  if (handle.is_block() && seen->address == 0 && !seen->is_on_device) return Refusal::kStrides;
   return handle.lies_within(size) ? Refusal::kNone : Refusal::kBeyond;
 }
 
@@ -226,7 +229,8 @@ void Neighbour::Map::warm(uint64_t from, uint64_t size) {
 }
 
 bool Neighbour::forget_idle_maps() {
-  std::vector<std::shared_ptr<Map>> forgotten;  // unmapped without the lock
+  std::vector<std::shared_ptr<Map>> forgotten;  // unmapped and closed without the lock
+  std::vector<std::shared_ptr<Cuda::Opened>> closed;
   std::lock_guard lock(mutex_);
   for (auto at = maps_.begin(); at != maps_.end();) {
     Map& map = *at->second;
@@ -238,7 +242,17 @@ bool Neighbour::forget_idle_maps() {
       at = maps_.erase(at);
     }
   }
-  return !maps_.empty();
+  for (auto at = allocations_.begin(); at != allocations_.end();) {
+    Allocation& each = at->second;
+    if (each.used != each.looked_at) {
+      each.looked_at = each.used;
+      ++at;
+    } else {
+      closed.push_back(std::move(each.opened));
+      at = allocations_.erase(at);
+    }
+  }
+  return !maps_.empty() || !allocations_.empty();
 }
 
 Path Neighbour::path_of(const BufferHandle& handle, std::string* why_not) {
@@ -250,6 +264,13 @@ Path Neighbour::path_of(const BufferHandle& handle, std::string* why_not) {
   }
   Seen seen;
   if (look(handle, &seen) != Refusal::kNone) return why_no_kernel_.empty() ? Path::kCma : Path::kLink;
+  if (seen.is_on_device) {
+    std::string no_memory;
+    std::shared_ptr<Cuda::Opened> keeper;
+    if (opened_memory(handle, seen, &keeper, &no_memory); keeper != nullptr) return Path::kCudaIpc;
+    why = "shm and cma: it is memory of a device; cuda-ipc: " + no_memory;
+    return Path::kLink;
+  }
   if (seen.address == 0) {
     why = "shm and cma: its bytes do not lie one behind the other";
     return Path::kLink;
@@ -268,6 +289,7 @@ Neighbour::Outcome Neighbour::read(const BufferHandle& handle, const Memory& int
   Seen seen;
   *why = look(handle, &seen);
   if (*why != Refusal::kNone) return lives() ? Outcome::kRefused : Outcome::kGone;
+  if (seen.is_on_device) return read_opened(handle, seen, into, at, clock, deadline_ns, why);
   const auto map = map_of(seen);
   if (map == nullptr) {
     if (!why_no_kernel_.empty() || seen.address == 0) return Outcome::kGone;
@@ -282,11 +304,101 @@ Neighbour::Outcome Neighbour::read(const BufferHandle& handle, const Memory& int
   for (uint64_t done = 0, size; done < handle.size; done += size) {
     if (done > 0 && clock.now_ns() >= deadline_ns) return Outcome::kDeadline;
     size = std::min(kPieceBytes, handle.size - done);
-    copy_memory(into, at + done, there, done, size);
+    if (!copy_memory(into, at + done, there, done, size)) return Outcome::kFault;
   }
   *why = is_still(handle) ? Refusal::kNone : Refusal::kDropped;
   if (!lives()) return Outcome::kGone;
   return *why == Refusal::kNone ? Outcome::kDone : Outcome::kRefused;
+}
+
+// ---- Memory of devices ----
+
+bool Neighbour::wants_export(const BufferHandle& handle) const {
+  Seen seen;
+  if (!why_no_table_.empty() || !paths_.cuda_ipc) return false;
+  if (look(handle, &seen) != Refusal::kNone || !seen.is_on_device) return false;
+  std::lock_guard lock(mutex_);
+  const auto found = exports_.find(handle.index);
+  return found == exports_.end() || found->second.generation != handle.generation;
+}
+
+void Neighbour::note_export(const BufferHandle& handle, Result<CudaExport> said) {
+  Export noted{handle.generation, {}, said ? "" : said.error().message};
+  if (said) noted.memory = std::move(*said);
+  std::lock_guard lock(mutex_);
+  if (exports_.size() == kExportsMax) exports_.clear();  // they are asked for again
+  exports_[handle.index] = std::move(noted);
+}
+
+// The next time it is asked no more.
+void Neighbour::note_failure(const BufferHandle& handle, const std::string& why) {
+  std::lock_guard lock(mutex_);
+  const auto found = exports_.find(handle.index);
+  if (found != exports_.end() && found->second.generation == handle.generation) found->second.why_not = why;
+}
+
+// All of the buffer, as long as `*keeper` is kept: null, with `*why_not`.
+Memory Neighbour::opened_memory(const BufferHandle& handle, const Seen& seen, std::shared_ptr<Cuda::Opened>* keeper,
+                                std::string* why_not) {
+  const auto refuse = [&](const std::string& why) {
+    if (why_not != nullptr) *why_not = why;
+    return Memory();
+  };
+  if (!paths_.cuda_ipc) return refuse("MONARCH_RDMA_PATHS leaves it out");
+  std::string why_no_driver;
+  const Cuda* const cuda = Cuda::find(&why_no_driver);
+  if (cuda == nullptr) return refuse(why_no_driver);
+  CudaExport shared;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = exports_.find(handle.index);
+    const bool is_said = found != exports_.end() && found->second.generation == handle.generation;
+    if (!is_said) return refuse("its owner has not said where");
+    if (!found->second.why_not.empty()) return refuse(found->second.why_not);
+    shared = found->second.memory;
+    if (const auto open = allocations_.find(shared.handle); open != allocations_.end()) {
+      open->second.used = ++uses_;
+      *keeper = open->second.opened;
+    }
+  }
+  if (shared.offset > shared.allocated || seen.size > shared.allocated - shared.offset) {
+    return keeper->reset(), refuse("its place in its allocation is none");
+  }
+  if (*keeper == nullptr) {  // without the lock: for the driver it is the same one if others do so too
+    auto opened = cuda->open(shared);
+    if (!opened) return note_failure(handle, opened.error().message), refuse(opened.error().message);
+    *keeper = std::move(*opened);
+    std::shared_ptr<Cuda::Opened> replaced;  // closed without the lock
+    std::lock_guard lock(mutex_);
+    if (allocations_.size() == kMapsMax && !allocations_.contains(shared.handle)) {
+      const auto oldest = std::ranges::min_element(allocations_, {}, [](const auto& each) { return each.second.used; });
+      replaced = std::move(oldest->second.opened);
+      allocations_.erase(oldest);
+    }
+    Allocation& kept = allocations_[shared.handle];
+    kept.used = ++uses_;
+    if (kept.opened == nullptr) kept.opened = *keeper;
+  }
+  return Memory((*keeper)->data() + shared.offset, seen.size).on((*keeper)->device());
+}
+
+Neighbour::Outcome Neighbour::read_opened(const BufferHandle& handle, const Seen& seen, const Memory& into, uint64_t at,
+                                          Clock& clock, int64_t deadline_ns, Refusal* why) {
+  std::shared_ptr<Cuda::Opened> keeper;
+  const Memory whole = opened_memory(handle, seen, &keeper);
+  if (keeper == nullptr) return Outcome::kGone;
+  const Memory there = handle.memory_at(whole.data()).on(whole.device());
+  bool copied = true;
+  for (uint64_t done = 0, size; done < handle.size && copied; done += size) {
+    if (done > 0 && clock.now_ns() >= deadline_ns) return Outcome::kDeadline;
+    size = std::min(kPieceBytes, handle.size - done);
+    copied = copy_memory(into, at + done, there, done, size);
+  }
+  *why = is_still(handle) ? Refusal::kNone : Refusal::kDropped;
+  if (!lives()) return Outcome::kGone;
+  if (*why != Refusal::kNone) return Outcome::kRefused;
+  if (!copied) note_failure(handle, "it could not be copied");
+  return copied ? Outcome::kDone : Outcome::kGone;
 }
 
 Neighbour::Outcome Neighbour::read_kernel(const BufferHandle& handle, const Memory& there, const Memory& into,
@@ -315,8 +427,7 @@ Neighbour::Outcome Neighbour::read_small(const BufferHandle& handle, const Memor
   if (*why != Refusal::kNone) return Outcome::kRefused;
   if (copied == CopyOutcome::kFault) return prove() ? Outcome::kFault : Outcome::kGone;
   if (found.proof != contact_.proof) return Outcome::kGone;
-  into.scatter(at, handle.size, found.bytes);
-  return Outcome::kDone;
+  return into.scatter(at, handle.size, found.bytes) ? Outcome::kDone : Outcome::kFault;
 }
 
 Neighbour::Outcome Neighbour::pull(const Memory& there, const Memory& into, uint64_t at, Clock& clock,

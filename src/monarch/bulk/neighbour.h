@@ -13,6 +13,7 @@
 
 #include "monarch/base/clock.h"
 #include "monarch/base/unique_fd.h"
+#include "monarch/bulk/cuda.h"
 #include "monarch/bulk/kernel_copy.h"
 #include "monarch/bulk/memory.h"
 #include "monarch/bulk/buffers.h"
@@ -55,11 +56,12 @@ enum class Path : uint8_t {
   kLink,   // its process is asked, over the link that messages go by
   kStream,  // the same over a connection of its own, between hosts; what is small goes by the link
   kUcx,     // the same, and the bytes by UCX
+  kCudaIpc,  // its memory of a device is opened here
 };
 
 // Which ways are tried: all, but where somebody says otherwise (MONARCH_RDMA_PATHS).
 struct Paths {
-  bool shm = true, cma = true;
+  bool shm = true, cma = true, cuda_ipc = true;
 };
 
 // Any thread.
@@ -72,8 +74,11 @@ class Neighbour {
   const std::string& why_no_kernel() const { return why_no_kernel_; }
   // The same for its table, without which nothing is read from it.
   const std::string& why_no_table() const { return why_no_table_; }
-  // By which of kShm, kCma and kLink this is read, if its handle is any good. `why_not`: of those that are not taken, for
-  // people.
+  // Whether the owner is to be asked for a CudaExport of this before it is read; what it has said goes to note_export().
+  bool wants_export(const BufferHandle& handle) const;
+  void note_export(const BufferHandle& handle, Result<CudaExport> said);
+  // By which of kShm, kCma, kCudaIpc and kLink this is read, if its handle is any good. `why_not`: of those that are not
+  // taken, for people.
   Path path_of(const BufferHandle& handle, std::string* why_not = nullptr);
 
   enum class Outcome : uint8_t {
@@ -96,8 +101,8 @@ class Neighbour {
   bool is(const Contact& contact) const { return contact.pid == contact_.pid && contact.proof == contact_.proof; }
   // Whether it lives.
   bool lives() const;
-  // Gives back what is mapped of its memory and has not been read since this was called last. Whether some is left. For
-  // gigabytes it takes its time.
+  // Gives back what is mapped or opened of its memory and has not been read since this was called last. Whether some is
+  // left. For gigabytes it takes its time.
   bool forget_idle_maps();
 
  private:
@@ -120,6 +125,17 @@ class Neighbour {
   struct Seen {
     uint64_t address = 0, size = 0, file_offset = 0, inode = 0;
     int64_t file = -1;
+    bool is_on_device = false;
+  };
+  // What its owner has said of a buffer on a device.
+  struct Export {
+    uint64_t generation = 0;
+    CudaExport memory;
+    std::string why_not;
+  };
+  struct Allocation {
+    std::shared_ptr<Cuda::Opened> opened;  // shared: with reads that are under way
+    uint64_t used = 0, looked_at = 0;
   };
 
   Neighbour(const Contact& contact, Paths paths) : contact_(contact), paths_(paths) {}
@@ -129,6 +145,11 @@ class Neighbour {
   Refusal look(const BufferHandle& handle, Seen* seen) const;
   bool is_still(const BufferHandle& handle) const;
   std::shared_ptr<Map> map_of(const Seen& seen, std::string* why_not = nullptr);
+  Memory opened_memory(const BufferHandle& handle, const Seen& seen, std::shared_ptr<Cuda::Opened>* keeper,
+                       std::string* why_not = nullptr);
+  void note_failure(const BufferHandle& handle, const std::string& why);
+  Outcome read_opened(const BufferHandle& handle, const Seen& seen, const Memory& into, uint64_t at, Clock& clock,
+                      int64_t deadline_ns, Refusal* why);
   Outcome read_small(const BufferHandle& handle, const Memory& there, const Memory& into, uint64_t at, Refusal* why);
   Outcome read_kernel(const BufferHandle& handle, const Memory& there, const Memory& into, uint64_t at, Clock& clock,
                       int64_t deadline_ns, Refusal* why);
@@ -139,8 +160,10 @@ class Neighbour {
   Mapping table_;
   std::string why_no_kernel_, why_no_table_;
   bool for_now_ = false;
-  std::mutex mutex_;  // a leaf
+  mutable std::mutex mutex_;  // a leaf
   std::map<uint64_t, std::shared_ptr<Map>> maps_;  // by inode
+  std::map<uint32_t, Export> exports_;             // by index of the buffer
+  std::map<std::vector<std::byte>, Allocation> allocations_;  // by handle
   uint64_t uses_ = 0;
 };
 

@@ -25,6 +25,7 @@ constexpr int64_t kPatienceNs = 300'000'000;  // of those who wait meanwhile, th
 constexpr int64_t kAgainNs = 5'000'000'000;  // after one that could not be made
 constexpr int kTries = 3;  // of a name with several addresses each leads to another
 constexpr int64_t kCloseNs = 10'000'000'000;
+constexpr char kNotCopied[] = "memory of a device could not be copied";
 constexpr int64_t kLookNs = 250'000'000;      // whether the owner still lives
 constexpr std::chrono::milliseconds kBusy(5);
 // Requests that the owner has before the answers to the first have come, so that it is never idle.
@@ -58,7 +59,7 @@ Status receive_by_ucx(StreamEnd& end, const Memory& local, uint64_t size, int64_
     count = std::min(size - done, StreamEnd::kUcxBytes);
     std::byte* const to = is_direct ? local.data() + done : bounce.get();
     if (auto came = end.receive_by_ucx({to, count}, deadline_ns); !came) return came;
-    if (!is_direct) local.scatter(done, count, to);
+    if (!is_direct && !local.scatter(done, count, to)) return Error{ErrorCode::kUnsupported, kNotCopied};
   }
   return Ok{};
 }
@@ -69,7 +70,7 @@ Status send_by_ucx(StreamEnd& end, const Memory& local, int64_t deadline_ns) {
   for (uint64_t done = 0, count; done < local.size(); done += count) {
     count = std::min(local.size() - done, StreamEnd::kUcxBytes);
     std::byte* const from = is_direct ? local.data() + done : bounce.get();
-    if (!is_direct) local.gather(done, count, from);
+    if (!is_direct && !local.gather(done, count, from)) return Error{ErrorCode::kUnsupported, kNotCopied};
     if (auto sent = end.send_by_ucx({from, count}, deadline_ns); !sent) return sent;
   }
   return Ok{};
@@ -83,7 +84,7 @@ Status receive_into(StreamEnd& end, const Memory& local, uint64_t size, int64_t 
   for (uint64_t done = 0, count; done < size; done += count) {
     count = std::min(size - done, kPieceBytes);
     if (auto came = end.receive({bounce.get(), count}, deadline_ns); !came) return came;
-    local.scatter(done, count, bounce.get());
+    if (!local.scatter(done, count, bounce.get())) return Error{ErrorCode::kUnsupported, kNotCopied};
   }
   return Ok{};
 }
@@ -94,7 +95,7 @@ Status send_from(StreamEnd& end, const Memory& local, int64_t deadline_ns) {
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
   for (uint64_t done = 0, count; done < local.size(); done += count) {
     count = std::min(local.size() - done, kPieceBytes);
-    local.gather(done, count, bounce.get());
+    if (!local.gather(done, count, bounce.get())) return Error{ErrorCode::kUnsupported, kNotCopied};
     if (auto sent = end.send({bounce.get(), count}, deadline_ns); !sent) return sent;
   }
   return Ok{};

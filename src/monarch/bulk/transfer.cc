@@ -72,7 +72,9 @@ void Transfer::send(uint64_t at, uint64_t size) {
       bytes = {operation_.local.data() + at, size};
     } else {
       gathered = std::make_unique_for_overwrite<std::byte[]>(size);
-      operation_.local.gather(at, size, gathered.get());
+      if (!operation_.local.gather(at, size, gathered.get())) {
+        return end_part({BulkOutcome::Code::kFault, Refusal::kNone, 0, "", {}});
+      }
       bytes = {gathered.get(), size};
     }
   }
@@ -80,7 +82,8 @@ void Transfer::send(uint64_t at, uint64_t size) {
   bulk_->ask(operation_.at.owner, method, body.written(), parts, deadline_ns_,
              [self = shared_from_this(), at, size](std::shared_ptr<PendingCall> call) {
                const auto take = [self, call = std::move(call), at, size] { self->take(*call->reply(0), at, size); };
-               const bool copies = self->by_ == By::kParts && size > kSmall;
+               const bool is_long = size > kSmall || self->operation_.local.is_on_device();
+               const bool copies = self->by_ == By::kParts && is_long;
                copies ? self->bulk_->pool_.run(take) : take();
              });
 }
@@ -89,11 +92,16 @@ void Transfer::take(const Message& answer, uint64_t at, uint64_t size) {
   BulkOutcome outcome = outcome_of(answer);
   if (is_read() && outcome.code == BulkOutcome::Code::kDone) {
     if (answer.parts.size() == 1 && answer.parts[0].size == size) {
-      operation_.local.scatter(at, size, answer.parts[0].data);
+      const bool is_there = operation_.local.scatter(at, size, answer.parts[0].data);
+      if (!is_there) outcome.code = BulkOutcome::Code::kFault;
     } else {
       outcome = {BulkOutcome::Code::kShortage, Refusal::kNone, 0, "an answer without the bytes that were asked for", {}};
     }
   }
+  end_part(std::move(outcome));
+}
+
+void Transfer::end_part(BulkOutcome outcome) {
   {
     std::lock_guard lock(mutex_);
     --under_way_;

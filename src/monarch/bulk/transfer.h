@@ -28,6 +28,7 @@ class Transfer final : public std::enable_shared_from_this<Transfer> {
   void go_on();
   void send(uint64_t at, uint64_t size);
   void take(const Message& answer, uint64_t at, uint64_t size);
+  void end_part(BulkOutcome outcome);
   bool is_read() const { return operation_.kind == BulkOperation::Kind::kRead; }
 
   const std::shared_ptr<Bulk> bulk_;
