@@ -346,7 +346,7 @@ class RDMABuffer(Handle):
         runtime.ensure(processes=False)
         if self._job is not None:
             self._introduce([self._handle.owner])
-        if is_elsewhere(self._handle) and backend() == "none":
+        if is_elsewhere(self._handle) and not settings.get("rdma_allow_tcp_fallback") and not has_nic():
             raise RDMAError("rdma_allow_tcp_fallback is False, and there is no NIC for buffers between these hosts")
 
 

@@ -10,9 +10,7 @@
 #include <latch>
 #include <thread>
 
-#include "monarch/bulk/streams.h"
-#include "monarch/net/inproc/inproc_link.h"
-#include "monarch/testing/home.h"
+#include "monarch/testing/bulk_side.h"
 
 namespace monarch::testing {
 namespace {
@@ -22,51 +20,19 @@ using Kind = BulkOperation::Kind;
 
 enum class By { kLocal, kShm, kCma, kLink, kStream, kPlainStream, kUcx };
 
-Identity some_identity() {
-  SystemRandom random;
-  Identity identity;
-  identity.key = NodeKey::make(random);
-  identity.node = identity.key.id();
-  identity.token = {std::byte{7}};
-  return identity;
-}
-
-struct Side {
+struct Side : BulkSide {
   explicit Side(By by)
-      : identity(some_identity()),
-        node(identity.node, *home.driver, home.reactor, {}),
-        bulk(std::make_shared<Bulk>(node, home.reactor, Paths{by < By::kLink, by < By::kLink})) {
-    if (by > By::kLink) bulk->use_streams(home.reactor, stream_options(by));
+      : BulkSide(Paths{by < By::kLink, by < By::kLink, by < By::kLink},
+                 by > By::kLink ? std::optional<std::string>("127.0.0.1") : std::nullopt, by == By::kUcx) {
     if (by > By::kLink) bulk->streams()->use(by == By::kStream, 1);
-    node.add_cell(Bulk::id_of(identity.node).index, bulk);
   }
-  StreamOptions stream_options(By by) const {
-    StreamOptions options;
-    options.identity = identity;
-    options.dialled_at = options.listens_at = "127.0.0.1";
-    options.within_hosts = true;
-    options.tries_ucx = by == By::kUcx;
-    return options;
-  }
-  void end() {
-    bulk->stop();
-    node.close_links();
-    home.reactor.stop();
-  }
-  Home home;
-  const Identity identity;
-  Node node;
-  std::shared_ptr<Bulk> bulk;
 };
 
 // kLocal: the owner itself; from kLink on nothing of the machine's own is allowed.
 class BulkPaths : public ::testing::TestWithParam<By> {
  protected:
   BulkPaths() {
-    auto [a, b] = InprocLink::connect({owner.node.id(), *owner.home.driver, owner.home.reactor, owner.node},
-                                      {other.node.id(), *other.home.driver, other.home.reactor, other.node});
-    owner.node.add_link(a);
-    other.node.add_link(b);
+    owner.link_to(other);
   }
   ~BulkPaths() override {
     owner.end();

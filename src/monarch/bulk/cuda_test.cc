@@ -13,10 +13,8 @@
 
 #include "monarch/base/forked.h"
 #include "monarch/bulk/bulk.h"
-#include "monarch/bulk/streams.h"
 #include "monarch/bulk/ucx.h"
-#include "monarch/net/inproc/inproc_link.h"
-#include "monarch/testing/home.h"
+#include "monarch/testing/bulk_side.h"
 
 namespace monarch::testing {
 namespace {
@@ -174,51 +172,20 @@ struct Case {
   bool owner_on_device, user_on_device;
 };
 
-Identity some_identity() {
-  SystemRandom random;
-  Identity identity;
-  identity.key = NodeKey::make(random);
-  identity.node = identity.key.id();
-  identity.token = {std::byte{7}};
-  return identity;
-}
-
 Paths paths_of(Way way) { return {way < Way::kLink, way < Way::kLink, way < Way::kLink}; }
 
-struct Side {
+struct Side : BulkSide {
   explicit Side(Way way)
-      : identity(some_identity()),
-        node(identity.node, *home.driver, home.reactor, {}),
-        bulk(std::make_shared<Bulk>(node, home.reactor, paths_of(way))) {
-    if (way > Way::kLink) {
-      StreamOptions options;
-      options.identity = identity;
-      options.dialled_at = options.listens_at = "127.0.0.1";
-      options.within_hosts = true;
-      options.tries_ucx = way == Way::kUcx;
-      bulk->use_streams(home.reactor, std::move(options));
-      bulk->streams()->use(way == Way::kStream, 1);
-    }
-    node.add_cell(Bulk::id_of(identity.node).index, bulk);
+      : BulkSide(paths_of(way), way > Way::kLink ? std::optional<std::string>("127.0.0.1") : std::nullopt,
+                 way == Way::kUcx) {
+    if (way > Way::kLink) bulk->streams()->use(way == Way::kStream, 1);
   }
-  void end() {
-    bulk->stop();
-    node.close_links();
-    home.reactor.stop();
-  }
-  Home home;
-  const Identity identity;
-  Node node;
-  std::shared_ptr<Bulk> bulk;
 };
 
 class Pair {
  public:
   explicit Pair(Way way) : owner(way), other(way), is_local_(way == Way::kLocal) {
-    auto [a, b] = InprocLink::connect({owner.node.id(), *owner.home.driver, owner.home.reactor, owner.node},
-                                      {other.node.id(), *other.home.driver, other.home.reactor, other.node});
-    owner.node.add_link(a);
-    other.node.add_link(b);
+    owner.link_to(other);
   }
   ~Pair() {
     owner.end();

@@ -14,7 +14,7 @@ using Endpoint = void*;
 using Request = void*;  // null: done; the last few values: minus a status
 using Code = int8_t;    // ucs_status_t
 
-constexpr Code kOk = 0, kInProgress = 1, kBusy = -15, kErrorLast = -100;
+constexpr Code kOk = 0, kInProgress = 1, kErrorLast = -100;
 constexpr unsigned kMajor = 1, kMinor = 10;
 
 struct Params {

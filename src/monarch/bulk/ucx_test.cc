@@ -30,7 +30,7 @@ static_assert(ucx::Params::kMask == (UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_
 static_assert(ucx::Params::kTagAndWakeup == (UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP));
 static_assert(UCP_WORKER_PARAM_FIELD_THREAD_MODE == 1 && UCS_THREAD_MODE_SINGLE == 0 && UCP_ERR_HANDLING_MODE_PEER == 1);
 static_assert((UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE) == 3);
-static_assert(ucx::kInProgress == UCS_INPROGRESS && ucx::kBusy == UCS_ERR_BUSY && ucx::kErrorLast == UCS_ERR_LAST);
+static_assert(ucx::kInProgress == UCS_INPROGRESS && ucx::kErrorLast == UCS_ERR_LAST);
 static_assert(ucx::kCloseByForce == UCP_EP_CLOSE_MODE_FORCE);
 #undef SAME
 #endif
