@@ -35,6 +35,7 @@ _LATER = (
     "concurrent.futures",
     "asyncio",
     "monarch._running.event_loop",
+    "monarch.rdma",
 )
 _QUIET_MS = 300  # before the first of them
 

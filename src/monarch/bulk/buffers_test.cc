@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "monarch/bulk/kernel_copy.h"
+#include "monarch/net/shm/shared_memory.h"
 
 namespace monarch {
 namespace {
@@ -143,6 +144,23 @@ TEST(KernelCopy, MemoryThatIsNotThereIsAnOutcome) {
   EXPECT_EQ(gather_checked(rows, 0, rows.size(), here.data()), CopyOutcome::kDone);
   munmap(there, page);
   EXPECT_EQ(gather_checked(rows, 0, rows.size(), here.data()), CopyOutcome::kFault);
+}
+
+// Seen in what a copy that fails at its first byte leaves.
+TEST(KernelCopy, ALargeTargetThatNobodyHasTouchedIsEnteredBeforeTheCopy) {
+  constexpr size_t kSize = 1 << 20;
+  std::byte touched{};
+  if (!are_there(&touched, 1, /*to_write=*/true)) GTEST_SKIP() << "not run: the kernel enters no pages (before 5.14)";
+  void* memory = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  madvise(memory, kSize, MADV_NOHUGEPAGE);
+  const Memory into(static_cast<std::byte*>(memory), kSize), nowhere(reinterpret_cast<std::byte*>(4096), kSize);
+  const std::byte* const last = into.data() + kSize - 1;
+  EXPECT_EQ(copy_from_process(getpid(), nowhere, 0, into, 0, 4096), CopyOutcome::kFault);
+  EXPECT_FALSE(is_resident(last));
+  EXPECT_EQ(copy_from_process(getpid(), nowhere, 0, into, 0, kSize), CopyOutcome::kFault);
+  EXPECT_TRUE(is_resident(last));
+  munmap(memory, kSize);
 }
 
 TEST(KernelCopy, AProcessThatIsNotThereIsGone) {

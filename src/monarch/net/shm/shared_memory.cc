@@ -54,9 +54,13 @@ namespace {
 
 constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // MADV_POPULATE_*: libraries may be older than the kernel
 
-bool populate(const void* at, size_t size, int advice) {
+uintptr_t page_of(const void* at) {
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(at) & ~(page - 1);
+  return reinterpret_cast<uintptr_t>(at) & ~(page - 1);
+}
+
+bool populate(const void* at, size_t size, int advice) {
+  const uintptr_t begin = page_of(at);
   return madvise(reinterpret_cast<void*>(begin), reinterpret_cast<uintptr_t>(at) + size - begin, advice) == 0;
 }
 
@@ -68,6 +72,11 @@ void enter_pages(const void* at, size_t size, bool to_write) {
 
 bool are_there(const void* at, size_t size, bool to_write) {
   return populate(at, size, to_write ? kPopulateWrite : kPopulateRead);
+}
+
+bool is_resident(const void* at) {
+  unsigned char page = 0;
+  return mincore(reinterpret_cast<void*>(page_of(at)), 1, &page) != 0 || (page & 1) != 0;
 }
 
 bool may_be_written(const void* at) {

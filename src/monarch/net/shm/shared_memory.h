@@ -41,6 +41,9 @@ void enter_pages(const void* at, size_t size, bool to_write);
 // The same, and whether all of it is there, and may be read, or written. False, too, where the kernel does not tell.
 bool are_there(const void* at, size_t size, bool to_write);
 
+// Whether the page of that byte is in memory, so that touching it costs no fault. True, too, where nothing is mapped.
+bool is_resident(const void* at);
+
 // Whether this process may write to the page of that byte; true where the kernel is older than 5.14, as it does not tell.
 bool may_be_written(const void* at);
 
