@@ -499,8 +499,14 @@ def test_a_dropped_buffer_is_an_error_from_then_on(owner):
     buffer.read().get()
     owner.drop.call_one(buffer).get()
     following = owner.buffer.call_one(SIZE).get()  # in its place
-    for use in (buffer.read, lambda: buffer.write_from(b"x"), lambda: buffer[:8].fetch_add(1), buffer.drop):
-        with pytest.raises(BufferDropped, match=r"^RdmaAction\.submit failed: the buffer has been dropped$"):
+    for use, what in (
+        (buffer.read, f"read of {SIZE} bytes"),
+        (lambda: buffer.write_from(b"x"), "write of 1 bytes"),
+        (lambda: buffer[:8].fetch_add(1), "atomic addition to 8 bytes"),
+        (buffer.drop, f"drop of {SIZE} bytes"),
+    ):
+        text = f"RdmaAction.submit failed: the buffer has been dropped: {what} at {buffer.owner}"
+        with pytest.raises(BufferDropped, match=f"^{re.escape(text)}$"):
             use().get()
     assert following.read().get()[1] == again.read().get()[1] == 1
 

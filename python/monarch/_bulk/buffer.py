@@ -423,9 +423,12 @@ class Operation:
     def __init__(self, kind: int, buffer: RDMABuffer, size: int, seconds: float, result: Any = None) -> None:
         self._kind, self._buffer, self._size, self._seconds, self._result = kind, buffer, size, seconds, result
 
+    def __str__(self) -> str:
+        return f"{_WORDS[self._kind]} {self._size} bytes at {self._buffer.owner}"
+
     def __repr__(self) -> str:
         limit = "" if self._seconds >= _TIMEOUT_MAX else f", {self._seconds:g} s"
-        return f"{_WORDS[self._kind]} {self._size} bytes at {self._buffer.owner}{limit}"
+        return f"{self}{limit}"
 
     def __call__(self, outcomes: list[Any]) -> Any:
         warn_of_tcp(self._buffer._handle)

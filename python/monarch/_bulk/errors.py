@@ -76,7 +76,7 @@ _DROPPED = 1
 def error_of(outcome: Any, operation: Any = None) -> BaseException | None:
     """Of what the core says of one operation: None, an int, ``(code, refusal, text)`` or an exception.
 
-    ``operation``: in words, if anything is known of it.
+    ``operation``: in words, if anything is known of it; its ``repr`` has its time limit too.
     """
     if isinstance(outcome, SupervisionError):
         outcome.args = (
@@ -87,17 +87,18 @@ def error_of(outcome: Any, operation: Any = None) -> BaseException | None:
     if not isinstance(outcome, tuple):
         return None
     code, refusal, text = outcome
+    kind: type[RDMAError] = RDMAError
     if code == Code.REFUSED:
+        kind = BufferDropped if refusal == _DROPPED else RDMAError
         text = _REFUSALS.get(refusal, "refused")
-        return (BufferDropped if refusal == _DROPPED else RDMAError)(f"RdmaAction.submit failed: {text}")
-    if code == Code.DEADLINE:
-        what = "" if operation is None else f": {operation}"
-        return RDMATimeout(f"RdmaAction.submit failed: the time for it is over{what}")
-    if code == Code.FAULT:
+    elif code == Code.DEADLINE:
+        kind, text = RDMATimeout, "the time for it is over"
+    elif code == Code.FAULT:
         text = "memory of the buffer, or of the other side, is not there any more"
     elif code == Code.NOT_BEGUN:
         text = "not begun, as an operation before the fence has failed"
-    return RDMAError(f"RdmaAction.submit failed: {text}")
+    what = "" if operation is None else f": {operation!r}" if kind is RDMATimeout else f": {operation}"
+    return kind(f"RdmaAction.submit failed: {text}{what}")
 
 
 def raise_first(outcomes: list[Any], operations: Sequence[Any]) -> None:
