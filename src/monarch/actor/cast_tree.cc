@@ -17,6 +17,26 @@ std::vector<TreeRange> split_tree(TreeRange hosts, uint32_t fan_out) {
   return groups;
 }
 
+namespace {
+// That of split_tree() which `host` is in.
+TreeRange group_of(TreeRange hosts, uint32_t fan_out, uint32_t host) {
+  const uint32_t count = std::min(hosts.count, fan_out), size = hosts.count / count;
+  const uint32_t in_larger = hosts.count % count * (size + 1), place = host - hosts.first;
+  if (place < in_larger) return {host - place % (size + 1), size + 1};
+  return {host - (place - in_larger) % size, size};
+}
+}  // namespace
+
+uint32_t parent_in_tree(uint32_t hosts, uint32_t fan_out, uint32_t host) {
+  uint32_t parent = kNoParent;
+  TreeRange group = group_of({0, hosts}, fan_out, host);
+  while (group.first != host) {
+    parent = group.first;
+    group = group_of({parent + 1, group.count - 1}, fan_out, host);
+  }
+  return parent;
+}
+
 std::string encode_tree(const Tree& tree, TreeRange range) {
   std::vector<TreeHost> hosts;
   std::vector<ByteSpan> targets;  // of neighbours in one piece
@@ -50,8 +70,7 @@ TreeCast part_of(const TreeCast& cast, TreeRange range) {
 
 namespace {
 
-// `visit(host, parent)`, each host of the tree after its parent; the parent of the first ones is none.
-constexpr uint32_t kNoParent = UINT32_MAX;
+// `visit(host, parent)`, each host of the tree after its parent.
 template <typename Visit>
 void walk(TreeRange hosts, uint32_t parent, uint32_t fan_out, const Visit& visit) {
   for (const TreeRange& group : split_tree(hosts, fan_out)) {
@@ -62,6 +81,21 @@ void walk(TreeRange hosts, uint32_t parent, uint32_t fan_out, const Visit& visit
 template <typename Visit>
 void walk(const Tree& tree, const Visit& visit) {
   walk({0, static_cast<uint32_t>(tree.hosts.size())}, kNoParent, tree.fan_out, visit);
+}
+
+bool has_children(const Tree& tree) { return tree.hosts.size() > tree.fan_out; }
+
+// The same cast, to some of its hosts.
+Tree part_of(const Tree& tree, std::vector<Tree::Host> hosts) {
+  Tree part;
+  part.source = tree.source;
+  part.cast = tree.cast;
+  part.bytes = tree.bytes;
+  part.kept_bytes = tree.kept_bytes;
+  part.deadline_ns = tree.deadline_ns;
+  part.fan_out = tree.fan_out;
+  part.hosts = std::move(hosts);
+  return part;
 }
 
 }  // namespace
@@ -89,8 +123,7 @@ std::vector<std::shared_ptr<Tree>> CastOrigin::plant(Tree tree, int64_t now_ns) 
   };
   const auto direct_ones = std::stable_partition(tree.hosts.begin(), tree.hosts.end(), std::not_fn(is_direct));
   if (direct_ones != tree.hosts.end()) {
-    Tree direct = tree;
-    direct.hosts.assign(direct_ones, tree.hosts.end());
+    Tree direct = part_of(tree, {direct_ones, tree.hosts.end()});
     direct.fan_out = std::max(static_cast<uint32_t>(direct.hosts.size()), kFanOutMin);
     tree.hosts.erase(direct_ones, tree.hosts.end());
     planted.push_back(plant_one(std::move(direct)));
@@ -117,6 +150,7 @@ void send_all(const std::vector<std::shared_ptr<Tree>>& trees, CastOrigin::Sends
 
 // Memory first, then numbers: a number that is given must come.
 void CastOrigin::send(Tree tree, int64_t now_ns, Sends& sends) {
+  tree.kept_bytes = cost_of(tree);
   std::vector<Host*> hosts;  // that have a place for it, as in `planted`
   hosts.reserve(tree.hosts.size());
   const auto planted = plant(std::move(tree), now_ns);
@@ -147,11 +181,15 @@ void CastOrigin::send(Tree tree, int64_t now_ns, Sends& sends) {
       if (to.pending.size() == 1) to.since_ns = now_ns;
       to.pending.back() = {each, i};
       to.bytes += each->bytes;
+      to.kept_bytes += each->kept_bytes;
     }
   }
 }
 
-void CastOrigin::not_sent(const Send& send) { send.tree->hosts[send.hosts.first].unsent = send.hosts.count; }
+void CastOrigin::not_sent(const Send& send) {
+  send.tree->hosts[send.hosts.first].unsent = send.hosts.count;
+  any_unsent_ = send.tree->any_unsent = true;
+}
 
 void CastOrigin::settle(const std::shared_ptr<Tree>& tree, uint32_t host, int64_t now_ns) {
   Tree::Host& settled = tree->hosts[host];
@@ -169,6 +207,7 @@ bool CastOrigin::taken(NodeId gateway, uint64_t session, uint64_t number, int64_
     const Pending first = std::move(host.pending.front());
     host.pending.pop_front();
     host.bytes -= first.tree->bytes;
+    host.kept_bytes -= first.tree->kept_bytes;
     host.since_ns = now_ns;
     settle(first.tree, first.host, now_ns);
   }
@@ -180,6 +219,7 @@ bool CastOrigin::taken(NodeId gateway, uint64_t session, uint64_t number, int64_
 
 // Those that wait behind one of `bad`.
 void CastOrigin::pick_behind(const std::shared_ptr<Tree>& tree, const Nodes& bad, Picked& picked) {
+  if (!has_children(*tree)) return;
   std::vector<bool> behind(tree->hosts.size());
   walk(*tree, [&](uint32_t host, uint32_t parent) {
     if (parent == kNoParent) return;
@@ -207,10 +247,10 @@ void CastOrigin::pass_by(const Nodes& bad, int64_t now_ns, Picked& picked) {
 // A host that has the number pending gets it from the new tree from now on.
 void CastOrigin::send_anew(const Picked& picked, int64_t now_ns, Sends& sends) {
   for (const auto& [tree, hosts] : picked) {
-    Tree again = *tree;
-    again.hosts.clear();
-    for (const uint32_t i : hosts) again.hosts.push_back(tree->hosts[i]);
-    const auto planted = plant(std::move(again), now_ns);
+    std::vector<Tree::Host> again;
+    again.reserve(hosts.size());
+    for (const uint32_t i : hosts) again.push_back(tree->hosts[i]);
+    const auto planted = plant(part_of(*tree, std::move(again)), now_ns);
     for (const auto& each : planted) {
       trees_.insert(each);
       for (uint32_t i = 0; i < each->hosts.size(); ++i) {
@@ -263,34 +303,41 @@ bool CastOrigin::is_stuck(const Host& host, int64_t since_ns, int64_t now_ns) {
   return now_ns - since_ns >= kStuckNs + static_cast<int64_t>(host.bytes >> 20) * kStuckNsPerMiB;
 }
 
-// Not those who wait because one of these does not pass it on.
+// By what is first in their turn. Not those who wait because one of these does not pass it on.
 CastOrigin::Nodes CastOrigin::stuck(int64_t now_ns) const {
   Nodes stuck;
-  for (const auto& tree : trees_) {
-    walk(*tree, [&](uint32_t i, uint32_t parent) {
-      if (!tree->hosts[i].waiting || (parent != kNoParent && tree->hosts[parent].waiting)) return;
-      const Host& host = hosts_.at(tree->hosts[i].at.gateway);
-      if (host.pending.front().tree != tree) return;
-      const int64_t came_ns = parent == kNoParent ? 0 : tree->hosts[parent].settled_ns;
-      if (is_stuck(host, std::max(host.since_ns, came_ns), now_ns)) stuck.insert(tree->hosts[i].at.gateway);
-    });
+  for (const auto& [gateway, host] : hosts_) {
+    if (host.pending.empty()) continue;
+    const Tree& tree = *host.pending.front().tree;
+    const uint32_t parent =
+        parent_in_tree(static_cast<uint32_t>(tree.hosts.size()), tree.fan_out, host.pending.front().host);
+    if (parent != kNoParent && tree.hosts[parent].waiting) continue;
+    const int64_t came_ns = parent == kNoParent ? 0 : tree.hosts[parent].settled_ns;
+    if (is_stuck(host, std::max(host.since_ns, came_ns), now_ns)) stuck.insert(gateway);
   }
   return stuck;
 }
 
-void CastOrigin::look(int64_t now_ns, Sends& sends) {
+void CastOrigin::send_unsent(Sends& sends) {
+  if (!std::exchange(any_unsent_, false)) return;
   for (const auto& tree : trees_) {
+    if (!std::exchange(tree->any_unsent, false)) continue;
     for (uint32_t i = 0; i < tree->hosts.size(); ++i) {
       const uint32_t unsent = std::exchange(tree->hosts[i].unsent, 0);
       if (unsent != 0) sends.push_back({tree, {i, unsent}});
     }
   }
+}
+
+void CastOrigin::look(int64_t now_ns, Sends& sends) {
+  send_unsent(sends);
   const Nodes bad = stuck(now_ns);
   if (bad.empty()) return;
   Picked picked;
   pass_by(bad, now_ns, picked);
   // Whoever was to pass it on may have no way to them any more, nor those behind them to each other.
   for (const auto& tree : trees_) {
+    if (!has_children(*tree)) continue;
     std::vector<bool> in_doubt(tree->hosts.size());
     walk(*tree, [&](uint32_t i, uint32_t parent) {
       if (parent == kNoParent) return;
@@ -314,12 +361,12 @@ void CastOrigin::fenced(NodeId gateway, uint64_t number) { hosts_.at(gateway).fe
 
 void CastOrigin::sent_behind(NodeId gateway, uint64_t session, uint64_t bytes) {
   Host* const host = find(hosts_, gateway, session);
-  if (host != nullptr && host->taken < host->fenced) host->bytes_behind += bytes;
+  if (host != nullptr && host->taken < host->fenced) host->bytes_behind += bytes + kFrameCost;
 }
 
 uint64_t CastOrigin::backlog(NodeId gateway) const {
   auto found = hosts_.find(gateway);
-  return found == hosts_.end() ? 0 : found->second.bytes + found->second.bytes_behind;
+  return found == hosts_.end() ? 0 : found->second.kept_bytes + found->second.bytes_behind;
 }
 
 // ---- At a host ----

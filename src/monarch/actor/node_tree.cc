@@ -148,6 +148,7 @@ void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber
   try {
     const auto kept = std::make_shared<ByHost>();  // shared: with the trees of this cast, and links that send it
     ByHost& groups = *kept;
+    groups.hosts.reserve(count);
     group(members, elsewhere, groups);
     if (!trees_->limits.wants(groups.hosts.size(), bytes_of(outgoing))) return;
     TreeCast cast{outgoing.header, 0, id_, kFanOutMin, {}, {}, outgoing.body};
@@ -200,6 +201,7 @@ std::vector<uint32_t> Node::begin_tree(std::shared_ptr<const Message> request, c
   }
   std::vector<NodeId> gateways;
   for (uint32_t i = 0; i < cast.host_count(); ++i) gateways.push_back(cast.host(i).gateway);
+  tree.hosts.reserve(gateways.size());
   std::vector<uint32_t> left;
   CastOrigin::Sends sends;
   {

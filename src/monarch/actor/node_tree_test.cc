@@ -343,6 +343,21 @@ TEST_F(CastTreeOfHosts, WhatIsSentDirectlyIsNotCopiedWhileOthersWait) {
   EXPECT_EQ(link->is_copied, std::vector<bool>{false}) << "the link copies it, with the lock of all casts held";
 }
 
+// As in a star, where what waits for a host takes as much room as it has bytes (docs/design/006).
+TEST_F(CastTreeOfHosts, WhoSendsSmallCastsWaitsForAHostThatTakesNone) {
+  nodes.at(kScript)->add_link(std::make_shared<SilentLink>(gateway(9)));
+  const auto has_room = [this] { return nodes.at(kScript)->has_room(all, Node::kBacklogMax); };
+  uint32_t sent = 0;
+  for (; sent < 20'000 && has_room(); ++sent) {
+    send(kScript, all, 0);
+    while (recorders.at(20)->got.size() <= sent) ASSERT_TRUE(sim.step());
+  }
+  EXPECT_LT(sent, 20'000u) << "their tables take 3 KB each, and four bytes are charged";
+  EXPECT_GT(sent, 1000u);
+  let_go(kScript, gateway(9), "as the test says");
+  EXPECT_TRUE(has_room());
+}
+
 // ---- What may happen ----
 
 // The script, a worker and whoever else casts and sends, while hosts let go of each other at one end before the other, and
