@@ -179,7 +179,7 @@ void CastOrigin::send(Tree tree, int64_t now_ns, Sends& sends) {
       to.session = at.session;
       at.number = ++to.numbered;
       if (to.pending.size() == 1) to.since_ns = now_ns;
-      to.pending.back() = {each, i};
+      to.pending.back() = {each, i, 0};
       to.bytes += each->bytes;
       to.kept_bytes += each->kept_bytes;
     }
@@ -208,10 +208,10 @@ bool CastOrigin::taken(NodeId gateway, uint64_t session, uint64_t number, int64_
     host.pending.pop_front();
     host.bytes -= first.tree->bytes;
     host.kept_bytes -= first.tree->kept_bytes;
+    host.bytes_behind -= first.bytes_behind;
     host.since_ns = now_ns;
     settle(first.tree, first.host, now_ns);
   }
-  if (host.taken >= host.fenced) host.bytes_behind = 0;
   return true;
 }
 
@@ -255,7 +255,9 @@ void CastOrigin::send_anew(const Picked& picked, int64_t now_ns, Sends& sends) {
       trees_.insert(each);
       for (uint32_t i = 0; i < each->hosts.size(); ++i) {
         const TreeHost& at = each->hosts[i].at;
-        *pending(at.gateway, at.session, at.number) = {each, i};
+        Pending& place = *pending(at.gateway, at.session, at.number);
+        place.tree = each;
+        place.host = i;
         hosts_.at(at.gateway).since_ns = now_ns;
       }
     }
@@ -360,8 +362,11 @@ uint64_t CastOrigin::fence(NodeId gateway, uint64_t session) const {
 void CastOrigin::fenced(NodeId gateway, uint64_t number) { hosts_.at(gateway).fenced = number; }
 
 void CastOrigin::sent_behind(NodeId gateway, uint64_t session, uint64_t bytes) {
-  Host* const host = find(hosts_, gateway, session);
-  if (host != nullptr && host->taken < host->fenced) host->bytes_behind += bytes + kFrameCost;
+  const Host* const host = find(hosts_, gateway, session);
+  Pending* const behind = host == nullptr ? nullptr : pending(gateway, session, host->fenced);
+  if (behind == nullptr) return;
+  behind->bytes_behind += bytes + kFrameCost;
+  hosts_.at(gateway).bytes_behind += bytes + kFrameCost;
 }
 
 uint64_t CastOrigin::backlog(NodeId gateway) const {

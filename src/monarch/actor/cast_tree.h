@@ -124,6 +124,7 @@ class CastOrigin {
   struct Pending {
     std::shared_ptr<Tree> tree;
     uint32_t host;
+    uint64_t bytes_behind = 0;  // of direct frames behind the fence that names it
   };
   struct Host {
     uint64_t session = 0;
@@ -132,7 +133,7 @@ class CastOrigin {
     int64_t since_ns = 0;         // how long the first of pending has been that
     int64_t direct_until_ns = 0, direct_ns = 0;  // the last time for so long
     uint64_t bytes = 0, kept_bytes = 0;  // of the trees of pending
-    uint64_t bytes_behind = 0;           // of direct frames behind a fence that the host has not passed
+    uint64_t bytes_behind = 0;           // of pending
   };
   struct Earlier {
     bool operator()(const std::shared_ptr<Tree>& a, const std::shared_ptr<Tree>& b) const { return a->made < b->made; }

@@ -432,6 +432,33 @@ TEST_F(CastOriginTest, WhatHasNotBeenTakenIsBacklogAndWhatWaitsBehindItToo) {
   EXPECT_FALSE(origin.taken(11, kSession, 2, 0)) << "there was no second one";
 }
 
+TEST_F(CastOriginTest, WhatWaitsBehindAFenceIsNoBacklogOnceThatIsPassedThoughMoreIsUnderWay) {
+  origin.send(tree({10}), 0, sends);
+  const uint64_t one_cast = origin.backlog(10);
+  origin.fenced(10, origin.fence(10, kSession));
+  origin.sent_behind(10, kSession, 1000);
+  origin.send(tree({10}), 0, sends);
+  const uint64_t before = origin.backlog(10);
+  origin.fenced(10, origin.fence(10, kSession));
+  origin.sent_behind(10, kSession, 10);
+  const uint64_t behind_second = origin.backlog(10) - before;
+  EXPECT_TRUE(origin.taken(10, kSession, 1, 0));
+  EXPECT_EQ(origin.backlog(10), one_cast + behind_second);
+  EXPECT_TRUE(origin.taken(10, kSession, 2, 0));
+  EXPECT_EQ(origin.backlog(10), 0u);
+}
+
+TEST_F(CastOriginTest, WhatIsSentAnewLeavesWhatWaitsBehindItsFence) {
+  origin.send(tree({10, 11, 12, 13}), 0, sends);
+  origin.fenced(11, origin.fence(11, kSession));
+  origin.sent_behind(11, kSession, 1000);
+  const uint64_t before = origin.backlog(11);
+  origin.missed(11, kSession, 1, false, 0, sends);
+  EXPECT_EQ(origin.backlog(11), before);
+  EXPECT_TRUE(origin.taken(11, kSession, 1, 0));
+  EXPECT_EQ(origin.backlog(11), 0u);
+}
+
 TEST_F(CastOriginTest, WhatIsBehindADeadOneIsSentAnewWithoutIt) {
   Tree six = tree({10, 11, 12, 20, 21, 22});  // 10 passes it on to 11 and 12, 20 to 21 and 22
   origin.send(std::move(six), 0, sends);
