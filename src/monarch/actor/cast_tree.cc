@@ -114,9 +114,18 @@ bool CastOrigin::takes(NodeId gateway, uint64_t session) const {
   return found == hosts_.end() || found->second.numbered == 0 || found->second.session == session;
 }
 
-// One for those that get everything directly, and one for the others.
-std::vector<std::shared_ptr<Tree>> CastOrigin::plant(Tree tree, int64_t now_ns) {
-  std::vector<std::shared_ptr<Tree>> planted;
+namespace {
+void send_all(const std::vector<std::shared_ptr<Tree>>& trees, CastOrigin::Sends& sends) {
+  for (const auto& tree : trees) {
+    const TreeRange all{0, static_cast<uint32_t>(tree->hosts.size())};
+    for (const TreeRange& group : split_tree(all, tree->fan_out)) sends.push_back({tree, group});
+  }
+}
+}  // namespace
+
+// One for those that get everything directly, and one for the others. Throws std::bad_alloc: there is none.
+CastOrigin::Planted CastOrigin::plant(Tree tree, int64_t now_ns, Sends& sends) {
+  Planted planted;
   const auto is_direct = [&](const Tree::Host& host) {
     const Host* const known = find(hosts_, host.at.gateway, host.at.session);
     return known != nullptr && known->direct_until_ns > now_ns;
@@ -129,7 +138,20 @@ std::vector<std::shared_ptr<Tree>> CastOrigin::plant(Tree tree, int64_t now_ns) 
     planted.push_back(plant_one(std::move(direct)));
   }
   if (!tree.hosts.empty()) planted.push_back(plant_one(std::move(tree)));
+  const size_t sends_before = sends.size();
+  try {
+    send_all(planted, sends);
+    trees_.insert(planted.begin(), planted.end());
+  } catch (const std::bad_alloc&) {
+    uproot(planted, sends, sends_before);
+    throw;
+  }
   return planted;
+}
+
+void CastOrigin::uproot(const Planted& planted, Sends& sends, size_t sends_before) {
+  sends.resize(sends_before);
+  for (const auto& each : planted) trees_.erase(each);
 }
 
 std::shared_ptr<Tree> CastOrigin::plant_one(Tree tree) {
@@ -139,26 +161,15 @@ std::shared_ptr<Tree> CastOrigin::plant_one(Tree tree) {
   return std::make_shared<Tree>(std::move(tree));
 }
 
-namespace {
-void send_all(const std::vector<std::shared_ptr<Tree>>& trees, CastOrigin::Sends& sends) {
-  for (const auto& tree : trees) {
-    const TreeRange all{0, static_cast<uint32_t>(tree->hosts.size())};
-    for (const TreeRange& group : split_tree(all, tree->fan_out)) sends.push_back({tree, group});
-  }
-}
-}  // namespace
-
 // Memory first, then numbers: a number that is given must come.
 void CastOrigin::send(Tree tree, int64_t now_ns, Sends& sends) {
   tree.kept_bytes = cost_of(tree);
   std::vector<Host*> hosts;  // that have a place for it, as in `planted`
   hosts.reserve(tree.hosts.size());
-  const auto planted = plant(std::move(tree), now_ns);
   const size_t sends_before = sends.size();
+  const Planted planted = plant(std::move(tree), now_ns, sends);
   try {
-    send_all(planted, sends);
     for (const auto& each : planted) {
-      trees_.insert(each);
       for (const Tree::Host& host : each->hosts) {
         Host& to = hosts_[host.at.gateway];
         to.pending.emplace_back();
@@ -166,8 +177,7 @@ void CastOrigin::send(Tree tree, int64_t now_ns, Sends& sends) {
       }
     }
   } catch (const std::bad_alloc&) {
-    sends.resize(sends_before);
-    for (const auto& each : planted) trees_.erase(each);
+    uproot(planted, sends, sends_before);
     for (Host* const to : hosts) to->pending.pop_back();
     throw;
   }
@@ -244,15 +254,14 @@ void CastOrigin::pass_by(const Nodes& bad, int64_t now_ns, Picked& picked) {
   for (const auto& tree : trees_) pick_behind(tree, bad, picked);
 }
 
-// A host that has the number pending gets it from the new tree from now on.
+// A host that has the number pending gets it from the new tree from now on. Throws std::bad_alloc: of the rest, all is as
+// it was.
 void CastOrigin::send_anew(const Picked& picked, int64_t now_ns, Sends& sends) {
   for (const auto& [tree, hosts] : picked) {
     std::vector<Tree::Host> again;
     again.reserve(hosts.size());
     for (const uint32_t i : hosts) again.push_back(tree->hosts[i]);
-    const auto planted = plant(part_of(*tree, std::move(again)), now_ns);
-    for (const auto& each : planted) {
-      trees_.insert(each);
+    for (const auto& each : plant(part_of(*tree, std::move(again)), now_ns, sends)) {
       for (uint32_t i = 0; i < each->hosts.size(); ++i) {
         const TreeHost& at = each->hosts[i].at;
         Pending& place = *pending(at.gateway, at.session, at.number);
@@ -261,18 +270,19 @@ void CastOrigin::send_anew(const Picked& picked, int64_t now_ns, Sends& sends) {
         hosts_.at(at.gateway).since_ns = now_ns;
       }
     }
-    send_all(planted, sends);
     for (const uint32_t i : hosts) settle(tree, i, now_ns);
   }
 }
 
-void CastOrigin::missed(NodeId gateway, uint64_t session, uint64_t number, bool with_rest, int64_t now_ns, Sends& sends) {
+void CastOrigin::missed(NodeId gateway, uint64_t session, uint64_t number, bool with_rest, int64_t now_ns,
+                        Sends& sends) try {
   const Pending* const missing = pending(gateway, session, number);
   if (missing == nullptr) return;
   send_directly(hosts_.at(gateway), now_ns);
   Picked picked{{missing->tree, {missing->host}}};
   if (with_rest) pick_behind(missing->tree, {gateway}, picked);
   send_anew(picked, now_ns, sends);
+} catch (const std::bad_alloc&) {
 }
 
 std::optional<CastOrigin::Send> CastOrigin::lost(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns,
@@ -280,9 +290,12 @@ std::optional<CastOrigin::Send> CastOrigin::lost(NodeId gateway, uint64_t sessio
   const Pending* const missing = pending(gateway, session, number);
   if (missing == nullptr || std::exchange(missing->tree->hosts[missing->host].refused, true)) return std::nullopt;
   const Pending was = *missing;
-  Picked picked;
-  pick_behind(was.tree, {gateway}, picked);
-  send_anew(picked, now_ns, sends);
+  try {
+    Picked picked;
+    pick_behind(was.tree, {gateway}, picked);
+    send_anew(picked, now_ns, sends);
+  } catch (const std::bad_alloc&) {
+  }
   return Send{was.tree, {was.host, 1}};
 }
 
@@ -290,14 +303,18 @@ CastOrigin::Sends CastOrigin::down(NodeId gateway, uint64_t session, int64_t now
   Sends unfinished;
   const auto found = hosts_.find(gateway);
   if (found == hosts_.end() || (session != 0 && found->second.session != session)) return unfinished;
+  unfinished.reserve(found->second.pending.size());
   for (const Pending& each : found->second.pending) {
     if (!each.tree->hosts[each.host].refused) unfinished.push_back({each.tree, {each.host, 1}});
     settle(each.tree, each.host, now_ns);
   }
   hosts_.erase(found);
-  Picked picked;
-  pass_by({gateway}, now_ns, picked);
-  send_anew(picked, now_ns, sends);
+  try {
+    Picked picked;
+    pass_by({gateway}, now_ns, picked);
+    send_anew(picked, now_ns, sends);
+  } catch (const std::bad_alloc&) {
+  }
   return unfinished;
 }
 
@@ -321,18 +338,26 @@ CastOrigin::Nodes CastOrigin::stuck(int64_t now_ns) const {
 }
 
 void CastOrigin::send_unsent(Sends& sends) {
-  if (!std::exchange(any_unsent_, false)) return;
+  if (!any_unsent_) return;
   for (const auto& tree : trees_) {
-    if (!std::exchange(tree->any_unsent, false)) continue;
+    if (!tree->any_unsent) continue;
     for (uint32_t i = 0; i < tree->hosts.size(); ++i) {
-      const uint32_t unsent = std::exchange(tree->hosts[i].unsent, 0);
-      if (unsent != 0) sends.push_back({tree, {i, unsent}});
+      if (tree->hosts[i].unsent == 0) continue;
+      sends.push_back({tree, {i, tree->hosts[i].unsent}});
+      tree->hosts[i].unsent = 0;
     }
+    tree->any_unsent = false;
   }
+  any_unsent_ = false;
 }
 
-void CastOrigin::look(int64_t now_ns, Sends& sends) {
+void CastOrigin::look(int64_t now_ns, Sends& sends) try {
   send_unsent(sends);
+  pass_by_stuck(now_ns, sends);
+} catch (const std::bad_alloc&) {
+}
+
+void CastOrigin::pass_by_stuck(int64_t now_ns, Sends& sends) {
   const Nodes bad = stuck(now_ns);
   if (bad.empty()) return;
   Picked picked;

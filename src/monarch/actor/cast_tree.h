@@ -96,7 +96,8 @@ class CastOrigin {
   // `hosts`, whom it takes(), are filled in but for their numbers; no gateway comes twice. Throws std::bad_alloc: nothing
   // has been sent.
   void send(Tree tree, int64_t now_ns, Sends& sends);
-  // There is no memory to send this; it is sent at the next look().
+  // There is no memory to send this; it is sent at the next look(). Where there is none to send anew what should be, below,
+  // a later look() finds who waits for it.
   void not_sent(const Send& send);
   // This host has got all of that session up to that one. False: it cannot have.
   bool taken(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns);
@@ -144,10 +145,13 @@ class CastOrigin {
   static void pick_behind(const std::shared_ptr<Tree>& tree, const Nodes& bad, Picked& picked);
   Nodes stuck(int64_t now_ns) const;
   void send_unsent(Sends& sends);
+  void pass_by_stuck(int64_t now_ns, Sends& sends);
   static bool is_stuck(const Host& host, int64_t since_ns, int64_t now_ns);
   static void send_directly(Host& host, int64_t now_ns);
-  std::vector<std::shared_ptr<Tree>> plant(Tree tree, int64_t now_ns);
+  using Planted = std::vector<std::shared_ptr<Tree>>;
+  Planted plant(Tree tree, int64_t now_ns, Sends& sends);
   std::shared_ptr<Tree> plant_one(Tree tree);
+  void uproot(const Planted& planted, Sends& sends, size_t sends_before);
   void send_anew(const Picked& picked, int64_t now_ns, Sends& sends);
   void pass_by(const Nodes& bad, int64_t now_ns, Picked& picked);
   // Of hosts_; null: not with that session.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "monarch/actor/cast_tree.h"
@@ -174,6 +175,44 @@ TEST(CastOriginMemory, WhatWasNotSentForWantOfItIsSentAtTheNextLook) {
   EXPECT_EQ(again.front().hosts, sends.front().hosts);
   origin.look(2, again);
   EXPECT_EQ(again.size(), 1u) << "once";
+}
+
+// Each of these may be told of what goes wrong when there is no memory to mend it.
+TEST(CastOriginMemory, WhatIsNotSentAnewForWantOfItIsSentAnewWhenItIsLookedAgain) {
+  using Happens = void (*)(CastOrigin&, CastOrigin::Sends&);
+  constexpr int64_t kThenNs = CastOrigin::kStuckNs;
+  const Happens kAll[] = {
+      [](CastOrigin& origin, CastOrigin::Sends& sends) { origin.missed(10, kSession, 1, true, kThenNs, sends); },
+      [](CastOrigin& origin, CastOrigin::Sends& sends) { origin.lost(10, kSession, 1, kThenNs, sends); },
+      [](CastOrigin& origin, CastOrigin::Sends& sends) { origin.look(kThenNs, sends); }};
+  const std::vector<NodeId> all{10, 11, 12, 13, 20, 21, 22, 23};
+  for (const Happens& happens : kAll) {
+    for (int enough = 0; enough < 100; ++enough) {
+      CastOrigin origin;
+      CastOrigin::Sends sends;
+      origin.send(tree_to(all), 0, sends);
+      sends.clear();
+      allocations_left = enough;
+      try {
+        happens(origin, sends);
+        allocations_left = -1;
+      } catch (const std::bad_alloc&) {
+        allocations_left = -1;
+        ADD_FAILURE() << enough << " allocations: it is thrown";
+      }
+      if (::testing::Test::HasFailure()) return;
+      int64_t now_ns = kThenNs;
+      for (const NodeId root : {10, 20}) EXPECT_TRUE(origin.taken(root, kSession, 1, now_ns));
+      for (int looks = 0; looks < 10 && !origin.idle(); ++looks) {
+        for (const auto& send : std::exchange(sends, {})) {
+          const NodeId gateway = send.tree->hosts[send.hosts.first].at.gateway;  // which passes nothing on
+          EXPECT_TRUE(origin.taken(gateway, kSession, 1, now_ns));
+        }
+        origin.look(now_ns += CastOrigin::kStuckNs, sends);
+      }
+      EXPECT_TRUE(origin.idle()) << enough << " allocations";
+    }
+  }
 }
 
 }  // namespace
