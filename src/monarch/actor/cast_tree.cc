@@ -83,6 +83,10 @@ void walk(const Tree& tree, const Visit& visit) {
   walk({0, static_cast<uint32_t>(tree.hosts.size())}, kNoParent, tree.fan_out, visit);
 }
 
+uint32_t parent_of(const Tree& tree, uint32_t host) {
+  return parent_in_tree(static_cast<uint32_t>(tree.hosts.size()), tree.fan_out, host);
+}
+
 bool has_children(const Tree& tree) { return tree.hosts.size() > tree.fan_out; }
 
 // The same cast, to some of its hosts.
@@ -208,6 +212,18 @@ void CastOrigin::settle(const std::shared_ptr<Tree>& tree, uint32_t host, int64_
   if (--tree->waiting == 0) trees_.erase(tree);
 }
 
+// To that host, by another one.
+void CastOrigin::note_passed_on(const Tree& tree, uint32_t host, int64_t now_ns) {
+  const uint32_t parent = parent_of(tree, host);
+  if (parent == kNoParent) return;
+  for (const uint32_t each : {host, parent}) {
+    const auto found = hosts_.find(tree.hosts[each].at.gateway);
+    if (found == hosts_.end()) continue;
+    Host& known = found->second;
+    if (now_ns - known.direct_until_ns >= known.direct_ns) known.direct_ns = 0;
+  }
+}
+
 bool CastOrigin::taken(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns) {
   Host* const found = find(hosts_, gateway, session);
   if (found == nullptr) return true;  // that is over
@@ -220,6 +236,7 @@ bool CastOrigin::taken(NodeId gateway, uint64_t session, uint64_t number, int64_
     host.kept_bytes -= first.tree->kept_bytes;
     host.bytes_behind -= first.bytes_behind;
     host.since_ns = now_ns;
+    note_passed_on(*first.tree, first.host, now_ns);
     settle(first.tree, first.host, now_ns);
   }
   return true;
@@ -328,8 +345,7 @@ CastOrigin::Nodes CastOrigin::stuck(int64_t now_ns) const {
   for (const auto& [gateway, host] : hosts_) {
     if (host.pending.empty()) continue;
     const Tree& tree = *host.pending.front().tree;
-    const uint32_t parent =
-        parent_in_tree(static_cast<uint32_t>(tree.hosts.size()), tree.fan_out, host.pending.front().host);
+    const uint32_t parent = parent_of(tree, host.pending.front().host);
     if (parent != kNoParent && tree.hosts[parent].waiting) continue;
     const int64_t came_ns = parent == kNoParent ? 0 : tree.hosts[parent].settled_ns;
     if (is_stuck(host, std::max(host.since_ns, came_ns), now_ns)) stuck.insert(gateway);

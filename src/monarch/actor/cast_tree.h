@@ -80,7 +80,7 @@ class CastOrigin {
   // A host that has not got something for so long since whoever passes it on has, is passed by: what is behind it is sent
   // anew without it, and for a while it gets everything directly. Where it is not its origin that does not reach it, those
   // behind it get everything directly too: they may be of many hosts that do not reach each other. Each time that is for
-  // twice as long.
+  // twice as long, until all has gone well for as long as the last time.
   static constexpr int64_t kStuckNs = 2'000'000'000, kStuckNsPerMiB = 100'000'000;
   static constexpr int64_t kDirectNs = 60'000'000'000, kDirectMaxNs = 3600'000'000'000;
 
@@ -161,6 +161,7 @@ class CastOrigin {
   }
   Pending* pending(NodeId gateway, uint64_t session, uint64_t number);
   void settle(const std::shared_ptr<Tree>& tree, uint32_t host, int64_t now_ns);
+  void note_passed_on(const Tree& tree, uint32_t host, int64_t now_ns);
 
   std::unordered_map<NodeId, Host> hosts_;
   std::set<std::shared_ptr<Tree>, Earlier> trees_;  // with hosts that wait

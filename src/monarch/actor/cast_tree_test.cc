@@ -523,6 +523,27 @@ TEST_F(CastOriginTest, HostsThatDoNotReachEachOtherWaitOnceAndAreReachedDirectly
   }
 }
 
+// 10 passes on to 11, and has a moment in which it does not.
+TEST_F(CastOriginTest, TimesOfDirectSendsDoNotGrowWhereAllHasGoneWellBetweenThem) {
+  uint64_t number = 0;
+  int64_t now_ns = 0;
+  for (int i = 0; i < 3; ++i) {
+    origin.send(tree({10, 11, 20}), now_ns, sends);
+    EXPECT_EQ(firsts(), (Firsts{10, 20}));
+    ++number;
+    for (const NodeId each : {10, 20}) EXPECT_TRUE(origin.taken(each, kSession, number, now_ns));
+    now_ns += CastOrigin::kStuckNs;
+    origin.look(now_ns, sends);
+    EXPECT_EQ(firsts(), Firsts{11});
+    EXPECT_TRUE(origin.taken(11, kSession, number, now_ns));
+    now_ns += 2 * CastOrigin::kDirectNs;
+    origin.send(tree({10, 11, 20}), now_ns, sends);
+    EXPECT_EQ(firsts(), (Firsts{10, 20})) << "after the time of the first one, the " << i << "th time";
+    ++number;
+    for (const NodeId each : {10, 20, 11}) EXPECT_TRUE(origin.taken(each, kSession, number, now_ns));
+  }
+}
+
 // What is large takes its time at each level: a host has its own from when the one before it has got the frame.
 TEST_F(CastOriginTest, AHostHasItsTimeFromWhenTheOneBeforeItHasGotIt) {
   origin.send(tree({10, 11, 20}), 0, sends);
