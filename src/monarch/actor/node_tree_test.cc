@@ -405,6 +405,21 @@ TEST_F(CastTreeOfHosts, ADialInVainLeavesTheSessionThatTheOtherHostHasOpened) {
   EXPECT_TRUE(refused.empty());
 }
 
+TEST_F(CastTreeOfHosts, NobodyIsToldOfADialInVainForWhatOthersCast) {
+  for (const bool is_called : {false, true}) {
+    const auto dialled = std::make_shared<VainLink>(gateway(9));
+    vain[{gateway(8), gateway(9)}] = dialled;
+    send(kScript, all, 1);
+    while (dialled->unfinished.empty()) ASSERT_TRUE(sim.step());
+    if (is_called) send(gateway(8), {{{gateway(9), kActor}}}, 2);
+    dialled->close();
+    EXPECT_EQ(nodes.at(gateway(8))->let_go(gateway(9), Failure(Failure::Kind::kUnreachable, "in vain")), is_called);
+    ASSERT_TRUE(sim.run());
+    sim.after(CastOrigin::kDirectNs, [] {});
+    ASSERT_TRUE(sim.run());
+  }
+}
+
 // ---- What may happen ----
 
 // The script, a worker and whoever else casts and sends, while hosts let go of each other at one end before the other, and
