@@ -1,5 +1,7 @@
 // Casts that go through a tree of hosts (docs/design/035, cast_tree.h).
 #include <algorithm>
+#include <charconv>
+#include <cstring>
 #include <new>
 #include <string>
 #include <utility>
@@ -65,6 +67,17 @@ bool send_tree_frame(Link& link, std::string body, std::shared_ptr<const Message
 }
 
 }  // namespace
+
+CastTreeLimits CastTreeLimits::from(const char* text) {
+  CastTreeLimits limits;
+  if (text == nullptr) return limits;
+  uint32_t hosts = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, hosts);
+  if (rest != end || error != std::errc()) return limits;
+  limits.large_hosts = limits.small_hosts = hosts == 0 ? UINT32_MAX : hosts;
+  return limits;
+}
 
 void Node::set_cast_trees(const CastTreeLimits& limits) { trees_->limits = limits; }
 

@@ -420,6 +420,16 @@ TEST_F(CastTreeOfHosts, NobodyIsToldOfADialInVainForWhatOthersCast) {
   }
 }
 
+TEST(CastTreeLimits, AreOfHostsThatAreMany) {
+  EXPECT_FALSE(CastTreeLimits{}.wants(15, 1));
+  EXPECT_TRUE(CastTreeLimits{}.wants(16, 1));
+  EXPECT_TRUE(CastTreeLimits::from(nullptr).wants(16, 1 << 20));
+  EXPECT_TRUE(CastTreeLimits::from("2").wants(2, 1));
+  EXPECT_TRUE(CastTreeLimits::from("2").wants(2, 1 << 20));
+  EXPECT_FALSE(CastTreeLimits::from("0").wants(16'383, 1));
+  for (const char* text : {"", "many", "-1", "2 hosts"}) EXPECT_FALSE(CastTreeLimits::from(text).wants(15, 1)) << text;
+}
+
 // ---- What may happen ----
 
 // The script, a worker and whoever else casts and sends, while hosts let go of each other at one end before the other, and
