@@ -116,6 +116,14 @@ class Network:
     def join(self, *numbers):
         self._isolate(numbers, "off")
 
+    def shut(self, number, other):
+        """From now on this one dials that one in vain, who may dial this one."""
+        with open(f"/proc/{self.machines[other].pid}/net/tcp") as table:
+            rows = [row.split() for row in list(table)[1:]]
+        listening = [int(row[1].partition(":")[2], 16) for row in rows if row[3] == "0A"]
+        rule = f"rule add to {self.addresses[other]} ipproto tcp dport {{port}} unreachable\n"
+        self.machines[number].ip("".join(rule.format(port=port) for port in listening))
+
     def _isolate(self, numbers, how):
         self.switch.ip("".join(f"link set cable{number} type bridge_slave isolated {how}\n" for number in numbers))
 

@@ -1,4 +1,4 @@
-"""Casts to many hosts go from host to host: eight daemons on loopback addresses, with two processes each."""
+"""Casts to many hosts go from host to host: daemons on loopback addresses, with two processes each."""
 
 import pytest
 from hostd import Daemon
@@ -26,6 +26,20 @@ check(recorders, 0, 300)
 check(recorders, 1000, 1200)
 hosts.stop().get()
 """, *eight[1:], begin=RECORDERS).ok(limit=120)  # fmt: skip
+
+
+def test_eighteen_hosts_do_so_without_being_asked(folder):
+    first, *others = [Daemon(folder, number, "tcp") for number in range(18)]
+    first.run("""
+send(recorders, 0, 150)
+check(recorders, 0, 150)
+# In one star each has two, of two ends: its keeper's and its session.
+ends = sum(line.split()[3] == "01" for line in open("/proc/net/tcp") if "sl" not in line)
+assert ends > 4 * 18, ends
+hosts.stop().get()
+""", *others, begin=RECORDERS).ok(limit=120)  # fmt: skip
+    for each in (first, *others):
+        each.end()
 
 
 LARGE = """

@@ -185,6 +185,27 @@ hosts.stop().get()
     network.end()
 
 
+def test_a_machine_that_dials_another_one_in_vain_is_reached_by_that_one_all_the_same(network):
+    run = network.run(MESH + """
+begun, _ = Channel.open()
+askers = procs.slice(gpus=1).spawn("askers", Worker)
+tell("up")
+large = b"large" * 100_000
+asked = workers.same.call(large)
+assert isinstance(asked.exception(timeout=0.5), TimeoutError), "0 is to pass it on to 1"
+assert askers.slice(hosts=1).ask_to_wait.call_one(on[0].slice(gpus=0), 5).get(timeout=20) == 5, "0 has given up"
+assert asked.get(timeout=20).values() == [large] * 6
+assert askers.slice(hosts=0).ask.call_one(on[1].slice(gpus=0), 2, begun).get(timeout=20) == 2
+assert not faults
+hosts.stop().get()
+""", MONARCH_HOST_LEASE="4s", MONARCH_CAST_TREE_HOSTS="2")  # fmt: skip
+    run.line("up")
+    network.shut(0, 1)
+    run.tell("\n")
+    run.ok()
+    network.end()
+
+
 def test_a_daemon_that_was_killed_and_started_again_is_attached_to_again(network):
     run = network.run(MESH + """
 tell("up")

@@ -32,6 +32,9 @@ struct TreeRange {
 };
 // At most `fan_out` groups of about the same size, in order. Of each the first passes the rest on.
 std::vector<TreeRange> split_tree(TreeRange hosts, uint32_t fan_out);
+// Of a tree of so many, who passes it on to that one; kNoParent: its origin sends it there.
+inline constexpr uint32_t kNoParent = UINT32_MAX;
+uint32_t parent_in_tree(uint32_t hosts, uint32_t fan_out, uint32_t host);
 
 // ---- At the origin ----
 
@@ -48,11 +51,13 @@ struct Tree {
   // shared: with links that are sending it, and with the other trees of this cast
   std::shared_ptr<const Message> source;  // what `cast` refers to, and the parts
   TreeCast cast;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;       // of what it carries
+  uint64_t kept_bytes = 0;  // of all that is kept of the cast while one host waits
   int64_t deadline_ns = 0;  // when its caller gives up; 0: never
   uint32_t fan_out = kFanOutMin;
   std::vector<Host> hosts;
   uint32_t waiting = 0;
+  bool any_unsent = false;
   uint64_t made = 0;  // as how many-th
 };
 
@@ -61,7 +66,8 @@ std::string encode_tree(const Tree& tree, TreeRange hosts);
 // The same where it is passed on.
 TreeCast part_of(const TreeCast& cast, TreeRange hosts);
 
-// Its tables are bounded by what senders may leave waiting (backlog()), and by the hosts that are up.
+// Its tables are bounded by what senders may leave waiting (backlog()), and by the hosts that are up: what is kept of a
+// cast is charged, as a whole, to each host that has not got it.
 class CastOrigin {
  public:
   // So much to be sent to the first of these, which passes the rest on.
@@ -74,16 +80,24 @@ class CastOrigin {
   // A host that has not got something for so long since whoever passes it on has, is passed by: what is behind it is sent
   // anew without it, and for a while it gets everything directly. Where it is not its origin that does not reach it, those
   // behind it get everything directly too: they may be of many hosts that do not reach each other. Each time that is for
-  // twice as long.
+  // twice as long, until all has gone well for as long as the last time.
   static constexpr int64_t kStuckNs = 2'000'000'000, kStuckNsPerMiB = 100'000'000;
   static constexpr int64_t kDirectNs = 60'000'000'000, kDirectMaxNs = 3600'000'000'000;
+
+  // What counts beside what a cast carries: for each, and for each host of it. And for each direct frame behind a fence.
+  static constexpr uint64_t kCastCost = 512, kHostCost = 128, kFrameCost = 256;
+  // As Tree::kept_bytes.
+  static uint64_t cost_of(const Tree& tree) {
+    return kCastCost + tree.bytes + tree.hosts.size() * kHostCost + tree.cast.targets.size();
+  }
 
   // Whether a cast to this host may be sent on that session: not while the one before is not known to be over.
   bool takes(NodeId gateway, uint64_t session) const;
   // `hosts`, whom it takes(), are filled in but for their numbers; no gateway comes twice. Throws std::bad_alloc: nothing
   // has been sent.
   void send(Tree tree, int64_t now_ns, Sends& sends);
-  // There is no memory to send this; it is sent at the next look().
+  // There is no memory to send this; it is sent at the next look(). Where there is none to send anew what should be, below,
+  // a later look() finds who waits for it.
   void not_sent(const Send& send);
   // This host has got all of that session up to that one. False: it cannot have.
   bool taken(NodeId gateway, uint64_t session, uint64_t number, int64_t now_ns);
@@ -104,13 +118,14 @@ class CastOrigin {
   void fenced(NodeId gateway, uint64_t number);
   // A direct frame of that session, which waits there behind a fence, perhaps.
   void sent_behind(NodeId gateway, uint64_t session, uint64_t bytes);
-  // What this host has not got yet, as far as is known.
+  // What is kept for this host, here or there, since it has not got it yet, as far as is known.
   uint64_t backlog(NodeId gateway) const;
 
  private:
   struct Pending {
     std::shared_ptr<Tree> tree;
     uint32_t host;
+    uint64_t bytes_behind = 0;  // of direct frames behind the fence that names it
   };
   struct Host {
     uint64_t session = 0;
@@ -118,8 +133,8 @@ class CastOrigin {
     std::deque<Pending> pending;  // taken + 1, ...
     int64_t since_ns = 0;         // how long the first of pending has been that
     int64_t direct_until_ns = 0, direct_ns = 0;  // the last time for so long
-    uint64_t bytes = 0;         // of pending
-    uint64_t bytes_behind = 0;  // of direct frames behind a fence that the host has not passed
+    uint64_t bytes = 0, kept_bytes = 0;  // of the trees of pending
+    uint64_t bytes_behind = 0;           // of pending
   };
   struct Earlier {
     bool operator()(const std::shared_ptr<Tree>& a, const std::shared_ptr<Tree>& b) const { return a->made < b->made; }
@@ -129,10 +144,14 @@ class CastOrigin {
 
   static void pick_behind(const std::shared_ptr<Tree>& tree, const Nodes& bad, Picked& picked);
   Nodes stuck(int64_t now_ns) const;
+  void send_unsent(Sends& sends);
+  void pass_by_stuck(int64_t now_ns, Sends& sends);
   static bool is_stuck(const Host& host, int64_t since_ns, int64_t now_ns);
   static void send_directly(Host& host, int64_t now_ns);
-  std::vector<std::shared_ptr<Tree>> plant(Tree tree, int64_t now_ns);
+  using Planted = std::vector<std::shared_ptr<Tree>>;
+  Planted plant(Tree tree, int64_t now_ns, Sends& sends);
   std::shared_ptr<Tree> plant_one(Tree tree);
+  void uproot(const Planted& planted, Sends& sends, size_t sends_before);
   void send_anew(const Picked& picked, int64_t now_ns, Sends& sends);
   void pass_by(const Nodes& bad, int64_t now_ns, Picked& picked);
   // Of hosts_; null: not with that session.
@@ -142,10 +161,12 @@ class CastOrigin {
   }
   Pending* pending(NodeId gateway, uint64_t session, uint64_t number);
   void settle(const std::shared_ptr<Tree>& tree, uint32_t host, int64_t now_ns);
+  void note_passed_on(const Tree& tree, uint32_t host, int64_t now_ns);
 
   std::unordered_map<NodeId, Host> hosts_;
   std::set<std::shared_ptr<Tree>, Earlier> trees_;  // with hosts that wait
   uint64_t made_ = 0;
+  bool any_unsent_ = false;
 };
 
 // ---- At a host ----

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -22,6 +23,19 @@ TEST(SplitTree, MakesGroupsOfAboutTheSameSizeInOrder) {
   EXPECT_EQ(split_tree({3, 8}, 3), (std::vector<TreeRange>{{3, 3}, {6, 3}, {9, 2}}));
   EXPECT_EQ(split_tree({0, 2}, 16), (std::vector<TreeRange>{{0, 1}, {1, 1}}));
   EXPECT_TRUE(split_tree({5, 0}, 2).empty());
+}
+
+TEST(SplitTree, EachHasTheParentThatItsGroupHas) {
+  std::function<void(TreeRange, uint32_t, uint32_t, uint32_t)> expect;
+  expect = [&expect](TreeRange hosts, uint32_t parent, uint32_t all, uint32_t fan_out) {
+    for (const TreeRange& group : split_tree(hosts, fan_out)) {
+      EXPECT_EQ(parent_in_tree(all, fan_out, group.first), parent) << group.first << " of " << all << " by " << fan_out;
+      expect({group.first + 1, group.count - 1}, group.first, all, fan_out);
+    }
+  };
+  for (uint32_t hosts = 1; hosts < 100; ++hosts) {
+    for (const uint32_t fan_out : {2u, 3u, 8u, 64u, 100u}) expect({0, hosts}, kNoParent, hosts, fan_out);
+  }
 }
 
 // An origin and hosts with sessions between each two, of which each is in order and loses nothing while both live. What is
@@ -401,19 +415,48 @@ TEST_F(CastOriginTest, ADirectFrameIsFencedOnceWhileACastIsUnderWay) {
 }
 
 TEST_F(CastOriginTest, WhatHasNotBeenTakenIsBacklogAndWhatWaitsBehindItToo) {
+  const uint64_t cost = CastOrigin::cost_of(tree({10, 11}));
+  EXPECT_GT(cost, 100u);
   origin.send(tree({10, 11}), 0, sends);
   origin.sent_behind(10, kSession, 7);
-  EXPECT_EQ(origin.backlog(10), 100u) << "without a fence it does not wait";
+  EXPECT_EQ(origin.backlog(10), cost) << "without a fence it does not wait";
   origin.fenced(10, origin.fence(10, kSession));
   origin.sent_behind(10, kSession, 7);
-  EXPECT_EQ(origin.backlog(10), 107u);
+  EXPECT_EQ(origin.backlog(10), cost + CastOrigin::kFrameCost + 7);
   EXPECT_TRUE(origin.taken(10, kSession, 1, 0));
   EXPECT_EQ(origin.backlog(10), 0u);
-  EXPECT_EQ(origin.backlog(11), 100u);
+  EXPECT_EQ(origin.backlog(11), cost);
   EXPECT_FALSE(origin.idle());
   EXPECT_TRUE(origin.taken(11, kSession, 1, 0));
   EXPECT_TRUE(origin.idle());
   EXPECT_FALSE(origin.taken(11, kSession, 2, 0)) << "there was no second one";
+}
+
+TEST_F(CastOriginTest, WhatWaitsBehindAFenceIsNoBacklogOnceThatIsPassedThoughMoreIsUnderWay) {
+  origin.send(tree({10}), 0, sends);
+  const uint64_t one_cast = origin.backlog(10);
+  origin.fenced(10, origin.fence(10, kSession));
+  origin.sent_behind(10, kSession, 1000);
+  origin.send(tree({10}), 0, sends);
+  const uint64_t before = origin.backlog(10);
+  origin.fenced(10, origin.fence(10, kSession));
+  origin.sent_behind(10, kSession, 10);
+  const uint64_t behind_second = origin.backlog(10) - before;
+  EXPECT_TRUE(origin.taken(10, kSession, 1, 0));
+  EXPECT_EQ(origin.backlog(10), one_cast + behind_second);
+  EXPECT_TRUE(origin.taken(10, kSession, 2, 0));
+  EXPECT_EQ(origin.backlog(10), 0u);
+}
+
+TEST_F(CastOriginTest, WhatIsSentAnewLeavesWhatWaitsBehindItsFence) {
+  origin.send(tree({10, 11, 12, 13}), 0, sends);
+  origin.fenced(11, origin.fence(11, kSession));
+  origin.sent_behind(11, kSession, 1000);
+  const uint64_t before = origin.backlog(11);
+  origin.missed(11, kSession, 1, false, 0, sends);
+  EXPECT_EQ(origin.backlog(11), before);
+  EXPECT_TRUE(origin.taken(11, kSession, 1, 0));
+  EXPECT_EQ(origin.backlog(11), 0u);
 }
 
 TEST_F(CastOriginTest, WhatIsBehindADeadOneIsSentAnewWithoutIt) {
@@ -477,6 +520,27 @@ TEST_F(CastOriginTest, HostsThatDoNotReachEachOtherWaitOnceAndAreReachedDirectly
     EXPECT_EQ(directly.size(), all.size());
     reach(directly, now_ns);
     now_ns += 1;
+  }
+}
+
+// 10 passes on to 11, and has a moment in which it does not.
+TEST_F(CastOriginTest, TimesOfDirectSendsDoNotGrowWhereAllHasGoneWellBetweenThem) {
+  uint64_t number = 0;
+  int64_t now_ns = 0;
+  for (int i = 0; i < 3; ++i) {
+    origin.send(tree({10, 11, 20}), now_ns, sends);
+    EXPECT_EQ(firsts(), (Firsts{10, 20}));
+    ++number;
+    for (const NodeId each : {10, 20}) EXPECT_TRUE(origin.taken(each, kSession, number, now_ns));
+    now_ns += CastOrigin::kStuckNs;
+    origin.look(now_ns, sends);
+    EXPECT_EQ(firsts(), Firsts{11});
+    EXPECT_TRUE(origin.taken(11, kSession, number, now_ns));
+    now_ns += 2 * CastOrigin::kDirectNs;
+    origin.send(tree({10, 11, 20}), now_ns, sends);
+    EXPECT_EQ(firsts(), (Firsts{10, 20})) << "after the time of the first one, the " << i << "th time";
+    ++number;
+    for (const NodeId each : {10, 20, 11}) EXPECT_TRUE(origin.taken(each, kSession, number, now_ns));
   }
 }
 

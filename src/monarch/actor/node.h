@@ -121,7 +121,8 @@ class Node final : public LinkSink {
   void node_down(NodeId node, FailurePtr reason);
   // The host of that gateway, which may be well, is not reached: everything that waits for its nodes fails now, and what
   // was sent to them and may not have arrived comes back, or its sender is told. What is sent later makes a new session.
-  void let_go(NodeId gateway, const Failure& why);
+  // False: there never was a session, and nothing was to be sent on it but what others had cast, and this node passes on.
+  bool let_go(NodeId gateway, const Failure& why);
   bool is_down(NodeId node) const { return why_down(node) != nullptr; }
   FailurePtr why_down(NodeId node) const;  // null: it is not, or not any more known to be
 

@@ -183,17 +183,24 @@ void Node::forward_lost(Link& link, const Message& message, const FrameRoute& ro
   reply_failed(request, route.destination, lost_text(message));
 }
 
-void Node::let_go(NodeId gateway, const Failure& why) {
+bool Node::let_go(NodeId gateway, const Failure& why) {
   const auto is_there = [host = host_number(gateway)](NodeId node) { return host_number(node) == host; };
   const std::vector<std::shared_ptr<Link>> links = routes_->let_go(gateway);  // first: what is sent from now on is new
   flow_->forget_nodes(is_there);
   calls_->fail_owed(is_there, why);
   for (const auto& link : links) tree_session_over(*link, why);
-  for (const Routes::Unsent& message : routes_->take_unsent(gateway)) tell_unsent(message, why);
+  const std::vector<Routes::Unsent> unsent = routes_->take_unsent(gateway);
+  for (const Routes::Unsent& message : unsent) tell_unsent(message, why);
+  bool is_missed = links.empty() || !unsent.empty();
   for (const auto& link : links) {
-    for (const auto& message : link->close_unfinished()) let_go_of(*link, *message, why);
+    is_missed = is_missed || link->opened();
+    for (const auto& message : link->close_unfinished()) {
+      is_missed = is_missed || message->header.kind != FrameKind::kTreeCast;
+      let_go_of(*link, *message, why);
+    }
     end_arrivals(*link);
   }
+  return is_missed;
 }
 
 // It may have arrived, or not. Who waits for an answer has been told by the failure of its call.

@@ -1,5 +1,7 @@
 // Casts that go through a tree of hosts (docs/design/035, cast_tree.h).
 #include <algorithm>
+#include <charconv>
+#include <cstring>
 #include <new>
 #include <string>
 #include <utility>
@@ -65,6 +67,17 @@ bool send_tree_frame(Link& link, std::string body, std::shared_ptr<const Message
 }
 
 }  // namespace
+
+CastTreeLimits CastTreeLimits::from(const char* text) {
+  CastTreeLimits limits;
+  if (text == nullptr) return limits;
+  uint32_t hosts = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, hosts);
+  if (rest != end || error != std::errc()) return limits;
+  limits.large_hosts = limits.small_hosts = hosts == 0 ? UINT32_MAX : hosts;
+  return limits;
+}
 
 void Node::set_cast_trees(const CastTreeLimits& limits) { trees_->limits = limits; }
 
@@ -148,6 +161,7 @@ void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber
   try {
     const auto kept = std::make_shared<ByHost>();  // shared: with the trees of this cast, and links that send it
     ByHost& groups = *kept;
+    groups.hosts.reserve(count);
     group(members, elsewhere, groups);
     if (!trees_->limits.wants(groups.hosts.size(), bytes_of(outgoing))) return;
     TreeCast cast{outgoing.header, 0, id_, kFanOutMin, {}, {}, outgoing.body};
@@ -200,6 +214,7 @@ std::vector<uint32_t> Node::begin_tree(std::shared_ptr<const Message> request, c
   }
   std::vector<NodeId> gateways;
   for (uint32_t i = 0; i < cast.host_count(); ++i) gateways.push_back(cast.host(i).gateway);
+  tree.hosts.reserve(gateways.size());
   std::vector<uint32_t> left;
   CastOrigin::Sends sends;
   {

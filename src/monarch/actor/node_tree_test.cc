@@ -41,6 +41,29 @@ struct UnopenedLink final : Link {
   const std::shared_ptr<Link> under;
 };
 
+// A session that is dialled, and never was one.
+struct VainLink final : Link {
+  explicit VainLink(NodeId peer) : Link(peer) {}
+  bool send(const Outgoing& outgoing) override { return send_kept(outgoing, nullptr); }
+  bool send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) override {
+    if (closed()) return false;
+    unfinished.push_back(Message::copy_of(outgoing, 0, std::move(keeper)));
+    return true;
+  }
+  bool send_control(const Outgoing&) override { return true; }
+  void peer_died(const Error&) override {}
+  void close() override { closed_.store(true); }
+  std::vector<std::shared_ptr<const Message>> close_unfinished() override { return std::exchange(unfinished, {}); }
+  uint64_t backlog() const override { return 0; }
+  uint64_t session() const override { return 99; }
+  std::string_view transport() const override { return "vain"; }
+  void end(Node& here) {
+    close();
+    here.on_closed(*this, {ErrorCode::kClosed, "it was dialled in vain"});
+  }
+  std::vector<std::shared_ptr<const Message>> unfinished;  // shared: as with a link under it
+};
+
 struct Hosts {
   explicit Hosts(uint64_t seed) : sim(seed) {
     make(kScript);
@@ -76,6 +99,7 @@ struct Hosts {
   }
   std::shared_ptr<Link> connect(NodeId from, NodeId to) {
     if (dead.contains(to)) return nullptr;
+    if (const auto found = vain.find({from, to}); found != vain.end()) return found->second;
     auto [there, here] = sim.connect(from, *nodes.at(from), to, *nodes.at(to));
     // Before anything arrives on it, and not with a lock of who dials.
     sim.after(0, [this, to, end = here] { nodes.at(to)->add_link(end); });
@@ -125,6 +149,7 @@ struct Hosts {
 
   SimWorld sim;
   NodeId unopened = 0;
+  std::map<std::pair<NodeId, NodeId>, std::shared_ptr<Link>> vain;  // dials that do not get through; shared: with the node
   std::map<NodeId, std::unique_ptr<Node>> nodes;
   std::map<NodeId, std::shared_ptr<Recorder>> recorders;  // shared: with the nodes
   std::set<NodeId> dead;
@@ -341,6 +366,68 @@ TEST_F(CastTreeOfHosts, WhatIsSentDirectlyIsNotCopiedWhileOthersWait) {
   message.parts = {&part, 1};
   nodes.at(kScript)->post({gateway(9), kActor}, message);
   EXPECT_EQ(link->is_copied, std::vector<bool>{false}) << "the link copies it, with the lock of all casts held";
+}
+
+// As in a star, where what waits for a host takes as much room as it has bytes (docs/design/006).
+TEST_F(CastTreeOfHosts, WhoSendsSmallCastsWaitsForAHostThatTakesNone) {
+  nodes.at(kScript)->add_link(std::make_shared<SilentLink>(gateway(9)));
+  const auto has_room = [this] { return nodes.at(kScript)->has_room(all, Node::kBacklogMax); };
+  uint32_t sent = 0;
+  for (; sent < 20'000 && has_room(); ++sent) {
+    send(kScript, all, 0);
+    while (recorders.at(20)->got.size() <= sent) ASSERT_TRUE(sim.step());
+  }
+  EXPECT_LT(sent, 20'000u) << "their tables take 3 KB each, and four bytes are charged";
+  EXPECT_GT(sent, 1000u);
+  let_go(kScript, gateway(9), "as the test says");
+  EXPECT_TRUE(has_room());
+}
+
+// 8 does not get through to 9, whom it is to pass something on, and 9 gets through to 8.
+TEST_F(CastTreeOfHosts, ADialInVainLeavesTheSessionThatTheOtherHostHasOpened) {
+  const auto dialled = std::make_shared<VainLink>(gateway(9));
+  vain[{gateway(8), gateway(9)}] = dialled;
+  send(kScript, all, 1);
+  while (dialled->unfinished.empty()) ASSERT_TRUE(sim.step());
+  const auto opened = connect_again(gateway(9), gateway(8));
+  ASSERT_TRUE(sim.run());
+  expect_all_got({1});
+  vain.clear();
+  dialled->end(*nodes.at(gateway(8)));
+  ASSERT_TRUE(sim.run());
+  EXPECT_FALSE(opened->closed());
+  EXPECT_EQ(nodes.at(gateway(8))->route(gateway(9)), opened);
+  send(gateway(9), {{{gateway(8), kActor}}}, 2);
+  send(gateway(8), {{{gateway(9), kActor}}}, 3);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(recorders.at(8)->got, (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(recorders.at(9)->got, (std::vector<uint32_t>{1, 3}));
+  EXPECT_TRUE(refused.empty());
+}
+
+TEST_F(CastTreeOfHosts, NobodyIsToldOfADialInVainForWhatOthersCast) {
+  for (const bool is_called : {false, true}) {
+    const auto dialled = std::make_shared<VainLink>(gateway(9));
+    vain[{gateway(8), gateway(9)}] = dialled;
+    send(kScript, all, 1);
+    while (dialled->unfinished.empty()) ASSERT_TRUE(sim.step());
+    if (is_called) send(gateway(8), {{{gateway(9), kActor}}}, 2);
+    dialled->close();
+    EXPECT_EQ(nodes.at(gateway(8))->let_go(gateway(9), Failure(Failure::Kind::kUnreachable, "in vain")), is_called);
+    ASSERT_TRUE(sim.run());
+    sim.after(CastOrigin::kDirectNs, [] {});
+    ASSERT_TRUE(sim.run());
+  }
+}
+
+TEST(CastTreeLimits, AreOfHostsThatAreMany) {
+  EXPECT_FALSE(CastTreeLimits{}.wants(15, 1));
+  EXPECT_TRUE(CastTreeLimits{}.wants(16, 1));
+  EXPECT_TRUE(CastTreeLimits::from(nullptr).wants(16, 1 << 20));
+  EXPECT_TRUE(CastTreeLimits::from("2").wants(2, 1));
+  EXPECT_TRUE(CastTreeLimits::from("2").wants(2, 1 << 20));
+  EXPECT_FALSE(CastTreeLimits::from("0").wants(16'383, 1));
+  for (const char* text : {"", "many", "-1", "2 hosts"}) EXPECT_FALSE(CastTreeLimits::from(text).wants(15, 1)) << text;
 }
 
 // ---- What may happen ----

@@ -11,6 +11,9 @@ namespace monarch {
 
 namespace {
 constexpr int64_t kNoTime = 0;  // without a lease a peer's moments do not matter
+
+// A session of which the other end has never heard: nothing has come by it.
+bool was_dialled_in_vain(const Link& link) { return link.session() != 0 && link.closed() && !link.opened(); }
 }  // namespace
 
 uint64_t Routes::next_change() {
@@ -114,9 +117,19 @@ std::vector<std::shared_ptr<Link>> Routes::let_go(NodeId node) {
   std::vector<std::shared_ptr<Link>> links;
   std::copy_if(all_links_.begin(), all_links_.end(), std::back_inserter(links),
                [node](const auto& link) { return link->peer() == node; });
-  routes_.erase(node);
+  const auto found = routes_.find(node);
+  const bool never_was = found != routes_.end() && found->second.link && was_dialled_in_vain(*found->second.link);
+  if (found != routes_.end()) routes_.erase(found);
   any_given_up_ = true;
   note_change();
+  const auto opened =
+      std::find_if(links.begin(), links.end(), [](const auto& link) { return link->opened() && !link->closed(); });
+  if (!never_was || opened == links.end()) return links;
+  Reach& reach = routes_[node];
+  reach.has_dialled = true;
+  reach.peer.on(PeerEvent::kLink, kNoTime);
+  reach.link = *opened;
+  links.erase(opened);
   return links;
 }
 

@@ -64,7 +64,8 @@ class Routes {
   // A link has ended. kReport: what its node has died of is to be told. kGiveUp: nothing is known of its node, but what
   // waits for it waits in vain.
   PeerAction link_ended(const Link& link, const Error& why);
-  // There is no route to `node` from now on, until one is wanted or comes. Returns all its links.
+  // There is no route to `node` from now on, until one is wanted or comes. Returns all its links. But where what it was
+  // sent on never became a session, and the node has opened one meanwhile, that one is the route now, and is not returned.
   std::vector<std::shared_ptr<Link>> let_go(NodeId node);
   // From now on there is no route to anywhere. Returns all links.
   std::vector<std::shared_ptr<Link>> close();

@@ -16,12 +16,15 @@
 
 namespace monarch {
 
-// From how many other hosts on a cast goes through a tree (by default none does), and how wide that is: what is large is
-// passed on to few, since each copy takes time on the way out; what is small to more, since each hop does.
+// From how many other hosts on a cast goes through a tree (docs/design/035 says why so many), and how wide that is: what is
+// large is passed on to few, since each copy takes time on the way out; what is small to more, since each hop does.
 struct CastTreeLimits {
   uint64_t large_bytes = 64 * 1024;
-  uint32_t large_hosts = UINT32_MAX, large_fan_out = 2;
-  uint32_t small_hosts = UINT32_MAX, small_fan_out = 8;
+  uint32_t large_hosts = 16, large_fan_out = 2;
+  uint32_t small_hosts = 16, small_fan_out = 8;
+
+  // From so many hosts on, whatever the size; "0": never. Null, or no number: as above.
+  static CastTreeLimits from(const char* text);
 
   bool wants(size_t hosts, uint64_t bytes) const { return hosts >= (bytes >= large_bytes ? large_hosts : small_hosts); }
   uint32_t fan_out(uint64_t bytes) const { return bytes >= large_bytes ? large_fan_out : small_fan_out; }

@@ -198,8 +198,8 @@ void DeathWatch::run(Deaths::Actions actions) {
   if (actions.empty()) return;
   for (const Deaths::Action& action : actions) {
     if (action.kind == Deaths::ActionKind::kDeclare) node_.node_down(action.node, action.failure);
-    if (action.kind == Deaths::ActionKind::kLetGo) node_.let_go(action.node, *action.failure);
-    tell(action);
+    const bool is_told = action.kind != Deaths::ActionKind::kLetGo || node_.let_go(action.node, *action.failure);
+    if (is_told) tell(action);  // else nobody behind this gateway had anything to say to that host
     // Then it is down when this returns.
     if (action.kind == Deaths::ActionKind::kEndLinks && open_links(action.node).empty()) {
       feed({.kind = Deaths::EventKind::kNoLinks, .node = action.node});

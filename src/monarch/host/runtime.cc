@@ -4,11 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
-#include <cstring>
 
 #include "monarch/actor/pending_call.h"
 #include "monarch/actor/calls.h"
@@ -103,7 +101,7 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   connector_ = std::make_unique<Connector>(*reactor_, std::move(transports), options.transport, identity);
   gateways_ = std::make_unique<Gateways>(identity.node, job_address_.script, identity.token);
   node_ = std::make_unique<Node>(identity.node, *driver_, *reactor_, node_hooks(options));
-  node_->set_cast_trees(cast_tree_limits());
+  node_->set_cast_trees(CastTreeLimits::from(getenv("MONARCH_CAST_TREE_HOSTS")));
   if (tcp_ != nullptr) {
     places_ = std::make_unique<Places>(*reactor_, *node_, *connector_, *tcp_, job_address_.script);
   }
@@ -124,18 +122,6 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
                                  std::move(output));
   call_watch_ = std::make_unique<CallWatch>(*reactor_, *node_, *deaths_, [this](NodeId child) { host_->kill(child); });
   return Ok{};
-}
-
-// From how many hosts on, whatever the size; else never.
-CastTreeLimits ProcessRuntime::cast_tree_limits() {
-  CastTreeLimits limits;
-  const char* text = getenv("MONARCH_CAST_TREE_HOSTS");
-  if (text == nullptr) return limits;
-  uint32_t hosts = 0;
-  const char* const end = text + std::strlen(text);
-  const auto [rest, error] = std::from_chars(text, end, hosts);
-  if (rest == end && error == std::errc() && hosts > 0) limits.large_hosts = limits.small_hosts = hosts;
-  return limits;
 }
 
 Node::Hooks ProcessRuntime::node_hooks(Options& options) {

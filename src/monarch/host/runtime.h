@@ -166,7 +166,6 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   void leak();
   Status build(const Identity& identity, JobAddress address, OwnBell bell, UniqueFd budget_fd, OutputRoute output,
                Options options, std::optional<TcpTransport::Options> tcp);
-  static CastTreeLimits cast_tree_limits();
   Node::Hooks node_hooks(Options& options);
   Status prepare_for_hosts(int64_t host_lease_ns, const HostdAddress* through);
   Result<OutputRoute> show_output(int stdout_fd, int stderr_fd);

@@ -419,7 +419,7 @@ void SimWorld::act(NodeId at_node, const Deaths::Action& action) {
     case Deaths::ActionKind::kInquire:
       return inquire(at_node, action.node);
     case Deaths::ActionKind::kLetGo:
-      return node(at_node).let_go(action.node, *action.failure);
+      return static_cast<void>(node(at_node).let_go(action.node, *action.failure));
     case Deaths::ActionKind::kAskLines:  // nobody here asks for lines
     case Deaths::ActionKind::kReport:
       return;

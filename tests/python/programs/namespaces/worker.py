@@ -1,5 +1,6 @@
 """What runs on the machines: they import this, and not what makes the mesh."""
 
+import asyncio
 import os
 import socket
 import threading
@@ -58,6 +59,15 @@ class Worker(Actor):
             return await other.take.call_one(number)
         except SupervisionError as error:
             return f"{error}"
+
+    @endpoint
+    async def ask_to_wait(self, other, seconds):
+        return await other.wait.call_one(seconds)
+
+    @endpoint
+    async def wait(self, seconds):
+        await asyncio.sleep(seconds)
+        return seconds
 
 
 class Sender(Worker):
