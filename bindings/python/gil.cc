@@ -1,10 +1,13 @@
 #include "gil.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 
+#include "monarch/base/check.h"
 #include "monarch/base/forked.h"
 #include "monarch/loop/turnstile.h"
 #include "python_api.h"
@@ -43,6 +46,21 @@ bool is_too_late() {
   return kept_for != 0 && kept_for != PyThread_get_thread_ident();
 }
 
+// A child of os.fork() waits for ever, in CPython up to 3.11, for the lock of the list of thread states if a thread had it
+// that has no GIL: who is making its own (PyOS_AfterFork_Child drops the others' before it makes that lock anew). So
+// nobody forks while one is made here.
+std::mutex making_thread_state;  // a leaf; held over a fork()
+
+void make_thread_state() {
+  static const bool watched = pthread_atfork(
+      [] { if (!in_fork_to_exec()) making_thread_state.lock(); },
+      [] { if (!in_fork_to_exec()) making_thread_state.unlock(); },
+      [] { if (!in_fork_to_exec()) making_thread_state.unlock(); }) == 0;
+  MONARCH_CHECK(watched);
+  std::lock_guard lock(making_thread_state);
+  PyThreadState_New(PyInterpreterState_Main());
+}
+
 void count() {
   if (is_reactor) reactor_takes.fetch_add(1, std::memory_order_relaxed);
 }
@@ -79,10 +97,15 @@ GilThread::GilThread() {
   Passage passage;
   if (is_too_late()) HoldIfUnwound::hold();
   HoldIfUnwound guard;
+  made_ = !python_is_at_least(0x030C0000) && PyGILState_GetThisThreadState() == nullptr;
+  if (made_) make_thread_state();
   state_ = PyGILState_Ensure();
   guard.returned();
 }
-GilThread::~GilThread() { PyGILState_Release(state_); }
+GilThread::~GilThread() {
+  if (made_) PyGILState_Release(PyGILState_LOCKED);  // what was made by hand counts as one more use of it
+  PyGILState_Release(state_);
+}
 
 void GilThread::forget_thread_locals() {
   if (python_is_at_least(0x030D0000)) {

@@ -70,6 +70,7 @@ class GilThread {
 
  private:
   PyGILState_STATE state_;
+  bool made_ = false;  // its thread state, by hand
 };
 
 // How often a thread that belongs to the control path (the reactor) took the GIL. A test asserts that it is zero.

@@ -1,5 +1,8 @@
 """Children that user code forks, in actors and in the script: what they may do, and that their parents never notice."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from script_run import PROGRAMS, WAYS, Run, program
 
@@ -248,3 +251,22 @@ class Loader(Actor):
             return await asyncio.gather(*(loop.run_in_executor(pool, abs, -i) for i in range(20)))
 assert this_host().spawn_procs().spawn("loader", Loader).use.call_one().get(timeout=30) == list(range(20))
 """).ok()  # fmt: skip
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="not run: its thread states are no danger to forks")
+def test_no_child_is_forked_while_a_thread_state_is_being_made():
+    """It would wait for ever for a lock of CPython's, whose owner it has not."""
+    library = Path(__file__).parents[2] / "build/release/tests/native/libslow_thread_states.so"
+    if not library.exists():
+        pytest.skip("not run: built without -DMONARCH_TESTS=ON")
+    run = Run(WORKER + SYNC + """
+procs = this_host().spawn_procs()
+forker = procs.spawn("forker", Forker)
+forker.add.call_one(1, 1).get()
+late = [procs.spawn(f"late{i}", Forker) for i in range(20)]
+for _ in range(20):
+    assert forker.fork.call_one("return").get() == 0
+for each in late:
+    assert each.add.call_one(1, 2).get() == 3
+""", env={"LD_PRELOAD": str(library)}).done(limit=60)
+    assert run.status == 0, run.err
