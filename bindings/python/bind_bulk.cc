@@ -466,8 +466,9 @@ void bind_bulk(nb::module_& m) {
   m.def("streamed", [] { return bulk()->streams() == nullptr ? 0 : bulk()->streams()->done(); });
   m.def("has_rdma_device", &has_rdma_device);
   m.def("why_no_ucx", [] {
-    const auto made = UcxEnd::make();
-    return made ? "" : made.error().message;
+    const nb::gil_scoped_release without_gil;
+    const Status can = UcxEnd::can_be_made();
+    return can ? "" : can.error().message;
   });
   m.def("goes_by_link", [](const BufferHandle& handle) { return bulk()->goes_by_link(handle); });
 }

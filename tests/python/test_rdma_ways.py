@@ -228,7 +228,10 @@ hosts.shutdown().get()
 
 
 @pytest.mark.parametrize("scheme", ["tcp"])
-def test_an_owner_that_dies_while_its_bytes_are_on_the_way(far, daemons):
+@pytest.mark.parametrize("by_ucx", [False, True], indirect=True, ids=["tcp", "ucx"])
+def test_an_owner_that_dies_while_its_bytes_are_on_the_way(by_ucx, daemons, request):
+    way = request.node.callspec.id.split("-")
+    configured = "from monarch.config import configure\nconfigure(rdma_encrypt=False)\n" if "ucx" in way else ""
     run = daemons[0].run(FAR + """
 import monarch.actor
 monarch.actor.unhandled_fault_hook = lambda failure: None
@@ -245,5 +248,5 @@ try:
 except Exception as error:
     print("sig=9" in str(error) or error, time.monotonic() - killed < 10)
 hosts.shutdown().get()
-""", daemons[1], begin=PROLOGUE + ATTACH).ok()  # fmt: skip
-    assert run.out.splitlines() == ["tcp", "True True"], run.err
+""", daemons[1], begin=PROLOGUE + configured + ATTACH).ok()  # fmt: skip
+    assert run.out.splitlines() == ["ucx" if configured else "tcp", "True True"], run.err

@@ -346,8 +346,9 @@ class RDMABuffer(Handle):
         runtime.ensure(processes=False)
         if self._job is not None:
             self._introduce([self._handle.owner])
-        if is_elsewhere(self._handle) and not settings.get("rdma_allow_tcp_fallback") and not has_nic():
-            raise RDMAError("rdma_allow_tcp_fallback is False, and there is no NIC for buffers between these hosts")
+        if is_elsewhere(self._handle) and not settings.get("rdma_allow_tcp_fallback"):
+            if not has_nic() or _core.goes_by_link(self._handle):  # the second is known from the first operation on
+                raise RDMAError("rdma_allow_tcp_fallback is False, and there is no NIC for buffers between these hosts")
 
 
 def has_nic() -> bool:

@@ -35,6 +35,12 @@ size_t copy_threads() { return std::clamp<size_t>(std::thread::hardware_concurre
 
 BulkOutcome refused(Refusal why) { return {Code::kRefused, why, 0, "", {}}; }
 
+// What is written into the part of a buffer, what is read into memory of this process.
+bool fits(const BulkOperation& operation) {
+  if (operation.kind == Kind::kRead) return operation.local.size() >= operation.at.size;
+  return operation.kind != Kind::kWrite || operation.local.size() <= operation.at.size;
+}
+
 BulkOutcome of_neighbour(Neighbour::Outcome outcome, Refusal why) {
   switch (outcome) {
     case Neighbour::Outcome::kDone:
@@ -251,7 +257,7 @@ void Bulk::submit(std::vector<BulkOperation> operations, int64_t deadline_ns, Do
 
 std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t deadline_ns) {
   const bool reads = operation.kind == Kind::kRead;
-  if ((!reads && operation.kind != Kind::kWrite) || is_stopped()) return std::nullopt;
+  if ((!reads && operation.kind != Kind::kWrite) || is_stopped() || !fits(operation)) return std::nullopt;
   if ((reads ? operation.at.size : operation.local.size()) > kNowBytesMax) return std::nullopt;
   if (operation.at.owner == node_.id()) return copy_here(operation);
   if (!reads) return std::nullopt;
@@ -266,6 +272,7 @@ std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t
 
 void Bulk::start(BulkOperation operation, int64_t deadline_ns, OneDone done) {
   if (is_stopped()) return done({Code::kFailed, Refusal::kNone, 0, "", Failure(Failure::Kind::kEnding, "")});
+  if (!fits(operation)) return done(refused(Refusal::kBeyond));
   if (operation.at.owner == node_.id()) {
     // shared: posted work must be copyable
     auto mine = std::make_shared<BulkOperation>(std::move(operation));
@@ -479,7 +486,7 @@ bool Bulk::goes_by_link(const BufferHandle& handle) {
   const auto neighbour = known(handle.owner);
   if (!neighbour) return false;
   forget_idle_maps_later();
-  return neighbour->path_of(handle) == Path::kLink && !(streams_ && streams_->tries_ucx());
+  return neighbour->path_of(handle) == Path::kLink && !(streams_ && streams_->may_go_by_ucx(handle.owner));
 }
 
 void Bulk::ask(NodeId node, Method method, ByteSpan body, std::span<const ByteSpan> parts, int64_t deadline_ns,

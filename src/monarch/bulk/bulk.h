@@ -154,7 +154,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   // Between hosts (bulk_streams.cc). False, of the first: not by a stream.
   bool by_stream(BulkOperation& operation, int64_t deadline_ns, const OneDone& done);
   void by_lane(uint32_t lane, BulkOperation operation, int64_t deadline_ns, OneDone done);
-  void ask_for_stream(NodeId owner, std::function<void(StreamAddress)> found);
+  void ask_for_stream(NodeId owner, int64_t deadline_ns, std::function<void(StreamAddress)> found);
   void ask_to_close_stream(NodeId owner, uint64_t number, int64_t deadline_ns, OneDone done);
   void open_door(const Message& request);
   void close_stream(const std::shared_ptr<Message>& request);
@@ -162,7 +162,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   static Status say(StreamEnd& end, const BulkOutcome& outcome, int64_t deadline_ns);
   bool give_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns);
   bool take_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns);
-  static bool use_ucx(StreamEnd& end, ByteSpan address, uint64_t tag, int64_t deadline_ns);
+  bool use_ucx(StreamEnd& end, ByteSpan address, uint64_t tag, int64_t deadline_ns);
   bool move_by_ucx(StreamEnd& end, const Wanted& wanted, bool to_write, NodeId peer, int64_t deadline_ns);
 
   // The owner's (bulk_cell.cc).

@@ -110,15 +110,16 @@ bool Bulk::by_stream(BulkOperation& operation, int64_t deadline_ns, const OneDon
   return true;
 }
 
-void Bulk::ask_for_stream(NodeId owner, std::function<void(StreamAddress)> found) {
-  ask(owner, kOpenDoor, {}, {}, kNoDeadline, [found = std::move(found)](std::shared_ptr<PendingCall> call) {
+void Bulk::ask_for_stream(NodeId owner, int64_t deadline_ns, std::function<void(StreamAddress)> found) {
+  ask(owner, kOpenDoor, {}, {}, deadline_ns, [found = std::move(found)](std::shared_ptr<PendingCall> call) {
     const Message& answer = *call->reply(0);
     StreamAddress address;
     if (answer.header.kind == FrameKind::kReply) {
       auto said = decode<StreamAddress>(answer.body);
       if (said) address = std::move(*said);
     } else {
-      address.why_not = "its process has no streams";
+      const bool is_late = outcome_of(answer).code == Code::kDeadline;
+      address.why_not = is_late ? "its process does not answer" : "its process has no streams";
     }
     found(std::move(address));
   });
@@ -198,7 +199,7 @@ bool Bulk::give_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t
   BulkOutcome outcome;
   for (uint64_t done = 0; done < wanted.size;) {
     auto buffer = find(wanted.handle, false, peer, &outcome);
-    if (!buffer) return false;
+    if (!buffer || !end.goes_on(deadline_ns)) return false;
     const Buffer::Part part = buffer->part(wanted.handle);
     const uint64_t at = part.at + wanted.at + done, left = wanted.size - done;
     if (end.is_plain() && part.memory.is_contiguous()) {
@@ -219,6 +220,7 @@ bool Bulk::give_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t
   return true;
 }
 
+// What has waited until its deadline, in the socket or in a process that was stopped, is not written.
 bool Bulk::take_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t deadline_ns) {
   if (end.has_ucx()) return move_by_ucx(end, wanted, true, peer, deadline_ns);
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
@@ -227,7 +229,7 @@ bool Bulk::take_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t
     const uint64_t left = wanted.size - done, size = std::min(left, kPieceBytes);
     if (!end.is_plain() && !end.receive({bounce.get(), size}, deadline_ns)) return false;
     auto buffer = find(wanted.handle, true, peer, &outcome);
-    if (!buffer) return false;
+    if (!buffer || !end.goes_on(deadline_ns)) return false;
     const Buffer::Part part = buffer->part(wanted.handle);
     const uint64_t at = part.at + wanted.at + done;
     if (!end.is_plain()) {
@@ -254,13 +256,16 @@ bool Bulk::take_bytes(StreamEnd& end, const Wanted& wanted, NodeId peer, int64_t
 
 // False: the stream is to be closed. A dialer that hears why not goes on without.
 bool Bulk::use_ucx(StreamEnd& end, ByteSpan address, uint64_t tag, int64_t deadline_ns) {
+  if (end.has_ucx() || !end.is_plain()) return false;
+  const auto refuse = [&](const std::string& why) {
+    return say(end, {Code::kNotSo, Refusal::kNone, 0, "its owner's: " + why, {}}, deadline_ns).ok();
+  };
+  if (!streams_->tries_ucx()) return refuse("it leaves UCX out");
   auto made = UcxEnd::make();
   auto here = made ? (*made)->address() : Result<std::vector<std::byte>>(made.error());
   auto connected = here ? (*made)->connect(address, tag) : Status(here.error());
-  BulkOutcome outcome;
-  if (!connected) outcome = {Code::kNotSo, Refusal::kNone, 0, "its owner's: " + connected.error().message, {}};
-  if (end.has_ucx() || !end.is_plain() || !say(end, outcome, deadline_ns)) return false;
-  if (!connected) return true;
+  if (!connected) return refuse(connected.error().message);
+  if (!say(end, {}, deadline_ns)) return false;
   end.use(std::move(*made));
   return send_value(end, *here, deadline_ns).ok();
 }
@@ -279,7 +284,7 @@ bool Bulk::move_by_ucx(StreamEnd& end, const Wanted& wanted, bool to_write, Node
   for (uint64_t done = 0, size; done < wanted.size; done += size) {
     size = std::min(wanted.size - done, StreamEnd::kUcxBytes);
     auto buffer = find(wanted.handle, to_write, peer, &outcome);
-    if (!buffer) return false;
+    if (!buffer || !end.goes_on(deadline_ns)) return false;
     const Buffer::Part part = buffer->part(wanted.handle);
     const uint64_t at = part.at + wanted.at + done;
     if (part.memory.is_contiguous()) {
@@ -293,7 +298,7 @@ bool Bulk::move_by_ucx(StreamEnd& end, const Wanted& wanted, bool to_write, Node
     if (!move({bounce.get(), size})) return false;
     if (!to_write) continue;
     buffer = find(wanted.handle, true, peer, &outcome);
-    if (!buffer || scatter_checked(part.memory, at, size, bounce.get()) != CopyOutcome::kDone) return false;
+    if (!buffer || !end.goes_on(deadline_ns) || scatter_checked(part.memory, at, size, bounce.get()) != CopyOutcome::kDone) return false;
   }
   return true;
 }

@@ -90,6 +90,19 @@ INSTANTIATE_TEST_SUITE_P(By, BulkPaths,
 
 std::byte expected(uint64_t at, int seed) { return static_cast<std::byte>((at * 7 + static_cast<uint64_t>(seed)) % 251); }
 
+TEST_P(BulkPaths, WhatDoesNotFitIsNeitherWrittenNorRead) {
+  std::byte* const data = make(64);
+  const BufferHandle handle = add(data, 64);
+  BufferHandle part = handle;
+  part.size = 8;
+  std::vector<std::byte> here(16, std::byte{7});
+  const Memory all(here.data(), here.size());
+  EXPECT_EQ(run_one(Kind::kWrite, part, all).refusal, Refusal::kBeyond);
+  EXPECT_EQ(run_one(Kind::kRead, handle, all).refusal, Refusal::kBeyond);
+  EXPECT_TRUE(std::all_of(data, data + 64, [](std::byte byte) { return byte == std::byte{0}; }));
+  EXPECT_EQ(here, std::vector<std::byte>(16, std::byte{7}));
+}
+
 TEST_P(BulkPaths, IsTheOneThatIsMeant) {
   const BufferHandle handle = add(make(100'000), 100'000);
   std::latch done(1);

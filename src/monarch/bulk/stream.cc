@@ -23,6 +23,8 @@ constexpr std::chrono::seconds kIdle(5);
 constexpr int64_t kConnectNs = 4'000'000'000;
 constexpr int64_t kPatienceNs = 300'000'000;  // of those who wait meanwhile, the first time
 constexpr int64_t kAgainNs = 5'000'000'000;  // after one that could not be made
+constexpr int64_t kUcxAgainNs = 60'000'000'000;  // after UCX could do nothing: it may have been a shortage
+constexpr std::chrono::milliseconds kUcxLoads(10);
 constexpr int kTries = 3;  // of a name with several addresses each leads to another
 constexpr int64_t kCloseNs = 10'000'000'000;
 constexpr char kNotCopied[] = "memory of a device could not be copied";
@@ -179,14 +181,29 @@ bool Stream::start_thread() {
   return true;
 }
 
-void Stream::stop() {
+void Stream::end() {
   std::unique_lock lock(mutex_);
   if (!std::exchange(stopped_, true) && stop_event_ && *stop_event_) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(stop_event_->get(), &one, sizeof one);
   }
   changed_.notify_all();
+}
+
+void Stream::stop() {
+  end();
+  std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return threads_ == 0; });
+}
+
+bool Stream::is_at_rest() {
+  std::lock_guard lock(mutex_);
+  return is_idle() && threads_ == 0;
+}
+
+bool Stream::may_go_by_ucx() {
+  std::lock_guard lock(mutex_);
+  return connected_ ? way_ == Way::kUcx : why_no_ucx_.empty();
 }
 
 // ---- The thread ----
@@ -272,7 +289,7 @@ std::optional<StreamAddress> Stream::find_address(int64_t limit_ns) {
     std::lock_guard lock(mutex_);
     address_.reset();
   }
-  hooks_.find_address([weak = weak_from_this()](StreamAddress found) {
+  hooks_.find_address(limit_ns, [weak = weak_from_this()](StreamAddress found) {
     const auto self = weak.lock();
     if (!self) return;
     std::lock_guard lock(self->mutex_);
@@ -323,17 +340,24 @@ Status Stream::greet(Session& session, int64_t limit_ns) {
   return !said ? said : use_ucx(session, limit_ns);
 }
 
-// Where that is wanted, and both sides can. An error: the connection broke meanwhile.
+// Where that is wanted, and both sides can. An error: the connection is of no use.
 Status Stream::use_ucx(Session& session, int64_t limit_ns) {
   {
     std::lock_guard lock(mutex_);
-    if (!hooks_.tries_ucx || !session.end->is_plain() || !why_no_ucx_.empty()) return Ok{};
+    if (!hooks_.tries_ucx || !session.end->is_plain() || monotonic_ns() < no_ucx_before_ns_) return Ok{};
   }
   const auto without = [this](const std::string& why) -> Status {
     std::lock_guard lock(mutex_);
     why_no_ucx_ = why;
+    no_ucx_before_ns_ = monotonic_ns() + kUcxAgainNs;
     return Ok{};
   };
+  while (!UcxEnd::is_loaded()) {
+    if (look() == 0) return Error{ErrorCode::kClosed, "it is not wanted any more"};
+    if (monotonic_ns() >= limit_ns) return without("it is being loaded");
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kUcxLoads, [this] { return stopped_; });
+  }
   auto made = UcxEnd::make();
   if (!made) return without(made.error().message);
   auto address = (*made)->address();
@@ -351,8 +375,13 @@ Status Stream::use_ucx(Session& session, int64_t limit_ns) {
   if (answer->code != Code::kDone) return without(answer->text);
   auto theirs = receive_value(*session.end, limit_ns);
   if (!theirs) return theirs.error();
-  if (auto there = (*made)->connect(*theirs, request.tag); !there) return there;
+  if (auto there = (*made)->connect(*theirs, request.tag); !there) {
+    static_cast<void>(without(there.error().message));
+    return there;  // the owner has begun with it: the next connection is without
+  }
   session.end->use(std::move(*made));
+  std::lock_guard lock(mutex_);
+  why_no_ucx_.clear();
   return Ok{};
 }
 
@@ -399,11 +428,13 @@ bool Stream::send_requests(Session& session) {
   return true;
 }
 
-// After what UCX could not do, the next connection is without.
+// Where UCX gets nothing through, for whatever reason, the next connection is without. If it has moved anything the reason
+// is another one: the owner has dropped the buffer, or ended.
 void Stream::note_ucx(const Session& session, const Status& taken) {
-  if (taken || taken.error().code != ErrorCode::kUnavailable || !session.end->has_ucx()) return;
+  if (taken || !session.end->has_ucx() || session.end->has_moved_by_ucx()) return;
   std::lock_guard lock(mutex_);
   why_no_ucx_ = taken.error().message;
+  no_ucx_before_ns_ = monotonic_ns() + kUcxAgainNs;
 }
 
 bool Stream::take_answer(Session& session) {

@@ -35,7 +35,7 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   // kNotSo: nothing is under way of it any more, and another way is to be taken.
   using Done = std::function<void(BulkOutcome)>;
   struct Hooks {
-    std::function<void(std::function<void(StreamAddress)>)> find_address;
+    std::function<void(int64_t deadline_ns, std::function<void(StreamAddress)>)> find_address;
     // kUnavailable, with `busy`: the same again soon.
     std::function<Result<std::unique_ptr<Channel>>(const StreamAddress&, bool* busy)> connect;
     std::function<bool()> is_down;  // the owner
@@ -52,10 +52,16 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   void submit(BulkOperation operation, int64_t deadline_ns, Done done);
   // Any thread. How they go, once there is one, or can be; and why in no better way, for people.
   void explain(int64_t deadline_ns, std::function<void(Way, std::string)> done);
-  // What is asked for from now on is kNotSo, and so is what waits. Returns when nothing runs any more.
+  // What is asked for from now on is kNotSo, and so is what waits. Any thread, its own too.
+  void end();
+  // The same, and returns when nothing runs any more.
   void stop();
   // Nothing waits here or is under way. Any thread; true for the moment.
   bool is_idle() const { return tasks_ == 0; }
+  // Nor has it a connection, or a thread that is about to end.
+  bool is_at_rest();
+  // That its bytes go by UCX, or may, as far as is known.
+  bool may_go_by_ucx();
 
  private:
   struct Task {
@@ -109,7 +115,8 @@ class Stream final : public std::enable_shared_from_this<Stream> {
   bool connected_ = false;
   Way way_ = Way::kNone;
   std::string why_not_;        // the last time; empty: it was connected
-  std::string why_no_ucx_;     // then it is not tried again
+  std::string why_no_ucx_;     // the last time
+  int64_t no_ucx_before_ns_ = 0;
   int64_t not_before_ns_ = 0;  // is it tried again
   std::optional<StreamAddress> address_;
 };

@@ -25,6 +25,11 @@ void ring(int event) {
 
 }  // namespace
 
+void StreamDoor::ring(Visitor& visitor) {
+  visitor.stops = true;
+  monarch::ring(visitor.stop.get());
+}
+
 Result<std::unique_ptr<StreamDoor>> StreamDoor::open(TcpTransport& network, StreamSockets& sockets,
                                                      const HelloIdentity& identity, Serve serve) {
   auto listener = network.listen(identity.job, identity.node);
@@ -82,7 +87,7 @@ void StreamDoor::admit(UniqueFd socket) {
   if (!channel || !stop || visitors_.size() >= kStreamsMax + kUnprovedMax) return;
   const auto is_unproved = [](const Visitor& each) { return !each.proved && !each.over; };
   if (static_cast<size_t>(std::ranges::count_if(visitors_, is_unproved)) >= kUnprovedMax) {
-    ring(std::ranges::find_if(visitors_, is_unproved)->stop.get());
+    ring(*std::ranges::find_if(visitors_, is_unproved));
   }
   Visitor& visitor = visitors_.emplace_back();
   visitor.door = this;
@@ -109,7 +114,8 @@ void StreamDoor::run(Visitor& visitor) {
 
 void StreamDoor::serve(Visitor& visitor) {
   const int64_t limit_ns = monotonic_ns() + kGreetNs;
-  StreamEnd end(std::move(visitor.channel), sockets_, visitor.stop.get(), [] { return monotonic_ns() + kLookNs; });
+  const auto look = [&visitor] { return visitor.stops ? 0 : monotonic_ns() + kLookNs; };
+  StreamEnd end(std::move(visitor.channel), sockets_, visitor.stop.get(), look);
   auto peer = end.greet(HelloRole::kAcceptor, identity_, limit_ns);
   if (!peer) {
     if (peer.error().code == ErrorCode::kUnsupported || peer.error().code == ErrorCode::kMalformed) {
@@ -139,7 +145,7 @@ void StreamDoor::reap(bool all) {
     std::lock_guard lock(mutex_);
     for (auto at = visitors_.begin(); at != visitors_.end();) {
       const auto next = std::next(at);
-      if (all) ring(at->stop.get());
+      if (all) ring(*at);
       if (all || at->over) over.splice(over.end(), visitors_, at);
       at = next;
     }
@@ -154,7 +160,7 @@ void StreamDoor::close_stream(uint64_t number, std::function<void()> done) {
     const auto found = std::ranges::find_if(visitors_, is_it);
     if (found != visitors_.end()) {
       found->on_over.push_back(std::move(done));
-      ring(found->stop.get());
+      ring(*found);
       return;
     }
   }
@@ -163,7 +169,7 @@ void StreamDoor::close_stream(uint64_t number, std::function<void()> done) {
 
 void StreamDoor::stop() {
   if (std::exchange(stopped_, true)) return;
-  ring(stop_.get());
+  monarch::ring(stop_.get());
   pthread_join(thread_, nullptr);
   reap(true);
 }

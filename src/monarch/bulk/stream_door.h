@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <functional>
 #include <list>
 #include <memory>
@@ -46,6 +47,7 @@ class StreamDoor {
     pthread_t thread{};
     std::unique_ptr<Channel> channel;  // until its thread has it
     UniqueFd stop;
+    std::atomic<bool> stops{false};  // for who finds much to do before it waits
     uint64_t number = 0;  // 0: it has not said it yet
     bool proved = false, over = false;
     std::vector<std::function<void()>> on_over;
@@ -53,6 +55,7 @@ class StreamDoor {
 
   StreamDoor(TcpTransport& network, StreamSockets& sockets, const HelloIdentity& identity, Serve serve, UniqueFd listener,
              UniqueFd stop);
+  static void ring(Visitor& visitor);
   void accept_all();
   void admit(UniqueFd socket);
   void reap(bool all);

@@ -96,6 +96,10 @@ ssize_t StreamEnd::receive_now(std::span<std::byte> into) {
 Status StreamEnd::look_around(size_t moved, int64_t deadline_ns) {
   if ((since_look_ += moved) < kStepBytes) return Ok{};
   since_look_ = 0;
+  return goes_on(deadline_ns);
+}
+
+Status StreamEnd::goes_on(int64_t deadline_ns) {
   if (look_() == 0) return closed("it is not wanted any more");
   return monotonic_ns() < deadline_ns ? Status(Ok{}) : Error{ErrorCode::kDeadline, "it took too long"};
 }
@@ -143,7 +147,7 @@ UcxEnd::Pause StreamEnd::pause_until(int64_t deadline_ns, const std::function<bo
     const int64_t now_ns = monotonic_ns();
     if (now_ns >= deadline_ns) return Error{ErrorCode::kDeadline, "it took too long"};
     if (now_ns >= stalled_ns) return closed("the other side has stopped");
-    const int64_t until_ns = std::min({deadline_ns, look_again_ns, now_ns + kWantedLookNs});
+    const int64_t until_ns = fd < 0 ? now_ns : std::min({deadline_ns, look_again_ns, now_ns + kWantedLookNs});
     pollfd fds[] = {{fd, POLLIN, 0}, {stop_, POLLIN, 0}, {channel_->fd(), POLLRDHUP, 0}};
     poll(fds, 3, static_cast<int>((std::max<int64_t>(until_ns - now_ns, 0) + 999'999) / 1'000'000));
     if (fds[1].revents != 0) return closed("this process ends");
@@ -152,11 +156,15 @@ UcxEnd::Pause StreamEnd::pause_until(int64_t deadline_ns, const std::function<bo
 }
 
 Status StreamEnd::send_by_ucx(ByteSpan bytes, int64_t deadline_ns, const std::function<bool()>& is_wanted) {
-  return ucx_->send(bytes, pause_until(deadline_ns, is_wanted));
+  Status sent = ucx_->send(bytes, pause_until(deadline_ns, is_wanted));
+  moved_by_ucx_ |= sent.ok();
+  return sent;
 }
 
 Status StreamEnd::receive_by_ucx(std::span<std::byte> into, int64_t deadline_ns, const std::function<bool()>& is_wanted) {
-  return ucx_->receive(into, pause_until(deadline_ns, is_wanted));
+  Status came = ucx_->receive(into, pause_until(deadline_ns, is_wanted));
+  moved_by_ucx_ |= came.ok();
+  return came;
 }
 
 Result<NodeId> StreamEnd::greet(HelloRole role, const HelloIdentity& identity, int64_t deadline_ns) {

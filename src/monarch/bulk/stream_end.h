@@ -38,7 +38,7 @@ class StreamSockets final : private ForkWatcher {
 };
 
 // Errors: kDeadline; kClosed, with why, after which it is of no use any more. So it is, too, if the other side has moved
-// nothing for ten seconds.
+// nothing for ten seconds, by UCX no whole message.
 class StreamEnd {
  public:
   // Called whenever it is about to wait, and every few MiB: until when at most, before it calls again; 0: give up.
@@ -63,6 +63,9 @@ class StreamEnd {
   Status wait_for_room(int64_t deadline_ns) { return wait(true, deadline_ns); }
   Status wait_for_input(int64_t deadline_ns) { return wait(false, deadline_ns); }
 
+  // An error: nobody is to go on. For who takes one piece after the other.
+  Status goes_on(int64_t deadline_ns);
+
   // Memory is handed to the kernel as it is: what is not there is EFAULT. Else it is read, and written, here.
   bool is_plain() const { return !channel_->is_enciphered(); }
 
@@ -71,6 +74,8 @@ class StreamEnd {
   void use(std::unique_ptr<UcxEnd> ucx) { ucx_ = std::move(ucx); }
   bool has_ucx() const { return ucx_ != nullptr; }
   static constexpr uint64_t kUcxBytes = uint64_t{4} << 20;
+  // Whether it has moved anything so.
+  bool has_moved_by_ucx() const { return moved_by_ucx_; }
   // `is_wanted` is asked now and then. The memory is there.
   Status send_by_ucx(ByteSpan bytes, int64_t deadline_ns, const std::function<bool()>& is_wanted = {});
   Status receive_by_ucx(std::span<std::byte> into, int64_t deadline_ns, const std::function<bool()>& is_wanted = {});
@@ -86,6 +91,7 @@ class StreamEnd {
   const Look look_;
   size_t since_look_ = 0;
   std::unique_ptr<UcxEnd> ucx_;
+  bool moved_by_ucx_ = false;
 };
 
 }  // namespace monarch

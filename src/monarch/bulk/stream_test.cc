@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <ctime>
 #include <future>
 #include <latch>
@@ -205,29 +207,78 @@ TEST_F(StreamsTest, WhoIsNotInUseCostsNoDescriptor) {
 }
 
 // One that belongs to the job, asks for everything, and reads nothing.
+// An end of a stream to the owner that nothing but a test sees to.
+struct Dialler {
+  Dialler(Side& from, Side& to, uint16_t port, bool plain = false) : sockets(from.home.reactor) {
+    Identity identity = some_identity();
+    UniqueFd socket = connect_to(port);
+    prepare_tcp_socket(socket.get(), 10'000);
+    std::unique_ptr<Channel> channel = std::make_unique<TcpChannel>(std::move(socket));
+    if (!plain) {
+      auto tls = TlsContext::of_secret(identity.token, "a test").value();
+      channel = std::make_unique<TlsChannel>(std::move(channel), tls, false);
+    }
+    end = std::make_unique<StreamEnd>(std::move(channel), sockets, never.get(), [] { return kNoDeadline; });
+    EXPECT_EQ(end->greet(HelloRole::kDialer, hello_identity(identity), limit_ns).value(), to.node.id());
+    const uint64_t number = 5;
+    EXPECT_TRUE(end->send(std::as_bytes(std::span(&number, 1)), limit_ns).ok());
+  }
+  void ask(const StreamRequest& request) {
+    ValueWriter value;
+    encode(value, request);
+    EXPECT_TRUE(send_value(*end, value.written(), limit_ns).ok());
+  }
+  AnswerBody answer() { return decode<AnswerBody>(receive_value(*end, limit_ns).value()).value(); }
+
+  const int64_t limit_ns = monotonic_ns() + 10 * kSecond;
+  StreamSockets sockets;
+  const UniqueFd never = sys::make_eventfd();
+  std::unique_ptr<StreamEnd> end;
+};
+
 TEST_F(StreamsTest, ADropDoesNotWaitForWhoHasStopped) {
   connect();
-  Identity identity = some_identity();
-  auto tls = TlsContext::of_secret(identity.token, "a test").value();
-  StreamSockets sockets(other.home.reactor);
-  const UniqueFd never = sys::make_eventfd();
-  UniqueFd socket = connect_to(door());
-  prepare_tcp_socket(socket.get(), 10'000);
-  StreamEnd end(std::make_unique<TlsChannel>(std::make_unique<TcpChannel>(std::move(socket)), tls, false), sockets,
-                never.get(), [] { return kNoDeadline; });
-  const int64_t limit_ns = monotonic_ns() + 10 * kSecond;
-  ASSERT_EQ(end.greet(HelloRole::kDialer, hello_identity(identity), limit_ns).value(), owner.node.id());
-  const uint64_t number = 5;
-  ASSERT_TRUE(end.send(std::as_bytes(std::span(&number, 1)), kNoDeadline).ok());
-  ValueWriter value;
-  encode(value, StreamRequest{static_cast<uint8_t>(Kind::kRead), {handle, 0, kSize, 0, kNoDeadline}, kNoDeadline});
-  ASSERT_TRUE(send_value(end, value.written(), kNoDeadline).ok());
-  ASSERT_TRUE(receive_value(end, monotonic_ns() + 10 * kSecond).ok());
+  Dialler dialler(other, owner, door());
+  dialler.ask({static_cast<uint8_t>(Kind::kRead), {handle, 0, kSize, 0, kNoDeadline}, kNoDeadline});
+  EXPECT_EQ(dialler.answer().code, static_cast<uint8_t>(Code::kDone));
   std::latch gone(1);
   owner.bulk->submit({{Kind::kDrop, handle, {}, nullptr, 0, 0}}, kNoDeadline, [&](auto) { gone.count_down(); });
   gone.wait();
   std::vector<std::byte> rest(kSize);
-  EXPECT_FALSE(end.receive(rest, monotonic_ns() + 10 * kSecond).ok()) << "all of it could not be there any more";
+  EXPECT_FALSE(dialler.end->receive(rest, dialler.limit_ns).ok()) << "all of it could not be there any more";
+}
+
+TEST_F(StreamsTest, WhatHasComeButIsTakenAfterItsDeadlineIsNotWritten) {
+  connect();
+  Dialler dialler(other, owner, door());
+  const auto before = data;
+  constexpr uint32_t kLate = 4096;
+  ValueWriter value;
+  encode(value, StreamRequest{static_cast<uint8_t>(Kind::kWrite), {handle, 0, kLate, 0, kNoDeadline}, 1});
+  const auto size = static_cast<uint32_t>(value.written().size());
+  std::vector<std::byte> whole(sizeof size + size + kLate, std::byte{252});
+  std::memcpy(whole.data(), &size, sizeof size);
+  std::ranges::copy(value.written(), whole.begin() + sizeof size);
+  ASSERT_TRUE(dialler.end->send(whole, dialler.limit_ns).ok());  // one record: all of it comes at once
+  std::vector<std::byte> rest(kSize);
+  EXPECT_FALSE(dialler.end->receive(rest, dialler.limit_ns).ok());  // the owner has closed it
+  EXPECT_TRUE(data == before);
+}
+
+TEST_F(StreamsTest, NobodyStartsUcxThereWhoseOwnerLeavesItOut) {
+  auto ucx = UcxEnd::make();
+  if (!ucx) GTEST_SKIP() << "not run: " << ucx.error().message;
+  owner.bulk->streams()->use(false, 1, /*may_use_ucx=*/false);
+  other.bulk->streams()->use(false, 1, false);
+  expect_read();  // so that the owner has a door
+  Dialler dialler(other, owner, door(), /*plain=*/true);
+  StreamRequest request;
+  request.kind = StreamRequest::kUseUcx;
+  request.address = (*ucx)->address().value();
+  dialler.ask(request);
+  const AnswerBody answer = dialler.answer();
+  EXPECT_EQ(answer.code, static_cast<uint8_t>(Code::kNotSo));
+  EXPECT_EQ(answer.text, "its owner's: it leaves UCX out");
 }
 
 TEST_F(StreamsTest, OneThatCannotBeMadeHoldsNobodyUp) {
@@ -242,7 +293,7 @@ TEST_F(StreamsTest, OneThatCannotBeMadeHoldsNobodyUp) {
   StreamSockets sockets(other.home.reactor);
   auto tls = TlsContext::of_secret(other.identity.token, "a test").value();
   Stream::Hooks hooks;
-  hooks.find_address = [](auto found) { found({"127.0.0.1", 1, true, ""}); };
+  hooks.find_address = [](int64_t, auto found) { found({"127.0.0.1", 1, true, ""}); };
   hooks.connect = [&](const StreamAddress&, bool*) -> Result<std::unique_ptr<Channel>> {
     UniqueFd socket = connect_to(ntohs(address.sin_port));
     prepare_tcp_socket(socket.get(), 10'000);

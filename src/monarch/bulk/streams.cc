@@ -36,35 +36,46 @@ void Streams::use(bool enciphers, uint32_t lanes, bool may_use_ucx) {
   lanes_ = std::clamp<uint32_t>(lanes, 1, kLanesMax);
 }
 
+// With the lock. Those that nobody uses, and of the dead also those whose thread waits for more.
+void Streams::prune() {
+  std::erase_if(ended_, [](const auto& each) { return each->is_at_rest(); });
+  std::erase_if(to_, [&](auto& each) {
+    auto& [owner_and_lane, stream] = each;
+    const bool is_dead = stream->is_idle() && bulk_.node_.is_down(owner_and_lane.first);
+    if (!is_dead && !stream->is_at_rest()) return false;
+    stream->end();
+    if (!stream->is_at_rest()) ended_.push_back(std::move(stream));
+    for (auto& [enciphered, network] : dialers_) network->forget_place(owner_and_lane.first);
+    return true;
+  });
+  prune_at_ = 2 * to_.size() + kOwnersMin;
+}
+
 std::shared_ptr<Stream> Streams::to(NodeId owner, uint32_t lane) {
-  std::vector<std::shared_ptr<Stream>> gone;  // stopped without the lock; they are idle
-  const auto stop_gone = [&] {
-    for (const auto& each : gone) each->stop();
-  };
-  std::unique_lock lock(mutex_);
-  if (to_.size() >= prune_at_) {
-    std::erase_if(to_, [&](auto& each) {
-      if (!each.second->is_idle() || !bulk_.node_.is_down(each.first.first)) return false;
-      for (auto& [enciphered, network] : dialers_) network->forget_place(each.first.first);
-      gone.push_back(std::move(each.second));
-      return true;
-    });
-    prune_at_ = 2 * to_.size() + kOwnersMin;
-  }
+  std::lock_guard lock(mutex_);
+  if (to_.size() >= prune_at_) prune();
   std::shared_ptr<Stream>& there = to_[{owner, lane}];
   if (!there) there = make(owner);
-  const std::shared_ptr<Stream> found = there;
-  const bool ends = stopped_;
-  lock.unlock();
-  stop_gone();
-  if (ends) found->stop();
-  return found;
+  if (stopped_) there->end();
+  return there;
+}
+
+bool Streams::may_go_by_ucx(NodeId owner) {
+  if (!tries_ucx()) return false;
+  std::vector<std::shared_ptr<Stream>> its;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto at = to_.lower_bound({owner, 0}); at != to_.end() && at->first.first == owner; ++at) its.push_back(at->second);
+  }
+  return std::ranges::all_of(its, [](const auto& each) { return each->may_go_by_ucx(); });
 }
 
 std::shared_ptr<Stream> Streams::make(NodeId owner) {
   Stream::Hooks hooks;
   hooks.tries_ucx = tries_ucx();
-  hooks.find_address = [this, owner](auto found) { bulk_.ask_for_stream(owner, std::move(found)); };
+  hooks.find_address = [this, owner](int64_t deadline_ns, auto found) {
+    bulk_.ask_for_stream(owner, deadline_ns, std::move(found));
+  };
   hooks.connect = [this, owner](const StreamAddress& address, bool* busy) { return connect(owner, address, busy); };
   hooks.is_down = [this, owner] { return bulk_.node_.is_down(owner); };
   hooks.close_there = [this, owner](uint64_t number, int64_t deadline_ns, auto done) {
@@ -155,16 +166,17 @@ void Streams::close_stream(uint64_t number, std::function<void()> done) {
 }
 
 void Streams::stop() {
-  decltype(to_) to;
+  std::vector<std::shared_ptr<Stream>> streams;
   StreamDoor* door;
   {
     std::lock_guard lock(mutex_);
     stopped_ = true;
     address_ = {};
-    to = to_;
+    streams = ended_;
+    for (const auto& [lane, stream] : to_) streams.push_back(stream);
     door = door_.get();
   }
-  for (const auto& [lane, stream] : to) stream->stop();
+  for (const auto& stream : streams) stream->stop();
   if (door != nullptr) door->stop();
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "monarch/bulk/stream.h"
 #include "monarch/bulk/stream_door.h"
@@ -48,6 +49,9 @@ class Streams {
   bool tries_ucx() const { return options_.tries_ucx && may_use_ucx_ && !enciphers_; }
   uint32_t lanes() const { return lanes_; }
 
+  // Whether what is asked of that owner goes by UCX, as far as is known.
+  bool may_go_by_ucx(NodeId owner);
+
   // How many operations, or parts of them, have gone by streams of this process.
   void note_one() { done_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t done() const { return done_; }
@@ -61,6 +65,7 @@ class Streams {
 
  private:
   std::shared_ptr<Stream> make(NodeId owner);
+  void prune();
   Result<std::unique_ptr<Channel>> connect(NodeId owner, const StreamAddress& address, bool* busy);
   Result<std::unique_ptr<TcpTransport>> make_network(bool enciphered, std::optional<TcpAddress> listen);
 
@@ -80,6 +85,7 @@ class Streams {
   std::unique_ptr<StreamDoor> door_;
   StreamAddress address_;
   std::map<std::pair<NodeId, uint32_t>, std::shared_ptr<Stream>> to_;  // by owner and lane
+  std::vector<std::shared_ptr<Stream>> ended_;  // whose threads may still run, one of which may be the one that asks
   size_t prune_at_ = 16;
   bool stopped_ = false;
 };

@@ -2,10 +2,10 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <iterator>
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <type_traits>
@@ -13,6 +13,7 @@
 
 #include "monarch/base/clock.h"
 #include "monarch/base/forked.h"
+#include "monarch/base/system.h"
 #include "monarch/bulk/ucx_abi.h"
 
 namespace monarch {
@@ -21,12 +22,14 @@ namespace {
 
 constexpr char kLibrary[] = "libucp.so.0";
 constexpr char kDevices[] = "/sys/class/infiniband";
-// UCX would take the signals of crashes, which are ours to tell, and print about variables that it does not know.
-constexpr const char* kSettings[][2] = {{"UCX_ERROR_SIGNALS", ""}, {"UCX_WARN_UNUSED_ENV_VARS", "n"}};
 // What is given up by force ends so soon, or the worker is destroyed with it.
 constexpr int64_t kCloseNs = 200'000'000;
 // Before it sleeps: what is on its way comes within that, mostly.
 constexpr int kSpins = 200;
+// So often it is asked whether to go on, though there is no time to wait.
+constexpr int64_t kAskNs = 10'000'000;
+// Behind an address, which says itself how long it is.
+constexpr size_t kAddressRoom = 1024;
 
 bool is_request(ucx::Request request) {
   const auto value = reinterpret_cast<intptr_t>(request);
@@ -43,35 +46,31 @@ std::string chosen_nic;
 
 // The library, and this process's context in it; both stay until it ends.
 struct Library {
-  ucx::Functions ucp{};
-  ucx::Context context = nullptr;
-  std::string why_not;
-
-  Library() {
-    // Its constructors read them.
-    bool ours[std::size(kSettings)];
-    for (size_t i = 0; i < std::size(kSettings); ++i) {
-      ours[i] = std::getenv(kSettings[i][0]) == nullptr;
-      if (ours[i]) setenv(kSettings[i][0], kSettings[i][1], 0);
-    }
-    open();
-    for (size_t i = 0; i < std::size(kSettings); ++i) {
-      if (ours[i]) unsetenv(kSettings[i][0]);
-    }
+  Library() { open(); }
+  // Whether there is a context. Tried again each time: what was missing may have been a shortage.
+  Status prepare() {
+    if (!why_not_.empty()) return Error{ErrorCode::kUnavailable, why_not_};
+    std::lock_guard lock(mutex_);
+    return context != nullptr ? Status(Ok{}) : make_context();
   }
+
+  ucx::Functions ucp{};
+  ucx::Context context = nullptr;  // of who has prepared it
 
  private:
   void open() {
     void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       const char* why = dlerror();
-      why_not = why == nullptr ? kLibrary : why;
+      why_not_ = why == nullptr ? kLibrary : why;
       return;
     }
+    // The signals of crashes are ours to tell.
+    if (void* const disable = dlsym(library, "ucs_debug_disable_signals")) reinterpret_cast<void (*)()>(disable)();
     const auto find = [&](const char* name, auto& function) {
       const std::string whole = std::string("ucp_") + name;
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, whole.c_str()));
-      if (function == nullptr && why_not.empty()) why_not = std::string(kLibrary) + " has no " + whole;
+      if (function == nullptr && why_not_.empty()) why_not_ = std::string(kLibrary) + " has no " + whole;
     };
     find("config_read", ucp.config_read);
     find("config_modify", ucp.config_modify);
@@ -89,31 +88,41 @@ struct Library {
     find("tag_send_nbx", ucp.tag_send_nbx);
     find("tag_recv_nbx", ucp.tag_recv_nbx);
     find("request_check_status", ucp.request_check_status);
+    find("tag_recv_request_test", ucp.tag_recv_request_test);
     find("request_cancel", ucp.request_cancel);
     find("request_free", ucp.request_free);
-    if (!why_not.empty()) return;
+  }
+
+  Status make_context() {
     void* config = nullptr;
-    if (const ucx::Code code = ucp.config_read(nullptr, nullptr, &config); code != ucx::kOk) {
-      why_not = failed("ucp_config_read", code).message;
-      return;
-    }
+    ucx::Code code = ucp.config_read(nullptr, nullptr, &config);
+    if (code != ucx::kOk) return failed("ucp_config_read", code);
     std::string nic;
     {
       std::lock_guard lock(chosen_mutex);
       nic = chosen_nic;
     }
     const ucx::Params params;
-    ucx::Code code = nic.empty() ? ucx::kOk : ucp.config_modify(config, "NET_DEVICES", nic.c_str());
+    if (!nic.empty()) code = ucp.config_modify(config, "NET_DEVICES", nic.c_str());
     if (code == ucx::kOk) code = ucp.init_version(ucx::kMajor, ucx::kMinor, &params, config, &context);
-    if (code != ucx::kOk) why_not = failed("ucp_init", code).message + (nic.empty() ? "" : ", with the NIC " + nic);
     ucp.config_release(config);
+    if (code == ucx::kOk) return Ok{};
+    context = nullptr;
+    Error why = failed("ucp_init", code);
+    if (!nic.empty()) why.message += ", with the NIC " + nic;
+    return why;
   }
+
+  std::string why_not_;  // it cannot be loaded
+  std::mutex mutex_;     // held while there is no context yet
 };
 
-const Library& library() {
-  static const auto* const loaded = new Library;  // never destroyed: threads may be in it
+Library& library() {
+  static auto* const loaded = new Library;  // never destroyed: threads may be in it
   return *loaded;
 }
+
+std::atomic<bool> is_tried{false};
 
 }  // namespace
 
@@ -132,17 +141,38 @@ void choose_nic(std::string name) {
   chosen_nic = is_device ? name + ":1" : std::move(name);  // its first port
 }
 
+bool UcxEnd::is_loaded() {
+  static const bool loads = [] {
+    const auto load = [](void*) -> void* {
+      static_cast<void>(can_be_made());
+      return nullptr;
+    };
+    pthread_t thread;
+    if (!sys::start_thread(&thread, load, nullptr)) return false;
+    pthread_detach(thread);
+    return true;
+  }();
+  return is_tried.load(std::memory_order_acquire) || !loads;
+}
+
+Status UcxEnd::can_be_made() {
+  if (in_forked_child()) return Error{ErrorCode::kUnavailable, "this process is a child of fork()"};
+  Status can = library().prepare();
+  is_tried.store(true, std::memory_order_release);
+  return can;
+}
+
 Result<std::unique_ptr<UcxEnd>> UcxEnd::make() {
-  const Library& its = library();
-  if (!its.why_not.empty()) return Error{ErrorCode::kUnavailable, its.why_not};
+  if (auto can = can_be_made(); !can) return can.error();
+  const ucx::Functions& ucp = library().ucp;
   std::unique_ptr<UcxEnd> made(new UcxEnd);
   const ucx::WorkerParams params;
-  ucx::Code code = its.ucp.worker_create(its.context, &params, &made->worker_);
+  ucx::Code code = ucp.worker_create(library().context, &params, &made->worker_);
   if (code != ucx::kOk) {
     made->worker_ = nullptr;
     return failed("ucp_worker_create", code);
   }
-  code = its.ucp.worker_get_efd(made->worker_, &made->event_);
+  code = ucp.worker_get_efd(made->worker_, &made->event_);
   if (code != ucx::kOk) return failed("ucp_worker_get_efd", code);
   return made;
 }
@@ -176,9 +206,12 @@ Result<std::vector<std::byte>> UcxEnd::address() const {
 }
 
 Status UcxEnd::connect(ByteSpan address, uint64_t tag) {
+  if (address.empty()) return Error{ErrorCode::kUnavailable, "UCX: an address that is none"};
   tag_ = tag;
+  std::vector<std::byte> whole(address.begin(), address.end());
+  whole.resize(address.size() + kAddressRoom);  // whoever has sent it may have cut it off
   ucx::EndpointParams params;
-  params.address = address.data();
+  params.address = whole.data();
   const ucx::Code code = library().ucp.ep_create(worker_, &params, &endpoint_);
   if (code == ucx::kOk) return Ok{};
   endpoint_ = nullptr;
@@ -193,12 +226,16 @@ Status UcxEnd::send(ByteSpan bytes, const Pause& pause) {
 
 Status UcxEnd::receive(std::span<std::byte> into, const Pause& pause) {
   if (endpoint_ == nullptr) return Error{ErrorCode::kClosed, "it is closed"};
-  const ucx::RequestParams params;
-  return finish(library().ucp.tag_recv_nbx(worker_, into.data(), into.size(), tag_, ~uint64_t{0}, &params), pause);
+  ucx::RequestParams params;
+  params.mask = ucx::RequestParams::kNeverAtOnce;  // so that there is a request, which knows how much has come
+  const ucx::Request request = library().ucp.tag_recv_nbx(worker_, into.data(), into.size(), tag_, ~uint64_t{0}, &params);
+  size_t received = 0;
+  if (auto came = finish(request, pause, &received); !came) return came;
+  return received == into.size() ? Status(Ok{}) : Error{ErrorCode::kUnavailable, "UCX: a message of another size"};
 }
 
 // Nothing touches the memory any more when it returns: a request that is given up ends with its endpoint, or its worker.
-Status UcxEnd::finish(void* request, const Pause& pause) {
+Status UcxEnd::finish(void* request, const Pause& pause, size_t* received) {
   const ucx::Functions& ucp = library().ucp;
   if (!is_request(request)) {
     const ucx::Code code = code_of(request);
@@ -207,11 +244,15 @@ Status UcxEnd::finish(void* request, const Pause& pause) {
   Status outcome = Ok{};
   ucx::Code code;
   int idle = 0;
+  int64_t asked_ns = monotonic_ns();
   while ((code = ucp.request_check_status(request)) == ucx::kInProgress && outcome) {
-    if (ucp.worker_progress(worker_) != 0) {
-      idle = 0;
-    } else if (++idle > kSpins && ucp.worker_arm(worker_) == ucx::kOk) {
-      outcome = pause(event_);
+    idle = ucp.worker_progress(worker_) != 0 ? 0 : idle + 1;
+    const ucx::Code armed = idle > kSpins ? ucp.worker_arm(worker_) : ucx::kBusy;
+    if (armed != ucx::kOk && armed != ucx::kBusy) {
+      outcome = failed("ucp_worker_arm", armed);
+    } else if (armed == ucx::kOk || monotonic_ns() - asked_ns > kAskNs) {
+      outcome = pause(armed == ucx::kOk ? event_ : -1);
+      asked_ns = monotonic_ns();
     }
   }
   if (code == ucx::kInProgress) {
@@ -222,6 +263,10 @@ Status UcxEnd::finish(void* request, const Pause& pause) {
     if (ucp.request_check_status(request) == ucx::kInProgress) ucp.worker_destroy(std::exchange(worker_, nullptr));
     else ucp.request_free(request);
     return outcome;
+  }
+  ucx::TagInfo info;
+  if (received != nullptr && code == ucx::kOk && ucp.tag_recv_request_test(request, &info) == ucx::kOk) {
+    *received = info.length;
   }
   ucp.request_free(request);
   return code == ucx::kOk ? Status(Ok{}) : failed("a message", code);

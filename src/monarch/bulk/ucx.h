@@ -25,11 +25,16 @@ void choose_nic(std::string name);
 // does not encipher, and whoever can guess its tag, 64 random bits, can send to it.
 class UcxEnd {
  public:
-  // Waits until `fd` is readable, or for a moment. An error: it is not to go on, and why.
+  // Waits until `fd` is readable, or for a moment; -1: not at all. An error: it is not to go on, and why. Asked every
+  // hundredth of a second at least.
   using Pause = std::function<Status(int fd)>;
 
-  // kUnavailable: there is no UCX here, or it does not want to.
+  // Whether make() would not wait for the library, which is being loaded from the first such question on.
+  static bool is_loaded();
+  // kUnavailable: there is no UCX here, or it does not want to; nor in a child of fork().
   static Result<std::unique_ptr<UcxEnd>> make();
+  // Whether it could be made, as far as is known without making one; loads the library.
+  static Status can_be_made();
   ~UcxEnd();
   UcxEnd(const UcxEnd&) = delete;
   UcxEnd& operator=(const UcxEnd&) = delete;
@@ -42,12 +47,13 @@ class UcxEnd {
   // `bytes` of any size; the memory is there, and nobody touches it any more when this returns. After an error, of whatever
   // `pause` says too, this is of no use.
   Status send(ByteSpan bytes, const Pause& pause);
-  // A message of just so many.
+  // A message of just so many: kUnavailable for one of fewer.
   Status receive(std::span<std::byte> into, const Pause& pause);
 
  private:
   UcxEnd() = default;
-  Status finish(void* request, const Pause& pause);
+  // `received`: how much, if it is a receive.
+  Status finish(void* request, const Pause& pause, size_t* received = nullptr);
   void close();
 
   void* worker_ = nullptr;

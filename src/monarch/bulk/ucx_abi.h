@@ -14,7 +14,7 @@ using Endpoint = void*;
 using Request = void*;  // null: done; the last few values: minus a status
 using Code = int8_t;    // ucs_status_t
 
-constexpr Code kOk = 0, kInProgress = 1, kErrorLast = -100;
+constexpr Code kOk = 0, kInProgress = 1, kBusy = -15, kErrorLast = -100;
 constexpr unsigned kMajor = 1, kMinor = 10;
 
 struct Params {
@@ -29,20 +29,30 @@ struct Params {
 
 struct WorkerParams {
   uint64_t mask = 1;
-  unsigned thread_mode = 0;  // one thread
+  unsigned thread_mode = 1;  // one thread at a time
   uint64_t room[64]{};
 };
 
 struct EndpointParams {
-  uint64_t mask = 1 << 0 | 1 << 1;
+  uint64_t mask = kMask;
   const void* address = nullptr;
   unsigned error_mode = 1;  // what is under way fails when the peer has
+  void (*on_error)(void*, Endpoint, Code) = [](void*, Endpoint, Code) {};  // without one it prints
+  void* argument = nullptr;
   uint64_t room[32]{};
+  static constexpr uint64_t kMask = 1 << 0 | 1 << 1 | 1 << 2;
 };
 
-// All that it may hold is left at what it is by default.
 struct RequestParams {
-  uint64_t room[32]{};
+  uint32_t mask = 0, flags = 0;
+  uint64_t room[31]{};
+  static constexpr uint32_t kNeverAtOnce = 1 << 16;
+};
+
+// Of what has been received.
+struct TagInfo {
+  uint64_t tag = 0;
+  size_t length = 0;
 };
 
 constexpr unsigned kCloseByForce = 0;
@@ -65,6 +75,7 @@ struct Functions {
   Request (*tag_send_nbx)(Endpoint, const void*, size_t, uint64_t, const RequestParams*);
   Request (*tag_recv_nbx)(Worker, void*, size_t, uint64_t, uint64_t, const RequestParams*);
   Code (*request_check_status)(Request);
+  Code (*tag_recv_request_test)(Request, TagInfo*);
   void (*request_cancel)(Worker, Request);
   void (*request_free)(Request);
 };

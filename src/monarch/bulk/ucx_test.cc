@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <thread>
 #include <vector>
 
+#include "monarch/base/clock.h"
 #include "monarch/bulk/ucx_abi.h"
 #if __has_include(<ucp/api/ucp.h>)
 #include <ucp/api/ucp.h>
@@ -23,13 +25,20 @@ SAME(Params, several_threads, ucp_params_t, mt_workers_shared);
 SAME(WorkerParams, thread_mode, ucp_worker_params_t, thread_mode);
 SAME(EndpointParams, address, ucp_ep_params_t, address);
 SAME(EndpointParams, error_mode, ucp_ep_params_t, err_mode);
+SAME(EndpointParams, on_error, ucp_ep_params_t, err_handler.cb);
+SAME(EndpointParams, argument, ucp_ep_params_t, err_handler.arg);
+SAME(RequestParams, mask, ucp_request_param_t, op_attr_mask);
+SAME(TagInfo, length, ucp_tag_recv_info_t, length);
 static_assert(sizeof(ucx::Params) >= sizeof(ucp_params_t) && sizeof(ucx::WorkerParams) >= sizeof(ucp_worker_params_t));
 static_assert(sizeof(ucx::EndpointParams) >= sizeof(ucp_ep_params_t));
 static_assert(sizeof(ucx::RequestParams) >= sizeof(ucp_request_param_t) && sizeof(ucx::Code) == sizeof(ucs_status_t));
 static_assert(ucx::Params::kMask == (UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED));
 static_assert(ucx::Params::kTagAndWakeup == (UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP));
-static_assert(UCP_WORKER_PARAM_FIELD_THREAD_MODE == 1 && UCS_THREAD_MODE_SINGLE == 0 && UCP_ERR_HANDLING_MODE_PEER == 1);
-static_assert((UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE) == 3);
+static_assert(UCP_WORKER_PARAM_FIELD_THREAD_MODE == 1 && UCS_THREAD_MODE_SERIALIZED == 1 && UCP_ERR_HANDLING_MODE_PEER == 1);
+static_assert(ucx::EndpointParams::kMask == (UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                                             UCP_EP_PARAM_FIELD_ERR_HANDLER));
+static_assert(ucx::RequestParams::kNeverAtOnce == UCP_OP_ATTR_FLAG_NO_IMM_CMPL && ucx::kBusy == UCS_ERR_BUSY);
+static_assert(sizeof(ucx::TagInfo) == sizeof(ucp_tag_recv_info_t));
 static_assert(ucx::kInProgress == UCS_INPROGRESS && ucx::kErrorLast == UCS_ERR_LAST);
 static_assert(ucx::kCloseByForce == UCP_EP_CLOSE_MODE_FORCE);
 #undef SAME
@@ -69,6 +78,37 @@ TEST_F(UcxPair, MovesMessagesOfAnySize) {
     other.join();
     EXPECT_EQ(from, to) << size;
   }
+}
+
+TEST_F(UcxPair, AMessageThatIsShorterIsNoneOfThatSize) {
+  for (const size_t size : {size_t{100}, size_t{2} << 20}) {
+    std::vector<std::byte> from(size), to(2 * size);
+    std::thread other([&] { EXPECT_FALSE(ends[1]->receive(to, wait_on)); });
+    EXPECT_TRUE(ends[0]->send(from, wait_on));
+    other.join();
+  }
+}
+
+TEST_F(UcxPair, ConnectsToNoAddressThatIsNone) {
+  auto end = UcxEnd::make().value();
+  EXPECT_FALSE(end->connect({}, 77));
+}
+
+TEST_F(UcxPair, IsAskedWhetherToGoOnWhileOthersKeepItBusy) {
+  std::atomic<bool> over = false;
+  std::thread busy([&] {
+    const std::byte byte{};
+    while (!over && ends[0]->send({&byte, 1}, wait_on)) continue;
+  });
+  ASSERT_TRUE(ends[1]->connect(ends[0]->address().value(), 78));  // what comes is not what it waits for
+  std::vector<std::byte> to(1);
+  const int64_t until_ns = monotonic_ns() + 50'000'000;
+  EXPECT_FALSE(ends[1]->receive(to, [&](int fd) -> Status {
+    if (fd >= 0) return wait_on(fd);
+    return monotonic_ns() < until_ns ? Status(Ok{}) : Error{ErrorCode::kDeadline, "it took too long"};
+  }));
+  over = true;
+  busy.join();
 }
 
 TEST_F(UcxPair, IsGivenUpWhenSomebodySaysSo) {
