@@ -466,7 +466,7 @@ void bind_bulk(nb::module_& m) {
   m.def("streamed", [] { return bulk()->streams() == nullptr ? 0 : bulk()->streams()->done(); });
   m.def("has_rdma_device", &has_rdma_device);
   m.def("why_no_ucx", [] {
-    const nb::gil_scoped_release without_gil;
+    const GilRelease without_gil;
     const Status can = UcxEnd::can_be_made();
     return can ? "" : can.error().message;
   });

@@ -259,7 +259,8 @@ def test_no_child_is_forked_while_a_thread_state_is_being_made():
     library = Path(__file__).parents[2] / "build/release/tests/native/libslow_thread_states.so"
     if not library.exists():
         pytest.skip("not run: built without -DMONARCH_TESTS=ON")
-    run = Run(WORKER + SYNC + """
+    run = Run(
+        WORKER + SYNC + """
 procs = this_host().spawn_procs()
 forker = procs.spawn("forker", Forker)
 forker.add.call_one(1, 1).get()
@@ -268,5 +269,7 @@ for _ in range(20):
     assert forker.fork.call_one("return").get() == 0
 for each in late:
     assert each.add.call_one(1, 2).get() == 3
-""", env={"LD_PRELOAD": str(library)}).done(limit=60)
+""",
+        env={"LD_PRELOAD": str(library)},
+    ).done(limit=60)  # fmt: skip
     assert run.status == 0, run.err

@@ -298,7 +298,8 @@ bool Bulk::move_by_ucx(StreamEnd& end, const Wanted& wanted, bool to_write, Node
     if (!move({bounce.get(), size})) return false;
     if (!to_write) continue;
     buffer = find(wanted.handle, true, peer, &outcome);
-    if (!buffer || !end.goes_on(deadline_ns) || scatter_checked(part.memory, at, size, bounce.get()) != CopyOutcome::kDone) return false;
+    if (!buffer || !end.goes_on(deadline_ns)) return false;
+    if (scatter_checked(part.memory, at, size, bounce.get()) != CopyOutcome::kDone) return false;
   }
   return true;
 }

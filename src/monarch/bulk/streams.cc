@@ -65,7 +65,9 @@ bool Streams::may_go_by_ucx(NodeId owner) {
   std::vector<std::shared_ptr<Stream>> its;
   {
     std::lock_guard lock(mutex_);
-    for (auto at = to_.lower_bound({owner, 0}); at != to_.end() && at->first.first == owner; ++at) its.push_back(at->second);
+    for (const auto& [owner_and_lane, stream] : to_) {
+      if (owner_and_lane.first == owner) its.push_back(stream);
+    }
   }
   return std::ranges::all_of(its, [](const auto& each) { return each->may_go_by_ucx(); });
 }

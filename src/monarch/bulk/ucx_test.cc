@@ -34,7 +34,8 @@ static_assert(sizeof(ucx::EndpointParams) >= sizeof(ucp_ep_params_t));
 static_assert(sizeof(ucx::RequestParams) >= sizeof(ucp_request_param_t) && sizeof(ucx::Code) == sizeof(ucs_status_t));
 static_assert(ucx::Params::kMask == (UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED));
 static_assert(ucx::Params::kTagAndWakeup == (UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP));
-static_assert(UCP_WORKER_PARAM_FIELD_THREAD_MODE == 1 && UCS_THREAD_MODE_SERIALIZED == 1 && UCP_ERR_HANDLING_MODE_PEER == 1);
+static_assert(UCP_WORKER_PARAM_FIELD_THREAD_MODE == 1 && UCS_THREAD_MODE_SERIALIZED == 1);
+static_assert(UCP_ERR_HANDLING_MODE_PEER == 1);
 static_assert(ucx::EndpointParams::kMask == (UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                                              UCP_EP_PARAM_FIELD_ERR_HANDLER));
 static_assert(ucx::RequestParams::kNeverAtOnce == UCP_OP_ATTR_FLAG_NO_IMM_CMPL && ucx::kBusy == UCS_ERR_BUSY);
