@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from hostd import ATTACH
@@ -250,3 +251,37 @@ except Exception as error:
 hosts.shutdown().get()
 """, daemons[1], begin=PROLOGUE + configured + ATTACH).ok()  # fmt: skip
     assert run.out.splitlines() == ["ucx" if configured else "tcp", "True True"], run.err
+
+
+FAKE_UCX = Path(__file__).parents[2] / "build/release/tests/native/libucp.so.0"
+
+
+@pytest.fixture
+def fake_ucx(far, monkeypatch, request):
+    """A library in the place of UCX's, of which that does not work."""
+    if not FAKE_UCX.exists():
+        pytest.skip("not run: built without -DMONARCH_TESTS=ON")
+    monkeypatch.setenv("MONARCH_RDMA_PATHS", "tcp,ucx")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(FAKE_UCX.parent))
+    monkeypatch.setenv("FAKE_UCP", request.param)
+
+
+@pytest.mark.parametrize("scheme", ["tcp"])
+@pytest.mark.parametrize(("fake_ucx", "within"), [("messages", 25), ("endpoint", 5), ("slow", 25)], indirect=["fake_ucx"])
+def test_where_ucx_gets_nothing_through_what_follows_goes_without(fake_ucx, daemons, within):
+    configured = "from monarch.config import configure\nconfigure(rdma_encrypt=False)\n"
+    run = daemons[0].run(FAR + f"""
+begun = time.monotonic()
+print(user.read.call_one(buffer).get() == whole)
+user.write.call_one(buffer).get()
+print(time.monotonic() - begun < {within} or time.monotonic() - begun)
+print(owner.sum.call_one().get() == 3 * (SIZE // 8))
+deadline = time.monotonic() + 30
+while "ucx: " not in (told := user.explain.call_one(buffer).get()) and time.monotonic() < deadline:
+    user.read.call_one(buffer).get()
+print(told)
+hosts.shutdown().get()
+""", daemons[1], begin=PROLOGUE + configured + ATTACH).ok()  # fmt: skip
+    lines = run.out.splitlines()
+    assert lines[:3] == ["True", "True", "True"], run.out
+    assert lines[3].startswith("tcp (") and "; ucx: " in lines[3], run.out
