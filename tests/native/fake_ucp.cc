@@ -37,7 +37,9 @@ Code ucp_worker_get_efd(void*, int* fd) {
 }
 Code ucp_worker_arm(void*) { return 0; }
 unsigned ucp_worker_progress(void*) { return 0; }
-Code ucp_ep_create(void*, const void*, void** endpoint) { return *endpoint = &some, mode_is("endpoint") ? kUnreachable : 0; }
+Code ucp_ep_create(void*, const void*, void** endpoint) {
+  return *endpoint = &some, mode_is("endpoint") ? kUnreachable : 0;
+}
 void* ucp_ep_close_nb(void*, unsigned) { return nullptr; }
 void* ucp_tag_send_nbx(void*, const void*, size_t, uint64_t, const void*) { return &some; }
 void* ucp_tag_recv_nbx(void*, void*, size_t, uint64_t, uint64_t, const void*) { return &some; }

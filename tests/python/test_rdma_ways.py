@@ -267,7 +267,9 @@ def fake_ucx(far, monkeypatch, request):
 
 
 @pytest.mark.parametrize("scheme", ["tcp"])
-@pytest.mark.parametrize(("fake_ucx", "within"), [("messages", 25), ("endpoint", 5), ("slow", 25)], indirect=["fake_ucx"])
+@pytest.mark.parametrize(
+    ("fake_ucx", "within"), [("messages", 25), ("endpoint", 5), ("slow", 25)], indirect=["fake_ucx"]
+)
 def test_where_ucx_gets_nothing_through_what_follows_goes_without(fake_ucx, daemons, within):
     configured = "from monarch.config import configure\nconfigure(rdma_encrypt=False)\n"
     run = daemons[0].run(FAR + f"""
