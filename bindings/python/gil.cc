@@ -51,14 +51,15 @@ bool is_too_late() {
 // nobody forks while one is made here.
 std::mutex making_thread_state;  // a leaf; held over a fork()
 
-void make_thread_state() {
+// False: there is no memory for it.
+bool make_thread_state() {
   static const bool watched = pthread_atfork(
       [] { if (!in_fork_to_exec()) making_thread_state.lock(); },
       [] { if (!in_fork_to_exec()) making_thread_state.unlock(); },
       [] { if (!in_fork_to_exec()) making_thread_state.unlock(); }) == 0;
   MONARCH_CHECK(watched);
   std::lock_guard lock(making_thread_state);
-  PyThreadState_New(PyInterpreterState_Main());
+  return PyThreadState_New(PyInterpreterState_Main()) != nullptr;
 }
 
 void count() {
@@ -97,8 +98,7 @@ GilThread::GilThread() {
   Passage passage;
   if (is_too_late()) HoldIfUnwound::hold();
   HoldIfUnwound guard;
-  made_ = !python_is_at_least(0x030C0000) && PyGILState_GetThisThreadState() == nullptr;
-  if (made_) make_thread_state();
+  made_ = !python_is_at_least(0x030C0000) && PyGILState_GetThisThreadState() == nullptr && make_thread_state();
   state_ = PyGILState_Ensure();
   guard.returned();
 }

@@ -273,3 +273,15 @@ for each in late:
         env={"LD_PRELOAD": str(library)},
     ).done(limit=60)  # fmt: skip
     assert run.status == 0, run.err
+
+
+def test_a_forked_child_asks_nothing_of_ucx():
+    run = Run("""
+from monarch import _core
+assert this_host().spawn_procs().initialized.get()
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if "child of fork" in _core.why_no_ucx() else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+""").done(limit=30)
+    assert run.status == 0, run.err

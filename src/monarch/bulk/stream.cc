@@ -203,7 +203,7 @@ bool Stream::is_at_rest() {
 
 bool Stream::may_go_by_ucx() {
   std::lock_guard lock(mutex_);
-  return connected_ ? way_ == Way::kUcx : why_no_ucx_.empty();
+  return connected_ ? way_ == Way::kUcx : monotonic_ns() >= no_ucx_before_ns_;
 }
 
 // ---- The thread ----

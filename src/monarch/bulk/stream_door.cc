@@ -25,9 +25,9 @@ void ring(int event) {
 
 }  // namespace
 
-void StreamDoor::ring(Visitor& visitor) {
+void StreamDoor::turn_away(Visitor& visitor) {
   visitor.stops = true;
-  monarch::ring(visitor.stop.get());
+  ring(visitor.stop.get());
 }
 
 Result<std::unique_ptr<StreamDoor>> StreamDoor::open(TcpTransport& network, StreamSockets& sockets,
@@ -87,7 +87,7 @@ void StreamDoor::admit(UniqueFd socket) {
   if (!channel || !stop || visitors_.size() >= kStreamsMax + kUnprovedMax) return;
   const auto is_unproved = [](const Visitor& each) { return !each.proved && !each.over; };
   if (static_cast<size_t>(std::ranges::count_if(visitors_, is_unproved)) >= kUnprovedMax) {
-    ring(*std::ranges::find_if(visitors_, is_unproved));
+    turn_away(*std::ranges::find_if(visitors_, is_unproved));
   }
   Visitor& visitor = visitors_.emplace_back();
   visitor.door = this;
@@ -145,7 +145,7 @@ void StreamDoor::reap(bool all) {
     std::lock_guard lock(mutex_);
     for (auto at = visitors_.begin(); at != visitors_.end();) {
       const auto next = std::next(at);
-      if (all) ring(*at);
+      if (all) turn_away(*at);
       if (all || at->over) over.splice(over.end(), visitors_, at);
       at = next;
     }
@@ -160,7 +160,7 @@ void StreamDoor::close_stream(uint64_t number, std::function<void()> done) {
     const auto found = std::ranges::find_if(visitors_, is_it);
     if (found != visitors_.end()) {
       found->on_over.push_back(std::move(done));
-      ring(*found);
+      turn_away(*found);
       return;
     }
   }
@@ -169,7 +169,7 @@ void StreamDoor::close_stream(uint64_t number, std::function<void()> done) {
 
 void StreamDoor::stop() {
   if (std::exchange(stopped_, true)) return;
-  monarch::ring(stop_.get());
+  ring(stop_.get());
   pthread_join(thread_, nullptr);
   reap(true);
 }

@@ -55,7 +55,7 @@ class StreamDoor {
 
   StreamDoor(TcpTransport& network, StreamSockets& sockets, const HelloIdentity& identity, Serve serve, UniqueFd listener,
              UniqueFd stop);
-  static void ring(Visitor& visitor);
+  static void turn_away(Visitor& visitor);
   void accept_all();
   void admit(UniqueFd socket);
   void reap(bool all);

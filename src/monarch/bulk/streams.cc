@@ -39,15 +39,21 @@ void Streams::use(bool enciphers, uint32_t lanes, bool may_use_ucx) {
 // With the lock. Those that nobody uses, and of the dead also those whose thread waits for more.
 void Streams::prune() {
   std::erase_if(ended_, [](const auto& each) { return each->is_at_rest(); });
+  std::vector<NodeId> owners;
   std::erase_if(to_, [&](auto& each) {
     auto& [owner_and_lane, stream] = each;
     const bool is_dead = stream->is_idle() && bulk_.node_.is_down(owner_and_lane.first);
     if (!is_dead && !stream->is_at_rest()) return false;
     stream->end();
     if (!stream->is_at_rest()) ended_.push_back(std::move(stream));
-    for (auto& [enciphered, network] : dialers_) network->forget_place(owner_and_lane.first);
+    owners.push_back(owner_and_lane.first);
     return true;
   });
+  for (const NodeId owner : owners) {
+    const auto next = to_.lower_bound({owner, 0});
+    if (next != to_.end() && next->first.first == owner) continue;  // another lane of it is in use
+    for (auto& [enciphered, network] : dialers_) network->forget_place(owner);
+  }
   prune_at_ = 2 * to_.size() + kOwnersMin;
 }
 
@@ -180,6 +186,7 @@ void Streams::stop() {
   }
   for (const auto& stream : streams) stream->stop();
   if (door != nullptr) door->stop();
+  UcxEnd::finish_loading();
 }
 
 }  // namespace monarch

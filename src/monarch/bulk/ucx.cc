@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -123,6 +124,8 @@ Library& library() {
 }
 
 std::atomic<bool> is_tried{false};
+std::mutex loading_mutex;           // held while the thread is joined; that does not take it
+std::optional<pthread_t> loading;  // the thread that does
 
 }  // namespace
 
@@ -142,23 +145,30 @@ void choose_nic(std::string name) {
 }
 
 bool UcxEnd::is_loaded() {
-  static const bool loads = [] {
+  std::lock_guard lock(loading_mutex);
+  if (!is_tried && !loading) {
     const auto load = [](void*) -> void* {
       static_cast<void>(can_be_made());
       return nullptr;
     };
     pthread_t thread;
-    if (!sys::start_thread(&thread, load, nullptr)) return false;
-    pthread_detach(thread);
-    return true;
-  }();
-  return is_tried.load(std::memory_order_acquire) || !loads;
+    if (!sys::start_thread(&thread, load, nullptr)) return true;  // who asks loads it
+    loading = thread;
+  }
+  return is_tried;
+}
+
+void UcxEnd::finish_loading() {
+  if (in_forked_child()) return;
+  std::lock_guard lock(loading_mutex);
+  if (loading) pthread_join(*loading, nullptr);
+  loading.reset();
 }
 
 Status UcxEnd::can_be_made() {
   if (in_forked_child()) return Error{ErrorCode::kUnavailable, "this process is a child of fork()"};
   Status can = library().prepare();
-  is_tried.store(true, std::memory_order_release);
+  is_tried = true;
   return can;
 }
 

@@ -31,6 +31,8 @@ class UcxEnd {
 
   // Whether make() would not wait for the library, which is being loaded from the first such question on.
   static bool is_loaded();
+  // Returns when it is not being loaded any more: a process does not end in the midst of that.
+  static void finish_loading();
   // kUnavailable: there is no UCX here, or it does not want to; nor in a child of fork().
   static Result<std::unique_ptr<UcxEnd>> make();
   // Whether it could be made, as far as is known without making one; loads the library.
