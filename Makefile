@@ -35,7 +35,7 @@ test:  ## every test that needs no GPU and no cluster, and a short run under ASa
 	@tools/bootstrap build test
 	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
 	@$(CTEST) build/release
-	@$(VENV_PYTHON) -m pytest -n 2 --dist worksteal tests/python
+	@$(VENV_PYTHON) -m pytest -n 3 --dist worksteal tests/python
 	@$(MAKE) --no-print-directory asan SHORT=1
 
 test-torch:  ## the tests that need torch, which this installs (about 1 GB; a CPU build will do), and torchstore
@@ -168,7 +168,7 @@ docs:  ## the documentation as a site, build/site/index.html
 parity:  ## docs/parity.md, from a run of the Python tests
 	@tools/bootstrap build test
 	@$(MAKE) --no-print-directory build CMAKE_FLAGS=-DMONARCH_TESTS=ON
-	@$(VENV_PYTHON) -m pytest -n 2 --dist worksteal tests/python --parity-out build/parity.json || [ $$? -eq 1 ]  # failures are in the table
+	@$(VENV_PYTHON) -m pytest -n 3 --dist worksteal tests/python --parity-out build/parity.json || [ $$? -eq 1 ]  # failures are in the table
 	@$(VENV_PYTHON) tools/parity.py build/parity.json
 
 clean:  ## removes what was built; .venv stays

@@ -337,6 +337,20 @@ PROGRAMS = (
         ),
     ),
     Program(
+        "W22",
+        script="w22.py",
+        limit="none",
+        systems=("ours", "torchmonarch"),
+        procs=0,
+        placed=False,
+        rounds_max={"torchmonarch": 3},
+        rows=(
+            Row("W22r", "second run on a job's hosts: import to answers", "ms", gate=150, aim=60),
+            Row("W22x", "`monarch exec true`, whole", "ms", gate=150, aim=80, peers=False),
+            Row("W22s", "sync of 10,000 files that are the same", "ms", gate=300, peers=False),
+        ),
+    ),
+    Program(
         "W16",
         script="w16.py",
         placed=False,

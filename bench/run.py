@@ -98,7 +98,8 @@ class Launcher:
             return [setup.native_limit("star"), "W4", str(self.seconds), str(program.procs)]
         if system == LIMIT and program.limit == "death":
             victims = [f"{name}={VICTIMS[name]}" for name in names if name in VICTIMS]
-            return [setup.native_limit("death"), str(self.seconds), *victims]
+            program = os.path.join(BENCH_DIR, "limits", "death.py")
+            return [self.python_of("ours"), program, setup.limit_library("death"), str(self.seconds), *victims]
         if system == LIMIT and program.limit == "copy":
             sizes = [
                 f"{name}={size}" for name, size in ARRAY_SIZES.items() if any(one.endswith("_" + name) for one in names)

@@ -22,6 +22,7 @@ LAYERS = (
     "_checks",
     "_notices",
     "_public",
+    "_files",
     "_values",
     "_config",
     "_errors",
@@ -34,6 +35,7 @@ LAYERS = (
     "_meshes",
     "_running",
     "_wiring",
+    "_mounts",
     "_simulation",
     "_compat",
 )

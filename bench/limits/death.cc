@@ -1,8 +1,7 @@
 // Limit of W10: N processes are killed at once, until one thread that sleeps on their robust futexes knows how each ends.
 //
-//   death SECONDS ROW=N:BYTES...     each victim has BYTES of memory that it has written to; system `limit`
-//
-// As a worker that was forked has, each victim has threads, and memory that it shares with who has forked it.
+// A library for death.py, so that the victims are forked from what workers are forked from: an interpreter that has
+// imported what they need. As a worker, each has threads besides, and BYTES of memory that it has written to.
 //
 // Nothing is pinned: N + 1 processes on a few cores are the scheduler's business.
 #include <fcntl.h>
@@ -25,7 +24,6 @@ namespace {
 
 constexpr int kFutexWaitv = 449;
 constexpr int kVictimsMax = 127;
-constexpr std::size_t kInheritedBytes = 16 << 20;
 constexpr int kThreads = 2;
 
 struct Waiter {
@@ -138,16 +136,16 @@ double round_ms(int count, std::size_t bytes) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  write_to(kInheritedBytes);
-  for (int i = 2; i < argc; ++i) {
-    char* victims = std::strchr(argv[i], '=');
-    const char* bytes = victims == nullptr ? nullptr : std::strchr(victims, ':');
-    const int count = bytes == nullptr ? 0 : std::atoi(victims + 1);
-    if (count < 1 || count >= kVictimsMax) return std::fprintf(stderr, "usage: death SECONDS ROW=N:BYTES...\n"), 2;
-    std::vector<double> times;
-    const std::uint64_t until = now_ns() + static_cast<std::uint64_t>(std::atof(argv[1]) * 1e9);
-    while (times.size() < 5 || now_ns() < until) times.push_back(round_ms(count, std::strtoull(bytes + 1, nullptr, 10)));
-    print_row(std::string(argv[i], victims), "limit", "ms", times);
-  }
+/// ROW=N:BYTES, for so many seconds. 0: done.
+extern "C" int measure_deaths(double seconds, const char* row) {
+  const char* victims = std::strchr(row, '=');
+  const char* bytes = victims == nullptr ? nullptr : std::strchr(victims, ':');
+  const int count = bytes == nullptr ? 0 : std::atoi(victims + 1);
+  if (count < 1 || count >= kVictimsMax) return 2;
+  std::vector<double> times;
+  const std::uint64_t until = now_ns() + static_cast<std::uint64_t>(seconds * 1e9);
+  while (times.size() < 5 || now_ns() < until) times.push_back(round_ms(count, std::strtoull(bytes + 1, nullptr, 10)));
+  print_row(std::string(row, victims), "limit", "ms", times);
+  std::fflush(stdout);
+  return 0;
 }

@@ -1,5 +1,11 @@
-"""Not there yet."""
+"""Directories of hosts, to be read on the client."""
 
-from monarch._notices import module_not_yet
+from __future__ import annotations
 
-raise module_not_yet(__name__)
+import monarch._wiring  # noqa: F401
+from monarch._mounts.gather import GatherMount, gather_mount
+from monarch._public import publish
+
+__all__ = ["GatherMount", "gather_mount"]
+
+publish(__name__, {name: globals()[name] for name in __all__})

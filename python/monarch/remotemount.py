@@ -1,5 +1,11 @@
-"""Not there yet."""
+"""Directories of the client, to be read on hosts."""
 
-from monarch._notices import module_not_yet
+from __future__ import annotations
 
-raise module_not_yet(__name__)
+import monarch._wiring  # noqa: F401
+from monarch._mounts.remote import RemoteMount, remotemount
+from monarch._public import publish
+
+__all__ = ["RemoteMount", "remotemount"]
+
+publish(__name__, {name: globals()[name] for name in __all__})

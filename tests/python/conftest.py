@@ -10,7 +10,7 @@ from network import Network, why_not
 import monarch.actor
 from monarch.actor import this_host
 
-pytest_plugins = ["parity_plugin"]
+pytest_plugins = ["parity_plugin", "ssh_site"]
 
 
 @pytest.fixture(scope="session")

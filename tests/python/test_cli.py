@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from script_run import Run, ended, program
 
 from monarch.actor import attach_to_workers
-from monarch.tools.cli import main
+from monarch.tools.cli import command_parser, main
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 30
@@ -32,6 +33,7 @@ def scripts():
     return dict(re.findall(r'^(\w+) = "(.+)"$', section, re.MULTILINE))
 
 
+@pytest.mark.feature(96, "the commands")
 def test_help_and_version_and_what_every_command_is():
     status, out, err = monarch("--help")
     assert (status, err) == (0, "") and "worker" in out and "make this machine a host" in out
@@ -49,6 +51,28 @@ def test_wrong_usage_is_told_with_status_2(arguments):
     assert (status, out) == (2, "") and err.startswith("usage: monarch")
 
 
+def test_each_command_has_an_example_that_can_be_read():
+    parser = command_parser()
+    (commands,) = (action.choices for action in parser._actions if action.dest == "command")
+    for name, command in {"": parser, **commands}.items():
+        lines = command.epilog.splitlines()
+        assert lines[0].startswith("example") and f"monarch {name}" in command.epilog, name
+        shown = command.format_help()
+        assert all(len(line) <= 80 and f"{line}\n" in shown for line in lines), name
+
+
+@pytest.mark.parametrize(
+    "arguments", [("exec", "--bad", "ls"), ("ps", "--bad"), ("context", "ls", "--bad"), ("kill", "a", "--bad")]
+)
+def test_an_option_that_is_not_there_is_told_with_those_of_the_command(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    err = capsys.readouterr().err
+    assert end.value.code == 2 and err.startswith(f"usage: monarch {arguments[0]} ")
+    assert "--bad" in err.splitlines()[-1] and err.splitlines()[-1].startswith(f"monarch {arguments[0]}: error: unrec")
+
+
+@pytest.mark.feature(96, "the exit status")
 def test_a_failure_is_one_line_with_status_1(folder, capsys):
     taken = worker(folder, "ipc://" + folder + "/host")
     status, out, err = monarch("worker", "--bind", f"ipc://{folder}/host", "--token-file", f"{folder}/token")
@@ -63,6 +87,12 @@ def test_a_command_that_raises_is_one_line_too(monkeypatch, capsys):
     assert capsys.readouterr().err == "monarch worker: [Errno 2] No such file or directory\n"
 
 
+def test_a_command_that_has_no_stdout_ends_well(tmp_path):
+    command = shlex.join([*MONARCH, "context", "ls"])
+    done = subprocess.run(f"{command} >&-", shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def worker(folder, address):
     process = subprocess.Popen(
         [*MONARCH, "worker", "--bind", address, "--token-file", f"{folder}/token"],
@@ -72,6 +102,7 @@ def worker(folder, address):
     return process
 
 
+@pytest.mark.feature(96, "the commands")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_worker_is_attached_to_and_ends_with_all_that_it_has_started(folder, scheme, number):
     process = worker(folder, f"ipc://{folder}/host" if scheme == "ipc" else "tcp://127.0.0.1:0")

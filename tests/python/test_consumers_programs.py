@@ -37,9 +37,16 @@ PRESENT = {
     "monarch": ["configure", "configured", "Extent", "NDSlice", "Selection", "Shape"],
     "monarch.actor.concurrent": ["concurrent_endpoint"],
     "monarch._src.actor.host_mesh": ["HostMesh", "hosts_from_config", "this_host", "this_proc"],
-    "monarch.job": ["hosts_from_config", "JobState", "JobTrait", "LocalJob", "ProcessJob", "job_load", "job_loads"],
+    "monarch.job": [
+        "hosts_from_config", "JobState", "JobTrait", "LocalJob", "MeshAdminConfig", "ProcessJob", "TelemetryConfig",
+        "PortForwarder", "SlurmJob", "exec_command", "job_load", "job_loads", "load_current_job", "set_current_job",
+        "shell",
+    ],
+    "monarch.job.spmd": ["SPMDJob", "StoreJob", "serve"],
+    "monarch.job.kubernetes": ["ImageSpec", "KubeConfig", "KubernetesJob"],
     "monarch.spmd": ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"],
     "monarch.tools.network": ["AddrType", "get_ipaddr"],
+    "monarch._src.spmd.host_mesh": ["host_mesh_from_store"],
     "monarch._src.actor.actor_mesh": ["Actor", "ActorMesh", "Channel", "Port", "PortReceiver", "context"],
     "monarch._src.actor.proc_mesh": ["ProcMesh", "get_or_spawn_controller"],
     "monarch._rust_bindings.monarch_hyperactor.supervision": ["SupervisionError"],
@@ -49,14 +56,7 @@ LATER = {
     "monarch.actor": [
         "debug_controller", "get_meter", "span", "traced",
     ],
-    "monarch.job": [
-        "MeshAdminConfig", "PortForwarder", "SlurmJob", "TelemetryConfig", "exec_command", "load_current_job",
-        "set_current_job", "shell",
-    ],
-    "monarch.job.kubernetes": ["ImageSpec", "KubeConfig", "KubernetesJob"],
-    "monarch.job.spmd": ["SPMDJob", "StoreJob", "serve"],
     "monarch": ["fetch_shard", "inspect", "remote", "Stream"],
-    "monarch._src.spmd.host_mesh": ["host_mesh_from_store"],
 }  # fmt: skip
 
 

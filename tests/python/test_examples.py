@@ -167,6 +167,30 @@ def test_the_notebook_gives_the_results_that_are_stored_in_it():
         assert ran.get("outputs") == cell.get("outputs"), cell.source
 
 
+def test_a_notebook_that_loses_its_kernel_goes_on_with_its_hosts(tmp_path, monkeypatch):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "work").mkdir()
+    told = []
+    for ends in ("no", "yes"):
+        monkeypatch.setenv("NOTEBOOK_ENDS", ends)
+        notebook = nbformat.read(EXAMPLES / "persistent.ipynb", as_version=4)
+        client = nbclient.NotebookClient(
+            notebook, timeout=DEADLINE_S, kernel_name="python3", shutdown_kernel="immediate",  # SIGKILL
+            resources={"metadata": {"path": str(tmp_path / "work")}},
+        )  # fmt: skip
+        client.execute()
+        told.append(["".join(out.text for out in cell.outputs) for cell in notebook.cells if cell.get("outputs")])
+    first, second = told
+    assert re.fullmatch(r"[0-9a-f-]{36}\n", first[0]) and first[0] == second[0]  # the same allocation
+    for job, slow, fast, _ in told:
+        assert re.fullmatch(r"rate 0.1: loss 3.\d+ -> 0.\d+\n", slow), job
+        assert re.fullmatch(r"rate 1.0: loss 3.\d+ -> 0.0000\d+\n", fast), job
+    assert re.fullmatch(r"\((\d+), 10, 1.954\)\n", first[3])
+    assert second[3] == first[3].replace("10, 1.954", "20, 2.635")  # the same process, further on
+    assert not list(tmp_path.glob("monarch-job-*"))
+
+
 def without_results(cell):
     return {**cell, "outputs": [], "execution_count": None} if cell.cell_type == "code" else cell
 

@@ -185,3 +185,33 @@ pids = this_host().spawn_procs(per_host={{"gpus": 2}}).spawn("pids", Pids)
 pids.leave.call(start_new_session=True).get()
 {ending}
 """).done()  # it looks for what is left
+
+
+def test_descriptors_from_1024_on_are_waited_for_too(tmp_path):
+    run = Run("""
+import resource
+from monarch.job import ProcessJob, shell
+
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+job = ProcessJob({"hosts": 1})
+hosts = job.state("job.pkl").hosts
+print(shell(hosts), job.adopted())
+job.kill()
+""", stdin="exit 3\n", cwd=str(tmp_path)).ok()  # fmt: skip
+    assert run.out == "3 []\n"
+
+
+def test_a_connection_to_a_host_with_a_descriptor_from_1024_on_is_listened_to():
+    Run("""
+import resource
+from monarch.job._logins import Login, close_all
+
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+login = Login("host", ["echo", 'monarch-host: {"alive": true}'])
+assert login.answer(time.monotonic() + 30) == {"alive": True}
+close_all([login])
+""").ok()

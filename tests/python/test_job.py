@@ -124,6 +124,21 @@ def test_what_is_not_saved_ends_with_the_script(place, ending):
     assert folders() == []
 
 
+def test_a_child_by_fork_that_lives_on_does_not_keep_what_is_not_saved(place):
+    script = Script("""
+if os.fork() == 0:
+    for fd in (1, 2):
+        os.close(fd)
+    os.read(0, 1)  # until the test ends it
+    os._exit(0)
+print(*[each.pid for each in job._run.workers], flush=True)
+""", "-")  # fmt: skip
+    pids = [int(word) for word in script.process.stdout.readline().split()]
+    assert script.process.wait(LIMIT) == 0
+    assert len(pids) == 2 and all(ended(pid, time.monotonic() + LIMIT) for pid in pids)
+    script.process.communicate()  # its stdin ends, and so does the child
+
+
 def test_a_script_that_dies_before_the_job_is_saved_leaves_no_worker(place):
     script = Script("""
 job = ProcessJob({"hosts": 2})
@@ -255,6 +270,29 @@ def test_a_second_run_takes_the_job_over(place):
     assert (os.listdir(".monarch"), folders()) == ([], [])
 
 
+@pytest.mark.feature(88)
+def test_a_client_that_is_killed_while_it_spawns_leaves_whole_hosts_to_the_next(place):
+    spawning = """
+print(*pids, flush=True)
+while True:
+    state.hosts.spawn_procs({"gpus": 4}).spawn("more", Worker)
+"""
+    ends = "print(*pids)"
+    killed = Script(spawning, DEFAULT_JOB_PATH)
+    first = killed.process.stdout.readline().split()
+    hosts = workers_of(DEFAULT_JOB_PATH)
+    killed.process.kill()
+    killed.process.communicate(timeout=LIMIT)
+    assert all(ended(int(pid), time.monotonic() + LIMIT) for pid in first)
+    second = Script(ends, DEFAULT_JOB_PATH).words()
+    assert len(second) == 4 and not set(first) & set(second)
+    assert workers_of(DEFAULT_JOB_PATH) == hosts
+    until = time.monotonic() + LIMIT
+    left = set(marked(os.environ[MARK])) - {os.getpid(), *hosts}
+    assert all(ended(pid, until) for pid in left)
+    job_load().kill()
+
+
 @pytest.mark.feature(88, "one that does not fit is replaced")
 def test_a_saved_job_that_does_not_fit_is_killed_and_replaced(place):
     first = Script("print(job.apply_id)", "job.pkl").words()
@@ -299,18 +337,42 @@ def test_a_saved_job_that_does_not_run_any_more_is_replaced(place, harm):
     out, err = script.process.communicate(timeout=LIMIT)
     assert script.process.returncode == 0 and out.split() != first
     assert ("of another machine, or of before a restart" in err) == (harm is forget_the_machine)
+    lost = {kill_one: "1 of 2 hosts have ended (hosts[1])", kill_all: "2 of 2 hosts have ended (hosts[0], hosts[1])"}
+    assert lost.get(harm, "") in err and ("is replaced: " in err) == (harm is not forget_the_machine)
     assert not set(daemons) & set(workers_of("job.pkl"))
     assert all(ended(pid, time.monotonic()) for pid in daemons)
     job_load("job.pkl").kill()
     assert len(folders()) == (1 if harm is forget_the_machine else 0)
 
 
+def said_of_use(script):
+    """The processes that it was told of, when it has ended."""
+    out, err = script.process.communicate(timeout=LIMIT)
+    told = re.findall(
+        r"^the job has its hosts in use by process (\d+) \(.*python.*\.py.*\) as well$", err, re.MULTILINE
+    )
+    assert script.process.returncode == 0 and len(told) == err.count("\n"), err
+    return out.split(), {int(pid) for pid in told}
+
+
 def test_scripts_that_come_at_the_same_time_share_one_job(place):
     scripts = [Script("print(job.apply_id)", "job.pkl") for _ in range(3)]
-    assert len({script.words()[0] for script in scripts}) == 1
+    assert len({said_of_use(script)[0][0] for script in scripts}) == 1
     assert sorted(os.listdir(place)) == ["job.pkl", "t"]
     job_load("job.pkl").kill()
     assert folders() == []
+
+
+@pytest.mark.feature(88, "a second run takes the job over")
+def test_who_comes_to_a_job_is_told_who_else_uses_it(place):
+    first = Script("print('up', flush=True)\nsys.stdin.readline()", "job.pkl")
+    assert first.process.stdout.readline() == "up\n"
+    second = Script("job.state('job.pkl')  # said once", "job.pkl")
+    assert said_of_use(second)[1] == {first.process.pid}
+    assert said_of_use(first)[1] == set()
+    assert said_of_use(Script("", "job.pkl"))[1] == set()
+    assert [name for name in os.listdir(job_load("job.pkl")._run.folder) if name.startswith("user.")] != []
+    job_load("job.pkl").kill()
 
 
 # ---- Files ----
@@ -453,12 +515,28 @@ def test_a_job_that_was_applied_before_is_saved_by_state(place):
     assert notes() == ["create"] and job_load("job.pkl").apply_id == job.apply_id
 
 
+def test_that_only_the_script_can_read_a_job_of_its_own_class_is_a_warning(place):
+    script = Script("class Mine(LocalJob): pass\nMine().state('job.pkl')\n", begin="from monarch.job import LocalJob\n")
+    _, err = script.process.communicate(timeout=LIMIT)
+    assert script.process.returncode == 0 and err.count("\n") == 1
+    assert err.startswith("Mine is a class of the script: the job in ") and "not by 'monarch kill'" in err
+
+
 def test_what_is_done_is_logged(place, caplog):
     with caplog.at_level("INFO", logger="monarch.job"):
         Rented().state("job.pkl")
     assert [record.message.removeprefix("[actor=<root>] ") for record in caplog.records] == [
         "Applying current job", "Job has started, connecting to current state",
     ]  # fmt: skip
+
+
+def test_a_job_says_that_its_hosts_are_those_of_its_state():
+    job = LocalJob(["trainers"])
+    with pytest.raises(
+        AttributeError, match="^'LocalJob' object has no attribute 'trainers'; meshes of hosts are attri"
+    ):
+        job.trainers
+    assert not hasattr(job, "__enter__") and job_loads(job.dumps())._names == job._names
 
 
 def test_a_state_has_its_hosts_by_name():
@@ -481,6 +559,11 @@ def test_a_local_job_has_this_host_in_every_script(place):
     assert other.state().hosts == this_host() and other.apply_id == job.apply_id
     with pytest.raises(TypeError, match="a sequence of names"):
         LocalJob("hosts")
+    for names in ([], ["a", "a"]):
+        with pytest.raises(ValueError, match="hosts must be names of meshes, each of them once, such as"):
+            LocalJob(names)
+    with pytest.raises(ValueError, match="a mesh cannot be called 'admin_url', since state"):
+        LocalJob(["admin_url"])
 
 
 CLIENT = """
@@ -519,6 +602,24 @@ print(job.process.pid, job.apply_id)
     assert job.apply_id == apply_id
     job.kill()
     assert ended(int(pid), time.monotonic()) and marked(apply_id) == [] and not os.path.exists("job.pkl")
+
+
+def test_a_client_that_is_not_there_is_refused(place):
+    job = LocalJob()
+    with pytest.raises(FileNotFoundError, match="the job's client is no script that is there: 'nope.py'"):
+        job.apply("nope.py")
+    assert not job.active
+
+
+def test_a_client_that_is_not_run_since_another_runs_is_a_warning(place, caplog):
+    for name in ("client.py", "other.py"):
+        Path(name).write_text("import signal; signal.pause()")
+    job = LocalJob()
+    job.apply("client.py")
+    job.apply("other.py")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert caplog.messages[0].endswith("The job runs already, so other.py is not run: kill() it first")
+    job.kill()
 
 
 def test_a_client_that_has_ended_is_no_running_job(place):

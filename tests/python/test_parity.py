@@ -87,7 +87,7 @@ def test_the_table_says_what_the_run_has_shown(tree):
     assert row(tree, 4)[0].startswith("differs on purpose: they may be mixed")
     assert row(tree, 10)[0] == "not yet: a test fails"
     assert row(tree, 10)[1] == "the extent of the mesh: failed: `test_it.py::test_fails`"
-    assert row(tree, 90) == ("not yet, needs an outside scheduler",)
+    assert row(tree, 114) == ("not yet, needs GPUs",)
     assert parity(tree, "--check") == (0, "parity: clean\n")
 
 

@@ -217,8 +217,9 @@ def test_one_rank_that_has_failed_more_than_once_is_one():
     ]
 
 
-def test_what_all_of_them_were_in_is_said_once():
-    failures = [failure(rank=rank, in_flight=("trainer.step",)) for rank in range(3)]
+@pytest.mark.parametrize("besides", [(), ("logger.__cleanup__",)])
+def test_what_all_of_them_were_in_is_said_once(besides):
+    failures = [failure(rank=rank, in_flight=("trainer.step", *(besides if rank == 1 else ()))) for rank in range(3)]
     assert make_screen(failures, WHERE).startswith(
         "ranks 0-2 of 'trainers' have failed: killed by signal 9, while in trainer.step\n"
     )

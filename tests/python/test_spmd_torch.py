@@ -17,6 +17,7 @@ if not dist.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
 from monarch.actor import Actor, ActorError, SupervisionError, endpoint, this_host  # noqa: E402
+from monarch.job.spmd import serve  # noqa: E402
 from monarch.spmd import SPMDActor, setup_torch_elastic_env  # noqa: E402
 
 PROGRAMS = Path(__file__).parent / "programs" / "spmd"
@@ -207,3 +208,26 @@ def test_nobody_waits_for_a_rank_whose_program_has_failed(two):
     errors = [answer.exception(timeout=LIMIT_S) for answer in answers]
     assert all(isinstance(error, ActorError) for error in errors), errors  # and none is a TimeoutError of the wait
     assert sorted("rank 1 has had enough" in str(error) for error in errors) == [False, True], errors
+
+
+# ---- Jobs ----
+
+
+@pytest.mark.feature(94, "SPMDJob")
+def test_a_torchrun_script_as_it_stands_twice_on_a_held_allocation(expected, tmp_path):
+    out = tmp_path / "losses.json"
+    job = serve(["torchrun", "--standalone", "--nproc-per-node=2", str(PROGRAMS / "train.py"), "--out", str(out)])
+    for _ in range(2):
+        job.run_spmd()
+        assert json.loads(out.read_text()) == same(expected)
+        out.unlink()
+    job.kill()
+
+
+@pytest.mark.feature(95)
+def test_the_machine_of_a_run_of_torchrun_is_a_host(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    out = tmp_path / "ranks"
+    out.mkdir()
+    subprocess.run([*command, str(PROGRAMS / "hosts.py"), str(out)], check=False, timeout=LIMIT_S)
+    assert {file.name: file.read_text() for file in out.iterdir()} == {"0": "[('0', 2), ('0', 2)]", "1": "None"}

@@ -489,8 +489,10 @@ def test_a_handler_of_the_scripts_own_stays(tmp_path):
 
 
 def test_a_child_that_the_script_forks_dies_of_sigquit_as_ever(tmp_path):
-    fork = "pid = os.fork()\n    if pid == 0: os.kill(os.getpid(), signal.SIGQUIT); os._exit(3)\n    "
-    script = Script(tmp_path, fork + "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))")
+    # When its "ready" has been read: what comes with that would be lost to communicate().
+    then = "sys.stdin.readline()\n    pid = os.fork()\n    "
+    then += "if pid == 0: os.kill(os.getpid(), signal.SIGQUIT); os._exit(3)\n    "
+    script = Script(tmp_path, then + "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))")
     status, out, err = script.end()
     assert (status, out) == (0, f"{-signal.SIGQUIT}\nwent on\n")
     assert "stacks of" not in err

@@ -560,3 +560,43 @@ except SupervisionError as error:
     assert "SystemExit: 4" in str(error)
 """).done()  # fmt: skip
     assert (run.status, run.err) == (0, "")
+
+
+def test_the_first_failure_that_an_actor_is_told_of_waits_for_no_imports():
+    """It would wait some 30 ms for asyncio, and with it whoever is to be told by the same process."""
+    Run("""
+import sys
+class Victim(Actor):
+    @endpoint
+    def die(self):
+        os._exit(3)
+
+class Owner(Actor):
+    @endpoint
+    def own(self):
+        self.victim = this_host().spawn_procs().spawn("victim", Victim)
+        self.victim.initialized.get()
+        self.before = set(sys.modules)
+        return self.victim
+
+    def __supervise__(self, failure):
+        self.later = sorted(set(sys.modules) - self.before)
+        return True
+
+    @endpoint
+    def imported(self):
+        return self.later
+
+owner = this_host().spawn_procs().spawn("owner", Owner)
+try:
+    owner.own.call_one().get().die.call_one().get()
+except Exception as error:
+    assert "code 3" in str(error), error
+while True:
+    try:
+        found = owner.imported.call_one().get()
+        break
+    except ActorError as error:  # it has not been told yet
+        assert "later" in str(error), error
+assert found == [], found
+""").ok()  # fmt: skip

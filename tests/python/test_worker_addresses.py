@@ -43,10 +43,10 @@ def token(folder, monkeypatch):
 @pytest.fixture
 def loops(token):
     """Starts worker loops, which end with the test."""
-    from monarch._meshes.workers import _Daemon
+    from monarch._meshes.workers import Daemon
 
     with contextlib.ExitStack() as stack:
-        yield lambda address, **keys: stack.enter_context(_Daemon(keys.get("private_key"), keys.get("ca"), address))
+        yield lambda address, **keys: stack.enter_context(Daemon(keys.get("private_key"), keys.get("ca"), address))
 
 
 def is_attached(*addresses, **keys):

@@ -1,15 +1,17 @@
 """Hosts that outlive scripts: monarch-hostd, and scripts that attach to it."""
 
+import contextlib
 import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
-from hostd import Daemon
+from hostd import HOSTD, Daemon
 from script_run import ended
 
 from monarch.actor import SupervisionError, attach_to_workers, start_worker_loop_forever
@@ -240,6 +242,56 @@ def test_a_worker_loop_says_which_port_it_has_and_ends_quietly_at_ctrl_c(folder,
             process.kill()
 
 
+def test_a_worker_loop_goes_on_where_nobody_reads_what_it_says(folder, monkeypatch):
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/token")
+    path = f"{folder}/loop"
+    code = f"from monarch.actor import run_worker_loop_forever as run; run(address='ipc://{path}')"
+    nobody, stderr = os.pipe()
+    os.close(nobody)
+    with subprocess.Popen([sys.executable, "-c", code], stderr=stderr) as process:
+        os.close(stderr)
+        hosts = attach_to_workers(workers=[f"ipc://{path}"])
+        assert hosts.initialized.get(timeout=LIMIT) is True
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            stranger.settimeout(LIMIT)
+            stranger.connect(path)
+            stranger.send(b"nonsense" * 8)
+            with contextlib.suppress(ConnectionResetError):
+                while stranger.recv(256):  # until it has been refused, of which there is a line
+                    pass
+        hosts.shutdown().get(timeout=LIMIT)
+        assert process.wait(LIMIT) == 0
+
+
+def test_a_worker_loop_ends_with_its_program_also_where_a_child_by_fork_lives_on(folder):
+    code = (
+        "import os, sys\n"
+        "from monarch._meshes.workers import Daemon\n"
+        "loop = Daemon(None, None, sys.argv[1])\n"
+        "if (child := os.fork()) == 0:\n"
+        "    os.read(int(sys.argv[2]), 1), os._exit(0)\n"
+        "print(child, loop._process.pid, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    until, to_end = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, f"ipc://{folder}/loop", str(until)], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True, pass_fds=(until,),
+        env={**os.environ, "MONARCH_TOKEN_FILE": f"{folder}/token"},
+    )  # fmt: skip
+    os.close(until)
+    try:
+        child, host = map(int, process.stdout.readline().split())
+        process.kill()
+        process.wait()
+        assert ended(host, time.monotonic() + LIMIT) and os.path.exists(f"/proc/{child}")
+    finally:
+        os.close(to_end)
+        process.stdin.close()
+        process.stdout.close()
+    assert ended(child, time.monotonic() + LIMIT)
+
+
 @pytest.mark.feature(57, "the three loops")
 def test_a_worker_loop_beside_a_program_ends_when_it_is_shut_down(folder, monkeypatch):
     monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/token")
@@ -251,6 +303,31 @@ def test_a_worker_loop_beside_a_program_ends_when_it_is_shut_down(folder, monkey
     assert hosts.initialized.get(timeout=LIMIT) is True
     hosts.shutdown().get(timeout=LIMIT)
     loop.get(timeout=LIMIT)
+
+
+def regular(path):
+    path.write_text("mine")
+
+
+def of_another_kind(path):
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(regular, "something else is there, which is no socket"), (of_another_kind, "another one does")]
+)
+def test_what_is_at_the_address_and_no_worker_loops_is_left_alone(tmp_path, make, why):
+    path = tmp_path / "there"
+    made = make(path)
+    found = path.stat()
+    command = [HOSTD, f"ipc://{path}", "--no-python", "--token-file", f"{tmp_path}/token"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    assert (done.returncode, done.stderr) == (1, f"monarch-hostd: cannot listen at ipc://{path}: {why}\n")
+    assert path.stat() == found
+    del made
 
 
 def test_a_worker_loop_ends_with_its_program(folder):
@@ -289,13 +366,54 @@ with attach_to_workers(workers=[{daemon.address if is_there else f"ipc://{folder
     if is_there:
         [keeper] = children(daemon.process.pid)
         for host in children(keeper):
-            os.kill(host, signal.SIGSTOP)
+            stop(host)
     run.tell("\n")
     at = time.monotonic()
     run.done(limit=60)
     assert time.monotonic() - at < 25, "it was 30 s"
     assert "monarch: waiting up to 5 s for rank 0 of 'there', which does not answer, to end\n" in run.err, run.err
     daemon.end()
+
+
+def test_what_ends_as_it_was_asked_to_is_no_failure_also_where_its_host_says_nothing(folder):
+    daemon = Daemon(folder)
+    run = daemon.run("""
+class Where(Actor):
+    @endpoint
+    def pid(self): return os.getpid()
+
+hosts = attach_to_workers(workers=[sys.argv[1]], name="there")
+pid = hosts.spawn_procs().spawn("where", Where).pid.call_one().get()
+print("up")
+input()
+ending = hosts.shutdown()
+os.kill(pid, signal.SIGKILL)  # as its host would have ended it
+ending.get()
+print("ended")
+""", begin="from monarch.actor import attach_to_workers\n")  # fmt: skip
+    run.line("up")
+    [keeper] = children(daemon.process.pid)
+    [host] = children(keeper)
+    stop(host)
+    run.tell("\n")
+    run.line("ended")
+    assert run.done(limit=60).status == 0 and "failed" not in run.err, run.err
+    daemon.end()
+
+
+def stop(pid):
+    """Stops a process, all of whose threads have stopped when this returns: after the signal they run for a moment."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + LIMIT
+    while set(states(pid)) != {"T"}:
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.001)
+
+
+def states(pid):
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/stat") as file:
+            yield file.read().rpartition(")")[2].split()[0]
 
 
 def children(pid):

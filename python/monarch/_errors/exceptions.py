@@ -63,6 +63,13 @@ class ActorError(Exception):
         return type(self), (self.exception, self.message, self.exception_formatted), self.__dict__
 
 
+def retold(error: ActorError, message: str) -> ActorError:
+    """The same, where the call is none that the user has made: ``message`` says in his words what has failed."""
+    told = ActorError(error.exception, message, error.exception_formatted)
+    told.__dict__.update({**error.__dict__, "message": message})
+    return told
+
+
 _REMOTE_HEADER = "Traceback of where the remote call failed (most recent call last):"
 
 

@@ -56,9 +56,9 @@ def _parts(failure: MeshFailure) -> tuple[str, list[str]]:
 
 
 def _in_flight(failures: list[MeshFailure]) -> str:
-    """What all of them were in."""
-    first = failures[0].in_flight
-    return f", while in {first[0]}" if first and all(failure.in_flight == first for failure in failures) else ""
+    """What all of them were in; some may have been in something else besides, as another actor's ``__cleanup__``."""
+    common = set.intersection(*(set(failure.in_flight) for failure in failures))
+    return f", while in {min(common)}" if common else ""
 
 
 def _others(alike: dict[tuple[str, str], list[MeshFailure]]) -> Iterator[str]:

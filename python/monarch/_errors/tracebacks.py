@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-_OWN_FILES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_OWN_FILES: tuple[str, ...] = (
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
+    "<frozen runpy>",  # by which programs are run
+    os.path.join(os.path.dirname(os.__file__), "runpy.py"),
+)
 if os.environ.get("MONARCH_RUNTIME_FRAMES"):
-    _OWN_FILES = "\0"  # there is none of that name: all frames are shown
+    _OWN_FILES = ()  # all frames are shown
 HEADER = "Traceback (most recent call last):"
 _REPEATS_MAX = 3  # as of the interpreter: more of the same frame is said in words
 
@@ -18,6 +22,16 @@ def format_exception(error: BaseException) -> str:
     Its first line is a frame, or the error: whoever shows it says what it is a traceback of.
     """
     return format_plainly(error)[0]
+
+
+def as_printed(error: BaseException) -> str:
+    """As the interpreter prints it, without those frames; where no other is left, what is wrong is told alone."""
+    import traceback
+
+    frames = traceback.extract_tb(_TRACEBACK_OF.__get__(error))
+    if all(frame.filename.startswith(_OWN_FILES) for frame in frames):
+        return "".join(traceback.format_exception_only(type(error), error))
+    return f"{HEADER}\n{format_exception(error)}"
 
 
 def format_plainly(error: BaseException) -> tuple[str, bool]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from monarch import _core
-from monarch._meshes.worker_addresses import Address, Ca, Key, certificates_of, parsed, token_file, warn_of_trust
+from monarch._meshes.worker_addresses import Address, certificates_of, parsed, token_file, warn_of_trust
 from monarch._runtime import runtime
+
+if TYPE_CHECKING:
+    from monarch._meshes.worker_addresses import Ca, Key
 
 __all__ = ["attach"]
 
@@ -30,6 +34,11 @@ def attach(addr: str, *, private_key: Key = None, ca: Ca = None) -> None:
         private_key: as in :func:`attach_to_workers`, for the connection to this one.
         ca: as there.
     """
+    attach_by(addr, token_file(), private_key=private_key, ca=ca)
+
+
+def attach_by(addr: str, token_in: str, *, private_key: Key = None, ca: Ca = None) -> None:
+    """As :func:`attach`, with the token in that file."""
     global _way
     address = parsed(addr)
     if not address.is_tcp:
@@ -53,7 +62,7 @@ def attach(addr: str, *, private_key: Key = None, ca: Ca = None) -> None:
                 f"client was initialized without a remote attachment; call attach({addr!r}) before anything else of "
                 "the monarch API"
             )
-        _core.go_through(address.url, token_file(), trusts_all, *certificates)
+        _core.go_through(address.url, token_in, trusts_all, *certificates)
         _way = address
     if trusts_all:
         warn_of_trust()

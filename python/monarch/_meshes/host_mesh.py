@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from monarch._values.geometry import Point, Region, Shape, Slice
 
 if TYPE_CHECKING:
     from monarch._calls.future import Future
+    from monarch._files.workspace import Workspace
     from monarch._meshes.launchers import Launches, ProcLauncher
     from monarch._processes.bootstrap import BootstrapCommand
 
@@ -34,10 +36,11 @@ __all__ = ["HostMesh", "this_host"]
 class Spawned:
     """What an owner of hosts and its views have in common."""
 
-    __slots__ = ("_look_at", "ended", "nodes", "shut_down")
+    __slots__ = ("_look_at", "ended", "nodes", "shut_down", "syncing")
 
     def __init__(self) -> None:
         self.nodes: list[int] = []  # that are not known to be down, and some that are
+        self.syncing: set[int] = set()  # those of sync_workspace(), which are nobody else's
         self.ended = False
         self.shut_down = False  # the hosts end too, or have
         self._look_at = 64  # so many nodes, to leave out those that are down
@@ -56,7 +59,6 @@ class HostMesh(Mesh):
     the same hosts in the same shape. It may be sent in messages; this machine is this machine there, too.
     """
 
-    _NOT_YET = frozenset({"sync_workspace"})
     _ELSEWHERE = {
         "options": "they are of processes: spawn_procs(...).options(restart=...).spawn(...)",
         "respawn": "processes are respawned by what spawn_procs() has returned: procs.respawn(ranks)",
@@ -76,6 +78,7 @@ class HostMesh(Mesh):
         # Who starts processes there, by base rank; None: this machine, and whoever spawns does it himself.
         self._agents: Agents | None = None
         self._outlives = False  # what these are for this script is not all that they are: somebody else may come
+        self._in_job: tuple[str, str] | None = None  # apply_id, and under which name
 
     @classmethod
     def _received(
@@ -159,6 +162,50 @@ class HostMesh(Mesh):
         host._python = os.path.abspath(path) if os.sep in path else path
         return host
 
+    def sync_workspace(self, workspace: Workspace, conda: bool = False, auto_reload: bool = False) -> Future[None]:
+        """Makes folders of this machine the same on each host, below its ``$WORKSPACE_DIR``. Starts at once.
+
+        Only what differs is sent; what is gone here is deleted there; what ``.gitignore`` names is left alone. When a
+        host cannot write, the future raises ``RuntimeError``, and no host has changed.
+
+        Args:
+            workspace: which folders: a ``monarch.tools.config.Workspace``.
+            conda: its conda environment too, which gets its own name there; without one ``RuntimeError``.
+            auto_reload: modules whose files have changed are loaded anew in processes that were spawned through this
+                object.
+
+        On slices, and on what came in a message: ``RuntimeError``, also from the future.
+        """
+        from monarch._calls.python_futures import on_thread, refused
+        from monarch._meshes import syncing
+
+        dirs = syncing.check(workspace)
+        if not self._owned:
+            text = "cannot sync_workspace `HostMesh` that is a reference instead of owned"
+            return refused("sync_workspace()", RuntimeError(text))
+        self._check_alive()
+        run = contextvars.copy_context().run
+        return on_thread(
+            lambda: run(self._sync, dirs, workspace.env if conda else None, conda, auto_reload), "monarch-sync"
+        )
+
+    def _sync(self, dirs: dict[str, str], env: Any, conda: bool, auto_reload: bool) -> None:
+        from monarch._meshes import reloading, syncing
+
+        environment = syncing.add_conda(dirs, env) if conda else None
+        if not dirs:
+            return
+        procs = start_mesh(self, {}, None, "workspace")
+        self._spawned.syncing.intersection_update(self._spawned.nodes)
+        self._spawned.syncing.update(procs._nodes)
+        try:
+            changed = syncing.sync(procs, dirs, environment)
+        finally:
+            procs.stop().get()
+        if auto_reload:
+            users = [node for node in self._spawned.nodes if node not in self._spawned.syncing]
+            reloading.reload_in(users, None if self._agents is None else self._agents._job, changed)
+
     def stop(self) -> Future[None]:
         """Stops the processes that were spawned through this object, which is spent afterwards. Starts at once.
 
@@ -227,6 +274,7 @@ class HostMesh(Mesh):
             raise
 
     def _stop_nodes(self, nodes: list[int], reason: str, limit: float) -> Future[None]:
+        _core.note_stopping(nodes)
         asks = self._asks_agents()
         ending = agents.stop_nodes(nodes, reason, limit) if asks else _core.stop_procs(nodes, reason, limit)
         return ending if not here().launched else _told(nodes, limit, ending)
@@ -294,7 +342,7 @@ class HostMesh(Mesh):
 
     def _new_with_shape(self, shape: Shape) -> HostMesh:
         view = HostMesh(shape, self._spawned, False, self._python)
-        view._elsewhere, view._agents = self._elsewhere, self._agents
+        view._elsewhere, view._agents, view._in_job = self._elsewhere, self._agents, self._in_job
         return view
 
 
@@ -393,11 +441,12 @@ def start_mesh(
     number = int.from_bytes(os.urandom(8), "little") >> 1 | 1
     launches = None if launcher is None else _launches(host, launcher, name, proc_bind, starts)
     common = launch.Common(number, setup, (labels, sizes, name), host._python, are_hosts, launches)
-    output_of = output.output_settings(name)
+    output_of = output.output_settings(name, host._in_job)
+    on_host = [rank for rank in host._view.ranks() for _ in range(len(points) // len(host))]
     wanted = []
-    for point, (start, prefix) in zip(points, starts):
+    for point, (start, prefix), base_rank in zip(points, starts, on_host):
         where = f"rank {point!r} of {name!r}" if labels else repr(name)
-        of_output = output_of(point.rank if labels else -1)
+        of_output = output_of(point.rank if labels else -1, base_rank)
         wanted.append(launch.Wanted(where, start, prefix, list(point.values()), of_output))
     nodes = host._start_nodes(common, wanted)
     host._spawned.add(nodes)

@@ -66,6 +66,7 @@ class ProcMesh(Handle, Mesh):
         self._owned = owned
         self._stopped: list[str] = []  # shared with views: the reason, once stopped
         self._per_proc: dict[str, int] = {}  # options(): of swarms
+        self._watched = True  # what becomes of what is spawned here is told to its owner
         self._local: int = 0  # of monarch.testing.local_procs(): the number of what keeps its actors
         self._host: HostMesh | None = None  # where they are, unless that is the machine of whoever asks
         self._origin: ProcsOrigin | None = None  # of processes that were started here
@@ -135,7 +136,8 @@ class ProcMesh(Handle, Mesh):
             firsts, swarm = _core.MeshRef(ids[:: self._per_proc_count], None, False), self._per_proc_count
         else:
             firsts, swarm = mesh._ref(), 0
-        mesh._supervise()
+        if self._watched:
+            mesh._supervise()
         origin = self._new_origin(mesh, swarm)
         try:
             origin.record = firsts.spawn(1, swarm, (Class, args, kwargs, info), named, self._kept_max())
@@ -281,6 +283,11 @@ class ProcMesh(Handle, Mesh):
         if self._origin is not None:
             self._origin.forget()
         return self._ends(self._stop_nodes(reason, runtime.limit("process_exit_timeout")))
+
+    def _unwatch(self) -> None:
+        """Only calls say what becomes of it, and of what is spawned on it."""
+        self._end_supervision()
+        self._watched = False
 
     def _supervise(self, creator: str) -> None:
         """The actor that runs is told of failures."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from monarch import _core
 from monarch._notices import not_yet
 
-Key = bytes | Path | None
-Ca = bytes | Path | Literal["trust_all_connections"] | None
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Key = bytes | Path | None
+    Ca = bytes | Path | Literal["trust_all_connections"] | None
 
 _URL = re.compile(r"(?:(?P<identity>[\w.-]*(?:<\w+>)?)@)?(?P<scheme>[a-z]+)://(?P<rest>.+)")
 _FD = re.compile(r":fd([0-9]{1,9})$")
@@ -106,6 +108,8 @@ def certificates_of(private_key: Key, ca: Ca, has_tcp: bool) -> tuple[bytes, byt
 
 
 def _pem(what: str, source: Any) -> bytes:
+    from pathlib import Path
+
     if not isinstance(source, (bytes, Path)):
         raise TypeError(
             f"{what} must be PEM, as bytes or as the pathlib.Path of a file, but is {type(source).__name__}"

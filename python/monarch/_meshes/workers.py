@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,6 @@ from monarch._meshes.mesh import whole
 from monarch._meshes.proc_mesh import ProcMesh
 from monarch._meshes.worker_addresses import (
     Address,
-    Ca,
-    Key,
     certificates_of,
     dialled,
     in_process,
@@ -36,6 +34,7 @@ from monarch._values.geometry import Extent, Point
 
 if TYPE_CHECKING:
     from monarch._calls.future import Future
+    from monarch._meshes.worker_addresses import Ca, Key
 
 __all__ = [
     "attach_to_workers",
@@ -98,7 +97,7 @@ def attach(
 
     ``waits_for``: all addresses, where some are yet to come.
     """
-    runtime.ensure()
+    runtime.ensure(processes=False)  # those there start them
     count = len(urls if waits_for is None else waits_for)
     extent = Extent(["hosts"], [count])
     hosts = HostMesh(whole(["hosts"], [count]), Spawned(), True, None)
@@ -173,7 +172,8 @@ def run_worker_loop_until_shutdown(*, private_key: Key = None, ca: Ca = None, ad
         ca: as there.
         address: as there.
     """
-    with _Daemon(private_key, ca, address) as daemon:
+    with Daemon(private_key, ca, address) as daemon:
+        daemon.announce()
         daemon.wait()
 
 
@@ -187,7 +187,8 @@ def start_worker_loop_forever(*, private_key: Key = None, ca: Ca = None, address
     """
     from monarch._calls.python_futures import on_thread
 
-    daemon = _Daemon(private_key, ca, address)
+    daemon = Daemon(private_key, ca, address)
+    daemon.announce()
 
     def wait() -> None:
         with daemon:
@@ -201,8 +202,8 @@ def hostd_program() -> str:
     return os.path.join(os.path.dirname(_core.__file__), "bin", "monarch-hostd")
 
 
-class _Daemon:
-    """A monarch-hostd that ends with this process, or with the block."""
+class Daemon:
+    """A monarch-hostd that ends with this process, or with the block. ``OSError`` if it cannot be one there."""
 
     def __init__(self, private_key: Key, ca: Ca, address: str) -> None:
         where = parsed(address)
@@ -210,16 +211,16 @@ class _Daemon:
         if _core.in_simulation():
             raise NotImplementedError("worker loops: not in monarch.testing.simulate(), which has no real processes")
         self._while_it_runs = contextlib.ExitStack()
+        _everywhere.add(self)
         try:
             self._start(where, certificates)
+            assert self._process.stdout is not None and self._process.stderr is not None
+            self.address = self._process.stdout.readline().removesuffix("\n")  # where it is reached
         except BaseException:
             self._while_it_runs.close()
             raise
-        assert self._process.stdout is not None and self._process.stderr is not None
-        told = self._process.stdout.readline().removesuffix("\n")
-        if told and where.is_chosen_there:
-            _core.log_line(f"a worker loop listens at {told}")
-        if not told:
+        self._is_chosen_there = where.is_chosen_there
+        if not self.address:
             why = self._process.stderr.read().strip()
             self.__exit__()
             raise OSError(why or f"monarch-hostd ended with status {self._process.returncode}")
@@ -232,6 +233,8 @@ class _Daemon:
         if certificates[1]:
             given["--credentials"] = _core.credentials_text(*certificates)
         command = [hostd_program(), where.url, "--token-file", token_file()]
+        import subprocess
+
         with contextlib.ExitStack() as until_it_runs:
             lifeline, ours = os.pipe()
             until_it_runs.callback(os.close, lifeline)
@@ -245,8 +248,9 @@ class _Daemon:
                 command += [name, str(file.fileno())]
                 kept.append(file.fileno())
             self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=kept, text=True
-            )
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=kept, text=True,
+                errors="surrogateescape",
+            )  # fmt: skip
 
     def _take_number(self, where: Address) -> Address:
         """Its address outside of this process, which nobody else is told."""
@@ -257,13 +261,25 @@ class _Daemon:
         self._while_it_runs.callback(in_process.pop, number)
         return Address(where.identity, "ipc", url.removeprefix("ipc://"))
 
+    def announce(self) -> None:
+        """On stderr, what nobody could know before."""
+        if self._is_chosen_there:
+            _core.log_line(f"a worker loop listens at {self.address}")
+
     def wait(self) -> None:
+        """Until it has ended."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            sys.stderr.write(line)
+            with contextlib.suppress(OSError, ValueError):  # nobody hears it, and it is a host all the same
+                if sys.stderr is not None:
+                    sys.stderr.write(line)
         self._process.wait()
 
-    def __enter__(self) -> _Daemon:
+    def let_go(self) -> None:
+        """It ends when nobody else holds it."""
+        self._while_it_runs.close()
+
+    def __enter__(self) -> Daemon:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -272,3 +288,15 @@ class _Daemon:
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
+
+
+_everywhere: weakref.WeakSet[Daemon] = weakref.WeakSet()
+
+
+def _let_all_go() -> None:
+    """In a child by fork, which may outlive this process: its hosts are not to."""
+    for daemon in list(_everywhere):
+        daemon.let_go()
+
+
+os.register_at_fork(after_in_child=_let_all_go)

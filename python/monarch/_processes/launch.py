@@ -12,6 +12,7 @@ from monarch import _core
 from monarch._actors.actor import Actor
 from monarch._config import state as configuration
 from monarch._runtime import runtime
+from monarch._runtime.here import here
 
 if TYPE_CHECKING:
     from monarch._processes.bootstrap import BootstrapCommand
@@ -191,6 +192,8 @@ def _payload_of_order(common: Common, host: int | None, foreign: bool) -> bytes:
         "host": host,
         "root": None if foreign else runtime.root(),
     }
+    if here().mounts:
+        payload["mounts"] = here().mounts
     if configuration.changed:
         from monarch._config import settings
 

@@ -31,25 +31,45 @@ def _setting(key: str) -> Any:
     return default
 
 
-def output_settings(mesh: str) -> Callable[[int], tuple[str, int, bool, str, int]]:
-    """rank (-1: there are no dimensions) -> ``launch.Wanted.output`` of that process of a new mesh."""
-    prefix, tail_lines = _setting("prefix_with_rank"), _setting("tail_log_lines")
-    log_files = _log_file_prefix(mesh) if _setting("enable_file_capture") else None
+def output_settings(
+    mesh: str, in_job: tuple[str, str] | None = None
+) -> Callable[[int, int], tuple[str, int, bool, str, int]]:
+    """rank (-1: there are no dimensions), host -> ``launch.Wanted.output`` of that process of a new mesh.
 
-    def of(rank: int) -> tuple[str, int, bool, str, int]:
-        log_file = "" if log_files is None else f"{log_files}{max(rank, 0)}.log"
+    ``in_job``: the ``apply_id`` of the job whose hosts these are, and their name there; where that is known.
+    """
+    prefix, tail_lines = _setting("prefix_with_rank"), _setting("tail_log_lines")
+    log_files = _log_files(mesh, in_job) if _setting("enable_file_capture") else None
+
+    def of(rank: int, host: int = 0) -> tuple[str, int, bool, str, int]:
+        log_file = "" if log_files is None else log_files(max(rank, 0), host)
         return mesh, rank, bool(prefix), log_file, int(tail_lines)
 
     return of
 
 
-def _log_file_prefix(mesh: str) -> str:
+def _log_files(mesh: str, in_job: tuple[str, str] | None) -> Callable[[int, int], str]:
+    """rank, host -> the path of its log. `monarch logs` finds those of a job by their names.
+
+    ``monarch_log_JOB_MESH_RANDOM_RANK.log``, where ``JOB`` is ``ID``, or ``ID~HOSTS~HOST`` on hosts of a job.
+    """
     import tempfile
 
     user = os.environ.get("USER") or str(os.getuid())
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in mesh)
-    name = f"monarch_log_{_core.job_id()[:4].hex()}_{safe}_{os.urandom(3).hex()}_"
-    return os.path.join(tempfile.gettempdir(), user.replace("/", "_"), name)
+    folder = os.path.join(tempfile.gettempdir(), user.replace("/", "_"))
+    apply_id = in_job[0] if in_job is not None else os.environ.get("MONARCH_JOB_ID", "")
+    begin = f"monarch_log_{_safe(apply_id)[:8] or _core.job_id()[:4].hex()}"
+    end = f"{_safe(mesh)}_{os.urandom(3).hex()}"
+
+    def path(rank: int, host: int) -> str:
+        where = "" if in_job is None else f"~{_safe(in_job[1])}~{host}"
+        return os.path.join(folder, f"{begin}{where}_{end}_{rank}.log")
+
+    return path
+
+
+def _safe(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in text)
 
 
 def set_output(

@@ -19,7 +19,7 @@ def _preload(code_by_value: bool) -> None:
     from monarch import actor  # noqa: F401
     from monarch._calls import outcomes  # noqa: F401
     from monarch._meshes import controllers  # noqa: F401
-    from monarch._running import construct, ends  # noqa: F401
+    from monarch._running import construct, ends, supervision  # noqa: F401
     from monarch._values import identity  # noqa: F401
 
 

@@ -54,6 +54,10 @@ def _run(fds: list[int], by_user: bool) -> int:
     host = pickle.loads(of_host)
     payload = _take_up(host, of_order, env)
     runtime.mark_started(payload["root"] or host["root"])
+    if "mounts" in payload:
+        from monarch._mounts import hook
+
+        hook.install(payload["mounts"])
     construct.run_setup(payload["setup"])
     if is_host:
         launch.offer()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from monarch._calls.future import Future
@@ -34,6 +33,8 @@ def _returned_future(cell: Any) -> str:
 
 async def supervise_all(cell: Any) -> None:
     """Asks the hook of an async actor about one failure after the other. It goes on with its messages meanwhile."""
+    import asyncio  # an actor without a loop has none: its first failure would wait for this
+
     cell.enter_hook()
     while (told := cell.next_failure()) is not None:
         failure = MeshFailure(*told)
@@ -56,6 +57,8 @@ async def supervise_all(cell: Any) -> None:
 
 def _without_loop(cell: Any, failure: MeshFailure) -> Any:
     """A hook that is no coroutine may block, as sync endpoints of such a class may."""
+    import asyncio
+
     hook = cell.instance.__supervise__
     if asyncio.iscoroutinefunction(hook):
         return forks.call(hook, failure)

@@ -26,6 +26,7 @@ class Here:
         self.leases: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of results elsewhere, by call
         self.keepers: dict[int, tuple[int, int]] = {}  # who gives them out, by node
         self.deciding = threading.Lock()  # who holds it decides about what is held, and what has arrived
+        self.mounts: list[str] = []  # whose files some hosts have for imports only (_mounts/hook.py)
         self.stopping: int | None = None  # the program is to end with that status
         self.stopped_at = 0.0  # time.monotonic()
 

@@ -16,10 +16,18 @@ if TYPE_CHECKING:
         service_proc_addr,
         service_proc_addrs,
     )
+    from monarch.job._contexts import load_current_job, set_current_job
+    from monarch.job._exec import exec_command
     from monarch.job._local import LocalJob
+    from monarch.job._login import LoginJob
+    from monarch.job._port_forwarder import PortForwarder
     from monarch.job._process_job import ProcessJob
     from monarch.job._saved import DEFAULT_JOB_PATH
+    from monarch.job._shell import shell
+    from monarch.job._slurm import SlurmJob
+    from monarch.job._ssh import SSHJob
     from monarch.job._trait import JobState, JobTrait, job_load, job_loads
+    from monarch.job._wishes import MeshAdminConfig, TelemetryConfig
 
 __all__ = [
     "DEFAULT_JOB_PATH",
@@ -28,30 +36,44 @@ __all__ = [
     "JobState",
     "JobTrait",
     "LocalJob",
+    "MeshAdminConfig",
+    "PortForwarder",
     "ProcessJob",
+    "TelemetryConfig",
+    "LoginJob",
+    "SSHJob",
+    "SlurmJob",
     "deserialize_service_proc_ids",
+    "exec_command",
     "hosts_from_config",
     "job_load",
     "job_loads",
+    "load_current_job",
     "new_service_proc_id",
     "ranked_service_proc_id_from_env",
     "serialize_service_proc_ids",
     "service_proc_addr",
     "service_proc_addrs",
+    "set_current_job",
+    "shell",
 ]
-
-_NOT_YET = {
-    "exec_command", "load_current_job", "MeshAdminConfig", "PortForwarder", "set_current_job", "shell", "SlurmJob",
-    "TelemetryConfig",
-}  # fmt: skip
-
 
 _LAZY = {
     "DEFAULT_JOB_PATH": "job._saved",
     "JobState": "job._trait",
     "JobTrait": "job._trait",
     "LocalJob": "job._local",
+    "LoginJob": "job._login",
+    "MeshAdminConfig": "job._wishes",
+    "PortForwarder": "job._port_forwarder",
     "ProcessJob": "job._process_job",
+    "SSHJob": "job._ssh",
+    "SlurmJob": "job._slurm",
+    "TelemetryConfig": "job._wishes",
+    "exec_command": "job._exec",
+    "load_current_job": "job._contexts",
+    "set_current_job": "job._contexts",
+    "shell": "job._shell",
     "hosts_from_config": "_meshes.stand_ins",
     "job_load": "job._trait",
     "job_loads": "job._trait",
@@ -60,7 +82,7 @@ _LAZY = {
 
 
 def __getattr__(name: str):
-    return load(globals(), name, _LAZY, _NOT_YET)
+    return load(globals(), name, _LAZY)
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 JOB_ID = "MONARCH_JOB_ID"  # in the environment of all that a job has started
+_COMMAND_MAX = 80  # characters of a command that are shown
 
 
 class Process(NamedTuple):
@@ -34,6 +35,23 @@ def identify(pid: int) -> Process | None:
 def is_alive(process: Process) -> bool:
     """Whether it runs; one that has ended and was not reaped does not."""
     return identify(process.pid) == process
+
+
+def describe(process: Process) -> str:
+    """For people, on one line."""
+    try:
+        with open(f"/proc/{process.pid}/cmdline", "rb") as file:
+            command = " ".join(os.fsdecode(file.read()).replace("\0", " ").split())
+    except OSError:
+        command = ""
+    shown = "".join(each if each.isprintable() else "?" for each in command[:_COMMAND_MAX])
+    return f"process {process.pid} ({shown or 'another user may not see what it is'})"
+
+
+def find(mark: str, known: Iterable[Process]) -> dict[Process, int]:
+    """What :func:`end_all` would end: each with the id of its parent."""
+    parents: dict[int, int] = {}
+    return {process: parents[process.pid] for process in _find(mark, known, parents)}
 
 
 def end_all(mark: str, known: Iterable[Process], grace: float, limit: float) -> list[int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 
 from monarch.job import _ending, _saved
+from monarch.job._attached import check_mesh_name
 from monarch.job._detached import Detached
 from monarch.job._trait import JobState, JobTrait
 
@@ -30,6 +32,10 @@ class LocalJob(JobTrait):
         if isinstance(hosts, str) or not all(isinstance(name, str) for name in hosts):
             raise TypeError(f"hosts must be a sequence of names of meshes such as ['hosts'], but is {hosts!r}")
         self._names = list(hosts)
+        for name in self._names:
+            check_mesh_name(name)
+        if not self._names or len(set(self._names)) < len(self._names):
+            raise ValueError(f"hosts must be names of meshes, each of them once, such as ['hosts'], but is {hosts!r}")
 
     def __repr__(self) -> str:
         return f"LocalJob({self._names!r})"
@@ -43,6 +49,8 @@ class LocalJob(JobTrait):
     def _create(self, client_script: str | None) -> None:
         if client_script is None:
             return
+        if not os.path.isfile(client_script):
+            raise FileNotFoundError(errno.ENOENT, "the job's client is no script that is there", client_script)
         path = _saved.log_path(str(self._apply_id))
         log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -6,39 +6,37 @@ import atexit
 import contextlib
 import errno
 import os
-import select
-import shutil
-import socket
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch import _core
-from monarch._checks import check_sizes
 from monarch._config import settings
 from monarch._processes import launch
 from monarch.job import _ending
-from monarch.job._detached import Detached
+from monarch.job._attached import Attached, check_meshes
+from monarch.job._descriptors import readable
 from monarch.job._ending import JOB_ID
 from monarch.job._trait import JobState, JobTrait, logger
+
+if TYPE_CHECKING:
+    from monarch.job._detached import Detached
 
 __all__ = ["ProcessJob"]
 
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL
-_KILLED_S = 0.5  # for this process to hear of what has been killed
 _KILL_LIMIT_S = 10.0  # for what has been killed to be gone
 _PATH_MAX = 107  # bytes of a socket's
 _PREFIX = "monarch-job-"  # of folders
+_NAMED_MAX = 5  # hosts, in a message
 _NEW_S = 60.0  # in which a folder's workers are sure to be there
 
 
 class _Run(NamedTuple):
     """What has been started, as it is saved."""
 
-    folder: str  # of this user alone: a socket for each worker, their token, their log
+    folder: str  # of this user alone: a socket and a log for each worker, their token
     machine: str  # where, until its next start
     program: tuple[str, ...]  # what they run
     meshes: dict[str, int]
@@ -50,9 +48,26 @@ class _Here:
     """What belongs to this process."""
 
     def __init__(self) -> None:
-        self.hosts: dict[str, Any] = {}  # mesh -> HostMesh
+        self.attached = Attached()
         self.processes: list[Detached] = []  # children
         self.lifelines: list[int] = []
+        _everywhere.add(self)
+
+    def let_lifelines_go(self) -> None:
+        while self.lifelines:
+            os.close(self.lifelines.pop())
+
+
+_everywhere: weakref.WeakSet[_Here] = weakref.WeakSet()
+
+
+def _forget_lifelines() -> None:
+    """In a child by fork, which may outlive the script: workers are not to."""
+    for here in list(_everywhere):
+        here.let_lifelines_go()
+
+
+os.register_at_fork(after_in_child=_forget_lifelines)
 
 
 class ProcessJob(JobTrait):
@@ -72,18 +87,12 @@ class ProcessJob(JobTrait):
             meshes: the name of each mesh, and how many hosts it has, ``{"trainers": 2}``.
             env: added to the environment of what runs there.
         """
-        if not isinstance(meshes, Mapping) or not meshes:
-            raise TypeError(f"meshes must be a dict such as {{'hosts': 2}}, but is {meshes!r}")
-        check_sizes("meshes", meshes, "host")
-        for name in meshes:
-            if name.startswith("_") or hasattr(JobState, name):
-                raise ValueError(f"a mesh cannot be called {name!r}, since state() has something else under that name")
+        self._meshes = check_meshes(meshes)
         for key, value in (env or {}).items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise TypeError(f"env must map names to values, both str, but has {key!r}: {value!r}")
             if not key or "=" in key or "\0" in key + value:
                 raise ValueError(f"env cannot have {key!r}: {value!r}")
-        self._meshes = {name: int(count) for name, count in meshes.items()}
         self._env = dict(env or {})
         self._run: _Run | None = None
 
@@ -97,7 +106,7 @@ class ProcessJob(JobTrait):
             return False
         if (run.meshes, run.env, run.program) != (spec._meshes, spec._env, _program()):
             return False
-        if self._here is not None and any(hosts._spawned.shut_down for hosts in self._here.hosts.values()):
+        if self._here is not None and self._here.attached.has_shut_down():
             return False  # its workers end, or have
         return all(_ending.is_alive(worker) for worker in run.workers)
 
@@ -122,19 +131,31 @@ class ProcessJob(JobTrait):
         return {**os.environb, **{os.fsencode(name): os.fsencode(value) for name, value in added.items()}}
 
     def _state(self) -> JobState:
-        from monarch._meshes import workers
-
         run = self._run
         assert run is not None
         if self._here is None:  # it was loaded
             self._here = _Here()
-        hosts, first = self._here.hosts, 0
+        attached: Attached = self._here.attached
+        first = 0
         for name, count in run.meshes.items():
-            if name not in hosts or hosts[name]._spawned.ended:
-                addresses = [_address(run.folder, number) for number in range(first, first + count)]
-                hosts[name] = workers.attach(addresses, _token_file(run.folder), False, name)
+            addresses = [_address(run.folder, number) for number in range(first, first + count)]
+            attached.attach(name, addresses, _token_file(run.folder), str(self._apply_id))
             first += count
-        return JobState(hosts)
+        return JobState(attached.hosts)
+
+    def _note_use(self) -> None:
+        assert self._run is not None
+        own = _user_file(_ending.identify(os.getpid()))
+        with contextlib.suppress(OSError):  # said already, or killed meanwhile, which attaching says
+            os.close(os.open(os.path.join(self._run.folder, own), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            for process in _users(self._run.folder):
+                logger.warning("the job has its hosts in use by %s as well", _ending.describe(process))
+
+    def _start_keeper(self) -> Any:
+        from monarch.job import _keeper
+
+        assert self._run is not None
+        return _keeper.keeper_of(self, self._run.folder, self._environment())
 
     def _note_saved(self) -> None:
         if self._run is not None:
@@ -145,6 +166,19 @@ class ProcessJob(JobTrait):
                 with contextlib.suppress(BrokenPipeError):
                     os.write(lifeline, b".")
                 os.close(lifeline)
+
+    def _loses(self) -> str:
+        run = self._run
+        if run is None or run.machine != _core.machine_id():
+            return ""
+        if self._here is not None and self._here.attached.has_shut_down():
+            return ""
+        places = [f"{mesh}[{number}]" for mesh, count in run.meshes.items() for number in range(count)]
+        ended = [place for place, worker in zip(places, run.workers) if not _ending.is_alive(worker)]
+        lost = [f"{len(ended)} of {len(places)} hosts have ended ({', '.join(ended[:_NAMED_MAX])})"] if ended else []
+        if os.path.exists(os.path.join(run.folder, "keeper")):  # of monarch.job._keeper
+            lost.append("the actors that it has adopted are lost")
+        return ", and ".join(lost)
 
     def _kill(self) -> None:
         run, here = self._run, self._here
@@ -175,24 +209,24 @@ class ProcessJob(JobTrait):
 def _start_workers(here: _Here, folder: str, count: int, env: dict[bytes, bytes]) -> list[_ending.Process]:
     """Starts them, and returns when all can be attached to. What has been started stands in ``here``."""
     defaults = launch.offered(env)
-    log = os.open(_log(folder), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        for number in range(count):
+    for number in range(count):
+        log = os.open(worker_log(folder, number), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
             _start_worker(here, _address(folder, number), _token_file(folder), defaults, env, log)
-    finally:
-        os.close(log)
+        finally:
+            os.close(log)
     limit = settings.seconds("host_spawn_ready_timeout")
     found = []
-    for process in here.processes:
+    for number, process in enumerate(here.processes):
         assert process.stdout is not None
         with process.stdout as told:
-            if not select.select([told], [], [], limit)[0]:
+            if not readable([told.fileno()], limit):
                 raise RuntimeError(f"a worker of a ProcessJob, process {process.pid}, is not ready after {limit:g} s")
             there = told.readline()
         worker = _ending.identify(process.pid)
         if not there or worker is None:
             process.wait()
-            with open(_log(folder), errors="replace") as file:
+            with open(worker_log(folder, number), errors="replace") as file:
                 why = file.read().strip() or f"it ended with status {process.returncode}"
             raise RuntimeError(f"a worker of a ProcessJob cannot start: {why}")
         found.append(worker)
@@ -202,7 +236,10 @@ def _start_workers(here: _Here, folder: str, count: int, env: dict[bytes, bytes]
 def _start_worker(
     here: _Here, address: str, token_file: str, defaults: bytes, env: dict[bytes, bytes], log: int
 ) -> None:
+    import subprocess
+
     from monarch._meshes.workers import hostd_program
+    from monarch.job._detached import Detached
 
     lifeline, its_end = os.pipe()
     here.lifelines.append(its_end)
@@ -223,16 +260,8 @@ def _start_worker(
 
 
 def _let_go(here: _Here) -> None:
-    """This script wants it to end: what it has spawned there does not fail, but stops."""
-    from monarch._meshes.agents import undisturbed
-
-    attached = [hosts for hosts in here.hosts.values() if not hosts._spawned.ended]
-    with contextlib.suppress(RuntimeError):  # the client has been shut down, and all of it with that
-        endings = [hosts._end("stop", _GRACE_S) for hosts in attached]
-        until = time.monotonic() + _GRACE_S + _KILLED_S
-        undisturbed(lambda: [ending.exception(max(0.0, until - time.monotonic())) for ending in endings])
-    while here.lifelines:
-        os.close(here.lifelines.pop())
+    here.attached.let_go(_GRACE_S)
+    here.let_lifelines_go()
 
 
 def _program() -> tuple[str, ...]:
@@ -249,6 +278,8 @@ _unsaved: dict[str, int] = {}  # folders that end with the process
 
 
 def _make_folder() -> str:
+    import tempfile
+
     _remove_forgotten(tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix=_PREFIX)  # mode 0700
     if len(os.fsencode(_address(folder, 99999))) - len("ipc://") > _PATH_MAX:
@@ -265,8 +296,28 @@ def _token_file(folder: str) -> str:
     return f"{folder}/token"
 
 
-def _log(folder: str) -> str:
-    return f"{folder}/log"
+def worker_log(folder: str, number: int) -> str:
+    """What this worker says, and what it has started to serve scripts; not what those print."""
+    return f"{folder}/log.{number}"
+
+
+def _user_file(process: _ending.Process | None) -> str:
+    assert process is not None
+    return f"user.{process.pid}.{process.started}"
+
+
+def _users(folder: str) -> list[_ending.Process]:
+    """The other scripts that use the job; files of those that have ended are removed."""
+    found = []
+    for name in os.listdir(folder):
+        if not name.startswith("user."):
+            continue
+        process = _ending.Process(*map(int, name.split(".")[1:]))
+        if not _ending.is_alive(process):
+            os.unlink(os.path.join(folder, name))
+        elif process.pid != os.getpid():
+            found.append(process)
+    return found
 
 
 def _remove_folder(folder: str, older_than_s: float = 0.0) -> None:
@@ -275,6 +326,8 @@ def _remove_folder(folder: str, older_than_s: float = 0.0) -> None:
         found = os.lstat(folder)
         is_ours = found.st_uid == os.geteuid() and os.path.basename(folder).startswith(_PREFIX)
         if is_ours and found.st_mtime <= time.time() - older_than_s:
+            import shutil
+
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -292,6 +345,8 @@ def _sockets(folder: str) -> list[str]:
 
 
 def _is_served(path: str) -> bool:
+    import socket
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.setblocking(False)
         return probe.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT)

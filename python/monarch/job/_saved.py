@@ -2,22 +2,68 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
+import errno
 import fcntl
+import hashlib
+import json
+import logging
 import os
 import stat
-import tempfile
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 __all__ = ["DEFAULT_JOB_PATH"]
 
 DEFAULT_JOB_PATH = ".monarch/job_state.pkl"
 
+_FORMAT = 1
+_TOLD_AFTER_S = 2.0
+
+logger = logging.getLogger("monarch.job")
+
+
+def pack(about: dict[str, Any], pickled: bytes) -> bytes:
+    """A saved job: JSON that says what it is (``about``), with its pickle, which nobody reads who does not want to."""
+    text = base64.b64encode(pickled).decode()
+    saved = {"monarch_job": _FORMAT, **about, "sha256": hashlib.sha256(pickled).hexdigest(), "pickled": text}
+    return json.dumps(saved, indent=1).encode() + b"\n"
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """What :func:`pack` was given; nothing is unpickled. ``ValueError``: it is not that, or damaged."""
+    try:
+        saved = json.loads(data)
+    except ValueError:
+        saved = None
+    if not isinstance(saved, dict) or "monarch_job" not in saved:
+        raise ValueError("it is no job that this project has saved. Remove it, or save the job elsewhere")
+    if saved.pop("monarch_job") != _FORMAT:
+        raise ValueError("it was saved by another version of this project. Kill the job with that, or remove the file")
+    try:
+        pickled = base64.b64decode(saved.pop("pickled"), validate=True)
+        is_whole = hashlib.sha256(pickled).hexdigest() == saved.pop("sha256")
+    except (KeyError, TypeError, binascii.Error):
+        is_whole = False
+    if not is_whole:
+        raise ValueError("it is damaged: something is missing, or was changed. Remove it")
+    return saved, pickled
+
 
 def read(path: str) -> bytes:
-    """What is in the file. ``PermissionError`` if another user owns it or may write it; ``FileNotFoundError``."""
-    with open(path, "rb") as file:
-        found = os.fstat(file.fileno())
+    """What is in the file. ``PermissionError`` if another user owns it or may write it; ``FileNotFoundError``.
+
+    ``ValueError`` for what is no file: a pipe, say, that nobody writes to.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(fd)
+    if stat.S_ISDIR(found.st_mode):
+        os.close(fd)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    with open(fd, "rb") as file:
         if found.st_uid != os.geteuid():
             raise PermissionError(
                 f"{path} is not read as a saved job: it belongs to user {found.st_uid}, and to read one runs what its "
@@ -28,14 +74,27 @@ def read(path: str) -> bytes:
                 f"{path} is not read as a saved job: others than its owner may write it (mode "
                 f"{stat.S_IMODE(found.st_mode):04o}). Remove it, or chmod 600 it if nobody else has"
             )
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is no regular file")
         return file.read()
 
 
 def write(path: str, data: bytes) -> None:
-    """All of it or, if that fails, nothing: the file is replaced. With mode 0600. What a symlink names is written."""
-    path = os.path.realpath(path)
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    fd, beside = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=os.path.dirname(path))
+    """As :func:`replace`, but what a symlink names is written."""
+    replace(os.path.realpath(path), data)
+
+
+def replace(path: str, data: bytes) -> None:
+    """All of it or, if that fails, nothing: the file is replaced, in a folder that is made. With mode 0600."""
+    import tempfile
+
+    while True:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        try:
+            fd, beside = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=os.path.dirname(path))
+            break
+        except FileNotFoundError:
+            continue  # somebody has found the folder empty, and removed it
     try:
         with open(fd, "wb") as file:
             file.write(data)
@@ -47,10 +106,11 @@ def write(path: str, data: bytes) -> None:
         raise
 
 
-def log_path(name: str) -> str:
-    """Of a log in the working directory, whose folder is made."""
+def log_path(name: str, make: bool = True) -> str:
+    """Of a log in the working directory, whose folder is made, if it is to be."""
     folder = os.path.join(os.path.dirname(DEFAULT_JOB_PATH), "logs")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if make:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     return os.path.join(folder, f"{name}.log")
 
 
@@ -62,13 +122,16 @@ def remove(path: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """No two of these blocks run at the same time, for the same file, whatever their processes."""
+    """No two of these blocks run at the same time, for the same file, whatever their processes.
+
+    Who waits for more than 2 s says so in the log.
+    """
     lock = os.path.realpath(path) + ".lock"
     os.makedirs(os.path.dirname(lock), mode=0o700, exist_ok=True)
     while True:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            _lock(fd, path)
             if _is_that_file(fd, lock):
                 break
         except BaseException:
@@ -81,6 +144,18 @@ def locked(path: str) -> Iterator[None]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(lock)
         os.close(fd)
+
+
+def _lock(fd: int, path: str) -> None:
+    with contextlib.suppress(BlockingIOError):
+        return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    told = threading.Timer(_TOLD_AFTER_S, logger.warning, ("waiting for another process that uses %s", path))
+    told.daemon = True
+    told.start()
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    finally:
+        told.cancel()
 
 
 def _is_that_file(fd: int, path: str) -> bool:

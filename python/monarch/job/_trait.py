@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import uuid
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from monarch._notices import not_yet
-from monarch.job import _saved
+from monarch.job import _mounts, _saved
 from monarch.job._saved import DEFAULT_JOB_PATH
 
 if TYPE_CHECKING:
+    from monarch._meshes.actor_mesh import ActorMesh
     from monarch._meshes.host_mesh import HostMesh
+    from monarch.job._wishes import MeshAdminConfig, TelemetryConfig
 
+# A script that comes back to its job waits for these imports: what only a first one needs is imported where it does.
 __all__ = ["JobState", "JobTrait", "job_load", "job_loads"]
 
 logger = logging.getLogger("monarch.job")
+
+
+J = TypeVar("J", bound="JobTrait")
 
 
 class JobState:
@@ -56,24 +61,25 @@ class JobTrait(ABC):
     keeps in ``_here``, which is not pickled.
     """
 
-    _NOT_YET = frozenset(
-        {"enable_admin", "enable_telemetry", "gather_mount", "profile", "remote_mount", "telemetry_query_client"}
-    )
     # That which runs: this one, or a saved one that can run this one's specification. None: nothing does.
     _running: JobTrait | None = None
     _apply_id: str | None = None
     _here: Any = None
     _saved_in: str | None = None  # by this process, or it was loaded from there
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in JobTrait._NOT_YET:
-                raise not_yet(f"JobTrait.{name}")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    _wants: tuple[str, ...] = ()  # of what is not there yet
+    _is_within = False  # this process runs in its allocation, which ends with it
+    _declared: tuple[_mounts.Remote | _mounts.Gather, ...] = ()
+    _mounted: _mounts.Opened | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_here", "_saved_in")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_here", "_mounted", "_saved_in")}
+
+    if not TYPE_CHECKING:  # it would have any attribute then
+
+        def __getattr__(self, name: str) -> Any:
+            where = "" if name.startswith("_") else "; meshes of hosts are attributes of its state: job.state().NAME"
+            text = f"{type(self).__name__!r} object has no attribute {name!r}{where}"
+            raise AttributeError(text, name=name, obj=self)
 
     # ---- For users ----
 
@@ -98,10 +104,15 @@ class JobTrait(ABC):
                 ``MONARCH_BATCH_JOB=1`` in its environment.
         """
         if self._runs():
-            logger.info("The job runs already")
+            if client_script is None:
+                logger.info("The job runs already")
+            else:
+                logger.warning("The job runs already, so %s is not run: kill() it first", client_script)
             return
         self._release()
         logger.info("Applying current job")
+        import uuid
+
         self._apply_id = str(uuid.uuid4())
         self._create(client_script)
         self._running = self
@@ -114,17 +125,31 @@ class JobTrait(ABC):
 
         ``PermissionError`` if somebody else may have written that file.
 
+        In the script of batch mode: those that it runs beside, if it wants what they are. Nothing is saved then.
+
         Args:
             cached_path: in a folder that is made if need be; None: nothing is looked up, and nothing saved.
         """
-        if cached_path is None:
+        import monarch._wiring  # noqa: F401  # a script may have imported nothing but jobs
+
+        if self._running is None:
+            self._running = _of_this_batch_job(self)
+        if cached_path is None or (self._running is not None and self._running._is_within):
             self.apply()
         else:
-            with _saved.locked(cached_path):
-                self._find_or_apply(cached_path)
+            path = os.path.realpath(cached_path)  # now: another context may become the active one meanwhile
+            with _saved.locked(path):
+                self._find_or_apply(path)
         assert self._running is not None
+        for what in self._wants:
+            logger.warning("%s is not there yet: the job runs without", what)
         logger.info("Job has started, connecting to current state")
-        return self._running._state()
+        self._running._note_use()
+        state = self._running._state()
+        if not self._declared:
+            return state
+        self._mounted = self._mounted or _mounts.Opened()
+        return _mounts.opened(self._declared, self._mounted, state)
 
     def kill(self) -> None:
         """Releases its hosts, with all that runs there. Nothing if there are none.
@@ -140,17 +165,149 @@ class JobTrait(ABC):
                 if (there := _load_or_none(saved_in)) is not None and there.apply_id == apply_id:
                     _saved.remove(saved_in)
 
+    def adopt(self, name: str, make: Callable[[JobState], ActorMesh[Any]]) -> ActorMesh[Any]:
+        """Actors that outlive this script: those that were made under ``name`` or, if there are none, ``make(state)``.
+
+        They end with the job, or :meth:`release`. Their processes, ids and state are the same in each script. What they
+        print is in the job's log. Where they have failed, calls raise, until they are released and made anew.
+
+        ``make`` runs in a process of the job, which owns them; it is given the job's :class:`JobState`, spawns
+        processes and actors, and returns the actors. ``RuntimeError`` if the job is not saved, or was not applied.
+        ``NotImplementedError`` for a kind of job that has no such process; ``ActorError`` has what ``make`` raised.
+
+        Args:
+            name: of these actors, in this job.
+            make: pickled by value, if it is of the script.
+        """
+        adopted: ActorMesh[Any] = self._keeper().adopt(name, make)
+        return adopted
+
+    def adopted(self) -> list[str]:
+        """The names of what :meth:`adopt` has made. Errors as there."""
+        names: list[str] = self._keeper().names()
+        return names
+
+    def release(self, name: str) -> bool:
+        """Stops the actors that :meth:`adopt` has made under this name; False: there are none. Errors as there."""
+        was_there: bool = self._keeper().release(name)
+        return was_there
+
+    def _keeper(self) -> Any:
+        """Who owns what outlives scripts: ``monarch.job._keeper.Kept``."""
+        if self._running is None:
+            raise RuntimeError("the job has not been applied: call job.state() first")
+        if self._running._saved_in is None:
+            raise RuntimeError(
+                "the job is not saved, and ends with this script, so nothing of it can outlive that: give job.state() "
+                "a path, or leave cached_path out"
+            )
+        if type(self._running)._start_keeper is JobTrait._start_keeper:
+            raise NotImplementedError(f"actors that outlive scripts are not there yet for {type(self).__name__}")
+        return self._running._start_keeper()
+
+    def _start_keeper(self) -> Any:
+        """For a kind of job that can."""
+        raise NotImplementedError
+
+    def remote_mount(
+        self,
+        source: str,
+        mntpoint: str | None = None,
+        meshes: list[str] | None = None,
+        python_exe: str | None = ".venv/bin/python",
+        **kwargs: Any,
+    ) -> None:
+        """Has :meth:`state` mount a directory of this machine on the hosts, read-only; a later one refreshes it.
+
+        It ends with the script, and with :meth:`kill`. ``ValueError`` if ``source`` is no directory, or has no such
+        interpreter.
+
+        Args:
+            source: the directory.
+            mntpoint: where on the hosts, as in ``remotemount``; None: at the same path.
+            meshes: names of meshes; None: all.
+            python_exe: the interpreter that what is spawned there runs, a path below ``source``; None: the usual one.
+            **kwargs: nothing here: options of other implementations.
+        """
+        self._declared = (*self._declared, _mounts.remote(source, mntpoint, meshes, python_exe))
+
+    def gather_mount(self, remote_mount_point: str, local_mount_point: str, meshes: list[str] | None = None) -> None:
+        """Has :meth:`state` show directories of the hosts on this machine, read-only, until the script ends.
+
+        Args:
+            remote_mount_point: a directory on the hosts, in which ``$SUBDIR`` is each host's place, ``hosts_0``.
+            local_mount_point: where here; a directory for each host, below one for each mesh if there are several.
+            meshes: names of meshes; None: all.
+        """
+        self._declared = (*self._declared, _mounts.gather(remote_mount_point, local_mount_point, meshes))
+
+    def enable_telemetry(
+        self: J,
+        config: TelemetryConfig | None = None,
+        *,
+        mesh_admin_config: MeshAdminConfig | None = None,
+        **kwargs: Any,
+    ) -> J:
+        """Asks for telemetry, which is not there yet: :meth:`state` says so in the log, and the job runs without.
+
+        Args:
+            config: what is wanted of it.
+            mesh_admin_config: as :meth:`enable_admin`.
+            **kwargs: fields of :class:`TelemetryConfig`, in its place.
+        """
+        from monarch.job import _wishes
+
+        _wishes.check(_wishes.TelemetryConfig, config, kwargs)
+        if mesh_admin_config is not None:
+            self.enable_admin(mesh_admin_config)
+        self._wants = (*self._wants, "telemetry")
+        return self
+
+    def enable_admin(self: J, config: MeshAdminConfig | None = None, **kwargs: Any) -> J:
+        """Asks for the administration's API, which is not there yet: as :meth:`enable_telemetry`."""
+        from monarch.job import _wishes
+
+        _wishes.check(_wishes.MeshAdminConfig, config, kwargs)
+        self._wants = (*self._wants, "the API of administration")
+        return self
+
+    def profile(self, *, on_trace_ready: Any = None) -> Any:
+        """``RuntimeError``: it takes telemetry, which is not there yet."""
+        if "telemetry" not in self._wants:
+            raise RuntimeError(
+                "job.profile() requires distributed telemetry; call job.enable_telemetry() before job.state()"
+            )
+        raise RuntimeError("distributed telemetry is not active; it is not there yet")
+
+    def telemetry_query_client(self) -> Any:
+        """``RuntimeError``: it takes telemetry, which is not there yet."""
+        if not self.active:
+            raise RuntimeError("the saved job is not active")
+        if not self._runs():
+            raise RuntimeError("the active job is no longer running or healthy")
+        if "telemetry" not in self._wants:
+            raise RuntimeError(
+                "the active job has no distributed telemetry configured; call job.enable_telemetry() before job.state()"
+            )
+        raise RuntimeError("could not connect to distributed telemetry: it is not there yet")
+
     def dumps(self) -> bytes:
         """The job as :func:`job_loads` reads it. From here on what it has allocated outlives this script."""
-        data = self._pickled()
+        data = self._packed()
         (self._running or self)._note_saved()
         return data
 
     def dump(self, filename: str) -> None:
         """As :meth:`dumps`, into a file, with mode 0600. A symlink is followed. ``OSError`` if it cannot be written."""
-        _saved.write(filename, self._pickled())
+        _saved.write(filename, self._packed())
         running = self._running or self
-        running._saved_in = os.path.abspath(filename)
+        if type(running).__module__ == "__main__":
+            logger.warning(
+                "%s is a class of the script: the job in %s can be read by this script only, and not by 'monarch kill' "
+                "or another one; put the class into a module",
+                type(running).__name__, filename,
+            )  # fmt: skip
+        running._saved_in = os.path.realpath(filename)
         running._note_saved()
 
     # ---- For subclasses ----
@@ -178,16 +335,31 @@ class JobTrait(ABC):
     def _note_saved(self) -> None:  # noqa: B027  # most need not know
         """From here on another script may come back to it. For allocations that would end with this one."""
 
+    def _note_use(self) -> None:  # noqa: B027  # most cannot know
+        """This process is about to use it: says, in the log, which others do."""
+
+    def _loses(self) -> str:
+        """What a person would miss if it were replaced, for the log; empty: nothing."""
+        return ""
+
     # ---- The rest ----
 
-    def _pickled(self) -> bytes:
-        return pickle.dumps(self._running or self)
+    def _packed(self) -> bytes:
+        job = self._running or self
+        about = {
+            "class": f"{type(job).__module__}.{type(job).__qualname__}",
+            "specification": repr(job),
+            "apply_id": job._apply_id,
+        }
+        return _saved.pack(about, pickle.dumps(job))
 
     def _runs(self) -> bool:
         return self._running is not None and self._running.can_run(self) and self._running._is_running()
 
     def _release(self) -> None:
         """Kills what runs, if something does."""
+        if self._mounted is not None:
+            _mounts.close(self._mounted)
         if (running := self._running) is None:
             return
         running._kill()
@@ -195,7 +367,11 @@ class JobTrait(ABC):
             job._running = job._apply_id = job._saved_in = None
 
     def _find_or_apply(self, path: str) -> None:
+        told = None
         if not self._runs():
+            if self._running is not None:
+                told = self._running._apply_id
+                _tell_replaced(self._running, path)
             self._release()
         saved = _load_or_none(path)
         if saved is not None and _can_run(saved, self, path):
@@ -203,7 +379,7 @@ class JobTrait(ABC):
                 self._running = saved._running
             return  # what runs here already stays what it is: of this script
         if os.path.lexists(path):
-            _replace(saved, path)
+            _replace(saved, path, told)
         self.apply()
         try:
             self.dump(path)
@@ -215,9 +391,9 @@ class JobTrait(ABC):
 def job_loads(data: bytes) -> JobTrait:
     """The job that ``dumps()`` has made this of. It is unpickled, which runs what whoever made it wants.
 
-    ``TypeError`` if it is something else.
+    ``ValueError`` if it is something else, or of a version that saved jobs in another way.
     """
-    job = pickle.loads(data)
+    job = pickle.loads(_saved.unpack(data)[1])
     if not isinstance(job, JobTrait):
         raise TypeError(f"a saved job must be a JobTrait, but is a {type(job).__name__}")
     return job
@@ -226,27 +402,47 @@ def job_loads(data: bytes) -> JobTrait:
 def job_load(filename: str = DEFAULT_JOB_PATH) -> JobTrait:
     """The job that was saved in this file; nothing is attached to.
 
-    ``FileNotFoundError`` if there is none; ``PermissionError`` if somebody else may have written it.
+    ``FileNotFoundError`` if there is none; ``PermissionError`` if somebody else may have written it; ``ValueError`` for
+    what is no saved job.
     """
+    try:
+        return load_unnamed(filename)
+    except ValueError as error:
+        raise ValueError(f"{filename} cannot be read as a saved job: {error}") from None
+
+
+def load_unnamed(filename: str) -> JobTrait:
+    """As :func:`job_load`, but the ``ValueError`` does not name the file."""
     job = job_loads(_saved.read(filename))
     if job._running is not None:
-        job._running._saved_in = os.path.abspath(filename)
+        job._running._saved_in = os.path.realpath(filename)
     return job
 
 
-_LEFT = "; what it has started may go on (on this machine, `pgrep -af monarch-hostd` shows it)"
+def _of_this_batch_job(spec: JobTrait) -> JobTrait | None:
+    """That within which this process runs, if it does, and that can run ``spec``."""
+    path = os.environ.get("MONARCH_BATCH_JOB_STATE")
+    saved = _load_or_none(path) if path else None
+    if path is None or saved is None or not _can_run(saved, spec, path):
+        return None
+    assert saved._running is not None
+    saved._running._saved_in = None  # the file is the allocation's
+    return saved._running
+
+
+LEFT = "; what it has started may go on (on this machine, `pgrep -af monarch-hostd` shows it)"
 
 
 def _load_or_none(path: str) -> JobTrait | None:
     """None: there is none, or none that can be read, of which the log says why."""
     try:
-        return job_load(path)
+        return load_unnamed(path)
     except FileNotFoundError:
         return None
     except PermissionError:
         raise
     except Exception as error:
-        logger.warning("%s cannot be read as a saved job: %s: %s%s", path, type(error).__name__, error, _LEFT)
+        logger.warning("%s cannot be read as a saved job: %s: %s%s", path, type(error).__name__, error, LEFT)
         return None
 
 
@@ -258,15 +454,28 @@ def _can_run(saved: JobTrait, spec: JobTrait, path: str) -> bool:
         return False
 
 
-def _replace(saved: JobTrait | None, path: str) -> None:
-    """It cannot be gone on with: it is killed, if it can be, and its file removed in any case."""
+def _tell_replaced(job: JobTrait, path: str) -> None:
+    lost = job._loses()
+    level, why = (logging.WARNING, f": {lost}") if lost else (logging.INFO, "")
+    logger.log(level, "The job in %s does not run what is wanted now, and is replaced%s", path, why)
+
+
+def _replace(saved: JobTrait | None, path: str, told: str | None) -> None:
+    """It cannot be gone on with: it is killed, if it can be, and its file removed in any case.
+
+    Args:
+        saved: what was in the file.
+        path: its name.
+        told: the ``apply_id`` of one whose end the log has told of.
+    """
     try:
         if saved is not None and saved._running is not None:
-            logger.info("The job in %s does not run what is wanted now, and is replaced", path)
+            if saved.apply_id != told:
+                _tell_replaced(saved._running, path)
             saved._running._kill()
     except Exception as error:
         logger.warning(
-            "the job in %s cannot be killed, and is forgotten: %s: %s%s", path, type(error).__name__, error, _LEFT
+            "the job in %s cannot be killed, and is forgotten: %s: %s%s", path, type(error).__name__, error, LEFT
         )
     finally:
         _saved.remove(path)

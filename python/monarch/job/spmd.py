@@ -1,5 +1,6 @@
-"""Not there yet."""
+"""Jobs for programs of torchrun: hosts that are held for one, and hosts within a run of torchrun itself."""
 
-from monarch._notices import module_not_yet
+from monarch.job._spmd_job import SPMDJob, serve
+from monarch.job._store_job import StoreJob
 
-raise module_not_yet(__name__)
+__all__ = ["SPMDJob", "StoreJob", "serve"]

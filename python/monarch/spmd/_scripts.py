@@ -13,7 +13,7 @@ from monarch.spmd import _groups
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["as_arguments", "run_as_main"]
+__all__ = ["as_arguments", "run_as_main", "run_program"]
 
 WAIT_S = 10.0  # where one rank has failed, its caller may start the next program before the other ranks have ended
 _running = threading.Lock()  # sys.argv and __main__ are the process's
@@ -45,21 +45,28 @@ def run_as_main(script_args: list[str]) -> None:
         _running.release()
 
 
-def _run(script_args: list[str]) -> None:
-    pid, argv, path = os.getpid(), sys.argv, list(sys.path)
+def run_program(script_args: list[str]) -> None:
+    """Runs what ``python *script_args`` would, as ``__main__``. Raises what it raises, ``SystemExit`` too."""
+    argv, path = sys.argv, list(sys.path)
     try:
         if script_args[0] == "-m":
             _run_module(script_args[1], script_args[2:])
         else:
             _run_file(script_args[0], script_args[1:])
+    finally:
+        sys.argv = argv
+        sys.path[:] = path
+
+
+def _run(script_args: list[str]) -> None:
+    pid = os.getpid()
+    try:
+        run_program(script_args)
     except SystemExit as end:
         if os.getpid() != pid:
             raise  # of a child that the program has forked
         if end.code is not None and end.code != 0:
             raise RuntimeError(f"{_name(script_args)} ended with {_describe(end.code)}") from None
-    finally:
-        sys.argv = argv
-        sys.path[:] = path
 
 
 def _run_file(file: str, arguments: list[str]) -> None:

@@ -1,3 +1,3 @@
-"""Tools around programs: so far what tells addresses of machines, ``monarch.tools.network``."""
+"""Tools around programs: jobs of torchx, the command ``monarch``, addresses of machines."""
 
 __all__: list[str] = []

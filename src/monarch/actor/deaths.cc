@@ -362,7 +362,7 @@ void Deaths::tick(int64_t now_ns, Actions& actions) {
       handle(now_ns, {.kind = EventKind::kTimeUp, .node = node}, actions);
     } else if (std::exchange(entry.report, false)) {
       // Who is told that a mesh has lost one process need not be told of the others that it loses at the same time.
-      if (entry.observed_ns != 0 && entry.observed_ns + limits_.unobserved_ns > entry.declared_ns) continue;
+      if (told_in_time(entry, entry.declared_ns)) continue;
       auto news = std::make_shared<Failure>(*entry.failure);
       if (news->kind == Failure::Kind::kStopped) news->kind = Failure::Kind::kExited;  // but not in the way it was asked to
       actions.push_back({ActionKind::kReport, node, 0, 0, std::move(news)});
@@ -374,7 +374,15 @@ void Deaths::tick(int64_t now_ns, Actions& actions) {
 bool Deaths::observed(NodeId node, int64_t now_ns) {
   auto found = nodes_.find(node);
   if (found == nodes_.end()) return false;
-  return std::exchange(found->second.observed_ns, now_ns) == 0;
+  Known& entry = found->second;
+  // Of one that lived then, and has died since, others do not know yet.
+  const bool known = told_in_time(entry, entry.state == State::kDown ? entry.declared_ns : now_ns);
+  entry.observed_ns = now_ns;
+  return !known;
+}
+
+bool Deaths::told_in_time(const Known& entry, int64_t death_ns) const {
+  return entry.observed_ns != 0 && entry.observed_ns + limits_.unobserved_ns > death_ns;
 }
 
 void Deaths::report_rest(Actions& actions) {

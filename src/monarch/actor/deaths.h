@@ -159,6 +159,8 @@ class Deaths {
   void lose_with_host(int64_t now_ns, NodeId node, const Failure& why, Actions& actions);
   void take_down(int64_t now_ns, NodeId node, Actions& actions);
   void forget_oldest();
+  // Whether somebody was told so late that a death of that time need not be said any more.
+  bool told_in_time(const Known& entry, int64_t death_ns) const;
 
   const NodeId self_;
   const Limits limits_;

@@ -151,6 +151,15 @@ TEST_F(DeathsTest, ADeathThatSomebodyWasToldOfIsNotReported) {
   EXPECT_EQ(tick(9 * kSecond), "");
 }
 
+TEST_F(DeathsTest, WhatWasSaidOfOneThatLivedIsNotEnoughWhenItDies) {
+  EXPECT_TRUE(deaths_.observed(kChild, kSecond));  // a call has failed that it had a part in, of another one's death
+  on(link_lost(kChild));
+  on(killed(kChild), 5 * kSecond);
+  EXPECT_TRUE(deaths_.observed(kChild, 5 * kSecond));
+  EXPECT_FALSE(deaths_.observed(kChild, 8 * kSecond));
+  EXPECT_EQ(tick(9 * kSecond), "");
+}
+
 TEST_F(DeathsTest, AtTheEndWhatNobodyWasToldOfIsReportedAtOnce) {
   on(link_lost(kChild));
   on(killed(kChild));

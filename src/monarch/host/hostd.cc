@@ -55,10 +55,16 @@ bool is_ours(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// Whether somebody listens at what is there.
-bool is_served(const sockaddr_un& address, socklen_t size) {
-  UniqueFd probe = sys::make_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
-  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 || errno == EAGAIN;
+bool is_socket(const std::string& path) {
+  struct stat found;
+  return path[0] == '@' || (lstat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode));
+}
+
+// Whether what is there is the socket of a daemon that was killed. Nothing else is to be removed.
+bool is_left(const std::string& path, const sockaddr_un& address, socklen_t size) {
+  if (path[0] == '@' || !is_socket(path)) return false;
+  const UniqueFd probe = sys::make_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
+  return probe && connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 && errno == ECONNREFUSED;
 }
 
 void unblock_signals() {
@@ -79,9 +85,11 @@ void end_with_parent(pid_t parent, int signal) {
 
 Result<std::unique_ptr<HostDaemon>> HostDaemon::make(Reactor& reactor, Options options) {
   std::unique_ptr<HostDaemon> daemon(new HostDaemon(reactor, std::move(options)));
-  auto token = read_or_make_token_file(daemon->options_.address.token_file);
+  auto& given = daemon->options_.token;
+  auto token = given ? Result<JobToken>(*given) : read_or_make_token_file(daemon->options_.address.token_file);
   if (!token) return token.error();
   daemon->token_ = *token;
+  if (given) explicit_bzero(given->data(), given->size());
   if (auto listening = daemon->listen(); !listening) return listening.error();
   sigset_t wanted;
   sigemptyset(&wanted);
@@ -124,17 +132,19 @@ Status HostDaemon::listen() {
   const mode_t mask = umask(0177);
   const auto bind_it = [&] { return bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), *size) == 0; };
   bool bound = bind_it();
-  // One that was killed leaves its socket.
-  if (!bound && errno == EADDRINUSE && path[0] != '@' && !is_served(address, *size)) {
+  int error = errno;
+  if (!bound && error == EADDRINUSE && is_left(path, address, *size)) {
     unlink(path.c_str());
     bound = bind_it();
+    error = errno;
   }
-  const int error = errno;
   umask(mask);
   if (bound && ::listen(listener_.get(), SOMAXCONN) == 0) return Ok{};
-  const bool taken = !bound && error == EADDRINUSE;
-  return Error{ErrorCode::kUnavailable, "cannot listen at ipc://" + path + ": " +
-                                            (taken ? "another one does" : std::strerror(bound ? errno : error))};
+  if (bound) error = errno;
+  const std::string why = error != EADDRINUSE ? std::strerror(error)
+                          : is_socket(path)   ? "another one does"
+                                              : "something else is there, which is no socket";
+  return Error{ErrorCode::kUnavailable, "cannot listen at ipc://" + path + ": " + why};
 }
 
 // Lines that strangers bring about are few, however many strangers there are. No thread: this process forks.
@@ -506,6 +516,9 @@ void HostDaemon::be_host(BootstrapFds fds, int started, int client) {
     ends_daemon = true;
     runtime.reactor().after(kEndAfterNs, end_daemon);
   });
+  // Now, and not with the first spawn: that would wait for its interpreter.
+  const LaunchDefaults& defaults = options_.defaults;
+  if (!defaults.fork_server.empty()) runtime.host().start_fork_server(defaults.fork_server, defaults.env);
   if (tcp_) say_once(std::to_string(runtime.tcp_port()));
   pollfd ends[] = {
       {stopped.get(), POLLIN, 0}, {alive_[0].get(), POLLIN, 0}, {signals.get(), POLLIN, 0}, {client, POLLIN, 0}};

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ class HostDaemon {
   struct Options {
     HostdAddress address;
     LaunchDefaults defaults;
+    std::optional<JobToken> token;  // none: that of the address's file
     UniqueFd lifeline;  // it ends when this does, unless a byte came before; none: it stays
   };
   // Makes the token, if there is none, and listens. kUnavailable: another one listens there.

@@ -25,8 +25,8 @@ namespace {
 using namespace monarch;  // NOLINT: a program of this library
 
 constexpr char kUsage[] =
-    "usage: monarch-hostd ADDRESS [--python PROGRAM | --no-python | --defaults FD] [--token-file PATH]\n"
-    "                     [--lifeline FD] [--ca FILE --private-key FILE | --credentials FD]\n"
+    "usage: monarch-hostd ADDRESS [--python PROGRAM | --no-python | --defaults FD] [--token-file PATH |\n"
+    "                     --token-fd FD] [--lifeline FD] [--ca FILE --private-key FILE | --credentials FD]\n"
     "\n"
     "Makes this machine a host: programs of the same user attach to it and start processes here.\n"
     "\n"
@@ -40,6 +40,7 @@ constexpr char kUsage[] =
     "  --defaults FD      in its place: what they are given, as LaunchDefaults (host/start/launch.h)\n"
     "  --token-file PATH  who attaches must know what is in there (hosts.token in the user's runtime folder, or\n"
     "                     MONARCH_TOKEN_FILE); made, with mode 0600, if it is missing\n"
+    "  --token-fd FD      or what this descriptor gives, 16 bytes\n"
     "  --ca FILE          PEM: programs must have a certificate of one of these, in place of one made from the token\n"
     "  --private-key FILE PEM: this host's private key, and its certificate behind it\n"
     "  --credentials FD   in their place: both, as Credentials (net/tls/credentials.h). No authority: any certificate\n"
@@ -116,6 +117,18 @@ void take_credentials(HostdAddress& address, const std::string& ca_file, const s
   address.credentials = std::make_shared<const Credentials>(std::move(*credentials));  // shared: by copies of the address
 }
 
+JobToken read_token(int fd) {
+  std::string text = read_all(fd);
+  close(fd);
+  JobToken token;
+  if (text.size() != token.size()) {
+    fail("--token-fd: a token is " + std::to_string(token.size()) + " bytes, not " + std::to_string(text.size()), 2);
+  }
+  std::memcpy(token.data(), text.data(), token.size());
+  explicit_bzero(text.data(), text.size());
+  return token;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -143,6 +156,8 @@ int main(int argc, char** argv) {
       defaults_fd = atoi(value);
     } else if (name == "--token-file") {
       options.address.token_file = value;
+    } else if (name == "--token-fd") {
+      options.token = read_token(atoi(value));
     } else if (name == "--ca") {
       ca_file = value;
     } else if (name == "--private-key") {

@@ -1,6 +1,7 @@
 """The command ``monarch``, also ``python -m monarch``.
 
-Each of its commands is a module of this package that has ``HELP``, one line; ``add_arguments``, which is given the
+Each of its commands is a module of this package that has ``HELP``, one line; a docstring that ends with
+examples; ``add_arguments``, which is given the
 command's parser; and ``run``, which is given the arguments, and returns the exit status. Only the one that is asked for
 is run, so only what is in ``run`` may import much.
 """
@@ -9,12 +10,25 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
 __all__ = ["main"]
 
-_COMMANDS = ("worker",)
+_EXAMPLE = """example: the hosts of `job` in cluster.py, for as many runs as you like
+  monarch apply cluster.job
+  python train.py
+  monarch kill"""
+_COMMANDS = ("apply", "exec", "shell", "kill", "context", "ps", "top", "logs", "worker", "doctor", "completion")
+
+
+class _Help(argparse.HelpFormatter):
+    """Examples are shown as they are, each in its line."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("example") else super()._fill_text(text, width, indent)
 
 
 class _Version(argparse.Action):
@@ -36,25 +50,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     Wrong usage ends the process (``SystemExit``) with status 2, after what is right. A failure is one line on stderr,
     and status 1.
     """
-    arguments = _parser().parse_args(argv)
+    arguments, unknown = command_parser().parse_known_args(argv)
+    if unknown:
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        return int(arguments.run(arguments))
+        status = int(arguments.run(arguments))
+        if sys.stdout is not None:  # the process has been given one
+            sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # who reads has enough; what is left is not written at the end either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 130
-    except (OSError, RuntimeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         print(f"monarch {arguments.command}: {error}", file=sys.stderr)
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Of ``monarch``, with all its commands."""
     parser = argparse.ArgumentParser(
-        prog="monarch", description="Hosts for programs that one script drives.", allow_abbrev=False
-    )
+        prog="monarch", description="Hosts for programs that one script drives.", allow_abbrev=False,
+        epilog=_EXAMPLE, formatter_class=_Help,
+    )  # fmt: skip
     parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is, and end")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in _COMMANDS:
         module = importlib.import_module(f"monarch.tools.cli._{name}")
-        command = commands.add_parser(name, help=module.HELP, description=module.__doc__, allow_abbrev=False)
+        about, _, examples = (module.__doc__ or "").partition("\nexample")
+        command = commands.add_parser(
+            name, help=module.HELP, description=about, epilog=f"example{examples.rstrip()}", formatter_class=_Help,
+            allow_abbrev=False,
+        )  # fmt: skip
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, parser=command)
     return parser

@@ -1,5 +1,7 @@
 """Makes this machine a host that scripts attach to with attach_to_workers(). Prints the address that it is reached at,
 and serves until Ctrl-C or SIGTERM, with which all ends that it has started.
+
+example: monarch worker --bind 'tcp://*:22222'
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(MONARCH_TOKEN_FILE, or hosts.token in the user's runtime folder)",
     )  # fmt: skip
     parser.add_argument(
+        "--token-stdin", action="store_true",
+        help="in its place: read what they must know from stdin, as 32 hexadecimal digits in a line; nothing is written"
+    )  # fmt: skip
+    parser.add_argument(
         "--python", metavar="PROGRAM", help="the interpreter of the processes that are started here (this one)"
     )
 
@@ -33,7 +39,27 @@ def run(arguments: argparse.Namespace) -> int:
 
     program = hostd_program()
     command = [program, arguments.bind, "--python", arguments.python or sys.executable]
-    if arguments.token_file is not None:
+    if arguments.token_stdin:
+        command += ["--token-fd", str(_token_from_stdin())]
+    elif arguments.token_file is not None:
         command += ["--token-file", os.path.abspath(arguments.token_file)]
     sys.stdout.flush()
     os.execv(program, command)
+
+
+def _token_from_stdin() -> int:
+    """A descriptor that gives the token. What follows in stdin is left there."""
+    line = bytearray()
+    while (piece := os.read(0, 1)) not in (b"", b"\n"):
+        line += piece
+    try:
+        token = bytes.fromhex(line.decode("ascii"))
+    except ValueError:
+        token = b""
+    if len(token) != 16:
+        raise ValueError("--token-stdin wants 32 hexadecimal digits in a line, as `openssl rand -hex 16` prints them")
+    given, to_give = os.pipe()
+    os.write(to_give, token)
+    os.close(to_give)
+    os.set_inheritable(given, True)
+    return given

@@ -112,7 +112,7 @@ void OutputPump::finish() {
 void OutputPump::after_fork_in_child() {
   for (auto& [node, speaker] : speakers_.all()) {
     for (SpeakerStream& stream : speaker->streams) stream.pipe.reset();
-    speaker->log_file.reset();
+    speaker->log_file.close();
   }
   for (UniqueFd* fd : {&sockets_[0], &sockets_[1], &wake_, &ready_}) fd->reset();
   started_ = false;
@@ -538,23 +538,20 @@ void OutputPump::send_tail(const OutputRequest& request, int fd) {
 // ---- Log files ----
 
 void OutputPump::open_log_file(Speaker& speaker, const std::string& path) {
-  const std::string folder = path.substr(0, path.rfind('/'));
-  mkdir(folder.c_str(), 0700);
-  struct stat status;
-  const bool ours = lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
-  if (!ours) errno = EPERM;
-  if (ours) speaker.log_file = sys::open_file(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0600);
+  auto file = LogFile::make(path);
+  if (file) speaker.log_file = std::move(*file);
   if (std::exchange(log_files_announced_, true)) return;
-  if (speaker.log_file) {
+  if (file) {
+    const std::string folder = path.substr(0, path.rfind('/'));
     say("what workers print is also written to files in " + folder + "; of the first one: " + path);
   } else {
-    say("what workers print cannot be written to " + path + ": " + std::strerror(errno));
+    say("what workers print cannot be written to " + path + ": " + file.error().message);
   }
 }
 
 void OutputPump::write_log_file(Speaker& speaker) {
   if (log_text_.empty()) return;
-  [[maybe_unused]] const ssize_t count = ::write(speaker.log_file.get(), log_text_.data(), log_text_.size());
+  speaker.log_file.write(log_text_);
   log_text_.clear();
 }
 

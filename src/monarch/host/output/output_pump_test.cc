@@ -388,6 +388,38 @@ TEST_F(OutputPumpTest, WritesLogFilesForTheirOwnerOnly) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(LogFileTest, IsPutAsideWhenItIsFullAndHasTheLastLines) {
+  char folder[] = "/tmp/monarch-output-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/p_0.log";
+  auto file = LogFile::make(path);
+  ASSERT_TRUE(file);
+  const auto size_of = [](const std::string& at) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(at, error);
+    return error ? -1 : static_cast<int64_t>(size);
+  };
+  const std::string piece(1 << 20, 'x');
+  const int64_t pieces = kLogFileMax / static_cast<int64_t>(piece.size());
+  for (int64_t i = 0; i < pieces; ++i) file->write(piece);
+  EXPECT_EQ(size_of(path), kLogFileMax);
+  EXPECT_EQ(size_of(path + ".1"), -1);
+  file->write("first of the second\n");
+  EXPECT_EQ(size_of(path + ".1"), kLogFileMax);
+  EXPECT_EQ(size_of(path), 20);
+  for (int64_t i = 0; i < pieces; ++i) file->write(piece);
+  EXPECT_EQ(size_of(path + ".1"), 20 + kLogFileMax - (1 << 20)) << "in place of the one before";
+  EXPECT_EQ(size_of(path), 1 << 20);
+  struct stat status;
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  // Where it cannot be put aside, it goes on.
+  for (int64_t i = 1; i < pieces; ++i) file->write(piece);
+  std::filesystem::remove_all(folder);
+  file->write("lost, as the file is\n");
+  EXPECT_TRUE(*file);
+}
+
 TEST_F(OutputPumpTest, SurvivesARequestThatIsNone) {
   UniqueFd socket = pump->route_socket();
   ASSERT_TRUE(pump->start().ok());

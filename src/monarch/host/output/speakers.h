@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "monarch/base/unique_fd.h"
+#include "monarch/host/output/log_file.h"
 #include "monarch/host/output/line_folder.h"
 #include "monarch/host/output/line_splitter.h"
 #include "monarch/host/output/line_tail.h"
@@ -54,7 +55,7 @@ struct Speaker {
   std::string who;        // "3", "3/0", "procs"
   std::string who_named;  // "trainer 3", "trainer 3/helper 0", "procs"
   std::string plain, named, full;  // prefixes: of who, of who_named, the long one
-  UniqueFd log_file;
+  LogFile log_file;
   SpeakerStream streams[kStreams];
 };
 

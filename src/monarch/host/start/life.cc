@@ -9,26 +9,29 @@
 
 namespace monarch {
 
-static_assert(sizeof(pthread_mutex_t) <= kLifeBytes);
+static_assert(sizeof(pthread_mutex_t) <= kLifeFutexStride && kLifeFutexes * kLifeFutexStride <= kLifeBytes);
 
 void hold_life(int record) {
   void* page = sys::map(kLifeBytes, PROT_READ | PROT_WRITE, MAP_SHARED, record);
   if (page == MAP_FAILED) return;
   madvise(page, kLifeBytes, MADV_DONTFORK);  // children of ours have lives of their own
-  auto* mutex = static_cast<pthread_mutex_t*>(page);
   pthread_mutexattr_t robust;
   pthread_mutexattr_init(&robust);
   pthread_mutexattr_setpshared(&robust, PTHREAD_PROCESS_SHARED);
   pthread_mutexattr_setrobust(&robust, PTHREAD_MUTEX_ROBUST);
-  pthread_mutex_init(mutex, &robust);
+  for (size_t i = 0; i < kLifeFutexes; ++i) {
+    char* const at = static_cast<char*>(page) + i * kLifeFutexStride;
+    auto* mutex = reinterpret_cast<pthread_mutex_t*>(at);
+    pthread_mutex_init(mutex, &robust);
+    pthread_mutex_lock(mutex);
+    // The kernel wakes nobody, unless the word says that somebody waits. In a C library that has its word elsewhere,
+    // nothing is held in this one.
+    auto& word = *reinterpret_cast<std::atomic<uint32_t>*>(at);
+    if ((word.load() & FUTEX_TID_MASK) != static_cast<uint32_t>(gettid())) break;
+    word.fetch_or(FUTEX_WAITERS);
+    futex_wake(word, INT_MAX, /*shared=*/true);
+  }
   pthread_mutexattr_destroy(&robust);
-  pthread_mutex_lock(mutex);
-  // The kernel wakes nobody, unless the word says that somebody waits. In a C library that has its word elsewhere, nothing
-  // is held in this one.
-  auto& word = *static_cast<std::atomic<uint32_t>*>(page);
-  if ((word.load() & FUTEX_TID_MASK) != static_cast<uint32_t>(gettid())) return;
-  word.fetch_or(FUTEX_WAITERS);
-  futex_wake(word, INT_MAX, /*shared=*/true);
 }
 
 // Not without its children, as the life is: what runs an actor in a child of fork() may still write there.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -13,10 +14,12 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "monarch/base/clock.h"
 #include "monarch/base/system.h"
@@ -275,6 +278,51 @@ TEST_F(LifeTest, WhoWritesIntoItAllTheTimeIsWatchedNoMore) {
     std::this_thread::yield();
   }
   expect_silence(1);
+}
+
+TEST_F(LifeTest, EitherFutexTellsAndTheOtherSaysNothingMore) {
+  for (const size_t first : {size_t{0}, size_t{1}}) {
+    UniqueFd record = make_shared_memory("life", kLifeBytes).value();
+    Mapping writable = map_shared_memory(record.get(), kLifeBytes).value();
+    ASSERT_TRUE(watch_.add(first, map_life(record.get())));
+    for (const size_t number : {first, 1 - first}) {
+      life_word(writable, number) = FUTEX_OWNER_DIED;
+      futex_wake(life_word(writable, number), 1, /*shared=*/true);
+      EXPECT_TRUE(is_told_of(first));
+    }
+    expect_silence(999'999);  // of nothing else, and by now of that
+    EXPECT_TRUE(is_told_of(first)) << "once";
+  }
+}
+
+std::vector<cpu_set_t> processors_of_threads() {
+  std::vector<cpu_set_t> found;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    cpu_set_t set;
+    if (sched_getaffinity(std::stoi(thread.path().filename()), sizeof set, &set) == 0) found.push_back(set);
+  }
+  return found;
+}
+
+// Where all but one processor are at work on something that they do not leave, somebody hears of it.
+TEST_F(LifeTest, IsWatchedByThreadsThatShareNoProcessor) {
+  cpu_set_t all, both;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one processor";
+  Holder holder([] {});
+  ASSERT_TRUE(watch_.add(1, holder.take_life()));
+  expect_silence(1);  // the threads run
+  std::vector<cpu_set_t> parts;
+  const int64_t until_ns = monotonic_ns() + kPatienceNs;
+  while (parts.size() < 2 && monotonic_ns() < until_ns) {
+    parts = processors_of_threads();
+    std::erase_if(parts, [&](const cpu_set_t& set) { return CPU_EQUAL(&set, &all); });
+  }
+  ASSERT_EQ(parts.size(), 2u);
+  CPU_AND(&both, &parts[0], &parts[1]);
+  EXPECT_EQ(CPU_COUNT(&both), 0);
+  CPU_OR(&both, &parts[0], &parts[1]);
+  EXPECT_TRUE(CPU_EQUAL(&both, &all));
 }
 
 TEST(LifeWatchTest, WithoutTheSystemCallNothingIsToldAndNobodyWaits) {

@@ -1,6 +1,9 @@
 #include "monarch/host/start/life_watch.h"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "monarch/base/system.h"
@@ -11,25 +14,47 @@ namespace {
 // A word changes when it is taken, and when it is given back. Whoever writes into it all the time is watched no more.
 constexpr int kChangesMax = 16;
 constexpr int kErrorsMax = 16;
+
+// Of the processors that this thread may run on it keeps to every second one. False: there is one only.
+bool keep_to_half(size_t half) {
+  cpu_set_t all, mine;
+  if (sched_getaffinity(0, sizeof all, &all) != 0) return false;
+  CPU_ZERO(&mine);
+  size_t count = 0;
+  for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all) && count++ % kLifeFutexes == half) CPU_SET(cpu, &mine);
+  }
+  return count >= kLifeFutexes && sched_setaffinity(0, sizeof mine, &mine) == 0;
+}
+
 }  // namespace
 
-// Those that one thread waits for.
+// Those that the same threads wait for, one for each futex of a life. The kernel wakes a thread where it finds it best at
+// that moment; where it then begins to take back the memory of the dead, that thread waits for a millisecond or more, since
+// kernels that preempt lazily do not leave that work. So the two share no processor, and one of them is elsewhere.
 class LifeWatch::Batch {
  public:
   explicit Batch(const LifeWatch& watch) : watch_(watch) {}
   ~Batch() {
-    if (!running_) return;
     ending_ = true;
     wake();
-    pthread_join(thread_, nullptr);
+    for (const Waiter& waiter : waiters_) {
+      if (waiter.running) pthread_join(waiter.thread, nullptr);
+    }
   }
 
+  // False: it has no thread. With one of them lives are told, too.
   bool start() {
-    running_ = sys::start_thread(&thread_, [](void* self) -> void* {
-      static_cast<Batch*>(self)->run();
-      return nullptr;
-    }, this);
-    return running_;
+    for (size_t i = 0; i < kLifeFutexes; ++i) {
+      waiters_[i].batch = this;
+      waiters_[i].number = i;
+      waiters_[i].running = sys::start_thread(&waiters_[i].thread, [](void* self) -> void* {
+        const Waiter& waiter = *static_cast<Waiter*>(self);
+        if (keep_to_half(waiter.number) || waiter.number == 0) waiter.batch->run(waiter.number);
+        return nullptr;
+      }, &waiters_[i]);
+    }
+    return waiters_[0].running;
   }
 
   enum class Added { kYes, kFull, kBroken };
@@ -58,16 +83,22 @@ class LifeWatch::Batch {
   struct Life {
     uint64_t key;
     Mapping page;
-    uint32_t seen = 0;
-    int changes = 0;
+    std::array<uint32_t, kLifeFutexes> seen{};
+    std::array<int, kLifeFutexes> changes{};
+  };
+  struct Waiter {
+    Batch* batch = nullptr;
+    size_t number = 0;
+    pthread_t thread{};
+    bool running = false;
   };
 
   void wake() {
     turn_.fetch_add(1);
-    futex_wake(turn_, 1, /*shared=*/false);
+    futex_wake(turn_, kLifeFutexes, /*shared=*/false);
   }
 
-  void run() {
+  void run(size_t number) {
     for (int errors = 0; errors < kErrorsMax;) {
       const uint32_t turn = turn_.load();  // first: who ends it changes that afterwards
       if (ending_) break;
@@ -78,11 +109,12 @@ class LifeWatch::Batch {
       {
         std::lock_guard lock(mutex_);
         std::erase_if(lives_, [&](Life& life) {
-          const uint32_t now = life_word(life.page).load();
-          if (now != std::exchange(life.seen, now)) ++life.changes;
+          std::atomic<uint32_t>& word = life_word(life.page, number);
+          const uint32_t now = word.load();
+          if (now != std::exchange(life.seen[number], now)) ++life.changes[number];
           const bool given_back = (now & FUTEX_OWNER_DIED) != 0;
-          const bool over = given_back || life.changes > kChangesMax;
-          if (!over) waiters[count++] = FutexWaiter::of(life_word(life.page), now, /*shared=*/true);
+          const bool over = given_back || life.changes[number] > kChangesMax;
+          if (!over) waiters[count++] = FutexWaiter::of(word, now, /*shared=*/true);
           if (given_back) released.push_back(std::move(life));
           return over;
         });
@@ -98,13 +130,12 @@ class LifeWatch::Batch {
   }
 
   const LifeWatch& watch_;
-  pthread_t thread_{};
-  bool running_ = false;
+  std::array<Waiter, kLifeFutexes> waiters_;
   std::atomic<bool> ending_{false};
-  std::atomic<uint32_t> turn_{0};  // the thread waits for this one too
+  std::atomic<uint32_t> turn_{0};  // the threads wait for this one too
   std::mutex mutex_;
   std::vector<Life> lives_;
-  bool broken_ = false;  // the thread has ended: the kernel does not let it wait
+  bool broken_ = false;  // a thread has ended: the kernel does not let it wait
 };
 
 LifeWatch::LifeWatch(std::function<void(uint64_t)> on_released, Wait wait)

@@ -36,13 +36,14 @@ class Round:
         self.procs = this_host().spawn_procs({"gpus": len(self.ranks)}, name=f"{self.name}-procs")
         self.workers = self.procs.spawn(f"{self.name}-workers", self.rng.choice([Worker, AsyncWorker]))
         self.pids = [pid for _, pid in self.workers.pid.call().get(LIMIT).values()]
-        with self.followed(self.pids):
+        with self.followed(self.pids) as pidfds:
             begun = self.begin_work() + self.begin_work_of_newcomers()
             self.come_to_harm()
             begun += self.begin_work()
             self.end_what_passes()
             for settle_it in begun:
                 settle_it(self.harm_of)
+            self.wait_for_the_dying(pidfds)
             self.check_survivors()
             self.check_told()
             self.procs.stop().get(LIMIT)
@@ -85,6 +86,13 @@ class Round:
             for fault in self.met[rank]:
                 faults.pass_over(fault, self.pids[rank])
 
+    def wait_for_the_dying(self, pidfds: list[int]) -> None:
+        """A signal that has been sent is dealt with later, by one thread; the others may answer until then."""
+        for rank in self.ranks:
+            if any(fault.ends == PROCESS for fault in self.met[rank]):
+                if not select.select([pidfds[rank]], [], [], LIMIT)[0]:
+                    raise Wrong(f"rank {rank} is there {LIMIT} s after {self.met[rank]}")
+
     def check_survivors(self) -> None:
         for rank in self.ranks:
             harm = [fault for fault in self.met[rank] if fault.ends != NOTHING and fault.name != "a constructor"]
@@ -104,11 +112,11 @@ class Round:
 
     @staticmethod
     @contextlib.contextmanager
-    def followed(pids: list[int], within: float = GONE_WITHIN) -> Iterator[None]:
+    def followed(pids: list[int], within: float = GONE_WITHIN) -> Iterator[list[int]]:
         """These processes are gone soon after the end."""
         pidfds = [os.pidfd_open(pid) for pid in pids]
         try:
-            yield
+            yield pidfds
             deadline = time.monotonic() + within
             for pid, pidfd in zip(pids, pidfds):
                 if not select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))[0]:

@@ -1,0 +1,243 @@
+"""The files that a job's processes write, and their lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import BinaryIO, NamedTuple
+
+from monarch.job import JobTrait, _saved
+from monarch.tools._active import hosts_of
+
+# As monarch._processes.output names them.
+_CAPTURED = re.compile(r"monarch_log_([^~_]{8})(?:~([^~]+)~(\d+))?_(.+)_([0-9a-f]{6})_(\d+)\.log")
+_KEPT = "log"  # as monarch.job._keeper names it
+_TIME = re.compile(r"\s*\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)")  # at the beginning of a line
+_BLOCK = 1 << 16
+_LINE_MAX = 1 << 20  # bytes; what is longer is cut
+
+
+class Wanted(NamedTuple):
+    """Which lines are wanted. None: all.
+
+    Args:
+        mesh: of processes, or of the job's hosts.
+        host: its number in the job's mesh.
+        rank: in the mesh of processes.
+        since: seconds since 1970.
+        pattern: somewhere in the line.
+    """
+
+    mesh: str | None = None
+    host: int | None = None
+    rank: int | None = None
+    since: float | None = None
+    pattern: re.Pattern[str] | None = None
+
+
+class Line(NamedTuple):
+    """A line of a file, without its end."""
+
+    source: Source
+    text: str
+
+
+@dataclass
+class Source:
+    """A file.
+
+    ``kind``: "host", of a daemon; "adopted", of what outlives scripts; "worker", of a process; "client", of a script in
+    batch mode.
+    """
+
+    path: str
+    kind: str
+    hosts: str | None = None
+    host: int | None = None
+    mesh: str | None = None
+    rank: int | None = None
+    order: tuple[object, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        where = f"{self.hosts}[{self.host}]" if self.hosts is not None else None
+        return " ".join(part for part in (where, self.mesh and f"{self.mesh} {self.rank}") if part) or self.kind
+
+    def is_wanted(self, wanted: Wanted) -> bool:
+        if wanted.mesh is not None and wanted.mesh not in (self.mesh, self.hosts):
+            return False
+        return wanted.host in (None, self.host) and wanted.rank in (None, self.rank)
+
+
+def find(job: JobTrait) -> list[Source]:
+    """The files of a job that are there now, here: of hosts, of adopted actors, of the client, of workers."""
+    apply_id = str(job.apply_id)
+    hosts = hosts_of(job)
+    found = [Source(host.log, "host", host.mesh, host.number) for host in hosts if os.path.exists(host.log)]
+    kept = {os.path.join(os.path.dirname(host.log), _KEPT) for host in hosts}
+    found += [Source(path, "adopted") for path in kept if os.path.exists(path)]
+    client = _saved.log_path(apply_id, make=False)
+    found += [Source(client, "client")] if os.path.exists(client) else []
+    folders = {tempfile.gettempdir(), *(os.path.dirname(os.path.dirname(host.log)) for host in hosts)}
+    user = (os.environ.get("USER") or str(os.getuid())).replace("/", "_")
+    captured = [each for folder in folders for each in _captured(os.path.join(folder, user), apply_id[:8])]
+    places = {host.mesh: place for place, host in enumerate(hosts)}
+    return found + sorted(captured, key=lambda source: (places.get(source.hosts or "", len(places)), source.order))
+
+
+def nothing_of(job: JobTrait, wanted: Wanted) -> str | None:
+    """Why no file is of what is wanted, and which there are. None: one is."""
+    sources = find(job)
+    if (wanted.mesh, wanted.host, wanted.rank) == (None, None, None) or any(each.is_wanted(wanted) for each in sources):
+        return None
+    asked = {"--mesh": wanted.mesh, "--host": wanted.host, "--rank": wanted.rank}
+    hosts = [each for each in sources if each.kind == "host"]
+    workers = {(each.mesh, each.rank): each for each in sources if each.kind == "worker"}.values()
+    there = _counts([each.hosts for each in hosts], "host") + _counts([each.mesh for each in workers], "rank")
+    options = " ".join(f"{option} {value}" for option, value in asked.items() if value is not None)
+    return f"no file of the job is of {options}; there are those of {', '.join(there) or 'none'}"
+
+
+def _counts(meshes: list[str | None], what: str) -> list[str]:
+    return [
+        f"{mesh} ({count} {what}{'s' * (count != 1)})" for mesh, count in Counter(meshes).items() if mesh is not None
+    ]
+
+
+def _captured(folder: str, job: str) -> Iterator[Source]:
+    try:
+        if os.stat(folder).st_uid != os.geteuid():  # whatever is in there, Monarch has not written it
+            return
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    written: dict[str, float] = {}  # number of a mesh of processes -> when
+    sources = []
+    for entry in entries:
+        named = _CAPTURED.fullmatch(entry.name)
+        if named is None or named[1] != job or not entry.is_file(follow_symlinks=False):
+            continue
+        _, hosts, host, mesh, number, rank = named.groups()
+        try:
+            written[number] = max(written.get(number, 0.0), entry.stat().st_mtime)
+        except FileNotFoundError:  # it was removed meanwhile
+            continue
+        source = Source(entry.path, "worker", hosts, None if host is None else int(host), mesh, int(rank))
+        sources.append((number, source))
+    for number, source in sources:
+        source.order = (source.mesh, written[number], number, source.rank)  # of one name, the later ones come later
+        yield source
+
+
+class Reader:
+    """Reads a file as it grows. One that was replaced, or cut to nothing, is read from its start.
+
+    When it was put aside as ``.1``, the rest of that comes first; so does all of one that was there before.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.inode: int | None = None
+        self.at = 0
+        self.rest = b""  # the beginning of a line
+        self.last_time: float | None = None
+
+    def lines(self, wanted: Wanted, at_end: bool = False) -> Iterator[Line]:
+        """What is new. ``at_end``: also a last line that has no end yet."""
+        with contextlib.ExitStack() as files:
+            # In this order: one that is put aside meanwhile is the same, and not the one before.
+            now, aside = (_opened(self.source.path + end, files) for end in ("", ".1"))
+            if aside is not None and _inode(aside) == (self.inode or _inode(aside)) and _inode(aside) != _inode(now):
+                yield from self._read(aside, wanted)
+            if now is None:
+                yield from self._finish(wanted, True)
+                if _inode(aside) != self.inode:
+                    self.at = 0
+                return
+            yield from self._read(now, wanted)
+        yield from self._finish(wanted, at_end)
+
+    def _read(self, file: BinaryIO, wanted: Wanted) -> Iterator[Line]:
+        found = os.fstat(file.fileno())
+        if self.inode not in (None, found.st_ino) or found.st_size < self.at:
+            yield from self._finish(wanted, True)
+            self.at = 0
+        self.inode = found.st_ino
+        is_old = wanted.since is not None and found.st_mtime < wanted.since
+        file.seek(self.at)
+        while block := file.read(_BLOCK):
+            self.at += len(block)
+            yield from self._cut(block, wanted, is_old)
+
+    def _cut(self, block: bytes, wanted: Wanted, is_old: bool) -> Iterator[Line]:
+        *whole, rest = (self.rest + block).split(b"\n")
+        self.rest = rest[:_LINE_MAX]
+        for line in whole:
+            if not is_old:
+                yield from self._line(line, wanted)
+
+    def _finish(self, wanted: Wanted, at_end: bool) -> Iterator[Line]:
+        if at_end and self.rest:
+            rest, self.rest = self.rest, b""
+            yield from self._line(rest, wanted)
+
+    def _line(self, line: bytes, wanted: Wanted) -> Iterator[Line]:
+        text = line.decode(errors="replace").rstrip("\r")
+        if wanted.since is not None:
+            self.last_time = _time_of(text) or self.last_time
+            if self.last_time is not None and self.last_time < wanted.since:
+                return
+        if wanted.pattern is None or wanted.pattern.search(text):
+            yield Line(self.source, text)
+
+
+def _opened(path: str, files: contextlib.ExitStack) -> BinaryIO | None:
+    try:
+        return files.enter_context(open(path, "rb"))
+    except FileNotFoundError:
+        return None
+
+
+def _inode(file: BinaryIO | None) -> int | None:
+    return None if file is None else os.fstat(file.fileno()).st_ino
+
+
+def _time_of(text: str) -> float | None:
+    if (found := _TIME.match(text)) is None:
+        return None
+    try:
+        return datetime.fromisoformat(found[1]).timestamp()
+    except ValueError:
+        return None
+
+
+def follow(job: JobTrait, wanted: Wanted, goes_on: bool, period_s: float = 0.2) -> Iterator[Line | None]:
+    """All lines that are wanted. ``goes_on``: waits for more until the job ends, and gives None before each wait."""
+    readers: dict[str, Reader] = {}
+    while True:
+        is_last = not goes_on or _has_ended(job)
+        for source in find(job):
+            if source.path not in readers and source.is_wanted(wanted):
+                readers[source.path] = Reader(source)
+        for reader in list(readers.values()):
+            yield from reader.lines(wanted, is_last)
+        if is_last:
+            return
+        yield None
+        time.sleep(period_s)
+
+
+def _has_ended(job: JobTrait) -> bool:
+    """Its hosts' daemons, where it has some here, or the client of its batch mode."""
+    from monarch.job import LocalJob, _ending
+
+    known = [_ending.Process(host.pid, host.started) for host in hosts_of(job)]
+    if isinstance(job, LocalJob) and job._client is not None:
+        known.append(job._client)
+    return not any(map(_ending.is_alive, known))

@@ -1,0 +1,52 @@
+"""Jobs of this directory by name, one of which is the active one: the one that other commands, and scripts that say
+nothing else, are about.
+
+example: monarch context create big && monarch apply cluster.big
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+HELP = "have several jobs in one directory"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for action, what in (
+        ("create", "make one, and the active one"),
+        ("use", "make it the active one"),
+        ("rm", "kill its job, and forget it"),
+    ):
+        actions.add_parser(action, help=what, description=what).add_argument(
+            "name", metavar="NAME", help="of the context"
+        )
+    listing = actions.add_parser("ls", help="list them", description="List them; the active one has a star.")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from monarch.job import _contexts
+
+    if arguments.action == "ls":
+        return _list(arguments.json)
+    {"create": _contexts.create, "use": _contexts.use, "rm": _contexts.remove}[arguments.action](arguments.name)
+    return 0
+
+
+def _list(as_json: bool) -> int:
+    from monarch.job import _contexts
+
+    active = _contexts.current()
+    found = [
+        {"name": name, "active": name == active, "job": _contexts.spec_summary(name), "saved": _contexts.summary(name)}
+        for name in _contexts.names()
+    ]
+    if as_json:
+        print(json.dumps(found))
+    else:
+        for context in found:
+            saved = context["saved"] or "not applied"
+            print(f"{'*' if context['active'] else ' '} {context['name']}  {context['job'] or ''}  {saved}".rstrip())
+    return 0

@@ -1,0 +1,150 @@
+"""Runs a command on the hosts of the job that is saved here. On one of them, which is what happens if nothing else is
+said, what it prints comes out here; on more, it goes to files. The exit status is the largest one.
+
+examples:
+  monarch exec nvidia-smi                     # on the first host
+  monarch exec --point hosts=1 -e DEBUG=1 'ls | wc -l'
+  monarch exec --all --per-host gpus=8 --json 'echo $MONARCH_RANK_GPUS'
+  monarch exec --script prepare.sh -- --fast  # a file of this machine
+  monarch exec -m torch.utils.collect_env
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from monarch.tools.cli import _hosts
+
+if TYPE_CHECKING:
+    from monarch.job._exec import Execution
+    from monarch.job._runner import Order
+
+_NAMED_MAX = 5  # ranks
+HELP = "run a command on the hosts of the saved job"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--one", action="store_true", help="on the first host of the first mesh (this is the default)")
+    where.add_argument("--all", action="store_true", help="on all hosts of all meshes")
+    where.add_argument(
+        "--point", type=_hosts.numbers, metavar="DIM=N,..", help="on the ranks with these coordinates, of one mesh"
+    )
+    command.add_argument("--mesh", metavar="NAME", help="on all hosts of this mesh; or those of --one or --point")
+    command.add_argument("--per-host", type=_hosts.numbers, metavar="DIM=N,..", help="so many ranks on each host (one)")
+    _hosts.add_arguments(command)
+    command.add_argument("--json", action="store_true", help="print a line of JSON for each rank at the end")
+    command.add_argument(
+        "--script", metavar="FILE", help="a script here, run by bash, or by Python if its name ends in .py; - is stdin"
+    )
+    command.add_argument(
+        "-m", nargs=argparse.REMAINDER, dest="module", metavar="MODULE", help="a module that Python runs; and arguments"
+    )
+    command.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="COMMAND",
+        help="one word: what bash takes as a script; more: a program and its arguments. What ends in .py, Python runs",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs it, and waits for it."""
+    order_of = _order_of(arguments)
+    from monarch.tools._active import saved_job
+
+    job = saved_job()
+    meshes = _hosts.attach(job)
+    running: dict[str, Execution] = {}
+    try:
+        folder = _start(arguments, meshes, order_of(), running)
+        status = max([each.wait() for each in running.values()])
+    except BaseException:
+        for execution in running.values():
+            execution.kill()
+        raise
+    finally:
+        if arguments.kill:
+            job.kill()
+    sys.stdout.flush()
+    if arguments.json:
+        _print_codes(running, folder)
+    elif folder is not None and status != 0:
+        _tell_failed(running)
+    return status
+
+
+def _start(
+    arguments: argparse.Namespace, meshes: dict[str, Any], order: Order, running: dict[str, Execution]
+) -> str | None:
+    """Starts it on each mesh that is wanted. Returns where output goes; None: to here."""
+    from monarch.job._exec import Execution
+
+    if arguments.all and arguments.mesh is not None:
+        raise ValueError("--all is all meshes: leave out --mesh, or --all, which --mesh NAME means for one")
+    wanted = meshes if arguments.all else dict([_hosts.find(meshes, arguments.mesh)])
+    is_one = arguments.one or not (arguments.all or arguments.mesh or arguments.point)
+    folder = None
+    if not is_one and arguments.point is None:
+        import tempfile
+
+        folder = tempfile.mkdtemp(prefix="monarch_exec_")
+        print(f"monarch exec: what it prints goes to {folder}", file=sys.stderr)
+    for name, hosts in wanted.items():
+        point = _hosts.first_point(hosts) if is_one else arguments.point
+        running[name] = Execution(hosts, order, folder and f"{folder}/{name}", point=point, per_host=arguments.per_host)
+    return folder
+
+
+def _order_of(arguments: argparse.Namespace) -> Any:
+    """What is to be run, or ``ValueError``; as a function, since the parts are loaded after the hosts are asked for."""
+    words = [*(arguments.module or []), *arguments.words]
+    is_module, script = arguments.module is not None, arguments.script
+    if (first := 1 if is_module else 0) < len(words) and words[first] == "--":
+        del words[first]
+    if is_module and script is not None:
+        raise ValueError("either --script or -m says what to run, not both")
+    if not words and script is None:
+        raise ValueError("no command: say one, as in 'monarch exec hostname', or --script FILE, or -m MODULE")
+    text = None if script is None else _read(script)
+    is_python = is_module or (script if script is not None else words[0]).endswith(".py")
+    if is_module:
+        words.insert(0, "-m")
+
+    def order() -> Order:
+        from monarch.job._exec import check_env
+        from monarch.job._runner import Order
+
+        return Order(words, text, is_python, check_env(dict(arguments.env)), arguments.workdir, {}, {}, 0)
+
+    return order
+
+
+def _read(script: str) -> bytes:
+    if script == "-":
+        return sys.stdin.buffer.read()
+    with open(script, "rb") as file:
+        return file.read()
+
+
+def _tell_failed(running: dict[str, Execution]) -> None:
+    """Whose file is to be looked at."""
+    codes = [(f"{name}/{rank}", code) for name, each in running.items() for rank, code in sorted(each.codes.items())]
+    failed = [f"{rank} ({code})" for rank, code in codes if code != 0]
+    more = ", ..." if len(failed) > _NAMED_MAX else ""
+    print(
+        f"monarch exec: {len(failed)} of {len(codes)} ranks have failed, with these exit statuses: "
+        f"{', '.join(failed[:_NAMED_MAX])}{more}",
+        file=sys.stderr,
+    )
+
+
+def _print_codes(running: dict[str, Execution], folder: str | None) -> None:
+    import json
+
+    for name, execution in running.items():
+        for rank, point in enumerate(execution.points):
+            line = {"mesh": name, "rank": rank, "point": point, "exit_code": execution.codes[rank]}
+            if folder is not None:
+                line["output"] = f"{folder}/{name}/{rank}.log"
+            print(json.dumps(line))

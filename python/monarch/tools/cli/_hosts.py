@@ -1,0 +1,68 @@
+"""What commands on the hosts of a saved job have in common: their arguments, and the hosts."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from monarch.job import JobTrait
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Options that all of them have."""
+    command.add_argument(
+        "-e", "--env", action="append", default=[], type=variable, metavar="NAME=VALUE",
+        help="add a variable to the environment there; as often as you like",
+    )  # fmt: skip
+    command.add_argument("--workdir", metavar="FOLDER", help="the working directory, on the host")
+    command.add_argument("--kill", action="store_true", help="kill the job when the command has ended")
+
+
+def variable(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def numbers(text: str) -> dict[str, int]:
+    """DIMENSION=NUMBER, several with commas between them."""
+    found = {}
+    for part in text.split(","):
+        name, equals, number = part.partition("=")
+        if not name or not equals or not number.isdecimal():
+            raise argparse.ArgumentTypeError(f"{text!r} is not DIMENSION=NUMBER,DIMENSION=NUMBER")
+        found[name] = int(number)
+    return found
+
+
+def attach(job: JobTrait) -> dict[str, Any]:
+    """Its meshes of hosts, by name; nothing is allocated. ``RuntimeError`` if it does not run any more."""
+    running = job._running
+    if running is None or not running._is_running():
+        why = "" if running is None or not (lost := running._loses()) else f": {lost}"
+        raise RuntimeError(
+            f"the active job is no longer running or healthy{why}. 'monarch apply', or a script's job.state(), has it "
+            "anew; 'monarch kill' ends what is left of it"
+        )
+    import monarch._wiring  # noqa: F401
+    from monarch._runtime import runtime
+
+    runtime.ensure(processes=False)  # none are started from here
+    return running._state()._hosts
+
+
+def find(meshes: dict[str, Any], name: str | None) -> tuple[str, Any]:
+    """That mesh of the job, or the first one, with its name."""
+    if name is None:
+        return next(iter(meshes.items()))
+    if name not in meshes:
+        raise ValueError(f"{name!r} is not a valid host mesh name. Available names: {', '.join(meshes)}")
+    return name, meshes[name]
+
+
+def first_point(hosts: Any) -> dict[str, int]:
+    """The first host."""
+    return dict.fromkeys(hosts.sizes, 0)

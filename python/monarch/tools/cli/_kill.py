@@ -1,0 +1,27 @@
+"""Releases the hosts of a job, with all that runs there, and forgets them.
+
+example: monarch kill  # the job of the active context
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+HELP = "release a job's hosts"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("context", nargs="?", metavar="CONTEXT", help="whose job; the active context's if left out")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from monarch.job import _contexts
+
+    name = arguments.context or _contexts.current()
+    if name not in _contexts.names():
+        raise ValueError(f"there is no context {name!r}; there are: {', '.join(_contexts.names())}")
+    if not _contexts.kill(name):
+        print(f"no job was saved in the context {name!r} of {os.getcwd()}", file=sys.stderr)
+    return 0

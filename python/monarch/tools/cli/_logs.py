@@ -1,0 +1,85 @@
+"""Shows what the saved job's processes have written to files on this machine: what its hosts' daemons say, what
+adopted actors and the client of batch mode print, and what workers print, if enable_file_capture is set.
+
+examples:
+  monarch logs -f --mesh trainers --host 1
+  monarch logs --rank 3 --since 5m --grep 'loss|nan'
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+
+HELP = "show the log files of the job on this machine"
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what is written, until the job ends")
+    parser.add_argument("--mesh", metavar="NAME", help="of these processes, or of these hosts, only")
+    parser.add_argument("--host", type=_number, metavar="N", help="of this host of a mesh of the job, from 0, only")
+    parser.add_argument("--rank", type=_number, metavar="N", help="of this rank of a mesh of processes only")
+    parser.add_argument(
+        "--since", type=_seconds, metavar="TIME",
+        help="30s, 5m, 2h, 1d: from files that were written to since, without lines that begin with an earlier time",
+    )  # fmt: skip
+    parser.add_argument("--grep", type=_pattern, metavar="RE", help="lines in which this is found (Python's re)")
+    parser.add_argument(
+        "--json", action="store_true", help="an object a line: kind, hosts, host, mesh, rank, file, line"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from monarch.tools._active import active_job
+    from monarch.tools._log_files import Wanted, follow, nothing_of
+
+    job = active_job()
+    since = None if arguments.since is None else time.time() - arguments.since
+    wanted = Wanted(arguments.mesh, arguments.host, arguments.rank, since, arguments.grep)
+    if (why := nothing_of(job, wanted)) is not None:
+        if not arguments.follow:
+            raise RuntimeError(why)
+        print(f"monarch logs: {why}; waiting for some", file=sys.stderr)
+    is_silent = True
+    for line in follow(job, wanted, arguments.follow):
+        if line is None:
+            sys.stdout.flush()
+            continue
+        is_silent = False
+        source = line.source
+        if arguments.json:
+            fields = {"kind": source.kind, "hosts": source.hosts, "host": source.host, "mesh": source.mesh}
+            print(json.dumps({**fields, "rank": source.rank, "file": source.path, "line": line.text}))
+        else:
+            print(f"[{source}] {line.text}")
+    if is_silent and since is None and arguments.grep is None:
+        print(
+            "monarch logs: nothing is written there so far; what workers print is, of scripts that have called "
+            "configure(enable_file_capture=True) before spawn_procs",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
+    if found is None or float(found[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 30s: a positive number and ms, s, m, h or d")
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error

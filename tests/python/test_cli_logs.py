@@ -1,0 +1,288 @@
+"""`monarch logs`: what a job's processes have written to files."""
+
+import json
+import os
+import re
+import select
+import signal
+import time
+
+import pytest
+from saved_job import LIMIT, SavedJob
+from script_run import unfinished
+
+from monarch._processes.output import output_settings
+from monarch.config import clear_runtime_config, configure
+from monarch.job import DEFAULT_JOB_PATH, LocalJob, ProcessJob, job_load
+from monarch.tools._active import hosts_of
+from monarch.tools._log_files import Reader, Source, Wanted, _captured, find
+from monarch.tools.cli import main
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    made = SavedJob(tmp_path_factory.mktemp("j"))
+    made.run.tell("one first\nall second\n")
+    made.run.line("second 3")
+    with open(daemon_log(made, 2), "a") as file:  # what a daemon says if something is wrong
+        file.write("monarch-hostd: somebody knocks\n")
+    unfinished.remove(made.run)  # it goes on after the first of these tests
+    yield made
+    unfinished.append(made.run)
+    made.end()
+
+
+def daemon_log(job, index):
+    return hosts_of(job_load(str(job.folder / DEFAULT_JOB_PATH))._running)[index].log
+
+
+def logs(job, *options):
+    status, out, err = job.monarch("logs", *options)
+    assert (status, err) == (0, "")
+    return out.splitlines()
+
+
+@pytest.mark.feature(96, "the commands")
+def test_all_files_of_the_job(job):
+    assert logs(job) == [
+        "[generators[0]] monarch-hostd: somebody knocks",
+        *(f"[trainers[{rank // 2}] all {rank}] {text} {rank}" for rank in range(4) for text in ("begun", "second")),
+        "[trainers[1] one 0] begun 0",
+        "[trainers[1] one 0] first 0",
+        "[generators[0] other 0] begun 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "options, lines",
+    [
+        (["--mesh", "one"], ["[trainers[1] one 0] begun 0", "[trainers[1] one 0] first 0"]),
+        (["--mesh", "generators", "--rank", "0"], ["[generators[0] other 0] begun 0"]),
+        (["--mesh", "trainers", "--host", "1", "--grep", "second|first"], [
+            "[trainers[1] all 2] second 2", "[trainers[1] all 3] second 3", "[trainers[1] one 0] first 0"]),
+        (["--rank", "3", "--grep", "^beg"], ["[trainers[1] all 3] begun 3"]),
+        (["--mesh", "one", "--grep", "nowhere"], []),
+        (["--since", "1h", "--mesh", "one", "--grep", "first"], ["[trainers[1] one 0] first 0"]),
+    ],
+)  # fmt: skip
+def test_what_is_wanted(job, options, lines):
+    assert logs(job, *options) == lines
+
+
+@pytest.mark.parametrize(
+    "options, asked",
+    [(["--mesh", "none"], "--mesh none"), (["--mesh", "trainers", "--host", "2"], "--mesh trainers --host 2")],
+)
+def test_what_there_is_no_file_of_is_said(job, options, asked):
+    there = "trainers (2 hosts), generators (1 host), all (4 ranks), one (1 rank), other (1 rank)"
+    said = f"no file of the job is of {asked}; there are those of {there}"
+    assert job.monarch("logs", *options) == (1, "", f"monarch logs: {said}\n")
+    with job.command("logs", "-f", *options) as process:
+        assert process.stderr.readline() == f"monarch logs: {said}; waiting for some\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=LIMIT) == ("", "")
+
+
+def test_an_object_for_each_line(job):
+    (line,) = logs(job, "--json", "--rank", "2", "--grep", "second")
+    found = json.loads(line)
+    assert re.fullmatch(r"monarch_log_\w{8}~trainers~1_all_\w{6}_2\.log", os.path.basename(found["file"]))
+    assert found == {
+        "kind": "worker", "hosts": "trainers", "host": 1, "mesh": "all", "rank": 2, "file": found["file"],
+        "line": "second 2",
+    }  # fmt: skip
+    (line,) = logs(job, "--json", "--grep", "knocks")
+    assert json.loads(line) == {
+        "kind": "host", "hosts": "generators", "host": 0, "mesh": None, "rank": None, "file": daemon_log(job, 2),
+        "line": "monarch-hostd: somebody knocks",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [
+        (["--since", "5"], "'5' is not a time such as 30s: a positive number and ms, s, m, h or d"),
+        (["--since", "0s"], "'0s' is not a time"),
+        (["--rank", "-1"], "expected one argument|'-1' is not a number from 0 on"),
+        (["--host", "a"], "'a' is not a number from 0 on"),
+        (["--grep", "("], "'\\(' is not a regular expression: missing \\)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(capsys, options, why):
+    with pytest.raises(SystemExit) as end:
+        main(["logs", *options])
+    assert end.value.code == 2 and re.search(why, capsys.readouterr().err)
+
+
+def test_who_reads_may_have_enough(job):
+    with job.command("logs") as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(LIMIT) == 128 + signal.SIGPIPE
+
+
+class Lines:
+    """Of a process that goes on."""
+
+    def __init__(self, process):
+        self.process, self.text = process, ""
+
+    def wait_for(self, text):
+        until = time.monotonic() + LIMIT
+        while text not in self.text:
+            assert select.select([self.process.stdout], [], [], until - time.monotonic())[0], self.text
+            data = os.read(self.process.stdout.fileno(), 65536)
+            assert data, self.text
+            self.text += data.decode()
+
+
+def test_it_follows_until_the_job_has_ended(tmp_path):
+    job = SavedJob(tmp_path)
+    with job.command("logs", "-f", "--mesh", "one") as process:
+        shown = Lines(process)
+        shown.wait_for("begun 0\n")
+        job.run.tell("one again\nall not wanted\n")
+        shown.wait_for("[trainers[1] one 0] again 0\n")
+        job.end()
+        rest, err = process.communicate(timeout=LIMIT)
+        assert (process.returncode, err) == (0, "")
+    assert shown.text + rest == "[trainers[1] one 0] begun 0\n[trainers[1] one 0] again 0\n"
+
+
+def test_ctrl_c_ends_it(job):
+    with job.command("logs", "-f") as process:
+        Lines(process).wait_for("begun 0\n")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=LIMIT)[1] == ""
+        assert process.returncode in (130, -signal.SIGINT)  # a shell says 130 of both
+
+
+def test_the_client_of_batch_mode_writes_one_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "client.py").write_text("print('from the client')\n")
+    job = LocalJob()
+    job.apply("client.py")
+    job.dump(DEFAULT_JOB_PATH)
+    assert job.process.wait(LIMIT) == 0
+    assert main(["logs", "-f"]) == 0  # it has ended
+    assert capsys.readouterr() == ("[client] from the client\n", "")
+    job.kill()
+
+
+def test_that_nothing_is_written_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    job = ProcessJob({"trainers": 1})
+    job.apply()
+    job.dump(DEFAULT_JOB_PATH)
+    assert main(["logs"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("monarch logs: nothing is written there so far; what workers print is, of scr")
+    assert main(["logs", "--grep", "loss"]) == 0 and capsys.readouterr() == ("", "")
+    job.kill()
+
+
+def test_what_a_process_of_a_job_starts_itself_is_found_by_its_environment(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("USER", "somebody")
+    job = LocalJob()
+    job.apply()
+    monkeypatch.setenv("MONARCH_JOB_ID", str(job.apply_id))
+    configure(enable_file_capture=True)
+    try:
+        path = output_settings("a mesh_of_4")(2)[3]
+    finally:
+        clear_runtime_config()
+    os.mkdir(tmp_path / "somebody")
+    for name in (path, path.replace(str(job.apply_id)[:8], "12345678"), path + ".1"):
+        open(name, "w").close()
+    os.symlink(path, path.replace("_2.log", "_3.log"))
+    assert find(job) == [Source(path, "worker", mesh="a_mesh_of_4", rank=2)]
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    assert find(job) == []  # whose folder it is not
+    job.kill()
+
+
+# ---- Files that change ----
+
+
+@pytest.fixture
+def reader(tmp_path):
+    return Reader(Source(str(tmp_path / "log"), "worker"))
+
+
+def read(reader, wanted=Wanted(), at_end=False):  # noqa: B008  # it is a tuple
+    return [line.text for line in reader.lines(wanted, at_end)]
+
+
+def test_a_line_is_shown_when_it_is_whole(reader):
+    assert read(reader) == []
+    with open(reader.source.path, "w") as file:
+        print("one\ntw", end="", file=file, flush=True)
+        assert read(reader) == ["one"]
+        print("o\r\nthr\xff", end="", file=file, flush=True)
+        assert read(reader) == ["two"]
+        assert read(reader) == []
+    assert read(reader, at_end=True) == ["thr\xff"]
+
+
+def test_a_file_that_was_rotated_or_cut_is_read_from_its_start(reader):
+    path = reader.source.path
+    for how in (os.unlink, lambda path: os.rename(path, path + ".1"), lambda path: os.truncate(path, 0)):
+        with open(path, "w") as file:
+            file.write("before, and something\nunfinished")
+        assert read(reader)[-1] == "before, and something"
+        how(path)
+        with open(path, "a") as file:
+            file.write("after\n")
+        assert read(reader)[-1] == "after"
+        os.unlink(path)
+        read(reader)
+
+
+def test_what_was_put_aside_when_the_file_was_full_comes_first(reader):
+    path = reader.source.path
+
+    def write(text):
+        with open(path, "a") as file:
+            file.write(text)
+
+    write("one\n")
+    os.rename(path, path + ".1")
+    write("two\n")
+    assert read(reader) == ["one", "two"]
+    write("three\n")
+    os.rename(path, path + ".1")
+    assert read(reader) == ["three"]
+    write("four\n")
+    assert read(reader) == ["four"]
+    assert read(reader) == []
+    assert read(Reader(reader.source)) == ["two", "three", "four"]
+
+
+def test_since_goes_by_times_in_front_of_lines_and_by_that_of_the_file(reader):
+    with open(reader.source.path, "w") as file:
+        file.write(
+            "no time yet\n2026-01-01 10:00:00 old\n  of the old one\n[2026-01-01T12:00:00] new\nof the new one\n"
+        )
+    since = time.mktime((2026, 1, 1, 11, 0, 0, 0, 0, -1))
+    assert read(reader, Wanted(since=since)) == ["no time yet", "[2026-01-01T12:00:00] new", "of the new one"]
+    again = Reader(reader.source)
+    os.utime(reader.source.path, (since - 1, since - 1))
+    assert read(again, Wanted(since=since)) == []
+    with open(reader.source.path, "a") as file:
+        file.write("2026-01-01 13:00:00 newer\n")
+    assert read(again, Wanted(since=since)) == ["2026-01-01 13:00:00 newer"]
+
+
+def test_a_file_that_is_removed_while_it_is_looked_for_is_left_out(tmp_path, monkeypatch):
+    for rank in (0, 1):
+        (tmp_path / f"monarch_log_12345678_procs_abcdef_{rank}.log").touch()
+
+    def listed(folder, scandir=os.scandir):
+        with scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        os.unlink(found[0].path)
+        return found
+
+    monkeypatch.setattr(os, "scandir", listed)
+    assert [source.rank for source in _captured(str(tmp_path), "12345678")] == [1]
