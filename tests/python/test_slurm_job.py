@@ -224,10 +224,9 @@ def test_it_says_what_it_waits_for_and_ctrl_c_cancels_the_job(slurm):
 
 def test_a_script_that_is_killed_while_it_waits_leaves_its_place_to_the_next_run(slurm):
     first = script("job.pkl", "--hold")
-    wait_until(slurm.jobs)
+    wait_until(lambda: os.path.exists("job.pkl"))  # it is saved after it has been submitted
     first.kill()
     first.communicate(timeout=LIMIT)
-    wait_until(lambda: os.path.exists("job.pkl"))
     second = script("job.pkl", "--hold")
     (job_id,) = slurm.jobs()
     slurm.run("scontrol", "release", job_id)

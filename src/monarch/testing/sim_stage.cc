@@ -1,5 +1,7 @@
 #include "monarch/testing/sim_stage.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -62,6 +64,7 @@ bool SimStage::enter(const PlayerPtr& player) {
 }
 
 void SimStage::leave() {
+  if (held_) hold();
   Player* const self = std::exchange(self_here, nullptr);
   stage_here = nullptr;
   std::unique_lock lock(mutex_);
@@ -74,6 +77,7 @@ void SimStage::leave() {
 }
 
 WaitResult SimStage::wait(bool (*ready)(const void*), const void* context, int64_t deadline_ns, int64_t max_sleep_ns) {
+  if (stage_here != this) hold();  // this is a later one; all stages of a program have the same driver
   note_progress();
   Player& self = *self_here;
   const bool is_script = &self == players_.front().get();
@@ -107,10 +111,9 @@ WaitResult SimStage::wait(bool (*ready)(const void*), const void* context, int64
   return WaitResult::kInterrupted;
 }
 
-// The simulation has been given up, with this thread in it.
+// The simulation has been given up, with this thread in it, which has come back from what it had waited for.
 void SimStage::hold() {
-  std::unique_lock lock(mutex_);
-  for (;;) self_here->turn.wait(lock);
+  for (;;) ::pause();
 }
 
 void SimStage::stand() {

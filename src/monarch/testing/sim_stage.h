@@ -102,7 +102,7 @@ class SimStage final : public Stage {
   bool to_interrupt_ = false;
   std::atomic<Broken> broken_{Broken::kNo};
   std::string culprit_;
-  bool held_ = false;
+  std::atomic<bool> held_{false};
 };
 
 }  // namespace monarch::testing

@@ -188,6 +188,25 @@ TEST_F(LifeTest, OfAProcessThatBecomesAnotherProgramIsGivenBackAndItLives) {
   }
 }
 
+// The new program's thread takes over the number of the main thread, which has just ended, while somebody reads.
+TEST_F(LifeTest, OfAProcessWhoseThreadBecomesAnotherProgramIsNeverAnEnd) {
+  for (int i = 0; i < 300; ++i) {
+    Holder holder([] { in_a_thread([] { execl("/bin/sleep", "sleep", "100", nullptr); }); });
+    watch_.add(i, holder.take_life());
+    holder.say();
+    const auto is_told = [&] {
+      std::lock_guard lock(mutex_);
+      return told_[i] > 0;
+    };
+    const int64_t until_ns = monotonic_ns() + kPatienceNs;
+    for (bool told = false; !told && monotonic_ns() < until_ns;) {
+      told = is_told();
+      for (int reads = 0; reads < (told ? 50 : 1); ++reads) ASSERT_EQ(read_ending(holder.process()), std::nullopt) << i;
+    }
+    ASSERT_TRUE(is_told());
+  }
+}
+
 TEST_F(LifeTest, OfAMainThreadThatEndsAloneIsGivenBackAndItsProcessLives) {
   Holder holder([] {
     std::thread([] {
@@ -323,6 +342,22 @@ TEST_F(LifeTest, IsWatchedByThreadsThatShareNoProcessor) {
   EXPECT_EQ(CPU_COUNT(&both), 0);
   CPU_OR(&both, &parts[0], &parts[1]);
   EXPECT_TRUE(CPU_EQUAL(&both, &all));
+}
+
+std::atomic<int> failures{0};
+
+// As for want of memory, or for pages that are gone.
+TEST(LifeWatchTest, IsNotGivenUpForErrorsThatPass) {
+  std::atomic<int> told{0};
+  LifeWatch watch([&](uint64_t) { told = 1, told.notify_all(); }, [](FutexWaiter* waiters, uint32_t count) {
+    return ++failures < 60 ? failures % 2 == 0 ? EFAULT : ENOMEM : futex_wait_any(waiters, count);
+  });
+  Holder holder([] { _exit(1); });
+  ASSERT_TRUE(watch.add(1, holder.take_life()));
+  while (failures < 60) std::this_thread::yield();
+  holder.say();
+  told.wait(0);
+  EXPECT_EQ(told, 1);
 }
 
 TEST(LifeWatchTest, WithoutTheSystemCallNothingIsToldAndNobodyWaits) {

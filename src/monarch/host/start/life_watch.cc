@@ -13,7 +13,8 @@ namespace monarch {
 namespace {
 // A word changes when it is taken, and when it is given back. Whoever writes into it all the time is watched no more.
 constexpr int kChangesMax = 16;
-constexpr int kErrorsMax = 16;
+// After an error that nothing explains, such as one for want of memory.
+constexpr int64_t kErrorRetryNs = 10'000'000;
 
 // Of the processors that this thread may run on it keeps to every second one. False: there is one only.
 bool keep_to_half(size_t half) {
@@ -74,6 +75,7 @@ class LifeWatch::Batch {
     {
       std::lock_guard lock(mutex_);
       if (std::erase_if(lives_, [key](const Life& life) { return life.key == key; }) == 0) return false;
+      ++edits_;
     }
     wake();
     return true;
@@ -99,34 +101,56 @@ class LifeWatch::Batch {
   }
 
   void run(size_t number) {
-    for (int errors = 0; errors < kErrorsMax;) {
+    for (;;) {
       const uint32_t turn = turn_.load();  // first: who ends it changes that afterwards
-      if (ending_) break;
+      if (ending_) return;
       FutexWaiter waiters[kFutexWaitersMax];
       uint32_t count = 0;
-      std::vector<Life> released;
       waiters[count++] = FutexWaiter::of(turn_, turn, /*shared=*/false);
-      {
-        std::lock_guard lock(mutex_);
-        std::erase_if(lives_, [&](Life& life) {
-          std::atomic<uint32_t>& word = life_word(life.page, number);
-          const uint32_t now = word.load();
-          if (now != std::exchange(life.seen[number], now)) ++life.changes[number];
-          const bool given_back = (now & FUTEX_OWNER_DIED) != 0;
-          const bool over = given_back || life.changes[number] > kChangesMax;
-          if (!over) waiters[count++] = FutexWaiter::of(word, now, /*shared=*/true);
-          if (given_back) released.push_back(std::move(life));
-          return over;
-        });
-      }
-      for (const Life& life : released) watch_.on_released_(life.key);
-      released.clear();  // its pages last: somebody waits for the word
+      const uint64_t edits = look(number, waiters, &count);
       const int error = watch_.wait_(waiters, count);
-      errors = error == 0 || error == EINTR ? 0 : error == ENOSYS || error == EPERM ? kErrorsMax : errors + 1;
+      if (error == ENOSYS || error == EPERM) break;
+      // A page that is mapped no more, since the other thread or remove() was faster, is no error.
+      if (error != 0 && error != EINTR && !has_changed_since(edits)) {
+        futex_wait(turn_, turn, kErrorRetryNs, /*shared=*/false);
+      }
     }
     std::lock_guard lock(mutex_);
     broken_ = true;
     lives_.clear();
+  }
+
+  // Tells of those that are given back, and adds what is to be waited for. Returns the state of lives_ that this is of.
+  uint64_t look(size_t number, FutexWaiter* waiters, uint32_t* count) {
+    std::vector<Life> released;  // their pages go last: somebody waits for the word
+    uint64_t edits;
+    {
+      std::lock_guard lock(mutex_);
+      for (size_t i = 0; i < lives_.size();) {
+        Life& life = lives_[i];
+        std::atomic<uint32_t>& word = life_word(life.page, number);
+        const uint32_t now = word.load();
+        if (now != std::exchange(life.seen[number], now)) ++life.changes[number];
+        const bool given_back = (now & FUTEX_OWNER_DIED) != 0;
+        if (!given_back && life.changes[number] <= kChangesMax) {
+          waiters[(*count)++] = FutexWaiter::of(word, now, /*shared=*/true);
+          ++i;
+          continue;
+        }
+        if (given_back) released.push_back(std::move(life));
+        if (i + 1 != lives_.size()) life = std::move(lives_.back());
+        lives_.pop_back();
+        ++edits_;
+      }
+      edits = edits_;
+    }
+    for (const Life& life : released) watch_.on_released_(life.key);
+    return edits;
+  }
+
+  bool has_changed_since(uint64_t edits) {
+    std::lock_guard lock(mutex_);
+    return edits_ != edits;
   }
 
   const LifeWatch& watch_;
@@ -135,6 +159,7 @@ class LifeWatch::Batch {
   std::atomic<uint32_t> turn_{0};  // the threads wait for this one too
   std::mutex mutex_;
   std::vector<Life> lives_;
+  uint64_t edits_ = 0;   // how many have gone from lives_
   bool broken_ = false;  // a thread has ended: the kernel does not let it wait
 };
 

@@ -1,5 +1,5 @@
-// Tells of lives (life.h) that are given back, at once. One thread for every kLivesPerThread of them, which sleeps in the
-// kernel until then, and never takes the GIL; none while there is nothing to watch.
+// Tells of lives (life.h) that are given back, at once. Two threads for every kLivesPerThread of them, which sleep in the
+// kernel until then, and never take the GIL. They are made when they are needed first, and stay.
 //
 // Needs futex_waitv (Linux 5.16). Where that is missing or forbidden nothing is ever told, and the pidfds have to do.
 #pragma once

@@ -146,6 +146,18 @@ void set_all_handlers(sighandler_t handler) {
 
 }  // namespace
 
+std::optional<pid_t> pid_behind(const UniqueFd& pidfd) {
+  char path[64], text[512];
+  std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd.get());
+  const UniqueFd file = sys::open_file(path, O_RDONLY);
+  const ssize_t size = file ? read(file.get(), text, sizeof text - 1) : -1;
+  if (size <= 0) return std::nullopt;
+  text[size] = 0;
+  const char* const line = strstr(text, "\nPid:");
+  const pid_t pid = line == nullptr ? -1 : static_cast<pid_t>(strtol(line + 5, nullptr, 10));
+  return pid >= 0 ? std::optional(pid) : std::nullopt;
+}
+
 Result<Process> start_process(const ProcessSpec& spec) {
   UniqueFd null;
   if (!stays_open(STDIN_FILENO) || !stays_open(STDOUT_FILENO) || !stays_open(STDERR_FILENO)) {
@@ -186,7 +198,7 @@ bool signal_process(const Process& process, int number) { return send_signal(pro
 
 void kill_group(const Process& process) {
   if (send_signal(process, SIGKILL, kSignalTheGroup) == 0 || errno != EINVAL) return;
-  if (send_signal(process, 0, 0) == 0) kill(-process.pid, SIGKILL);
+  if (process.pid > 0 && send_signal(process, 0, 0) == 0) kill(-process.pid, SIGKILL);
 }
 
 namespace {
@@ -279,15 +291,20 @@ ExitStatus read_exit_status(const Process& process) {
 }
 
 std::optional<ExitStatus> read_ending(const Process& process) {
-  const auto stat = read_stat(process);
-  if (!stat || !stat->is_ending() || WIFSTOPPED(stat->exit_code)) return std::nullopt;
+  const auto ends_with = [&]() -> std::optional<int> {
+    const auto stat = read_stat(process);
+    return stat && stat->is_ending() && !WIFSTOPPED(stat->exit_code) ? std::optional(stat->exit_code) : std::nullopt;
+  };
+  const std::optional<int> code = ends_with();
+  if (!code) return std::nullopt;
   // A main thread that ends by itself, or for another program (which ends all other threads, and lives on), does so with 0.
-  // So, it seems, does everybody about whom this process may not know.
-  if (stat->exit_code == 0 && (!all_threads(process.pid, &TaskStat::must_end) || !may_know_exit_code(process.pid) ||
-                               send_signal(process, 0, 0) != 0)) {
+  // So, it seems, does everybody about whom this process may not know. The thread that has become the other program takes
+  // the main thread's number, perhaps meanwhile, and is then not found under its own: who ends still does so afterwards.
+  if (*code == 0 && (!all_threads(process.pid, &TaskStat::must_end) || !may_know_exit_code(process.pid) ||
+                     ends_with() != code)) {
     return std::nullopt;
   }
-  return decode_status(stat->exit_code);
+  return decode_status(*code);
 }
 
 bool has_ended(const Process& process) {

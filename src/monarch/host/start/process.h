@@ -30,6 +30,10 @@ struct Process {
   UniqueFd pidfd;  // readable when the process has ended
 };
 
+// The process's number as this process sees it, which for one of another pid namespace is not that which somebody there says.
+// 0: it has none here. nullopt: it has been reaped, or that cannot be read.
+std::optional<pid_t> pid_behind(const UniqueFd& pidfd);
+
 // The child leads a session of its own (no terminal signals), with default signal handling, nothing blocked, and the limit
 // of descriptors that this process had at first (base/system.h).
 Result<Process> start_process(const ProcessSpec& spec);

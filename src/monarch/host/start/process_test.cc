@@ -46,6 +46,18 @@ TEST(Process, TellsExitCodeAndSignal) {
   EXPECT_EQ(status.signal, SIGSEGV);
 }
 
+TEST(Process, HasTheNumberThatItsReaderSees) {
+  auto process = run_shell("sleep 100");
+  ASSERT_TRUE(process.ok());
+  EXPECT_EQ(pid_behind(process->pidfd), process->pid);
+  signal_process(*process, SIGKILL);
+  ASSERT_TRUE(ends(*process));
+  EXPECT_EQ(pid_behind(process->pidfd), process->pid) << "nobody has reaped it";
+  reap(*process);
+  EXPECT_EQ(pid_behind(process->pidfd), std::nullopt);
+  EXPECT_EQ(pid_behind(UniqueFd()), std::nullopt);
+}
+
 // ThreadSanitizer makes a fork of a vfork, and blocks signals in it.
 #ifdef __SANITIZE_THREAD__
 #define SKIP_WITHOUT_VFORK() GTEST_SKIP() << "no vfork under ThreadSanitizer"

@@ -565,7 +565,8 @@ void Starter::on_hostd(NodeId node) {
     if (!report) return errno == EAGAIN ? void() : hostd_gone(node);
     switch (report->kind) {
       case ForkReport::kSpawned:
-        spawned(node, Process{report->pid, std::move(pidfd)});
+        // The host may be in another namespace, where the number means somebody else.
+        spawned(node, Process{pidfd ? pid_behind(pidfd).value_or(report->pid) : report->pid, std::move(pidfd)});
         break;
       case ForkReport::kExited:
         return exited(node, {.known = true, .code = report->code, .signal = report->signal, .because = {}});
@@ -650,7 +651,8 @@ void Starter::spawned(NodeId node, Process process) {
   found->second.process = std::move(process);
   // What a monarch-hostd has started it ends, when this process is gone; and its numbers may mean others here.
   if (!found->second.elsewhere) tell_guard(found->second.process.pid);
-  if (!found->second.given_up) events_.on_spawned(node, found->second.process.pid);
+  const pid_t pid = found->second.process.pid;
+  if (!found->second.given_up) events_.on_spawned(node, pid > 0 ? pid : -1);
   found->second.process.pidfd ? watch(node) : reactor_.post([this, node] { find_pidfd(node); });
 }
 

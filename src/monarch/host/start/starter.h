@@ -40,8 +40,9 @@ namespace monarch {
 
 class Starter {
  public:
-  // All on the reactor. For each process that was to be launched: on_spawned and later on_exited, or on_not_started. Before
-  // on_exited there may be on_dying: nothing runs in it any more, and it will end so; but it is still there.
+  // All on the reactor. For each process that was to be launched: on_spawned (with -1 if it has no number here) and later
+  // on_exited, or on_not_started. Before on_exited there may be on_dying: nothing runs in it any more, and it will end so;
+  // but it is still there.
   struct Events {
     std::function<void(NodeId, pid_t)> on_spawned;
     std::function<void(NodeId, const ExitStatus&)> on_dying;
