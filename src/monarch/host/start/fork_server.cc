@@ -30,30 +30,36 @@ static_assert(kFdCount <= sys::kFdsPerMessageMax);
 // ---- The end of all descendants: in a signal's handler, so nothing but system calls ----
 
 constexpr int kEndTries = 1000;  // of 2 ms
+constexpr int kDeadTries = 10;   // for those who cannot be reaped though they have ended: a debugger has them
 
 pid_t server_pid = -1;
 
-// The parent of a process, by /proc; -1: it is gone.
-pid_t parent_of(const char* pid) {
+struct Parentage {
+  pid_t parent = -1;  // -1: the process is gone
+  bool ended = false;
+};
+
+// By /proc.
+Parentage parentage_of(const char* pid) {
   char path[32] = "/proc/", text[512];
   size_t size = strlen(path);
   for (const char* at = pid; *at != '\0' && size < sizeof path - 6; ++at) path[size++] = *at;
   memcpy(path + size, "/stat", 6);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -1;
+  if (fd < 0) return {};
   const ssize_t count = read(fd, text, sizeof text - 1);
   close(fd);
-  if (count <= 0) return -1;
+  if (count <= 0) return {};
   text[count] = '\0';
   const char* at = strrchr(text, ')');  // its name may hold anything; then: ") S 123"
-  if (at == nullptr || strlen(at) < 5) return -1;
-  pid_t parent = 0;
-  for (at += 4; *at >= '0' && *at <= '9'; ++at) parent = parent * 10 + (*at - '0');
-  return parent;
+  if (at == nullptr || strlen(at) < 5) return {};
+  Parentage found{.parent = 0, .ended = at[2] == 'Z'};
+  for (at += 4; *at >= '0' && *at <= '9'; ++at) found.parent = found.parent * 10 + (*at - '0');
+  return found;
 }
 
-// What is a child of this process by now, whoever was its parent at first.
-void kill_children() {
+// What is a child of this process by now, whoever was its parent at first. Whether any has not ended yet.
+bool kill_children() {
   struct Entry {  // linux_dirent64
     uint64_t inode;
     int64_t offset;
@@ -63,14 +69,18 @@ void kill_children() {
   };
   alignas(Entry) char entries[8192];
   const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (proc < 0) return;
+  if (proc < 0) return true;
   const pid_t self = getpid();
+  bool any = false;
   ssize_t count;
   while ((count = syscall(SYS_getdents64, proc, entries, sizeof entries)) > 0) {
     for (ssize_t at = 0; at < count;) {
       const auto* entry = reinterpret_cast<const Entry*>(entries + at);
       at += entry->size;
-      if (entry->name[0] < '1' || entry->name[0] > '9' || parent_of(entry->name) != self) continue;
+      if (entry->name[0] < '1' || entry->name[0] > '9') continue;
+      const Parentage found = parentage_of(entry->name);
+      if (found.parent != self) continue;
+      any = any || !found.ended;
       pid_t pid = 0;
       for (const char* digit = entry->name; *digit != '\0'; ++digit) pid = pid * 10 + (*digit - '0');
       kill(-pid, SIGKILL);
@@ -78,19 +88,20 @@ void kill_children() {
     }
   }
   close(proc);
+  return any;
 }
 
 }  // namespace
 
 // Each that dies leaves its children to us: until there is none.
 void end_descendants() {
-  for (int tries = 0; tries < kEndTries; ++tries) {
+  for (int tries = 0, dead = 0; tries < kEndTries && dead < kDeadTries; ++tries) {
     pid_t reaped;
     do {
       reaped = waitpid(-1, nullptr, WNOHANG);
     } while (reaped > 0);
     if (reaped < 0 && errno == ECHILD) return;
-    kill_children();
+    dead = kill_children() ? 0 : dead + 1;
     const timespec pause{0, 2'000'000};
     nanosleep(&pause, nullptr);
   }

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "monarch/base/clock.h"
 #include "monarch/base/system.h"
 #include "monarch/testing/runtime_fixture.h"
 
@@ -124,6 +126,38 @@ TEST(ForkServer, EndsWithAllThatItsWorkersHaveLeft) {
     ASSERT_EQ(waitpid(server_pid, &status, 0), server_pid);
     EXPECT_EQ(WEXITSTATUS(status), 0);
   }
+}
+
+// It cannot be reaped before its debugger has looked at its end, which may be never.
+TEST(ForkServer, DoesNotWaitForTheDebuggerOfWhatIsDead) {
+  UniqueFd pair[2];
+  ASSERT_TRUE(sys::make_socket_pair(AF_UNIX, SOCK_SEQPACKET, pair));
+  const pid_t server_pid = fork();
+  if (server_pid == 0) {
+    pair[0].reset();
+    become_subreaper();
+    const pid_t worker = fork();
+    if (worker == 0) {
+      for (;;) pause();
+    }
+    char byte;
+    static_cast<void>(!write(pair[1].get(), &worker, sizeof worker));
+    static_cast<void>(!read(pair[1].get(), &byte, 1));
+    end_descendants();
+    _exit(0);
+  }
+  pid_t worker = -1;
+  ASSERT_EQ(read(pair[0].get(), &worker, sizeof worker), static_cast<ssize_t>(sizeof worker));
+  const bool traced = ptrace(PTRACE_SEIZE, worker, nullptr, nullptr) == 0;
+  const int64_t began_ns = monotonic_ns();
+  ASSERT_EQ(write(pair[0].get(), "x", 1), 1);
+  int status;
+  ASSERT_EQ(waitpid(server_pid, &status, 0), server_pid);
+  const int64_t took_ns = monotonic_ns() - began_ns;
+  if (!traced) GTEST_SKIP() << "ptrace is not allowed here";
+  EXPECT_EQ(waitpid(worker, &status, 0), worker);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_LT(took_ns, 1'500'000'000) << "it has waited until its own limit";
 }
 
 TEST(Bootstrap, SurvivesTheWayThroughItsDescriptor) {
