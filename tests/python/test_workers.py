@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -90,34 +89,6 @@ except SupervisionError as error:
     assert daemon.process.wait(LIMIT) == 0
     assert os.listdir(folder) == ["token"]
     daemon.end()
-
-
-def test_a_process_of_a_host_with_numbers_of_its_own_is_known_by_the_number_here(folder):
-    """A container, say, that shares a folder with its machine."""
-    inside = ["unshare", *(() if os.geteuid() == 0 else ("-r",)), "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode:
-        pytest.skip("no namespaces here")
-    daemon = Daemon(folder, inside=inside)
-    daemon.run("""
-worker = hosts.spawn_procs().spawn("worker", Worker)
-(number,) = worker.pid.call().get().values()
-
-def is_it(pid):
-    try:
-        with open(f"/proc/{pid}/status") as lines, open(f"/proc/{pid}/environ") as environ:
-            numbers = next(line for line in lines if line.startswith("NSpid:")).split()[1:]
-            return numbers[1:] == [str(number)] and os.environ["MONARCH_TOKEN_FILE"] in environ.read()
-    except OSError:
-        return False
-
-(here,) = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_it(pid)]
-assert here != number
-os.kill(here, signal.SIGKILL)
-error = worker.pid.call().exception(timeout=20)
-assert (error.signal, error.pid) == (signal.SIGKILL, here), (error, here, number)
-""").ok()  # fmt: skip
-    daemon.process.kill()
-    daemon.process.communicate(timeout=LIMIT)
 
 
 def test_the_end_of_a_daemon_is_told(folder, scheme):

@@ -30,7 +30,7 @@ struct Process {
   UniqueFd pidfd;  // readable when the process has ended
 };
 
-// The process's number as this process sees it, which for one of another pid namespace is not that which somebody there says.
+// The process's number as this process sees it, which for one of another pid namespace is not that which is said there.
 // 0: it has none here. nullopt: it has been reaped, or that cannot be read.
 std::optional<pid_t> pid_behind(const UniqueFd& pidfd);
 
