@@ -266,6 +266,7 @@ class Command:
     def begin_on_terminal(self):
         near, far = os.openpty()
         with open(far, "rb", buffering=0) as terminal:
+            set_size(self.streams["resize"].read(), far)  # which comes when kubectl has made its streams
             ends = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
             self.process = subprocess.Popen(["setsid", "-c", *self.arguments], env=self.env, **ends)
         pipe = open(near, "r+b", buffering=0)
@@ -299,9 +300,14 @@ def give_out(pipe, stream):
 def resize(stream, terminal):
     with terminal:
         while data := stream.read():
-            size = json.loads(data)
             with contextlib.suppress(OSError):
-                fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
+                set_size(data, terminal)
+
+
+def set_size(data, terminal):
+    if data:
+        size = json.loads(data)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
 
 
 # ---- Ports ----

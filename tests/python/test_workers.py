@@ -148,6 +148,45 @@ assert sorted(told) == [(mesh, rank) for mesh in ("procs", "worker") for rank in
         Daemon.made.remove(daemon.process)
 
 
+def test_a_host_in_another_namespace_of_processes_has_its_number_of_here(folder):
+    """As in a container of its own, whose daemon is reached by a socket in a folder that both see."""
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this kernel, or this user, makes no namespaces of processes")
+    daemon = Daemon(folder, inside=inside)
+    run = daemon.run("""
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
+
+def here(pid):  # by the number that it has there
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if status(name)["NSpid"] == [name, str(pid)]:
+                return name
+        except OSError:
+            pass  # it has ended
+
+def status(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return {line.partition(":")[0]: line.split()[1:] for line in file}
+
+worker = hosts.spawn_procs().spawn("worker", Worker)
+server = status(here(worker.pid.call_one().get()))["PPid"][0]
+host = status(server)["PPid"][0]
+assert len(status(host)["NSpid"]) == 2, "a process of the daemon's"
+os.kill(int(host), signal.SIGKILL)
+while (error := worker.pid.call().exception(timeout=20)) is None:
+    pass
+assert isinstance(error, SupervisionError) and "Killed(sig=9)" in str(error) and f", pid {host})" in str(error), error
+""")  # fmt: skip
+    try:
+        run.ok()
+    finally:
+        daemon.process.kill()  # it hands on no other signal, and has made what --kill-child ends
+    with daemon.process:
+        Daemon.made.remove(daemon.process)
+
+
 @pytest.mark.feature(58, "settings are in force there")
 @pytest.mark.feature(78, "what is configured reaches attached hosts")
 def test_the_configuration_goes_along(daemons):

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <span>
 
 #include "monarch/base/bytes.h"
@@ -39,13 +40,20 @@ struct Parentage {
   bool ended = false;
 };
 
-// By /proc.
-Parentage parentage_of(const char* pid) {
-  char path[32] = "/proc/", text[512];
-  size_t size = strlen(path);
-  for (const char* at = pid; *at != '\0' && size < sizeof path - 6; ++at) path[size++] = *at;
-  memcpy(path + size, "/stat", 6);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+using Path = char[64];
+
+void join(Path& path, std::initializer_list<const char*> parts) {
+  size_t size = 0;
+  for (const char* part : parts) {
+    for (; *part != '\0' && size + 1 < sizeof path; ++part) path[size++] = *part;
+  }
+  path[size] = '\0';
+}
+
+// `stat` is that file of a process, or of one of its threads.
+Parentage parentage_of(const Path& stat) {
+  char text[512];
+  const int fd = open(stat, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return {};
   const ssize_t count = read(fd, text, sizeof text - 1);
   close(fd);
@@ -58,8 +66,9 @@ Parentage parentage_of(const char* pid) {
   return found;
 }
 
-// What is a child of this process by now, whoever was its parent at first. Whether any has not ended yet.
-bool kill_children() {
+// Calls `use` with the name of each process, or of each thread of one. False: it cannot be read.
+template <typename Use>
+bool each_number_in(const char* folder, Use use) {
   struct Entry {  // linux_dirent64
     uint64_t inode;
     int64_t offset;
@@ -67,28 +76,51 @@ bool kill_children() {
     unsigned char type;
     char name[];
   };
-  alignas(Entry) char entries[8192];
-  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (proc < 0) return true;
-  const pid_t self = getpid();
-  bool any = false;
+  alignas(Entry) char entries[4096];
+  const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return false;
   ssize_t count;
-  while ((count = syscall(SYS_getdents64, proc, entries, sizeof entries)) > 0) {
+  while ((count = syscall(SYS_getdents64, fd, entries, sizeof entries)) > 0) {
     for (ssize_t at = 0; at < count;) {
       const auto* entry = reinterpret_cast<const Entry*>(entries + at);
       at += entry->size;
-      if (entry->name[0] < '1' || entry->name[0] > '9') continue;
-      const Parentage found = parentage_of(entry->name);
-      if (found.parent != self) continue;
-      any = any || !found.ended;
-      pid_t pid = 0;
-      for (const char* digit = entry->name; *digit != '\0'; ++digit) pid = pid * 10 + (*digit - '0');
-      kill(-pid, SIGKILL);
-      kill(pid, SIGKILL);
+      if (entry->name[0] >= '1' && entry->name[0] <= '9') use(entry->name);
     }
   }
-  close(proc);
-  return any;
+  close(fd);
+  return count == 0;
+}
+
+// Of a process whose first thread has: it leaves its children to others when the last one has.
+bool all_threads_have_ended(const char* pid) {
+  Path folder;
+  join(folder, {"/proc/", pid, "/task"});
+  bool ended = true;
+  const bool read_all = each_number_in(folder, [&](const char* thread) {
+    Path stat;
+    join(stat, {folder, "/", thread, "/stat"});
+    const Parentage found = parentage_of(stat);
+    ended = ended && (found.parent < 0 || found.ended);
+  });
+  return read_all && ended;
+}
+
+// What is a child of this process by now, whoever was its parent at first. Whether any has not ended yet.
+bool kill_children() {
+  const pid_t self = getpid();
+  bool any = false;
+  const bool read_all = each_number_in("/proc", [&](const char* name) {
+    Path stat;
+    join(stat, {"/proc/", name, "/stat"});
+    const Parentage found = parentage_of(stat);
+    if (found.parent != self) return;
+    any = any || !found.ended || !all_threads_have_ended(name);
+    pid_t pid = 0;
+    for (const char* digit = name; *digit != '\0'; ++digit) pid = pid * 10 + (*digit - '0');
+    kill(-pid, SIGKILL);
+    kill(pid, SIGKILL);
+  });
+  return any || !read_all;
 }
 
 }  // namespace

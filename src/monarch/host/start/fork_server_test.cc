@@ -4,10 +4,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "monarch/base/clock.h"
 #include "monarch/base/system.h"
@@ -158,6 +161,56 @@ TEST(ForkServer, DoesNotWaitForTheDebuggerOfWhatIsDead) {
   EXPECT_EQ(waitpid(worker, &status, 0), worker);
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_LT(took_ns, 1'500'000'000) << "it has waited until its own limit";
+}
+
+// Its first thread may have ended long before the last one does, and only then are its children left to others.
+TEST(ForkServer, WaitsForTheLastThreadOfWhatItHasKilled) {
+  UniqueFd pair[2], alive[2];
+  ASSERT_TRUE(sys::make_socket_pair(AF_UNIX, SOCK_SEQPACKET, pair));
+  ASSERT_TRUE(sys::make_pipe(alive));
+  static int told;
+  told = pair[1].get();
+  const pid_t server_pid = fork();
+  if (server_pid == 0) {
+    pair[0].reset();
+    alive[0].reset();
+    become_subreaper();
+    if (fork() == 0) {
+      pthread_t thread;
+      pthread_create(&thread, nullptr, [](void*) -> void* {
+        if (fork() == 0) {
+          setsid();
+          for (;;) pause();
+        }
+        const auto id = static_cast<pid_t>(syscall(SYS_gettid));
+        static_cast<void>(!write(told, &id, sizeof id));
+        for (;;) pause();
+      }, nullptr);
+      for (;;) pause();
+    }
+    char byte;
+    static_cast<void>(!read(pair[1].get(), &byte, 1));
+    end_descendants();
+    _exit(0);
+  }
+  alive[1].reset();
+  pid_t thread = -1;
+  ASSERT_EQ(read(pair[0].get(), &thread, sizeof thread), static_cast<ssize_t>(sizeof thread));
+  const bool traced = ptrace(PTRACE_SEIZE, thread, nullptr, PTRACE_O_TRACEEXIT) == 0;
+  const UniqueFd server = sys::open_pidfd(server_pid);
+  ASSERT_EQ(write(pair[0].get(), "x", 1), 1);
+  int status;
+  if (traced) {
+    EXPECT_EQ(waitpid(thread, &status, __WALL), thread);
+    EXPECT_EQ(status >> 16, PTRACE_EVENT_EXIT);
+    pollfd fd{server.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&fd, 1, 300), 0) << "it has gone while a thread was there";
+    ptrace(PTRACE_DETACH, thread, nullptr, nullptr);
+  }
+  EXPECT_EQ(waitpid(server_pid, &status, 0), server_pid);
+  pollfd fd{alive[0].get(), POLLIN, 0};
+  EXPECT_EQ(poll(&fd, 1, 0), 1) << "somebody lives";
+  if (!traced) GTEST_SKIP() << "ptrace is not allowed here";
 }
 
 TEST(Bootstrap, SurvivesTheWayThroughItsDescriptor) {
