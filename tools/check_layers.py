@@ -30,7 +30,6 @@ class Ban(NamedTuple):
     roots: tuple[str, ...]  # path prefixes that the ban covers
     allowed: re.Pattern[str]  # files that are exempt
     message: str
-    open: tuple[str, ...] = ()  # files that are still to be converted; one that has been must leave the list
 
 
 # The rooms of a layer are its folders. Each may use itself, and the layers and rooms in its line; the name of its own
@@ -84,9 +83,6 @@ BANS = (
         ("src/", "bindings/"),
         re.compile(r"^src/monarch/base/system\.(h|cc)$|_main\.cc$|^src/monarch/testing/|" + TEST_FILE),
         "what can fail for want of something goes through sys:: (base/system.h), where a test can make it fail",
-        open=(
-            "src/monarch/host/start/fork_server.cc",  # in the handler of a signal
-        ),
     ),
     Ban(
         re.compile(
@@ -190,18 +186,13 @@ def check_include(path: str, quote: str, target: str, layers: list[str]) -> str 
 
 def check_file(path: str, text: str, layers: list[str]) -> Iterator[Violation]:
     bans = [ban for ban in BANS if path.startswith(ban.roots) and not ban.allowed.search(path)]
-    converted = {ban for ban in bans if path in ban.open}
     for number, line in enumerate(without_comments(text).splitlines(), 1):
         if include := INCLUDE.match(line):
             if message := check_include(path, include[1], include[2], layers):
                 yield Violation(path, number, f"includes {include[2]}: {message}")
         for ban in bans:
             if found := ban.pattern.search(line):
-                converted.discard(ban)
-                if path not in ban.open:
-                    yield Violation(path, number, f"{found[1].rstrip('( ')}: {ban.message}")
-    for ban in converted:
-        yield Violation(path, 1, f"is converted: take it off the list in tools/check_layers.py ({ban.message})")
+                yield Violation(path, number, f"{found[1].rstrip('( ')}: {ban.message}")
 
 
 def check_tree(root: Path) -> list[Violation]:

@@ -172,6 +172,23 @@ assert not alive, alive
     assert run.status == 0, run.err  # which tells what has failed before
 
 
+def test_a_process_without_its_first_thread_runs_and_can_be_ended(place):
+    script = """
+import ctypes, threading
+threading.Thread(target=lambda: (print("runs", flush=True), threading.Event().wait())).start()
+ctypes.CDLL(None).syscall(60, 0)
+"""
+    env = {**os.environ, "ENDED": "x"}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env) as it:
+        it.stdout.readline()
+        deadline = time.monotonic() + LIMIT
+        while Path(f"/proc/{it.pid}/stat").read_text().rpartition(") ")[2][0] != "Z":
+            assert time.monotonic() < deadline
+        assert _ending.identify(it.pid) is not None
+        assert _ending.end_all("ENDED=x", [], 0.05, LIMIT) == []
+        assert it.wait(LIMIT) == -signal.SIGTERM
+
+
 def test_two_jobs_at_the_same_time_are_apart():
     Run(JOB + """
 other = ProcessJob({"trainers": 1, "generators": 2}, env={"GREETING": "hello", "MONARCH_X": "a=b"})

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hostd import HOSTD, Daemon
@@ -148,12 +149,18 @@ assert sorted(told) == [(mesh, rank) for mesh in ("procs", "worker") for rank in
         Daemon.made.remove(daemon.process)
 
 
-def test_a_host_in_another_namespace_of_processes_has_its_number_of_here(folder):
-    """As in a container of its own, whose daemon is reached by a socket in a folder that both see."""
-    inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+@pytest.fixture
+def namespaces():
+    if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0:
         pytest.skip("this kernel, or this user, makes no namespaces of processes")
-    daemon = Daemon(folder, inside=inside)
+
+
+def test_a_host_in_another_namespace_of_processes_has_its_number_of_here(folder, namespaces):
+    """As in a container of its own, whose daemon is reached by a socket in a folder that both see."""
+    daemon = Daemon(folder, inside=NAMESPACE)
     run = daemon.run("""
 import monarch.actor
 monarch.actor.unhandled_fault_hook = lambda failure: None
@@ -185,6 +192,71 @@ assert isinstance(error, SupervisionError) and "Killed(sig=9)" in str(error) and
         daemon.process.kill()  # it hands on no other signal, and has made what --kill-child ends
     with daemon.process:
         Daemon.made.remove(daemon.process)
+
+
+def test_a_host_that_is_out_of_reach_for_signals_ends_with_its_script(folder, namespaces):
+    """As between two containers: no process reaches one of another namespace that is not within its own."""
+    daemon = Daemon(folder)
+    run = daemon.run("""
+import monarch.actor
+worker = hosts.spawn_procs().spawn("worker", Worker)
+print("workers", worker.pid.call_one().get())
+input()
+""", inside=NAMESPACE)  # fmt: skip
+    (pid,) = pids_of(run.line("workers "))
+    host = parent(parent(pid))
+    os.kill(host, signal.SIGSTOP)
+    run.tell("\n")
+    run.done()
+    assert (run.status, run.err) == (0, "")
+    assert all(ended(each, time.monotonic() + LIMIT) for each in (pid, host))
+    assert daemon.end() == (0, "")
+
+
+BEAR = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+@pytest.mark.parametrize("scheme", ["ipc", "tcp"])
+def test_a_daemon_that_is_born_with_ends_of_children_ignored_knows_them_all_the_same(folder, scheme):
+    daemon = Daemon(folder, 0, scheme, inside=[sys.executable, "-c", BEAR])
+    daemon.run("""
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
+worker = hosts.spawn_procs().spawn("worker", Worker)
+os.kill(worker.pid.call_one().get(), signal.SIGKILL)
+while (error := worker.pid.call().exception(timeout=20)) is None:
+    pass
+assert "Killed(sig=9)" in str(error), error
+again = hosts.spawn_procs().spawn("worker", Worker)
+host = again.host.call_one().get()
+os.kill(host, signal.SIGKILL)
+while (error := again.pid.call().exception(timeout=20)) is None:
+    pass
+assert "Killed(sig=9)" in str(error) and f", pid {host})" in str(error), error
+""").ok()  # fmt: skip
+    began = time.monotonic()
+    assert daemon.end() == (0, "")
+    assert time.monotonic() - began < 4, "it has waited for one that had ended"
+
+
+def test_orphans_of_workers_leave_no_zombies(folder):
+    daemon, python = Daemon(folder, 0, "tcp"), Path(folder) / "python"  # another program, and no fork server
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    run = daemon.run(f"""
+worker = hosts.with_python_executable("{python}").spawn_procs().spawn("worker", Worker)
+for _ in range(3):
+    worker.orphan.call_one().get()
+print("worker", worker.pid.call_one().get())
+input()
+""")  # fmt: skip
+    host = parent(int(run.line("worker ")))
+    deadline = time.monotonic() + LIMIT
+    while len(children(parent(host))) > 1:
+        assert time.monotonic() < deadline, children(parent(host))
+    run.tell("\n")
+    run.ok()
+    assert daemon.end() == (0, "")
 
 
 @pytest.mark.feature(58, "settings are in force there")
@@ -453,6 +525,11 @@ def states(pid):
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/stat") as file:
             yield file.read().rpartition(")")[2].split()[0]
+
+
+def parent(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
 
 
 def children(pid):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 JOB_ID = "MONARCH_JOB_ID"  # in the environment of all that a job has started
+_ENDED = (b"Z", b"X")  # states, as /proc names them
 _COMMAND_MAX = 80  # characters of a command that are shown
 
 
@@ -153,14 +154,31 @@ def _look_at(pid: int) -> _Entry | None:
             fields = file.read().rpartition(b") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    if fields[0] in (b"Z", b"X"):
+    if fields[0] in _ENDED and (int(fields[17]) <= 1 or _all_threads_have_ended(pid)):
         return None
     return _Entry(Process(pid, int(fields[19])), int(fields[1]))
 
 
-def _environment(pid: int) -> list[bytes]:
+def _threads(pid: int) -> list[str]:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:  # it has ended, or hides it
+        return os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def _all_threads_have_ended(pid: int) -> bool:
+    """Of a process whose first thread has; its debugger may keep the others from going."""
+    for thread in _threads(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                if file.read().rpartition(b") ")[2].split()[0] not in _ENDED:
+                    return False
+    return True
+
+
+def _environment(pid: int) -> list[bytes]:
+    for thread in [str(pid), *_threads(pid)]:  # its first one may have ended
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/environ", "rb") as file:
+            if text := file.read():
+                return text.split(b"\0")
+    return []  # it has ended, or hides it

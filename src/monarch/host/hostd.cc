@@ -79,6 +79,15 @@ void end_with_parent(pid_t parent, int signal) {
   if (getppid() != parent) _exit(1);
 }
 
+// Those that have come to this process when what had started them ended.
+void reap_orphans(pid_t but) {
+  siginfo_t info{};
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 && info.si_pid != but) {
+    waitid(P_PID, static_cast<id_t>(info.si_pid), &info, WEXITED);
+    info = {};
+  }
+}
+
 }  // namespace
 
 // ---- The daemon ----
@@ -370,7 +379,7 @@ bool HostDaemon::is_meant(int socket) {
 
 // Over TCP: one host, whose client may be out of reach for a while.
 void HostDaemon::keep_remote(Channel& channel) {
-  become_subreaper();
+  become_subreaper(clock_);
   unblock_signals();
   const auto fail = [&](const std::string& why) {
     static_cast<void>(write_all(channel, encode_report({.kind = HostReport::kFailed, .text = why}), kTellLimitMs));
@@ -430,6 +439,7 @@ void HostDaemon::tell_of(Channel& channel, pid_t host, int started, UniqueFd cli
     return write_all(channel, encode_report(report), kTellLimitMs);
   };
   const UniqueFd ended = sys::open_pidfd(host);
+  signal(SIGCHLD, [](int) {});  // it ends a wait
   bool told = false, open = true;
   std::string said;
   for (bool running = true; running;) {
@@ -454,6 +464,7 @@ void HostDaemon::tell_of(Channel& channel, pid_t host, int started, UniqueFd cli
       const HostReport is_not{.kind = HostReport::kFailed, .text = said};
       open = open && tell(good && port != 0 ? is_up : is_not);
     }
+    reap_orphans(host);
     siginfo_t info{};
     running = !(waitid(P_PID, static_cast<id_t>(host), &info, WEXITED | WNOHANG) == 0 && info.si_pid == host);
     // It has ended, and who traces it has not looked.

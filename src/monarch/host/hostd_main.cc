@@ -188,6 +188,7 @@ int main(int argc, char** argv) {
   if (!defaults) fail("what processes are given cannot be read: " + defaults.error().message);
   options.defaults = std::move(*defaults);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGCHLD, SIG_DFL);  // who ignores it never learns how its children end, and it is inherited
   Reactor clock;  // never started: all that is wanted of it
   auto daemon = HostDaemon::make(clock, std::move(options));
   if (!daemon) fail(daemon.error().message);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "monarch/base/check.h"
 #include "monarch/base/log.h"
 
 namespace monarch::testing {
@@ -77,6 +78,7 @@ void SimStage::leave() {
 }
 
 WaitResult SimStage::wait(bool (*ready)(const void*), const void* context, int64_t deadline_ns, int64_t max_sleep_ns) {
+  MONARCH_CHECK(stage_here != nullptr);  // a thread of the user's own, or one that has left
   if (stage_here != this) hold();  // this is a later one; all stages of a program have the same driver
   note_progress();
   Player& self = *self_here;

@@ -30,14 +30,17 @@ static_assert(kFdCount <= sys::kFdsPerMessageMax);
 
 // ---- The end of all descendants: in a signal's handler, so nothing but system calls ----
 
-constexpr int kEndTries = 1000;  // of 2 ms
-constexpr int kDeadTries = 10;   // for those who cannot be reaped though they have ended: a debugger has them
+constexpr int64_t kEndLimitNs = 2'000'000'000;
+constexpr int kDeadTries = 10;  // for those who cannot be reaped though they have ended: a debugger has them
+constexpr int kKinMax = 1024;   // more than these are found when their parents have gone
 
 pid_t server_pid = -1;
+Clock* clock_here = nullptr;
 
 struct Parentage {
   pid_t parent = -1;  // -1: the process is gone
   bool ended = false;
+  bool unread = false;  // there are no descriptors
 };
 
 using Path = char[64];
@@ -50,20 +53,24 @@ void join(Path& path, std::initializer_list<const char*> parts) {
   path[size] = '\0';
 }
 
+pid_t number_of(const char* digit) {
+  pid_t number = 0;
+  for (; *digit >= '0' && *digit <= '9'; ++digit) number = number * 10 + (*digit - '0');
+  return number;
+}
+
 // `stat` is that file of a process, or of one of its threads.
 Parentage parentage_of(const Path& stat) {
   char text[512];
   const int fd = open(stat, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return {};
+  if (fd < 0) return {.unread = errno != ENOENT && errno != ESRCH && errno != EACCES};
   const ssize_t count = read(fd, text, sizeof text - 1);
   close(fd);
   if (count <= 0) return {};
   text[count] = '\0';
   const char* at = strrchr(text, ')');  // its name may hold anything; then: ") S 123"
   if (at == nullptr || strlen(at) < 5) return {};
-  Parentage found{.parent = 0, .ended = at[2] == 'Z'};
-  for (at += 4; *at >= '0' && *at <= '9'; ++at) found.parent = found.parent * 10 + (*at - '0');
-  return found;
+  return {.parent = number_of(at + 4), .ended = at[2] == 'Z'};
 }
 
 // Calls `use` with the name of each process, or of each thread of one. False: it cannot be read.
@@ -100,40 +107,51 @@ bool all_threads_have_ended(const char* pid) {
     Path stat;
     join(stat, {folder, "/", thread, "/stat"});
     const Parentage found = parentage_of(stat);
-    ended = ended && (found.parent < 0 || found.ended);
+    ended = ended && !found.unread && (found.parent < 0 || found.ended);
   });
   return read_all && ended;
 }
 
-// What is a child of this process by now, whoever was its parent at first. Whether any has not ended yet.
-bool kill_children() {
+// What descends from this process by now. Whether any has not ended yet.
+bool kill_descendants() {
   const pid_t self = getpid();
+  pid_t kin[kKinMax];  // in the order of /proc, which is that of their numbers; a child's is nearly always the higher one
+  int count = 0;
   bool any = false;
   const bool read_all = each_number_in("/proc", [&](const char* name) {
     Path stat;
     join(stat, {"/proc/", name, "/stat"});
     const Parentage found = parentage_of(stat);
-    if (found.parent != self) return;
+    any = any || found.unread;
+    if (found.parent != self && !std::binary_search(kin, kin + count, found.parent)) return;
     any = any || !found.ended || !all_threads_have_ended(name);
-    pid_t pid = 0;
-    for (const char* digit = name; *digit != '\0'; ++digit) pid = pid * 10 + (*digit - '0');
+    const pid_t pid = number_of(name);
+    if (count < kKinMax) kin[count++] = pid;
     kill(-pid, SIGKILL);
     kill(pid, SIGKILL);
   });
   return any || !read_all;
 }
 
+// Where /proc is that of another namespace its numbers mean others: then no more is ended than what ends with its parent.
+bool proc_has_our_numbers() {
+  char self[16] = {};
+  return readlink("/proc/self", self, sizeof self - 1) > 0 && number_of(self) == getpid();
+}
+
 }  // namespace
 
 // Each that dies leaves its children to us: until there is none.
 void end_descendants() {
-  for (int tries = 0, dead = 0; tries < kEndTries && dead < kDeadTries; ++tries) {
+  const bool can_see = proc_has_our_numbers();
+  const int64_t until_ns = clock_here->now_ns() + kEndLimitNs;
+  for (int dead = 0; dead < kDeadTries && clock_here->now_ns() < until_ns;) {
     pid_t reaped;
     do {
       reaped = waitpid(-1, nullptr, WNOHANG);
     } while (reaped > 0);
-    if (reaped < 0 && errno == ECHILD) return;
-    dead = kill_children() ? 0 : dead + 1;
+    if ((reaped < 0 && errno == ECHILD) || !can_see) return;
+    dead = kill_descendants() ? 0 : dead + 1;
     const timespec pause{0, 2'000'000};
     nanosleep(&pause, nullptr);
   }
@@ -153,14 +171,16 @@ void on_terminate(int) {
 
 }  // namespace
 
-ForkServer::ForkServer(int socket, Clock& clock) : socket_(socket), clock_(clock) { become_subreaper(); }
+ForkServer::ForkServer(int socket, Clock& clock) : socket_(socket), clock_(clock) { become_subreaper(clock); }
 
-void become_subreaper() {
+void become_subreaper(Clock& clock) {
+  clock_here = &clock;
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   server_pid = getpid();
   struct sigaction action {};
   action.sa_handler = on_terminate;
   sigaction(SIGTERM, &action, nullptr);
+  signal(SIGCHLD, SIG_DFL);  // who ignores it never learns how its children end, and it is inherited
 }
 
 void leave_fork_server() {
@@ -183,10 +203,12 @@ bool send_fork_request(int socket, NodeId node, const std::array<int, kFdCount>&
 
 // Waits for room: who does not read is stopped, and nothing here is urgent then. Where the kernel has too many descriptors
 // under way, it goes without.
-void ForkServer::report(const ForkReport& report, int pidfd) {
+bool ForkServer::report(const ForkReport& report, int pidfd) {
   const auto bytes = as_byte_span(&report, sizeof report);
   const std::span<const int> beside(&pidfd, pidfd >= 0 ? 1 : 0);
-  if (sys::send_message(socket_, bytes, beside, 0) < 0 && pidfd >= 0) sys::send_message(socket_, bytes, {}, 0);
+  if (sys::send_message(socket_, bytes, beside, 0) >= 0) return pidfd >= 0;
+  if (pidfd >= 0) sys::send_message(socket_, bytes, {}, 0);
+  return false;
 }
 
 void ForkServer::report_ready() { report({.kind = ForkReport::kReady}); }
@@ -194,8 +216,8 @@ void ForkServer::report_ready() { report({.kind = ForkReport::kReady}); }
 void ForkServer::report_spawned(NodeId node, pid_t pid) {
   // Nobody else reaps it, so the number is its own.
   const UniqueFd pidfd = sys::open_pidfd(pid);
-  children_[pid] = Worker{node, static_cast<bool>(pidfd)};
-  report({.kind = ForkReport::kSpawned, .pid = pid, .node = node}, pidfd.get());
+  const bool went = report({.kind = ForkReport::kSpawned, .pid = pid, .node = node}, pidfd.get());
+  children_[pid] = Worker{node, went};
 }
 
 void ForkServer::report_failed(NodeId node, int error) {

@@ -46,7 +46,8 @@ class ForkServer {
   void report_failed(NodeId node, int error);
 
  private:
-  void report(const ForkReport& report, int pidfd = -1);
+  // Whether the descriptor went along.
+  bool report(const ForkReport& report, int pidfd = -1);
 
   const int socket_;
   Clock& clock_;
@@ -58,7 +59,7 @@ class ForkServer {
 };
 
 // Of a process without threads that takes over whatever its children leave, and ends all of it on SIGTERM.
-void become_subreaper();
+void become_subreaper(Clock& clock);
 // Kills all that descends from a subreaper, and reaps it.
 void end_descendants();
 

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -138,7 +140,8 @@ TEST(ForkServer, DoesNotWaitForTheDebuggerOfWhatIsDead) {
   const pid_t server_pid = fork();
   if (server_pid == 0) {
     pair[0].reset();
-    become_subreaper();
+    SystemClock clock;
+    become_subreaper(clock);
     const pid_t worker = fork();
     if (worker == 0) {
       for (;;) pause();
@@ -163,27 +166,27 @@ TEST(ForkServer, DoesNotWaitForTheDebuggerOfWhatIsDead) {
   EXPECT_LT(took_ns, 1'500'000'000) << "it has waited until its own limit";
 }
 
-// Its first thread may have ended long before the last one does, and only then are its children left to others.
-TEST(ForkServer, WaitsForTheLastThreadOfWhatItHasKilled) {
-  UniqueFd pair[2], alive[2];
+// Its first thread may have ended long before the last one does, and only then are its children left to others. They are
+// killed at once all the same: who kills the server will not wait as long.
+TEST(ForkServer, WaitsForTheLastThreadOfWhatItHasKilledAndItsKinDoNot) {
+  UniqueFd pair[2];
   ASSERT_TRUE(sys::make_socket_pair(AF_UNIX, SOCK_SEQPACKET, pair));
-  ASSERT_TRUE(sys::make_pipe(alive));
   static int told;
   told = pair[1].get();
   const pid_t server_pid = fork();
   if (server_pid == 0) {
     pair[0].reset();
-    alive[0].reset();
-    become_subreaper();
+    SystemClock clock;
+    become_subreaper(clock);
     if (fork() == 0) {
       pthread_t thread;
       pthread_create(&thread, nullptr, [](void*) -> void* {
-        if (fork() == 0) {
+        pid_t ids[] = {static_cast<pid_t>(syscall(SYS_gettid)), fork()};
+        if (ids[1] == 0) {
           setsid();
           for (;;) pause();
         }
-        const auto id = static_cast<pid_t>(syscall(SYS_gettid));
-        static_cast<void>(!write(told, &id, sizeof id));
+        static_cast<void>(!write(told, ids, sizeof ids));
         for (;;) pause();
       }, nullptr);
       for (;;) pause();
@@ -193,24 +196,98 @@ TEST(ForkServer, WaitsForTheLastThreadOfWhatItHasKilled) {
     end_descendants();
     _exit(0);
   }
-  alive[1].reset();
-  pid_t thread = -1;
-  ASSERT_EQ(read(pair[0].get(), &thread, sizeof thread), static_cast<ssize_t>(sizeof thread));
+  pid_t ids[2] = {};
+  ASSERT_EQ(read(pair[0].get(), ids, sizeof ids), static_cast<ssize_t>(sizeof ids));
+  const pid_t thread = ids[0];
   const bool traced = ptrace(PTRACE_SEIZE, thread, nullptr, PTRACE_O_TRACEEXIT) == 0;
-  const UniqueFd server = sys::open_pidfd(server_pid);
+  const UniqueFd server = sys::open_pidfd(server_pid), kin = sys::open_pidfd(ids[1]);
+  pollfd gone{kin.get(), POLLIN, 0};
   ASSERT_EQ(write(pair[0].get(), "x", 1), 1);
   int status;
   if (traced) {
     EXPECT_EQ(waitpid(thread, &status, __WALL), thread);
     EXPECT_EQ(status >> 16, PTRACE_EVENT_EXIT);
+    EXPECT_EQ(poll(&gone, 1, 5000), 1) << "its child waits for it";
     pollfd fd{server.get(), POLLIN, 0};
     EXPECT_EQ(poll(&fd, 1, 300), 0) << "it has gone while a thread was there";
     ptrace(PTRACE_DETACH, thread, nullptr, nullptr);
   }
   EXPECT_EQ(waitpid(server_pid, &status, 0), server_pid);
-  pollfd fd{alive[0].get(), POLLIN, 0};
-  EXPECT_EQ(poll(&fd, 1, 0), 1) << "somebody lives";
+  EXPECT_EQ(poll(&gone, 1, 0), 1) << "it lives";
   if (!traced) GTEST_SKIP() << "ptrace is not allowed here";
+}
+
+constexpr int kNoNamespaces = 77;
+
+// The first process of a namespace whose /proc is that of another one. There the processes 3 and 4 are children of 2; here
+// 2 is a server, 3 its child, and 4 has nothing to do with it. The exit status: whether that one has ended.
+[[noreturn]] void be_first_inside() {
+  UniqueFd ready[2], go[2];
+  if (!sys::make_pipe(ready) || !sys::make_pipe(go)) _exit(kNoNamespaces);
+  char byte;
+  const pid_t server = fork();
+  if (server == 0) {
+    SystemClock clock;
+    become_subreaper(clock);
+    if (fork() == 0) {
+      for (;;) pause();
+    }
+    static_cast<void>(!write(ready[1].get(), "x", 1));
+    static_cast<void>(!read(go[0].get(), &byte, 1));
+    end_descendants();
+    _exit(0);
+  }
+  static_cast<void>(!read(ready[0].get(), &byte, 1));
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    for (;;) pause();
+  }
+  if (server != 2 || stranger != 4) _exit(kNoNamespaces);
+  const UniqueFd end = sys::open_pidfd(stranger);
+  static_cast<void>(!write(go[1].get(), "x", 1));
+  waitpid(server, nullptr, 0);
+  pollfd ended{end.get(), POLLIN, 0};
+  _exit(poll(&ended, 1, 100));
+}
+
+// The first process of the other one.
+[[noreturn]] void be_first_outside() {
+  const bool made = mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                    mount("proc", "/proc", "proc", 0, nullptr) == 0;
+  UniqueFd ready[2];
+  if (!made || !sys::make_pipe(ready)) _exit(kNoNamespaces);
+  if (fork() == 0) {
+    for (int i = 0; i < 2; ++i) {
+      if (fork() == 0) {
+        for (;;) pause();
+      }
+    }
+    static_cast<void>(!write(ready[1].get(), "x", 1));
+    for (;;) pause();
+  }
+  char byte;
+  if (read(ready[0].get(), &byte, 1) != 1 || unshare(CLONE_NEWPID) != 0) _exit(kNoNamespaces);
+  const pid_t inside = fork();
+  if (inside == 0) be_first_inside();
+  int status = 0;
+  waitpid(inside, &status, 0);
+  _exit(WEXITSTATUS(status));
+}
+
+TEST(ForkServer, EndsNobodyByNumbersOfAnotherNamespace) {
+  const pid_t maker = fork();
+  if (maker == 0) {
+    if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) _exit(kNoNamespaces);
+    const pid_t outside = fork();
+    if (outside == 0) be_first_outside();
+    int status = 0;
+    waitpid(outside, &status, 0);
+    _exit(WEXITSTATUS(status));
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(maker, &status, 0), maker);
+  if (WEXITSTATUS(status) == kNoNamespaces) GTEST_SKIP() << "this kernel, or this user, makes no namespaces";
+  EXPECT_EQ(status, 0) << "it was killed";
 }
 
 TEST(Bootstrap, SurvivesTheWayThroughItsDescriptor) {

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -208,17 +210,62 @@ TEST_F(LifeTest, OfAProcessWhoseThreadBecomesAnotherProgramIsNeverAnEnd) {
 }
 
 TEST_F(LifeTest, OfAMainThreadThatEndsAloneIsGivenBackAndItsProcessLives) {
+  for (const int code : {0, 5}) {
+    Holder holder([code] {
+      std::thread([] {
+        for (;;) pause();
+      }).detach();
+      syscall(SYS_exit, code);
+    });
+    watch_.add(1, holder.take_life());
+    holder.say();
+    EXPECT_TRUE(is_told_of(1, code == 0 ? 1 : 2));
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(read_ending(holder.process()), std::nullopt) << code;
+    kill(holder.process().pid, SIGSTOP);  // which its main thread has then ended with, says /proc
+    EXPECT_EQ(waitpid(holder.process().pid, nullptr, WUNTRACED), holder.process().pid);
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(read_ending(holder.process()), std::nullopt) << code;
+    EXPECT_FALSE(holder.has_ended());
+  }
+}
+
+// Each starts the next one and ends: whoever has read which there are finds that one has gone.
+void* begin_next(void*) {
+  pthread_attr_t detached;
+  pthread_attr_init(&detached);
+  pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+  pthread_t next;
+  while (pthread_create(&next, &detached, begin_next, nullptr) != 0) sched_yield();
+  return nullptr;
+}
+
+TEST_F(LifeTest, ThreadsThatFollowEachOtherAreNoEnd) {
   Holder holder([] {
-    std::thread([] {
-      for (;;) pause();
-    }).detach();
+    begin_next(nullptr);
     syscall(SYS_exit, 0);
   });
   watch_.add(1, holder.take_life());
   holder.say();
   EXPECT_TRUE(is_told_of(1));
-  for (int i = 0; i < 50; ++i) EXPECT_EQ(read_ending(holder.process()), std::nullopt);
+  int ended = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    if (read_ending(holder.process()) || has_ended(holder.process())) ++ended;
+  }
+  EXPECT_EQ(ended, 0);
   EXPECT_FALSE(holder.has_ended());
+}
+
+// With the last descriptor its folder is opened, and then none of its threads can be read.
+TEST(Process, HasNotEndedWhereItCannotBeRead) {
+  Holder holder([] {}, /*holds=*/false);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = UniqueFd(dup(0)).get();
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(next) + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const bool ended = has_ended(holder.process());
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_FALSE(ended);
 }
 
 TEST_F(LifeTest, IsNotGivenBackByForksThreadsOrStops) {

@@ -11,9 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "monarch/base/forked.h"
 #include "monarch/base/system.h"
@@ -169,9 +171,26 @@ Result<Process> start_process(const ProcessSpec& spec) {
 
 namespace {
 
+constexpr unsigned kSignalTheGroup = 1 << 2;  // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9
+
+int send_signal(const Process& process, int number, unsigned flags) {
+  return static_cast<int>(syscall(SYS_pidfd_send_signal, process.pidfd.get(), number, nullptr, flags));
+}
+
+}  // namespace
+
+bool signal_process(const Process& process, int number) { return send_signal(process, number, 0) == 0; }
+
+void kill_group(const Process& process) {
+  if (send_signal(process, SIGKILL, kSignalTheGroup) == 0 || errno != EINVAL) return;
+  if (process.pid > 0 && send_signal(process, 0, 0) == 0) kill(-process.pid, SIGKILL);
+}
+
+namespace {
+
 std::optional<ExitStatus> take_status(const Process& process, int options) {
   siginfo_t info{};
-  kill(-process.pid, SIGKILL);  // what it started and left in its group; the number is ours until we have reaped
+  kill_group(process);  // what it started and left there
   if (waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(process.pidfd.get()), &info, WEXITED | options) != 0) {
     return ExitStatus{};
   }
@@ -182,24 +201,11 @@ std::optional<ExitStatus> take_status(const Process& process, int options) {
   return status;
 }
 
-constexpr unsigned kSignalTheGroup = 1 << 2;  // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9
-
-int send_signal(const Process& process, int number, unsigned flags) {
-  return static_cast<int>(syscall(SYS_pidfd_send_signal, process.pidfd.get(), number, nullptr, flags));
-}
-
 }  // namespace
 
 ExitStatus reap(const Process& process) { return *take_status(process, 0); }
 
 std::optional<ExitStatus> try_reap(const Process& process) { return take_status(process, WNOHANG); }
-
-bool signal_process(const Process& process, int number) { return send_signal(process, number, 0) == 0; }
-
-void kill_group(const Process& process) {
-  if (send_signal(process, SIGKILL, kSignalTheGroup) == 0 || errno != EINVAL) return;
-  if (process.pid > 0 && send_signal(process, 0, 0) == 0) kill(-process.pid, SIGKILL);
-}
 
 namespace {
 
@@ -218,6 +224,7 @@ struct TaskStat {
   bool must_end() const { return is_ending() || (pending & (uint64_t{1} << (SIGKILL - 1))) != 0; }
 };
 
+// Nothing: see errno.
 std::optional<TaskStat> read_stat(const char* path) {
   constexpr int kState = 3, kFlags = 9, kPending = 31, kExitCode = 52;  // as proc(5) counts
   char text[1024];
@@ -240,21 +247,49 @@ std::optional<TaskStat> read_stat(const char* path) {
   return stat;
 }
 
-bool all_threads(pid_t pid, bool (TaskStat::*are)() const) {
+// Where /proc is that of another namespace its numbers mean others.
+bool proc_has_our_numbers() {
+  static const bool has = [] {
+    char self[16] = {};
+    return readlink("/proc/self", self, sizeof self - 1) > 0 && atoi(self) == getpid();
+  }();
+  return has;
+}
+
+std::optional<std::vector<pid_t>> threads_of(pid_t pid) {
+  if (!proc_has_our_numbers()) return std::nullopt;
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/task", pid);
   DIR* folder = opendir(path);
-  if (folder == nullptr) return false;
-  bool all = true;
+  if (folder == nullptr) return std::nullopt;
+  std::vector<pid_t> threads;
   while (const dirent* entry = readdir(folder)) {
-    if (entry->d_name[0] == '.') continue;
-    char file[sizeof path + sizeof entry->d_name + 8];
-    std::snprintf(file, sizeof file, "%s/%s/stat", path, entry->d_name);
-    const auto stat = read_stat(file);
-    all = all && (!stat || ((*stat).*are)());  // without: it has ended just now
+    if (entry->d_name[0] != '.') threads.push_back(atoi(entry->d_name));
   }
   closedir(folder);
-  return all;
+  return threads;
+}
+
+bool all_threads(pid_t pid, bool (TaskStat::*are)() const) {
+  const auto threads = threads_of(pid);
+  if (!threads) return false;
+  for (const pid_t thread : *threads) {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, thread);
+    const auto stat = read_stat(path);
+    const bool gone = !stat && (errno == ENOENT || errno == ESRCH);
+    if (!gone && !(stat && ((*stat).*are)())) return false;
+  }
+  // Any that went, or was about to, may have started another one before; and a list ends with a thread that goes while it
+  // is read. Two that are the same have not ended so: nobody is there but those that were seen.
+  std::optional<std::vector<pid_t>> last;
+  for (;;) {
+    auto next = threads_of(pid);
+    const auto seen = [&](pid_t id) { return std::find(threads->begin(), threads->end(), id) != threads->end(); };
+    if (!next || !std::all_of(next->begin(), next->end(), seen)) return false;
+    if (last == next) return true;
+    last = std::move(next);
+  }
 }
 
 // Whether the kernel lets this process know how that one ends: it asks the same of who reads this.
@@ -276,6 +311,7 @@ ExitStatus decode_status(int raw) {
 }
 
 std::optional<TaskStat> read_stat(const Process& process) {
+  if (!proc_has_our_numbers()) return std::nullopt;
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/stat", process.pid);
   const auto stat = read_stat(path);
@@ -297,11 +333,11 @@ std::optional<ExitStatus> read_ending(const Process& process) {
   };
   const std::optional<int> code = ends_with();
   if (!code) return std::nullopt;
-  // A main thread that ends by itself, or for another program (which ends all other threads, and lives on), does so with 0.
-  // So, it seems, does everybody about whom this process may not know. The thread that has become the other program takes
-  // the main thread's number, perhaps meanwhile, and is then not found under its own: who ends still does so afterwards.
-  if (*code == 0 && (!all_threads(process.pid, &TaskStat::must_end) || !may_know_exit_code(process.pid) ||
-                     ends_with() != code)) {
+  // A main thread that ends by itself does so with a code of its own, or for another program (which ends all other threads,
+  // and lives on) with 0. So, it seems, does everybody about whom this process may not know. The thread that has become the
+  // other program takes the main thread's number, perhaps meanwhile, and is then not found under its own: who ends still
+  // does so afterwards.
+  if (!all_threads(process.pid, &TaskStat::must_end) || !may_know_exit_code(process.pid) || ends_with() != code) {
     return std::nullopt;
   }
   return decode_status(*code);

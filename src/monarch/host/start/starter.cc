@@ -562,11 +562,11 @@ void Starter::on_hostd(NodeId node) {
     if (found == running_.end() || !found->second.hostd) return;
     UniqueFd pidfd;
     const auto report = receive_fork_report(found->second.hostd.get(), &pidfd);
-    if (!report) return errno == EAGAIN ? void() : hostd_gone(node);
+    if (!report) return errno == EAGAIN ? void() : leave_hostd(node, "was ended with its monarch-hostd");
     switch (report->kind) {
       case ForkReport::kSpawned:
-        // The host may be in another namespace, where the number means somebody else.
-        spawned(node, Process{pidfd ? pid_behind(pidfd).value_or(report->pid) : report->pid, std::move(pidfd)});
+        // The host may be in another namespace, where the number means somebody else; 0: it has none that is known here.
+        spawned(node, Process{pidfd ? pid_behind(pidfd).value_or(0) : 0, std::move(pidfd)});
         break;
       case ForkReport::kExited:
         return exited(node, {.known = true, .code = report->code, .signal = report->signal, .because = {}});
@@ -579,11 +579,11 @@ void Starter::on_hostd(NodeId node) {
 }
 
 // It ends what it has started, and the process's own pidfd says when that has ended.
-void Starter::hostd_gone(NodeId node) {
+void Starter::leave_hostd(NodeId node, const std::string& because) {
   Running& running = running_[node];
   reactor_.remove(running.hostd.get());
   running.hostd.reset();
-  running.because = "was ended with its monarch-hostd";
+  running.because = because;
   if (!running.process.pidfd || running.ended) exited(node, unknown_because(running.because));
 }
 
@@ -625,10 +625,17 @@ void Starter::kill(NodeId node) {
     return;
   }
   Running& running = found->second;
+  const bool is_there = running.process.pid >= 0;
+  if (running.elsewhere && is_there) {
+    // A process in another namespace is out of reach for signals, unless that lies within this one.
+    const bool told = running.process.pidfd && signal_process(running.process, SIGKILL);
+    if (!told && running.hostd && !running.ended) leave_hostd(node, "was killed");
+    return;
+  }
   running.kill_when_known = !running.process.pidfd;
   if (!running.process.pidfd) {
     // The fork server does not answer: it may be stopped. Nobody waits for that.
-    const bool unborn = running.forked && running.process.pid < 0;
+    const bool unborn = running.forked && !is_there;
     if (!unborn || std::exchange(running.given_up, true)) return;
     if (!running.elsewhere) give_slot();
     return not_started(node, "it was stopped before");
@@ -653,7 +660,9 @@ void Starter::spawned(NodeId node, Process process) {
   if (!found->second.elsewhere) tell_guard(found->second.process.pid);
   const pid_t pid = found->second.process.pid;
   if (!found->second.given_up) events_.on_spawned(node, pid > 0 ? pid : -1);
-  found->second.process.pidfd ? watch(node) : reactor_.post([this, node] { find_pidfd(node); });
+  if (found->second.process.pidfd) return watch(node);
+  if (!found->second.elsewhere) return reactor_.post([this, node] { find_pidfd(node); });
+  if (found->second.kill_when_known) kill(node);  // its monarch-hostd says when it ends
 }
 
 void Starter::watch(NodeId node) {
@@ -681,10 +690,11 @@ void Starter::find_pidfd(NodeId node) {
 
 // It ends; or has become another program, or lost its main thread, and then this was all that its life could say.
 void Starter::on_life_released(NodeId node, int tries) {
-  // Who killed it may be the fork server, by its own death, which says more.
+  // Who killed it may be the fork server, or its monarch-hostd, by its own death, which says more.
   on_fork_server();
+  on_hostd(node);
   auto found = running_.find(node);
-  if (found == running_.end() || found->second.given_up) return;
+  if (found == running_.end() || found->second.given_up || !found->second.because.empty()) return;
   if (found->second.forked && !found->second.elsewhere && !fork_socket_) return;
   Running& running = found->second;
   if (const auto status = read_ending(running.process)) {
@@ -765,7 +775,10 @@ const ExitStatus& Starter::complete(Running& running, const ExitStatus& status) 
     whole.endpoints = read_endpoints(*left);
     if (leaves_stack(status.signal)) whole.stack = read_stack(*left, shows_runtime_);
   }
-  if (status.signal == SIGKILL) whole.out_of_memory = judge_kill(*memory_known_, memory_reader_.read());
+  // Of another machine's memory, or another container's, nothing is known here.
+  if (status.signal == SIGKILL && !running.elsewhere) {
+    whole.out_of_memory = judge_kill(*memory_known_, memory_reader_.read());
+  }
   return whole;
 }
 

@@ -149,7 +149,7 @@ class Starter {
   void begin_elsewhere(const LaunchingPtr& launching);
   void ask_hostd(const LaunchingPtr& launching, Result<UniqueFd> socket);
   void on_hostd(NodeId node);
-  void hostd_gone(NodeId node);
+  void leave_hostd(NodeId node, const std::string& because);
   Status open_door();
   void on_guest(NodeId node, LaunchDoor::Guest guest);
   void admitted(Launching& launching);

@@ -1,4 +1,5 @@
 import os
+import subprocess
 import sys
 import time  # noqa: F401 (what follows in the tests uses it)
 
@@ -9,6 +10,16 @@ class Worker(Actor):
     @endpoint
     def pid(self):
         return os.getpid()
+
+    @endpoint
+    def host(self):
+        """The process that is the host of this one."""
+        with open(f"/proc/{os.getppid()}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+
+    @endpoint
+    def orphan(self):
+        subprocess.run(["sh", "-c", "true & exec true"], check=True)
 
     @endpoint
     def on(self, hosts):
