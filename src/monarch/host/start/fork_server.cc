@@ -32,7 +32,6 @@ static_assert(kFdCount <= sys::kFdsPerMessageMax);
 
 constexpr int64_t kEndLimitNs = 2'000'000'000;
 constexpr int kDeadTries = 10;  // for those who cannot be reaped though they have ended: a debugger has them
-constexpr int kKinMax = 1024;   // more than these are found when their parents have gone
 
 pid_t server_pid = -1;
 Clock* clock_here = nullptr;
@@ -112,21 +111,20 @@ bool all_threads_have_ended(const char* pid) {
   return read_all && ended;
 }
 
-// What descends from this process by now. Whether any has not ended yet.
-bool kill_descendants() {
+// What is a child of this process by now, whoever was its parent at first. Whether any has not ended yet. Their children
+// are left until they have come to this process: who watches over a mount is the last of a row of processes, and undoes it
+// when those above it have been killed.
+bool kill_children() {
   const pid_t self = getpid();
-  pid_t kin[kKinMax];  // in the order of /proc, which is that of their numbers; a child's is nearly always the higher one
-  int count = 0;
   bool any = false;
   const bool read_all = each_number_in("/proc", [&](const char* name) {
     Path stat;
     join(stat, {"/proc/", name, "/stat"});
     const Parentage found = parentage_of(stat);
     any = any || found.unread;
-    if (found.parent != self && !std::binary_search(kin, kin + count, found.parent)) return;
+    if (found.parent != self) return;
     any = any || !found.ended || !all_threads_have_ended(name);
     const pid_t pid = number_of(name);
-    if (count < kKinMax) kin[count++] = pid;
     kill(-pid, SIGKILL);
     kill(pid, SIGKILL);
   });
@@ -151,7 +149,7 @@ void end_descendants() {
       reaped = waitpid(-1, nullptr, WNOHANG);
     } while (reaped > 0);
     if ((reaped < 0 && errno == ECHILD) || !can_see) return;
-    dead = kill_descendants() ? 0 : dead + 1;
+    dead = kill_children() ? 0 : dead + 1;
     const timespec pause{0, 2'000'000};
     nanosleep(&pause, nullptr);
   }
