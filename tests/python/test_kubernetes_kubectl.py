@@ -48,13 +48,14 @@ def ask(kube, *arguments, user="administrator", **more):
     Over WebSockets kubectl 1.32 reads before it has made its streams, and throws away what comes then. In a cluster no
     container starts as fast. It says so; it is asked again.
     """
-    while True:
+    for _ in range(5):
         done = subprocess.run(
             command(kube, *arguments, user=user), env=environment(kube, **more), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=LIMIT,
         )  # fmt: skip
         if not re.search(r"Unknown stream id \d+, discarding message", done.stderr):
-            return done
+            break
+    return done
 
 
 def told(kube, *arguments, **more):

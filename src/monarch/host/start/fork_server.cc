@@ -19,6 +19,7 @@
 
 #include "monarch/base/bytes.h"
 #include "monarch/base/system.h"
+#include "monarch/host/start/process.h"
 
 namespace monarch {
 
@@ -35,6 +36,7 @@ constexpr int kDeadTries = 10;  // for those who cannot be reaped though they ha
 
 pid_t server_pid = -1;
 Clock* clock_here = nullptr;
+bool sees_children = false;  // else no more is ended than what ends with its parent
 
 struct Parentage {
   pid_t parent = -1;  // -1: the process is gone
@@ -131,24 +133,17 @@ bool kill_children() {
   return any || !read_all;
 }
 
-// Where /proc is that of another namespace its numbers mean others: then no more is ended than what ends with its parent.
-bool proc_has_our_numbers() {
-  char self[16] = {};
-  return readlink("/proc/self", self, sizeof self - 1) > 0 && number_of(self) == getpid();
-}
-
 }  // namespace
 
 // Each that dies leaves its children to us: until there is none.
 void end_descendants() {
-  const bool can_see = proc_has_our_numbers();
   const int64_t until_ns = clock_here->now_ns() + kEndLimitNs;
   for (int dead = 0; dead < kDeadTries && clock_here->now_ns() < until_ns;) {
     pid_t reaped;
     do {
       reaped = waitpid(-1, nullptr, WNOHANG);
     } while (reaped > 0);
-    if ((reaped < 0 && errno == ECHILD) || !can_see) return;
+    if ((reaped < 0 && errno == ECHILD) || !sees_children) return;
     dead = kill_children() ? 0 : dead + 1;
     const timespec pause{0, 2'000'000};
     nanosleep(&pause, nullptr);
@@ -173,6 +168,7 @@ ForkServer::ForkServer(int socket, Clock& clock) : socket_(socket), clock_(clock
 
 void become_subreaper(Clock& clock) {
   clock_here = &clock;
+  sees_children = proc_has_our_numbers();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   server_pid = getpid();
   struct sigaction action {};

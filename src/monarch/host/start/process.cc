@@ -160,6 +160,11 @@ std::optional<pid_t> pid_behind(const UniqueFd& pidfd) {
   return pid >= 0 ? std::optional(pid) : std::nullopt;
 }
 
+bool proc_has_our_numbers() {
+  char self[16] = {};
+  return readlink("/proc/self", self, sizeof self - 1) > 0 && atoi(self) == getpid();
+}
+
 Result<Process> start_process(const ProcessSpec& spec) {
   UniqueFd null;
   if (!stays_open(STDIN_FILENO) || !stays_open(STDOUT_FILENO) || !stays_open(STDERR_FILENO)) {
@@ -245,15 +250,6 @@ std::optional<TaskStat> read_stat(const char* path) {
   }
   if (field <= kExitCode) return std::nullopt;
   return stat;
-}
-
-// Where /proc is that of another namespace its numbers mean others.
-bool proc_has_our_numbers() {
-  static const bool has = [] {
-    char self[16] = {};
-    return readlink("/proc/self", self, sizeof self - 1) > 0 && atoi(self) == getpid();
-  }();
-  return has;
 }
 
 std::optional<std::vector<pid_t>> threads_of(pid_t pid) {

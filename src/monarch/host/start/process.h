@@ -33,6 +33,8 @@ struct Process {
 // The process's number as this process sees it, which for one of another pid namespace is not that which is said there.
 // 0: it has none here. nullopt: it has been reaped, or that cannot be read.
 std::optional<pid_t> pid_behind(const UniqueFd& pidfd);
+// False: /proc is that of another pid namespace, where numbers mean others, and is not to be asked about any process.
+bool proc_has_our_numbers();
 
 // The child leads a session of its own (no terminal signals), with default signal handling, nothing blocked, and the limit
 // of descriptors that this process had at first (base/system.h).
