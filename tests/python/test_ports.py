@@ -10,7 +10,17 @@ import numpy
 import pytest
 from script_run import Run, program
 
-from monarch.actor import Actor, ActorError, Channel, Port, PortReceiver, concurrent_endpoint, context, endpoint
+from monarch.actor import (
+    Actor,
+    ActorError,
+    Channel,
+    Port,
+    PortReceiver,
+    concurrent_endpoint,
+    context,
+    deadline,
+    endpoint,
+)
 
 LIMIT = 30
 
@@ -186,6 +196,10 @@ def test_a_port_in_a_result_reaches_the_actor_that_opened_it(procs, sender):
     for i in range(3):
         port.send(i)
     assert taken.get(timeout=LIMIT) == [0, 1, 2]
+    with deadline(LIMIT):
+        for i in range(3):
+            port.send(i)  # to an actor that waits for nothing
+    assert owner.take.call_one(3).get(timeout=LIMIT) == [0, 1, 2]
 
 
 @pytest.mark.feature(28)

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <vector>
 
+#include "monarch/base/check.h"
 #include "monarch/base/ids.h"
 #include "monarch/base/mutex.h"
 #include "monarch/net/message.h"
@@ -32,9 +33,10 @@ class Inflow {
   Inflow(Node& node, ActorIndex index, std::shared_ptr<Inflow> owner = nullptr);
   ~Inflow();
 
-  // What a waiting message counts for: its bytes and what it costs besides, or empty ones would be free.
+  // What a waiting message counts for: its bytes and what it costs besides, or empty ones would be free. The same from
+  // arrived() to taken().
   static uint64_t cost_of(const Message& message) {
-    return message.total_bytes() + (message.header.token == 0 ? kMessageCost : kCallCost);
+    return message.total_bytes() + (message.header.kind == FrameKind::kRequest ? kCallCost : kMessageCost);
   }
 
   // Any thread, before the message can be taken.
@@ -44,7 +46,9 @@ class Inflow {
   }
   // Any thread: a message that had arrived waits no more.
   void taken(uint64_t cost) {
-    const uint64_t left = waiting_.fetch_sub(cost, std::memory_order_seq_cst) - cost;
+    const uint64_t before = waiting_.fetch_sub(cost, std::memory_order_seq_cst);
+    MONARCH_CHECK(before >= cost);
+    const uint64_t left = before - cost;
     if (left < kBytesMax / 2 && holding_.load(std::memory_order_seq_cst)) release();
   }
 

@@ -261,6 +261,22 @@ TEST(Port, IsHeldFullUntilItsMessagesAreTakenOrItsOwnerWaitsOrItCloses) {
   EXPECT_TRUE(has_room());
 }
 
+TEST(Port, SmallMessagesThatAreTakenHoldNobody) {
+  World world;
+  auto port = world.open();
+  const Members members{{port->address()}};
+  for (int i = 0; i < 3; ++i) {
+    auto wait = port->receive();
+    for (int j = 0; j < 2; ++j) {
+      world.post(1, port->address(), "small");
+      world.sim.run();
+      EXPECT_TRUE(world.node(1).has_room(members, Node::kBacklogMax)) << i;
+    }
+    EXPECT_EQ(look(wait), "small");
+    EXPECT_EQ(look(port->receive()), "small");
+  }
+}
+
 TEST(Port, MessagesThatGoBackCountAgain) {
   World world;
   auto port = world.open();
