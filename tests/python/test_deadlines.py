@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 
 import pytest
 
@@ -130,6 +131,17 @@ class Waiter(Actor):
     @concurrent_endpoint
     async def answer(self, x):
         return x
+
+    @concurrent_endpoint
+    async def block_the_loop(self, port):
+        gate, receiver = Channel.open()
+        port.send(gate)
+        hold_up(receiver)
+
+    @endpoint
+    async def keep_warnings(self):
+        show = warnings.showwarning
+        warnings.showwarning = lambda message, *rest: (self.ended.append(str(message)), show(message, *rest))
 
     @endpoint
     async def log(self):
@@ -317,6 +329,24 @@ def test_a_sync_endpoint_goes_on_but_its_calls_raise_and_its_answer_is_dropped(m
     assert log_of(member)[0] == ["DeadlineExceeded"]
     with pytest.raises(DeadlineExceeded):
         future.get(timeout=LIMIT)
+
+
+def test_one_that_had_no_time_to_begin_is_no_oversight_of_its_author(waiter):
+    waiter.keep_warnings.call_one().get(timeout=LIMIT)
+    first, second = Channel.open(), Channel.open()
+    blocking = [waiter.block_the_loop.call_one(first[0])]
+    gate = first[1].recv().get(timeout=LIMIT)
+    blocking.append(waiter.block_the_loop.call_one(second[0]))
+    expired = waiter.wait_beside.options(deadline=SHORT).call_one("never")  # begun by now, but for the loop
+    gate.send("go on")
+    gate = second[1].recv().get(timeout=LIMIT)
+    with pytest.raises(DeadlineExceeded):
+        expired.get(timeout=LIMIT)
+    pass_time(SHORT)
+    gate.send("go on")
+    for future in blocking:
+        future.get(timeout=LIMIT)
+    assert log_of(waiter) == []
 
 
 def test_an_endpoint_that_answers_through_a_port_is_cancelled_and_lives(waiter):

@@ -182,14 +182,14 @@ async def _serve(cell: Any, coroutine: Any, ticket: Any) -> None:
         result = await (coroutine if left is None else _within(left + _AFTER_DEADLINE, coroutine))
     except BaseException as error:
         kind = type(error)  # not isinstance, which asks the class of the user's for attributes
-        if left is not None and issubclass(kind, asyncio.TimeoutError) and ticket.seconds_left <= 0:
-            cell.finish(ticket, None)  # it was cancelled: its caller has given up, and is told nothing
-            return
         try:
             if not issubclass(kind, GeneratorExit):  # that is leave(), which the task of _within() has yet to come to
                 getattr(coroutine, "close", bool)()  # if it has not begun, that is no oversight
         finally:  # an awaitable of the user's may raise there, and its caller waits
-            cell.finish_error(ticket, error)
+            if left is not None and issubclass(kind, asyncio.TimeoutError) and ticket.seconds_left <= 0:
+                cell.finish(ticket, None)  # it was cancelled: its caller has given up, and is told nothing
+            else:
+                cell.finish_error(ticket, error)
         if issubclass(kind, asyncio.CancelledError) and not cell.failed:
             raise
     else:
