@@ -523,7 +523,7 @@ def stop(pid):
 
 def states(pid):
     for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/stat") as file:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat") as file:
             yield file.read().rpartition(")")[2].split()[0]
 
 
