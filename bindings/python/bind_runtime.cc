@@ -202,17 +202,19 @@ nb::tuple start_worker(const std::vector<int>& numbers, uint64_t arena_bytes_max
   if (last_words != nullptr) note_crashes_of_python(*last_words, fds[kFdRecord].get());
   s.worker = true;
   sys::make_pipe(s.alarm, O_NONBLOCK);
-  auto made = ProcessRuntime::make_worker(
-      *bootstrap, std::move(fds), options_for(bootstrap->transport, arena_bytes_max), [last_words](ProcessRuntime& worker) {
-        if (last_words != nullptr) worker.node().activity().use(*last_words);
-        worker.node().set_factory(CellKind::kPython, python_factory());
-        state().native_actors = install_native_actors(worker);
-        state().bulk = install_bulk(worker);
-        worker.reactor().post([] { gil_mark_reactor_thread(); });
-      });
+  const auto keep = [&s, last_words](std::unique_ptr<ProcessRuntime> made) {
+    ProcessRuntime& worker = *made;
+    s.runtime = std::move(made);
+    if (last_words != nullptr) worker.node().activity().use(*last_words);
+    worker.node().set_factory(CellKind::kPython, python_factory());
+    s.native_actors = install_native_actors(worker);
+    s.bulk = install_bulk(worker);
+    worker.reactor().post([] { gil_mark_reactor_thread(); });
+  };
+  auto made =
+      ProcessRuntime::make_worker(*bootstrap, std::move(fds), options_for(bootstrap->transport, arena_bytes_max), keep);
   if (!made) raise(made.error());
-  const bool is_host = (*made)->agent() != nullptr;
-  s.runtime = std::move(*made);
+  const bool is_host = s.runtime->of_machine()->agent() != nullptr;
   auto payload = decode_worker_payload(as_byte_span(bootstrap->payload.data(), bootstrap->payload.size()));
   if (!payload) raise(payload.error());
   nb::object env = nb::none();

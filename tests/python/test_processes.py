@@ -381,6 +381,23 @@ assert len(procs.spawn("b", A).count.call().get()) == 2
     assert run.out.count("cleaned up after 1 None") == 2
 
 
+@pytest.mark.feature(52)
+def test_a_stop_reaches_actors_of_processes_that_have_just_begun():
+    """The stop comes in the moment in which the process has its link: so many, since few are met by it."""
+    Run(STOPPING + """
+class Plain(Actor):
+    @endpoint
+    def ping(self):
+        pass
+for _ in range(60):
+    fresh = this_host().spawn_procs({"gpus": 8})
+    plain = fresh.spawn("plain", Plain)
+    plain.stop("at once").get()
+    stopped(lambda: plain.ping.call().get(), "at once")
+    fresh.stop().get()
+""", way="unix").ok()  # fmt: skip
+
+
 @pytest.mark.feature(52, "again: nothing", 72)
 @ways
 def test_stop_of_a_proc_mesh(way):

@@ -62,17 +62,19 @@ std::atomic<Runtime*> innermost{nullptr};
 
   ProcessRuntime::Options process_options;
   process_options.transport = options.transport;
+  std::unique_ptr<ProcessRuntime> process;
   std::unique_ptr<NativeFactory> actors;
-  auto process = ProcessRuntime::make_worker(*bootstrap, std::move(fds), std::move(process_options),
-                                             [&](ProcessRuntime& made) {
-                                               if (last_words != nullptr) made.node().activity().use(*last_words);
-                                               actors = install_native_actors(made, options.actor_threads);
-                                             });
-  if (!process) fail_worker(process.error().message);
-  while (!(*process)->wait_for_stop(kStopPollNs)) {
+  const auto keep = [&](std::unique_ptr<ProcessRuntime> made) {
+    process = std::move(made);
+    if (last_words != nullptr) process->node().activity().use(*last_words);
+    actors = install_native_actors(*process, options.actor_threads);
+  };
+  auto started = ProcessRuntime::make_worker(*bootstrap, std::move(fds), std::move(process_options), keep);
+  if (!started) fail_worker(started.error().message);
+  while (!process->wait_for_stop(kStopPollNs)) {
   }
   // Actors may be busy, and cannot be joined: what they have printed goes out, the rest ends with the process.
-  (*process)->node().report_failures();
+  process->node().report_failures();
   std::cout.flush();
   std::fflush(nullptr);
   flush_log();

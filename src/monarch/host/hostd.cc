@@ -514,12 +514,18 @@ void HostDaemon::be_host(BootstrapFds fds, int started, int client) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(fd, &one, sizeof one);
   };
-  auto process = tcp_ ? ProcessRuntime::make_gateway(*bootstrap, hosts_listen_,
-                                                     std::move(options))
-                      : ProcessRuntime::make_worker(*bootstrap, std::move(fds), std::move(options), [](ProcessRuntime&) {});
-  if (!process) fail(process.error().message);
-  if (last_words != nullptr) (*process)->node().activity().use(*last_words);
-  ProcessRuntime& runtime = **process;
+  std::unique_ptr<ProcessRuntime> process;
+  if (tcp_) {
+    auto made = ProcessRuntime::make_gateway(*bootstrap, hosts_listen_, std::move(options));
+    if (!made) fail(made.error().message);
+    process = std::move(*made);
+  } else {
+    const auto keep = [&process](std::unique_ptr<ProcessRuntime> made) { process = std::move(made); };
+    auto made = ProcessRuntime::make_worker(*bootstrap, std::move(fds), std::move(options), keep);
+    if (!made) fail(made.error().message);
+  }
+  ProcessRuntime& runtime = *process;
+  if (last_words != nullptr) runtime.node().activity().use(*last_words);
   if (runtime.agent() == nullptr) fail("its client wants a process that is no host");
   std::atomic<bool> ends_daemon{false};
   const auto end_daemon = [fd = orders_[1].get()] { [[maybe_unused]] const ssize_t written = write(fd, "", 1); };

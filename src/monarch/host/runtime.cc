@@ -232,9 +232,8 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options option
   return runtime;
 }
 
-Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
-    const Bootstrap& bootstrap, BootstrapFds fds, Options options,
-    const std::function<void(ProcessRuntime&)>& wire) {
+Status ProcessRuntime::make_worker(const Bootstrap& bootstrap, BootstrapFds fds, Options options,
+                                   const std::function<void(std::unique_ptr<ProcessRuntime>)>& keep) {
   const Identity identity{bootstrap.key.id(), bootstrap.key, bootstrap.job, bootstrap.token};
   auto address = JobAddress::parse(bootstrap.address);
   if (!address) return address.error();
@@ -245,19 +244,18 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_worker(
   options.transport = bootstrap.transport;
   auto made = with_reactor();
   if (!made) return made.error();
-  std::unique_ptr<ProcessRuntime> runtime = std::move(*made);
+  ProcessRuntime* const runtime = made->get();
   auto built = runtime->build(identity, std::move(*address), std::move(*bell), std::move(fds[kFdBudget]),
                               OutputRoute(std::move(fds[kFdOutput])), std::move(options), std::nullopt);
   if (!built) return built.error();
   if (auto listening = runtime->connector_->listen(std::move(ends.listener)); !listening) return listening.error();
   runtime->host_->set_place(bootstrap.place);
   runtime->be_child_of(bootstrap);
-  wire(*runtime);
+  keep(std::move(*made));
   auto link = runtime->connector_->adopt_parent(bootstrap.parent, std::move(ends));
   if (!link) return link.error();
   runtime->node_->add_link(*link);
-  if (auto started = runtime->start(); !started) return started.error();
-  return runtime;
+  return runtime->start();
 }
 
 Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_gateway(const Bootstrap& bootstrap, TcpEndpoint listen,

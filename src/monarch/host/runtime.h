@@ -53,10 +53,10 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
   // The runtime of a script: the root of its job. A shortage is an error (kUnavailable), here and below; it may be tried
   // again.
   static Result<std::unique_ptr<ProcessRuntime>> make_root(Options options);
-  // The runtime of a worker. `wire` is called before the first frame is handled: it sets the cell factories.
-  static Result<std::unique_ptr<ProcessRuntime>> make_worker(const Bootstrap& bootstrap, BootstrapFds fds,
-                                                             Options options,
-                                                             const std::function<void(ProcessRuntime&)>& wire);
+  // The runtime of a worker. `keep` is given it before the first frame is handled, which may then be at once: it sets the
+  // cell factories, and has put the runtime where they look for it. It is to be destroyed after an error too.
+  static Status make_worker(const Bootstrap& bootstrap, BootstrapFds fds, Options options,
+                            const std::function<void(std::unique_ptr<ProcessRuntime>)>& keep);
   // The runtime of a host's gateway (membership/gateways.h): a worker that the script reaches over a network, at `listen`.
   static Result<std::unique_ptr<ProcessRuntime>> make_gateway(const Bootstrap& bootstrap, TcpEndpoint listen,
                                                               Options options);

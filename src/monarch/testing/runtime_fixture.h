@@ -172,13 +172,15 @@ inline LaunchDefaults defaults_of_test() {
   take_up_output(fds);
   guard_register(fds[kFdGuard].get(), getpid());
   TestFactory factory;
-  auto runtime = ProcessRuntime::make_worker(bootstrap, std::move(fds), {}, [&](ProcessRuntime& made) {
-    factory.runtime = &made;
-    made.node().set_factory(CellKind::kNative, factory);
-  });
-  if (!runtime) give_up(runtime.error(), 9);
-  if (Agent* agent = (*runtime)->agent()) agent->offer(defaults_of_test());
-  while (!(*runtime)->wait_for_stop(1'000'000'000) || TestActor::ignores_stop) {
+  std::unique_ptr<ProcessRuntime> runtime;
+  const auto keep = [&](std::unique_ptr<ProcessRuntime> made) {
+    runtime = std::move(made);
+    factory.runtime = runtime.get();
+    runtime->node().set_factory(CellKind::kNative, factory);
+  };
+  if (auto made = ProcessRuntime::make_worker(bootstrap, std::move(fds), {}, keep); !made) give_up(made.error(), 9);
+  if (Agent* agent = runtime->agent()) agent->offer(defaults_of_test());
+  while (!runtime->wait_for_stop(1'000'000'000) || TestActor::ignores_stop) {
     if (TestActor::ignores_stop) pause();
   }
   _exit(0);
