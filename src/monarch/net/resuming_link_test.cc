@@ -255,7 +255,7 @@ TEST(SessionOverSeeds, NothingIsLostAndNothingComesTwiceThroughHundredsOfBreaks)
 }
 
 TEST(SessionOverSeeds, LargeFramesThatAreCutInTwoGoOnInside) {
-  const auto seeds = sim_seeds(200, 20);
+  const auto seeds = sim_seeds(200, 5);
   int rests = 0;
   for (const uint64_t seed : seeds) {
     SCOPED_TRACE(reproduction(seed, "net_test", "SessionOverSeeds.Large*"));
