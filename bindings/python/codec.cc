@@ -209,6 +209,15 @@ Ref plain_dtype(PyObject* array) {
   return plain ? text : Ref();
 }
 
+// A copy of an array, in this byte order, its elements one after the other; null without an exception: there is none.
+Ref plain_array(PyObject* array) {
+  Ref dtype = Ref::steal(PyObject_GetAttrString(array, "dtype"));
+  Ref native = Ref::steal(dtype ? PyObject_CallMethod(dtype.get(), "newbyteorder", "s", "=") : nullptr);
+  Ref copy = Ref::steal(native ? PyObject_CallMethod(array, "astype", "Os", native.get(), "C") : nullptr);
+  if (!copy) PyErr_Clear();
+  return copy;
+}
+
 PyObject* make_array(PyObject* shape, PyObject* dtype, PyObject* buffer) {
   if (ndarray_type() == nullptr) {
     Ref numpy = Ref::steal(PyImport_ImportModule("numpy"));
@@ -314,6 +323,17 @@ PyObject* read_whole(const Message& message) {
 
 Encoded::~Encoded() {
   for (Py_buffer& buffer : buffers_) PyBuffer_Release(&buffer);
+  if (PyErr_Occurred() != nullptr) return;  // it was not sent
+  for (const auto& [object, travelled] : travellers_) travelled(object.get());
+}
+
+namespace {
+thread_local std::vector<Encoded::Traveller>* pickled_now = nullptr;  // of the innermost pickling by Encoded
+}  // namespace
+
+void note_pickled(PyObject* object, void (*travelled)(PyObject*)) {
+  if (pickled_now == nullptr) return travelled(object);
+  pickled_now->push_back({Ref::borrow(object), travelled});
 }
 
 // False: not possible after all; no exception is set, and nothing is left in the writer.
@@ -398,7 +418,13 @@ bool Encoded::encode_value(PyObject* value, Contents contents) {
 }
 
 bool Encoded::encode_for_reducer(PyObject* value) {
-  if (find_arrays(&value, 1) != 0 && encode_with_arrays(&value, 1, 1, /*reduced=*/true)) return true;
+  if (find_arrays(&value, 1) != 0) {
+    if (encode_with_arrays(&value, 1, 1, /*reduced=*/true)) return true;
+    if (Ref plain = plain_array(value)) {
+      PyObject* copy = plain.get();  // held by its buffer
+      if (encode_with_arrays(&copy, 1, 1, /*reduced=*/true)) return true;
+    }
+  }
   if (write_native(writer_, value, 0, NativeTypes::kNumbers) && writer_.failure() == nullptr) return true;
   return encode_pickled(value, Contents::kResult);
 }
@@ -407,8 +433,12 @@ bool Encoded::encode_pickled(PyObject* value, Contents contents) {
   flags_ = kFlagPickle;
   Ref what = Ref::steal(PyLong_FromLong(static_cast<long>(contents)));
   PyObject* args[] = {value, what.get()};
+  std::vector<Traveller> travellers;
+  auto* const outer = std::exchange(pickled_now, &travellers);
   Ref result = Ref::steal(PyObject_Vectorcall(state().dumps.get(), args, 2, nullptr));
+  pickled_now = outer;
   if (!result) return false;
+  travellers_ = std::move(travellers);
   PyObject* body;
   PyObject* list;
   if (!PyArg_ParseTuple(result.get(), "OO!", &body, &PyList_Type, &list)) return false;

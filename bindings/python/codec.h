@@ -40,6 +40,11 @@ class Encoded {
   std::span<const ByteSpan> parts() const { return parts_; }
   uint64_t total_bytes() const;
 
+  struct Traveller {
+    Ref object;
+    void (*travelled)(PyObject*);
+  };
+
  private:
   bool encode_with_arrays(PyObject* const* values, Py_ssize_t count, uint64_t arrays, bool reduced = false);
 
@@ -48,7 +53,12 @@ class Encoded {
   ByteSpan body_;
   std::vector<ByteSpan> parts_;
   std::vector<Py_buffer> buffers_;
+  std::vector<Traveller> travellers_;
 };
+
+// `object` is being pickled: `travelled` is told of it when what it is pickled into goes with no exception set, so has been
+// sent; at once where it is pickled by itself.
+void note_pickled(PyObject* object, void (*travelled)(PyObject*));
 
 // The value of a message; a new reference, or null with an exception. Parts become buffers that share the message's memory,
 // writable but for what is frozen. Arrays that their sender could not write to arrive so, as after any unpickling. For

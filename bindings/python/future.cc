@@ -292,7 +292,6 @@ bool settle(FutureState& future) {
   const int64_t bad_rank = gather.failed_rank();
   if (bad_rank < 0 && future.one_way_before != 0) note_answered(*kept, future.one_way_before);
   PyObject* outcome;
-  if (future.is_of_port()) static_cast<PortWait&>(*kept).mark_seen();
   if (bad_rank >= 0) {
     const auto rank = static_cast<uint32_t>(bad_rank);
     note_seen(future, *kept, gather.answer(rank));
@@ -314,6 +313,8 @@ bool settle(FutureState& future) {
   }
   bool failed = bad_rank >= 0;
   if (outcome == nullptr) {
+    // Ctrl-C and the like came while it was decoded: whoever looks again decodes it again.
+    if (PyErr_Occurred() != nullptr && !PyErr_ExceptionMatches(PyExc_Exception)) return false;
     // The answer does not decode: that is the outcome, the same each time somebody looks.
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -329,6 +330,7 @@ bool settle(FutureState& future) {
     Py_DECREF(outcome);
     return true;
   }
+  if (future.is_of_port()) static_cast<PortWait&>(*kept).mark_seen();
   future.failed = failed;
   future.outcome = Ref::steal(outcome);
   future.unlink();  // it has been looked at

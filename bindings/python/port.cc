@@ -60,10 +60,8 @@ class ReplyPort {
     if (ticket_.header.token != 0) send_answer(ticket_, sender_, kind, encoded);
   }
   // (from, token, rank): what a copy elsewhere is made of.
-  PyObject* travel() {
-    settle();
-    return Py_BuildValue("(KKI)", ticket_.from, ticket_.header.token, ticket_.header.rank);
-  }
+  PyObject* parts() const { return Py_BuildValue("(KKI)", ticket_.from, ticket_.header.token, ticket_.header.rank); }
+  void travelled() { settle(); }
   void relay(Node& node, const std::shared_ptr<PendingCall>& call) {
     settle();
     relay_answers(node, call, ticket_.header, ticket_.from);
@@ -124,7 +122,10 @@ PyObject* port_answering(PyObject* type, PyObject* args) {
 // _parts() -> (node, index, once, rank), or (from, token, rank) of a port that answers a call
 PyObject* port_parts(PyObject* self, PyObject*) {
   PortState& port = port_of(self);
-  if (port.reply) return port.reply->travel();
+  if (port.reply) {
+    note_pickled(self, [](PyObject* travelled) { port_of(travelled).reply->travelled(); });
+    return port.reply->parts();
+  }
   return Py_BuildValue("(KKOL)", port.address.node, port.address.index, port.once ? Py_True : Py_False,
                        static_cast<long long>(port.rank));
 }

@@ -1,6 +1,7 @@
 #include "unseen.h"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -17,24 +18,43 @@ namespace {
 
 constexpr size_t kLookAt = 64;        // so many, and then twice as many as were kept: those that went well go
 constexpr size_t kDroppedMax = 4096;  // the older half is forgotten then
+constexpr uint64_t kKeptBytesMax = uint64_t{16} << 20;  // of their answers; here too
+
+std::atomic<uint64_t> kept_bytes{0};
 
 // What becomes of a call whose future is gone: an answer that is no exception is not kept.
 class Fate {
  public:
-  // Whatever thread fills the call.
+  Fate() = default;
+  ~Fate() { kept_bytes -= bytes(); }
+  Fate(const Fate&) = delete;
+  Fate& operator=(const Fate&) = delete;
+
+  // Once. Whatever thread fills the call.
   void keep(std::shared_ptr<PendingCall> call) {
+    uint64_t bytes = 0;
+    for (uint32_t rank = 0; rank < call->size(); ++rank) {
+      if (const Message* answer = call->reply(rank)) bytes += answer->total_bytes();
+    }
+    kept_bytes += bytes;
     std::lock_guard lock(mutex_);
     call_ = std::move(call);
+    bytes_ = bytes;
   }
   // The call, if it has raised.
   std::shared_ptr<PendingCall> kept() const {
     std::lock_guard lock(mutex_);
     return call_;
   }
+  uint64_t bytes() const {
+    std::lock_guard lock(mutex_);
+    return bytes_;
+  }
 
  private:
   mutable std::mutex mutex_;
   std::shared_ptr<PendingCall> call_;
+  uint64_t bytes_ = 0;  // of its answers
 };
 
 struct Dropped {
@@ -74,6 +94,15 @@ void forget_some() {
     if (!call.is_over()) kept.push_back(std::move(call));
   }
   if (kept.size() > kDroppedMax) kept.erase(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(kept.size() / 2));
+  if (const uint64_t bytes = kept_bytes; bytes > kKeptBytesMax) {
+    uint64_t left = bytes;
+    std::erase_if(kept, [&left](const Dropped& call) {  // the oldest first
+      const uint64_t its = call.fate->bytes();
+      if (left <= kKeptBytesMax / 2 || its == 0) return false;
+      left -= std::min(left, its);
+      return true;
+    });
+  }
   look_at = std::max(kLookAt, 2 * kept.size());
   dropped_calls.swap(kept);
 }
@@ -92,7 +121,7 @@ void note_dropped(const FutureState& future) {
     });
   }
   dropped_calls.push_back({future.call, fate, wants_of(future.mode), future.arrival, future.call->label()});
-  if (dropped_calls.size() >= look_at) forget_some();
+  if (dropped_calls.size() >= look_at || kept_bytes > kKeptBytesMax) forget_some();
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ import numpy
 import pytest
 
 from monarch._calls import future as futures
-from monarch.actor import Actor, ActorError, Future, SupervisionError, current_rank, endpoint, this_host
+from monarch.actor import Actor, ActorError, Channel, Future, SupervisionError, current_rank, endpoint, this_host
 
 LIMIT = 30
 
@@ -265,6 +265,37 @@ def test_several_threads_wait_for_one_future(gate):
     for thread in threads:
         thread.join(LIMIT)
     assert results == [5] * 4
+
+
+class Interrupting:
+    """Who unpickles it first presses Ctrl-C meanwhile."""
+
+    presses = 0
+
+    def __getstate__(self):
+        return 1
+
+    def __setstate__(self, state):
+        Interrupting.presses += 1
+        if Interrupting.presses == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.feature(24, "Ctrl-C interrupts")
+@pytest.mark.parametrize("way", ["call", "port"])
+def test_ctrl_c_while_a_value_is_unpickled_loses_nothing(procs, way):
+    class Maker(Actor):
+        @endpoint
+        def make(self):
+            return Interrupting()
+
+    port, receiver = Channel.open()
+    port.send(Interrupting())
+    future = procs.slice(gpus=0).spawn("maker", Maker).make.call_one()
+    Interrupting.presses = 0
+    with pytest.raises(KeyboardInterrupt):
+        (future if way == "call" else receiver.recv()).get(timeout=LIMIT)
+    assert isinstance((future if way == "call" else receiver.recv()).get(timeout=LIMIT), Interrupting)
 
 
 class Held:

@@ -1,5 +1,6 @@
 """What a script that ends leaves unanswered, unhandled or unlooked at: a short grace, then a line for each endpoint."""
 
+import re
 import time
 
 import pytest
@@ -49,6 +50,26 @@ def test_a_failure_that_nobody_has_looked_at_is_told(keep):
         [f"2 calls of t.fail failed, and nobody has looked at the future: ValueError: {text}"]
         for text in ("first", "second")
     )
+
+
+def test_large_failures_that_nobody_has_looked_at_are_not_all_kept():
+    lines, _ = said("""
+class Large(ValueError):
+    def __init__(self, text):
+        super().__init__(text)
+        self.data = bytes(1 << 20)
+class U(Actor):
+    @endpoint
+    def fail(self):
+        raise Large("large")
+u = this_host().spawn_procs().spawn("u", U)
+for _ in range(60):
+    u.fail.call_one()
+    assert type(u.fail.call_one().exception().exception) is Large
+u.fail.call_one()
+""")
+    (found,) = [re.fullmatch(r"(\d+) calls of u.fail failed, .*: Large: large", line) for line in lines]
+    assert 1 < int(found[1]) < 30  # of 16 MiB
 
 
 def test_who_has_looked_is_told_nothing():

@@ -27,6 +27,13 @@ class Loss(Actor):
         return numpy.full(shape, self.rank() + 1, dtype)
 
     @endpoint
+    def array_in_another_order(self, how):
+        array = numpy.arange(6.0).reshape(2, 3)
+        if how == "bytes":
+            return array.astype(">f8")
+        return {"transposed": array.T, "column": array[:, 1], "backwards": array[::-1]}[how]
+
+    @endpoint
     def numbers_of_numpy(self):
         return {"loss": numpy.float32(0.5), "steps": [numpy.int64(2), numpy.bool_(True)]}
 
@@ -126,6 +133,13 @@ def test_arrays_are_combined_element_by_element(losses):
     assert (large == 3).all()
     with pytest.raises(TypeError, match="rank 0 of losses.array returned an array of dtype '|b1'"):
         losses.array.options(reduce="sum").call("bool").get(timeout=LIMIT)
+
+
+@pytest.mark.parametrize("how", ["transposed", "column", "backwards", "bytes"])
+def test_arrays_in_another_order_are_combined_too(losses, how):
+    total = losses.array_in_another_order.options(reduce="sum").call(how).get(timeout=LIMIT)
+    one = losses.slice(gpus=0).array_in_another_order.call_one(how).get(timeout=LIMIT)
+    numpy.testing.assert_array_equal(total, 2 * one)
 
 
 def test_numbers_of_numpy_are_numbers(losses):

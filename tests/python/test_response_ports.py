@@ -1,6 +1,7 @@
 """Endpoints that answer through a port: later, from elsewhere, or never; and send(), which says through which port."""
 
 import asyncio
+import contextlib
 import os
 import threading
 
@@ -77,6 +78,11 @@ class Answerer(Actor):
     @endpoint(explicit_response_port=True)
     def hand_on(self, port, other, x):
         other.answer.broadcast(port, x)
+
+    @endpoint(explicit_response_port=True)
+    def hand_on_in_vain(self, port, other):
+        with contextlib.suppress(TypeError):
+            other.answer.broadcast(port, threading.Lock())
 
     @endpoint
     def answer(self, port, x):
@@ -254,6 +260,13 @@ def test_a_port_that_is_dropped_raises_eof(answerer, async_answerer):
     answerer.drop.call_one().get(timeout=LIMIT)
     with pytest.raises(EOFError, match="the response port was dropped without an answer"):
         kept.get(timeout=LIMIT)
+
+
+@pytest.mark.feature(6)
+def test_a_port_in_a_message_that_could_not_be_pickled_has_gone_to_nobody(procs, answerer):
+    future = answerer.hand_on_in_vain.call_one(procs.slice(gpus=1).spawn("other", Answerer))
+    with pytest.raises(EOFError, match="the response port was dropped without an answer"):
+        future.get(timeout=LIMIT)
 
 
 @pytest.mark.feature(6)

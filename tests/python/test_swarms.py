@@ -38,6 +38,35 @@ def who() -> tuple:
     return me.rank.rank, me.actor_id, dict(current_rank())
 
 
+class Turning(Actor):
+    """Tells how many of its messages have begun in one turn of the loop, at most."""
+
+    def __init__(self):
+        self.begun = self.seen = self.most = 0
+
+    @concurrent_endpoint
+    async def hold_up(self, port):
+        gate, receiver = Channel.open()
+        port.send(gate)
+        thread = threading.Thread(target=lambda: receiver.recv().get(timeout=20))
+        thread.start()
+        thread.join()
+        self.look()
+
+    def look(self):
+        self.most = max(self.most, self.begun - self.seen)
+        self.seen = self.begun
+        asyncio.get_running_loop().call_soon(self.look)
+
+    @concurrent_endpoint
+    async def note(self):
+        self.begun += 1
+
+    @endpoint
+    async def most_in_a_turn(self):
+        return self.begun, max(self.most, self.begun - self.seen)
+
+
 class Plain(Actor):
     """All endpoints are sync."""
 
@@ -621,3 +650,20 @@ IDLE = script_run.program("swarms/idle.py")
 def test_a_swarm_that_has_nothing_to_do_costs_nothing():
     run = script_run.Run(IDLE).ok()
     assert float(run.out) < 0.1
+
+
+def test_a_flood_leaves_the_loop_its_turns(procs):
+    actors = swarm(procs.slice(gpus=0), Turning, per_proc={"actors": 1})
+    actor = actors.slice(actors=0)
+    port, receiver = Channel.open()
+    held = actor.hold_up.call_one(port)
+    gate = receiver.recv().get(timeout=20)
+    for _ in range(2000):
+        actor.note.broadcast()
+    gate.send("go on")
+    held.get(timeout=20)
+    begun = most = 0
+    while begun < 2000:
+        begun, most = actor.most_in_a_turn.call_one().get(timeout=20)
+    actors.stop().get(timeout=20)
+    assert most < 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from threading import Lock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
 from monarch import _core
@@ -166,7 +166,7 @@ class ProcsOrigin:
         self.stopped: list[str] = []  # ProcMesh._stopped
         self.lock = Lock()  # of one restart after the other, which may wait for agents of hosts
         self.deciding = Lock()  # of policies
-        self._list_lock = Lock()
+        self._list_lock = RLock()  # a signal's handler may spawn too
         self._spawned: list[SpawnOrigin] = []
         self._look_at = 64  # so many, to leave out what has ended for good
 

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 __all__ = ["RemoteResult"]
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may call too, and what is let go of may have destructors
 _SWEEP_EVERY = 64  # results, before those of callers that are gone are looked for
 _GIVEN_UP_MAX = 4096  # calls that were given up before all their results were there; older ones are forgotten
 

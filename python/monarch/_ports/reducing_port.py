@@ -191,7 +191,7 @@ class _Flusher:
     """Sends what has become old, on a thread that exists once something has been held back."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()  # over an RLock: a signal's handler may send too
         self._batches: set[Batch] = set()  # all that hold something back, and some that did
         self._wakes_at = 0.0  # 0: it is not asleep
         self._started = False

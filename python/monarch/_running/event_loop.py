@@ -230,6 +230,7 @@ async def _swarm_main(swarm: Any) -> None:
     hide = asyncio._set_running_loop
     tasks: dict[int, set[Any]] = {}  # of each actor, by index
     waiter: list[Any] = [None]
+    begun = 0
 
     def wake() -> None:
         swarm.disarm()
@@ -271,6 +272,9 @@ async def _swarm_main(swarm: Any) -> None:
                 own = tasks.setdefault(cell.index, set())
                 own.add(task)
                 task.add_done_callback(own.discard)
+                begun += 1
+                if begun % _TURN_EVERY == 0:
+                    await asyncio.sleep(0)
     finally:
         loop.remove_reader(swarm.fileno())
         await _cancel_rest()

@@ -327,7 +327,7 @@ def main():
     users = [User(procs, number, asked.seed) for number in range(THREADS)]
     end = job.kill if job else lambda: None
     threading.Thread(target=end_if_stuck, args=(users, end), daemon=True).start()
-    failures = []
+    failures: list[str] = []
     until = time.monotonic() + asked.seconds
 
     def use(user):
