@@ -832,6 +832,11 @@ bool PyCell::finish_error(const Ticket& ticket) {
   }
   if (ticket.header.token == 0 || ticket.explicit_port || !is_user_exception()) return fail_call(ticket, "");
   Ref exception = take_exception();
+  if ((ticket.header.flags & kFlagKeep) != 0) {  // its caller will let go of as many results as it has asked for
+    const FrameHeader& header = ticket.header;
+    Ref kept = Ref::steal(PyObject_CallFunction(state().keep.get(), "OKKI", Py_None, ticket.from, header.token, header.rank));
+    if (!kept) PyErr_Clear();
+  }
   Ref packed = Ref::steal(PyObject_CallOneArg(state().pack_answer.get(), exception.get()));
   Encoded encoded;
   if (!packed || !(encoded.encode_scalars(packed.get()) || encoded.encode_pickled(packed.get()))) {

@@ -125,6 +125,15 @@ def test_an_error_is_an_error_and_partial_calls_have_both(makers):
     assert all(isinstance(each, ActorError) for each in values)
 
 
+def test_calls_that_raise_leave_nothing_to_be_let_go_of_later(makers):
+    before = given_up(makers)
+    for _ in range(3):
+        makers.fail.options(results="remote").call().exception(timeout=LIMIT)
+        makers.make.options(results="remote").call(1)
+    until_kept(makers, [0, 0])
+    assert given_up(makers) == before
+
+
 def test_it_goes_when_nobody_where_it_was_called_for_has_it(makers):
     before = given_up(makers)
     remote = makers.make.options(results="remote")
