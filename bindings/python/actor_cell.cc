@@ -833,8 +833,8 @@ bool PyCell::finish_error(const Ticket& ticket) {
   if (ticket.header.token == 0 || ticket.explicit_port || !is_user_exception()) return fail_call(ticket, "");
   Ref exception = take_exception();
   if ((ticket.header.flags & kFlagKeep) != 0) {  // its caller will let go of as many results as it has asked for
-    const FrameHeader& header = ticket.header;
-    Ref kept = Ref::steal(PyObject_CallFunction(state().keep.get(), "OKKI", Py_None, ticket.from, header.token, header.rank));
+    const FrameHeader& of = ticket.header;
+    Ref kept = Ref::steal(PyObject_CallFunction(state().keep.get(), "OKKI", Py_None, ticket.from, of.token, of.rank));
     if (!kept) PyErr_Clear();
   }
   Ref packed = Ref::steal(PyObject_CallOneArg(state().pack_answer.get(), exception.get()));
