@@ -327,6 +327,108 @@ def test_a_future_that_is_dropped_loses_nothing():
 
 
 @pytest.mark.feature(34)
+def test_a_future_that_is_kept_after_its_time_was_over_takes_nothing():
+    port, receiver = open_port(collected())
+    kept = receiver.recv()
+    with pytest.raises(TimeoutError):
+        kept.get(timeout=0)
+
+    async def give_up():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(receiver.recv(), 0.01)
+
+    asyncio.run(give_up())
+    port.send(1)
+    assert receiver.recv().get(timeout=LIMIT) == [1]
+    port.send(2)
+    assert kept.get(timeout=LIMIT) == [1, 2]  # it waits again
+
+
+class Behind:
+    """A port that folds, and a thread that waits behind the future ``first``."""
+
+    def __init__(self):
+        self._folded = threading.Event()
+        self.port, self.receiver = open_port(Fold([], self._fold))
+        assert nothing_there(self.receiver)
+        self.first, behind = self.receiver.recv(), self.receiver.recv()
+        self._states = []
+        self._thread = threading.Thread(target=lambda: self._states.append(behind.get(timeout=LIMIT)))
+        self._thread.start()
+
+    def _fold(self, state, update):
+        self._folded.set()
+        return [*state, update]
+
+    def send(self, update):
+        """The thread folds it, for ``first``."""
+        self.port.send(update)
+        assert self._folded.wait(LIMIT)
+        with self.receiver._lock:  # it has given it
+            pass
+
+    def states(self):
+        self._thread.join(LIMIT)
+        return self._states
+
+
+@pytest.mark.feature(34)
+def test_a_state_that_a_future_has_not_shown_is_for_the_next_one():
+    port, receiver = open_port(collected())
+    unseen, later = receiver.recv(), receiver.recv()
+    port.send(1)
+    assert isinstance(later.exception(timeout=0), TimeoutError)  # the state is there, for who came first
+    del unseen
+    assert receiver.recv().get(timeout=LIMIT) == [1]
+    unseen, later = receiver.recv(), receiver.recv()
+    port.exception(ValueError("on purpose"))
+    assert isinstance(later.exception(timeout=0), TimeoutError)
+    del unseen
+    with pytest.raises(ValueError, match="on purpose"):
+        later.get(timeout=LIMIT)
+    assert nothing_there(receiver)
+
+
+@pytest.mark.feature(34)
+def test_who_waits_gets_a_state_that_is_given_back():
+    dropped = Behind()
+    dropped.send(1)
+    del dropped.first
+    assert dropped.states() == [[1]]
+
+    cancelled = Behind()
+
+    async def cancel():
+        waiting = asyncio.ensure_future(cancelled.first.as_asyncio())
+        await asyncio.sleep(0)
+        cancelled.send(1)
+        waiting.cancel()  # this loop has not seen that it is there
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert cancelled.states() == [[1]]
+
+    asyncio.run(cancel())
+
+
+@pytest.mark.feature(34)
+def test_a_state_that_comes_as_the_time_is_over_is_given():
+    late = Behind()
+
+    wait = late.receiver._message._wait
+
+    def over(timeout):
+        if threading.current_thread() is not threading.main_thread():
+            return wait(timeout)
+        late.send(1)
+        raise TimeoutError
+
+    late.receiver._message._wait = over
+    assert late.first.get(timeout=0) == [1]
+    late.port.send(2)
+    assert late.states() == [[1, 2]]
+
+
+@pytest.mark.feature(34)
 def test_an_accumulator_that_raises_leaves_the_state_as_it_was():
     def add(state, update):
         if update == "bad":

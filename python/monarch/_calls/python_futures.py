@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import functools
 import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
 
 from monarch import _core
@@ -265,14 +267,19 @@ class StepFuture(Future[Any]):
         """The outcome, or raises it; once _advance() has given None."""
         raise NotImplementedError
 
+    def _look(self) -> AbstractContextManager[Any]:
+        """Held while somebody waits, until the outcome is there or the wait ends with an exception."""
+        return contextlib.nullcontext()
+
     def __repr__(self) -> str:
         return "<Future that is worked out while somebody waits>"
 
     def get(self, timeout: float | None = None) -> Any:
         _check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (waited_for := self._advance()) is not None:
-            waited_for._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        with self._look():
+            while (waited_for := self._advance()) is not None:
+                waited_for._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return self._result()
 
     result = get
@@ -281,8 +288,9 @@ class StepFuture(Future[Any]):
         loop = asyncio._get_running_loop()
         if loop is None:
             raise ValueError("__await__ with no active event loop (either asyncio or tokio)")
-        while (waited_for := self._advance()) is not None:
-            yield from waited_for._wait_on(loop)
+        with self._look():
+            while (waited_for := self._advance()) is not None:
+                yield from waited_for._wait_on(loop)
         return self._result()
 
     def as_asyncio(self) -> asyncio.Future[Any]:
