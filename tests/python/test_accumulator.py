@@ -5,6 +5,7 @@ import contextlib
 import operator
 import os
 import pickle
+import signal
 import threading
 import time
 
@@ -276,6 +277,37 @@ def test_in_an_actor_and_of_a_single_one(procs, gates):
     assert Accumulator(folder.answer, 1, operator.mul).accumulate().get(timeout=LIMIT) == 7
 
 
+@contextlib.contextmanager
+def signal_handler(look):
+    """Gives an update function that is interrupted by a signal, whose handler calls ``look``; and what that raised."""
+    raised = []
+
+    def handle(*_):
+        try:
+            look()
+        except Exception as error:
+            raised.append(type(error))
+
+    def add(state, update):
+        signal.raise_signal(signal.SIGUSR1)
+        return [*state, update]
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        yield add, raised
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.feature(33)
+@pytest.mark.parametrize(("timeout", "error"), [(0, TimeoutError), (LIMIT, TimeoutError), (None, RuntimeError)])
+def test_a_signal_handler_that_looks_in_the_middle_of_a_fold_takes_nothing_in(gates, timeout, error):
+    with signal_handler(lambda: future.get(timeout=timeout)) as (add, raised):
+        future = Accumulator(gates.value, [], add).accumulate()
+        assert sorted(future.get(timeout=LIMIT)) == [0, 1]
+    assert len(raised) == 2 and all(issubclass(kind, error) for kind in raised)
+
+
 @pytest.mark.feature(33)
 def test_the_deadline_of_the_endpoint_holds(gates):
     future = Accumulator(gates.gated.options(deadline=0.05), 0, operator.add).accumulate()
@@ -426,6 +458,20 @@ def test_a_state_that_comes_as_the_time_is_over_is_given():
     assert late.first.get(timeout=0) == [1]
     late.port.send(2)
     assert late.states() == [[1, 2]]
+
+
+@pytest.mark.feature(34)
+@pytest.mark.parametrize("whose", ["another", "the same"])
+def test_a_signal_handler_that_receives_in_the_middle_of_a_fold_takes_nothing_in(whose):
+    with signal_handler(lambda: (future if whose == "the same" else receiver.recv()).get(timeout=0)) as (add, raised):
+        port, receiver = open_port(Fold([], add))
+        for update in range(5):
+            port.send(update)
+        future = receiver.recv()
+        assert future.get(timeout=LIMIT) == list(range(5))
+        port.send(5)  # and what the handler has asked for has gone
+        assert receiver.recv().get(timeout=LIMIT) == list(range(6))
+    assert set(raised) == {TimeoutError}
 
 
 @pytest.mark.feature(34)

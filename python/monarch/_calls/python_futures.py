@@ -256,11 +256,21 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
     return call
 
 
+class InterruptedFold(RuntimeError):
+    """A signal's handler, or the function that folds, looks at what this thread is in the middle of."""
+
+    def __init__(self) -> None:
+        super().__init__("this is folded by the code that is interrupted here: it cannot be waited for")
+
+
 class StepFuture(Future[Any]):
     """A future that waits for other futures, one after the other, while somebody waits for it."""
 
     def _advance(self) -> Future[Any] | None:
-        """Takes in what is there, in any thread. The future to wait for next; None: the outcome is there."""
+        """Takes in what is there, in any thread. The future to wait for next; None: the outcome is there.
+
+        ``InterruptedFold``: this thread does so already.
+        """
         raise NotImplementedError
 
     def _result(self) -> Any:
@@ -278,8 +288,13 @@ class StepFuture(Future[Any]):
         _check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._look():
-            while (waited_for := self._advance()) is not None:
-                waited_for._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            try:
+                while (waited_for := self._advance()) is not None:
+                    waited_for._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except InterruptedFold:
+                if deadline is None:
+                    raise
+                raise TimeoutError from None  # nothing can come before this returns
         return self._result()
 
     result = get
@@ -305,6 +320,7 @@ class FoldFuture(StepFuture):
     _answers: list[Future[Any]]
     _combine: Callable[[Any, Any], Any]
     _lock: Any
+    _folding: bool  # in the thread that has the lock
     _state: Any
     _folded: int
     _failure: BaseException | None
@@ -313,21 +329,29 @@ class FoldFuture(StepFuture):
     def _make(cls, answers: list[Future[Any]], identity: Any, combine: Callable[[Any, Any], Any]) -> FoldFuture:
         fold: FoldFuture = _core.bare_future(cls)
         fold._answers, fold._combine, fold._state = answers, combine, identity
-        fold._folded, fold._failure, fold._lock = 0, None, threading.RLock()
+        fold._folded, fold._failure, fold._lock, fold._folding = 0, None, threading.RLock(), False
         return fold
 
     def _advance(self) -> Future[Any] | None:
-        """The fold fails with an answer that is a failure, or with what ``combine`` raises."""
         with self._lock:
-            while self._failure is None and self._folded < len(self._answers):
-                answer = self._answers[self._folded]
-                if not answer._ready():
-                    return answer
-                try:
-                    self._state = self._combine(self._state, answer._outcome())
-                except Exception as error:
-                    self._failure = error
-                self._folded += 1
+            if self._folding:
+                raise InterruptedFold
+            try:
+                self._folding = True
+                return self._fold()
+            finally:
+                self._folding = False
+
+    def _fold(self) -> Future[Any] | None:
+        """The fold fails with an answer that is a failure, or with what ``combine`` raises."""
+        while self._failure is None and self._folded < len(self._answers):
+            answer = self._answers[self._folded]
+            if not answer._ready():
+                return answer
+            try:
+                self._state, self._folded = self._combine(self._state, answer._outcome()), self._folded + 1
+            except Exception as error:
+                self._failure = error
         return None
 
     def _result(self) -> Any:

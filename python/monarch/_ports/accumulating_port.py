@@ -7,15 +7,17 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from monarch import _core
 from monarch._calls.future import Future
-from monarch._calls.python_futures import StepFuture
+from monarch._calls.python_futures import InterruptedFold, StepFuture
 from monarch._ports.port import Port, PortReceiver
 from monarch._ports.reducing_port import ReducingPort
 
 __all__ = ["AccumulatingReceiver", "open_port"]
+
+R = TypeVar("R")
 
 _MISSING = object()
 
@@ -35,7 +37,9 @@ class Given(NamedTuple):
 class AccumulatingReceiver(PortReceiver[Any]):
     """What ``open_accum_port`` gives beside the port; it stays at the actor, or the client, that opened it."""
 
-    __slots__ = ("_accumulator", "_failures", "_fresh", "_given", "_left", "_line", "_lock", "_message", "_state")
+    __slots__ = (
+        *("_accumulator", "_failures", "_folding", "_fresh", "_given", "_left", "_line", "_lock", "_message", "_state"),
+    )
 
     def __init__(self, accumulator: Callable[[Any, Any], Any], initial_state: Any) -> None:
         super().__init__()
@@ -48,6 +52,7 @@ class AccumulatingReceiver(PortReceiver[Any]):
         self._line: deque[weakref.ref[StateFuture]] = deque()
         self._left: deque[StateFuture] = deque()  # nobody waits for them any more
         self._lock = threading.RLock()
+        self._folding = False  # in the thread that has the lock: what interrupts it there finds things half done
 
     def recv(self) -> Future[Any]:
         """The state, as soon as a message is in it that no earlier ``recv()`` is for, and all that came behind it.
@@ -69,9 +74,18 @@ class AccumulatingReceiver(PortReceiver[Any]):
         """Folds what is there until ``future`` has its state. The message to wait for; None: it has."""
         try:
             with self._lock:
-                return self._fold_for(future)
+                if self._folding:
+                    raise InterruptedFold
+                return self._alone(lambda: self._fold_for(future))
         finally:
             self._let_go()
+
+    def _alone(self, work: Callable[[], R]) -> R:
+        try:
+            self._folding = True
+            return work()
+        finally:
+            self._folding = False
 
     def _fold_for(self, future: StateFuture) -> Future[Any] | None:
         if future._given is None and weakref.ref(future) not in self._line:
@@ -79,6 +93,7 @@ class AccumulatingReceiver(PortReceiver[Any]):
         while future._given is None:
             if self._fresh or self._failures:
                 self._settle_first()
+                self._let_go_of_all()  # a signal's handler may have waited meanwhile
                 if future._given is not None and future._given.failure is None:
                     self._bring_up_to_date(future)
             elif (message := self._fold_one()) is not None:
@@ -92,7 +107,7 @@ class AccumulatingReceiver(PortReceiver[Any]):
             return message
         try:
             if (update := message._outcome()) is not _WakeUp:
-                self._state, self._fresh = self._accumulator(self._state, update), True
+                self._state, self._fresh, self._message = self._accumulator(self._state, update), True, None
         except Exception as error:
             self._failures.append(error)
         self._message = None
@@ -111,10 +126,14 @@ class AccumulatingReceiver(PortReceiver[Any]):
 
     def _bring_up_to_date(self, last: StateFuture) -> None:
         """If nobody waits behind it, it gives what has come meanwhile too, up to a failure."""
-        while not any(waiting() is not None for waiting in self._line):
+        while not self._somebody_waits():
             if self._fold_one() is not None or self._failures:
                 return
             last._given, self._fresh = Given(self._state, None, self._given), False
+            self._let_go_of_all()  # a signal's handler may have waited meanwhile
+
+    def _somebody_waits(self) -> bool:
+        return any(waiting() is not None for waiting in list(self._line))  # recv() may make it longer meanwhile
 
     def _take_back(self, given: Given) -> None:
         """Nobody has seen it: the next one has it. A state that has been given since has what was in this one."""
@@ -132,10 +151,15 @@ class AccumulatingReceiver(PortReceiver[Any]):
         """Waits for no lock, as this may run anywhere: who has it comes here too, once it is free."""
         while self._left and self._lock.acquire(blocking=False):
             try:
-                while self._left:
-                    self._let_go_of(self._left.popleft())
+                if self._folding:
+                    return
+                self._alone(self._let_go_of_all)
             finally:
                 self._lock.release()
+
+    def _let_go_of_all(self) -> None:
+        while self._left:
+            self._let_go_of(self._left.popleft())
 
     def _let_go_of(self, future: StateFuture) -> None:
         if future._looks or future._seen:
@@ -146,7 +170,7 @@ class AccumulatingReceiver(PortReceiver[Any]):
                 self._line.remove(weakref.ref(future))
             return
         self._take_back(given)
-        if any(waiting() is not None for waiting in self._line):
+        if self._somebody_waits():
             port: Port[Any] = Port(*self._address(), False, -1)
             with contextlib.suppress(Exception):  # as the runtime ends, and with it what waits
                 port._post(_WakeUp, False, port._sender())
