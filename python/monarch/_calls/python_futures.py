@@ -10,6 +10,7 @@ import functools
 import math
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
@@ -21,6 +22,8 @@ from monarch._runtime.context import context
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_LOOK_AT_LOOP = 1.0  # seconds until who waits for a body looks again at the loop that has it
 
 _driving = threading.local()  # .body: a get() on this thread runs a body
 
@@ -55,14 +58,17 @@ class DoneFuture(Future[R]):
         _check_timeout(timeout)
         if not self._done.done():
             self._start_here(timeout)
-        try:
-            return self._done.result(timeout)
-        except concurrent.futures.TimeoutError:
-            if self._done.done():
-                raise
-            raise TimeoutError from None
+            self._wait_here(timeout)
+            if not self._done.done():
+                raise TimeoutError
+        return self._done.result()
 
     result = get
+
+    def _wait_here(self, timeout: float | None) -> None:
+        """Until it is done or the time is over."""
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            self._done.exception(timeout)
 
     def __await__(self) -> Generator[Any, None, R]:
         loop = asyncio._get_running_loop()
@@ -167,11 +173,49 @@ class BodyFuture(DoneFuture[R]):
     _body: Callable[[], Awaitable[R]] | None
     _context: contextvars.Context
     _lock: threading.Lock
+    _loop: weakref.ref[asyncio.AbstractEventLoop] | None  # that has the body; None: a get() has it, or nobody
 
-    def _take_body(self) -> Callable[[], Awaitable[R]] | None:
+    def _take_body(self, loop: asyncio.AbstractEventLoop | None = None) -> Callable[[], Awaitable[R]] | None:
         with self._lock:
             body, self._body = self._body, None
+            if body is not None and loop is not None:
+                self._loop = weakref.ref(loop)
         return body
+
+    def _look_at_loop(self) -> None:
+        """A body whose loop has ended is cancelled, as asyncio.run() would have done."""
+        loop = None if self._loop is None else self._loop()
+        if self._loop is not None and (loop is None or loop.is_closed()):
+            self._cancel()
+
+    def _cancel(self) -> None:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # it was done before
+            self._done.set_exception(asyncio.CancelledError())
+
+    def _wait_here(self, timeout: float | None) -> None:
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._look_at_loop()
+        while self._loop is not None and not self._done.done() and (left := deadline - time.monotonic()) > 0:
+            super()._wait_here(min(left, _LOOK_AT_LOOP))
+            self._look_at_loop()
+        if self._loop is None:
+            super()._wait_here(timeout)
+
+    def _mirror(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        mirror = super()._mirror(loop)
+        if self._loop is None or self._loop() is loop:
+            return mirror
+
+        timer: asyncio.Handle
+
+        def look() -> None:
+            nonlocal timer
+            self._look_at_loop()
+            timer = loop.call_later(_LOOK_AT_LOOP, look)
+
+        timer = loop.call_soon(look)
+        mirror.add_done_callback(lambda _: timer.cancel())
+        return mirror
 
     def _start_here(self, timeout: float | None) -> None:
         if getattr(_driving, "body", False):
@@ -212,13 +256,16 @@ class BodyFuture(DoneFuture[R]):
             _driving.body = False
 
     def _start_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        body = self._take_body()
+        body = self._take_body(loop)
         if body is None:
             return
 
         async def run() -> None:
             try:
                 value = await body()
+            except GeneratorExit:  # the loop has gone
+                self._cancel()
+                raise
             except BaseException as error:
                 self._done.set_exception(error)
             else:
@@ -236,10 +283,11 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
 
     The call copies the context variables and starts nothing: the body runs when its future is first looked at, at most
     once, and never if nobody looks. The first ``await`` runs it as a task of that loop, which no observer's
-    cancellation ends. The first ``get`` runs it on the calling thread, as ``asyncio.run`` does; if that ``get`` times
-    out or is interrupted the body is cancelled for good, and every later look raises the same ``TimeoutError`` (or
-    ``CancelledError``). ``get`` in running asyncio code runs the body on a thread and warns; in a body that a ``get``
-    runs it raises ``WouldBlockRuntime``. ``TypeError`` for anything but an ``async def``.
+    cancellation ends; once that loop is closed every later look raises ``CancelledError``. The first ``get`` runs it
+    on the calling thread, as ``asyncio.run`` does; if that ``get`` times out or is interrupted the body is cancelled
+    for good, and every later look raises the same ``TimeoutError`` (or ``CancelledError``). ``get`` in running asyncio
+    code runs the body on a thread and warns; in a body that a ``get`` runs it raises ``WouldBlockRuntime``.
+    ``TypeError`` for anything but an ``async def``.
     """
     if not asyncio.iscoroutinefunction(function):
         raise TypeError("returns_future requires an async function")
@@ -250,7 +298,7 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
         future: BodyFuture[R] = BodyFuture._make()
         future._body = lambda: function(*args, **kwargs)
         future._context = contextvars.copy_context()
-        future._lock = threading.Lock()
+        future._lock, future._loop = threading.Lock(), None
         return future
 
     return call
