@@ -13,6 +13,7 @@ import numpy
 import pytest
 
 from monarch._calls import future as futures
+from monarch._calls.python_futures import on_thread
 from monarch.actor import Actor, ActorError, Future, SupervisionError, current_rank, endpoint, this_host
 
 LIMIT = 30
@@ -183,6 +184,21 @@ def test_a_copy_that_nobody_cancels_keeps_its_loop_until_the_next_one_at_most(pe
         pending.as_asyncio()
 
     assert loops_that_are_kept(forget) <= 1
+
+
+@pytest.mark.feature(23)
+def test_an_await_that_is_given_up_leaves_nothing_at_work_on_a_thread_either():
+    go = threading.Event()
+    future = on_thread(go.wait, "waits")
+
+    async def give_up():
+        for look in (lambda: future, future.as_asyncio):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(look(), 0.001)
+
+    assert loops_that_are_kept(give_up) == 0
+    go.set()
+    assert future.get(timeout=LIMIT)
 
 
 @pytest.mark.feature(23)

@@ -33,15 +33,27 @@ def _check_timeout(timeout: float | None) -> None:
         raise ValueError(f"invalid timeout {timeout}: expected a non-negative, finite number of seconds")
 
 
+def _tell(mirrors: dict[asyncio.Future[None], asyncio.AbstractEventLoop], _: Any) -> None:
+    def finish(mirror: asyncio.Future[None]) -> None:
+        if not mirror.done():
+            mirror.set_result(None)
+
+    for mirror, loop in list(mirrors.items()):
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            loop.call_soon_threadsafe(finish, mirror)
+
+
 class DoneFuture(Future[R]):
     """A future over a ``concurrent.futures.Future`` that somebody fills."""
 
     _done: concurrent.futures.Future[R]
+    _mirrors: dict[asyncio.Future[None], asyncio.AbstractEventLoop]  # those that somebody waits for
 
     @classmethod
     def _make(cls) -> Any:
         future = _core.bare_future(cls)
-        future._done = concurrent.futures.Future()
+        future._done, future._mirrors = concurrent.futures.Future(), {}
+        future._done.add_done_callback(functools.partial(_tell, future._mirrors))  # no circle with the future
         return future
 
     def __repr__(self) -> str:
@@ -95,24 +107,18 @@ class DoneFuture(Future[R]):
             else:
                 copy.set_result(self._done.result())
 
-        self._mirror(loop).add_done_callback(finish)
+        mirror = self._mirror(loop)
+        mirror.add_done_callback(finish)
+        copy.add_done_callback(lambda _: mirror.cancel())
         return copy
 
     def _mirror(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A future of the loop that is done when this one is; to cancel it cancels nothing else."""
         mirror: asyncio.Future[None] = loop.create_future()
-
-        def finish() -> None:
-            if not mirror.done():
-                mirror.set_result(None)
-
-        def tell(_: Any) -> None:
-            try:
-                loop.call_soon_threadsafe(finish)
-            except RuntimeError:
-                pass  # the loop is closed: nobody waits there any more
-
-        self._done.add_done_callback(tell)
+        mirror.add_done_callback(lambda _: self._mirrors.pop(mirror, None))
+        self._mirrors[mirror] = loop
+        if self._done.done():  # and may have told the others already
+            _tell({mirror: loop}, None)
         return mirror
 
     def _settle(self, work: Callable[[], R]) -> None:
