@@ -5,6 +5,7 @@ import contextlib
 import operator
 import os
 import pickle
+import signal
 import threading
 import time
 
@@ -276,6 +277,37 @@ def test_in_an_actor_and_of_a_single_one(procs, gates):
     assert Accumulator(folder.answer, 1, operator.mul).accumulate().get(timeout=LIMIT) == 7
 
 
+@contextlib.contextmanager
+def signal_handler(look):
+    """Gives an update function that is interrupted by a signal, whose handler calls ``look``; and what that raised."""
+    raised = []
+
+    def handle(*_):
+        try:
+            look()
+        except Exception as error:
+            raised.append(type(error))
+
+    def add(state, update):
+        signal.raise_signal(signal.SIGUSR1)
+        return [*state, update]
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        yield add, raised
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.feature(33)
+@pytest.mark.parametrize(("timeout", "error"), [(0, TimeoutError), (LIMIT, TimeoutError), (None, RuntimeError)])
+def test_a_signal_handler_that_looks_in_the_middle_of_a_fold_takes_nothing_in(gates, timeout, error):
+    with signal_handler(lambda: future.get(timeout=timeout)) as (add, raised):
+        future = Accumulator(gates.value, [], add).accumulate()
+        assert sorted(future.get(timeout=LIMIT)) == [0, 1]
+    assert len(raised) == 2 and all(issubclass(kind, error) for kind in raised)
+
+
 @pytest.mark.feature(33)
 def test_the_deadline_of_the_endpoint_holds(gates):
     future = Accumulator(gates.gated.options(deadline=0.05), 0, operator.add).accumulate()
@@ -324,6 +356,122 @@ def test_a_future_that_is_dropped_loses_nothing():
     receiver.recv()  # and not kept
     port.send(2)
     assert receiver.recv().get(timeout=LIMIT) == [1, 2]
+
+
+@pytest.mark.feature(34)
+def test_a_future_that_is_kept_after_its_time_was_over_takes_nothing():
+    port, receiver = open_port(collected())
+    kept = receiver.recv()
+    with pytest.raises(TimeoutError):
+        kept.get(timeout=0)
+
+    async def give_up():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(receiver.recv(), 0.01)
+
+    asyncio.run(give_up())
+    port.send(1)
+    assert receiver.recv().get(timeout=LIMIT) == [1]
+    port.send(2)
+    assert kept.get(timeout=LIMIT) == [1, 2]  # it waits again
+
+
+class Behind:
+    """A port that folds, and a thread that waits behind the future ``first``."""
+
+    def __init__(self):
+        self._folded = threading.Event()
+        self.port, self.receiver = open_port(Fold([], self._fold))
+        assert nothing_there(self.receiver)
+        self.first, behind = self.receiver.recv(), self.receiver.recv()
+        self._states = []
+        self._thread = threading.Thread(target=lambda: self._states.append(behind.get(timeout=LIMIT)))
+        self._thread.start()
+
+    def _fold(self, state, update):
+        self._folded.set()
+        return [*state, update]
+
+    def send(self, update):
+        """The thread folds it, for ``first``."""
+        self.port.send(update)
+        assert self._folded.wait(LIMIT)
+        with self.receiver._lock:  # it has given it
+            pass
+
+    def states(self):
+        self._thread.join(LIMIT)
+        return self._states
+
+
+@pytest.mark.feature(34)
+def test_a_state_that_a_future_has_not_shown_is_for_the_next_one():
+    port, receiver = open_port(collected())
+    unseen, later = receiver.recv(), receiver.recv()
+    port.send(1)
+    assert isinstance(later.exception(timeout=0), TimeoutError)  # the state is there, for who came first
+    del unseen
+    assert receiver.recv().get(timeout=LIMIT) == [1]
+    unseen, later = receiver.recv(), receiver.recv()
+    port.exception(ValueError("on purpose"))
+    assert isinstance(later.exception(timeout=0), TimeoutError)
+    del unseen
+    with pytest.raises(ValueError, match="on purpose"):
+        later.get(timeout=LIMIT)
+    assert nothing_there(receiver)
+
+
+@pytest.mark.feature(34)
+def test_who_waits_gets_a_state_that_is_given_back():
+    dropped = Behind()
+    dropped.send(1)
+    del dropped.first
+    assert dropped.states() == [[1]]
+
+    cancelled = Behind()
+
+    async def cancel():
+        waiting = asyncio.ensure_future(cancelled.first.as_asyncio())
+        await asyncio.sleep(0)
+        cancelled.send(1)
+        waiting.cancel()  # this loop has not seen that it is there
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert cancelled.states() == [[1]]
+
+    asyncio.run(cancel())
+
+
+@pytest.mark.feature(34)
+def test_a_state_that_comes_as_the_time_is_over_is_given():
+    late = Behind()
+
+    wait = late.receiver._message._wait
+
+    def over(timeout):
+        if threading.current_thread() is not threading.main_thread():
+            return wait(timeout)
+        late.send(1)
+        raise TimeoutError
+
+    late.receiver._message._wait = over
+    assert late.first.get(timeout=0) == [1]
+    late.port.send(2)
+    assert late.states() == [[1, 2]]
+
+
+@pytest.mark.feature(34)
+@pytest.mark.parametrize("whose", ["another", "the same"])
+def test_a_signal_handler_that_receives_in_the_middle_of_a_fold_takes_nothing_in(whose):
+    with signal_handler(lambda: (future if whose == "the same" else receiver.recv()).get(timeout=0)) as (add, raised):
+        port, receiver = open_port(Fold([], add))
+        for update in range(5):
+            port.send(update)
+        future = receiver.recv()
+        assert future.get(timeout=LIMIT) == list(range(5))
+        port.send(5)  # and what the handler has asked for has gone
+        assert receiver.recv().get(timeout=LIMIT) == list(range(6))
+    assert set(raised) == {TimeoutError}
 
 
 @pytest.mark.feature(34)

@@ -13,6 +13,7 @@ import numpy
 import pytest
 
 from monarch._calls import future as futures
+from monarch._calls.python_futures import on_thread
 from monarch.actor import Actor, ActorError, Channel, Future, SupervisionError, current_rank, endpoint, this_host
 
 LIMIT = 30
@@ -172,9 +173,32 @@ def test_an_await_that_is_given_up_leaves_nothing(pending):
                 await asyncio.wait_for(look(), patience)
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(pending.as_asyncio(), patience)
-        assert not any(observer.waiting for observer in futures._observers.values())
+        assert not any(observer.waiting for observer in map(futures._observer_of, futures._observed))
 
     assert loops_that_are_kept(give_up) == 0
+
+
+@pytest.mark.feature(23)
+@pytest.mark.filterwarnings("ignore:unclosed event loop:ResourceWarning")
+@pytest.mark.parametrize("how", ["await", "as_asyncio"])
+def test_a_loop_that_is_dropped_unclosed_while_something_is_awaited_is_freed(pending, how):
+    def use():
+        async def look():
+            await (pending if how == "await" else pending.as_asyncio())
+
+        loop = asyncio.new_event_loop()
+        loop.create_task(look())._log_destroy_pending = False
+        loop.run_until_complete(asyncio.sleep(0))
+        return weakref.ref(loop)
+
+    def descriptors():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    loops = [use() for _ in range(50)]
+    assert descriptors() < before + 25  # others come and go
+    assert [loop() for loop in loops] == [None] * 50
 
 
 @pytest.mark.feature(23)
@@ -183,6 +207,21 @@ def test_a_copy_that_nobody_cancels_keeps_its_loop_until_the_next_one_at_most(pe
         pending.as_asyncio()
 
     assert loops_that_are_kept(forget) <= 1
+
+
+@pytest.mark.feature(23)
+def test_an_await_that_is_given_up_leaves_nothing_at_work_on_a_thread_either():
+    go = threading.Event()
+    future = on_thread(go.wait, "waits")
+
+    async def give_up():
+        for look in (lambda: future, future.as_asyncio):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(look(), 0.001)
+
+    assert loops_that_are_kept(give_up) == 0
+    go.set()
+    assert future.get(timeout=LIMIT)
 
 
 @pytest.mark.feature(23)

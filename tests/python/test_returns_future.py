@@ -370,3 +370,58 @@ def test_a_body_that_runs_is_held_though_nobody_looks_any_more():
         await asyncio.wait_for(done.wait(), LIMIT)
 
     asyncio.run(main())
+
+
+def begun_on_a_loop(events):
+    """A future whose body waits for ever on a loop, and that loop, which does not run any more."""
+
+    @returns_future
+    async def work():
+        events.append("begun")
+        await asyncio.Event().wait()
+
+    future, loop = work(), asyncio.new_event_loop()
+    with pytest.raises(asyncio.TimeoutError):
+        loop.run_until_complete(asyncio.wait_for(future, 0.01))
+    return future, loop
+
+
+@pytest.mark.feature(22)
+def test_a_body_whose_loop_is_closed_is_cancelled():
+    events = []
+    future, loop = begun_on_a_loop(events)
+    with pytest.raises(TimeoutError):
+        future.get(timeout=0)  # that loop may go on
+    loop.close()
+    for look in (lambda: future.get(timeout=LIMIT), lambda: asyncio.run(asyncio.wait_for(future, LIMIT))):
+        with pytest.raises(asyncio.CancelledError):
+            look()
+    assert repr(future) == "<Future: failed>" and events == ["begun"]
+
+
+@pytest.mark.feature(22)
+@pytest.mark.parametrize("how", ["get", "await", "as_asyncio"])
+def test_who_waits_for_a_body_sees_that_its_loop_is_closed(how):
+    future, loop = begun_on_a_loop([])
+    waits, ended = threading.Event(), []
+
+    def wait():
+        async def look():
+            waits.set()
+            await asyncio.wait_for(future if how == "await" else future.as_asyncio(), LIMIT)
+
+        try:
+            if how == "get":
+                waits.set()
+                future.get(timeout=LIMIT)
+            else:
+                asyncio.run(look())
+        except BaseException as error:
+            ended.append(type(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert waits.wait(LIMIT)
+    loop.close()
+    thread.join(LIMIT)
+    assert ended == [asyncio.CancelledError]

@@ -178,6 +178,12 @@ class _LoopObserver:
         if self.waiting.pop(ticket, None) is not None:
             self.bridge.unwatch(ticket)
 
+    def __del__(self) -> None:
+        """The loop was dropped, and not closed: the calls would keep the bridge."""
+        if _core.has_runtime():
+            for ticket in self.waiting:
+                self.bridge.unwatch(ticket)
+
     def look(self, loop: Any, newest: int) -> None:
         """Tells the core which call the actor of this loop awaits, if that is certain and was before ``newest``.
 
@@ -210,25 +216,33 @@ class _LoopObserver:
                 waiter.set_result(None)
 
 
-_observers: weakref.WeakKeyDictionary[Any, _LoopObserver] = weakref.WeakKeyDictionary()
-_observers_lock = Lock()
+_observed: weakref.WeakSet[Any] = weakref.WeakSet()  # loops
+_observed_lock = Lock()
+
+
+def _observer_of(loop: Any) -> _LoopObserver | None:
+    # At the loop, which what waits there holds: a circle that goes once the program has dropped the loop.
+    observer: _LoopObserver | None = loop.__dict__.get("_monarch_observer")
+    return observer
 
 
 def _observe(future: Future[Any], loop: Any) -> tuple[_LoopObserver, int, Any]:
     """An asyncio future that is done when ``future`` is, and what forgets it."""
-    with _observers_lock:  # other threads have loops of their own
-        observer = _observers.get(loop)
-        if observer is None:
+    observer = _observer_of(loop)
+    if observer is None:
+        with _observed_lock:  # other threads have loops of their own
             _forget_closed_loops()
-            observer = _observers[loop] = _LoopObserver(loop)
+            _observed.add(loop)
+        observer = loop.__dict__["_monarch_observer"] = _LoopObserver(loop)
     waiter = loop.create_future()
     return observer, observer.watch(future, waiter, loop), waiter
 
 
 def _forget_closed_loops() -> None:
     """What their tasks and copies have not given up: nobody will ever see it."""
-    for loop, observer in list(_observers.items()):
-        if loop.is_closed():
+    for loop in list(_observed):
+        observer = _observer_of(loop)
+        if observer is not None and loop.is_closed():
             for ticket in list(observer.waiting):
                 observer.forget(ticket)
 

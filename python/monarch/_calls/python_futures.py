@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import functools
 import math
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
 
 from monarch import _core
@@ -20,6 +23,8 @@ from monarch._runtime.context import context
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_LOOK_AT_LOOP = 1.0  # seconds until who waits for a body looks again at the loop that has it
+
 _driving = threading.local()  # .body: a get() on this thread runs a body
 
 
@@ -28,15 +33,27 @@ def _check_timeout(timeout: float | None) -> None:
         raise ValueError(f"invalid timeout {timeout}: expected a non-negative, finite number of seconds")
 
 
+def _tell(mirrors: dict[asyncio.Future[None], asyncio.AbstractEventLoop], _: Any) -> None:
+    def finish(mirror: asyncio.Future[None]) -> None:
+        if not mirror.done():
+            mirror.set_result(None)
+
+    for mirror, loop in list(mirrors.items()):
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            loop.call_soon_threadsafe(finish, mirror)
+
+
 class DoneFuture(Future[R]):
     """A future over a ``concurrent.futures.Future`` that somebody fills."""
 
     _done: concurrent.futures.Future[R]
+    _mirrors: dict[asyncio.Future[None], asyncio.AbstractEventLoop]  # those that somebody waits for
 
     @classmethod
     def _make(cls) -> Any:
         future = _core.bare_future(cls)
-        future._done = concurrent.futures.Future()
+        future._done, future._mirrors = concurrent.futures.Future(), {}
+        future._done.add_done_callback(functools.partial(_tell, future._mirrors))  # no circle with the future
         return future
 
     def __repr__(self) -> str:
@@ -53,14 +70,17 @@ class DoneFuture(Future[R]):
         _check_timeout(timeout)
         if not self._done.done():
             self._start_here(timeout)
-        try:
-            return self._done.result(timeout)
-        except concurrent.futures.TimeoutError:
-            if self._done.done():
-                raise
-            raise TimeoutError from None
+            self._wait_here(timeout)
+            if not self._done.done():
+                raise TimeoutError
+        return self._done.result()
 
     result = get
+
+    def _wait_here(self, timeout: float | None) -> None:
+        """Until it is done or the time is over."""
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            self._done.exception(timeout)
 
     def __await__(self) -> Generator[Any, None, R]:
         loop = asyncio._get_running_loop()
@@ -87,24 +107,18 @@ class DoneFuture(Future[R]):
             else:
                 copy.set_result(self._done.result())
 
-        self._mirror(loop).add_done_callback(finish)
+        mirror = self._mirror(loop)
+        mirror.add_done_callback(finish)
+        copy.add_done_callback(lambda _: mirror.cancel())
         return copy
 
     def _mirror(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A future of the loop that is done when this one is; to cancel it cancels nothing else."""
         mirror: asyncio.Future[None] = loop.create_future()
-
-        def finish() -> None:
-            if not mirror.done():
-                mirror.set_result(None)
-
-        def tell(_: Any) -> None:
-            try:
-                loop.call_soon_threadsafe(finish)
-            except RuntimeError:
-                pass  # the loop is closed: nobody waits there any more
-
-        self._done.add_done_callback(tell)
+        mirror.add_done_callback(lambda _: self._mirrors.pop(mirror, None))
+        self._mirrors[mirror] = loop
+        if self._done.done():  # and may have told the others already
+            _tell({mirror: loop}, None)
         return mirror
 
     def _settle(self, work: Callable[[], R]) -> None:
@@ -165,11 +179,49 @@ class BodyFuture(DoneFuture[R]):
     _body: Callable[[], Awaitable[R]] | None
     _context: contextvars.Context
     _lock: threading.Lock
+    _loop: weakref.ref[asyncio.AbstractEventLoop] | None  # that has the body; None: a get() has it, or nobody
 
-    def _take_body(self) -> Callable[[], Awaitable[R]] | None:
+    def _take_body(self, loop: asyncio.AbstractEventLoop | None = None) -> Callable[[], Awaitable[R]] | None:
         with self._lock:
             body, self._body = self._body, None
+            if body is not None and loop is not None:
+                self._loop = weakref.ref(loop)
         return body
+
+    def _look_at_loop(self) -> None:
+        """A body whose loop has ended is cancelled, as asyncio.run() would have done."""
+        loop = None if self._loop is None else self._loop()
+        if self._loop is not None and (loop is None or loop.is_closed()):
+            self._cancel()
+
+    def _cancel(self) -> None:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # it was done before
+            self._done.set_exception(asyncio.CancelledError())
+
+    def _wait_here(self, timeout: float | None) -> None:
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._look_at_loop()
+        while self._loop is not None and not self._done.done() and (left := deadline - time.monotonic()) > 0:
+            super()._wait_here(min(left, _LOOK_AT_LOOP))
+            self._look_at_loop()
+        if self._loop is None:
+            super()._wait_here(timeout)
+
+    def _mirror(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        mirror = super()._mirror(loop)
+        if self._loop is None or self._loop() is loop:
+            return mirror
+
+        timer: asyncio.Handle
+
+        def look() -> None:
+            nonlocal timer
+            self._look_at_loop()
+            timer = loop.call_later(_LOOK_AT_LOOP, look)
+
+        timer = loop.call_soon(look)
+        mirror.add_done_callback(lambda _: timer.cancel())
+        return mirror
 
     def _start_here(self, timeout: float | None) -> None:
         if getattr(_driving, "body", False):
@@ -210,13 +262,16 @@ class BodyFuture(DoneFuture[R]):
             _driving.body = False
 
     def _start_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        body = self._take_body()
+        body = self._take_body(loop)
         if body is None:
             return
 
         async def run() -> None:
             try:
                 value = await body()
+            except GeneratorExit:  # the loop has gone
+                self._cancel()
+                raise
             except BaseException as error:
                 self._done.set_exception(error)
             else:
@@ -234,10 +289,11 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
 
     The call copies the context variables and starts nothing: the body runs when its future is first looked at, at most
     once, and never if nobody looks. The first ``await`` runs it as a task of that loop, which no observer's
-    cancellation ends. The first ``get`` runs it on the calling thread, as ``asyncio.run`` does; if that ``get`` times
-    out or is interrupted the body is cancelled for good, and every later look raises the same ``TimeoutError`` (or
-    ``CancelledError``). ``get`` in running asyncio code runs the body on a thread and warns; in a body that a ``get``
-    runs it raises ``WouldBlockRuntime``. ``TypeError`` for anything but an ``async def``.
+    cancellation ends; once that loop is closed every later look raises ``CancelledError``. The first ``get`` runs it
+    on the calling thread, as ``asyncio.run`` does; if that ``get`` times out or is interrupted the body is cancelled
+    for good, and every later look raises the same ``TimeoutError`` (or ``CancelledError``). ``get`` in running asyncio
+    code runs the body on a thread and warns; in a body that a ``get`` runs it raises ``WouldBlockRuntime``.
+    ``TypeError`` for anything but an ``async def``.
     """
     if not asyncio.iscoroutinefunction(function):
         raise TypeError("returns_future requires an async function")
@@ -248,22 +304,36 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
         future: BodyFuture[R] = BodyFuture._make()
         future._body = lambda: function(*args, **kwargs)
         future._context = contextvars.copy_context()
-        future._lock = threading.Lock()
+        future._lock, future._loop = threading.Lock(), None
         return future
 
     return call
+
+
+class InterruptedFold(RuntimeError):
+    """A signal's handler, or the function that folds, looks at what this thread is in the middle of."""
+
+    def __init__(self) -> None:
+        super().__init__("this is folded by the code that is interrupted here: it cannot be waited for")
 
 
 class StepFuture(Future[Any]):
     """A future that waits for other futures, one after the other, while somebody waits for it."""
 
     def _advance(self) -> Future[Any] | None:
-        """Takes in what is there, in any thread. The future to wait for next; None: the outcome is there."""
+        """Takes in what is there, in any thread. The future to wait for next; None: the outcome is there.
+
+        ``InterruptedFold``: this thread does so already.
+        """
         raise NotImplementedError
 
     def _result(self) -> Any:
         """The outcome, or raises it; once _advance() has given None."""
         raise NotImplementedError
+
+    def _look(self) -> AbstractContextManager[Any]:
+        """Held while somebody waits, until the outcome is there or the wait ends with an exception."""
+        return contextlib.nullcontext()
 
     def __repr__(self) -> str:
         return "<Future that is worked out while somebody waits>"
@@ -271,8 +341,14 @@ class StepFuture(Future[Any]):
     def get(self, timeout: float | None = None) -> Any:
         _check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (waited_for := self._advance()) is not None:
-            waited_for._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        with self._look():
+            try:
+                while (waited_for := self._advance()) is not None:
+                    waited_for._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except InterruptedFold:
+                if deadline is None:
+                    raise
+                raise TimeoutError from None  # nothing can come before this returns
         return self._result()
 
     result = get
@@ -281,8 +357,9 @@ class StepFuture(Future[Any]):
         loop = asyncio._get_running_loop()
         if loop is None:
             raise ValueError("__await__ with no active event loop (either asyncio or tokio)")
-        while (waited_for := self._advance()) is not None:
-            yield from waited_for._wait_on(loop)
+        with self._look():
+            while (waited_for := self._advance()) is not None:
+                yield from waited_for._wait_on(loop)
         return self._result()
 
     def as_asyncio(self) -> asyncio.Future[Any]:
@@ -297,6 +374,7 @@ class FoldFuture(StepFuture):
     _answers: list[Future[Any]]
     _combine: Callable[[Any, Any], Any]
     _lock: Any
+    _folding: bool  # in the thread that has the lock
     _state: Any
     _folded: int
     _failure: BaseException | None
@@ -305,21 +383,29 @@ class FoldFuture(StepFuture):
     def _make(cls, answers: list[Future[Any]], identity: Any, combine: Callable[[Any, Any], Any]) -> FoldFuture:
         fold: FoldFuture = _core.bare_future(cls)
         fold._answers, fold._combine, fold._state = answers, combine, identity
-        fold._folded, fold._failure, fold._lock = 0, None, threading.RLock()
+        fold._folded, fold._failure, fold._lock, fold._folding = 0, None, threading.RLock(), False
         return fold
 
     def _advance(self) -> Future[Any] | None:
-        """The fold fails with an answer that is a failure, or with what ``combine`` raises."""
         with self._lock:
-            while self._failure is None and self._folded < len(self._answers):
-                answer = self._answers[self._folded]
-                if not answer._ready():
-                    return answer
-                try:
-                    self._state = self._combine(self._state, answer._outcome())
-                except Exception as error:
-                    self._failure = error
-                self._folded += 1
+            if self._folding:
+                raise InterruptedFold
+            try:
+                self._folding = True
+                return self._fold()
+            finally:
+                self._folding = False
+
+    def _fold(self) -> Future[Any] | None:
+        """The fold fails with an answer that is a failure, or with what ``combine`` raises."""
+        while self._failure is None and self._folded < len(self._answers):
+            answer = self._answers[self._folded]
+            if not answer._ready():
+                return answer
+            try:
+                self._state, self._folded = self._combine(self._state, answer._outcome()), self._folded + 1
+            except Exception as error:
+                self._failure = error
         return None
 
     def _result(self) -> Any:
