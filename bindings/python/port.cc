@@ -61,7 +61,7 @@ class ReplyPort {
   }
   // (from, token, rank): what a copy elsewhere is made of.
   PyObject* parts() const { return Py_BuildValue("(KKI)", ticket_.from, ticket_.header.token, ticket_.header.rank); }
-  void travelled() { settle(); }
+  void note_travelled() { settle(); }
   void relay(Node& node, const std::shared_ptr<PendingCall>& call) {
     settle();
     relay_answers(node, call, ticket_.header, ticket_.from);
@@ -123,7 +123,7 @@ PyObject* port_answering(PyObject* type, PyObject* args) {
 PyObject* port_parts(PyObject* self, PyObject*) {
   PortState& port = port_of(self);
   if (port.reply) {
-    note_pickled(self, [](PyObject* travelled) { port_of(travelled).reply->travelled(); });
+    note_pickled(self, [](PyObject* sent) { port_of(sent).reply->note_travelled(); });
     return port.reply->parts();
   }
   return Py_BuildValue("(KKOL)", port.address.node, port.address.index, port.once ? Py_True : Py_False,

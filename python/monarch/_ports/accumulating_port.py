@@ -38,7 +38,16 @@ class AccumulatingReceiver(PortReceiver[Any]):
     """What ``open_accum_port`` gives beside the port; it stays at the actor, or the client, that opened it."""
 
     __slots__ = (
-        *("_accumulator", "_failures", "_folding", "_fresh", "_given", "_left", "_line", "_lock", "_message", "_state"),
+        "_accumulator",
+        "_failures",
+        "_folding",
+        "_fresh",
+        "_given",
+        "_left",
+        "_line",
+        "_lock",
+        "_message",
+        "_state",
     )
 
     def __init__(self, accumulator: Callable[[Any, Any], Any], initial_state: Any) -> None:

@@ -303,9 +303,8 @@ ACTIONS = [
 ]
 
 
-def end_if_stuck(users, end):
-    while True:
-        time.sleep(1)
+def end_if_stuck(users, end, over):
+    while not over.wait(1):
         stuck = [user for user in users if time.monotonic() - user.went_on > STUCK]
         if stuck:
             print(f"stuck: {[user.doing for user in stuck]}; seed {stuck[0].seed}", flush=True)
@@ -326,7 +325,8 @@ def main():
     procs = hosts.spawn_procs({"gpus": 1} if job else {"gpus": RANKS})
     users = [User(procs, number, asked.seed) for number in range(THREADS)]
     end = job.kill if job else lambda: None
-    threading.Thread(target=end_if_stuck, args=(users, end), daemon=True).start()
+    over = threading.Event()
+    threading.Thread(target=end_if_stuck, args=(users, end, over), daemon=True).start()
     failures: list[str] = []
     until = time.monotonic() + asked.seconds
 
@@ -343,6 +343,7 @@ def main():
         thread.start()
     for thread in threads:
         thread.join()
+    over.set()
     end()
     if failures:
         raise SystemExit("\n".join([*failures, f"seed {asked.seed}"]))
