@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 JOB_ID = "MONARCH_JOB_ID"  # in the environment of all that a job has started
 _ENDED = (b"Z", b"X")  # states, as /proc names them
+_EXITING = 0x4  # of a process's flags, as the kernel's linux/sched.h has them (PF_EXITING)
 _COMMAND_MAX = 80  # characters of a command that are shown
 
 
@@ -25,6 +26,8 @@ class Process(NamedTuple):
 class _Entry(NamedTuple):
     process: Process
     parent: int
+    session: int
+    exiting: bool  # nobody can read its environment any more
 
 
 def identify(pid: int) -> Process | None:
@@ -57,6 +60,8 @@ def find(mark: str, known: Iterable[Process]) -> dict[Process, int]:
 
 def end_all(mark: str, known: Iterable[Process], grace: float, limit: float) -> list[int]:
     """Ends these, all that have ``mark`` (``NAME=value``) in the environment that they began with, and their children.
+
+    What is ending by itself, in a session that one of these has begun, is waited for as well.
 
     Those that have no parent among them are asked to, by SIGTERM, and then those that these leave. What is there after
     ``grace`` seconds is killed, and what comes then, until nothing does. Returns the ids of those that have not ended
@@ -136,7 +141,14 @@ def _find(mark: str, known: Iterable[Process], parents: dict[int, int]) -> set[P
         children.setdefault(entry.parent, []).append(pid)
     wanted = os.fsencode(mark)
     known = set(known)
-    stack = [pid for pid, entry in entries.items() if entry.process in known or wanted in _environment(pid)]
+    sessions = {process.pid for process in known}
+
+    def is_wanted(pid: int, entry: _Entry) -> bool:
+        # The number of a session may be another's by now: no harm is done to who is exiting anyway.
+        of_session = entry.exiting and entry.session in sessions
+        return entry.process in known or of_session or wanted in _environment(pid)
+
+    stack = [pid for pid, entry in entries.items() if is_wanted(pid, entry)]
     found: set[int] = set()
     while stack:
         if (pid := stack.pop()) not in found and pid != os.getpid():
@@ -156,7 +168,7 @@ def _look_at(pid: int) -> _Entry | None:
         return None
     if fields[0] in _ENDED and (int(fields[17]) <= 1 or _all_threads_have_ended(pid)):
         return None
-    return _Entry(Process(pid, int(fields[19])), int(fields[1]))
+    return _Entry(Process(pid, int(fields[19])), int(fields[1]), int(fields[3]), bool(int(fields[6]) & _EXITING))
 
 
 def _threads(pid: int) -> list[str]:
