@@ -20,12 +20,18 @@ Inflow::~Inflow() {
   if (holding_.load(std::memory_order_seq_cst)) owner_->holding_ports_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void Inflow::hold(const Message& message) {
+void Inflow::hold(const Message& message, uint64_t waiting) {
   if (message.header.kind != FrameKind::kOneway && message.header.kind != FrameKind::kRequest) return;
   std::lock_guard lock(mutex_);
   if (is_blocked()) return;
-  if (std::find(held_.begin(), held_.end(), message.from) != held_.end()) return;
-  held_.push_back(message.from);
+  const auto known = std::ranges::find(held_, message.from, &Held::node);
+  if (known != held_.end()) {
+    if (waiting < known->told_at + kTellAgainBytes) return;
+    known->told_at = waiting;
+    if (!node_.tell_sender(message.from, FrameKind::kHold, index_)) held_.erase(known);
+    return;
+  }
+  held_.push_back({message.from, waiting});
   if (!holding_.exchange(true, std::memory_order_seq_cst) && owner_) {
     owner_->holding_ports_.fetch_add(1, std::memory_order_seq_cst);
   }
@@ -45,7 +51,7 @@ void Inflow::release() {
     owner_->holding_ports_.fetch_sub(1, std::memory_order_seq_cst);
   }
   // Who cannot be told is dead, and sends nothing any more.
-  for (const NodeId node : held_) static_cast<void>(node_.tell_sender(node, FrameKind::kResume, index_));
+  for (const Held& held : held_) static_cast<void>(node_.tell_sender(held.node, FrameKind::kResume, index_));
   held_.clear();
 }
 

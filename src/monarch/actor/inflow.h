@@ -27,6 +27,9 @@ class Node;
 class Inflow {
  public:
   static constexpr uint64_t kBytesMax = uint64_t{64} << 20;
+  // A node that was told to hold, and goes on, is told again after so much: it has forgotten it since its host and this one
+  // have parted. What was under way when it was told is no more than that (Node::kBacklogMax).
+  static constexpr uint64_t kTellAgainBytes = uint64_t{16} << 20;
 
   // `owner`: of a port, the inflow of the actor that has opened it; of an actor that shares its thread, that of all of
   // them. shared: either may be gone first.
@@ -42,7 +45,8 @@ class Inflow {
   // Any thread, before the message can be taken.
   void arrived(const Message& message) {
     const uint64_t cost = cost_of(message);
-    if (waiting_.fetch_add(cost, std::memory_order_seq_cst) + cost > kBytesMax) hold(message);
+    const uint64_t waiting = waiting_.fetch_add(cost, std::memory_order_seq_cst) + cost;
+    if (waiting > kBytesMax) hold(message, waiting);
   }
   // Any thread: a message that had arrived waits no more.
   void taken(uint64_t cost) {
@@ -64,7 +68,7 @@ class Inflow {
   static constexpr uint64_t kMessageCost = 256;
   static constexpr uint64_t kCallCost = 1024;  // with what whoever waits for the answer keeps
 
-  void hold(const Message& message);
+  void hold(const Message& message, uint64_t waiting);
   void release();
   void release_ports();
   bool is_blocked() const {
@@ -79,7 +83,11 @@ class Inflow {
   std::atomic<int> blocked_{0};
   std::atomic<bool> holding_{false};  // held_ is not empty
   Mutex mutex_{LockRank::kInflow};
-  std::vector<NodeId> held_;
+  struct Held {
+    NodeId node;
+    uint64_t told_at;  // what was waiting then
+  };
+  std::vector<Held> held_;
   std::atomic<int> holding_ports_{0};  // of ports_: how many are holding_
   Mutex ports_mutex_{LockRank::kInflowPorts};
   std::vector<Inflow*> ports_;

@@ -76,7 +76,7 @@ NativeCell::~NativeCell() {
 // ---- Inbox and turns ----
 
 void NativeCell::deliver(MessagePtr message) {
-  if (message->from != node_.id()) inflow_.arrived(*message);
+  inflow_.arrived(*message);
   Message* raw = message.release();
   Message* head = inbox_.load(std::memory_order_relaxed);
   do {
@@ -148,7 +148,7 @@ void NativeCell::run_turn() {
       running_turn_.store(true, std::memory_order_relaxed);
     }
     MessagePtr message = queue_.pop();
-    if (message->from != node_.id()) inflow_.taken(Inflow::cost_of(*message));
+    inflow_.taken(Inflow::cost_of(*message));
     if (!handle(std::move(message))) return;  // suspended: somebody else may have the turn already
   }
   running_turn_.store(false, std::memory_order_relaxed);
@@ -179,6 +179,7 @@ bool NativeCell::handle(MessagePtr message) {
 
 void NativeCell::end(Failure::Kind kind, std::string why, std::string origin) {
   actor_.reset();
+  inflow_.begin_blocking();  // for good: nobody is held back by an actor that has ended
   node_.activity().leave(std::exchange(last_words_, nullptr));
   epitaph_ = node_.end_of_actor(index_, self_.rank, kind, std::move(why));
   epitaph_->origin = std::move(origin);

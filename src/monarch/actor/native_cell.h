@@ -91,7 +91,7 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   Node& node_;
   const ActorIndex index_;
   const std::shared_ptr<ActorPool> pool_;
-  Inflow inflow_;  // of messages of other nodes: here, a sender that floods is slowed down another way
+  Inflow inflow_;
 
   std::atomic<Message*> inbox_;
   std::atomic<bool> running_turn_{false};

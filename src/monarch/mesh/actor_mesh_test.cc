@@ -542,6 +542,37 @@ TEST_F(ActorMeshTest, ABroadcastWaitsWhileItsReceiverAsksToHold) {
   EXPECT_EQ(counter.call_one<&Counter::add>(0).get(), 1010);
 }
 
+std::latch* gate = nullptr;
+std::atomic<bool> in_gate{false};
+struct Waits : Actor {
+  void until_open() {
+    in_gate = true;
+    gate->wait();
+  }
+  void take(std::string) { ++taken; }
+  int64_t count() { return taken; }
+  int64_t taken = 0;
+};
+MONARCH_ACTOR(Waits, until_open, take, count)
+
+TEST_F(ActorMeshTest, ABusyActorHoldsItsOwnProcessToo) {
+  constexpr size_t kPiece = size_t{1} << 20, kFull = Inflow::kBytesMax / kPiece;
+  std::latch opened(1);
+  gate = &opened;
+  in_gate = false;
+  const Members members{{{node_.id(), node_.new_actor_index() + 1}}};
+  auto waits = proc().spawn<Waits>("waits");
+  auto call = waits.call_one<&Waits::until_open>();
+  while (!in_gate) sched_yield();
+  const std::string piece(kPiece, 'x');
+  size_t sent = 0;
+  for (; sent < 2 * kFull && node_.has_room(members, Node::kBacklogMax); ++sent) waits.broadcast<&Waits::take>(piece);
+  EXPECT_EQ(sent, kFull);  // with what messages cost beside their bytes
+  opened.count_down();
+  EXPECT_EQ(waits.call_one<&Waits::count>().get(std::chrono::seconds(20)), static_cast<int64_t>(sent));
+  EXPECT_TRUE(node_.has_room(members, Node::kBacklogMax));
+}
+
 TEST_F(ActorMeshTest, AnUndeliverableMessageFailsItsSenderUnlessItForgives) {
   auto counter = proc().spawn<Counter>("counter", 0);
   counter.stop("gone").get();
@@ -559,16 +590,6 @@ TEST_F(ActorMeshTest, AnUndeliverableMessageFailsItsSenderUnlessItForgives) {
   ASSERT_EQ(bounced_.size(), 1u);
   EXPECT_HAS(bounced_[0], "stopped: gone");
 }
-
-std::latch* gate = nullptr;
-std::atomic<bool> in_gate{false};
-struct Waits : Actor {
-  void until_open() {
-    in_gate = true;
-    gate->wait();
-  }
-};
-MONARCH_ACTOR(Waits, until_open)
 
 TEST_F(ActorMeshTest, ADeadlineIsATimeoutAndTheCallGoesOn) {
   std::latch opened(1);

@@ -130,6 +130,22 @@ TEST(Flow, TheDeadHoldNobody) {
   world.cell->take(world.cell->count);
 }
 
+// As after two hosts have parted and met again: the sender has forgotten that it is held.
+TEST(Flow, WhoGoesOnSendingIsToldToHoldAgain) {
+  World world;
+  const NodeId a = world.senders[0];
+  world.send(a, kFull);
+  ASSERT_TRUE(world.sim.node(world.slow_node).tell_sender(a, FrameKind::kResume, 100));
+  world.sim.run();
+  ASSERT_TRUE(world.has_room(a));
+  int sent = 0;
+  for (; sent < kFull && world.has_room(a); ++sent) world.send(a, 1);
+  EXPECT_EQ(sent, static_cast<int>(Inflow::kTellAgainBytes / kPiece));
+  world.cell->take(world.cell->count);
+  world.sim.run();
+  EXPECT_TRUE(world.has_room(a));
+}
+
 // A message that is one too many comes just when the actor begins to wait for others: whichever is first, its sender is
 // not held.
 TEST(Flow, NobodyIsHeldByAnActorThatBeginsToWaitMeanwhile) {
