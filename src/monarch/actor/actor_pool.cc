@@ -102,8 +102,8 @@ void ActorPool::wake_one() {
     driver_.notify(worker->waiter);
     return;
   }
-  if (count - std::min(count, blocked_.load(std::memory_order_relaxed)) >= threads_) return;
-  start_worker();
+  if (count - std::min(count, blocked_.load(std::memory_order_seq_cst)) >= threads_) return;
+  if (!start_worker()) arm_tick();  // which tries again: all the others may stay where they are
   MONARCH_CHECK(stopping() || worker_count_.load(std::memory_order_relaxed) != 0);  // who schedules has asked has_thread()
 }
 
@@ -112,10 +112,11 @@ bool ActorPool::has_thread() {
   return stopping() || worker_count_.load(std::memory_order_acquire) != 0;
 }
 
-void ActorPool::start_worker() {
+// False: there is none to be had.
+bool ActorPool::start_worker() {
   std::lock_guard lock(mutex_);
   const uint32_t count = worker_count_.load(std::memory_order_relaxed);
-  if (closed_ || count >= kThreadsMax || count - std::min(count, blocked_.load()) >= threads_) return;
+  if (closed_ || count >= kThreadsMax || count - std::min(count, blocked_.load()) >= threads_) return true;
   auto worker = std::make_unique<Worker>();
   worker->pool = this;
   sigset_t all, previous;
@@ -131,13 +132,17 @@ void ActorPool::start_worker() {
     });
   } catch (const std::system_error& error) {
     errno = error.code().value();
-    if (count > 0) log_line(sys::shortage_error("start another thread for C++ actors").message);
+    if (count > 0 && !std::exchange(told_of_shortage_, true)) {
+      log_line(sys::shortage_error("start another thread for C++ actors").message);
+    }
     worker.reset();
   }
   pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  if (!worker) return;
+  if (!worker) return false;
+  told_of_shortage_ = false;
   workers_[count].store(worker.release(), std::memory_order_release);
   worker_count_.store(count + 1, std::memory_order_seq_cst);
+  return true;
 }
 
 Runnable* ActorPool::take_shared() {
@@ -193,8 +198,9 @@ void ActorPool::run(Worker& self) {
 Waiter& ActorPool::begin_blocking() {
   Worker* self = own_worker();
   MONARCH_CHECK(self != nullptr && self->pool == this && !self->blocked);
-  if (blocked_.fetch_add(1, std::memory_order_relaxed) + 1 >= kThreadsMax) {
-    blocked_.fetch_sub(1, std::memory_order_relaxed);
+  // Before it looks for what is ready: who makes something ready looks here after that (wake_one).
+  if (blocked_.fetch_add(1, std::memory_order_seq_cst) + 1 >= kThreadsMax) {
+    blocked_.fetch_sub(1, std::memory_order_seq_cst);
     throw std::runtime_error(std::to_string(kThreadsMax - 1) + " C++ actors of this process block in a wait already, and "
                              "one more would leave no thread to answer them; co_await instead");
   }
@@ -205,7 +211,7 @@ Waiter& ActorPool::begin_blocking() {
 
 void ActorPool::end_blocking() {
   own_worker()->blocked = false;
-  blocked_.fetch_sub(1, std::memory_order_relaxed);
+  blocked_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 // ---- The tick: cells that wait behind a busy thread ----

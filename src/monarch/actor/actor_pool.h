@@ -89,7 +89,7 @@ class ActorPool : public std::enable_shared_from_this<ActorPool> {
   void push_shared(Runnable* runnable);
   bool publish_slot(Worker& worker);
   void wake_one();
-  void start_worker();
+  bool start_worker();
   bool wait_for_threads(uint32_t count, int64_t limit_ns);
   void arm_tick();
   void on_tick();
@@ -103,6 +103,7 @@ class ActorPool : public std::enable_shared_from_this<ActorPool> {
   uint32_t threads_ended_ = 0;
   std::deque<Runnable*> ready_;
   bool closed_ = false;
+  bool told_of_shortage_ = false;
   std::atomic<uint32_t> ready_count_{0};
 
   std::array<std::atomic<Worker*>, kThreadsMax> workers_{};

@@ -16,6 +16,7 @@
 #include "monarch/actor/native_cell.h"
 #include "monarch/actor/unobserved_failures.h"
 #include "monarch/base/log.h"
+#include "monarch/base/system.h"
 #include "monarch/loop/reactor.h"
 #include "monarch/mesh/proc_mesh.h"
 #include "monarch/wire/error_kind.h"
@@ -160,17 +161,20 @@ class ActorMeshTest : public testing::Test {
     info->members = members;
     return ActorMesh<Counter>(internal::MeshView{info, members, Region(), true});
   }
-  // An actor that never answers.
+  // An actor that never answers; how many have asked it stands in asked_.
   ActorMesh<Counter> silent() {
     struct Silent : Cell {
+      explicit Silent(std::atomic<int>& count) : asked(count) {}
       void deliver(MessagePtr message) override {
         std::lock_guard lock(mutex);
         kept.push(std::move(message));
+        ++asked;
       }
+      std::atomic<int>& asked;
       std::mutex mutex;
       MessageQueue kept;
     };
-    node_.add_cell(1, std::make_shared<Silent>());
+    node_.add_cell(1, std::make_shared<Silent>(asked_));
     return mesh_of({node_.id(), 1});
   }
 
@@ -189,6 +193,7 @@ class ActorMeshTest : public testing::Test {
   Driver driver_;
   std::mutex mutex_;
   std::condition_variable happened_;
+  std::atomic<int> asked_{0};
   std::vector<std::string> bounced_;
   std::vector<std::pair<ActorId, Failure>> failed_;
   Node node_;
@@ -647,6 +652,23 @@ TEST_F(ActorMeshTest, TheLastThreadDoesNotBlock) {
   auto all = askers.call<&Asker::blocking_sum>(silent());
   EXPECT_HAS(text_of<ActorError>([&] { all.get(std::chrono::seconds(20)); }), "co_await instead");
   EXPECT_EQ(proc().spawn<Counter>("counter", 1).call_one<&Counter::add>(1).get(std::chrono::seconds(20)), 2);
+}
+
+TEST_F(ActorMeshTest, AThreadThatCouldNotBeStartedIsTriedAgain) {
+  constexpr int kAskers = 8;  // each blocks a thread for good, so that sooner or later there must be another one
+  auto askers = procs(kAskers).spawn<Asker>("askers");
+  askers.call<&Asker::forgive>().get();
+  const ActorMesh<Counter> nobody = silent();
+  ::testing::internal::CaptureStderr();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (int i = 0; i < kAskers; ++i) {
+    sys::fail_nth(1);
+    askers.slice({{"gpus", i}}).broadcast<&Asker::blocking_sum>(nobody);  // nothing else comes that could start one
+    while (asked_ == i && std::chrono::steady_clock::now() < until) sched_yield();
+    ASSERT_EQ(asked_, i + 1);
+  }
+  sys::fail_nth(0);
+  EXPECT_GE(times_said("start another thread for C++ actors"), 1u);
 }
 
 TEST_F(ActorMeshTest, AnEndlessEndpointIsLeftBehind) {

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <latch>
 #include <thread>
 
 #include "monarch/base/system.h"
@@ -133,6 +134,54 @@ TEST(LinkShortage, ACallThatFailsOnceLosesNothing) {
     ASSERT_FALSE(ends.sink_a.closed() || ends.sink_b.closed()) << nth;
     if (calls < nth) break;  // all of them have failed once
   }
+}
+
+// Its descriptor has waited in a control lane that was full, and nothing else that is frozen is sent afterwards.
+TEST(LinkReleases, FrozenMemoryIsKeptNoLongerThanItsDescriptorWaits) {
+  ShmEnds ends;
+  ends.connect();
+  std::latch go(1);
+  ends.home_b.reactor.post([&] { go.wait(); });
+  constexpr size_t kPings = 30'000;
+  for (size_t i = 0; i < kPings; ++i) ASSERT_TRUE(ends.a->send_control(ping()));
+  auto memory = Freezable::make(kArenaPartMin).value();
+  ASSERT_TRUE(memory->freeze().ok());
+  const std::weak_ptr<Freezable> seen = memory;
+  const ByteSpan part(memory->data(), kArenaPartMin);
+  ASSERT_TRUE(ends.a->send(numbered(0, {&part, 1})));
+  memory.reset();
+  EXPECT_FALSE(seen.expired());
+  go.count_down();
+  ASSERT_TRUE(ends.wait_until([&] { return ends.sink_b.frames() == 1 && ends.sink_b.controls() == kPings; }));
+  EXPECT_TRUE(drive_until(*ends.home_a.driver, [&] { return seen.expired(); }));
+}
+
+// Behind others, so that it must be queued: there is no memory for that.
+TEST(LinkShortage, ARecordThatCannotBeQueuedLendsNothing) {
+  const std::vector<std::byte> bytes(1 << 20, std::byte{3});
+  const std::vector<ByteSpan> small(12, ByteSpan(bytes).first(15'000));
+  std::vector<ByteSpan> parts = small;
+  parts.push_back(bytes);
+  ShmEnds ends;
+  ends.connect();
+  uint64_t sent = 0;
+  ASSERT_TRUE(ends.a->send(numbered(sent++, parts)));  // the arena has its memory from here on
+  ASSERT_TRUE(ends.wait_until([&] { return ends.sink_b.frames() == sent; }));
+  std::latch go(1);
+  ends.home_b.reactor.post([&] { go.wait(); });
+  while (ends.a->backlog() < kRingBytes) ASSERT_TRUE(ends.a->send(numbered(sent++, small)));
+  const uint64_t before = ends.a->backlog();
+  sys::fail_nth(1);
+  EXPECT_THROW(static_cast<void>(ends.a->send(numbered(sent, parts))), std::bad_alloc);
+  sys::fail_nth(0);
+  EXPECT_EQ(ends.a->backlog(), before);
+  go.count_down();
+  ASSERT_TRUE(ends.wait_until([&] { return ends.sink_b.frames() == sent; }));
+  ends.sink_b.take();
+  EXPECT_TRUE(drive_until(*ends.home_a.driver, [&] {
+    ends.home_b.reactor.post_and_wait([] {});
+    return ends.home_a.arena->bytes_held() == 0 && ends.a->backlog() == 0;
+  }));
 }
 
 TEST(LinkShortage, WithoutDescriptorsALargeMessageWaitsAndControlGoesOn) {

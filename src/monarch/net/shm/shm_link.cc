@@ -236,41 +236,68 @@ bool ShmLink::send(const Outgoing& outgoing) {
   bool has_large = false;
   for (const ByteSpan& part : outgoing.parts) has_large |= part.size() >= kArenaPartMin;
   if (has_large) place_parts(outgoing, locations);
-  const uint64_t size = record_size_of(outgoing, locations);
-  // What the ring cannot hold at once waits in the queue in any case: it is copied before the lock is taken.
-  std::vector<std::byte> large;
   try {
-    if (size > kRingBytes) large = encode_to_vector(outgoing, locations);
-  } catch (const std::bad_alloc&) {
+    return send_record(outgoing, locations);
+  } catch (const std::bad_alloc&) {  // then nothing of it counts yet
     release_slabs(locations);
     throw;
   }
+}
+
+bool ShmLink::send_record(const Outgoing& outgoing, std::span<const uint64_t> locations) {
+  const uint64_t size = record_size_of(outgoing, locations);
+  // What the ring cannot hold at once waits in the queue in any case: it is copied before the lock is taken.
+  std::vector<std::byte> record;
+  if (size > kRingBytes) record = encode_to_vector(outgoing, locations);
   std::lock_guard lock(send_mutex_);
   if (closed()) {
     release_slabs(locations);
     return false;
   }
-  for (uint64_t location : locations) {
-    if (in_arena(location)) ++lent_[key_of(location)];
-  }
   if (!ended_.empty()) flush_released();
-  note_lent(outgoing, locations, size);
-  if (large.empty()) {
-    write_record(outgoing, locations, size, /*quiet=*/false);
-  } else {
-    queue_record(std::move(large));
+  const bool now = record.empty() && has_room_for(size);
+  if (!now) {
+    if (record.empty()) record = encode_to_vector(outgoing, locations);
+    overflow_.push_back(Chunk{std::move(record), 0});
   }
+  try {
+    note_lent(outgoing, locations, size);
+  } catch (const std::bad_alloc&) {
+    if (!now) overflow_.pop_back();
+    throw;
+  }
+  now ? put_record(outgoing, locations, size, /*quiet=*/false) : has_queued(size);
   return true;
 }
 
-// With send_mutex_ held, before the record of `size` bytes is written or queued: all of them are, in this order.
+// With send_mutex_ held, before a record of `size` bytes is written or counted. All of it or, if it throws, nothing.
 void ShmLink::note_lent(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size) {
   uint64_t bytes = 0;
-  for (size_t i = 0; i < locations.size(); ++i) bytes += in_arena(locations[i]) ? outgoing.parts[i].size() : 0;
-  if (bytes == 0) return;
-  forget_taken();
-  untaken_.push_back({appended_ + size, bytes});
+  size_t lent = 0;
+  try {
+    for (; lent < locations.size(); ++lent) {
+      if (!in_arena(locations[lent])) continue;
+      ++lent_[key_of(locations[lent])];
+      bytes += outgoing.parts[lent].size();
+    }
+    if (bytes == 0) return;
+    forget_taken();
+    untaken_.push_back({appended_ + size, bytes});
+  } catch (const std::bad_alloc&) {
+    for (const uint64_t location : locations.first(lent)) {
+      if (in_arena(location)) no_longer_lent(key_of(location));
+    }
+    throw;
+  }
   untaken_bytes_ += bytes;
+}
+
+// With send_mutex_ held. False: it is not lent to this peer.
+bool ShmLink::no_longer_lent(uint64_t key) {
+  const auto lent = lent_.find(key);
+  if (lent == lent_.end()) return false;
+  if (--lent->second == 0) lent_.erase(lent);
+  return true;
 }
 
 // With send_mutex_ held.
@@ -381,23 +408,32 @@ void ShmLink::on_segment_wanted(uint32_t segment) {
   if (control_.backlog() == 0) offer_segment(segment);
 }
 
-// With send_mutex_ held. `quiet`: the peer need not wake for it.
-void ShmLink::write_record(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size, bool quiet) {
+// With send_mutex_ held. A record of this link's own: of no slabs. `quiet`: the peer need not wake for it.
+void ShmLink::write_record(const Outgoing& outgoing, bool quiet) {
+  const uint64_t size = record_size_of(outgoing, {});
+  if (has_room_for(size)) return put_record(outgoing, {}, size, quiet);
+  overflow_.push_back(Chunk{encode_to_vector(outgoing, {}), 0});
+  has_queued(size);
+}
+
+// With send_mutex_ held. Whether such a record can be written now.
+bool ShmLink::has_room_for(uint64_t size) {
   send_mutex_.assert_held();
-  if (!started_ || !overflow_.empty() || size > producer_->room()) {
-    return queue_record(encode_to_vector(outgoing, locations));
-  }
+  return started_ && overflow_.empty() && size <= producer_->room();
+}
+
+// With send_mutex_ held, where there is room.
+void ShmLink::put_record(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size, bool quiet) {
   appended_ += size;
   encode_record(outgoing, locations, size, [this](const void* data, size_t count) { producer_->put(data, count); });
   producer_->publish();
   if (!quiet) ring_peer();
 }
 
-// With send_mutex_ held.
-void ShmLink::queue_record(std::vector<std::byte> record) {
-  appended_ += record.size();
-  backlog_ += record.size();
-  overflow_.push_back(Chunk{std::move(record), 0});
+// With send_mutex_ held: a record of `size` bytes is the last in the queue.
+void ShmLink::has_queued(uint64_t size) {
+  appended_ += size;
+  backlog_ += size;
   if (started_ && flush_overflow()) look_again();
 }
 
@@ -680,28 +716,35 @@ void ShmLink::end_lease(Lease* lease) {
 
 // With send_mutex_ held. Quiet: the peer sees it when it next looks at its rings, no wake-up is made for it. If it is much
 // and the peer idle, somewhat later one is: what it holds may be wanted by others.
-void ShmLink::flush_released() {
+void ShmLink::flush_released() noexcept {
   send_mutex_.assert_held();
-  if (ended_.empty() || closed() || !started_) return;
-  released_.clear();
+  if (closed() || !started_) return;
   if (producer_->all_taken()) released_quietly_ = 0;
   ended_.take_all([this](std::unique_ptr<Lease> lease) {
-    if (lease->born != lease->died && context_.received->hold(lease, weak_from_this())) return;
-    released_.push_back(lease->location);
-    released_quietly_ += lease->bytes;
+    try {
+      if (lease->born != lease->died && context_.received->hold(lease, weak_from_this())) return;
+      released_.push_back(lease->location);
+      released_quietly_ += lease->bytes;
+    } catch (const std::bad_alloc&) {  // another time
+      ended_.push(std::move(lease));
+    }
   });
   if (released_.empty()) return;
   FrameHeader header;
   header.kind = FrameKind::kReleased;
-  const Outgoing outgoing{header, as_byte_span(released_.data(), released_.size() * sizeof(uint64_t)), {}};
-  write_record(outgoing, {}, record_size_of(outgoing, {}), /*quiet=*/true);
-  auto& page = *static_cast<BellPage*>(bell_.page.get());
-  const uint32_t index = producer_->consumer_bell();
-  if (index != kNoBellIndex) page.ready[index / 64].fetch_or(uint64_t{1} << (index % 64), std::memory_order_seq_cst);
-  if (released_quietly_ < kTellReleasedBytes || std::exchange(tell_armed_, true)) return;
-  context_.reactor.after(kTellReleasedAfterNs, [weak = weak_from_this()] {
-    if (auto self = weak.lock()) self->tell_of_released();
-  });
+  try {
+    write_record({header, as_byte_span(released_.data(), released_.size() * sizeof(uint64_t)), {}}, /*quiet=*/true);
+    released_.clear();
+    auto& page = *static_cast<BellPage*>(bell_.page.get());
+    const uint32_t index = producer_->consumer_bell();
+    if (index != kNoBellIndex) page.ready[index / 64].fetch_or(uint64_t{1} << (index % 64), std::memory_order_seq_cst);
+    if (released_quietly_ < kTellReleasedBytes || tell_armed_) return;
+    context_.reactor.after(kTellReleasedAfterNs, [weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->tell_of_released();
+    });
+    tell_armed_ = true;
+  } catch (const std::bad_alloc&) {  // with the next
+  }
 }
 
 void ShmLink::tell_of_released() {
@@ -730,10 +773,8 @@ void ShmLink::on_released(const Message& message) {
   for (size_t at = 0; at + sizeof(uint64_t) <= message.body.size(); at += sizeof(uint64_t)) {
     uint64_t packed;
     std::memcpy(&packed, message.body.data() + at, sizeof packed);
-    auto lent = lent_.find(key_of(packed));
-    if (lent == lent_.end()) continue;  // never lent to this peer: it lies, or the link was closed meanwhile
-    context_.arena->release(lent->first);
-    if (--lent->second == 0) lent_.erase(lent);
+    const uint64_t key = key_of(packed);
+    if (no_longer_lent(key)) context_.arena->release(key);  // else it lies, or the link was closed meanwhile
   }
 }
 

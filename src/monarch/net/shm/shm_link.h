@@ -138,13 +138,18 @@ class ShmLink final : public Link,
   bool share_segment(uint32_t segment);
   bool offer_segment(uint32_t segment);
   void on_segment_wanted(uint32_t segment);
-  void write_record(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size, bool quiet);
-  void queue_record(std::vector<std::byte> record);
+  bool send_record(const Outgoing& outgoing, std::span<const uint64_t> locations);
+  void write_record(const Outgoing& outgoing, bool quiet);
+  bool has_room_for(uint64_t size);
+  void put_record(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size, bool quiet);
+  void has_queued(uint64_t size);
   uint64_t place_frozen(ByteSpan part);
   bool lend_frozen(const std::shared_ptr<Freezable>& memory, uint32_t* number);
   void offer_frozen(FrozenLoans::Loan& loan, std::shared_ptr<Freezable> memory);
+  void watch_unsent(int64_t after_ns);
   void flush_forgotten();
   void note_lent(const Outgoing& outgoing, std::span<const uint64_t> locations, uint64_t size);
+  bool no_longer_lent(uint64_t key);
   void forget_taken() const;
   bool flush_overflow();
   void ring_peer();
@@ -153,7 +158,7 @@ class ShmLink final : public Link,
   Parts receive_arena_parts(Message& message);
   Parts wait_for_segment(uint32_t segment);
   Parts copy_part(const UniqueFd* unmapped, const Message::ArenaRef& ref, Part& part);
-  void flush_released();
+  void flush_released() noexcept;
   void tell_of_released();
   void on_released(const Message& message);
   void on_forgotten(const Message& message);
@@ -199,10 +204,11 @@ class ShmLink final : public Link,
   uint64_t appended_ = 0;  // bytes of all records
   std::vector<Offer> offered_segments_;
   std::unordered_map<uint64_t, uint32_t> lent_;  // slab key -> times lent to this peer
-  std::vector<uint64_t> released_;               // where ended_ were: kept for its memory
+  std::vector<uint64_t> released_;               // where ended_ were: what the peer has not been told of yet
   uint64_t released_quietly_ = 0;                // bytes that the peer may not have seen to be back
   bool tell_armed_ = false;
   FrozenLoans loans_;
+  bool unsent_watched_ = false;
   std::mutex ended_loans_mutex_;  // a leaf
   std::vector<uint64_t> ended_loans_;  // Freezable::id() of what is over, and the peer has not been told so
   std::atomic<bool> has_ended_loans_{false};

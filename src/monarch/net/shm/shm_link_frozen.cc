@@ -2,7 +2,9 @@
 // Its descriptor goes to the peer once, over the control lane, and records name it by number.
 #include <errno.h>
 
+#include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "monarch/base/log.h"
@@ -10,6 +12,11 @@
 #include "monarch/net/shm/shm_link.h"
 
 namespace monarch {
+
+namespace {
+// Between looks at descriptors that wait to be sent.
+constexpr int64_t kUnsentMinNs = 10'000'000, kUnsentMaxNs = 1'000'000'000;
+}  // namespace
 
 // ---- Sending ----
 
@@ -31,8 +38,13 @@ bool ShmLink::lend_frozen(const std::shared_ptr<Freezable>& memory, uint32_t* nu
   if (loan == nullptr) {
     loan = loans_.lend(memory, producer_->taken());
     if (loan == nullptr) return false;
-    memory->tell(weak_from_this());
-    offer_frozen(*loan, memory);
+    try {
+      memory->tell(weak_from_this());
+      offer_frozen(*loan, memory);
+    } catch (const std::bad_alloc&) {  // no record has named it, nor may one
+      loans_.end(*loan, appended_);
+      throw;
+    }
   }
   *number = loan->number;
   return !loan->unsent;
@@ -46,7 +58,23 @@ void ShmLink::offer_frozen(FrozenLoans::Loan& loan, std::shared_ptr<Freezable> m
   header.token = loan.serial;
   header.method = kOffered;
   header.rank = memory->made_here() ? 1 : 0;
-  if (!control_.send(Outgoing{header, {}, {}}, memory->fd())) loans_.keep_unsent(loan, std::move(memory));
+  if (control_.send(Outgoing{header, {}, {}}, memory->fd())) return;
+  loans_.keep_unsent(loan, std::move(memory));
+  if (!std::exchange(unsent_watched_, true)) watch_unsent(kUnsentMinNs);
+}
+
+// What waits in the control lane is kept until it has gone, which nobody tells.
+void ShmLink::watch_unsent(int64_t after_ns) {
+  context_.reactor.after(after_ns, [weak = weak_from_this(), after_ns] {
+    const auto self = weak.lock();
+    if (!self) return;
+    std::lock_guard lock(self->send_mutex_);
+    self->unsent_watched_ = false;
+    if (self->closed() || !self->loans_.has_unsent()) return;
+    if (self->control_.backlog() == 0) return self->loans_.all_sent();
+    self->unsent_watched_ = true;
+    self->watch_unsent(std::min(2 * after_ns, kUnsentMaxNs));
+  });
 }
 
 // Any thread, with any lock held, as the deleter of the last view: never waits.
@@ -82,8 +110,7 @@ void ShmLink::flush_forgotten() {
   FrameHeader header;
   header.kind = FrameKind::kReleased;
   header.method = kForgotten;
-  const Outgoing outgoing{header, as_byte_span(numbers.data(), numbers.size() * sizeof(uint64_t)), {}};
-  write_record(outgoing, {}, record_size_of(outgoing, {}), /*quiet=*/false);
+  write_record({header, as_byte_span(numbers.data(), numbers.size() * sizeof(uint64_t)), {}}, /*quiet=*/false);
   for (FrozenLoans::Loan* loan : over) loans_.end(*loan, appended_);
 }
 
