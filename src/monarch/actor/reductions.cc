@@ -4,6 +4,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <unordered_map>
 
 #include "monarch/wire/replies.h"
 
@@ -36,7 +37,7 @@ void Reductions::begin(NodeId origin, const FrameHeader& header, const std::vect
   Call call{static_cast<Reducer>(header.rank), 0, timers_.now_ns(), {}};
   for (const CastTarget& target : targets) {
     if (host_number(target.node) != host_number(here_) || target.node == here_) return;
-    call.owed.push_back({target.rank, target.node, nullptr});
+    call.owed.push_back({target.rank, target.node, target.dest});
   }
   std::ranges::sort(call.owed, {}, &Owed::rank);
   if (std::ranges::adjacent_find(call.owed, {}, &Owed::rank) != call.owed.end()) return;
@@ -84,6 +85,7 @@ bool Reductions::hold(Call& call, NodeId origin, NodeId node, const Answer& answ
     if (timer_ == 0) arm(call.since_ns + kHoldNs);
   }
   owed->answer = answer;
+  owed->number = ++answered_;
   call.bytes += bytes;
   bytes_ += bytes;
   ++call.held;
@@ -91,14 +93,24 @@ bool Reductions::hold(Call& call, NodeId origin, NodeId node, const Answer& answ
 }
 
 void Reductions::finish(Calls::iterator of) {
-  // Those of calls before it come before it.
-  const auto [origin, token] = of->first;
+  const NodeId origin = of->first.first;
   for (auto other = calls_.lower_bound({origin, 0}); other != calls_.end() && other->first.first == origin;) {
     const auto each = other++;
-    if (each->second.held > 0 && each->second.number < of->second.number) pass_on(each);
+    if (each != of && each->second.held > 0 && was_answered_before(each->second, of->second)) pass_on(each);
   }
   if (!send_together(of->first, of->second)) return pass_on(of);
   drop(of);
+}
+
+// Whether an actor has answered `other`, and that is held, before it answered `call`.
+bool Reductions::was_answered_before(const Call& other, const Call& call) {
+  const auto actor_of = [](const Owed& owed) { return ActorId{owed.node, owed.actor}; };
+  std::unordered_map<ActorId, uint64_t> numbers;
+  for (const Owed& each : call.owed) numbers[actor_of(each)] = each.number;
+  return std::ranges::any_of(other.owed, [&](const Owed& each) {
+    const auto found = each.answer ? numbers.find(actor_of(each)) : numbers.end();
+    return found != numbers.end() && each.number < found->second;
+  });
 }
 
 // False: they are not to be combined, which their caller will find as well, or there is no memory for it.

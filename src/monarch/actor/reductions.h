@@ -63,7 +63,9 @@ class Reductions {
   struct Owed {
     uint32_t rank;
     NodeId node;
-    Answer answer;  // null: it has not come
+    ActorIndex actor;
+    Answer answer = nullptr;  // null: it has not come
+    uint64_t number = 0;      // of all answers that have been held here
   };
   struct Call {
     Reducer reducer;
@@ -80,6 +82,7 @@ class Reductions {
   bool has_room();
   bool hold(Call& call, NodeId origin, NodeId node, const Answer& answer);
   void finish(Calls::iterator of);
+  static bool was_answered_before(const Call& other, const Call& call);
   bool send_together(const Key& key, const Call& call) const;
   void pass_on(Calls::iterator of);
   void pass_on_of(NodeId node, NodeId origin);
@@ -94,6 +97,7 @@ class Reductions {
   Calls calls_;
   std::map<std::pair<NodeId, NodeId>, size_t> held_of_;  // by node and origin, how many answers
   uint64_t begun_ = 0;
+  uint64_t answered_ = 0;
   uint64_t bytes_ = 0;  // of all that is held
   std::atomic<bool> any_{false};
   Timers::TimerId timer_ = 0;

@@ -276,6 +276,14 @@ TEST_F(CombinedByAHost, AnAnswerToALaterCallDoesNotOvertakeThoseToAnEarlierOne) 
   EXPECT_EQ(wire.frames, (std::vector{single(0), together}));
 }
 
+TEST_F(CombinedByAHost, AnAnswerToAnEarlierCallDoesNotOvertakeThoseThatWereGivenBefore) {
+  const auto made = call();
+  const auto next = call();
+  answer(1, 2, FrameKind::kReply, 1);
+  for (const uint32_t rank : {0u, 1u, 2u}) answer(rank, 1);
+  EXPECT_EQ(wire.frames, (std::vector{single(1), together}));
+}
+
 TEST_F(CombinedByAHost, AnswersThatMakeNoSenseEndTheCall) {
   const auto made = call();
   answer_together(*made, "nonsense");
