@@ -103,6 +103,11 @@ def test_an_unknown_key_is_refused(key):
     assert error(ValueError, **{key: 1}) == f"invalid configuration key: `{key}`"
 
 
+def test_a_misspelt_key_is_told_what_may_be_meant():
+    text = "invalid configuration key: `defualt_transport` (did you mean `default_transport`?)"
+    assert error(ValueError, defualt_transport="unix") == text
+
+
 @pytest.mark.feature(77, "errors")
 @pytest.mark.parametrize(
     ("key", "value", "kind", "inner"),

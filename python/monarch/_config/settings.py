@@ -102,7 +102,11 @@ def take_up(layer: Mapping[str, Any]) -> None:
 
 def _checked(key: str, value: Any) -> Any:
     if key not in KEYS:
-        raise ValueError(f"invalid configuration key: `{key}`")
+        import difflib
+
+        close = difflib.get_close_matches(key, KEYS, 1)
+        hint = f" (did you mean `{close[0]}`?)" if close else ""
+        raise ValueError(f"invalid configuration key: `{key}`{hint}")
     kind, _, variable = KEYS[key]
     if key in ENVIRONMENT_ONLY:
         raise TypeError(
