@@ -192,7 +192,9 @@ ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)  # ex
 def test_what_is_ending_by_itself_is_waited_for_though_nothing_but_its_session_tells_whose_it_is():
     """As the keeper of a killed daemon may be: nobody's child, and without memory no environment can be read."""
     child = "memory = bytearray(b'x') * (1 << 29); print('ready', flush=True); input()"  # takes long to be given back
-    leader = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True); input()"
+    leader = (
+        f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", leader], start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as it:

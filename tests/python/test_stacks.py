@@ -257,6 +257,28 @@ def test_native_functions_are_named():
         mesh._kill().get()
 
 
+class Deep(Actor):
+    """Makes frames all the time: CPython has half of one ready when it is interrupted, sooner or later."""
+
+    @endpoint
+    def run(self) -> None:
+        def down(depth: int) -> int:
+            return down(depth - 1) + 1 if depth else sum(each for each in range(3))
+
+        while True:
+            down(30)
+
+
+def test_nobody_dies_of_being_asked():
+    with this_host().spawn_procs({"gpus": 2}) as mesh:
+        mesh.spawn("deep", Deep).run.broadcast()
+        wait_for_report(mesh, "in down")
+        for _ in range(1500):  # the first died after some 700
+            text = str(dump_stacks(mesh).get())
+            assert "Segmentation" not in text, text
+        mesh._kill().get()
+
+
 def test_stopped_and_dead_processes_are_named_and_hold_nobody_up():
     with this_host().spawn_procs({"gpus": 3}, name="procs") as mesh:
         busy = mesh.spawn("busy", Busy)

@@ -5,6 +5,7 @@
 #include <execinfo.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <setjmp.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "monarch/base/system.h"
@@ -24,6 +26,9 @@ namespace {
 constexpr size_t kTextMax = size_t{64} << 10;
 // For a thread that blocks the signal while it runs: it may be in the middle of starting another one, or of the handler.
 constexpr int64_t kBlockedLimitNs = 20'000'000;
+// A thread whose stack could not be read is asked so often, at this distance.
+constexpr int kTornMax = 5;
+constexpr int64_t kTornWaitNs = 1'000'000;
 constexpr int kHandlerFrames = 2;  // of the handler, and of what returns from it
 
 pid_t this_thread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
@@ -38,13 +43,51 @@ constinit int text_fd = -1;
 void* frames[ThreadStacks::kFramesMax + kHandlerFrames];
 int frame_count = 0;
 
+// What a thread was just changing may not be fit to be read: CPython's faulthandler, for one, follows the frames of the
+// thread that it has interrupted, and has met half of one (3.11, some thousands of dumps). Nobody may die of being asked,
+// so faults of the thread that writes end its writing, for as long as that takes.
+constexpr int kFaults[] = {SIGSEGV, SIGBUS};
+struct sigaction before_faults[std::size(kFaults)];
+sigjmp_buf after_fault;
+bool torn = false;  // it has ended so
+
+void on_fault(int signal, siginfo_t* info, void*) {
+  const bool is_fault = info->si_code > 0;  // else somebody has sent it
+  if (is_fault && asked == -this_thread()) siglongjmp(after_fault, 1);
+  // Another thread's: what was there before has it, when the instruction faults again.
+  const auto index = static_cast<size_t>(std::find(std::begin(kFaults), std::end(kFaults), signal) - kFaults);
+  sigaction(signal, &before_faults[index], nullptr);
+  if (!is_fault) raise(signal);  // blocked until this returns
+}
+
+void catch_faults() {
+  struct sigaction action = {};
+  action.sa_sigaction = &on_fault;
+  action.sa_flags = SA_SIGINFO;
+  for (size_t i = 0; i < std::size(kFaults); ++i) sigaction(kFaults[i], &action, &before_faults[i]);
+}
+
+void leave_faults() {
+  for (size_t i = 0; i < std::size(kFaults); ++i) {
+    struct sigaction found = {};
+    sigaction(kFaults[i], &before_faults[i], &found);
+    if (found.sa_sigaction != &on_fault) sigaction(kFaults[i], &found, nullptr);  // somebody's, set meanwhile
+  }
+}
+
 [[gnu::noinline]] void on_signal(int signal) {
   const int saved = errno;
   pid_t self = this_thread();
   // Not by whom it was for, if that comes too late: another one may be writing by now.
   if (asked.compare_exchange_strong(self, -self)) {
-    frame_count = backtrace(frames, ThreadStacks::kFramesMax + kHandlerFrames);
-    if (writer != nullptr) writer(signal);
+    frame_count = 0;
+    catch_faults();
+    torn = sigsetjmp(after_fault, 1) != 0;
+    if (!torn) {
+      frame_count = backtrace(frames, ThreadStacks::kFramesMax + kHandlerFrames);
+      if (writer != nullptr) writer(signal);
+    }
+    leave_faults();
     asked = 0;
     eventfd_write(written_fd, 1);
   }
@@ -221,9 +264,17 @@ void ThreadStacks::on_written() {
 
 void ThreadStacks::collect() {
   reactor_.cancel(std::exchange(timer_, 0));
+  if (torn && ++torn_count_ < kTornMax) {  // not at once: the signal would come before it has done anything
+    timer_ = reactor_.after(kTornWaitNs, [this] {
+      timer_ = 0;
+      next();
+    });
+    return;
+  }
+  torn_count_ = 0;
   ThreadStack& thread = threads_[index_];
   thread.taken = true;
-  thread.text = read_text();
+  if (!torn) thread.text = read_text();
   for (int i = kHandlerFrames; i < frame_count; ++i) thread.code.push_back(reinterpret_cast<uintptr_t>(frames[i]));
   ++index_;
   next();

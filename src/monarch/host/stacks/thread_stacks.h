@@ -76,6 +76,7 @@ class ThreadStacks {
   std::vector<ThreadStack> threads_;
   std::vector<int64_t> limits_ns_;  // for each of them; 0: it is not asked
   size_t index_ = 0;  // of the thread that is asked
+  int torn_count_ = 0;  // how often that could not read its own
   int64_t ends_ns_ = 0;
   Timers::TimerId timer_ = 0;
 };

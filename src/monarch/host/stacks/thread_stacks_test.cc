@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <latch>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -139,6 +142,52 @@ TEST_F(ThreadStacksTest, WithoutTheHandlerOfItsSignalNoneIsSent) {
   ASSERT_EQ(sigaction(signal, &ours, nullptr), 0);
   EXPECT_TRUE(of(take(), waits.id()).taken);
 }
+
+// ---- What the language writes may fault ----
+
+char* unreadable = nullptr;
+std::atomic<int> faults_left{0};
+int text_of_language = -1;
+void write_or_fault(int) {
+  if (faults_left-- > 0) text_of_language = *unreadable;
+  static_cast<void>(!write(text_of_language, "frame", 5));
+}
+
+// In a process of its own, which has that writer for good: whether both of its threads have `text` in the end.
+void expect_texts(int faults, const std::string& text) {
+  const pid_t child = fork();
+  if (child == 0) {
+    UniqueFd file = sys::make_memfd("text", 0);
+    text_of_language = file.get();
+    unreadable = static_cast<char*>(sys::map(4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1));
+    signal(ThreadStacks::signal_number(), &write_or_fault);
+    signal(SIGSEGV, SIG_DFL);
+    if (!ThreadStacks::add_writer(std::move(file))) _exit(3);
+    faults_left = faults;
+    Reactor reactor;
+    reactor.start();
+    ThreadStacks stacks(reactor);
+    const Subject computes(true);
+    std::latch done(1);
+    int right = 0;
+    reactor.post([&] {
+      stacks.take([&](const std::vector<ThreadStack>& threads) {
+        for (const ThreadStack& each : threads) right += each.taken && each.text == text;
+        done.count_down();
+      });
+    });
+    done.wait();
+    struct sigaction after = {};
+    sigaction(SIGSEGV, nullptr, &after);
+    _exit(right != 2 ? 1 : after.sa_handler != SIG_DFL ? 2 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(TornStacks, AreAskedForAgain) { expect_texts(3, "frame"); }
+TEST(TornStacks, ThatCannotBeReadEndNobody) { expect_texts(1'000'000, ""); }
 
 TEST(LookAtProcess, SaysWhatTheKernelKnows) {
   EXPECT_EQ(look_at_process(getpid()).state, 'R');
