@@ -32,6 +32,7 @@ FrozenLoans::Loan* FrozenLoans::lend(const std::shared_ptr<Freezable>& memory, u
 void FrozenLoans::end(Loan& loan, uint64_t free_at) {
   numbers_.erase(loan.memory);
   loan.memory = 0;
+  loan.unsent.reset();
   loan.free_at = free_at;
 }
 

@@ -60,7 +60,9 @@ void ShmLink::offer_frozen(FrozenLoans::Loan& loan, std::shared_ptr<Freezable> m
   header.rank = memory->made_here() ? 1 : 0;
   if (control_.send(Outgoing{header, {}, {}}, memory->fd())) return;
   loans_.keep_unsent(loan, std::move(memory));
-  if (!std::exchange(unsent_watched_, true)) watch_unsent(kUnsentMinNs);
+  if (unsent_watched_) return;
+  watch_unsent(kUnsentMinNs);
+  unsent_watched_ = true;
 }
 
 // What waits in the control lane is kept until it has gone, which nobody tells.
@@ -69,11 +71,11 @@ void ShmLink::watch_unsent(int64_t after_ns) {
     const auto self = weak.lock();
     if (!self) return;
     std::lock_guard lock(self->send_mutex_);
+    if (!self->closed() && self->control_.backlog() != 0) {
+      return self->watch_unsent(std::min(2 * after_ns, kUnsentMaxNs));
+    }
     self->unsent_watched_ = false;
-    if (self->closed() || !self->loans_.has_unsent()) return;
-    if (self->control_.backlog() == 0) return self->loans_.all_sent();
-    self->unsent_watched_ = true;
-    self->watch_unsent(std::min(2 * after_ns, kUnsentMaxNs));
+    self->loans_.all_sent();
   });
 }
 
