@@ -70,8 +70,7 @@ struct Counter : Pollable {
     const uint64_t now = published->load(std::memory_order_acquire);
     if (now != taken.load(std::memory_order_relaxed)) {
       taken.store(now, std::memory_order_release);
-      std::lock_guard lock(waiter_mutex);
-      if (waiter != nullptr) home.driver->notify(*waiter);
+      wake();
     }
     polling = false;
     return false;
@@ -79,6 +78,10 @@ struct Counter : Pollable {
   void publish(uint64_t value) {
     published->store(value, std::memory_order_release);
     ring_bell(*home.page, index, home.event_fd.get());
+  }
+  void wake() {
+    std::lock_guard lock(waiter_mutex);
+    if (waiter != nullptr) home.driver->notify(*waiter);
   }
   WaitResult wait(Waiter& who, uint64_t value, int64_t limit_ns = kStuckNs) {
     struct Wanted {
@@ -110,6 +113,14 @@ struct Counter : Pollable {
 };
 
 uint32_t sleeper(const BellPage& page) { return page.state.load() & kBellSleeper; }
+
+// Who waits for `counter` sleeps as the leader. If the reactor led just then, at its tick, it follows: then it is woken.
+void until_parked(Home& home, Counter& counter) {
+  for (const int64_t limit = monotonic_ns() + kStuckNs; sleeper(*home.page) != kParked; sched_yield()) {
+    if (monotonic_ns() >= limit) return ADD_FAILURE() << "nobody leads";
+    if (sleeper(*home.page) == kEpoll) counter.wake();
+  }
+}
 
 // Ticks end a period, of 8 ms at most, after the last thread has left.
 void let_ticks_run_out() {
@@ -383,12 +394,12 @@ TEST(Bell, ALivingPeerWakesAWaiterWhoseBellAStoppedOneHasWon) {
   Home home;
   Counter counter(home);
   for (uint64_t round = 1; round <= 20; ++round) {
-    let_ticks_run_out();  // the winner of the round before has woken the reactor, which would lead
     std::atomic<bool> ok{false};
     std::thread receiver([&] {
       Waiter waiter;
       ok = counter.wait(waiter, round) == WaitResult::kReady;
     });
+    until_parked(home, counter);
     StoppedWinner stopped(home, kParked);
     counter.publish(round);
     receiver.join();
@@ -417,7 +428,6 @@ TEST(Bell, AWinnerThatGoesOnLateHidesNoOther) {
   Home home;
   Counter counter(home);
   for (uint64_t round = 1; round <= 20; round += 2) {
-    let_ticks_run_out();
     std::atomic<bool> ok{true};
     auto receive = [&](uint64_t value) {
       return std::thread([&, value] {
@@ -426,11 +436,12 @@ TEST(Bell, AWinnerThatGoesOnLateHidesNoOther) {
       });
     };
     std::thread receiver = receive(round);
+    until_parked(home, counter);
     StoppedWinner first(home, kParked);
     counter.publish(round);
     receiver.join();
-    let_ticks_run_out();  // the publisher has woken the reactor, which would lead
     receiver = receive(round + 1);
+    until_parked(home, counter);
     StoppedWinner second(home, kParked);
     // The first one's second swap: not at what the second one has won.
     EXPECT_EQ(first.finish(), 0);
@@ -551,7 +562,7 @@ TEST(Driver, LeavesTheBellToTheReactorAtOnceWhenOthersWait) {
     Waiter waiter;
     EXPECT_EQ(mine.wait(waiter, 1), WaitResult::kReady);
   });
-  while (sleeper(*home.page) != kParked) sched_yield();
+  until_parked(home, mine);
   std::thread follower([&] {
     Waiter waiter;
     EXPECT_EQ(theirs.wait(waiter, 1), WaitResult::kReady);
