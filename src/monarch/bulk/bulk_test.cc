@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "monarch/testing/bulk_side.h"
+#include "monarch/testing/bytes.h"
 
 namespace monarch::testing {
 namespace {
@@ -88,8 +89,6 @@ INSTANTIATE_TEST_SUITE_P(By, BulkPaths,
                                            By::kUcx),
                          name_of);
 
-std::byte expected(uint64_t at, int seed) { return static_cast<std::byte>((at * 7 + static_cast<uint64_t>(seed)) % 251); }
-
 TEST_P(BulkPaths, WhatDoesNotFitIsNeitherWrittenNorRead) {
   std::byte* const data = make(64);
   const BufferHandle handle = add(data, 64);
@@ -124,18 +123,18 @@ TEST_P(BulkPaths, AllSizesAndOffsetsAreReadAndWritten) {
                               short_form() ? uint64_t{3} << 20 : uint64_t{40} << 20}) {
     constexpr uint64_t kBefore = 5, kAfter = 9;
     std::byte* const data = make(kBefore + size + kAfter);
-    for (uint64_t i = 0; i < kBefore + size + kAfter; ++i) data[i] = expected(i, 1);
+    put(data, pattern(kBefore + size + kAfter, 1));
     BufferHandle part = add(data, kBefore + size + kAfter);
     part.offset = kBefore, part.size = size;
     std::vector<std::byte> here(size + 1, std::byte{255});
     ASSERT_EQ(run_one(Kind::kRead, part, Memory(here.data(), size)).code, Code::kDone) << size;
-    for (uint64_t i = 0; i < size; ++i) ASSERT_EQ(here[i], expected(kBefore + i, 1)) << i << " of " << size;
+    ASSERT_TRUE(same({here.data(), size}, pattern(size, 1, kBefore))) << size;
     EXPECT_EQ(here[size], std::byte{255});
-    for (uint64_t i = 0; i < size; ++i) here[i] = expected(i, 2);
+    put(here.data(), pattern(size, 2));
     ASSERT_EQ(run_one(Kind::kWrite, part, Memory(here.data(), size)).code, Code::kDone) << size;
-    for (uint64_t i = 0; i < size; ++i) ASSERT_EQ(data[kBefore + i], expected(i, 2)) << i << " of " << size;
-    EXPECT_EQ(data[kBefore - 1], expected(kBefore - 1, 1));
-    EXPECT_EQ(data[kBefore + size], expected(kBefore + size, 1));
+    ASSERT_TRUE(same({data + kBefore, size}, pattern(size, 2))) << size;
+    EXPECT_EQ(data[kBefore - 1], pattern_at(kBefore - 1, 1));
+    EXPECT_EQ(data[kBefore + size], pattern_at(kBefore + size, 1));
   }
   if (GetParam() >= By::kStream) {
     EXPECT_EQ(other.bulk->streams()->done(), 4u) << "what is large, and that only";
@@ -153,41 +152,41 @@ TEST_P(BulkPaths, Gibibytes) {
   const Mapping memory(map(), size), target(map(), size);
   auto* const data = GetParam() == By::kShm ? make(size) : static_cast<std::byte*>(memory.get());
   auto* const here = static_cast<std::byte*>(target.get());
-  for (const uint64_t at : places) data[at] = expected(at, 8);
+  for (const uint64_t at : places) data[at] = pattern_at(at, 8);
   const BufferHandle handle = add(data, size);
   ASSERT_EQ(run_one(Kind::kRead, handle, Memory(here, size)).code, Code::kDone);
-  for (const uint64_t at : places) ASSERT_EQ(here[at], expected(at, 8)) << at;
-  for (const uint64_t at : places) here[at] = expected(at, 9);
+  for (const uint64_t at : places) ASSERT_EQ(here[at], pattern_at(at, 8)) << at;
+  for (const uint64_t at : places) here[at] = pattern_at(at, 9);
   ASSERT_EQ(run_one(Kind::kWrite, handle, Memory(here, size)).code, Code::kDone);
-  for (const uint64_t at : places) ASSERT_EQ(data[at], expected(at, 9)) << at;
+  for (const uint64_t at : places) ASSERT_EQ(data[at], pattern_at(at, 9)) << at;
 }
 
 TEST_P(BulkPaths, StridesOnEitherSide) {
   constexpr uint64_t kRows = 300, kColumns = 200;
   std::byte* const data = make(kRows * kColumns * 4);
-  for (uint64_t i = 0; i < kRows * kColumns * 4; ++i) data[i] = expected(i, 3);
+  put(data, pattern(kRows * kColumns * 4, 3));
   const Memory columns(data, 4, {{kColumns, 4}, {kRows, kColumns * 4}});
   const BufferHandle flat = add(data, kRows * kColumns * 4);
   const BufferHandle turned = owner.bulk->add(columns, true, nullptr).value();
   std::vector<std::byte> whole(flat.size), here(flat.size), wide(2 * flat.size);
   ASSERT_TRUE(columns.gather(0, flat.size, whole.data()));
   ASSERT_EQ(run_one(Kind::kRead, turned, Memory(here.data(), here.size())).code, Code::kDone);
-  EXPECT_EQ(here, whole);
+  EXPECT_TRUE(same(here, whole));
   const Memory spread(wide.data(), 4, {{flat.size / 4, 8}});
   ASSERT_EQ(run_one(Kind::kRead, turned, spread).code, Code::kDone);
   ASSERT_TRUE(spread.gather(0, flat.size, here.data()));
-  EXPECT_EQ(here, whole);
+  EXPECT_TRUE(same(here, whole));
   ASSERT_EQ(run_one(Kind::kWrite, flat, spread).code, Code::kDone);
-  EXPECT_TRUE(std::equal(whole.begin(), whole.end(), data));
+  EXPECT_TRUE(same(whole, {data, whole.size()}));
   ASSERT_EQ(run_one(Kind::kWrite, turned, spread).code, Code::kDone);
   ASSERT_TRUE(columns.gather(0, flat.size, here.data()));
-  EXPECT_EQ(here, whole);
+  EXPECT_TRUE(same(here, whole));
 }
 
 TEST_P(BulkPaths, BlocksOfAnArray) {
   constexpr uint64_t kRows = 500, kColumns = 3000;
   std::byte* const data = make(kRows * kColumns);
-  for (uint64_t i = 0; i < kRows * kColumns; ++i) data[i] = expected(i, 5);
+  put(data, pattern(kRows * kColumns, 5));
   struct Case {
     uint64_t row, column, rows, columns;
   };
@@ -200,20 +199,20 @@ TEST_P(BulkPaths, BlocksOfAnArray) {
     std::vector<std::byte> here(block.size), spread(2 * block.size);
     const Memory flat(here.data(), here.size()), wide(spread.data(), 1, {{block.size, 2}});
     ASSERT_EQ(run_one(Kind::kRead, block, flat).code, Code::kDone);
-    for (uint64_t i = 0; i < block.size; ++i) {
-      ASSERT_EQ(here[i], expected(block.offset + i / columns * kColumns + i % columns, 5)) << i;
+    for (uint64_t i = 0; i < rows; ++i) {
+      ASSERT_TRUE(same({here.data() + i * columns, columns}, pattern(columns, 5, block.offset + i * kColumns))) << i;
     }
     ASSERT_EQ(run_one(Kind::kRead, block, wide).code, Code::kDone);
-    std::vector<std::byte> same(block.size);
-    ASSERT_TRUE(wide.gather(0, block.size, same.data()));
-    EXPECT_EQ(same, here);
+    std::vector<std::byte> gathered(block.size);
+    ASSERT_TRUE(wide.gather(0, block.size, gathered.data()));
+    EXPECT_TRUE(same(gathered, here));
     std::vector<std::byte> before(data, data + kRows * kColumns);
     for (std::byte& each : here) each = each ^ std::byte{0x80};
     ASSERT_EQ(run_one(Kind::kWrite, block, flat).code, Code::kDone);
     const Memory of_block(before.data() + block.offset, columns, {{rows, kColumns}});
     ASSERT_TRUE(of_block.scatter(0, block.size, here.data()));
-    EXPECT_TRUE(std::equal(before.begin(), before.end(), data)) << "nothing else was written";
-    for (uint64_t i = 0; i < kRows * kColumns; ++i) data[i] = expected(i, 5);
+    EXPECT_TRUE(same(before, {data, before.size()})) << "nothing else was written";
+    put(data, pattern(kRows * kColumns, 5));
   }
   BufferHandle bad = add(data, kRows * kColumns);
   std::vector<std::byte> here(kRows * kColumns);
@@ -234,14 +233,12 @@ TEST_P(BulkPaths, ThirtyTwoAtATime) {
   std::vector<std::vector<std::byte>> here;
   for (int i = 0; i < 32; ++i) {
     std::byte* const data = make(kSize);
-    for (uint64_t at = 0; at < kSize; ++at) data[at] = expected(at, i);
+    put(data, pattern(kSize, i));
     here.emplace_back(kSize);
     operations.push_back({Kind::kRead, add(data, kSize), Memory(here.back().data(), kSize), nullptr, 0, 0});
   }
   for (const BulkOutcome& outcome : run(std::move(operations))) EXPECT_EQ(outcome.code, Code::kDone);
-  for (int i = 0; i < 32; ++i) {
-    for (uint64_t at = 0; at < kSize; ++at) ASSERT_EQ(here[static_cast<size_t>(i)][at], expected(at, i));
-  }
+  for (int i = 0; i < 32; ++i) EXPECT_TRUE(same(here[static_cast<size_t>(i)], pattern(kSize, i))) << i;
 }
 
 TEST_P(BulkPaths, WhatFollowsAFenceSeesWhatWasBefore) {

@@ -15,6 +15,7 @@
 #include "monarch/bulk/bulk.h"
 #include "monarch/bulk/ucx.h"
 #include "monarch/testing/bulk_side.h"
+#include "monarch/testing/bytes.h"
 
 namespace monarch::testing {
 namespace {
@@ -92,8 +93,6 @@ class Bytes {
   uint64_t at_ = 0;
 };
 
-std::byte expected(uint64_t at, int seed) { return static_cast<std::byte>((at * 7 + static_cast<uint64_t>(seed)) % 251); }
-
 // ---- The driver ----
 
 TEST(Cuda, IsNotThere) {
@@ -120,16 +119,16 @@ TEST(Cuda, CopiesAreThereWhenTheyReturn) {
       if (to == Memory::kHost && from == Memory::kHost) continue;
       constexpr uint64_t kItems = 70'000;
       const Bytes source(8 * kItems, from), target(8 * kItems, to);
-      for (uint64_t i = 0; i < 8 * kItems; ++i) source.seen[i] = expected(i, 1);
+      put(source.seen, pattern(8 * kItems, 1));
       const Cuda* const cuda = Cuda::find();
       ASSERT_TRUE(cuda->copy(target.memory(8 * kItems), 0, source.memory(8 * kItems), 0, 8 * kItems));
-      EXPECT_TRUE(std::equal(source.seen, source.seen + 8 * kItems, target.seen));
+      EXPECT_TRUE(same({source.seen, 8 * kItems}, {target.seen, 8 * kItems}));
       // The items of a few columns, from the third byte on.
       const Memory columns = source.memory_as(4, {{2, 8}, {500, 64}}), flat = target.memory(4000);
       ASSERT_TRUE(cuda->copy(flat, 0, columns, 3, 3997));
       std::vector<std::byte> wanted(3997), back(8 * kItems);
       ASSERT_TRUE(source.seen_as(4, {{2, 8}, {500, 64}}).gather(3, 3997, wanted.data()));
-      EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), target.seen));
+      EXPECT_TRUE(same(wanted, {target.seen, wanted.size()}));
       ASSERT_TRUE(cuda->copy(target.memory_as(2, {{4000, 6}}), 10, source.memory(8000), 20, 7000));
       ASSERT_TRUE(target.seen_as(2, {{4000, 6}}).gather(10, 7000, back.data()));
       EXPECT_TRUE(std::equal(source.seen + 20, source.seen + 7020, back.begin()));
@@ -274,19 +273,19 @@ TEST_P(BulkOnDevices, AllSizesAndOffsetsAreReadAndWritten) {
                               short_form() ? uint64_t{2} << 20 : uint64_t{20} << 20}) {
     constexpr uint64_t kBefore = 5, kAfter = 9, kMore = kBefore + kAfter;
     const auto data = make(size + kMore);
-    for (uint64_t i = 0; i < size + kMore; ++i) data->seen[i] = expected(i, 1);
+    put(data->seen, pattern(size + kMore, 1));
     BufferHandle part = pair.add(data->memory(size + kMore));
     part.offset = kBefore, part.size = size;
     const Bytes here = make_here(size + 1);
     here.seen[size] = std::byte{255};
     ASSERT_EQ(pair.run(Kind::kRead, part, here.memory(size)).code, Code::kDone) << size;
-    for (uint64_t i = 0; i < size; ++i) ASSERT_EQ(here.seen[i], expected(kBefore + i, 1)) << i << " of " << size;
+    ASSERT_TRUE(same({here.seen, size}, pattern(size, 1, kBefore))) << size;
     EXPECT_EQ(here.seen[size], std::byte{255});
-    for (uint64_t i = 0; i < size; ++i) here.seen[i] = expected(i, 2);
+    put(here.seen, pattern(size, 2));
     ASSERT_EQ(pair.run(Kind::kWrite, part, here.memory(size)).code, Code::kDone) << size;
-    for (uint64_t i = 0; i < size; ++i) ASSERT_EQ(data->seen[kBefore + i], expected(i, 2)) << i << " of " << size;
-    EXPECT_EQ(data->seen[kBefore - 1], expected(kBefore - 1, 1));
-    EXPECT_EQ(data->seen[kBefore + size], expected(kBefore + size, 1));
+    ASSERT_TRUE(same({data->seen + kBefore, size}, pattern(size, 2))) << size;
+    EXPECT_EQ(data->seen[kBefore - 1], pattern_at(kBefore - 1, 1));
+    EXPECT_EQ(data->seen[kBefore + size], pattern_at(kBefore + size, 1));
     EXPECT_EQ(pair.run(Kind::kDrop, part).code, Code::kDone);
   }
   if (GetParam().way > Way::kLink) {
@@ -299,39 +298,39 @@ TEST_P(BulkOnDevices, StridesOnEitherSide) {
   const std::vector<Memory::Dim> turned{{kColumns, 4}, {kRows, kColumns * 4}}, apart{{kSize / 4, 8}};
   const auto data = make(kSize);
   const Bytes here = make_here(kSize), wide = make_here(2 * kSize);
-  for (uint64_t i = 0; i < kSize; ++i) data->seen[i] = expected(i, 3);
+  put(data->seen, pattern(kSize, 3));
   const BufferHandle columns = pair.add(data->memory_as(4, turned)), flat = pair.add(data->memory(kSize));
   std::vector<std::byte> wanted(kSize), found(kSize);
   ASSERT_TRUE(data->seen_as(4, turned).gather(0, kSize, wanted.data()));
   ASSERT_EQ(pair.run(Kind::kRead, columns, here.memory(kSize)).code, Code::kDone);
-  EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), here.seen));
+  EXPECT_TRUE(same(wanted, {here.seen, wanted.size()}));
   ASSERT_EQ(pair.run(Kind::kRead, columns, wide.memory_as(4, apart)).code, Code::kDone);
   ASSERT_TRUE(wide.seen_as(4, apart).gather(0, kSize, found.data()));
-  EXPECT_EQ(found, wanted);
+  EXPECT_TRUE(same(found, wanted));
   ASSERT_EQ(pair.run(Kind::kWrite, flat, wide.memory_as(4, apart)).code, Code::kDone);
-  EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), data->seen));
+  EXPECT_TRUE(same(wanted, {data->seen, wanted.size()}));
   ASSERT_EQ(pair.run(Kind::kWrite, columns, wide.memory_as(4, apart)).code, Code::kDone);
   ASSERT_TRUE(data->seen_as(4, turned).gather(0, kSize, found.data()));
-  EXPECT_EQ(found, wanted);
+  EXPECT_TRUE(same(found, wanted));
 }
 
 TEST_P(BulkOnDevices, BlocksOfAnArray) {
   constexpr uint64_t kRows = 300, kColumns = 2000, kSize = kRows * kColumns;
   const auto data = make(kSize);
-  for (uint64_t i = 0; i < kSize; ++i) data->seen[i] = expected(i, 5);
+  put(data->seen, pattern(kSize, 5));
   BufferHandle block = pair.add(data->memory(kSize));
   block.offset = 3 * kColumns + 7;
   block.run = 1500, block.dims = {{200, kColumns}}, block.size = 1500 * 200;
   const Bytes here = make_here(block.size);
   ASSERT_EQ(pair.run(Kind::kRead, block, here.memory(block.size)).code, Code::kDone);
-  for (uint64_t i = 0; i < block.size; ++i) {
-    ASSERT_EQ(here.seen[i], expected(block.offset + i / 1500 * kColumns + i % 1500, 5)) << i;
+  for (uint64_t i = 0; i < 200; ++i) {
+    ASSERT_TRUE(same({here.seen + i * 1500, 1500}, pattern(1500, 5, block.offset + i * kColumns))) << i;
   }
   std::vector<std::byte> wanted(data->seen, data->seen + kSize);
   for (uint64_t i = 0; i < block.size; ++i) here.seen[i] ^= std::byte{0x80};
   ASSERT_EQ(pair.run(Kind::kWrite, block, here.memory(block.size)).code, Code::kDone);
   ASSERT_TRUE(Memory(wanted.data() + block.offset, 1500, {{200, kColumns}}).scatter(0, block.size, here.seen));
-  EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), data->seen)) << "nothing else was written";
+  EXPECT_TRUE(same(wanted, {data->seen, wanted.size()})) << "nothing else was written";
   const BufferHandle strided = pair.add(data->memory_as(1, {{kColumns, 1}, {kRows, kColumns}}));
   BufferHandle bad = strided;
   bad.run = 10, bad.dims = {{2, 100}}, bad.size = 20;
@@ -465,13 +464,13 @@ TEST_P(BulkOnDevices, WhatKeepsMemoryIsDroppedWithTheLastUse) {
 TEST(BulkCudaIpc, AnAllocationIsOpenedOnceAndClosedWhenItIsIdle) {
   Pair pair(Way::kCudaIpc);
   const Bytes data(1 << 20, 0);
-  for (uint64_t i = 0; i < 1 << 20; ++i) data.seen[i] = expected(i, 4);
+  put(data.seen, pattern(1 << 20, 4));
   const int opens = FakeCuda::get().opens(), closes = FakeCuda::get().closes();
   std::vector<std::byte> here(1000);
   for (uint64_t at = 0; at < 100'000; at += 10'000) {  // as an allocator cuts its blocks
     const BufferHandle handle = pair.add(Memory(data.data + at, 1000).on(0));
     ASSERT_EQ(pair.run(Kind::kRead, handle, Memory(here.data(), 1000)).code, Code::kDone);
-    EXPECT_TRUE(std::equal(here.begin(), here.end(), data.seen + at));
+    EXPECT_TRUE(same(here, {data.seen + at, here.size()}));
     EXPECT_TRUE(pair.user().bulk->try_now({Kind::kRead, handle, Memory(here.data(), 1000), nullptr, 0, 0}, kNoDeadline));
   }
   EXPECT_EQ(FakeCuda::get().opens(), opens + 1);
@@ -504,11 +503,11 @@ TEST(BulkCudaIpc, ManyAllocations) {
 TEST(BulkCudaIpc, WhatCannotBeSharedGoesByTheLink) {
   Pair pair(Way::kCudaIpc);
   const Bytes data(300'000, 0, /*shareable=*/false);
-  for (uint64_t i = 0; i < 300'000; ++i) data.seen[i] = expected(i, 6);
+  put(data.seen, pattern(300'000, 6));
   const BufferHandle handle = pair.add(data.memory(300'000));
   std::vector<std::byte> here(300'000);
   ASSERT_EQ(pair.run(Kind::kRead, handle, Memory(here.data(), here.size())).code, Code::kDone);
-  EXPECT_TRUE(std::equal(here.begin(), here.end(), data.seen));
+  EXPECT_TRUE(same(here, {data.seen, here.size()}));
   EXPECT_EQ(pair.explain(handle), std::pair(Path::kLink, std::string("shm and cma: it is memory of a device; cuda-ipc: "
                                                                      "cuIpcGetMemHandle: invalid argument (1): so it is "
                                                                      "with PyTorch's expandable segments")));

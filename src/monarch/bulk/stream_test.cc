@@ -22,6 +22,7 @@
 #include "monarch/net/tcp/tcp_channel.h"
 #include "monarch/net/tls/tls_channel.h"
 #include "monarch/testing/bulk_side.h"
+#include "monarch/testing/bytes.h"
 
 namespace monarch::testing {
 namespace {
@@ -60,7 +61,7 @@ class StreamsTest : public ::testing::Test {
   void expect_read() {
     std::fill(here.begin(), here.end(), std::byte{255});
     ASSERT_EQ(run(Kind::kRead, handle, Memory(here.data(), kSize)).code, Code::kDone);
-    EXPECT_TRUE(here == data);
+    EXPECT_TRUE(same(here, data));
   }
   // Connected: else what is slow to be goes by the link.
   void connect(uint32_t lanes = 1) {
@@ -120,7 +121,7 @@ TEST_F(StreamsTest, WhatIsLargeGoesOverSeveralAtATime) {
   EXPECT_EQ(tcp_sockets().size(), 6u);
   std::fill(here.begin(), here.end(), std::byte{4});
   ASSERT_EQ(run(Kind::kWrite, handle, Memory(here.data(), kSize)).code, Code::kDone);
-  EXPECT_TRUE(data == here);
+  EXPECT_TRUE(same(data, here));
 }
 
 TEST_F(StreamsTest, OneThatBreaksIsMadeUpForByTheLinkAndMadeAnew) {
@@ -135,7 +136,7 @@ TEST_F(StreamsTest, OneThatBreaksIsMadeUpForByTheLinkAndMadeAnew) {
       });
       std::fill(here.begin(), here.end(), static_cast<std::byte>(round));
       ASSERT_EQ(run(kind, handle, Memory(here.data(), kSize)).code, Code::kDone);
-      EXPECT_TRUE(here == data);
+      EXPECT_TRUE(same(here, data));
     }
   }
   expect_read();  // finds one that was broken while it was idle
@@ -191,7 +192,7 @@ TEST_F(StreamsTest, NobodyWaitsForWhatSomebodyElseHasAskedFor) {
                      [&](auto) { done.count_down(); });
   EXPECT_EQ(run(Kind::kWrite, small, Memory(word.data(), word.size())).code, Code::kDone);
   done.wait();
-  EXPECT_TRUE(here == data && target == word);
+  EXPECT_TRUE(same(here, data) && target == word);
   EXPECT_EQ(other.bulk->streams()->idle_lane(owner.node.id()), 0u);
 }
 
@@ -262,7 +263,7 @@ TEST_F(StreamsTest, WhatHasComeButIsTakenAfterItsDeadlineIsNotWritten) {
   ASSERT_TRUE(dialler.end->send(whole, dialler.limit_ns).ok());  // one record: all of it comes at once
   std::vector<std::byte> rest(kSize);
   EXPECT_FALSE(dialler.end->receive(rest, dialler.limit_ns).ok());  // the owner has closed it
-  EXPECT_TRUE(data == before);
+  EXPECT_TRUE(same(data, before));
 }
 
 TEST_F(StreamsTest, NobodyStartsUcxThereWhoseOwnerLeavesItOut) {

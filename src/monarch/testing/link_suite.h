@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "monarch/net/link.h"
+#include "monarch/testing/bytes.h"
 #include "monarch/testing/home.h"
 
 namespace monarch::testing {
@@ -97,18 +98,10 @@ class LinkSuite : public ::testing::TestWithParam<std::unique_ptr<LinkPair> (*)(
  protected:
   void SetUp() override { pair_ = GetParam()(); }
 
-  static std::vector<std::byte> pattern(size_t size, uint32_t seed) {
-    std::vector<std::byte> bytes(size);
-    for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i * 31 + seed * 7 + (i >> 12)) & 0xff);
-    return bytes;
-  }
   static bool send(Link& link, uint64_t token, ByteSpan body, std::span<const ByteSpan> parts = {}) {
     Outgoing outgoing{FrameHeader{}, body, parts};
     outgoing.header.token = token;
     return link.send(outgoing);
-  }
-  static bool same(ByteSpan a, ByteSpan b) {
-    return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
   }
   Link& a() { return pair_->a(); }
   Link& b() { return pair_->b(); }

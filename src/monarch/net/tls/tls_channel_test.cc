@@ -5,6 +5,7 @@
 #include <malloc.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <random>
@@ -20,19 +21,19 @@ class Pipe final : public Channel {
     size_t taken = 0;
     for (const iovec& piece : pieces) {
       const auto* data = static_cast<const std::byte*>(piece.iov_base);
-      for (size_t i = 0; i < piece.iov_len && other->come.size() < room; ++i, ++taken) other->come.push_back(data[i]);
+      const size_t count = std::min(piece.iov_len, room - std::min(room, other->come.size()));
+      other->come.insert(other->come.end(), data, data + count);
+      taken += count;
     }
     if (taken == 0) return errno = EAGAIN, -1;
     return static_cast<ssize_t>(taken);
   }
   ssize_t read(std::span<const iovec> into) override {
     if (come.empty() && ended) return 0;
-    size_t count = 0;
-    auto* data = static_cast<std::byte*>(into[0].iov_base);
-    for (; count < std::min(into[0].iov_len, portion) && !come.empty(); ++count) {
-      data[count] = come.front();
-      come.pop_front();
-    }
+    const size_t count = std::min({into[0].iov_len, portion, come.size()});
+    const auto end = come.begin() + static_cast<std::ptrdiff_t>(count);
+    std::copy(come.begin(), end, static_cast<std::byte*>(into[0].iov_base));
+    come.erase(come.begin(), end);
     if (count == 0) return errno = EAGAIN, -1;
     return static_cast<ssize_t>(count);
   }
