@@ -54,7 +54,7 @@ lint:  ## layers, style, types, the parity table; a short run under TSan, of eac
 	@$(VENV_PYTHON) -m ruff format --check $(PEOPLE)
 	@$(VENV_PYTHON) -m mypy
 	@$(MAKE) --no-print-directory tsan SHORT=1
-	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=10
+	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=5
 	@$(MAKE) --no-print-directory aarch64 SHORT=1
 
 asan:  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -5,6 +5,7 @@
 //   NUM_ACTORS=4 build/release/examples/hello --hosts tcp://10.0.0.7:4444 tcp://10.0.0.8:4444
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,7 @@ struct Greeter : monarch::Actor {
 };
 MONARCH_ACTOR(Greeter, greet)
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   monarch::Runtime runtime(argc, argv);  // in the worker processes this line does not return
   auto hosts = monarch::this_host();
   if (argc > 2 && argv[1] == std::string_view("--hosts")) hosts = runtime.attach_to_workers({argv + 2, argv + argc});
@@ -29,4 +30,7 @@ int main(int argc, char** argv) {
   auto greeters = procs.spawn<Greeter>("greeters");
   auto answers = greeters.call<&Greeter::greet>("Hello from C++!").get();
   for (const std::string& answer : answers) std::printf("%s\n", answer.c_str());
+} catch (const std::exception& error) {  // a host that is not there, say
+  std::fprintf(stderr, "hello: %s\n", error.what());
+  return 1;
 }

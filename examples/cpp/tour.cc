@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -42,7 +43,7 @@ struct Reducer : monarch::Actor {
 };
 MONARCH_ACTOR(Reducer, total)
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   monarch::Runtime runtime(argc, argv);
   const bool over_hosts = argc > 2 && argv[1] == std::string_view("--hosts");
   auto hosts = over_hosts ? runtime.attach_to_workers({argv + 2, argv + argc}) : runtime.this_host();
@@ -79,4 +80,7 @@ int main(int argc, char** argv) {
   std::printf("total %g\n", reducer.call_one<&Reducer::total>(shards).get());
 
   procs.stop();
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "tour: %s\n", error.what());
+  return 1;
 }

@@ -6,6 +6,7 @@ import pickle
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -328,14 +329,26 @@ def test_scripts_outside_share_one_port_forward_until_kill(kube, tmp_path):
         return done.stdout.split()
 
     use = OUTSIDE + "print(*ips(job.state(path).workers))\nfound = forwards()\nprint(found['pid'], found['port'])\n"
-    told = []
-    for number in range(3):
-        told.append(words(use)[2:])
-        if number == 1:  # it has died: the next takes the same port
-            os.kill(int(told[-1][0]), signal.SIGKILL)
-    assert told[0] == told[1] and told[2][0] != told[0][0] and told[2][1] == told[0][1]
+
+    def look():
+        pid, port = words(use)[2:]
+        return int(pid), int(port)
+
+    def end(pid):
+        os.kill(pid, signal.SIGKILL)
+        assert ended(pid, time.monotonic() + 5)
+
+    first, port = look()
+    assert look() == (first, port)
+    end(first)  # the next takes the same port
+    second, same = look()
+    assert second != first and same == port
+    end(second)
+    with socket.create_server(("127.0.0.1", port)):  # which somebody else has by now
+        third, another = look()
+    assert another != port
     words("job_load(path).kill()")
-    assert nothing_left(kube) and ended(int(told[2][0]), time.monotonic())
+    assert nothing_left(kube) and ended(third, time.monotonic())
     assert not (kube.folder / "monarch").exists()
 
 

@@ -442,6 +442,26 @@ def test_options_of_sbatch(monkeypatch, tmp_path):
     assert "--gpus-per-node=4" in job._options() and "--exclusive" not in job._options()
 
 
+def test_ctrl_c_while_sbatch_runs_leaves_no_job(tmp_path):
+    """Stand-ins for Slurm's commands: the job is in the queue, and sbatch has not said so yet."""
+    for name, lines in {
+        "sbatch": "cat > script; echo > submitted; read word < interrupted; echo '4711;cluster'",
+        "scancel": "echo $* > cancelled",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{lines}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("submitted", "interrupted"):
+        os.mkfifo(tmp_path / name)
+    script = f"from monarch.job import SlurmJob\nSlurmJob({{'hosts': 1}}, log_dir={str(tmp_path)!r}).apply()"
+    run = Run(script, prologue="", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    (tmp_path / "submitted").read_text()
+    run.interrupt()
+    (tmp_path / "interrupted").write_text("go on\n")
+    run.done(LIMIT)
+    assert run.status == -signal.SIGINT and "KeyboardInterrupt" in run.err
+    assert (tmp_path / "cancelled").read_text() == "4711\n"
+
+
 def test_the_script_quotes_what_it_is_given():
     text = _slurm_script.batch_script("env A='b c' python", "/a folder", 0, "::", 2, "/it's.py")
     assert "env 'A=b c' python -m monarch.job._slurm_node '/a folder' 0 ::" in text

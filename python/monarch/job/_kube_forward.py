@@ -39,9 +39,14 @@ class Forward:
             found = self._read()
             if found is not None and _ending.is_alive(_ending.Process(found["pid"], found["started"])):
                 return int(found["port"])
-            # A script has one way into its cluster: the port stays.
-            local = "" if found is None else str(found["port"])
-            return self._start([*kubectl, "port-forward", "--address", "127.0.0.1", f"pod/{pod}", f"{local}:{port}"])
+            words = [*kubectl, "port-forward", "--address", "127.0.0.1", f"pod/{pod}"]
+            if found is not None:  # a script has one way into its cluster: the port stays
+                try:
+                    return self._start([*words, f"{found['port']}:{port}"])
+                except RuntimeError as error:
+                    if "address already in use" not in str(error).lower():
+                        raise
+            return self._start([*words, f":{port}"])
 
     def end(self) -> None:
         """Nothing if there is none."""

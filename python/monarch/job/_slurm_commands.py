@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 _LIMIT_S = 60.0  # for a command, whose controller may be busy
+_LAST_WORD_S = 5.0  # for one whose answer is waited for though its script is interrupted
 _WAITS = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _WAITS |= {"SUSPENDED", "STOPPED", "STAGE_OUT", "POWER_UP_NODE"}
 _RUNS = {"RUNNING", "SIGNALING", "RESIZING"}
@@ -51,29 +53,70 @@ class Found(NamedTuple):
 _forgotten = Found("", "", 0, [])
 
 
-def command(words: Sequence[str], text: str = "") -> str:
-    """What it prints, when it has been given ``text``. ``SlurmError`` with what it says, if it fails."""
+def command(words: Sequence[str]) -> str:
+    """What it prints. ``SlurmError`` with what it says, if it fails."""
+    with _started(words) as process:
+        try:
+            return _said(process, words[0])
+        finally:
+            process.kill()
+
+
+def _started(words: Sequence[str]) -> subprocess.Popen[str]:
+    """In a session of its own: Ctrl-C is for the script."""
     try:
-        done = subprocess.run(words, input=text, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S)
+        return subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+            start_new_session=True,
+        )  # fmt: skip
     except FileNotFoundError:
         raise SlurmError(
             f"{words[0]} is not on PATH; a SlurmJob is applied where Slurm's commands are, on a login node or in a job"
         ) from None
+
+
+def _said(process: subprocess.Popen[str], name: str, text: str = "") -> str:
+    """What it prints when it has been given ``text``, as ``command()``."""
+    try:
+        printed, errors = process.communicate(text, timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
-        raise Unreachable(f"{words[0]} has not answered for {_LIMIT_S:g} s") from None
-    if done.returncode == 0:
-        return done.stdout
-    said = "; ".join(re.sub(r"^\w+: (error: |fatal: )?", "", line) for line in done.stderr.splitlines() if line.strip())
+        raise Unreachable(f"{name} has not answered for {_LIMIT_S:g} s") from None
+    if process.returncode == 0:
+        return printed
+    said = "; ".join(re.sub(r"^\w+: (error: |fatal: )?", "", line) for line in errors.splitlines() if line.strip())
     kind = Unreachable if re.search("Unable to contact slurm controller|Socket timed out", said) else SlurmError
-    raise kind(said or f"{words[0]} ended with status {done.returncode}")
+    raise kind(said or f"{name} ended with status {process.returncode}")
 
 
 def submit(options: Sequence[str], script: str) -> str:
-    """The job's id. ``SlurmError`` with sbatch's own words, if it refuses."""
-    told = command(["sbatch", "--parsable", *options], script).strip()
-    job_id = told.splitlines()[-1].partition(";")[0] if told else ""  # behind it the cluster, where there are several
+    """The job's id. ``SlurmError`` with sbatch's own words, if it refuses. A Ctrl-C meanwhile leaves no job."""
+    words = ["sbatch", "--parsable", *options]
+    with _started(words) as sbatch:
+        try:
+            told = _said(sbatch, words[0], script)
+        except KeyboardInterrupt:
+            _take_back(sbatch)
+            raise
+        finally:
+            sbatch.kill()
+    return _job_id(told)
+
+
+def _take_back(sbatch: subprocess.Popen[str]) -> None:
+    """What it submits though its script is interrupted. A line on stderr, if that cannot be known."""
+    try:
+        told = sbatch.communicate(timeout=_LAST_WORD_S)[0]
+        if sbatch.returncode == 0:
+            cancel(_job_id(told))
+    except (SlurmError, subprocess.TimeoutExpired) as error:
+        print(f"monarch: a job of this script may be left with Slurm (squeue --me): {error}", file=sys.stderr)
+
+
+def _job_id(told: str) -> str:
+    lines = told.split()
+    job_id = lines[-1].partition(";")[0] if lines else ""  # behind it the cluster, where there are several
     if not job_id.isdigit():
-        raise SlurmError(f"sbatch did not print a job's id, but {told!r}")
+        raise SlurmError(f"sbatch did not print a job's id, but {told.strip()!r}")
     return job_id
 
 

@@ -361,7 +361,7 @@ TEST_F(TcpSession, ItIsGoneWhereNobodyListensAtAnyOfItsAddresses) {
 }
 
 TEST_F(TcpSession, ANameThatNobodyKnowsIsNamedWhenTheLeaseIsOver) {
-  start(options_with(kSecond / 2));
+  start(options_with(kSecond / 2, kSecond));
   ASSERT_TRUE(a_->tcp->set_place(b_->node, address_of("tcp://no-such-host.invalid:7")).ok());
   dial();
   ASSERT_TRUE(wait_until([&] { return a_->sink.closed(); }));

@@ -21,6 +21,7 @@ constexpr size_t kEndpointBytesMax = 1024;
 constexpr uint32_t kFieldsMax = 64;
 constexpr uint32_t kCoordinatesMax = 64;
 constexpr size_t kDetailMax = size_t{256} << 10;
+constexpr std::string_view kHostAt = "the host at ";
 
 // "failed: Killed(sig=9)", as a continuation of "the process this actor was running on ".
 std::string how_it_ended(const ExitStatus& status) {
@@ -105,6 +106,10 @@ std::string describe(const ExitStatus& status) {
   return "exited with code " + std::to_string(status.code);
 }
 
+std::string not_attached(const std::string& address, const std::string& why) {
+  return std::string(kHostAt) + address + " cannot be attached to: " + why;
+}
+
 bool Failure::is_death() const {
   return kind == Kind::kExited || kind == Kind::kNotStarted || kind == Kind::kStopped || kind == Kind::kLost ||
          kind == Kind::kOwnerEnded || kind == Kind::kForeign;
@@ -118,6 +123,7 @@ std::string Failure::headline() const {
       return subject + how_it_ended(status) + " (" + label + (pid > 0 ? ", pid " + std::to_string(pid) : "") + ")" +
              more_of(status) + (cut_off ? "; it had closed its connection and did not end" : "");
     case Kind::kNotStarted:
+      if (detail.starts_with(kHostAt)) return detail + " (" + label + ")";  // nothing was to be started yet
       return (of_host ? "the host of the process this actor was to run on" : "the process this actor was to run on") +
              std::string(" could not be started (") + label + "): " + detail;
     case Kind::kStopped:

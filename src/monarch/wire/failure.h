@@ -110,5 +110,7 @@ std::string clipped_lines(std::string_view text, size_t lines_max, size_t bytes_
 
 // "exited with code 3", "was killed by signal 9 (Killed)".
 std::string describe(const ExitStatus& status);
+// `detail` of a process that was not started since there is no such host. It needs no more words around it.
+std::string not_attached(const std::string& address, const std::string& why);
 
 }  // namespace monarch

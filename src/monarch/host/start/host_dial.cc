@@ -14,6 +14,7 @@
 #include "monarch/base/random.h"
 #include "monarch/base/system.h"
 #include "monarch/host/membership/token_file.h"
+#include "monarch/wire/failure.h"
 
 namespace monarch {
 
@@ -183,7 +184,7 @@ void HostDial::give_up(const std::string& why) {
   if (!done_) return;
   if (socket_) reactor_.remove(socket_.get());
   socket_.reset();
-  finish(Error{ErrorCode::kClosed, "the host at " + address_.to_text() + " cannot be attached to: " + why});
+  finish(Error{ErrorCode::kClosed, not_attached(address_.to_text(), why)});
 }
 
 void HostDial::finish(Result<UniqueFd> result) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "monarch/host/membership/token_file.h"
+#include "monarch/wire/failure.h"
 
 namespace monarch {
 
@@ -171,7 +172,7 @@ void RemoteHosts::on_report(NodeId node, const HostReport& report) {
 void RemoteHosts::fail(NodeId node, const std::string& why) {
   const auto found = remotes_.find(node);
   if (found == remotes_.end()) return;
-  const std::string what = "the host at " + found->second.address.to_text() + " cannot be attached to: " + why;
+  const std::string what = not_attached(found->second.address.to_text(), why);
   const bool started = found->second.started;
   drop(node);
   started ? events_.on_lost(node, why) : events_.on_not_started(node, what);
