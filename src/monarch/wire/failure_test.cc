@@ -79,7 +79,8 @@ TEST(Failure, SaysWhatFailedAndHow) {
   EXPECT_EQ(host.headline().find("the host of the process this actor was running on failed: Killed"), 0u);
   Failure none(Failure::Kind::kNotStarted, not_attached("tcp://10.0.0.7:4444", "connection refused"));
   none.label = "rank {'hosts': 1/2}";
-  EXPECT_EQ(none.headline(), "the host at tcp://10.0.0.7:4444 cannot be attached to: connection refused (rank {'hosts': 1/2})");
+  EXPECT_EQ(none.headline(),
+            "the host at tcp://10.0.0.7:4444 cannot be attached to: connection refused (rank {'hosts': 1/2})");
   EXPECT_EQ(Failure(Failure::Kind::kStopped, "no more work").text(), "stopped: no more work");
   EXPECT_EQ(Failure("too large").text(), "too large");
   Failure because = killed();
