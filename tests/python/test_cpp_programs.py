@@ -41,6 +41,14 @@ def test_hello_over_hosts(bare_daemons):
     assert run("hello", *args, **{**env, "NUM_ACTORS": "2"}) == [f"hello from {rank}" for rank in range(4)]
 
 
+@pytest.mark.parametrize("program", ["hello", "tour"])
+def test_a_wrong_address_ends_a_program_with_a_line(program):
+    words = [EXAMPLES / program, "--hosts", "nonsense"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and line.startswith(f"{program}: ") and "nonsense" in line
+
+
 TOUR = """\
 total {before:g}
 std::invalid_argument: nothing would be left

@@ -11,6 +11,7 @@ import pytest
 from hostd import LIMIT, Daemon
 from script_run import ended, program
 
+from monarch._errors.mesh_failure import _in_a_few_words
 from monarch.actor import SupervisionError, attach_to_workers
 from monarch.config import configured
 
@@ -164,6 +165,11 @@ def test_one_host_of_many_that_is_not_there_is_named_and_the_others_can_be_used(
         assert hosts.slice(hosts=0).spawn_procs().initialized.get(timeout=LIMIT) is True
         procs.stop().get(timeout=LIMIT)
     daemon.end()
+
+
+def test_a_host_that_is_not_there_is_told_in_a_few_words():
+    words = "the host at tcp://10.0.0.7:4444 cannot be attached to: TLS failed: it has another certificate"
+    assert _in_a_few_words(f"{words} (rank {{'hosts': 0/2}} of hosts 'hosts')") == words
 
 
 def test_strangers_cost_a_line_and_harm_nobody(folder):

@@ -23,6 +23,8 @@ def _in_a_few_words(headline: str) -> str:
     before, not_started, after = headline.partition(" could not be started (")
     if not_started and before.startswith("the "):
         return f"could not be started: {after.partition('): ')[2]}"
+    if headline.startswith("the host at "):  # that cannot be attached to
+        return headline.rpartition(" (")[0]
     return headline.partition(" failed: ")[2] or headline
 
 

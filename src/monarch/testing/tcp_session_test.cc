@@ -176,8 +176,7 @@ void TcpSession::large_frames_through_short_connections(const TcpTransport::Opti
   dial();
   send_one(*a_->link, 0, 10);
   ASSERT_TRUE(wait_until([&] { return b_->sink.frames() == 1; }));
-  std::vector<std::byte> bytes(24 << 20);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31 + (i >> 12));
+  const std::vector<std::byte> bytes = pattern(24 << 20, 1);
   const ByteSpan all(bytes);
   const ByteSpan parts[] = {all.first(10 << 20), all.subspan(10 << 20, 5), all.subspan((10 << 20) + 5)};
   proxy_->cut_always_after(3'000'001);
@@ -192,7 +191,7 @@ void TcpSession::large_frames_through_short_connections(const TcpTransport::Opti
     const auto& large = *frames[frames.size() - 2];
     ASSERT_EQ(large.parts.size(), std::size(parts));
     for (size_t i = 0; i < std::size(parts); ++i) {
-      EXPECT_TRUE(std::ranges::equal(ByteSpan(large.parts[i].data, large.parts[i].size), parts[i])) << i;
+      EXPECT_TRUE(same({large.parts[i].data, large.parts[i].size}, parts[i])) << i;
     }
     EXPECT_EQ(frames.back()->header.token, 7u);
     EXPECT_FALSE(process->sink.closed());
