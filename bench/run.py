@@ -299,29 +299,30 @@ def limit_movement(row, record):
 
 def judge(row, record):
     """-> (verdict, text): verdict is met, missed or not run; rows without a gate have None."""
-    if row.gate is None:
+    if not row.judged:
         return None, ""
     ours = record.values(row.name, "ours")
     if not ours:
         return "not run", record.missing.get(row.name, {}).get("ours", "ours was not asked for")
     value = statistics.median(pool(row, record, "ours") if row.pooled else ours)
     texts, verdict = [], "met"
-    factor = value / row.gate if row.better == "low" else row.gate / value if value > 0 else float("inf")
-    if factor > 1:
-        verdict = "missed"
-        texts.append(f"by {factor:.2f}x")
+    if row.gate is not None:
+        factor = value / row.gate if row.better == "low" else row.gate / value if value > 0 else float("inf")
+        if factor > 1:
+            verdict = "missed"
+            texts.append(f"by {factor:.2f}x")
     for peer, times in row.ahead_of.items():
-        theirs = record.values(row.name, peer)
+        theirs = best_limit(row, record) if peer == LIMIT else record.values(row.name, peer)
         if not theirs:
             reason = record.missing.get(row.name, {}).get(peer, "it was not asked for")
             texts.append(f"{peer} not run: {reason}")
             verdict = "not run" if verdict == "met" else verdict
             continue
         ahead = row.times_better(value, statistics.median(theirs))
-        texts.append(f"{ahead:.0f}x {peer}")
+        texts.append(f"{ahead:.3g}x {peer}")
         if ahead < times:
             verdict = "missed"
-            texts[-1] += f", wanted {times}x"
+            texts[-1] += f", wanted {times:.3g}x"
     return verdict, ", ".join(texts)
 
 
@@ -403,7 +404,8 @@ def print_table(table, systems):
                 text += f" ({cell['ours_ahead'][0]:.3g}x)"
             cells.append(text)
         limit = short(entry["limit"][0]) if entry["limit"] else "-"
-        gate = "" if entry["verdict"] is None else f"{short(entry['gate'])}: {entry['verdict']} {entry['remark']}"[:70]
+        gate = "" if entry["gate"] is None else short(entry["gate"]) + ": "
+        gate = "" if entry["verdict"] is None else f"{gate}{entry['verdict']} {entry['remark']}"[:70]
         print(
             f"{entry['row']:8} {entry['title']:40} {entry['unit']:5} {limit:>8} "
             + " ".join(f"{cell:>{width}}" for cell in cells)
@@ -466,7 +468,7 @@ def judge_runs(paths):
     held = True
     for program in PROGRAMS:
         for row in program.rows:
-            if row.gate is None:
+            if not row.judged:
                 continue
             verdicts = [entry["verdict"] for table in runs for entry in table if entry["row"] == row.name]
             met = verdicts.count("met")

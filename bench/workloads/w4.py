@@ -6,9 +6,11 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from harness import Stage, load_system, parse_arguments, run_rows, time_calls  # noqa: E402
 
+WIDTHS = (2, 8, 32, 64, 256)
+
 
 def main():
-    arguments = parse_arguments(["W4_2", "W4_8", "W4_32"])
+    arguments = parse_arguments([f"W4_{procs}" for procs in WIDTHS])
     system = load_system(arguments.system)
     if system.is_worker():
         return system.serve()
@@ -23,7 +25,7 @@ def main():
 
         return measure
 
-    run_rows(arguments, system, {f"W4_{procs}": mesh_call(procs) for procs in (2, 8, 32)})
+    run_rows(arguments, system, {f"W4_{procs}": mesh_call(procs) for procs in WIDTHS})
     stage.end()
 
 

@@ -177,6 +177,14 @@ void Driver::arm_tick() {
   timerfd_settime(tick_.get(), 0, &spec, nullptr);
 }
 
+// Leader. Whoever leaves next arms it again; a tick that comes meanwhile finds that somebody leads.
+void Driver::disarm_tick() {
+  if (!tick_armed_.load(std::memory_order_relaxed)) return;
+  const itimerspec off{};
+  timerfd_settime(tick_.get(), 0, &off, nullptr);
+  tick_armed_.store(false, std::memory_order_seq_cst);
+}
+
 bool Driver::poll_ready() {
   bool found = false;
   begin_polls();
@@ -312,6 +320,7 @@ uint32_t Driver::asleep(BellState state) {
 
 int Driver::sleep_as_leader(Waiter& waiter, bool (*ready)(const void*), const void* context, int64_t limit_ns) {
   prepare_sleep();
+  if (recent_waits.are_long()) disarm_tick();  // it would find this thread asleep, and cost more than arming it anew
   int error = 0;
   waiter.sleep_.store(Waiter::kLeader, std::memory_order_seq_cst);
   page_.rung_ns.store(0, std::memory_order_relaxed);

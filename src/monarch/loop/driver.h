@@ -147,6 +147,7 @@ class Driver {
   void prepare_sleep();
   bool left_alone() const;
   void arm_tick();
+  void disarm_tick();
 
   Stage* stage_ = nullptr;
   Reactor& reactor_;

@@ -836,34 +836,54 @@ uint64_t voluntary_switches() {
   return total;
 }
 
+// An actor that is called `count` times, each `period_ns` after the other, and how often that wakes the reactor.
+class CalledActor {
+ public:
+  CalledActor() {
+    home_.reactor.post([this] { reactor_ = gettid(); });
+    while (reactor_ == 0) sched_yield();
+    thread_ = std::thread([this] {
+      Waiter waiter;
+      for (uint64_t value = 1; !over_; ++value) EXPECT_EQ(counter_.wait(waiter, value), WaitResult::kReady);
+    });
+  }
+  ~CalledActor() {
+    over_ = true;
+    counter_.publish(value_ + 1'000'000);
+    thread_.join();
+  }
+  uint64_t reactor_wakes(int count, int64_t period_ns) {
+    const std::filesystem::path task = "/proc/self/task/" + std::to_string(reactor_);
+    const uint64_t before = voluntary_switches(task);
+    for (int i = 0; i < count; ++i) {
+      counter_.publish(++value_);
+      for (const int64_t next = monotonic_ns() + period_ns; monotonic_ns() < next;) sched_yield();
+    }
+    return voluntary_switches(task) - before;
+  }
+
+ private:
+  Home home_;
+  Counter counter_{home_};
+  std::atomic<pid_t> reactor_{0};
+  std::atomic<bool> over_{false};
+  uint64_t value_ = 0;
+  std::thread thread_;
+};
+
 // Each tick that finds a thread waiting was needless; a process of an actor that is called all the time would have
 // one every millisecond.
 TEST(Driver, TicksGetRarerWhileAThreadSeesToTheRings) {
-  Home home;
-  Counter counter(home);
-  std::atomic<pid_t> reactor{0};
-  home.reactor.post([&] { reactor = gettid(); });
-  std::atomic<bool> over{false};
-  std::thread actor([&] {
-    Waiter waiter;
-    for (uint64_t value = 1; !over; ++value) EXPECT_EQ(counter.wait(waiter, value), WaitResult::kReady);
-  });
-  uint64_t value = 0;
-  auto call_for_100_ms = [&] {
-    for (const int64_t until = monotonic_ns() + 100'000'000; monotonic_ns() < until;) {
-      counter.publish(++value);
-      for (const int64_t next = monotonic_ns() + 400'000; monotonic_ns() < next;) sched_yield();
-    }
-  };
-  call_for_100_ms();
-  while (reactor == 0) sched_yield();
-  const std::filesystem::path task = "/proc/self/task/" + std::to_string(reactor);
-  const uint64_t before = voluntary_switches(task);
-  call_for_100_ms();
-  EXPECT_LE(voluntary_switches(task) - before, 60u);  // about 13; 100 if they do not get rarer
-  over = true;
-  counter.publish(value + 1'000'000);
-  actor.join();
+  CalledActor actor;
+  actor.reactor_wakes(250, 400'000);
+  EXPECT_LE(actor.reactor_wakes(250, 400'000), 60u);  // about 13; 100 if they do not get rarer
+}
+
+// Where it is called every few milliseconds, each call would have a tick of its own.
+TEST(Driver, NoTickComesWhereAThreadThatSeesToTheRingsWaitsForLong) {
+  CalledActor actor;
+  actor.reactor_wakes(20, 10'000'000);
+  EXPECT_LE(actor.reactor_wakes(30, 10'000'000), 10u);  // 0; 30 where each has its tick
 }
 
 TEST(Driver, AnIdleProcessDoesNotWakeUp) {

@@ -42,6 +42,9 @@ class WaitHistory {
     recent_ns_ += (net_ns - recent_ns_) / 4;
   }
 
+  // Most are not over within the shortest tick of a driver.
+  bool are_long() const { return recent_ns_ > kLongWaitNs / 4 * 3; }
+
   static constexpr int64_t kSpinMinNs = 50'000;
   static constexpr int64_t kSpinMaxNs = 120'000;
 
