@@ -10,8 +10,8 @@ CONFIGURE := .venv/bin/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/.venv/
 COMPILE := .venv/bin/cmake --build
 PEOPLE := $(wildcard python tests bench examples tools)
 # The C++ tests, one program per layer. SHORT=1 asks seeded tests for few seeds, through MONARCH_TEST_SHORT.
-CTEST := $(if $(SHORT),MONARCH_TEST_SHORT=1) .venv/bin/ctest --output-on-failure --timeout $(or $(LIMIT),300) \
-  --no-tests=error --test-dir
+CTEST := $(if $(SHORT),MONARCH_TEST_SHORT=1) .venv/bin/ctest --output-on-failure --timeout $(or $(LIMIT),600) \
+  -j $(JOBS) --no-tests=error --test-dir
 # gcc's TSan wants fewer random address bits than some kernels give; where the call is forbidden, it runs without.
 FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -67,12 +67,7 @@ tsan:  ## the C++ tests under ThreadSanitizer
 	@tools/bootstrap build test
 	@$(CONFIGURE) -B build/tsan -DMONARCH_SANITIZE=thread -DMONARCH_TESTS=ON -DMONARCH_PYTHON=OFF >/dev/null
 	@$(COMPILE) build/tsan -j $(JOBS)
-	@# Of the host layer only what starts no process: TSan turns vfork into fork, under which that means something else.
-	@$(FIXED_ADDRESSES) env $(CTEST) build/tsan -E '^(host|testing)$$'
-	@# TSan's children of a process with threads have none of their own: those that fork come before the log has its thread.
-	@$(FIXED_ADDRESSES) env $(if $(SHORT),MONARCH_TEST_SHORT=1) build/tsan/src/monarch/testing_test --gtest_brief=1 --gtest_filter='*LinkProcesses*'
-	@$(FIXED_ADDRESSES) env $(if $(SHORT),MONARCH_TEST_SHORT=1) build/tsan/src/monarch/testing_test --gtest_brief=1 --gtest_filter='-*LinkProcesses*'
-	@$(FIXED_ADDRESSES) build/tsan/src/monarch/host_test --gtest_brief=1 --gtest_filter='Line*:Output*:ThreadStacks*:FunctionNames*'
+	@$(FIXED_ADDRESSES) env $(CTEST) build/tsan
 
 fuzz:  ## every decoder's fuzzer, SECONDS_EACH=60 (needs clang)
 	@tools/bootstrap build lint

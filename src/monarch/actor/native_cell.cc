@@ -112,18 +112,7 @@ bool NativeCell::refill() {
   if (inbox_.load(std::memory_order_relaxed) == nullptr) return false;
   Message* newest = inbox_.exchange(nullptr, std::memory_order_acq_rel);
   if (newest == idle_mark()) return false;
-  Message* oldest = nullptr;
-  while (newest != nullptr) {
-    Message* next = newest->next;
-    newest->next = oldest;
-    oldest = newest;
-    newest = next;
-  }
-  while (oldest != nullptr) {
-    Message* next = oldest->next;
-    queue_.push(MessagePtr(oldest));
-    oldest = next;
-  }
+  queue_.take_reversed(newest);
   return !queue_.empty();
 }
 

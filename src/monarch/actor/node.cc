@@ -303,14 +303,18 @@ void Node::send_to_all(const Members& members, Outgoing& outgoing, const Failed&
     if (!send(members.ids[rank].node, outgoing, &why, &no_memory)) failed(rank, why, no_memory);
   };
   const HostNumber here = host_number(id_);
-  if (hooks_.gateway_there) elsewhere.reserve(members.ids.size());
   for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
     const HostNumber host = host_number(members.ids[rank].node);
     if (host == here || !hooks_.gateway_there) {
       send_one(rank);
     } else {
+      if (elsewhere.empty()) elsewhere.reserve(members.ids.size() - rank);
       elsewhere.emplace_back(host, rank);
     }
+  }
+  if (elsewhere.empty()) {
+    outgoing.cast = nullptr;
+    return;
   }
   const auto by_host = [](const auto& a, const auto& b) { return a.first < b.first; };
   if (!std::is_sorted(elsewhere.begin(), elsewhere.end(), by_host)) {

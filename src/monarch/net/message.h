@@ -114,6 +114,19 @@ class MessageQueue {
     tail_ = other.tail_;
     other.head_ = nullptr;
   }
+  // Takes a list by `next`, newest first. Not null.
+  void take_reversed(Message* newest) {
+    Message* const last = newest;
+    Message* oldest = nullptr;
+    while (newest != nullptr) {
+      Message* next = newest->next;
+      newest->next = oldest;
+      oldest = newest;
+      newest = next;
+    }
+    (head_ == nullptr ? head_ : tail_->next) = oldest;
+    tail_ = last;
+  }
   void clear() {
     while (!empty()) pop();
   }
