@@ -306,6 +306,9 @@ def judge(row, record):
         return "not run", record.missing.get(row.name, {}).get("ours", "ours was not asked for")
     value = statistics.median(pool(row, record, "ours") if row.pooled else ours)
     texts, verdict = [], "met"
+    if wrong := record.missing.get(row.name, {}).get("ours"):  # in some round
+        verdict = "missed"
+        texts.append(wrong)
     if row.gate is not None:
         factor = value / row.gate if row.better == "low" else row.gate / value if value > 0 else float("inf")
         if factor > 1:
@@ -319,6 +322,10 @@ def judge(row, record):
             verdict = "not run" if verdict == "met" else verdict
             continue
         ahead = row.times_better(value, statistics.median(theirs))
+        if ahead is None:
+            verdict = "missed"
+            texts.append(f"nothing beside {peer}")
+            continue
         texts.append(f"{ahead:.3g}x {peer}")
         if ahead < times:
             verdict = "missed"
@@ -353,6 +360,7 @@ def summarise(rows, systems, record):
             "title": row.title,
             "unit": row.unit,
             "gate": row.gate,
+            "ahead_of": row.ahead_of,
             "aim": row.aim,
             "limit": median_interval(limit) if limit else None,
             "limit_moved": limit_movement(row.name, record),
@@ -470,7 +478,12 @@ def judge_runs(paths):
         for row in program.rows:
             if not row.judged:
                 continue
-            verdicts = [entry["verdict"] for table in runs for entry in table if entry["row"] == row.name]
+            entries = [entry for table in runs for entry in table if entry["row"] == row.name]
+            if any((entry["gate"], entry.get("ahead_of")) != (row.gate, row.ahead_of) for entry in entries):
+                held = False
+                print(f"{row.name:8} {row.title:40} not judged: a run had another gate for it")
+                continue
+            verdicts = [entry["verdict"] for entry in entries]
             met = verdicts.count("met")
             held = held and met >= needed
             outcome = "holds" if met >= needed else "DOES NOT HOLD"

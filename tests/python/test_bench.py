@@ -76,6 +76,50 @@ print(*asked, sep="\\n")
     ]
 
 
+def test_a_gate_is_met_by_right_answers_alone_and_beside_whom_it_names():
+    script = """
+from run import Record, judge
+from rows import Row
+def verdict(row, wrong=None, **readings):
+    record = Record()
+    for system, values in readings.items():
+        for value in values:
+            record.add("W", system.replace("_", ":"), {"value": value})
+    if wrong:
+        record.miss("W", "ours", wrong)
+    return judge(row, record)[0]
+print(verdict(Row("W", "", "ms", gate=2), ours=[1, 1]))
+print(verdict(Row("W", "", "ms", gate=2), "WRONG ANSWER", ours=[1, 1]))
+print(verdict(Row("W", "", "ms", ahead_of={"ray": 1}), ours=[1]))
+print(verdict(Row("W", "", "ms", ahead_of={"ray": 1}), ours=[1], ray=[2]))
+print(verdict(Row("W", "", "ms", ahead_of={"ray": 1}), ours=[1], ray=[0.5]))
+print(verdict(Row("W", "", "ms", ahead_of={"limit": 0.6}), ours=[2], limit=[1], limit_socket=[3]))
+print(verdict(Row("W", "", "ms"), ours=[1]))
+"""
+    assert run(script) == ["met", "missed", "not run", "met", "missed", "missed", "None"]
+
+
+def test_runs_are_judged_together_by_one_gate(tmp_path):
+    script = """
+import json, sys
+import run
+from rows import Program, Row
+row = Row("W", "", "ms", gate=2, ahead_of={"ray": 0.6})
+run.PROGRAMS = (Program("W", rows=(row,)),)
+entry = {"row": "W", "gate": 2, "ahead_of": {"ray": 0.6}, "verdict": "met"}
+old = {"row": "W", "gate": 2, "verdict": "met"}
+paths = []
+for number, found in enumerate([entry, entry, old]):
+    paths.append(f"{sys.argv[1]}/{number}.json")
+    with open(paths[-1], "w") as file:
+        json.dump({"rounds": 7, "placement": "two", "table": [found]}, file)
+print(run.judge_runs(paths[:2]))
+print(run.judge_runs(paths))
+"""
+    lines = run(script, str(tmp_path))
+    assert [line.split()[-1] for line in lines] == ["holds", "True", "it", "False"], lines
+
+
 def test_who_dies_dies_as_told_and_the_moment_is_known():
     script = """
 import os, time
