@@ -1,7 +1,7 @@
 """The dining philosophers: five at a round table, five forks, and two forks needed to eat.
 
 First everybody takes the fork at the left, and then waits for the one at the right, for ever; a deadline ends that.
-Then a waiter hands out the forks in pairs, and everybody eats.
+Then, at a new table, the waiter hands out the forks in pairs, and everybody eats.
 
 Philosophers and waiter are async actors: while one of their endpoints awaits something, they cost no thread.
 
@@ -62,10 +62,6 @@ class Philosopher(Actor):
         await self.waiter.take.call_one(self.seat, self.right)
 
     @endpoint
-    async def put_back(self) -> None:
-        await self.waiter.put_back.call_one(self.seat)
-
-    @endpoint
     async def dine(self, meals: int) -> None:
         for _ in range(meals):
             await self.waiter.take.call_one(self.seat, self.left, self.right)
@@ -78,19 +74,19 @@ async def main() -> None:
     async with this_host().spawn_procs(per_host={"seats": SEATS}) as chairs, this_host().spawn_procs() as kitchen:
         waiter = kitchen.spawn("waiter", Waiter, SEATS)
         philosophers = chairs.spawn("philosophers", Philosopher, waiter)
-
         await philosophers.take_left.call()
         holders, _ = await waiter.state.call_one()
         print(f"forks are held by {holders}")
         try:
-            # It goes along with the calls that the philosophers make on behalf of this one, and cancels those as well:
-            # afterwards nobody waits for a fork any more.
             with deadline(0.5):
                 await philosophers.take_right.call()
         except DeadlineExceeded:
             print("everybody has one fork and nobody eats")
-        await philosophers.put_back.call()
 
+        # The deadline has gone along with the calls that the philosophers made on behalf of this one, and cancels those
+        # as well, but each process is a little later than its caller: who puts forks back now may still be given one.
+        waiter = kitchen.spawn("second_waiter", Waiter, SEATS)
+        philosophers = chairs.spawn("second_philosophers", Philosopher, waiter)
         await philosophers.dine.call(MEALS)
         holders, meals = await waiter.state.call_one()
         print(f"with a waiter: meals {meals}, forks are held by {holders}")
