@@ -10,6 +10,7 @@ round to round. What cannot run is "not run" with its reason; it never counts as
 """
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -179,13 +180,13 @@ def run_program(command):
         output, errors = process.communicate(timeout=TIME_LIMIT_S)
         reason = f"exit status {process.returncode}" if process.returncode else "printed no line"
     except subprocess.TimeoutExpired:
-        for pid in process_tree(process.pid):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        has_ended = process.poll() is not None
+        for pid in process_tree(os.getpid()):  # with orphans of it, which may hold its streams open
+            if pid != os.getpid():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         output, errors = process.communicate()
-        reason = f"took longer than {TIME_LIMIT_S} s"
+        reason = f"exit status {process.returncode}" if has_ended else f"took longer than {TIME_LIMIT_S} s"
     if process.returncode and errors.strip():
         reason += ": " + errors.strip().splitlines()[-1][:160]
     lines = []

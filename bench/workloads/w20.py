@@ -172,8 +172,12 @@ def main():
     measures |= {"W20m": resident, "W20r": held}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MONARCH_TOKEN_FILE"] = os.path.join(folder, "token")
-        run_rows(arguments, None, measures)
-        stage.end()
+        try:
+            run_rows(arguments, None, measures)
+            stage.end()
+        finally:
+            if stage.daemons is not None:  # they would outlive this, and hold its streams open
+                stage.daemons.end()
 
 
 main()

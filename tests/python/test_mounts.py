@@ -5,6 +5,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from script_run import PROGRAMS, Run, program
 
 from monarch._mounts import points
+from monarch._mounts.kernel import Attributes
 from monarch._mounts.remote import Cached
 from monarch._mounts.source import BLOCK, SMALL, scan
 from monarch.actor import ActorError, hosts_from_config, this_host
@@ -223,6 +225,31 @@ def test_a_dead_mount_that_cannot_be_unmounted_is_told_of(folder, monkeypatch):
     monkeypatch.setattr(points, "_unmount", lambda path: next(tries))  # as without fusermount3, or somebody else's
     with pytest.raises(FileExistsError, match="is dead, and this user cannot unmount it"):
         points._prepare(str(folder / "at"))
+
+
+class Numbers:
+    """Two hundred files."""
+
+    valid_s, keeps = 60.0, True
+
+    def attributes(self, path):
+        if path and int(path) >= 200:
+            raise FileNotFoundError(errno.ENOENT, path)
+        return Attributes(stat.S_IFREG | 0o444 if path else stat.S_IFDIR | 0o555, len(path), 0)
+
+
+def test_what_the_kernel_has_forgotten_is_forgotten(folder):
+    point = points.Point(str(folder / "at"), Numbers())
+    try:
+        for _ in range(2):
+            assert [os.stat(folder / f"at/{number}").st_size for number in (5, 10, *range(200))][:3] == [1, 2, 1]
+            assert len(point.kernel._paths) == 201
+            for number in range(200):
+                point.kernel.changed(str(number), is_entry=True)
+            wait_until(lambda: point.kernel._paths == {1: ""} and point.kernel._inodes == {"": 1}, 5)
+            assert point.kernel._looks == {}
+    finally:
+        point.close()
 
 
 def test_a_file_of_before_1970_has_its_time(folder):

@@ -66,8 +66,10 @@ class Kernel:
         """``fd``: ``/dev/fuse``, opened for this mount; closed at the end."""
         self._fd, self._files = fd, files
         self._lock = threading.Lock()
-        self._paths = {1: ""}  # by inode; grows by each path that is looked at
+        self._paths = {1: ""}  # by inode, of what the kernel has not forgotten
         self._inodes = {"": 1}
+        self._looks: dict[int, int] = {}  # how often the kernel has been told of an inode, less what it has taken back
+        self._last_inode = 1
         self._open: dict[int, list[tuple[str, int]]] = {}  # directories
         self._last = 0
         self._threads: list[threading.Thread] = []
@@ -121,7 +123,9 @@ class Kernel:
             _, what, number, inode, *_ = _REQUEST.unpack_from(buffer)
             if what == _DESTROY:
                 return
-            if what not in (_FORGET, _FORGET_MANY, _INTERRUPT):
+            if what in (_FORGET, _FORGET_MANY):
+                self._forget(what, inode, memoryview(buffer)[_REQUEST.size : size])
+            elif what != _INTERRUPT:
                 self._answer(what, number, inode, memoryview(buffer)[_REQUEST.size : size])
 
     def _answer(self, what: int, number: int, inode: int, body: memoryview) -> None:
@@ -155,10 +159,28 @@ class Kernel:
         )  # fmt: skip
 
     def _inode(self, path: str) -> int:
+        """Of what the kernel is now told of once more."""
         with self._lock:
-            inode = self._inodes.setdefault(path, len(self._inodes) + 1)
-            self._paths[inode] = path
+            inode = self._inodes.get(path)
+            if inode is None:
+                inode = self._last_inode = self._last_inode + 1
+                self._inodes[path], self._paths[inode] = inode, path
+            self._looks[inode] = self._looks.get(inode, 0) + 1
             return inode
+
+    def _forget(self, what: int, inode: int, body: memoryview) -> None:
+        if what == _FORGET:
+            taken_back = [(inode, struct.unpack_from("=Q", body)[0])]
+        else:
+            count, _ = struct.unpack_from("=II", body)
+            taken_back = list(struct.iter_unpack("=QQ", body[8 : 8 + 16 * count]))
+        with self._lock:
+            for inode, looks in taken_back:
+                left = self._looks.get(inode, looks) - looks
+                if left > 0:
+                    self._looks[inode] = left
+                elif self._looks.pop(inode, None) is not None:
+                    del self._inodes[self._paths.pop(inode)]
 
     def _lookup(self, inode: int, body: memoryview) -> bytes:
         path = _join(self._paths[inode], os.fsdecode(bytes(body).rstrip(b"\0")))

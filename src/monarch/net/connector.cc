@@ -44,8 +44,9 @@ class Connector::Joining {
     events.on_setup = [this](char byte, std::vector<UniqueFd> fds, bool lost) { on_setup(byte, std::move(fds), lost); };
     events.on_end = [this](const Error& why, bool news) { of_stranger() ? on_end(why, news) : on_cut_short(why); };
     const HelloRole role = dial_.link ? HelloRole::kDialer : HelloRole::kAcceptor;
-    const int64_t limit_ns = dial_.link ? std::min(connector.limits_.dial_ns, transport_->dial_limit_ns())
-                                        : connector.limits_.accept_ns;
+    const int64_t limit_ns =
+        dial_.link ? std::min(connector.limits_.dial_ns, std::max(transport_->dial_limit_ns(), dial_.limit_ns))
+                   : connector.limits_.accept_ns;
     greeting_.emplace(connector.reactor_, std::move(channel), role, identity, connector.random_, limit_ns,
                       std::move(events));
   }
@@ -331,28 +332,32 @@ std::shared_ptr<Link> Connector::dial(NodeId node) {
     if (transport == nullptr && reaches(*other)) transport = other.get();
   }
   if (transport == nullptr) return nullptr;
-  if (transport->lease_ns() == 0) return connect(*transport, node, *sink_, false);
-  auto session = new_session(*transport, node);
+  if (transport->lease_ns() == 0) return connect(*transport, node, *sink_, false, 0);
+  auto session = new_session(*transport, node, 0);
   session->begin();
   return session;
 }
 
-std::shared_ptr<Link> Connector::connect(Transport& transport, NodeId node, LinkSink& sink, bool of_session) {
+std::shared_ptr<Link> Connector::connect(Transport& transport, NodeId node, LinkSink& sink, bool of_session,
+                                         int64_t limit_ns) {
   Dial dial{transport.new_link(sink, node), &transport};
   dial.of_session = of_session;
+  dial.limit_ns = limit_ns;
   std::shared_ptr<Link> link = dial.link;
   reactor_.post([this, dial = std::move(dial)] { try_dial(dial); });
   return link;
 }
 
-std::shared_ptr<ResumingLink> Connector::new_session(Transport& transport, NodeId node) {
-  const auto dial = [this, &transport, node](LinkSink& sink) { return connect(transport, node, sink, true); };
-  return sessions_->make_session(node, transport.lease_ns(), dial, transport.opening_ns());
+std::shared_ptr<ResumingLink> Connector::new_session(Transport& transport, NodeId node, int64_t opening_ns) {
+  const auto dial = [this, &transport, node, limit_ns = opening_ns / 2](LinkSink& sink) {
+    return connect(transport, node, sink, true, limit_ns);
+  };
+  return sessions_->make_session(node, transport.lease_ns(), dial, std::max(transport.opening_ns(), opening_ns));
 }
 
-std::shared_ptr<ResumingLink> Connector::new_remote(NodeId node) {
+std::shared_ptr<ResumingLink> Connector::new_remote(NodeId node, int64_t opening_ns) {
   for (const auto& transport : transports_) {
-    if (transport->lease_ns() != 0) return new_session(*transport, node);
+    if (transport->lease_ns() != 0) return new_session(*transport, node, opening_ns);
   }
   MONARCH_CHECK(!"a process of another host, without a transport that goes there");
 }

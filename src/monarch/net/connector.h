@@ -70,8 +70,9 @@ class Connector {
   // lease of its transport, or if nothing is said for as long as a dial may take: the peer is stopped, perhaps.
   std::shared_ptr<Link> dial(NodeId node);
   // Any thread. The link to a process of another host that is about to be; what is sent waits in it until it is to begin().
-  // The transport with a lease must be there.
-  std::shared_ptr<ResumingLink> new_remote(NodeId node);
+  // The transport with a lease must be there. `opening_ns`: how long its first link may take, and each attempt half of that;
+  // the transport's own time at least.
+  std::shared_ptr<ResumingLink> new_remote(NodeId node, int64_t opening_ns = 0);
   // Reactor. No more peers, and those half way are dropped.
   void close();
 
@@ -99,10 +100,11 @@ class Connector {
     int64_t failing_since_ns = 0;  // 0: it does not
     bool told = false;             // what is short
     bool of_session = false;       // the session redials, and wants to know why this has not become a link
+    int64_t limit_ns = 0;          // for this attempt; the transport's own at least
   };
 
-  std::shared_ptr<ResumingLink> new_session(Transport& transport, NodeId node);
-  std::shared_ptr<Link> connect(Transport& transport, NodeId node, LinkSink& sink, bool of_session);
+  std::shared_ptr<ResumingLink> new_session(Transport& transport, NodeId node, int64_t opening_ns);
+  std::shared_ptr<Link> connect(Transport& transport, NodeId node, LinkSink& sink, bool of_session, int64_t limit_ns);
   void accept(Listener& listener);
   void pause(Listener& listener, int64_t delay_ns);
   void resume_listeners();

@@ -50,13 +50,14 @@ PeerStep Peer::begin_resuming(int64_t now_ns, int64_t limit_ns) {
   }
   state_ = PeerState::kResuming;
   lease_end_ns_ = now_ns + limit_ns;
+  dial_ns_ = std::max(kDialNs, limit_ns / 2);
   redial_ns_ = kRedialNs;
   return dial(now_ns);
 }
 
 PeerStep Peer::dial(int64_t now_ns) const {
   if (!dials_) return {PeerAction::kNothing, lease_end_ns_};
-  return {PeerAction::kDial, std::min(now_ns + kDialNs, lease_end_ns_)};
+  return {PeerAction::kDial, std::min(now_ns + dial_ns_, lease_end_ns_)};
 }
 
 PeerStep Peer::redial_soon(int64_t now_ns) {

@@ -63,7 +63,7 @@ class Peer {
   PeerStep on(PeerEvent event, int64_t now_ns);
 
   static constexpr int64_t kRedialNs = 10'000'000, kRedialMaxNs = 1'000'000'000;
-  // How long one dial may take before the next one.
+  // How long one dial may take before the next one; half of the time that there is for all, if that is more.
   static constexpr int64_t kDialNs = 5'000'000'000;
 
  private:
@@ -75,6 +75,7 @@ class Peer {
   const bool dials_;
   PeerState state_ = PeerState::kNone;
   int64_t lease_end_ns_ = 0;
+  int64_t dial_ns_ = kDialNs;
   int64_t redial_ns_ = kRedialNs;
 };
 

@@ -119,6 +119,11 @@ TEST(Peer, ItsFirstLinkMayTakeLonger) {
   EXPECT_EQ(peer.on(PeerEvent::kTimer, kOpening + kLease).action, PeerAction::kReport);
 }
 
+TEST(Peer, WhereThereIsMuchTimeItsFirstDialHasHalfOfIt) {
+  Peer peer(kLease, true, 6 * Peer::kDialNs);
+  EXPECT_EQ(peer.on(PeerEvent::kWanted, 0).look_again_ns, 3 * Peer::kDialNs);
+}
+
 TEST(Peer, WithALeaseItOutlivesItsLink) {
   Peer peer = peer_in(PeerState::kLinked, kLease);
   PeerStep step = peer.on(PeerEvent::kClosed, 100);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <latch>
 #include <thread>
 
 #include "monarch/base/system.h"
@@ -53,6 +54,7 @@ class LeasedTransport final : public Transport {
   std::string_view name() const override { return "leased"; }
   char code() const override { return 'l'; }
   int64_t lease_ns() const override { return lease_ns_; }
+  int64_t dial_limit_ns() const override { return lease_ns_; }
   std::string describe(const Identity& own) const override { return inner_.describe(own); }
   bool reaches(const Identity& as, NodeId peer) const override { return inner_.reaches(as, peer); }
   Result<UniqueFd> listen(const JobId& job, NodeId node) override { return inner_.listen(job, node); }
@@ -125,11 +127,14 @@ class Process {
 
 class SocketSession : public ::testing::Test {
  protected:
-  void start(int64_t lease_ns) {
+  void make(int64_t lease_ns) {
     fill_random(job_.job.data(), job_.job.size());
     fill_random(job_.token.data(), job_.token.size());
     a_ = std::make_unique<Process>(job_, wires_, lease_ns);
     b_ = std::make_unique<Process>(job_, wires_, lease_ns);
+  }
+  void start(int64_t lease_ns) {
+    make(lease_ns);
     a_->link = a_->connector->dial(b_->node);
   }
   bool wait_until(const std::function<bool()>& ready) { return drive_until(*b_->home.driver, ready); }
@@ -194,6 +199,21 @@ TEST_F(SocketSession, KeepsNothingOfConnectionsThatAreOver) {
   EXPECT_GE(static_cast<ResumingLink&>(*a_->link).carriers(), 50u);
   EXPECT_LE(a_->connector->carriers(), 4u);
   EXPECT_LE(b_->connector->carriers(), 4u);
+}
+
+// As to a host that is known to be there, on a machine that is busy with all the others.
+TEST_F(SocketSession, TheFirstConnectionMayTakeLongerThanALease) {
+  make(kSecond / 5);
+  std::latch answers(1);
+  b_->home.reactor.post([&] { answers.wait(); });
+  const auto session = a_->connector->new_remote(b_->node, 20 * kSecond);
+  a_->link = session;
+  session->begin();
+  a_->home.reactor.after(kSecond, [&] { answers.count_down(); });
+  flood(*session, 10, 10);
+  EXPECT_TRUE(wait_until([&] { return b_->sink.frames() == 10 || a_->sink.closed(); }));
+  EXPECT_FALSE(a_->sink.closed()) << a_->sink.why().message;
+  EXPECT_EQ(session->carriers(), 1u) << "it began anew";
 }
 
 TEST_F(SocketSession, OfAProcessThatIsGoneItKnowsAtOnce) {

@@ -6,6 +6,14 @@
 
 namespace monarch {
 
+namespace {
+
+// For the first connection to a host that has just said that it is there: where hundreds are attached to at once, the proofs
+// of all of them are made by one thread here, and on a busy machine that takes seconds.
+constexpr int64_t kFirstConnectionNs = 30'000'000'000;
+
+}  // namespace
+
 std::shared_ptr<Link> Places::dial(NodeId node) {
   const bool asks = node_.id() != script_ && host_number(node) != host_number(node_.id()) && !tcp_.knows_place(node);
   if (!asks) return connector_.dial(node);
@@ -25,7 +33,7 @@ std::shared_ptr<Link> Places::dial(NodeId node) {
 }
 
 std::shared_ptr<Link> Places::expect(NodeId gateway) {
-  std::shared_ptr<ResumingLink> link = connector_.new_remote(gateway);
+  std::shared_ptr<ResumingLink> link = connector_.new_remote(gateway, kFirstConnectionNs);
   std::lock_guard lock(mutex_);
   parked_[gateway] = link;
   return link;
