@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
+#include <iterator>
 #include <latch>
 #include <map>
 #include <mutex>

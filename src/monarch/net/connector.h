@@ -70,8 +70,8 @@ class Connector {
   // lease of its transport, or if nothing is said for as long as a dial may take: the peer is stopped, perhaps.
   std::shared_ptr<Link> dial(NodeId node);
   // Any thread. The link to a process of another host that is about to be; what is sent waits in it until it is to begin().
-  // The transport with a lease must be there. `opening_ns`: how long its first link may take, and each attempt half of that;
-  // the transport's own time at least.
+  // The transport with a lease must be there. `opening_ns`: how long its first link may take, and each attempt half of it,
+  // where that is more than the transport's own time.
   std::shared_ptr<ResumingLink> new_remote(NodeId node, int64_t opening_ns = 0);
   // Reactor. No more peers, and those half way are dropped.
   void close();

@@ -8,8 +8,8 @@ namespace monarch {
 
 namespace {
 
-// For the first connection to a host that has just said that it is there: where hundreds are attached to at once, the proofs
-// of all of them are made by one thread here, and on a busy machine that takes seconds.
+// For the first connection to a host that has just said that it is there: of all that are attached to at once, one thread
+// here makes the proofs, which takes seconds on a busy machine.
 constexpr int64_t kFirstConnectionNs = 30'000'000'000;
 
 }  // namespace
