@@ -120,6 +120,16 @@ print(run.judge_runs(paths))
     assert [line.split()[-1] for line in lines] == ["holds", "True", "it", "False"], lines
 
 
+def test_a_program_that_has_failed_is_not_waited_for_because_of_what_it_has_left_behind():
+    script = """
+import run
+run.become_subreaper()
+run.TIME_LIMIT_S = 0.5
+print(run.run_program(["sh", "-c", "sleep 1000 & echo why >&2; exit 3"]))
+"""
+    assert run(script) == ["([], 'exit status 3: why')"]
+
+
 def test_who_dies_dies_as_told_and_the_moment_is_known():
     script = """
 import os, time
