@@ -10,6 +10,7 @@
 #include "monarch/base/random.h"
 #include "monarch/base/system.h"
 #include "monarch/bulk/bulk_frames.h"
+#include "monarch/net/tls/tls_channel.h"
 
 namespace monarch {
 
@@ -228,6 +229,7 @@ void Stream::run() {
   }
   session.end.reset();
   if (broken) give_up_all(session);
+  forget_thread_of_tls();  // from here on all may end that this thread does not keep
   std::lock_guard lock(mutex_);
   --threads_;
   changed_.notify_all();

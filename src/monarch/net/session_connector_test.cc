@@ -204,8 +204,12 @@ TEST_F(SocketSession, KeepsNothingOfConnectionsThatAreOver) {
 // As to a host that is known to be there, on a machine that is busy with all the others.
 TEST_F(SocketSession, TheFirstConnectionMayTakeLongerThanALease) {
   make(kSecond / 5);
-  std::latch answers(1);
-  b_->home.reactor.post([&] { answers.wait(); });
+  std::latch stands(1), answers(1);
+  b_->home.reactor.post([&] {
+    stands.count_down();
+    answers.wait();
+  });
+  stands.wait();
   const auto session = a_->connector->new_remote(b_->node, 20 * kSecond);
   a_->link = session;
   session->begin();

@@ -167,8 +167,12 @@ TEST(LinkShortage, ARecordThatCannotBeQueuedLendsNothing) {
   uint64_t sent = 0;
   ASSERT_TRUE(ends.a->send(numbered(sent++, parts)));  // the arena has its memory from here on
   ASSERT_TRUE(ends.wait_until([&] { return ends.sink_b.frames() == sent; }));
-  std::latch go(1);
-  ends.home_b.reactor.post([&] { go.wait(); });
+  std::latch stands(1), go(1);
+  ends.home_b.reactor.post([&] {
+    stands.count_down();
+    go.wait();
+  });
+  stands.wait();
   while (ends.a->backlog() < kRingBytes) ASSERT_TRUE(ends.a->send(numbered(sent++, small)));
   const uint64_t before = ends.a->backlog();
   sys::fail_nth(1);

@@ -1,6 +1,7 @@
 #include "monarch/net/tls/tls_channel.h"
 
 #include <errno.h>
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509_vfy.h>
@@ -388,6 +389,8 @@ std::optional<ChannelBinding> TlsChannel::binding() const {
   MONARCH_CHECK(exported == 1);
   return made;
 }
+
+void forget_thread_of_tls() { OPENSSL_thread_stop(); }
 
 void TlsChannel::end_output() {
   std::lock_guard lock(mutex_);

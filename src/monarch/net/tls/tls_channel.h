@@ -36,6 +36,10 @@ class TlsContext {
   const std::unique_ptr<State> state_;
 };
 
+// What OpenSSL keeps for the calling thread goes, before its end. For one that nobody joins: the end of a process gives
+// that back as well, and perhaps at the same time.
+void forget_thread_of_tls();
+
 class TlsChannel final : public Channel {
  public:
   // shared_ptr: by all channels and whoever makes them. Throws std::bad_alloc.
