@@ -142,25 +142,27 @@ def become_subreaper():
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
 
 
+def kill_all():
+    """What the driver has started, orphans too; -> how many processes that were."""
+    pids = [pid for pid in process_tree(os.getpid()) if pid != os.getpid()]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(pids)
+
+
 def end_leftovers():
     """Kills and reaps what a round left behind; -> how many processes that were."""
     left = 0
-    while True:
-        pids = [pid for pid in process_tree(os.getpid()) if pid != os.getpid()]
-        if not pids:
-            return left
-        left = max(left, len(pids))
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+    while count := kill_all():
+        left = max(left, count)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:  # the driver has no other children
                 pass
         except ChildProcessError:
             pass
         time.sleep(0.01)
+    return left
 
 
 def run_program(command):
@@ -181,10 +183,7 @@ def run_program(command):
         reason = f"exit status {process.returncode}" if process.returncode else "printed no line"
     except subprocess.TimeoutExpired:
         has_ended = process.poll() is not None
-        for pid in process_tree(os.getpid()):  # with orphans of it, which may hold its streams open
-            if pid != os.getpid():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        kill_all()  # orphans of it, too, may hold its streams open
         output, errors = process.communicate()
         reason = f"exit status {process.returncode}" if has_ended else f"took longer than {TIME_LIMIT_S} s"
     if process.returncode and errors.strip():

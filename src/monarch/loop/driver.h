@@ -5,10 +5,10 @@
 // wanted it just lets go of the lead: no system call. If other threads wait (followers), or an event loop relies on the
 // reactor (attend), it leaves the bell at kEpoll, so that the reactor answers for them at once. Else the bell stays
 // kAwake for a short grace, so a loop of calls keeps the lead; a tick of the reactor (after 1 ms; up to 8 ms where ticks
-// have proved needless; armed only while nobody attends, and taken back by a leader
-// whose waits are long) then moves the lead to the reactor, which waits for the bell in
-// epoll. Invariant DRV-1: at any moment (a) a thread holds the lead, or (b) the bell says kEpoll, or (c) the tick is armed,
-// or (d) the eventfd has been, or is about to be, written. Each of them ends with somebody looking at the rings.
+// have proved needless; armed only while nobody attends, and taken back by a leader whose waits are long) then moves the
+// lead to the reactor, which waits for the bell in epoll. Invariant DRV-1: at any moment (a) a thread holds the lead, or
+// (b) the bell says kEpoll, or (c) the tick is armed, or (d) the eventfd has been, or is about to be, written. Each of
+// them ends with somebody looking at the rings.
 #pragma once
 
 #include <atomic>
