@@ -343,6 +343,8 @@ PROGRAMS = (
             Row("W20x", "call between two other hosts", "us"),
             Row("W20c_1", "call on 8 processes of 1 host", "ms"),
             Row("W20c_4", "call on 8 processes of 4 hosts", "ms", quick=True),
+            Row("W20t_1M", "NumPy argument, 1 MiB, to another host", "GB/s", "high", ahead_of={"limit": 0.7}),
+            Row("W20t_64M", "NumPy argument, 64 MiB, to another host", "GB/s", "high", ahead_of={"limit": 0.7}),
             Row("W20p_1M_1", "1 MiB to 8 processes of 1 host", "GB/s", "high"),
             Row("W20p_1M_4", "1 MiB to 8 processes of 4 hosts", "GB/s", "high"),
             Row("W20p_64M_1", "64 MiB to 8 processes of 1 host", "GB/s", "high"),

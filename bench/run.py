@@ -40,9 +40,10 @@ VICTIMS = {"W10k_30M": f"1:{4 << 20}", "W10k_1G": f"1:{1 << 30}", "W10_32": f"32
 ARRAY_SIZES = {"64K": 1 << 16, "1M": 1 << 20, "64M": 1 << 26}
 # What is counted 8 times, once for each process, goes to each host once.
 WIRE_BYTES = {f"W20p_{name}_{hosts}": f"{ARRAY_SIZES[name]}*{8 // hosts}" for name in ("1M", "64M") for hosts in (1, 4)}
+WIRE_BYTES |= {f"W20t_{name}": f"{ARRAY_SIZES[name]}*1" for name in ("1M", "64M")}
+WIRE_BYTES |= {"W20s": "1", "W13h_64M": str(ARRAY_SIZES["64M"]), "W13ht_64M": f"{ARRAY_SIZES['64M']}*1"}
 # Cores of the two sides of a native program, where workloads have PLACEMENTS; -1: left to the kernel.
 NATIVE_CPUS = {"two": ("0", "1"), "one": ("0", "0"), "free": ("-1", "-1")}
-WIRE_BYTES |= {"W20s": "1", "W13h_64M": str(ARRAY_SIZES["64M"]), "W13ht_64M": f"{ARRAY_SIZES['64M']}*1"}
 TIME_LIMIT_S = 240
 FAILURES_MAX = 2  # a system that failed a program this often is not asked again
 GATE_ROUNDS_MIN = 7

@@ -3,7 +3,8 @@
 s      a call from the script to an actor on another host
 x      a call between actors on two hosts, neither of which is the script's
 c_N    a call to 8 processes on N hosts, and all answers; c_64: to a process on each of 64
-p_S_N  the same with an array of size S, of which each looks at two bytes; what arrives, in all processes together
+t_S    a call with an array of size S, to one process of another host, which looks at two bytes
+p_S_N  a call with such an array to 8 processes on N hosts; what arrives, in all processes together
 a_N    attaching to N hosts that wait, a process and an actor on each, and all first answers
 d      64 daemons, until all listen
 m      the resident memory of a daemon that waits
@@ -111,9 +112,10 @@ def first_answers(addresses):
 
 def main():
     stage = Stage()
+    transfers = {f"W20t_{size}": size for size in SIZES}
     casts = {f"W20p_{size}_{hosts}": (size, hosts) for size in SIZES for hosts in (1, 4)}
     calls = {f"W20c_{hosts}": hosts for hosts in (1, 4, MANY)}
-    rows = ["W20s", "W20x", "W20c_1", "W20c_4", *casts, "W20a_4", "W20d", "W20m", "W20a_64"]
+    rows = ["W20s", "W20x", "W20c_1", "W20c_4", *transfers, *casts, "W20a_4", "W20d", "W20m", "W20a_64"]
     rows += ["W20c_64", "W20r"]
     arguments = parse_arguments(rows)
     seconds = arguments.seconds
@@ -131,8 +133,13 @@ def main():
         stage.mesh(hosts, procs)
         return time_calls(lambda: stage.call_all(7), [7 + rank for rank in range(hosts * procs)], seconds, unit="ms")
 
+    def transfer(size):
+        return send_arrays(stage.mesh(1, PROCS).slice(procs=slice(0, 1)), size, 1)
+
     def cast(size, hosts):
-        workers = stage.mesh(hosts, PROCS // hosts)
+        return send_arrays(stage.mesh(hosts, PROCS // hosts), size, PROCS)
+
+    def send_arrays(workers, size, count):
         array = numpy.random.default_rng(4711).integers(0, 256, SIZES[size], dtype="u1")
         turn = 0
 
@@ -141,9 +148,9 @@ def main():
             turn += 1
             array[0], array[-1] = turn % 251, turn % 241
             answers = list(workers.look.call(array).get().values())
-            expect(answers, [turn % 251 + 256 * (turn % 241)] * PROCS)
+            expect(answers, [turn % 251 + 256 * (turn % 241)] * count)
 
-        return throughput(send, SIZES[size] * PROCS, seconds)
+        return throughput(send, SIZES[size] * count, seconds)
 
     def attach(hosts):
         stage.end_mesh()
@@ -167,6 +174,7 @@ def main():
 
     measures = {"W20s": one, "W20x": between}
     measures |= {row: lambda hosts=hosts: call(hosts) for row, hosts in calls.items()}
+    measures |= {row: lambda size=size: transfer(size) for row, size in transfers.items()}
     measures |= {row: lambda of=of: cast(*of) for row, of in casts.items()}
     measures |= {"W20a_4": lambda: attach(4), "W20a_64": lambda: attach(MANY), "W20d": start}
     measures |= {"W20m": resident, "W20r": held}

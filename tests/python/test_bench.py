@@ -48,7 +48,7 @@ print(*[row.name for program in PROGRAMS if program.name == sys.argv[1] for row 
 
 
 def test_calls_and_payloads_of_hosts_over_a_network_are_measured():
-    rows = ["W20s", "W20x", "W20c_4", "W20p_1M_4"]
+    rows = ["W20s", "W20x", "W20c_4", "W20t_1M", "W20p_1M_4"]
     lines = measure("w20.py", rows)
     assert {row: line["error"] for row, line in lines.items() if "error" in line} == {}
     assert list(lines) == rows and all(line["value"] > 0 for line in lines.values())
