@@ -196,7 +196,7 @@ MessagePtr answer_of(const BulkOutcome& outcome, uint32_t rank, BulkOperation::K
   return outcome.failure ? make_failure(0, rank, *outcome.failure) : message_of(outcome, kind);
 }
 
-nb::object future_of(std::shared_ptr<PendingCall> call, nb::handle finish) {
+nb::object future_of(std::shared_ptr<BulkCall> call, nb::handle finish) {
   PyObject* future = new_future(std::move(call), FutureMode::kEach, 0, finish.ptr());
   if (future == nullptr) throw nb::python_error();
   return nb::steal(future);
@@ -211,10 +211,15 @@ int64_t deadline_after(double seconds) {
   return deadline_ns == 0 ? own_ns : std::min(deadline_ns, own_ns);
 }
 
-nb::object done_now(const BulkOutcome& outcome, BulkOperation::Kind kind, nb::handle finish) {
+// That something on this side answers.
+std::shared_ptr<BulkCall> new_call() {
   auto members = std::make_shared<Members>();
   members->ids.push_back({state().runtime->node().id(), 0});
-  auto call = std::make_shared<PendingCall>(std::move(members));
+  return std::make_shared<BulkCall>(std::move(members));
+}
+
+nb::object done_now(const BulkOutcome& outcome, BulkOperation::Kind kind, nb::handle finish) {
+  auto call = new_call();
   call->fill(0, message_of(outcome, kind), state().runtime->driver());
   return future_of(std::move(call), finish);
 }
@@ -258,17 +263,19 @@ nb::object submit(const std::vector<Order>& orders, double seconds, nb::object f
       return done_now(*outcome, only.kind, finish);
     }
   }
-  auto call = std::make_shared<PendingCall>(std::move(members));
+  auto call = std::make_shared<BulkCall>(std::move(members));
   Driver& driver = state().runtime->driver();
+  uint64_t work;
   {
     GilRelease release;
-    here->submit(std::move(operations), deadline_ns,
+    work = here->submit(std::move(operations), deadline_ns,
                  [call, &driver, kinds = std::move(kinds)](std::vector<BulkOutcome> outcomes) {
                    for (uint32_t rank = 0; rank < outcomes.size(); ++rank) {
                      call->fill(rank, answer_of(outcomes[rank], rank, kinds[rank]), driver);
                    }
                  });
   }
+  if (work != 0) call->help = [here, work] { here->help(work); };
   return future_of(std::move(call), finish);
 }
 
@@ -306,7 +313,7 @@ nb::object read_now(const BufferHandle& handle, nb::handle target) {
 // -> a future of what finish([(path, why no other)]) returns
 nb::object explain(const BufferHandle& handle, double seconds, nb::object finish) {
   const auto here = bulk();
-  auto call = new_own_call(*state().runtime);
+  auto call = new_call();
   Driver& driver = state().runtime->driver();
   const int64_t deadline_ns = deadline_after(seconds);
   auto told = [call, &driver](Path path, const std::string& why) {

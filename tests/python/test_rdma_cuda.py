@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from script_run import Run, program
+from hostd import ATTACH
+from script_run import PROLOGUE, Run, program
 
 from monarch.actor import Actor, endpoint, this_host
 from monarch.rdma import BufferDropped, RDMAAction, RDMABuffer, RDMAError
 
 LIBRARY = Path(__file__).parents[2] / "build/release/tests/native/libfake_cuda.so"
+UCX = LIBRARY.parent / "devices/libucp.so.0"
 DEVICES = program("rdma_cuda/devices.py")
 
 
@@ -157,6 +159,50 @@ import monarch.actor
 monarch.actor.unhandled_fault_hook = lambda failure: None
 """).done()  # fmt: skip
     assert out.out.splitlines() == ["SupervisionError"] * 5
+
+
+@pytest.fixture
+def with_ucx(monkeypatch):
+    """As if hosts were on machines of their own, with a UCX for memory of devices."""
+    if not UCX.exists():
+        pytest.skip("not run: built without -DMONARCH_TESTS=ON")
+    monkeypatch.setenv("MONARCH_RDMA_PATHS", "tcp,ucx")
+    monkeypatch.setenv("MONARCH_CUDA_LIBRARY", str(LIBRARY))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(UCX.parent))
+
+
+@pytest.mark.parametrize("scheme", ["tcp"])
+@pytest.mark.feature(103, "by UCX")
+def test_between_hosts_ucx_gets_memory_of_devices_as_it_is(with_ucx, daemons):
+    configured = "from monarch.config import configure\nconfigure(rdma_encrypt=False)\n"
+    out = daemons[0].run(DEVICES + f"""
+SIZE = 9_000_001  # three messages
+WHOLE = bytes(i % 251 for i in range(SIZE))
+
+class There(Owner):
+    def messages(self): return ctypes.CDLL({str(UCX)!r}).ucp_messages_of_devices()
+    @endpoint
+    def moved(self): return self.messages()
+    @endpoint
+    def use(self, buffer):
+        import warnings
+        warnings.simplefilter("ignore")  # without TLS
+        there, here = fake_torch().Tensor(SIZE), bytearray(SIZE)
+        buffer.read_into(there).get()
+        whole, after_read = there.seen == WHOLE, self.messages()
+        there.seen[:] = WHOLE[::-1]
+        buffer.write_from(there).get()
+        after_write = self.messages()
+        buffer.read_into(here).get()
+        return whole, after_read, after_write, here == WHOLE[::-1], self.messages(), buffer.explain().split(" ")[0]
+
+owner = hosts.slice(hosts=0).spawn_procs(name="far").spawn("owner", There)
+user = hosts.slice(hosts=1).spawn_procs(name="near").spawn("user", There)
+buffer = owner.buffer.call_one(SIZE).get()
+print(*user.use.call_one(buffer).get(), owner.moved.call_one().get())
+hosts.shutdown().get()
+""", daemons[1], begin=PROLOGUE + configured + ATTACH).ok().out.splitlines()  # fmt: skip
+    assert out == ["True 3 6 True 6 ucx 9"]
 
 
 # ---- With a device ----

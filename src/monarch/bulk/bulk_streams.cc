@@ -270,13 +270,13 @@ bool Bulk::use_ucx(StreamEnd& end, ByteSpan address, uint64_t tag, int64_t deadl
   return send_value(end, *here, deadline_ns).ok();
 }
 
-// From memory to memory, where it lies in one piece: the buffer is held meanwhile. Whoever drops it waits until that has
+// From memory to memory, where UCX takes it as it is: the buffer is held meanwhile. Whoever drops it waits until that has
 // been seen, a twentieth of a second.
 bool Bulk::move_by_ucx(StreamEnd& end, const Wanted& wanted, bool to_write, NodeId peer, int64_t deadline_ns) {
   std::unique_ptr<std::byte[]> bounce;
   BulkOutcome outcome;
   const auto is_wanted = [&] { return find(wanted.handle, to_write, peer, &outcome) != nullptr; };
-  const auto move = [&](std::span<std::byte> bytes) {
+  const auto move = [&](const Memory& bytes) {
     const Status moved = to_write ? end.receive_by_ucx(bytes, deadline_ns, is_wanted)
                                   : end.send_by_ucx(bytes, deadline_ns, is_wanted);
     return moved.ok();
@@ -287,15 +287,16 @@ bool Bulk::move_by_ucx(StreamEnd& end, const Wanted& wanted, bool to_write, Node
     if (!buffer || !end.goes_on(deadline_ns)) return false;
     const Buffer::Part part = buffer->part(wanted.handle);
     const uint64_t at = part.at + wanted.at + done;
-    if (part.memory.is_contiguous()) {
-      const std::span bytes(part.memory.data() + at, size);
-      if (!are_there(bytes.data(), bytes.size(), to_write) || !move(bytes)) return false;
+    if (end.takes_by_ucx(part.memory)) {
+      const Memory bytes = part.memory.piece(at, size);
+      if (!bytes.is_on_device() && !are_there(bytes.data(), size, to_write)) return false;
+      if (!move(bytes)) return false;
       continue;
     }
     if (!bounce) bounce = std::make_unique_for_overwrite<std::byte[]>(StreamEnd::kUcxBytes);
     if (!to_write && gather_checked(part.memory, at, size, bounce.get()) != CopyOutcome::kDone) return false;
     buffer.reset();
-    if (!move({bounce.get(), size})) return false;
+    if (!move(Memory(bounce.get(), size))) return false;
     if (!to_write) continue;
     buffer = find(wanted.handle, true, peer, &outcome);
     if (!buffer || !end.goes_on(deadline_ns)) return false;

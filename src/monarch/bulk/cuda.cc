@@ -241,6 +241,13 @@ Status Cuda::copy_pieces(const Device& device, const Memory& to, uint64_t to_off
   return begun ? ended : begun;
 }
 
+Status Cuda::within(int device, const std::function<Status()>& action) const {
+  auto used = use(device);
+  if (!used) return used.error();
+  const Within context(*this, (*used)->context);
+  return context.status() ? action() : context.status();
+}
+
 // ---- Between processes ----
 
 Result<CudaExport> Cuda::share(const Memory& memory) const {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -50,6 +51,9 @@ class Cuda {
 
   // As copy_memory(), where one of both or both are on devices.
   Status copy(const Memory& to, uint64_t to_offset, const Memory& from, uint64_t from_offset, uint64_t length) const;
+
+  // Calls it in the context of that device, for another library that works with its memory.
+  Status within(int device, const std::function<Status()>& action) const;
 
   // For memory of a device that lies in one piece.
   Result<CudaExport> share(const Memory& memory) const;

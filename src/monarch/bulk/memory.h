@@ -37,6 +37,8 @@ class Memory {
     return made;
   }
   int device() const { return device_; }
+  // Of what lies in one piece.
+  Memory piece(uint64_t offset, uint64_t length) const { return Memory(data_ + offset, length).on(device_); }
   bool is_on_device() const { return device_ != kHost; }
   // How many bytes at least lie one behind the other each time.
   uint64_t run() const { return run_; }

@@ -54,27 +54,27 @@ Result<BulkOutcome> answer_on(StreamEnd& end, int64_t deadline_ns) {
   return *outcome;
 }
 
-// In messages: what does not lie in one piece through memory of our own.
+// In messages: what UCX does not take as it is through memory of our own.
 Status receive_by_ucx(StreamEnd& end, const Memory& local, uint64_t size, int64_t deadline_ns) {
-  const bool is_direct = local.is_contiguous();
+  const bool is_direct = end.takes_by_ucx(local);
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(is_direct ? 0 : StreamEnd::kUcxBytes);
   for (uint64_t done = 0, count; done < size; done += count) {
     count = std::min(size - done, StreamEnd::kUcxBytes);
-    std::byte* const to = is_direct ? local.data() + done : bounce.get();
-    if (auto came = end.receive_by_ucx({to, count}, deadline_ns); !came) return came;
-    if (!is_direct && !local.scatter(done, count, to)) return Error{ErrorCode::kUnsupported, kNotCopied};
+    const Memory to = is_direct ? local.piece(done, count) : Memory(bounce.get(), count);
+    if (auto came = end.receive_by_ucx(to, deadline_ns); !came) return came;
+    if (!is_direct && !local.scatter(done, count, bounce.get())) return Error{ErrorCode::kUnsupported, kNotCopied};
   }
   return Ok{};
 }
 
 Status send_by_ucx(StreamEnd& end, const Memory& local, int64_t deadline_ns) {
-  const bool is_direct = local.is_contiguous();
+  const bool is_direct = end.takes_by_ucx(local);
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(is_direct ? 0 : StreamEnd::kUcxBytes);
   for (uint64_t done = 0, count; done < local.size(); done += count) {
     count = std::min(local.size() - done, StreamEnd::kUcxBytes);
-    std::byte* const from = is_direct ? local.data() + done : bounce.get();
-    if (!is_direct && !local.gather(done, count, from)) return Error{ErrorCode::kUnsupported, kNotCopied};
-    if (auto sent = end.send_by_ucx({from, count}, deadline_ns); !sent) return sent;
+    if (!is_direct && !local.gather(done, count, bounce.get())) return Error{ErrorCode::kUnsupported, kNotCopied};
+    const Memory from = is_direct ? local.piece(done, count) : Memory(bounce.get(), count);
+    if (auto sent = end.send_by_ucx(from, deadline_ns); !sent) return sent;
   }
   return Ok{};
 }

@@ -155,13 +155,13 @@ UcxEnd::Pause StreamEnd::pause_until(int64_t deadline_ns, const std::function<bo
   };
 }
 
-Status StreamEnd::send_by_ucx(ByteSpan bytes, int64_t deadline_ns, const std::function<bool()>& is_wanted) {
+Status StreamEnd::send_by_ucx(const Memory& bytes, int64_t deadline_ns, const std::function<bool()>& is_wanted) {
   Status sent = ucx_->send(bytes, pause_until(deadline_ns, is_wanted));
   moved_by_ucx_ |= sent.ok();
   return sent;
 }
 
-Status StreamEnd::receive_by_ucx(std::span<std::byte> into, int64_t deadline_ns, const std::function<bool()>& is_wanted) {
+Status StreamEnd::receive_by_ucx(const Memory& into, int64_t deadline_ns, const std::function<bool()>& is_wanted) {
   Status came = ucx_->receive(into, pause_until(deadline_ns, is_wanted));
   moved_by_ucx_ |= came.ok();
   return came;

@@ -73,12 +73,14 @@ class StreamEnd {
   // about them. Both sides do so, or none.
   void use(std::unique_ptr<UcxEnd> ucx) { ucx_ = std::move(ucx); }
   bool has_ucx() const { return ucx_ != nullptr; }
+  // Whether it moves that as it is.
+  bool takes_by_ucx(const Memory& memory) const { return ucx_->takes(memory); }
   static constexpr uint64_t kUcxBytes = uint64_t{4} << 20;
   // Whether it has moved anything so.
   bool has_moved_by_ucx() const { return moved_by_ucx_; }
   // `is_wanted` is asked now and then. The memory is there.
-  Status send_by_ucx(ByteSpan bytes, int64_t deadline_ns, const std::function<bool()>& is_wanted = {});
-  Status receive_by_ucx(std::span<std::byte> into, int64_t deadline_ns, const std::function<bool()>& is_wanted = {});
+  Status send_by_ucx(const Memory& bytes, int64_t deadline_ns, const std::function<bool()>& is_wanted = {});
+  Status receive_by_ucx(const Memory& into, int64_t deadline_ns, const std::function<bool()>& is_wanted = {});
 
  private:
   Status wait(bool for_room, int64_t deadline_ns);

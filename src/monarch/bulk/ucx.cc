@@ -15,6 +15,7 @@
 #include "monarch/base/clock.h"
 #include "monarch/base/forked.h"
 #include "monarch/base/system.h"
+#include "monarch/bulk/cuda.h"
 #include "monarch/bulk/ucx_abi.h"
 
 namespace monarch {
@@ -57,6 +58,7 @@ struct Library {
 
   ucx::Functions ucp{};
   ucx::Context context = nullptr;  // of who has prepared it
+  bool takes_devices = false;      // as above
 
  private:
   void open() {
@@ -77,6 +79,7 @@ struct Library {
     find("config_modify", ucp.config_modify);
     find("config_release", ucp.config_release);
     find("init_version", ucp.init_version);
+    find("context_query", ucp.context_query);
     find("worker_create", ucp.worker_create);
     find("worker_destroy", ucp.worker_destroy);
     find("worker_get_address", ucp.worker_get_address);
@@ -107,7 +110,12 @@ struct Library {
     if (!nic.empty()) code = ucp.config_modify(config, "NET_DEVICES", nic.c_str());
     if (code == ucx::kOk) code = ucp.init_version(ucx::kMajor, ucx::kMinor, &params, config, &context);
     ucp.config_release(config);
-    if (code == ucx::kOk) return Ok{};
+    ucx::ContextAttributes can;
+    if (code == ucx::kOk) {
+      const bool is_known = ucp.context_query(context, &can) == ucx::kOk;
+      takes_devices = is_known && (can.memory_types >> ucx::kCuda & 1) != 0;
+      return Ok{};
+    }
     context = nullptr;
     Error why = failed("ucp_init", code);
     if (!nic.empty()) why.message += ", with the NIC " + nic;
@@ -126,6 +134,23 @@ Library& library() {
 std::atomic<bool> is_tried{false};
 std::mutex loading_mutex;           // held while the thread is joined; that does not take it
 std::optional<pthread_t> loading;  // the thread that does
+
+ucx::RequestParams params_for(const Memory& memory) {
+  ucx::RequestParams params;
+  if (memory.is_on_device()) {
+    params.mask = ucx::RequestParams::kMemoryType;
+    params.memory_type = ucx::kCuda;
+  }
+  return params;
+}
+
+// UCX works with a device in the context that it finds.
+Status where_it_is(const Memory& memory, const std::function<Status()>& move) {
+  if (!memory.is_on_device()) return move();
+  std::string why_not;
+  const Cuda* const cuda = Cuda::find(&why_not);
+  return cuda != nullptr ? cuda->within(memory.device(), move) : Status(Error{ErrorCode::kUnsupported, why_not});
+}
 
 }  // namespace
 
@@ -228,19 +253,28 @@ Status UcxEnd::connect(ByteSpan address, uint64_t tag) {
   return failed("ucp_ep_create", code);
 }
 
-Status UcxEnd::send(ByteSpan bytes, const Pause& pause) {
-  if (endpoint_ == nullptr) return Error{ErrorCode::kClosed, "it is closed"};
-  const ucx::RequestParams params;
-  return finish(library().ucp.tag_send_nbx(endpoint_, bytes.data(), bytes.size(), tag_, &params), pause);
+bool UcxEnd::takes(const Memory& memory) const {
+  return memory.in_one_piece() && (!memory.is_on_device() || library().takes_devices);
 }
 
-Status UcxEnd::receive(std::span<std::byte> into, const Pause& pause) {
+Status UcxEnd::send(const Memory& bytes, const Pause& pause) {
   if (endpoint_ == nullptr) return Error{ErrorCode::kClosed, "it is closed"};
-  ucx::RequestParams params;
-  params.mask = ucx::RequestParams::kNeverAtOnce;  // so that there is a request, which knows how much has come
-  const ucx::Request request = library().ucp.tag_recv_nbx(worker_, into.data(), into.size(), tag_, ~uint64_t{0}, &params);
+  const ucx::RequestParams params = params_for(bytes);
+  return where_it_is(bytes, [&] {
+    return finish(library().ucp.tag_send_nbx(endpoint_, bytes.data(), bytes.size(), tag_, &params), pause);
+  });
+}
+
+Status UcxEnd::receive(const Memory& into, const Pause& pause) {
+  if (endpoint_ == nullptr) return Error{ErrorCode::kClosed, "it is closed"};
+  ucx::RequestParams params = params_for(into);
+  params.mask |= ucx::RequestParams::kNeverAtOnce;  // so that there is a request, which knows how much has come
   size_t received = 0;
-  if (auto came = finish(request, pause, &received); !came) return came;
+  auto came = where_it_is(into, [&] {
+    return finish(library().ucp.tag_recv_nbx(worker_, into.data(), into.size(), tag_, ~uint64_t{0}, &params), pause,
+                  &received);
+  });
+  if (!came) return came;
   return received == into.size() ? Status(Ok{}) : Error{ErrorCode::kUnavailable, "UCX: a message of another size"};
 }
 

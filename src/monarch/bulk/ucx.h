@@ -6,11 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
+#include <string>
 #include <vector>
 
 #include "monarch/base/bytes.h"
 #include "monarch/base/result.h"
+#include "monarch/bulk/memory.h"
 
 namespace monarch {
 
@@ -46,11 +47,14 @@ class UcxEnd {
   // `tag` is the same on both sides.
   Status connect(ByteSpan address, uint64_t tag);
 
-  // `bytes` of any size; the memory is there, and nobody touches it any more when this returns. After an error, of whatever
-  // `pause` says too, this is of no use.
-  Status send(ByteSpan bytes, const Pause& pause);
+  // Whether it can be asked to move that as it is: what lies in one piece, of a device if UCX has been built with CUDA.
+  // That then finds its way to the NIC itself, by GPUDirect where driver and NIC know that, else through the host.
+  bool takes(const Memory& memory) const;
+  // `bytes`, of any size, are such; the memory is there, and nobody touches it any more when this returns. After an error,
+  // of whatever `pause` says too, this is of no use.
+  Status send(const Memory& bytes, const Pause& pause);
   // A message of just so many: kUnavailable for one of fewer.
-  Status receive(std::span<std::byte> into, const Pause& pause);
+  Status receive(const Memory& into, const Pause& pause);
 
  private:
   UcxEnd() = default;

@@ -45,8 +45,21 @@ struct EndpointParams {
 
 struct RequestParams {
   uint32_t mask = 0, flags = 0;
-  uint64_t room[31]{};
-  static constexpr uint32_t kNeverAtOnce = 1 << 16;
+  void* reserved[5]{};
+  int memory_type = 0;  // ucs_memory_type_t
+  uint64_t room[25]{};
+  static constexpr uint32_t kMemoryType = 1 << 6, kNeverAtOnce = 1 << 16;
+};
+constexpr int kCuda = 1;
+
+// What a context can do.
+struct ContextAttributes {
+  uint64_t mask = kMemoryTypes;
+  size_t request_size = 0;
+  int thread_mode = 0;
+  uint64_t memory_types = 0;  // a bit for each
+  uint64_t room[32]{};
+  static constexpr uint64_t kMemoryTypes = 1 << 2;
 };
 
 // Of what has been received.
@@ -63,6 +76,7 @@ struct Functions {
   Code (*config_modify)(void*, const char*, const char*);
   void (*config_release)(void*);
   Code (*init_version)(unsigned, unsigned, const Params*, const void*, Context*);
+  Code (*context_query)(Context, ContextAttributes*);
   Code (*worker_create)(Context, const WorkerParams*, Worker*);
   void (*worker_destroy)(Worker);
   Code (*worker_get_address)(Worker, void**, size_t*);

@@ -28,6 +28,9 @@ SAME(EndpointParams, error_mode, ucp_ep_params_t, err_mode);
 SAME(EndpointParams, on_error, ucp_ep_params_t, err_handler.cb);
 SAME(EndpointParams, argument, ucp_ep_params_t, err_handler.arg);
 SAME(RequestParams, mask, ucp_request_param_t, op_attr_mask);
+SAME(RequestParams, memory_type, ucp_request_param_t, memory_type);
+SAME(ContextAttributes, mask, ucp_context_attr_t, field_mask);
+SAME(ContextAttributes, memory_types, ucp_context_attr_t, memory_types);
 SAME(TagInfo, length, ucp_tag_recv_info_t, length);
 static_assert(sizeof(ucx::Params) >= sizeof(ucp_params_t) && sizeof(ucx::WorkerParams) >= sizeof(ucp_worker_params_t));
 static_assert(sizeof(ucx::EndpointParams) >= sizeof(ucp_ep_params_t));
@@ -42,6 +45,9 @@ static_assert(ucx::RequestParams::kNeverAtOnce == UCP_OP_ATTR_FLAG_NO_IMM_CMPL &
 static_assert(sizeof(ucx::TagInfo) == sizeof(ucp_tag_recv_info_t));
 static_assert(ucx::kInProgress == UCS_INPROGRESS && ucx::kErrorLast == UCS_ERR_LAST);
 static_assert(ucx::kCloseByForce == UCP_EP_CLOSE_MODE_FORCE);
+static_assert(sizeof(ucx::ContextAttributes) >= sizeof(ucp_context_attr_t));
+static_assert(ucx::ContextAttributes::kMemoryTypes == UCP_ATTR_FIELD_MEMORY_TYPES && ucx::kCuda == UCS_MEMORY_TYPE_CUDA);
+static_assert(ucx::RequestParams::kMemoryType == UCP_OP_ATTR_FIELD_MEMORY_TYPE);
 #undef SAME
 #endif
 
@@ -49,6 +55,8 @@ static_assert(ucx::kCloseByForce == UCP_EP_CLOSE_MODE_FORCE);
 // UCX patches functions of the C library that the sanitizers have, too.
 const int unpatched = setenv("UCX_MEM_EVENTS", "no", 0);
 #endif
+
+Memory all_of(std::vector<std::byte>& bytes) { return Memory(bytes.data(), bytes.size()); }
 
 Status wait_on(int fd) {
   pollfd waits{fd, POLLIN, 0};
@@ -74,8 +82,8 @@ TEST_F(UcxPair, MovesMessagesOfAnySize) {
   for (const size_t size : {size_t{0}, size_t{1}, size_t{4096}, size_t{300'001}, size_t{9} << 20}) {
     std::vector<std::byte> from(size), to(size);
     for (size_t i = 0; i < size; ++i) from[i] = static_cast<std::byte>(i * 7 % 251);
-    std::thread other([&] { EXPECT_TRUE(ends[1]->receive(to, wait_on)); });
-    EXPECT_TRUE(ends[0]->send(from, wait_on));
+    std::thread other([&] { EXPECT_TRUE(ends[1]->receive(all_of(to), wait_on)); });
+    EXPECT_TRUE(ends[0]->send(all_of(from), wait_on));
     other.join();
     EXPECT_EQ(from, to) << size;
   }
@@ -84,8 +92,8 @@ TEST_F(UcxPair, MovesMessagesOfAnySize) {
 TEST_F(UcxPair, AMessageThatIsShorterIsNoneOfThatSize) {
   for (const size_t size : {size_t{100}, size_t{2} << 20}) {
     std::vector<std::byte> from(size), to(2 * size);
-    std::thread other([&] { EXPECT_FALSE(ends[1]->receive(to, wait_on)); });
-    EXPECT_TRUE(ends[0]->send(from, wait_on));
+    std::thread other([&] { EXPECT_FALSE(ends[1]->receive(all_of(to), wait_on)); });
+    EXPECT_TRUE(ends[0]->send(all_of(from), wait_on));
     other.join();
   }
 }
@@ -98,13 +106,13 @@ TEST_F(UcxPair, ConnectsToNoAddressThatIsNone) {
 TEST_F(UcxPair, IsAskedWhetherToGoOnWhileOthersKeepItBusy) {
   std::atomic<bool> over = false;
   std::thread busy([&] {
-    const std::byte byte{};
-    while (!over && ends[0]->send({&byte, 1}, wait_on)) continue;
+    std::byte byte{};
+    while (!over && ends[0]->send(Memory(&byte, 1), wait_on)) continue;
   });
   ASSERT_TRUE(ends[1]->connect(ends[0]->address().value(), 78));  // what comes is not what it waits for
   std::vector<std::byte> to(1);
   const int64_t until_ns = monotonic_ns() + 50'000'000;
-  EXPECT_FALSE(ends[1]->receive(to, [&](int fd) -> Status {
+  EXPECT_FALSE(ends[1]->receive(all_of(to), [&](int fd) -> Status {
     if (fd >= 0) return wait_on(fd);
     return monotonic_ns() < until_ns ? Status(Ok{}) : Error{ErrorCode::kDeadline, "it took too long"};
   }));
@@ -115,20 +123,20 @@ TEST_F(UcxPair, IsAskedWhetherToGoOnWhileOthersKeepItBusy) {
 TEST_F(UcxPair, IsGivenUpWhenSomebodySaysSo) {
   std::vector<std::byte> bytes(size_t{4} << 20);
   int asked = 0;
-  const auto told = ends[0]->send(bytes, [&](int) {
+  const auto told = ends[0]->send(all_of(bytes), [&](int) {
     return ++asked < 3 ? Status(Ok{}) : Error{ErrorCode::kDeadline, "it took too long"};
   });
   ASSERT_FALSE(told);
   EXPECT_EQ(told.error().code, ErrorCode::kDeadline);
-  EXPECT_FALSE(ends[0]->send(bytes, wait_on));  // it is closed
+  EXPECT_FALSE(ends[0]->send(all_of(bytes), wait_on));  // it is closed
 }
 
 TEST_F(UcxPair, AReceiverThatGivesUpIsNotWrittenToAnyMore) {
   std::vector<std::byte> from(size_t{4} << 20, std::byte{1}), to(from.size());
-  const auto told = ends[1]->receive(to, [](int) { return Error{ErrorCode::kDeadline, "it took too long"}; });
+  const auto told = ends[1]->receive(all_of(to), [](int) { return Error{ErrorCode::kDeadline, "it took too long"}; });
   ASSERT_FALSE(told);
   int asked = 0;
-  static_cast<void>(ends[0]->send(from, [&](int) {
+  static_cast<void>(ends[0]->send(all_of(from), [&](int) {
     return ++asked < 5 ? Status(Ok{}) : Error{ErrorCode::kDeadline, "it took too long"};
   }));
   EXPECT_EQ(to, std::vector<std::byte>(to.size()));

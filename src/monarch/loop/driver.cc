@@ -368,6 +368,8 @@ void Driver::look_briefly() {
 void Driver::note_wait(int64_t waited_ns) { recent_waits.note(waited_ns, true); }
 
 void Driver::poll_once() {
+  // That thread sleeps in epoll next: what comes then has to ring there, and not to wait for a tick.
+  if (reactor_.on_reactor_thread()) return hand_to_reactor(kLeaverRounds);
   if (!try_lead()) return;
   poll_ready();
   leave();

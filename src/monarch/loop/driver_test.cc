@@ -612,6 +612,19 @@ TEST(Driver, ALookAfterASendKeepsTheBellAwakeUnlessALoopReliesOnTheReactor) {
   home.driver->end_attend();
 }
 
+// It does not look again by itself: what comes has to ring.
+TEST(Driver, ALookOnTheReactorsThreadLeavesTheBellToTheReactor) {
+  Home home;
+  Counter counter(home);
+  for (const bool alone : {true, false}) {
+    if (!alone) home.driver->poll_once();  // by a thread that may look again soon: the bell stays awake
+    home.reactor.post_and_wait([&] {
+      home.driver->poll_once();
+      EXPECT_EQ(sleeper(*home.page), kEpoll) << alone;
+    });
+  }
+}
+
 TEST(Driver, RemoveWaitsForARunningPoll) {
   Home home;
   std::atomic<bool> stop{false};
