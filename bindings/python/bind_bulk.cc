@@ -196,7 +196,7 @@ MessagePtr answer_of(const BulkOutcome& outcome, uint32_t rank, BulkOperation::K
   return outcome.failure ? make_failure(0, rank, *outcome.failure) : message_of(outcome, kind);
 }
 
-nb::object future_of(std::shared_ptr<BulkCall> call, nb::handle finish) {
+nb::object future_of(std::shared_ptr<PendingCall> call, nb::handle finish) {
   PyObject* future = new_future(std::move(call), FutureMode::kEach, 0, finish.ptr());
   if (future == nullptr) throw nb::python_error();
   return nb::steal(future);
@@ -211,15 +211,10 @@ int64_t deadline_after(double seconds) {
   return deadline_ns == 0 ? own_ns : std::min(deadline_ns, own_ns);
 }
 
-// That something on this side answers.
-std::shared_ptr<BulkCall> new_call() {
+nb::object done_now(const BulkOutcome& outcome, BulkOperation::Kind kind, nb::handle finish) {
   auto members = std::make_shared<Members>();
   members->ids.push_back({state().runtime->node().id(), 0});
-  return std::make_shared<BulkCall>(std::move(members));
-}
-
-nb::object done_now(const BulkOutcome& outcome, BulkOperation::Kind kind, nb::handle finish) {
-  auto call = new_call();
+  auto call = std::make_shared<PendingCall>(std::move(members));
   call->fill(0, message_of(outcome, kind), state().runtime->driver());
   return future_of(std::move(call), finish);
 }
@@ -263,29 +258,25 @@ nb::object submit(const std::vector<Order>& orders, double seconds, nb::object f
       return done_now(*outcome, only.kind, finish);
     }
   }
-  auto call = std::make_shared<BulkCall>(std::move(members));
+  auto call = std::make_shared<PendingCall>(std::move(members));
   Driver& driver = state().runtime->driver();
-  uint64_t work;
   {
     GilRelease release;
-    work = here->submit(std::move(operations), deadline_ns,
+    here->submit(std::move(operations), deadline_ns,
                  [call, &driver, kinds = std::move(kinds)](std::vector<BulkOutcome> outcomes) {
                    for (uint32_t rank = 0; rank < outcomes.size(); ++rank) {
                      call->fill(rank, answer_of(outcomes[rank], rank, kinds[rank]), driver);
                    }
                  });
   }
-  if (work != 0) call->help = [here, work] { here->help(work); };
   return future_of(std::move(call), finish);
 }
 
-// What read_now() does at most: it keeps the GIL.
-constexpr uint64_t kReadNowMax = 64 * 1024;
-
-// The usual read of a few bytes, without anything in between. None: it cannot be made so, or has failed; submit() says why.
+// The usual read into memory that lies in one piece, without anything in between. None: it cannot be made so, or has failed;
+// submit() says why.
 nb::object read_now(const BufferHandle& handle, nb::handle target) {
   const State& s = state();
-  if (!s.bulk || s.finalizing || in_forked_child() || handle.size > kReadNowMax) return nb::none();
+  if (!s.bulk || s.finalizing || in_forked_child()) return nb::none();
   int64_t deadline_ns;
   if (deadlines_in_use() && !find_deadline(0, &deadline_ns)) throw nb::python_error();
   Py_buffer view;
@@ -301,8 +292,10 @@ nb::object read_now(const BufferHandle& handle, nb::handle target) {
   operation.kind = BulkOperation::Kind::kRead;
   operation.at = handle;
   operation.local = Memory(static_cast<std::byte*>(view.buf), static_cast<uint64_t>(view.len));
-  const bool fits = operation.local.size() >= handle.size;
-  const std::optional<BulkOutcome> outcome = fits ? s.bulk->try_now(operation, kNoDeadline) : std::nullopt;
+  std::optional<BulkOutcome> outcome;
+  if (operation.local.size() >= handle.size) {
+    without_gil_if_large(handle.size, [&] { outcome = s.bulk->try_now(operation, kNoDeadline); });
+  }
   PyBuffer_Release(&view);
   if (!outcome || outcome->code != BulkOutcome::Code::kDone) return nb::none();
   PyObject* future = new_completed_future(Py_None, false);
@@ -313,7 +306,7 @@ nb::object read_now(const BufferHandle& handle, nb::handle target) {
 // -> a future of what finish([(path, why no other)]) returns
 nb::object explain(const BufferHandle& handle, double seconds, nb::object finish) {
   const auto here = bulk();
-  auto call = new_call();
+  auto call = new_own_call(*state().runtime);
   Driver& driver = state().runtime->driver();
   const int64_t deadline_ns = deadline_after(seconds);
   auto told = [call, &driver](Path path, const std::string& why) {

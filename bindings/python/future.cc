@@ -427,14 +427,6 @@ bool find_wait_deadline(const FutureState& future, int64_t* deadline_ns) {
   return false;
 }
 
-// What is waited for may be something that this thread can do.
-void help_with(std::shared_ptr<PendingCall> call) {
-  const auto& help = static_cast<const BulkCall&>(*call).help;
-  if (!help) return;
-  GilRelease release;
-  help();
-}
-
 int wait_in_line(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
   if (future.is_ready()) return 1;
   if (require_runtime() == nullptr || !check_self_call(future)) return -1;
@@ -443,7 +435,6 @@ int wait_in_line(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
     if (!warned) return -1;
   }
   if (future.outcome) return 1;  // the warning ran Python code, and another thread was first
-  if (future.mode == FutureMode::kEach && clock_ns() < deadline_ns) help_with(future.call);
   int64_t code_deadline_ns;
   if (!find_wait_deadline(future, &code_deadline_ns)) return -1;
   const Awaited awaited = future.awaited();

@@ -16,7 +16,7 @@ enum class FutureMode {
   kEnded,    // the same, where a rank that is dead already is as good as one that has answered
   kPort,     // what came to a port (the call is a PortWait)
   kPortRanked,  // (rank, what came)
-  kEach,        // `endpoint`, a function, of a list with the answer of each rank, or the exception in its place (a BulkCall)
+  kEach,        // `endpoint`, a function, of a list with the answer of each rank, or the exception in its place
   kStacks,      // `endpoint`, a function, of a list with what each rank has answered, or why it has not, as text
 };
 

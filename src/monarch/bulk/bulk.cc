@@ -18,10 +18,9 @@ namespace {
 using Code = BulkOutcome::Code;
 using Kind = BulkOperation::Kind;
 
-// What is done on the thread that asks for it, if nobody else has to be asked: a few tens of microseconds.
-constexpr uint64_t kNowBytesMax = 256 * 1024;
-// What whoever waits for it does himself, if nobody has begun with it: he looks for nothing else meanwhile, Ctrl-C neither.
-constexpr uint64_t kHelpBytesMax = 4 * 1024 * 1024;
+// What is done on the thread that asks for it, if nobody else has to be asked: some tens of microseconds. To give it to
+// another thread, and to hear of its end, takes as long.
+constexpr uint64_t kNowBytesMax = 1024 * 1024;
 // A write with more bytes is fetched by a neighbour; to fewer a message costs less than the kernel's copy.
 constexpr uint64_t kPullMin = 64 * 1024;
 // Pieces of a copy within this process, through memory that stays in the caches.
@@ -250,31 +249,11 @@ void Bulk::do_here(const BulkOperation& operation, const OneDone& done) {
 
 // ---- What is elsewhere ----
 
-uint64_t Bulk::submit(std::vector<BulkOperation> operations, int64_t deadline_ns, Done done) {
-  if (const uint64_t work = read_soon(operations, deadline_ns, done); work != 0) return work;
+void Bulk::submit(std::vector<BulkOperation> operations, int64_t deadline_ns, Done done) {
   auto start_one = [self = shared_from_this(), deadline_ns](BulkOperation operation, OneDone ended) {
     self->start(std::move(operation), deadline_ns, std::move(ended));
   };
   std::make_shared<Batch>(std::move(operations), std::move(start_one), std::move(done))->go_on();
-  return 0;
-}
-
-// 0, and nothing is taken: it is another operation, or several, or something has to be asked for first.
-uint64_t Bulk::read_soon(std::vector<BulkOperation>& operations, int64_t deadline_ns, Done& done) {
-  if (operations.size() != 1 || operations[0].kind != Kind::kRead) return 0;
-  const BulkOperation& only = operations[0];
-  if (only.at.owner == node_.id() || only.at.size > kHelpBytesMax || is_stopped() || !fits(only)) return 0;
-  const auto neighbour = known(only.at.owner);
-  if (!neighbour || !neighbour->why_no_table().empty() || neighbour->wants_export(only.at)) return 0;
-  // shared: posted work must be copyable
-  auto mine = std::make_shared<BulkOperation>(std::move(operations[0]));
-  return pool_.offer([self = shared_from_this(), neighbour, mine, deadline_ns, done = std::move(done)] {
-    self->read_near(neighbour, std::move(*mine), deadline_ns, [done](BulkOutcome outcome) {
-      std::vector<BulkOutcome> outcomes;
-      outcomes.push_back(std::move(outcome));
-      done(std::move(outcomes));
-    });
-  });
 }
 
 std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t deadline_ns) {

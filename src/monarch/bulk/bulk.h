@@ -91,12 +91,8 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   // ---- The other side; any thread ----
   using Done = std::function<void(std::vector<BulkOutcome>)>;
   // One outcome for each operation that is no fence. `done` is called once, on whatever thread, perhaps before this
-  // returns: it must not block. Returns what help() takes.
-  uint64_t submit(std::vector<BulkOperation> operations, int64_t deadline_ns, Done done);
-  // Before it is waited for: one read of some MiB is made here and now if nobody has begun with it.
-  void help(uint64_t work) {
-    if (work != 0) pool_.run_here(work);
-  }
+  // returns: it must not block.
+  void submit(std::vector<BulkOperation> operations, int64_t deadline_ns, Done done);
   // If that takes no longer than a message would: does it here and now.
   std::optional<BulkOutcome> try_now(const BulkOperation& operation, int64_t deadline_ns);
   // Which way reads of this go, and why no other; the first time its owner is asked who it is. `done` as above.
@@ -135,7 +131,6 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
 
   // The other side (bulk.cc).
   void start(BulkOperation operation, int64_t deadline_ns, OneDone done);
-  uint64_t read_soon(std::vector<BulkOperation>& operations, int64_t deadline_ns, Done& done);
   void read(BulkOperation operation, int64_t deadline_ns, OneDone done);
   void read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation operation, int64_t deadline_ns, OneDone done);
   void write(BulkOperation operation, int64_t deadline_ns, OneDone done);

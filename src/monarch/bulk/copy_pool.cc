@@ -1,6 +1,5 @@
 #include "monarch/bulk/copy_pool.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "monarch/base/forked.h"
@@ -8,11 +7,9 @@
 
 namespace monarch {
 
-uint64_t CopyPool::offer(std::function<void()> work) {
-  uint64_t number;
+void CopyPool::run(std::function<void()> work) {
   {
     std::unique_lock lock(mutex_);
-    number = ++last_number_;
     if (!stopped_ && idle_ <= waiting_.size() && threads_.size() < threads_max_) {
       pthread_t thread;
       const auto start = [](void* self) -> void* {
@@ -22,24 +19,11 @@ uint64_t CopyPool::offer(std::function<void()> work) {
       if (sys::start_thread(&thread, start, this)) threads_.push_back(thread);
     }
     if (!stopped_ && !threads_.empty()) {
-      waiting_.push_back({number, std::move(work)});
+      waiting_.push_back(std::move(work));
       lock.unlock();
       condition_.notify_one();
-      return number;
+      return;
     }
-  }
-  work();
-  return number;
-}
-
-void CopyPool::run_here(uint64_t number) {
-  std::function<void()> work;
-  {
-    std::lock_guard lock(mutex_);
-    const auto found = std::ranges::lower_bound(waiting_, number, {}, &Work::number);
-    if (found == waiting_.end() || found->number != number) return;
-    work = std::move(found->run);
-    waiting_.erase(found);
   }
   work();
 }
@@ -52,7 +36,7 @@ void CopyPool::serve() {
     --idle_;
     if (waiting_.empty()) return;
     {
-      const std::function<void()> work = std::move(waiting_.front().run);
+      const std::function<void()> work = std::move(waiting_.front());
       waiting_.pop_front();
       lock.unlock();
       work();
