@@ -107,7 +107,8 @@ class Driver {
   // poll_briefly() knows whether it pays.
   static void note_wait(int64_t waited_ns);
 
-  // One look at the rings if nobody else is looking. Any thread.
+  // One look at the rings if nobody else is looking. Any thread; the reactor's leaves the bell at kEpoll, since it looks
+  // again only when that rings.
   void poll_once();
 
   // Any thread: the waiter's condition has become true.
