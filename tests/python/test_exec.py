@@ -461,7 +461,7 @@ def test_ports_are_forwarded_point_by_point_and_half_closed_connections_go_on(en
     servers = [serve(answer_as(name)) for name in (b"zero", b"one")]
     ports, targets = free_ports(2), [server.getsockname()[1] for server in servers]
     forwarder.forward.call_one(
-        here, lambda point: ports[point["g"]], there, lambda point: f"localhost:{targets[point['g']]}"
+        there, lambda point: targets[point["g"]], here, lambda point: f"localhost:{ports[point['g']]}"
     ).get(timeout=LIMIT)
     data = os.urandom(5_000_000)
     for port, name in zip(ports, (b"zero", b"one")):
@@ -489,7 +489,7 @@ def test_who_sends_faster_than_others_read_waits(ends):
         connection.sendall(b"all")
 
     server, (port,) = serve(answer), free_ports(1)
-    forwarder.forward.call_one(here, port, there, f"127.0.0.1:{server.getsockname()[1]}").get(timeout=LIMIT)
+    forwarder.forward.call_one(there, server.getsockname()[1], here, f"127.0.0.1:{port}").get(timeout=LIMIT)
     sent, part, most = 0, bytes(1 << 20), 64 << 20
     with connect(port) as connection:
         connection.settimeout(1)
@@ -508,7 +508,7 @@ def test_a_connection_that_is_refused_there_is_closed_here_and_told_once(capfd):
     there, here = this_host().spawn_procs(), this_host().spawn_procs()
     port, nobody = free_ports(2)
     forwarder = here.spawn("forwarder", PortForwarder)
-    forwarder.forward.call_one(here, port, there, f"127.0.0.1:{nobody}").get(timeout=LIMIT)
+    forwarder.forward.call_one(there, nobody, here, f"127.0.0.1:{port}").get(timeout=LIMIT)
     for _ in range(2):
         with connect(port) as connection, contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
@@ -518,12 +518,12 @@ def test_a_connection_that_is_refused_there_is_closed_here_and_told_once(capfd):
     assert line.endswith(f"] a forwarded port leads to 127.0.0.1:{nobody}: Connection refused")
 
 
-def test_a_port_that_is_taken_is_said(ends):
+def test_an_address_that_is_taken_is_said(ends):
     forwarder, there, here = one(ends)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ActorError) as info:
         port = taken.getsockname()[1]
-        forwarder.forward.call_one(here, port, there, "127.0.0.1:1").get(timeout=LIMIT)
-    said = f"OSError: [Errno {errno.EADDRINUSE}] port {port} cannot be opened: Address already in use"
+        forwarder.forward.call_one(there, 1, here, f"127.0.0.1:{port}").get(timeout=LIMIT)
+    said = f"OSError: [Errno {errno.EADDRINUSE}] 127.0.0.1:{port} cannot be listened at: Address already in use"
     assert str(info.value).splitlines()[2:] == [said] and type(info.value.exception) is OSError
 
 
@@ -531,7 +531,7 @@ def test_the_end_of_a_forwarder_ends_its_connections_without_a_word(capfd):
     there, here = this_host().spawn_procs(), this_host().spawn_procs()
     server, (port,) = socket.create_server(("127.0.0.1", 0)), free_ports(1)
     forwarder = here.spawn("forwarder", PortForwarder)
-    forwarder.forward.call_one(here, port, there, f"127.0.0.1:{server.getsockname()[1]}").get(timeout=LIMIT)
+    forwarder.forward.call_one(there, server.getsockname()[1], here, f"127.0.0.1:{port}").get(timeout=LIMIT)
     with connect(port) as connection, server.accept()[0] as accepted:
         accepted.sendall(b"x")
         assert connection.recv(1) == b"x"
@@ -549,8 +549,8 @@ def test_the_end_of_a_forwarder_alone_ends_its_connections_at_both_sides(ends):
     _, there, here = ends
     forwarder = this_host().spawn_procs().spawn("forwarder", PortForwarder)
     server, ports = socket.create_server(("127.0.0.1", 0)), free_ports(2)
-    address = f"127.0.0.1:{server.getsockname()[1]}"
-    forwarder.forward.call_one(here, lambda point: ports[point.rank], there, address).get(timeout=LIMIT)
+    at = lambda point: f"127.0.0.1:{ports[point.rank]}"  # noqa: E731
+    forwarder.forward.call_one(there, server.getsockname()[1], here, at).get(timeout=LIMIT)
     with server, connect(ports[1]) as connection, server.accept()[0] as accepted:
         accepted.sendall(b"x")
         assert connection.recv(1) == b"x"
@@ -564,14 +564,16 @@ def test_the_end_of_a_forwarder_alone_ends_its_connections_at_both_sides(ends):
 @pytest.mark.parametrize(
     ("port", "address", "said"),
     [
-        (0, "localhost:1", "dst_port must be a port number"), ("80", "localhost:1", "dst_port must be"),
-        (8080, "localhost", "src_address must be HOST:PORT"), (8080, ":1", "src_address"), (8080, "a:x", "src_address"),
+        (0, "localhost:1", "dst_port must be an integer from 1 through 65535"), ("80", "localhost:1", "dst_port must be"),
+        (8080, "localhost", "src_address must use 'address:port' form"), (8080, ":1", "src_address must use"),
+        (8080, "a:x", "src_address port must be an integer from 1 through 65535"),
+        (8080, "a:65536", "src_address port must be"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_forwarded_is_refused(ends, port, address, said):
     forwarder, there, here = ends
     with pytest.raises(ActorError, match=said):
-        forwarder.forward.call_one(here, port, there, address).get(timeout=LIMIT)
+        forwarder.forward.call_one(there, port, here, address).get(timeout=LIMIT)
 
 
 def test_only_equal_shapes_are_forwarded(ends):

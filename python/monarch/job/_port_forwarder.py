@@ -14,6 +14,7 @@ from monarch.actor import Actor, ActorError, Point, ProcMesh, concurrent_endpoin
 
 __all__ = ["PortForwarder"]
 
+_LOOPBACK = "127.0.0.1"
 _CHUNK = 1 << 18  # bytes under way in each direction of a connection
 
 
@@ -28,19 +29,19 @@ class PortForwarder(Actor):
         src_proc_mesh: ProcMesh,
         src_address: str | Callable[[Point], str],
     ) -> None:
-        """Whoever connects to ``dst_port`` where ``dst_proc_mesh`` is, reaches ``src_address`` from ``src_proc_mesh``.
+        """Whoever connects to ``src_address`` where ``src_proc_mesh`` is, reaches ``dst_port`` where ``dst_proc_mesh`` is.
 
-        Rank by rank. Answers when all listen, on the loopback interface, and goes on as long as this actor and the
-        processes live. A connection that cannot be made there is closed here, and stderr says so, until one can.
+        Rank by rank. Answers when all listen, and goes on as long as this actor and the processes live. A connection that
+        cannot be made there is closed here, and stderr says so, until one can.
 
         Args:
-            dst_proc_mesh: where ports are opened.
-            dst_port: which, or a function that is given the point of the process.
-            src_proc_mesh: where connections go on from, as many processes in the same shape.
-            src_address: ``HOST:PORT``, as seen from there, an address of IPv6 in brackets; or a function that is given
-                the point.
+            dst_proc_mesh: where connections go on from, to what listens on their loopback interface (127.0.0.1).
+            dst_port: at which port, or a function that is given the point of the process.
+            src_proc_mesh: where addresses are listened at, as many processes in the same shape.
+            src_address: ``HOST:PORT``, of an interface there, an address of IPv6 in brackets (``127.0.0.1:8080`` is for
+                their own machine only); or a function that is given the point.
 
-        Another shape, no port number, no address: ``ValueError``. A port that is taken: ``OSError``.
+        Another shape, no port number, no address: ``ValueError``. An address that is taken: ``OSError``.
         """
         if list(dst_proc_mesh.sizes.values()) != list(src_proc_mesh.sizes.values()):
             raise ValueError(
@@ -49,8 +50,8 @@ class PortForwarder(Actor):
             )
         ports = [check_port(_at(dst_port, point)) for point in _points(dst_proc_mesh)]
         addresses = [split_address(_at(src_address, point)) for point in _points(src_proc_mesh)]
-        exits = src_proc_mesh.spawn("port_exits", _Exit, addresses)
-        entrances = dst_proc_mesh.spawn("port_entrances", _Entrance, ports, exits)
+        exits = dst_proc_mesh.spawn("port_exits", _Exit, ports)
+        entrances = src_proc_mesh.spawn("port_entrances", _Entrance, addresses, exits)
         try:
             await entrances.listen.call()
         except ActorError as error:
@@ -75,22 +76,24 @@ def _why(error: OSError) -> str:
 
 def check_port(port: Any) -> int:
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 1 << 16:
-        raise ValueError(f"dst_port must be a port number, 1 to 65535, but is {port!r}")
+        raise ValueError(f"dst_port must be an integer from 1 through 65535, but is {port!r}")
     return port
 
 
 def split_address(address: Any) -> tuple[str, int]:
     host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    if not host or not colon or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"src_address must be HOST:PORT, such as '127.0.0.1:6006', but is {address!r}")
+    if not host or not colon:
+        raise ValueError(f"src_address must use 'address:port' form, such as '127.0.0.1:6006', but is {address!r}")
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"src_address port must be an integer from 1 through 65535, but the address is {address!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class _Exit(Actor):
     """Connects to where they are to go, and reads and writes there for the entrance of the same rank."""
 
-    def __init__(self, addresses: list[tuple[str, int]]) -> None:
-        self._address = addresses[current_rank().rank]
+    def __init__(self, ports: list[int]) -> None:
+        self._address = _LOOPBACK, ports[current_rank().rank]
         self._last = 0
         self._is_told = False  # that nobody is there
         self._open: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
@@ -143,9 +146,9 @@ class _Exit(Actor):
 class _Entrance(Actor):
     """Takes connections, and has each go on from the exit of the same rank."""
 
-    def __init__(self, ports: list[int], exits: Any) -> None:
+    def __init__(self, addresses: list[tuple[str, int]], exits: Any) -> None:
         rank = current_rank().rank
-        self._port = ports[rank]
+        self._address = addresses[rank]
         flat = exits.flatten("rank") if exits.sizes else exits
         self._exit = flat.slice(rank=rank) if exits.sizes else exits
         self._server: asyncio.Server | None = None
@@ -153,9 +156,10 @@ class _Entrance(Actor):
     @endpoint
     async def listen(self) -> None:
         try:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+            self._server = await asyncio.start_server(self._serve, *self._address)
         except OSError as error:
-            raise OSError(error.errno, f"port {self._port} cannot be opened: {_why(error)}") from None
+            host, port = self._address
+            raise OSError(error.errno, f"{host}:{port} cannot be listened at: {_why(error)}") from None
 
     async def __cleanup__(self, *_: Any) -> None:
         if self._server is not None:
