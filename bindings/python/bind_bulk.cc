@@ -219,6 +219,26 @@ nb::object done_now(const BulkOutcome& outcome, BulkOperation::Kind kind, nb::ha
   return future_of(std::move(call), finish);
 }
 
+// Several reads of little are made here and now, one after the other, as a lone one is: to give them to other threads takes
+// longer. How many of them are: then one has to be asked for, or something else comes.
+size_t make_reads_now(Bulk& bulk, const std::vector<BulkOperation>& operations, int64_t deadline_ns, PendingCall& call) {
+  constexpr size_t kCountMax = 64;
+  constexpr uint64_t kBytesMax = 256 * 1024;
+  uint64_t bytes = 0;
+  for (const BulkOperation& each : operations) {
+    if (each.kind != BulkOperation::Kind::kRead || (bytes += each.at.size) > kBytesMax) return 0;
+  }
+  if (operations.size() < 2 || operations.size() > kCountMax) return 0;
+  GilRelease release;
+  uint32_t made = 0;
+  for (; made < operations.size(); ++made) {
+    const auto outcome = bulk.try_now(operations[made], deadline_ns);
+    if (!outcome) break;
+    call.fill(made, answer_of(*outcome, made, BulkOperation::Kind::kRead), state().runtime->driver());
+  }
+  return made;
+}
+
 using Order = std::tuple<int, BufferHandle*, LocalMemory*, int64_t, int64_t>;
 
 // `orders`: (kind, handle, memory, operand, expected) for each; `finish` gets a list with what has become of each of them
@@ -260,12 +280,14 @@ nb::object submit(const std::vector<Order>& orders, double seconds, nb::object f
   }
   auto call = std::make_shared<PendingCall>(std::move(members));
   Driver& driver = state().runtime->driver();
-  {
+  const auto made = static_cast<uint32_t>(make_reads_now(*here, operations, deadline_ns, *call));
+  operations.erase(operations.begin(), operations.begin() + made);
+  if (!operations.empty() || made == 0) {
     GilRelease release;
     here->submit(std::move(operations), deadline_ns,
-                 [call, &driver, kinds = std::move(kinds)](std::vector<BulkOutcome> outcomes) {
-                   for (uint32_t rank = 0; rank < outcomes.size(); ++rank) {
-                     call->fill(rank, answer_of(outcomes[rank], rank, kinds[rank]), driver);
+                 [call, &driver, made, kinds = std::move(kinds)](std::vector<BulkOutcome> outcomes) {
+                   for (uint32_t i = 0; i < outcomes.size(); ++i) {
+                     call->fill(made + i, answer_of(outcomes[i], made + i, kinds[made + i]), driver);
                    }
                  });
   }

@@ -374,6 +374,22 @@ def test_a_read_only_handle_ends_a_buffer_in_its_owner_alone(owner):
             made.explain()
 
 
+def test_an_action_reads_little_of_several_owners_of_which_one_has_not_been_met(owner):
+    stranger = this_host().spawn_procs().spawn("stranger", Owner)
+    known, unknown = owner.buffer.call_one(SIZE).get(), stranger.buffer.call_one(SIZE).get()
+    known.read().get()
+    targets = [bytearray(100) for _ in range(4)]
+    action = RDMAAction()
+    for buffer, target in zip((known, known, unknown, known), targets):
+        action.read_remote(target, buffer[50:150])
+    action.submit().get()
+    assert targets == [bytearray(expected(SIZE)[50:150])] * 4
+    owner.drop.call_one(known).get()
+    with pytest.raises(BufferDropped) as caught:
+        action.submit().get()
+    assert [type(each) for each in caught.value.outcomes] == [BufferDropped, BufferDropped, type(None), BufferDropped]
+
+
 def test_await(owner):
     buffer = owner.buffer.call_one(SIZE).get()
 
@@ -503,11 +519,11 @@ def test_a_dropped_buffer_is_an_error_from_then_on(owner):
         (buffer.read, f"read of {SIZE} bytes"),
         (lambda: buffer.write_from(b"x"), "write of 1 bytes"),
         (lambda: buffer[:8].fetch_add(1), "atomic addition to 8 bytes"),
-        (buffer.drop, f"drop of {SIZE} bytes"),
     ):
         text = f"RdmaAction.submit failed: the buffer has been dropped: {what} at {buffer.owner}"
         with pytest.raises(BufferDropped, match=f"^{re.escape(text)}$"):
             use().get()
+    assert buffer.drop().get() is None and buffer[4:].drop().get() is None
     assert following.read().get()[1] == again.read().get()[1] == 1
 
 

@@ -670,6 +670,13 @@ def write(root, files, name="proj"):
         writer.end()
 
 
+def test_the_hash_of_a_large_file_is_kept_as_soon_as_it_is_there(place):
+    data = bytes(tree._WORTH_A_WAIT + 1)
+    write(place, {b"a": data})
+    kept = Index(str(place / ".monarch/proj.index")).get(b"a", os.lstat(place / "proj/a"))
+    assert kept == file_of(data).content
+
+
 def test_a_full_disk_leaves_what_was_there(place, monkeypatch):
     write(place, {b"a": b"old a", b"b": b"old b"})
     pwrite, left = os.pwrite, [7]

@@ -10,7 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from monarch import _core
-from monarch._bulk.errors import RDMAError, RDMATcpFallbackWarning, RDMATimeout, error_of
+from monarch._bulk.errors import BufferDropped, RDMAError, RDMATcpFallbackWarning, RDMATimeout, error_of
 from monarch._bulk.layout import Box, pieces
 from monarch._bulk.memory import Kind, kind_of, local_memory, make, of_bytes
 from monarch._calls.future import got
@@ -302,7 +302,7 @@ class RDMABuffer(Handle):
         return submit_one(COMPARE_SWAP, self, None, timeout, operand=_int64(swap), expected=_int64(compare))
 
     def drop(self, *, timeout: float = TIMEOUT) -> Future[None]:
-        """Ends it for everybody, all of it if this is a part; to do so again is an error.
+        """Ends it for everybody, all of it if this is a part. Where somebody has done so already there is nothing to do.
 
         In the process that owns it any handle does, elsewhere one that can write. When the future is done nobody reads
         or writes any more, and the owner does not keep the memory.
@@ -436,7 +436,8 @@ class Operation:
         outcome = outcomes[0]
         if isinstance(outcome, int):
             return outcome
-        if (error := error_of(outcome, self)) is not None:
+        error = error_of(outcome, self)
+        if error is not None and not (self._kind == DROP and isinstance(error, BufferDropped)):
             raise error
         return self._result
 

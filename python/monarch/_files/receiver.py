@@ -253,6 +253,7 @@ class _Place:
             where = os.path.join(self._path, path)
             if entry.kind == "d" and stat.S_IMODE(os.lstat(where).st_mode) != entry.mode:
                 os.chmod(where, entry.mode)
+        self._index.settle(sum(self._entries[path].size for path in self._wanted))
         for path in [*self._wanted, *self._modes]:
             self._index.put(path, os.lstat(os.path.join(self._path, path)), self._entries[path].content)
         self._index.save()

@@ -20,6 +20,7 @@ __all__ = ["BLOCK", "Entry", "Index", "Tree", "hash_file", "leads_out", "scan", 
 BLOCK = 4 << 20  # bytes that are read at once
 _TRIES = 5  # for a file that changes while it is read
 _FINE_NS, _COARSE_NS = 20_000_000, 2_000_000_000  # how exact times of files are, where they have parts of seconds
+_WORTH_A_WAIT = 16 << 20  # bytes, whose hash takes about as long
 
 
 class Entry(NamedTuple):
@@ -68,6 +69,15 @@ class Index:
         age = time.time_ns() - max(of.st_mtime_ns, of.st_ctime_ns)
         if age > (_FINE_NS if of.st_ctime_ns % 1_000_000_000 else _COARSE_NS):
             self._seen[os.fsdecode(path)] = [*_identity(of), digest.hex()]
+
+    @staticmethod
+    def settle(size: int) -> None:
+        """Before ``put`` of files that have just been written: waits until they are old enough.
+
+        Unless to read their ``size`` bytes once more takes no longer.
+        """
+        if size > _WORTH_A_WAIT:
+            time.sleep(_FINE_NS / 1e9)
 
     def save(self) -> None:
         """Keeps what has been asked for or put since it was made. Where that cannot be kept, all is read again."""

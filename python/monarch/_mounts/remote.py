@@ -61,7 +61,7 @@ class Source(Actor):
             data = source.read(self._root, path, entry, number * BLOCK, BLOCK)
         except OSError as error:
             return error.errno or errno.EIO
-        return None if known == source.digest(data) else data
+        return None if known is not None and known == source.digest(data) else data
 
 
 class Cached:

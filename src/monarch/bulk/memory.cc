@@ -62,6 +62,38 @@ void Memory::Cursor::next_piece() {
 
 namespace {
 
+template <size_t kSize>
+void copy_items(std::byte* to, int64_t to_stride, const std::byte* from, int64_t from_stride, uint64_t count) {
+  for (; count > 0; --count, to += to_stride, from += from_stride) std::memcpy(to, from, kSize);
+}
+
+// Small items, as many as lie at one distance on both sides: a loop of their own, since a step of a Cursor costs more than
+// one of them. How many bytes.
+uint64_t copy_row(Memory::Cursor& to, Memory::Cursor& from, uint64_t length) {
+  if (to.in_one_piece() && from.in_one_piece()) return 0;
+  const uint64_t size = std::min(to.left(), from.left());
+  if (size > 16 || (size & (size - 1)) != 0) return 0;
+  uint64_t count = length / size;
+  for (const Memory::Cursor* side : {&to, &from}) {
+    if (!side->in_one_piece() && side->left() != size) return 0;
+    count = std::min(count, side->in_one_piece() ? side->left() / size : side->runs());
+  }
+  if (count < 2) return 0;
+  const auto stride_of = [size](const Memory::Cursor& side) {
+    return side.in_one_piece() ? static_cast<int64_t>(size) : side.stride();
+  };
+  const auto copy = size == 1   ? copy_items<1>
+                    : size == 2 ? copy_items<2>
+                    : size == 4 ? copy_items<4>
+                    : size == 8 ? copy_items<8>
+                                : copy_items<16>;
+  copy(to.at(), stride_of(to), from.at(), stride_of(from), count);
+  for (Memory::Cursor* side : {&to, &from}) {
+    side->in_one_piece() ? side->advance(count * size) : side->skip_runs(count);
+  }
+  return count * size;
+}
+
 bool copy_on_device(const Memory& to, uint64_t to_offset, const Memory& from, uint64_t from_offset, uint64_t length) {
   std::string why_not;
   const Cuda* cuda = Cuda::find(&why_not);
@@ -80,6 +112,10 @@ bool copy_memory(const Memory& to, uint64_t to_offset, const Memory& from, uint6
   if (to.is_on_device() || from.is_on_device()) return copy_on_device(to, to_offset, from, from_offset, length);
   Memory::Cursor into(to, to_offset), out(from, from_offset);
   while (length > 0) {
+    if (const uint64_t copied = copy_row(into, out, length); copied > 0) {
+      length -= copied;
+      continue;
+    }
     const uint64_t size = std::min({length, into.left(), out.left()});
     copy_bytes(into.at(), out.at(), size);
     into.advance(size);

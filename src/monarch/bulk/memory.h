@@ -56,6 +56,15 @@ class Memory {
       within_ += size;
       if (within_ == memory_.run_ && !place_.empty()) next_piece();
     }
+    bool in_one_piece() const { return place_.empty(); }
+    // How many runs begin from here on, with stride() bytes between two of them: none within one. Not in one piece.
+    uint64_t runs() const { return within_ != 0 ? 0 : memory_.dims_.back().count - place_.back(); }
+    int64_t stride() const { return memory_.dims_.back().stride; }
+    void skip_runs(uint64_t count) {  // at most those
+      place_.back() += count - 1;
+      piece_ += static_cast<int64_t>(count - 1) * stride();
+      next_piece();
+    }
 
    private:
     void next_piece();

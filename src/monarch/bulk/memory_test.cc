@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -72,6 +73,31 @@ TEST(Memory, WhatIsScatteredIsGathered) {
   std::vector<std::byte> got(memory.size());
   ASSERT_TRUE(memory.gather(0, memory.size(), got.data()));
   EXPECT_EQ(got, bytes);
+}
+
+TEST(Memory, IsCopiedBetweenAnyStrides) {
+  constexpr uint64_t kItems = 60;
+  std::vector<std::byte> there(8192);
+  for (const uint64_t item : {1, 2, 3, 4, 8, 12, 16, 32}) {
+    const auto step = static_cast<int64_t>(item);
+    const Dims shapes[] = {{{kItems, step}}, {{kItems, 2 * step}}, {{6, 10 * step}, {10, step}}, {{10, step}, {6, 10 * step}},
+                           {{5, 24 * step}, {2, step}, {6, 3 * step}}, {{kItems, -step}}};
+    const std::vector<std::byte> all = counted(8192);
+    for (const Dims& out : shapes) {
+      for (const Dims& in : shapes) {
+        auto* const from = const_cast<std::byte*>(all.data()) + 4096;
+        const Memory source(from, item, out), target(there.data() + 4096, item, in);
+        const auto wanted = by_index(from, item, out);
+        for (const uint64_t at : {uint64_t{0}, item, item + 1}) {
+          std::ranges::fill(there, std::byte{255});
+          ASSERT_TRUE(copy_memory(target, 0, source, at, wanted.size() - at));
+          const auto got = by_index(there.data() + 4096, item, in);
+          EXPECT_TRUE(std::equal(wanted.begin() + static_cast<std::ptrdiff_t>(at), wanted.end(), got.begin()));
+          EXPECT_EQ(static_cast<uint64_t>(std::ranges::count(there, std::byte{255})), there.size() - wanted.size() + at);
+        }
+      }
+    }
+  }
 }
 
 TEST(Memory, OfNothingThereIsNothing) {

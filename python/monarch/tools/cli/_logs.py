@@ -13,6 +13,10 @@ import json
 import re
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monarch.tools._log_files import Source
 
 HELP = "show the log files of the job on this machine"
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -44,25 +48,28 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.follow:
             raise RuntimeError(why)
         print(f"monarch logs: {why}; waiting for some", file=sys.stderr)
-    is_silent = True
+    source, head, tail = None, "", "\n"
     for line in follow(job, wanted, arguments.follow):
         if line is None:
             sys.stdout.flush()
             continue
-        is_silent = False
-        source = line.source
-        if arguments.json:
-            fields = {"kind": source.kind, "hosts": source.hosts, "host": source.host, "mesh": source.mesh}
-            print(json.dumps({**fields, "rank": source.rank, "file": source.path, "line": line.text}))
-        else:
-            print(f"[{source}] {line.text}")
-    if is_silent and since is None and arguments.grep is None:
+        if line.source is not source:  # many lines have the same
+            source = line.source
+            head, tail = _object_around(source) if arguments.json else (f"[{source}] ", "\n")
+        sys.stdout.write(head + (json.dumps(line.text) if arguments.json else line.text) + tail)
+    if source is None and since is None and arguments.grep is None:
         print(
             "monarch logs: nothing is written there so far; what workers print is, of scripts that have called "
             "configure(enable_file_capture=True) before spawn_procs",
             file=sys.stderr,
         )
     return 0
+
+
+def _object_around(source: Source) -> tuple[str, str]:
+    """What stands before and behind a line of it, as JSON."""
+    fields = {"kind": source.kind, "hosts": source.hosts, "host": source.host, "mesh": source.mesh}
+    return json.dumps({**fields, "rank": source.rank, "file": source.path, "line": None})[: -len("null}")], "}\n"
 
 
 def _number(text: str) -> int:
