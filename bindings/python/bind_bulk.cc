@@ -294,8 +294,8 @@ nb::object submit(const std::vector<Order>& orders, double seconds, nb::object f
   return future_of(std::move(call), finish);
 }
 
-// The usual read into memory that lies in one piece, without anything in between. None: it cannot be made so, or has failed;
-// submit() says why.
+// The usual read into memory that lies in one piece, without anything in between. None: it cannot be made so, or has
+// failed; submit() says why.
 nb::object read_now(const BufferHandle& handle, nb::handle target) {
   const State& s = state();
   if (!s.bulk || s.finalizing || in_forked_child()) return nb::none();

@@ -564,7 +564,7 @@ def test_the_end_of_a_forwarder_alone_ends_its_connections_at_both_sides(ends):
 @pytest.mark.parametrize(
     ("port", "address", "said"),
     [
-        (0, "localhost:1", "dst_port must be an integer from 1 through 65535"), ("80", "localhost:1", "dst_port must be"),
+        (0, "localhost:1", "dst_port must be an integer from 1 through 65535"), ("80", "localhost:1", "dst_port must"),
         (8080, "localhost", "src_address must use 'address:port' form"), (8080, ":1", "src_address must use"),
         (8080, "a:x", "src_address port must be an integer from 1 through 65535"),
         (8080, "a:65536", "src_address port must be"),

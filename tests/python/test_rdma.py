@@ -383,7 +383,7 @@ def test_an_action_reads_little_of_several_owners_of_which_one_has_not_been_met(
     for buffer, target in zip((known, known, unknown, known), targets):
         action.read_remote(target, buffer[50:150])
     action.submit().get()
-    assert targets == [bytearray(expected(SIZE)[50:150])] * 4
+    assert targets == [bytearray(expected(SIZE).astype(np.uint8).tobytes()[50:150])] * 4
     owner.drop.call_one(known).get()
     with pytest.raises(BufferDropped) as caught:
         action.submit().get()

@@ -302,7 +302,7 @@ class RDMABuffer(Handle):
         return submit_one(COMPARE_SWAP, self, None, timeout, operand=_int64(swap), expected=_int64(compare))
 
     def drop(self, *, timeout: float = TIMEOUT) -> Future[None]:
-        """Ends it for everybody, all of it if this is a part. Where somebody has done so already there is nothing to do.
+        """Ends it for everybody, all of it if this is a part. Nothing if somebody has done so already.
 
         In the process that owns it any handle does, elsewhere one that can write. When the future is done nobody reads
         or writes any more, and the owner does not keep the memory.

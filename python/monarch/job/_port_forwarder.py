@@ -29,10 +29,10 @@ class PortForwarder(Actor):
         src_proc_mesh: ProcMesh,
         src_address: str | Callable[[Point], str],
     ) -> None:
-        """Whoever connects to ``src_address`` where ``src_proc_mesh`` is, reaches ``dst_port`` where ``dst_proc_mesh`` is.
+        """Whoever connects to ``src_address`` beside ``src_proc_mesh``, reaches ``dst_port`` beside ``dst_proc_mesh``.
 
-        Rank by rank. Answers when all listen, and goes on as long as this actor and the processes live. A connection that
-        cannot be made there is closed here, and stderr says so, until one can.
+        Rank by rank. Answers when all listen, and goes on as long as this actor and the processes live. A connection
+        that cannot be made there is closed here, and stderr says so, until one can.
 
         Args:
             dst_proc_mesh: where connections go on from, to what listens on their loopback interface (127.0.0.1).

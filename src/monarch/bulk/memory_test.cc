@@ -80,8 +80,12 @@ TEST(Memory, IsCopiedBetweenAnyStrides) {
   std::vector<std::byte> there(8192);
   for (const uint64_t item : {1, 2, 3, 4, 8, 12, 16, 32}) {
     const auto step = static_cast<int64_t>(item);
-    const Dims shapes[] = {{{kItems, step}}, {{kItems, 2 * step}}, {{6, 10 * step}, {10, step}}, {{10, step}, {6, 10 * step}},
-                           {{5, 24 * step}, {2, step}, {6, 3 * step}}, {{kItems, -step}}};
+    const Dims shapes[] = {{{kItems, step}},
+                           {{kItems, 2 * step}},
+                           {{6, 10 * step}, {10, step}},
+                           {{10, step}, {6, 10 * step}},
+                           {{5, 24 * step}, {2, step}, {6, 3 * step}},
+                           {{kItems, -step}}};
     const std::vector<std::byte> all = counted(8192);
     for (const Dims& out : shapes) {
       for (const Dims& in : shapes) {
