@@ -13,6 +13,7 @@ from typing import NamedTuple
 JOB_ID = "MONARCH_JOB_ID"  # in the environment of all that a job has started
 _ENDED = (b"Z", b"X")  # states, as /proc names them
 _EXITING = 0x4  # of a process's flags, as the kernel's linux/sched.h has them (PF_EXITING)
+_KILLED = 1 << (signal.SIGKILL - 1)  # of its pending signals: nothing but a processor is missing for its end
 _COMMAND_MAX = 80  # characters of a command that are shown
 
 
@@ -27,7 +28,7 @@ class _Entry(NamedTuple):
     process: Process
     parent: int
     session: int
-    exiting: bool  # nobody can read its environment any more
+    exiting: bool  # nobody can read its environment any more, or will in a moment
 
 
 def identify(pid: int) -> Process | None:
@@ -168,7 +169,8 @@ def _look_at(pid: int) -> _Entry | None:
         return None
     if fields[0] in _ENDED and (int(fields[17]) <= 1 or _all_threads_have_ended(pid)):
         return None
-    return _Entry(Process(pid, int(fields[19])), int(fields[1]), int(fields[3]), bool(int(fields[6]) & _EXITING))
+    exiting = bool(int(fields[6]) & _EXITING or int(fields[28]) & _KILLED)
+    return _Entry(Process(pid, int(fields[19])), int(fields[1]), int(fields[3]), exiting)
 
 
 def _threads(pid: int) -> list[str]:
