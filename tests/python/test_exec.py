@@ -549,8 +549,11 @@ def test_the_end_of_a_forwarder_alone_ends_its_connections_at_both_sides(ends):
     _, there, here = ends
     forwarder = this_host().spawn_procs().spawn("forwarder", PortForwarder)
     server, ports = socket.create_server(("127.0.0.1", 0)), free_ports(2)
-    at = lambda point: f"127.0.0.1:{ports[point.rank]}"  # noqa: E731
-    forwarder.forward.call_one(there, server.getsockname()[1], here, at).get(timeout=LIMIT)
+
+    def address(point):
+        return f"127.0.0.1:{ports[point.rank]}"
+
+    forwarder.forward.call_one(there, server.getsockname()[1], here, address).get(timeout=LIMIT)
     with server, connect(ports[1]) as connection, server.accept()[0] as accepted:
         accepted.sendall(b"x")
         assert connection.recv(1) == b"x"
