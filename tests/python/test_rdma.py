@@ -374,6 +374,15 @@ def test_a_read_only_handle_ends_a_buffer_in_its_owner_alone(owner):
             made.explain()
 
 
+def test_a_read_of_up_to_a_mebibyte_is_made_by_the_call(owner):
+    size = 1 << 20
+    buffer, target = owner.buffer.call_one(size).get(), bytearray(size)
+    buffer[:8].read().get()  # they have met
+    future = buffer.read_into(target)
+    assert target == expected(size).astype(np.uint8).tobytes()
+    assert future.get() is None
+
+
 def test_an_action_reads_little_of_several_owners_of_which_one_has_not_been_met(owner):
     stranger = this_host().spawn_procs().spawn("stranger", Owner)
     known, unknown = owner.buffer.call_one(SIZE).get(), stranger.buffer.call_one(SIZE).get()
