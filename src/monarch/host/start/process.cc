@@ -218,6 +218,7 @@ namespace {
 struct TaskStat {
   char state = 0;
   uint64_t flags = 0;    // PF_* of the kernel
+  size_t threads = 0;    // of its process, those that are ending too
   uint64_t pending = 0;  // signals that this very thread is about to get
   int exit_code = 0;     // as waitpid() gives it: 0 for who may not know
 
@@ -231,7 +232,7 @@ struct TaskStat {
 
 // Nothing: see errno.
 std::optional<TaskStat> read_stat(const char* path) {
-  constexpr int kState = 3, kFlags = 9, kPending = 31, kExitCode = 52;  // as proc(5) counts
+  constexpr int kState = 3, kFlags = 9, kThreads = 20, kPending = 31, kExitCode = 52;  // as proc(5) counts
   char text[1024];
   const UniqueFd file = sys::open_file(path, O_RDONLY);
   const ssize_t count = file ? read(file.get(), text, sizeof text - 1) : -1;
@@ -245,6 +246,7 @@ std::optional<TaskStat> read_stat(const char* path) {
   int field = kState;
   for (; at != nullptr && field <= kExitCode; ++field, at = strchr(at + 1, ' ')) {
     if (field == kFlags) stat.flags = strtoull(at, nullptr, 10);
+    if (field == kThreads) stat.threads = strtoull(at, nullptr, 10);
     if (field == kPending) stat.pending = strtoull(at, nullptr, 10);
     if (field == kExitCode) stat.exit_code = atoi(at);
   }
@@ -266,26 +268,30 @@ std::optional<std::vector<pid_t>> threads_of(pid_t pid) {
   return threads;
 }
 
+constexpr int kLists = 100;  // until one is whole: each that is not has lost a thread meanwhile
+
 bool all_threads(pid_t pid, bool (TaskStat::*are)() const) {
   const auto threads = threads_of(pid);
   if (!threads) return false;
+  char path[64];
   for (const pid_t thread : *threads) {
-    char path[64];
     std::snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, thread);
     const auto stat = read_stat(path);
     const bool gone = !stat && (errno == ENOENT || errno == ESRCH);
     if (!gone && !(stat && ((*stat).*are)())) return false;
   }
   // Any that went, or was about to, may have started another one before; and a list ends with a thread that goes while it
-  // is read. Two that are the same have not ended so: nobody is there but those that were seen.
-  std::optional<std::vector<pid_t>> last;
-  for (;;) {
-    auto next = threads_of(pid);
+  // is read. One that has as many as there were just before it is whole: nobody is there but those that were seen, who end
+  // and start nobody.
+  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  for (int i = 0; i < kLists; ++i) {
+    const auto before = read_stat(path);
+    const auto now = threads_of(pid);
     const auto seen = [&](pid_t id) { return std::find(threads->begin(), threads->end(), id) != threads->end(); };
-    if (!next || !std::all_of(next->begin(), next->end(), seen)) return false;
-    if (last == next) return true;
-    last = std::move(next);
+    if (!before || !now || !std::all_of(now->begin(), now->end(), seen)) return false;
+    if (now->size() == before->threads) return true;
   }
+  return false;
 }
 
 // Whether the kernel lets this process know how that one ends: it asks the same of who reads this.
