@@ -32,6 +32,7 @@
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
 #include "monarch/bulk/bulk.h"
+#include "monarch/bulk/neighbour.h"
 #include "monarch/host/start/guard.h"
 #include "monarch/host/start/life.h"
 #include "port.h"
@@ -571,6 +572,7 @@ void bind_runtime(nb::module_& m) {
            [](ForkServer* made, int socket) {
              static SystemClock clock;
              new (made) ForkServer(socket, clock);
+             Contact::prepare_for_children();
            })
       .def("next",
            [](ForkServer& server) -> nb::object {

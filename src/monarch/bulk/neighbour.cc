@@ -62,6 +62,11 @@ const std::string& own_machine() {
   return machine;
 }
 
+uint64_t own_pid_namespace() {
+  static const uint64_t inode = inode_of("/proc/self/ns/pid");
+  return inode;
+}
+
 std::string why_denied() {
   const std::string yama = read_line("/proc/sys/kernel/yama/ptrace_scope");
   if (yama == "2" || yama == "3") return "the kernel does not allow it (kernel.yama.ptrace_scope is " + yama + ")";
@@ -85,7 +90,7 @@ Contact Contact::of_here(const Buffers* buffers) {
   static_cast<void>(allowed);
   Contact contact;
   contact.machine = own_machine();
-  contact.pid_namespace = inode_of("/proc/self/ns/pid");
+  contact.pid_namespace = own_pid_namespace();
   contact.pid = getpid();
   contact.proof_address = reinterpret_cast<uint64_t>(&own_proof());
   contact.proof = own_proof();
@@ -95,6 +100,11 @@ Contact Contact::of_here(const Buffers* buffers) {
     if (fstat(buffers->fd(), &status) == 0) contact.table_inode = status.st_ino;
   }
   return contact;
+}
+
+void Contact::prepare_for_children() {
+  static_cast<void>(own_machine());
+  static_cast<void>(own_pid_namespace());
 }
 
 std::shared_ptr<Neighbour> Neighbour::meet(const Contact& contact, Paths paths) {

@@ -34,6 +34,8 @@ struct Contact {
   // Of this process; from now on the kernel lets other processes of this user copy from it, where Yama is all that forbids
   // that. Any thread.
   static Contact of_here(const Buffers* buffers);
+  // Looks up what of this it has in common with children of fork(), who then need not: 0.2 ms.
+  static void prepare_for_children();
 };
 
 // A number of this machine, until it boots again; 0: it has none.

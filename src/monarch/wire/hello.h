@@ -151,4 +151,8 @@ class Handshake {
   State state_ = State::kAwaitingOpen;
 };
 
+// Has one with itself: the first of a process takes 1.5 ms, in which OpenSSL looks up what it needs. Children of fork() then
+// need not.
+void rehearse_handshake();
+
 }  // namespace monarch

@@ -20,6 +20,7 @@
 #include "monarch/base/bytes.h"
 #include "monarch/base/system.h"
 #include "monarch/host/start/process.h"
+#include "monarch/wire/hello.h"
 
 namespace monarch {
 
@@ -164,7 +165,10 @@ void on_terminate(int) {
 
 }  // namespace
 
-ForkServer::ForkServer(int socket, Clock& clock) : socket_(socket), clock_(clock) { become_subreaper(clock); }
+ForkServer::ForkServer(int socket, Clock& clock) : socket_(socket), clock_(clock) {
+  become_subreaper(clock);
+  rehearse_handshake();
+}
 
 void become_subreaper(Clock& clock) {
   clock_here = &clock;
