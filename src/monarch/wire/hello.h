@@ -151,8 +151,8 @@ class Handshake {
   State state_ = State::kAwaitingOpen;
 };
 
-// Has one with itself: the first of a process takes 1.5 ms, in which OpenSSL looks up what it needs. Children of fork() then
-// need not.
+// Has one with itself. The first of a process takes 1.5 ms, in which OpenSSL looks up what it needs; children of fork()
+// then need not.
 void rehearse_handshake();
 
 }  // namespace monarch
