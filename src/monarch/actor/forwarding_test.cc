@@ -36,6 +36,7 @@ struct ForwardingTest : ::testing::Test {
       return id == kHere ? (node == kThere ? NodeId{0} : kThere) : kHere;
     };
     hooks.gateway_there = [](NodeId) { return kThere; };
+    hooks.memory_to_pass_on = [](uint64_t) { return std::shared_ptr<std::byte>(new std::byte); };
     return std::make_unique<Node>(id, sim.driver(), sim, std::move(hooks));
   }
   ForwardingTest() {
@@ -78,6 +79,21 @@ TEST_F(ForwardingTest, WhoSendsThroughANodeWhereTooMuchWaitsIsHeldUntilHalfOfItH
   pass_time();
   EXPECT_TRUE(has_room(first));
   EXPECT_EQ(onward->sent, 2);
+}
+
+TEST_F(ForwardingTest, OnlyWhatGoesOnToProcessesOfThisHostIsReadToMemoryForThat) {
+  const auto is_asked_for = [&](FrameKind kind, NodeId destination) {
+    FrameHeader header;
+    header.kind = kind;
+    return here->memory_for(*onward, header, {kFirst, destination, 1, 0}, 1 << 20) != nullptr;
+  };
+  EXPECT_TRUE(is_asked_for(FrameKind::kRequest, kElsewhere));
+  EXPECT_TRUE(is_asked_for(FrameKind::kReply, kOrigin));
+  EXPECT_FALSE(is_asked_for(FrameKind::kRequest, kHere));
+  EXPECT_FALSE(is_asked_for(FrameKind::kRequest, kSecond));
+  EXPECT_FALSE(is_asked_for(FrameKind::kRequest, 0)) << "it has no route, and is for this node";
+  EXPECT_TRUE(is_asked_for(FrameKind::kCast, kHere));
+  EXPECT_TRUE(is_asked_for(FrameKind::kTreeCast, 0));
 }
 
 TEST_F(ForwardingTest, WhatGoesToSeveralIsHeldToo) {

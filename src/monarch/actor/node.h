@@ -50,6 +50,9 @@ class Node final : public LinkSink {
     std::function<NodeId(NodeId)> gateway_of;
     // Any thread. The gateway of the host that a node of another host is on; 0: not known.
     std::function<NodeId(NodeId)> gateway_there;
+    // Reactor. Memory for a frame of so many bytes that goes on to other processes of this host, from which links to them
+    // need not copy it; null: the heap. Empty: there is none.
+    std::function<std::shared_ptr<std::byte>(uint64_t size)> memory_to_pass_on;
     // Reactor; the driving thread for kStopNode, which also comes behind data. A control frame that is not the node's own
     // business.
     std::function<void(Link&, MessagePtr)> on_control;
@@ -288,6 +291,8 @@ class Node final : public LinkSink {
 
   // ---- LinkSink ----
   void on_frame(Link& link, MessagePtr message) override;
+  std::shared_ptr<std::byte> memory_for(Link& link, const FrameHeader& header, const FrameRoute& route,
+                                        uint64_t size) override;
   void on_control(Link& link, MessagePtr message) override;
   void on_closed(Link& link, const Error& why) override;
 

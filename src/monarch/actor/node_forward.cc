@@ -67,6 +67,13 @@ bool Node::arrived_by_route(Link& link, MessagePtr& message, bool control) {
   return true;
 }
 
+std::shared_ptr<std::byte> Node::memory_for(Link&, const FrameHeader& header, const FrameRoute& route, uint64_t size) {
+  const bool is_for_several = header.kind == FrameKind::kCast || header.kind == FrameKind::kTreeCast;
+  const bool is_here = host_number(route.destination) == host_number(id_);
+  const bool goes_on = route.destination != 0 && route.destination != id_ && is_here;
+  return (is_for_several || goes_on) && hooks_.memory_to_pass_on ? hooks_.memory_to_pass_on(size) : nullptr;
+}
+
 void Node::forward(Link& link, MessagePtr passing, bool control) {
   const std::shared_ptr<const Message> message = std::move(passing);  // shared: with links that keep it, not a copy
   if (!control && reductions_->take(message)) return;

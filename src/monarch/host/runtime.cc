@@ -18,6 +18,7 @@
 #include "monarch/host/start/attach.h"
 #include "monarch/net/message_blocks.h"
 #include "monarch/net/shm/arena_budget.h"
+#include "monarch/net/shm/shm_transport.h"
 
 namespace monarch {
 
@@ -133,6 +134,9 @@ Node::Hooks ProcessRuntime::node_hooks(Options& options) {
     return gateways_->of(node);
   };
   hooks.gateway_there = [this](NodeId node) { return jobs_->is_foreign(node) ? 0 : gateways_->gateway(host_number(node)); };
+  if (options.transport == ShmTransport::kName) {
+    hooks.memory_to_pass_on = [this](uint64_t size) { return arena_->memory(size); };
+  }
   hooks.on_control = [this](Link& link, MessagePtr message) { on_control(link, std::move(message)); };
   hooks.on_link_lost = [this](NodeId node, const Error& why) {
     on_link_lost(node, why);

@@ -64,6 +64,16 @@ Message::Ptr Message::allocate(uint64_t record_size) {
   return Ptr(message);
 }
 
+Message::Ptr Message::allocate_in(std::shared_ptr<std::byte> memory, uint64_t record_size) {
+  MONARCH_CHECK(memory != nullptr && record_size > kLargeRecord);
+  auto* message = new (internal::take_message_block()) Message;
+  message->is_block_ = true;
+  message->record_size_ = record_size;
+  message->record_ = memory.get();
+  message->large_ = std::move(memory);
+  return Ptr(message);
+}
+
 void Message::destroy(Message* message) {
   const bool is_block = message->is_block_;
   message->~Message();
@@ -204,8 +214,16 @@ std::vector<std::byte> encode_to_vector(const Outgoing& outgoing, std::span<cons
   return record;
 }
 
+// Of a large record where it goes to is known before there is memory for it.
+size_t RecordAssembler::head_wanted() const {
+  uint64_t size = 0;
+  if (have_ < sizeof size) return sizeof size;
+  std::memcpy(&size, head_, sizeof size);
+  return size > kLargeRecord && is_allowed(size) ? sizeof head_ : sizeof size;
+}
+
 std::span<std::byte> RecordAssembler::buffer() {
-  if (have_ < sizeof size_bytes_) return {size_bytes_ + have_, sizeof size_bytes_ - have_};
+  if (!current_) return {head_ + have_, head_wanted() - have_};
   const uint64_t left = current_->record_size() - have_;
   if (left == 0) return {ignored_, std::min<uint64_t>(lost_left_, sizeof ignored_)};
   return {current_->record() + have_, static_cast<size_t>(left)};
@@ -215,7 +233,7 @@ uint64_t RecordAssembler::begun() const {
   return lost_size_ == 0 ? have_ : have_ + (lost_size_ - kLostRecordHead - lost_left_);
 }
 
-bool RecordAssembler::advance(size_t count, NodeId from) {
+bool RecordAssembler::advance(size_t count, NodeId from, RecordMemory* memory) {
   if (!error_.empty()) return false;
   if (current_ && have_ == current_->record_size()) {
     lost_left_ -= count;
@@ -223,22 +241,33 @@ bool RecordAssembler::advance(size_t count, NodeId from) {
   }
   have_ += count;
   if (!current_) {
-    if (have_ < sizeof size_bytes_) return true;
-    uint64_t size;
-    std::memcpy(&size, size_bytes_, sizeof size);
-    if (!begin_record(size)) return false;
-    std::memcpy(current_->record(), size_bytes_, sizeof size_bytes_);
+    if (have_ < head_wanted()) return true;
+    if (!begin_record(memory)) return false;
+    std::memcpy(current_->record(), head_, have_);
   }
   return have_ < current_->record_size() || lost_left_ != 0 || end_record(from);
 }
 
 // What there is no memory for is read all the same, and what it was is told to whoever waits for it.
-bool RecordAssembler::begin_record(uint64_t size) {
-  if (!valid_record_size(size) || size > record_size_max_) {
+bool RecordAssembler::begin_record(RecordMemory* memory) {
+  struct {
+    uint64_t size;
+    FrameHeader header;
+    FrameRoute route;
+  } head{};
+  static_assert(sizeof head == sizeof head_);
+  std::memcpy(&head, head_, have_);
+  const uint64_t size = head.size;
+  if (!is_allowed(size)) {
     error_ = "frame of " + std::to_string(size) + " bytes is not allowed";
     return false;
   }
-  current_ = Message::allocate(size);
+  std::shared_ptr<std::byte> place;
+  if (memory != nullptr && size > kLargeRecord) {
+    const bool routed = (head.header.flags & kFlagRouted) != 0;
+    place = memory->memory_for(head.header, routed ? head.route : FrameRoute{}, size);
+  }
+  current_ = place ? Message::allocate_in(std::move(place), size) : Message::allocate(size);
   if (current_) return true;
   if (record_size_max_ < kRecordSizeMax) {  // control: nobody waits for an answer to that
     error_ = "no memory for a frame of " + std::to_string(size) + " bytes";

@@ -15,6 +15,15 @@ namespace monarch {
 // record is malformed.
 enum class ArenaParts : uint8_t { kRefused, kAllowed };
 
+// Who may know a better place than the heap for a large record that is about to be read.
+class RecordMemory {
+ public:
+  virtual ~RecordMemory() = default;
+  // Memory for a record of `size` bytes, of which nobody knows more yet than the header and, with kFlagRouted, the route.
+  // shared_ptr: parts of the message alias it. Null: the heap.
+  virtual std::shared_ptr<std::byte> memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) = 0;
+};
+
 class Message {
  public:
   struct Deleter {
@@ -24,6 +33,8 @@ class Message {
 
   // Room for a record of `record_size` bytes, to be filled through record() and then decoded. Null: no memory.
   static Ptr allocate(uint64_t record_size);
+  // The same in this memory, which is not null; of a large record (more than 64 KiB).
+  static Ptr allocate_in(std::shared_ptr<std::byte> memory, uint64_t record_size);
   // A message made here (a failure, a local delivery), as if it had been received from `from`. There is no record of it:
   // only header, body and parts. The limits are those of a record: kPartsMax parts, kRecordSizeMax bytes.
   // With a `keeper`, as long as which the parts stay as they are, those are not copied; nor is what is frozen.
@@ -183,20 +194,22 @@ class RecordAssembler {
 
   // Where the next bytes go (at most `wanted` are sensible), until advance() is told how many came.
   std::span<std::byte> buffer();
-  // False: the stream is malformed (see error()).
-  bool advance(size_t count, NodeId from);
+  // False: the stream is malformed (see error()). `memory` may be null.
+  bool advance(size_t count, NodeId from, RecordMemory* memory = nullptr);
   MessagePtr take() { return std::move(done_); }  // after advance() returned true: a message, or null
   const std::string& error() const { return error_; }
   // How many bytes have come of a record that is not whole yet.
   uint64_t begun() const;
 
  private:
-  bool begin_record(uint64_t size);
+  bool is_allowed(uint64_t size) const { return valid_record_size(size) && size <= record_size_max_; }
+  size_t head_wanted() const;
+  bool begin_record(RecordMemory* memory);
   bool end_record(NodeId from);
 
   const ArenaParts arena_parts_;
   const uint64_t record_size_max_;
-  std::byte size_bytes_[8];
+  std::byte head_[kRecordPrologue + sizeof(FrameRoute)];  // of a record that has no memory yet
   size_t have_ = 0;  // bytes of the current record, its size word included
   MessagePtr current_;
   MessagePtr done_;

@@ -21,14 +21,14 @@ struct Fed {
   std::string error;
 };
 template <typename NextSize>
-Fed feed(RecordAssembler& assembler, ByteSpan stream, NextSize next_size) {
+Fed feed(RecordAssembler& assembler, ByteSpan stream, NextSize next_size, RecordMemory* memory = nullptr) {
   Fed fed;
   while (!stream.empty()) {
     const auto into = assembler.buffer();
     const size_t count = std::min({into.size(), stream.size(), next_size()});
     std::memcpy(into.data(), stream.data(), count);
     stream = stream.subspan(count);
-    if (!assembler.advance(count, 7)) {
+    if (!assembler.advance(count, 7, memory)) {
       fed.error = assembler.error();
       return fed;
     }
@@ -185,12 +185,60 @@ TEST(RecordAssembler, ASizeThatIsOnlyAnnouncedCostsNoMemory) {
   };
   // No more than this: an emulator, qemu-user, keeps 24 bytes for each page that its guest reserves.
   const uint64_t size = uint64_t{1} << 30, before = resident_pages();
+  std::vector<std::byte> begun(1000);
+  std::memcpy(begun.data(), &size, sizeof size);
   RecordAssembler assembler(ArenaParts::kRefused);
-  EXPECT_EQ(feed(assembler, as_byte_span(&size, sizeof size), [] { return sizeof size; }).error, "");
-  EXPECT_EQ(assembler.begun(), sizeof size);
+  EXPECT_EQ(feed(assembler, begun, [] { return SIZE_MAX; }).error, "");
+  EXPECT_EQ(assembler.begun(), begun.size());
   EXPECT_LT(resident_pages() - before, (16u << 20) / 4096);
 }
 #endif
+
+// Who knows where a large record goes on to is asked once, when that has come; others are read to the heap.
+TEST(RecordAssembler, ALargeRecordIsReadToWhereItIsWanted) {
+  struct Place final : RecordMemory {
+    std::shared_ptr<std::byte> memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) override {
+      asked.push_back({header.token, route.destination, size});
+      if (header.token == 3) return nullptr;
+      return given = std::shared_ptr<std::byte>(new std::byte[size], std::default_delete<std::byte[]>());
+    }
+    struct Asked {
+      uint64_t token, destination, size;
+    };
+    std::vector<Asked> asked;
+    std::shared_ptr<std::byte> given;  // shared: with the message
+  };
+  const std::vector<std::byte> part(200'000, std::byte{5});
+  const ByteSpan parts[] = {part};
+  std::vector<std::byte> stream = encoded(10, 100, 1);
+  for (const uint64_t token : {2, 3, 4}) {
+    Outgoing outgoing{FrameHeader{}, {}, parts};
+    outgoing.header.token = token;
+    if (token == 2) outgoing.header.flags = kFlagRouted;
+    outgoing.route = {11, 22, 3, 0};
+    const auto record = encode_to_vector(outgoing);
+    stream.insert(stream.end(), record.begin(), record.end());
+  }
+  for (const size_t portion : {size_t{1}, size_t{60}, SIZE_MAX}) {
+    Place place;
+    RecordAssembler assembler(ArenaParts::kRefused);
+    const Fed fed = feed(assembler, stream, [portion] { return portion; }, &place);
+    ASSERT_EQ(fed.error, "");
+    ASSERT_EQ(fed.messages.size(), 4u);
+    ASSERT_EQ(place.asked.size(), 3u);
+    EXPECT_EQ(place.asked[0].token, 2u);
+    EXPECT_EQ(place.asked[0].destination, 22u);
+    EXPECT_EQ(place.asked[1].destination, 0u) << "it has no route";
+    for (size_t i = 1; i < 4; ++i) {
+      ASSERT_EQ(fed.messages[i]->parts.size(), 1u);
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), fed.messages[i]->parts[0].data));
+    }
+    EXPECT_EQ(fed.messages[1]->route().origin, 11u);
+    const std::byte* const data = fed.messages[3]->parts[0].data;
+    EXPECT_TRUE(data > place.given.get() && data < place.given.get() + place.asked[2].size);
+    EXPECT_EQ(place.given, fed.messages[3]->parts[0].owner);
+  }
+}
 
 TEST(Message, PartsOutliveTheirMessage) {
   for (size_t size : {size_t{100}, size_t{1} << 20}) {

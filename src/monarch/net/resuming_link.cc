@@ -99,6 +99,11 @@ void Carrier::on_frame(Link& via, MessagePtr message) {
   sessions_->drop(*this, "a frame before it is said which session it is for");
 }
 
+std::shared_ptr<std::byte> Carrier::memory_for(Link&, const FrameHeader& header, const FrameRoute& route, uint64_t size) {
+  ResumingLink* session = session_.load(std::memory_order_acquire);
+  return session == nullptr ? nullptr : session->memory_for(header, route, size);
+}
+
 void Carrier::on_control(Link& via, MessagePtr message) {
   ResumingLink* session = session_.load(std::memory_order_acquire);
   if (session != nullptr) return session->on_control(*this, via, std::move(message));

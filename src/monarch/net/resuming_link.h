@@ -48,6 +48,8 @@ class Carrier final : public LinkSink, public std::enable_shared_from_this<Carri
   ~Carrier() override;
 
   void on_frame(Link& link, MessagePtr message) override;
+  std::shared_ptr<std::byte> memory_for(Link& link, const FrameHeader& header, const FrameRoute& route,
+                                        uint64_t size) override;
   void on_control(Link& link, MessagePtr message) override;
   void on_closed(Link& link, const Error& why) override;
 
@@ -104,6 +106,9 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
 
   // ---- From its carriers ----
   void on_frame(Carrier& carrier, Link& link, MessagePtr message);
+  std::shared_ptr<std::byte> memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) {
+    return sink_.memory_for(*this, header, route, size);
+  }
   void on_control(Carrier& carrier, Link& link, MessagePtr message);
   void on_closed(Carrier& carrier, Link& link, const Error& why);
   // Reactor. The peer goes on here on a new carrier, with this frame as its first. False: there is nothing to go on with.

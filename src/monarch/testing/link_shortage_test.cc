@@ -109,6 +109,40 @@ TEST(LinkReleases, AnIdleSenderHearsOfWhatItHasBack) {
   }
 }
 
+// What a gateway has read to its arena goes on from there.
+TEST(LinkReleases, WhatLiesInTheArenaIsLentAndNotCopied) {
+  ShmEnds ends;
+  ends.connect();
+  std::shared_ptr<std::byte> memory = ends.home_a.arena->memory(1 << 20);
+  std::memset(memory.get(), 7, 1 << 20);
+  const ByteSpan parts[] = {{memory.get() + 96, 500'000}, {memory.get() + 500'096, 300'000}};
+  const uint64_t held = ends.home_a.arena->bytes_held();
+  ASSERT_TRUE(ends.a->send_kept(numbered(0, parts), memory));
+  EXPECT_EQ(ends.home_a.arena->bytes_held(), held);
+  ASSERT_TRUE(ends.a->send(numbered(1, {parts, 1})));  // who does not keep it may change it
+  EXPECT_GT(ends.home_a.arena->bytes_held(), held);
+  ASSERT_TRUE(ends.wait_until([&] { return ends.sink_b.frames() == 2; }));
+  auto frames = ends.sink_b.take();
+  for (const Part& part : frames[0]->parts) EXPECT_EQ(part.data[part.size - 1], std::byte{7});
+  frames[0]->parts[0].data[0] = std::byte{9};  // it is the receiver's now
+  EXPECT_EQ(memory.get()[96], std::byte{9});
+  EXPECT_EQ(frames[1]->parts[0].data[0], std::byte{7});
+  memory.reset();
+  const auto falls_to = [&](uint64_t bytes) {
+    const int64_t limit_ns = monotonic_ns() + 20'000'000'000;
+    while (ends.home_a.arena->bytes_held() > bytes && monotonic_ns() < limit_ns) {
+      static_cast<void>(ends.b->send(numbered(2, {})));  // what has been done with goes back with it
+      ends.home_a.driver->poll_once();
+    }
+    return ends.home_a.arena->bytes_held() <= bytes;
+  };
+  frames.pop_back();
+  EXPECT_TRUE(falls_to(held));
+  EXPECT_EQ(ends.home_a.arena->bytes_held(), held) << "the receiver has it";
+  frames.clear();
+  EXPECT_TRUE(falls_to(0));
+}
+
 // Any one of the calls that a large message makes for the first time, on either side.
 TEST(LinkShortage, ACallThatFailsOnceLosesNothing) {
   const std::vector<std::byte> bytes(100'000, std::byte{3});

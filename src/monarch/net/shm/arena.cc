@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t kPageBytes = 4096;  // of accounts; the system's may be larger, but not than a chunk
 constexpr uint32_t kChunkPages = Arena::kChunkBytes / kPageBytes;
+constexpr uint64_t kOffsetMask = (uint64_t{1} << 40) - 1;  // of a key
 // A segment is address space here and at each receiver: little where that is limited (ulimit -v).
 constexpr uint64_t kSegmentBytesMax = uint64_t{64} << 30;
 constexpr uint64_t kSegmentBytesSmall = uint64_t{64} << 20;
@@ -128,23 +129,62 @@ void Arena::count_lent(Segment& segment, uint32_t first, uint32_t pages, bool le
   }
 }
 
+std::shared_ptr<std::byte> Arena::memory(uint64_t size) {
+  const auto slab = allocate(size);
+  if (!slab) return nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    memories_.emplace(slab->key(), size);
+  }
+  return {slab->data, [self = shared_from_this(), key = slab->key()](std::byte*) {
+            if (!in_forked_child()) self->release(key);
+          }};
+}
+
+// With the lock held: the key of the memory() that has these bytes.
+std::optional<uint64_t> Arena::memory_at(uint64_t key, uint64_t size) const {
+  const auto next = memories_.upper_bound(key);
+  if (next == memories_.begin()) return std::nullopt;
+  const auto& [begin, bytes] = *std::prev(next);
+  const uint64_t from = key - begin;
+  return from < bytes && size <= bytes - from ? std::optional(begin) : std::nullopt;
+}
+
+std::optional<Slab> Arena::hold_part(ByteSpan part) {
+  std::lock_guard lock(mutex_);
+  for (uint32_t index = 0; index < segments_.size(); ++index) {
+    Segment& segment = *segments_[index];
+    const auto* const begin = static_cast<std::byte*>(segment.mapping.get());
+    if (part.data() < begin || part.data() >= begin + segment.mapping.size()) continue;
+    const Slab at{index, static_cast<uint64_t>(part.data() - begin), const_cast<std::byte*>(part.data())};
+    const auto whole = memory_at(at.key(), part.size());
+    if (!whole) return std::nullopt;
+    ++segment.runs.holders(static_cast<uint32_t>((*whole & kOffsetMask) / kPageBytes));
+    return at;
+  }
+  return std::nullopt;
+}
+
 void Arena::hold(uint64_t key) {
   std::lock_guard lock(mutex_);
-  const uint32_t page = static_cast<uint32_t>((key & ((uint64_t{1} << 40) - 1)) / kPageBytes);
+  const uint32_t page = static_cast<uint32_t>((key & kOffsetMask) / kPageBytes);
   Segment& segment = *segments_[key >> 40];
   MONARCH_CHECK(segment.runs.lent_at(page) != 0);
   ++segment.runs.holders(page);
 }
 
 bool Arena::release(uint64_t key) {
-  const uint64_t offset = key & ((uint64_t{1} << 40) - 1);
-  const uint32_t first = static_cast<uint32_t>(offset / kPageBytes);
   std::lock_guard lock(mutex_);
+  const auto whole = memory_at(key, 0);
+  if (whole) key = *whole;
+  const uint64_t offset = key & kOffsetMask;
+  const uint32_t first = static_cast<uint32_t>(offset / kPageBytes);
   if (key >> 40 >= segments_.size() || offset % kPageBytes != 0) return false;
   Segment& segment = *segments_[key >> 40];
   const uint32_t pages = segment.runs.lent_at(first);
   if (pages == 0) return false;
   if (--segment.runs.holders(first) != 0) return true;
+  if (whole) memories_.erase(*whole);
   segment.runs.give_back(first);
   count_lent(segment, first, pages, false);
   held_bytes_ -= pages * kPageBytes;

@@ -8,11 +8,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
+#include "monarch/base/bytes.h"
 #include "monarch/base/mutex.h"
 #include "monarch/base/result.h"
 #include "monarch/loop/timers.h"
@@ -48,9 +50,13 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   // A slab of at least `size` bytes, held once. nullopt: the arena is full, or the system has no memory for it.
   std::optional<Slab> allocate(uint64_t size);
+  // The same as memory, held until its last user has gone; null: there is none. Parts of it can be lent, below.
+  std::shared_ptr<std::byte> memory(uint64_t size);
+  // Where in such memory this lies, of which one more holder is counted: what comes back is that place. nullopt: in none.
+  std::optional<Slab> hold_part(ByteSpan part);
   // One more receiver holds the slab.
   void hold(uint64_t key);
-  // One holder less; the last one frees it. False: no such slab is held (a lying peer).
+  // One holder less; the last one frees it. Of memory() any part will do. False: no such slab is held (a lying peer).
   bool release(uint64_t key);
 
   // Stays open for as long as the arena lives.
@@ -77,6 +83,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
     uint32_t run;    // the free run that they lie in
     size_t begin, end;
   };
+  std::optional<uint64_t> memory_at(uint64_t key, uint64_t size) const;
   enum class Taken { kYes, kNoRun, kNoMemory };
   using Lock = std::unique_lock<Mutex>;
   Taken take_from(uint32_t segment, uint32_t pages, Lock& lock, Slab* slab);
@@ -97,6 +104,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::atomic<uint64_t> held_bytes_{0};
   mutable Mutex mutex_{LockRank::kArena};
   std::vector<std::unique_ptr<Segment>> segments_;
+  std::map<uint64_t, uint64_t> memories_;  // keys and sizes of what memory() has given
   uint64_t idle_bytes_ = 0;  // of reserved_: in chunks of which nothing is lent
   uint64_t used_peak_ = 0;   // most of the rest since the last period began
   uint64_t keep_bytes_ = 0;  // not 0: memory above this is being given back

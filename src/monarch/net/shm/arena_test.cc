@@ -158,6 +158,37 @@ TEST(Arena, CountsHoldersAndIgnoresLies) {
   EXPECT_FALSE(arena.release(UINT64_MAX));
 }
 
+// Parts of it are lent by where they lie, and what comes back is that.
+TEST(Arena, MemoryIsHeldByItsUserAndByWhoHasPartsOfIt) {
+  auto arena = std::make_shared<Arena>(64 * kMiB);  // shared: memory of it outlives what has made it
+  const auto other = arena->allocate(5000);
+  std::shared_ptr<std::byte> memory = arena->memory(kMiB);
+  ASSERT_NE(memory, nullptr);
+  const uint64_t held = arena->bytes_held();
+  const auto first = arena->hold_part({memory.get() + 96, 5000});
+  const auto at_a_page = arena->hold_part({memory.get() + 8192, kMiB - 8192});
+  ASSERT_TRUE(first && at_a_page);
+  EXPECT_EQ(first->data, memory.get() + 96);
+  EXPECT_EQ(at_a_page->offset, first->offset + 8192 - 96);
+
+  const std::vector<std::byte> elsewhere(100);
+  EXPECT_FALSE(arena->hold_part(elsewhere));
+  EXPECT_FALSE(arena->hold_part({other->data, 100})) << "a slab of somebody else";
+  EXPECT_FALSE(arena->hold_part({memory.get() + 96, kMiB})) << "beyond its end";
+
+  memory.reset();
+  EXPECT_EQ(arena->bytes_held(), held) << "parts of it are lent";
+  EXPECT_TRUE(arena->release(at_a_page->key()));
+  EXPECT_EQ(arena->bytes_held(), held);
+  EXPECT_TRUE(arena->release(first->key()));
+  EXPECT_LT(arena->bytes_held(), held);
+  EXPECT_FALSE(arena->release(first->key())) << "it is nobody's";
+  EXPECT_TRUE(arena->release(other->key()));
+  EXPECT_EQ(arena->bytes_held(), 0u);
+
+  EXPECT_EQ(arena->memory(65 * kMiB), nullptr);
+}
+
 TEST(Arena, WhatServedSmallPartsServesLargeOnes) {
   Arena arena(64 * kMiB);
   free_all(arena, fill(arena, 64 * kMiB, 16 * kKiB));

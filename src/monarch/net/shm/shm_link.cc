@@ -230,12 +230,12 @@ void ShmLink::finish(const Error& why) {
 
 // ---- Sending ----
 
-bool ShmLink::send(const Outgoing& outgoing) {
+bool ShmLink::send_it(const Outgoing& outgoing, bool kept) {
   if (in_forked_child()) return false;
   std::vector<uint64_t> locations;
   bool has_large = false;
   for (const ByteSpan& part : outgoing.parts) has_large |= part.size() >= kArenaPartMin;
-  if (has_large) place_parts(outgoing, locations);
+  if (has_large) place_parts(outgoing, kept, locations);
   try {
     return send_record(outgoing, locations);
   } catch (const std::bad_alloc&) {  // then nothing of it counts yet
@@ -332,14 +332,18 @@ void ShmLink::copy_part(std::byte* to, ByteSpan part) {
   copy_bytes(to, part.data(), part.size());
 }
 
-// Copies the large parts into slabs. A part for which there is no slab stays inline (location 0).
-void ShmLink::place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locations) {
+// Copies the large parts into slabs, but for what lies in one. A part for which there is no slab stays inline (location 0).
+void ShmLink::place_parts(const Outgoing& outgoing, bool kept, std::vector<uint64_t>& locations) {
   locations.assign(outgoing.parts.size(), 0);
   context_.driver.poll_once();  // slabs that came back are used before new ones
   for (size_t i = 0; i < outgoing.parts.size(); ++i) {
     const ByteSpan part = outgoing.parts[i];
     if (part.size() < kArenaPartMin) continue;
     if ((locations[i] = place_frozen(part)) != 0) continue;
+    if (const auto there = kept ? place_kept(part) : std::nullopt) {
+      locations[i] = ArenaLocation{there->segment, outgoing.cast != nullptr, there->offset}.pack();
+      continue;
+    }
     const bool shared = outgoing.cast != nullptr && part.size() >= kSharedPartMin;
     const auto slab = shared ? place_for_all(*outgoing.cast, i, outgoing) : place(part);
     if (slab) locations[i] = ArenaLocation{slab->segment, shared, slab->offset}.pack();
@@ -356,6 +360,14 @@ std::optional<Slab> ShmLink::place(ByteSpan part) {
   }
   copy_part(slab->data, part);
   return slab;
+}
+
+// Of a frame that was read to the arena (Arena::memory): nobody writes there who has it now, and one receiver may.
+std::optional<Slab> ShmLink::place_kept(ByteSpan part) {
+  const auto there = context_.arena->hold_part(part);
+  if (!there || share_segment(there->segment)) return there;
+  context_.arena->release(there->key());
+  return std::nullopt;
 }
 
 // The same, of what the first link has copied: held by the cast, too, until it has gone to all.

@@ -96,7 +96,10 @@ class ShmLink final : public Link,
   // Any thread, once. Begins to carry frames.
   void start(Setup setup);
 
-  bool send(const Outgoing& outgoing) override;
+  bool send(const Outgoing& outgoing) override { return send_it(outgoing, /*kept=*/false); }
+  bool send_kept(const Outgoing& outgoing, std::shared_ptr<const void>) override {
+    return send_it(outgoing, /*kept=*/true);
+  }
   bool send_control(const Outgoing& outgoing) override;
   void peer_died(const Error& why) override;
   void close() override;
@@ -130,8 +133,10 @@ class ShmLink final : public Link,
   static void end_lease(Lease* lease);
   SocketLane::Events control_events();
   void drop_outbound();
-  void place_parts(const Outgoing& outgoing, std::vector<uint64_t>& locations);
+  bool send_it(const Outgoing& outgoing, bool kept);
+  void place_parts(const Outgoing& outgoing, bool kept, std::vector<uint64_t>& locations);
   std::optional<Slab> place(ByteSpan part);
+  std::optional<Slab> place_kept(ByteSpan part);
   void copy_part(std::byte* to, ByteSpan part);
   std::optional<Slab> place_for_all(CastParts& cast, size_t index, const Outgoing& outgoing);
   void release_slabs(std::span<const uint64_t> locations);

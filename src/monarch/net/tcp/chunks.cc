@@ -13,8 +13,9 @@ ChunkHeader encode_chunk(ChunkLane lane, uint32_t size) {
   return header;
 }
 
-ChunkReader::ChunkReader(NodeId from, uint64_t control_max)
+ChunkReader::ChunkReader(NodeId from, uint64_t control_max, RecordMemory* memory)
     : from_(from),
+      memory_(memory),
       data_(std::make_unique<RecordAssembler>(ArenaParts::kRefused)),
       control_(ArenaParts::kRefused, control_max) {}
 
@@ -48,7 +49,7 @@ std::span<std::byte> ChunkReader::direct() {
 
 bool ChunkReader::took(size_t count, const Take& take) {
   left_ -= static_cast<uint32_t>(count);
-  if (!assembler().advance(count, from_)) {
+  if (!assembler().advance(count, from_, lane_ == ChunkLane::kControl ? nullptr : memory_)) {
     error_ = assembler().error();
     return false;
   }

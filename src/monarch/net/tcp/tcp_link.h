@@ -21,7 +21,10 @@
 
 namespace monarch {
 
-class TcpLink final : public Link, public Reactor::Pulsed, public std::enable_shared_from_this<TcpLink> {
+class TcpLink final : public Link,
+                      public Reactor::Pulsed,
+                      private RecordMemory,
+                      public std::enable_shared_from_this<TcpLink> {
  public:
   // `silence_ns`: when so long nothing has come, the connection is gone; 0: it is not looked at.
   TcpLink(Reactor& reactor, LinkSink& sink, NodeId peer, int64_t silence_ns);
@@ -72,6 +75,7 @@ class TcpLink final : public Link, public Reactor::Pulsed, public std::enable_sh
   void wait_for_room(bool room);
   void retry_later();
 
+  std::shared_ptr<std::byte> memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) override;
   void on_events(uint32_t events);
   bool read_some(uint64_t* bytes);
   void take(ChunkLane lane, MessagePtr message);
