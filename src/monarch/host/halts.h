@@ -42,7 +42,7 @@ class Halts {
     int64_t since_ns;  // of `before`, where that is a halt; else of `now`
   };
 
-  static constexpr int kDoubtfulLooks = 3;  // within a second, at Calls::kLookNs
+  static constexpr int kDoubtfulLooks = 6;  // within two seconds, at Calls::kLookNs
 
   // Somebody has looked. Nothing: it is as it was, or it is not known how it is: it could not be looked at, or it has
   // ended, which is told otherwise.
