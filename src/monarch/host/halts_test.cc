@@ -47,7 +47,9 @@ TEST(Halts, WhoComputesSleepsOrReadsAFileIsNot) {
 TEST(Halts, WhoIsFrozenOrHeldInTheKernelAnswersNobody) {
   Halts halts;
   EXPECT_FALSE(halts.look(0, kNode, {'D', false, false})) << "it may be reading a file";
-  EXPECT_FALSE(halts.look(0, kNode, {'D', false, true})) << "or a large one";
+  for (int looks = 2; looks < Halts::kDoubtfulLooks; ++looks) {
+    EXPECT_FALSE(halts.look(0, kNode, {'D', false, true})) << "or a large one";
+  }
   EXPECT_EQ(halts.look(kSecond, kNode, {'D', false, true})->now, Halt::kHeld);
   EXPECT_EQ(halts.look(kSecond, kNode, {'S', true, true})->now, Halt::kFrozen);
   EXPECT_EQ(halts.look(kSecond, kNode, {'t', false, false})->now, Halt::kTraced);
@@ -59,7 +61,9 @@ TEST(Halts, WhoComesForwardBetweenWaitsInTheKernelIsNot) {
   for (uint64_t faults = 1; faults <= 10; ++faults) {
     EXPECT_FALSE(halts.look(kSecond, kNode, {'D', false, true, true, faults})) << "it is being read in, page by page";
   }
-  EXPECT_FALSE(halts.look(kSecond, kNode, {'D', false, true, true, 10}));
+  for (int looks = 2; looks < Halts::kDoubtfulLooks; ++looks) {
+    EXPECT_FALSE(halts.look(kSecond, kNode, {'D', false, true, true, 10}));
+  }
   EXPECT_EQ(halts.look(kSecond, kNode, {'D', false, true, true, 10})->now, Halt::kHeld);
   EXPECT_EQ(halts.look(kSecond, kNode, {'D', false, true, true, 11})->now, Halt::kNone);
 }
