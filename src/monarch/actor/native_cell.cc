@@ -137,7 +137,8 @@ void NativeCell::run_turn() {
       running_turn_.store(true, std::memory_order_relaxed);
     }
     MessagePtr message = queue_.pop();
-    inflow_.taken(Inflow::cost_of(*message));
+    taken_cost_ += Inflow::cost_of(*message);
+    if (queue_.empty() || taken_cost_ >= kTakenCostMax) inflow_.taken(std::exchange(taken_cost_, 0));
     if (!handle(std::move(message))) return;  // suspended: somebody else may have the turn already
   }
   running_turn_.store(false, std::memory_order_relaxed);

@@ -47,6 +47,10 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
 
  private:
   static constexpr int kMessagesPerTurn = 256;
+  // Of messages that were taken, inflow_ is told so together, since each time its line comes from the senders' caches. So
+  // much too much it may think to be waiting, of kBytesMax.
+  static constexpr uint64_t kTakenCostMax = 32 << 10;
+  static constexpr size_t kCacheLine = 64;
 
   // A call of an endpoint that returns a Task, from its begin to its reply.
   struct Running {
@@ -91,10 +95,11 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   Node& node_;
   const ActorIndex index_;
   const std::shared_ptr<ActorPool> pool_;
-  Inflow inflow_;
 
-  std::atomic<Message*> inbox_;
-  std::atomic<bool> running_turn_{false};
+  // In lines of their own: what senders write, and the turn, and what both read.
+  alignas(kCacheLine) Inflow inflow_;
+  alignas(kCacheLine) std::atomic<Message*> inbox_;
+  alignas(kCacheLine) std::atomic<bool> running_turn_{false};
 
   struct Failed {
     MeshFailure failure;
@@ -104,7 +109,8 @@ class NativeCell final : public Cell, public Runnable, public internal::Turn,
   std::deque<Failed> failures_;  // of what it owns; for each a kActorEnded from here is in the inbox
 
   // Of whoever has the turn.
-  MessageQueue queue_;
+  alignas(kCacheLine) MessageQueue queue_;
+  uint64_t taken_cost_ = 0;  // of messages that were in queue_, and inflow_ counts still
   const ActorClass* class_ = nullptr;
   LastWords::Actor* last_words_ = nullptr;  // where it notes which endpoint it is in; null: nowhere
   std::unique_ptr<Actor> actor_;

@@ -5,6 +5,7 @@
 //   uint64_t ticks()             a counter that runs at a constant rate, on all cores alike
 //   uint64_t ticks_per_us()      that rate, within a factor of two
 //   void prefetch(const void*)   the line will be read soon; any address will do
+//   void prefetch_to_write(const void*)   the line will be written soon, and another core may have written it last
 //   void stream_line(void* to, const void* from)   copies 64 bytes to an address that is a multiple of 64, past the caches
 //   void stream_fence()          after the last stream_line(): what is stored next is not seen before what was streamed
 #pragma once

@@ -22,6 +22,7 @@ inline uint64_t ticks_per_us() {
 }
 
 inline void prefetch(const void* from) { __builtin_prefetch(from, 0, 3); }
+inline void prefetch_to_write(const void* what) { __builtin_prefetch(what, 1, 3); }
 
 // STNP says that the line will not be read soon; it is an ordinary store otherwise.
 inline void stream_line(void* to, const void* from) {

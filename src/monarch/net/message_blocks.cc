@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "monarch/base/arch.h"
 #include "monarch/base/forked.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -38,82 +39,99 @@ void return_message_block(void* block) { delete_block(block); }
 
 namespace {
 
-// A thread that sleeps keeps two chains, 10 KiB, and there may be thousands.
-constexpr uint32_t kChainBlocks = 16;
-constexpr uint32_t kDepotChainsMax = 2048;  // 10 MiB
+// A thread that sleeps keeps two magazines, 10 KiB, and there may be thousands.
+constexpr uint32_t kMagazineBlocks = 16;
+constexpr uint32_t kDepotMagazinesMax = 2048;  // full ones, 10 MiB
 
-struct Block {
-  Block* next;        // in its chain
-  Block* next_chain;  // of the first block of a chain in the depot
+// Blocks that are free, by where they are. Not a list through them: the next one would be known only when memory that
+// another thread has written last has come to this one's cache (Bonwick and Adams, "Magazines and Vmem", 2001).
+constexpr uint32_t kAhead = 2;  // so many blocks before one is taken its memory is fetched
+
+struct Magazine {
+  Magazine* next = nullptr;  // in the depot
+  uint32_t count = 0;
+  void* blocks[kMagazineBlocks];
+
+  bool full() const { return count == kMagazineBlocks; }
 };
 
-void delete_chain(Block* block) {
-  while (block != nullptr) delete_block(std::exchange(block, block->next));
+void delete_magazine(Magazine* magazine) {
+  if (magazine == nullptr) return;
+  while (magazine->count != 0) delete_block(magazine->blocks[--magazine->count]);
+  delete magazine;
 }
 
-// Whole chains that no thread has. Never destroyed: threads may end after it would be. Not in a child of fork(): its lock,
+// Magazines that no thread has. Never destroyed: threads may end after it would be. Not in a child of fork(): its lock,
 // or the making of it, may be a thread's that is not there.
-struct Depot {
-  std::mutex mutex;
-  Block* chains = nullptr;
-  uint32_t count = 0;
-
+class Depot {
+ public:
   static Depot& instance() {
     static Depot& depot = *new Depot;
     return depot;
   }
-  Block* take() {
-    std::lock_guard lock(mutex);
-    Block* chain = chains;
-    if (chain != nullptr) {
-      chains = chain->next_chain;
-      --count;
-    }
-    return chain;
+  // A full one for an empty one, which may be null; that stays with the caller if there is none.
+  Magazine* take_full(Magazine* empty) {
+    std::lock_guard lock(mutex_);
+    if (full_ == nullptr) return nullptr;
+    Magazine* const taken = std::exchange(full_, full_->next);
+    --count_;
+    if (empty != nullptr) push(empty_, empty);
+    return taken;
   }
-  void put(Block* chain) {
-    {
-      std::lock_guard lock(mutex);
-      if (count < kDepotChainsMax) {
-        chain->next_chain = chains;
-        chains = chain;
-        ++count;
-        return;
-      }
-    }
-    delete_chain(chain);
+  // The other way round; null: there is no empty one. False: there are too many.
+  bool put_full(Magazine* full, Magazine** empty) {
+    std::lock_guard lock(mutex_);
+    if (count_ == kDepotMagazinesMax) return false;
+    push(full_, full);
+    ++count_;
+    *empty = empty_;
+    if (empty_ != nullptr) empty_ = empty_->next;
+    return true;
   }
+
+ private:
+  static void push(Magazine*& list, Magazine* magazine) {
+    magazine->next = list;
+    list = magazine;
+  }
+  std::mutex mutex_;
+  Magazine* full_ = nullptr;
+  Magazine* empty_ = nullptr;
+  uint32_t count_ = 0;  // of full_
 };
 
-// Two chains, so that a thread that takes and returns around a chain's end does not go to the depot each time.
+// Two magazines, so that a thread that takes and returns around one's end does not go to the depot each time.
 struct Cache {
-  Block* current = nullptr;
-  Block* full = nullptr;  // kChainBlocks or none
-  uint32_t count = 0;     // in current
-  bool ended = false;     // the thread's locals are being destroyed
+  Magazine* current = nullptr;  // null, or with any number of blocks
+  Magazine* spare = nullptr;    // null, full or empty
+  bool ended = false;           // the thread's locals are being destroyed
 
   ~Cache() {
     ended = true;
-    delete_chain(std::exchange(current, nullptr));
-    delete_chain(std::exchange(full, nullptr));
+    delete_magazine(std::exchange(current, nullptr));
+    delete_magazine(std::exchange(spare, nullptr));
   }
+  // Null: there is no memory for one.
   [[gnu::noinline]] void* refill() {
     if (ended) return new_block();
-    Block* chain = std::exchange(full, nullptr);
-    if (chain == nullptr && !in_forked_child()) chain = Depot::instance().take();
-    if (chain == nullptr) return new_block();
-    current = chain->next;
-    count = kChainBlocks - 1;
-    return chain;
-  }
-  [[gnu::noinline]] void spill() {
-    if (in_forked_child()) {
-      delete_chain(full);
-    } else if (full != nullptr) {
-      Depot::instance().put(full);
+    if (spare != nullptr && spare->full()) {
+      std::swap(current, spare);
+    } else if (Magazine* full = in_forked_child() ? nullptr : Depot::instance().take_full(current)) {
+      current = full;
+    } else {
+      return new_block();
     }
-    full = std::exchange(current, nullptr);
-    count = 0;
+    return current->blocks[--current->count];
+  }
+  // Makes current one that is not full. False: there is no memory for that.
+  [[gnu::noinline]] bool make_room() {
+    if (spare != nullptr && !spare->full()) return std::swap(current, spare), true;
+    Magazine* empty = nullptr;
+    if (spare != nullptr && (in_forked_child() || !Depot::instance().put_full(spare, &empty))) {
+      delete_magazine(spare);
+    }
+    spare = std::exchange(current, empty != nullptr ? empty : new (std::nothrow) Magazine);
+    return current != nullptr;
   }
 };
 
@@ -124,23 +142,27 @@ Cache& cache() {
 
 }  // namespace
 
+namespace {
+// Whoever freed the block has written to it: to fetch each of its lines takes as long as all else that a message costs.
+void fetch(void* block) {
+  constexpr size_t kLineBytes = 64;
+  for (size_t at = 0; at < kMessageBlockBytes; at += kLineBytes) arch::prefetch_to_write(static_cast<std::byte*>(block) + at);
+}
+}  // namespace
+
 void* take_message_block() {
   Cache& own = cache();
-  Block* block = own.current;
-  if (block == nullptr) return own.refill();
-  own.current = block->next;
-  --own.count;
-  return block;
+  Magazine* const current = own.current;
+  if (current == nullptr || current->count == 0) return own.refill();
+  if (current->count > kAhead) fetch(current->blocks[current->count - 1 - kAhead]);
+  return current->blocks[--current->count];
 }
 
-void return_message_block(void* memory) {
+void return_message_block(void* block) {
   Cache& own = cache();
-  if (own.ended) return delete_block(memory);
-  if (own.count == kChainBlocks) own.spill();
-  Block* block = static_cast<Block*>(memory);
-  block->next = own.current;
-  own.current = block;
-  ++own.count;
+  if (own.ended) return delete_block(block);
+  if ((own.current == nullptr || own.current->full()) && !own.make_room()) return delete_block(block);
+  own.current->blocks[own.current->count++] = block;
 }
 
 #endif
