@@ -146,7 +146,8 @@ namespace {
 // Whoever freed the block has written to it: to fetch each of its lines takes as long as all else that a message costs.
 void fetch(void* block) {
   constexpr size_t kLineBytes = 64;
-  for (size_t at = 0; at < kMessageBlockBytes; at += kLineBytes) arch::prefetch_to_write(static_cast<std::byte*>(block) + at);
+  auto* const begin = static_cast<std::byte*>(block);
+  for (size_t at = 0; at < kMessageBlockBytes; at += kLineBytes) arch::prefetch_to_write(begin + at);
 }
 }  // namespace
 
