@@ -16,6 +16,8 @@ namespace monarch {
 namespace {
 // Above this a record lives in a block of its own that its parts alias; below, parts are copied out of it.
 constexpr uint64_t kLargeRecord = 64 * 1024;
+// Of the first part of a record that is read to memory which its receiver gets: a line of the caches, an AVX-512 register.
+constexpr uint64_t kPartAlignment = 64;
 // Of a large record that there is no memory for, this is read: the header, and where its first parts lie.
 constexpr uint64_t kLostRecordHead = 4096;
 
@@ -265,7 +267,10 @@ bool RecordAssembler::begin_record(RecordMemory* memory) {
   std::shared_ptr<std::byte> place;
   if (memory != nullptr && size > kLargeRecord) {
     const bool routed = (head.header.flags & kFlagRouted) != 0;
-    place = memory->memory_for(head.header, routed ? head.route : FrameRoute{}, size);
+    place = memory->memory_for(head.header, routed ? head.route : FrameRoute{}, size + kPartAlignment);
+    const uint64_t before_parts = kRecordPrologue + (routed ? sizeof(FrameRoute) : 0) +
+                                  uint64_t{head.header.part_count} * sizeof(PartRef) + align8(head.header.body_size);
+    if (place) place = {place, place.get() + (0 - before_parts) % kPartAlignment};
   }
   current_ = place ? Message::allocate_in(std::move(place), size) : Message::allocate(size);
   if (current_) return true;

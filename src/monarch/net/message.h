@@ -19,8 +19,8 @@ enum class ArenaParts : uint8_t { kRefused, kAllowed };
 class RecordMemory {
  public:
   virtual ~RecordMemory() = default;
-  // Memory for a record of `size` bytes, of which nobody knows more yet than the header and, with kFlagRouted, the route.
-  // shared_ptr: parts of the message alias it. Null: the heap.
+  // Memory for a record, which takes at most `size` bytes of it, and of which nobody knows more yet than the header and,
+  // with kFlagRouted, the route. shared_ptr: parts of the message alias it. Null: the heap.
   virtual std::shared_ptr<std::byte> memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) = 0;
 };
 

@@ -42,11 +42,10 @@ namespace {
 // A thread that sleeps keeps two magazines, 10 KiB, and there may be thousands.
 constexpr uint32_t kMagazineBlocks = 16;
 constexpr uint32_t kDepotMagazinesMax = 2048;  // full ones, 10 MiB
+constexpr uint32_t kAhead = 2;                 // so many blocks before one is taken its memory is fetched
 
 // Blocks that are free, by where they are. Not a list through them: the next one would be known only when memory that
 // another thread has written last has come to this one's cache (Bonwick and Adams, "Magazines and Vmem", 2001).
-constexpr uint32_t kAhead = 2;  // so many blocks before one is taken its memory is fetched
-
 struct Magazine {
   Magazine* next = nullptr;  // in the depot
   uint32_t count = 0;
@@ -111,7 +110,6 @@ struct Cache {
     delete_magazine(std::exchange(current, nullptr));
     delete_magazine(std::exchange(spare, nullptr));
   }
-  // Null: there is no memory for one.
   [[gnu::noinline]] void* refill() {
     if (ended) return new_block();
     if (spare != nullptr && spare->full()) {
