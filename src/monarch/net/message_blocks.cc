@@ -24,7 +24,8 @@
 namespace monarch::internal {
 
 namespace {
-constexpr std::align_val_t kLine{64};
+constexpr size_t kLineBytes = 64;  // of the caches
+constexpr std::align_val_t kLine{kLineBytes};
 void* new_block() { return ::operator new(kMessageBlockBytes, kLine); }
 void delete_block(void* block) { ::operator delete(block, kLine); }
 }  // namespace
@@ -143,7 +144,6 @@ Cache& cache() {
 namespace {
 // Whoever freed the block has written to it: to fetch each of its lines takes as long as all else that a message costs.
 void fetch(void* block) {
-  constexpr size_t kLineBytes = 64;
   auto* const begin = static_cast<std::byte*>(block);
   for (size_t at = 0; at < kMessageBlockBytes; at += kLineBytes) arch::prefetch_to_write(begin + at);
 }

@@ -1,5 +1,5 @@
 // Memory of small messages: blocks of one size, kept by the thread that freed them for the next message that it makes.
-// Where one thread makes messages and another frees them, full chains of blocks go back by way of a shared depot, so
+// Where one thread makes messages and another frees them, full magazines of blocks go back by way of a shared depot, so
 // that neither of them calls the allocator.
 #pragma once
 
