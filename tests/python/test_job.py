@@ -408,7 +408,82 @@ def test_who_comes_to_a_job_is_told_who_else_uses_it(place):
     assert said_of_use(second)[1] == {first.process.pid}
     assert said_of_use(first)[1] == set()
     assert said_of_use(Script("", "job.pkl"))[1] == set()
-    assert [name for name in os.listdir(job_load("job.pkl")._run.folder) if name.startswith("user.")] != []
+    job_load("job.pkl").kill()
+
+
+HOLDS = "print(os.getpid(), flush=True)\nsys.stdin.readline()"
+ALONE = """
+import os, sys
+from monarch.job import ProcessJob
+job = ProcessJob({"hosts": 1})
+try:
+    job.state("job.pkl", exclusive=True)
+except RuntimeError as error:
+    print("no:", error)
+else:
+    print("mine", os.getpid(), flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.feature(88, "a second run takes the job over")
+def test_of_scripts_that_race_for_a_job_alone_one_gets_it_and_the_others_are_told_who(place):
+    scripts = [Script("", begin=ALONE) for _ in range(4)]
+    said = [script.process.stdout.readline() for script in scripts]
+    won = [line.split()[1] for line in said if line.startswith("mine ")]
+    assert len(won) == 1
+    whose = rf"process {won[0]} \(.*\.py\) has the job in .*/job\.pkl for itself: wait for its end"
+    assert sum(re.match(f"no: {whose}", line) is not None for line in said) == 3
+    for script in scripts:
+        script.words()
+    assert sorted(os.listdir(place)) == ["job.pkl", "t"]  # its user has left
+    job_load("job.pkl").kill()
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_who_has_a_job_for_itself_has_it_until_it_ends_however(place, end):
+    first = Script("", begin=ALONE)
+    assert first.process.stdout.readline().startswith("mine ")
+    refused = Script("", "job.pkl", "1")
+    assert f"process {first.process.pid} (" in refused.process.communicate(timeout=LIMIT)[1]
+    first.process.send_signal(end)
+    first.process.wait(LIMIT)
+    second = Script("", begin=ALONE)
+    assert second.process.stdout.readline() == f"mine {second.process.pid}\n"
+    second.words()
+    job_load("job.pkl").kill()
+
+
+def test_a_job_that_somebody_uses_cannot_be_had_alone_and_a_child_of_a_user_is_no_user(place):
+    first = Script(
+        "if child := os.fork():\n    " + HOLDS.replace("\n", "\n    ") + "\nelse:\n    time.sleep(60)", "job.pkl", "1"
+    )
+    assert first.process.stdout.readline() == f"{first.process.pid}\n"
+    whose = rf"process {first.process.pid} \(.*\.py job\.pkl 1\) uses it"
+    said = " ".join(Script("", begin=ALONE).words())
+    assert re.fullmatch(rf"no: the job in .*/job\.pkl cannot be had exclusively: {whose}", said)
+    first.process.kill()
+    first.process.wait(LIMIT)
+    second = Script("", begin=ALONE)
+    assert second.process.stdout.readline() == f"mine {second.process.pid}\n"
+    second.words()
+    job_load("job.pkl").kill()
+
+
+@pytest.mark.feature(88, "one that does not fit is replaced")
+def test_a_job_is_not_taken_from_a_script_that_uses_it_for_one_that_wants_something_else(place):
+    first = Script(HOLDS, "job.pkl", "2")
+    assert first.process.stdout.readline() == f"{first.process.pid}\n"
+    daemons = workers_of("job.pkl")
+    refused = Script("", "job.pkl", "3")
+    err = refused.process.communicate(timeout=LIMIT)[1].rstrip()
+    assert err.endswith("wait for its end, 'monarch kill' the job, or have one of your own by another cached_path")
+    whose = rf"ProcessJob\(.*2.*\), which process {first.process.pid} \(.*\) uses, and not ProcessJob\(.*3.*\)"
+    assert re.search(rf"RuntimeError: the job in .*/job\.pkl is {whose}: ", err)
+    assert workers_of("job.pkl") == daemons
+    first.words()
+    Script("", "job.pkl", "3").words()  # now it is
+    assert len(workers_of("job.pkl")) == 3
     job_load("job.pkl").kill()
 
 

@@ -143,14 +143,6 @@ class ProcessJob(JobTrait):
             first += count
         return JobState(attached.hosts)
 
-    def _note_use(self) -> None:
-        assert self._run is not None
-        own = _user_file(_ending.identify(os.getpid()))
-        with contextlib.suppress(OSError):  # said already, or killed meanwhile, which attaching says
-            os.close(os.open(os.path.join(self._run.folder, own), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            for process in _users(self._run.folder):
-                logger.warning("the job has its hosts in use by %s as well", _ending.describe(process))
-
     def _start_keeper(self) -> Any:
         from monarch.job import _keeper
 
@@ -299,25 +291,6 @@ def _token_file(folder: str) -> str:
 def worker_log(folder: str, number: int) -> str:
     """What this worker says, and what it has started to serve scripts; not what those print."""
     return f"{folder}/log.{number}"
-
-
-def _user_file(process: _ending.Process | None) -> str:
-    assert process is not None
-    return f"user.{process.pid}.{process.started}"
-
-
-def _users(folder: str) -> list[_ending.Process]:
-    """The other scripts that use the job; files of those that have ended are removed."""
-    found = []
-    for name in os.listdir(folder):
-        if not name.startswith("user."):
-            continue
-        process = _ending.Process(*map(int, name.split(".")[1:]))
-        if not _ending.is_alive(process):
-            os.unlink(os.path.join(folder, name))
-        elif process.pid != os.getpid():
-            found.append(process)
-    return found
 
 
 def _remove_folder(folder: str, older_than_s: float = 0.0) -> None:

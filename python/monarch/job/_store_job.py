@@ -115,10 +115,10 @@ class StoreJob(JobTrait):
     def __repr__(self) -> str:
         return f"StoreJob({self._workers!r}, {self._name!r})"
 
-    def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
+    def state(self, cached_path: str | None = DEFAULT_JOB_PATH, *, exclusive: bool = False) -> JobState:
         """Its hosts, attached to. The job is neither looked up nor saved: hosts end with their run.
 
-        ``cached_path``: has no meaning.
+        ``cached_path``, ``exclusive``: have no meaning.
         """
         return super().state(cached_path=None)
 

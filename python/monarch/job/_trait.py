@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from monarch.job import _mounts, _saved
+from monarch.job import _mounts, _saved, _users
 from monarch.job._saved import DEFAULT_JOB_PATH
 
 if TYPE_CHECKING:
@@ -117,18 +117,21 @@ class JobTrait(ABC):
         self._create(client_script)
         self._running = self
 
-    def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
+    def state(self, cached_path: str | None = DEFAULT_JOB_PATH, *, exclusive: bool = False) -> JobState:
         """Its hosts, attached to; they are allocated first, if they are not. Does not wait until they can be used.
 
         Where a job is saved at ``cached_path`` that runs what this one wants, that is taken; one that does not is
         killed, and replaced. What is applied here is saved there, and then outlives this script.
 
+        Several scripts may use one saved job; who comes later is told in the log who else does. ``RuntimeError``, which
+        says who, if another script has it for itself, or uses it and would lose it, as something else is wanted here.
         ``PermissionError`` if somebody else may have written that file.
 
         In the script of batch mode: those that it runs beside, if it wants what they are. Nothing is saved then.
 
         Args:
             cached_path: in a folder that is made if need be; None: nothing is looked up, and nothing saved.
+            exclusive: until this script ends, no other one gets it; ``RuntimeError`` if one has it already.
         """
         import monarch._wiring  # noqa: F401  # a script may have imported nothing but jobs
 
@@ -139,12 +142,11 @@ class JobTrait(ABC):
         else:
             path = os.path.realpath(cached_path)  # now: another context may become the active one meanwhile
             with _saved.locked(path):
-                self._find_or_apply(path)
+                self._find_or_apply(path, exclusive)
         assert self._running is not None
         for what in self._wants:
             logger.warning("%s is not there yet: the job runs without", what)
         logger.info("Job has started, connecting to current state")
-        self._running._note_use()
         state = self._running._state()
         if not self._declared:
             return state
@@ -164,6 +166,7 @@ class JobTrait(ABC):
             with _saved.locked(saved_in):
                 if (there := _load_or_none(saved_in)) is not None and there.apply_id == apply_id:
                     _saved.remove(saved_in)
+                    _users.leave(saved_in)
 
     def adopt(self, name: str, make: Callable[[JobState], ActorMesh[Any]]) -> ActorMesh[Any]:
         """Actors that outlive this script: those that were made under ``name`` or, if there are none, ``make(state)``.
@@ -335,9 +338,6 @@ class JobTrait(ABC):
     def _note_saved(self) -> None:  # noqa: B027  # most need not know
         """From here on another script may come back to it. For allocations that would end with this one."""
 
-    def _note_use(self) -> None:  # noqa: B027  # most cannot know
-        """This process is about to use it: says, in the log, which others do."""
-
     def _loses(self) -> str:
         """What a person would miss if it were replaced, for the log; empty: nothing."""
         return ""
@@ -366,7 +366,7 @@ class JobTrait(ABC):
         for job in (running, self):
             job._running = job._apply_id = job._saved_in = None
 
-    def _find_or_apply(self, path: str) -> None:
+    def _find_or_apply(self, path: str, exclusive: bool) -> None:
         told = None
         if not self._runs():
             if self._running is not None:
@@ -375,10 +375,11 @@ class JobTrait(ABC):
             self._release()
         saved = _load_or_none(path)
         if saved is not None and _can_run(saved, self, path):
-            if not self.active:
-                self._running = saved._running
+            self._enter(self._running or saved._running, path, exclusive)
             return  # what runs here already stays what it is: of this script
         if os.path.lexists(path):
+            if saved is not None and _can_run(saved, saved, path):
+                self._check_unused(saved, path)
             _replace(saved, path, told)
         self.apply()
         try:
@@ -386,6 +387,31 @@ class JobTrait(ABC):
         except BaseException:
             self._release()
             raise
+        self._enter(self._running, path, exclusive)
+
+    def _enter(self, running: JobTrait | None, path: str, exclusive: bool) -> None:
+        assert running is not None and running._apply_id is not None
+        others = _users.others(path, running._apply_id)
+        for user in others:
+            if user.exclusive:
+                raise RuntimeError(
+                    f"{user} has the job in {path} for itself: wait for its end, or have a job of your own by another "
+                    "cached_path"
+                )
+            if exclusive:
+                raise RuntimeError(f"the job in {path} cannot be had exclusively: {user} uses it")
+        self._running = running
+        if _users.enter(path, running._apply_id, exclusive):
+            for user in others:
+                logger.warning("the job has its hosts in use by %s as well", user)
+
+    def _check_unused(self, saved: JobTrait, path: str) -> None:
+        """It is well, and not what is wanted."""
+        for user in _users.others(path, saved.apply_id):
+            raise RuntimeError(
+                f"the job in {path} is {saved._running!r}, which {user} uses, and not {self!r}: wait for its end, "
+                "'monarch kill' the job, or have one of your own by another cached_path"
+            )
 
 
 def job_loads(data: bytes) -> JobTrait:
