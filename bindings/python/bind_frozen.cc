@@ -1,8 +1,10 @@
 // Memory that can be frozen (monarch/net/freezable.h) as an object with the buffer protocol: what arrays lie in.
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "gil.h"
 #include "monarch/net/freezable.h"
@@ -16,11 +18,24 @@ namespace {
 
 using Memory = std::shared_ptr<Freezable>;  // shared: with messages that are under way, and other objects
 
+// What its process may write to, which nobody else sees.
+struct PrivateMemory {
+  Mapping mapping;
+  uint64_t skipped;  // before the bytes that were asked for: a mapping begins with a page
+};
+
 PyTypeObject* memory_type = nullptr;
+PyTypeObject* private_memory_type = nullptr;
 
 int memory_get_buffer(PyObject* self, Py_buffer* view, int flags) {
   const Freezable& memory = *unbox<Memory>(self);
   return PyBuffer_FillInfo(view, self, memory.data(), static_cast<Py_ssize_t>(memory.size()), memory.frozen(), flags);
+}
+
+int private_memory_get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  const PrivateMemory& memory = unbox<PrivateMemory>(self);
+  auto* const data = static_cast<std::byte*>(memory.mapping.get()) + memory.skipped;
+  return PyBuffer_FillInfo(view, self, data, static_cast<Py_ssize_t>(memory.mapping.size() - memory.skipped), 0, flags);
 }
 
 nb::object boxed(Memory memory) {
@@ -62,6 +77,19 @@ void freeze_memory(nb::handle object) {
   if (!*done) raise(PyExc_OSError, done->error());
 }
 
+// These bytes, which are copied page by page as they are written. None: they are not frozen, or cannot be mapped.
+nb::object thawed(uint64_t address, uint64_t size) {
+  const Memory memory = Freezable::find_frozen(span_of(address, size));
+  if (!memory) return nb::none();
+  static const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t offset = address - reinterpret_cast<uint64_t>(memory->data()), skipped = offset % page;
+  auto mapping = memory->map_privately(offset - skipped, size + skipped);
+  if (!mapping) return nb::none();
+  PyObject* object = box<PrivateMemory>(private_memory_type, PrivateMemory{std::move(*mapping), skipped});
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
 // Of a read-only buffer too, from which ctypes takes none.
 uint64_t buffer_address(nb::handle object) {
   Py_buffer view;
@@ -71,22 +99,30 @@ uint64_t buffer_address(nb::handle object) {
   return address;
 }
 
+// An object with the buffer protocol, which nobody can make by hand.
+template <typename T>
+PyTypeObject* add_buffer_type(nb::module_& m, const char* name, getbufferproc get_buffer) {
+  PyType_Slot slots[] = {
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<T>)},
+      {Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+      {0, nullptr},
+  };
+  PyType_Spec spec = {name, sizeof(Boxed<T>), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+  PyTypeObject* const type = add_type(m.ptr(), spec);
+  if (type == nullptr) throw nb::python_error();
+  return type;
+}
+
 }  // namespace
 
 void bind_frozen(nb::module_& m) {
-  static PyType_Slot slots[] = {
-      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_boxed<Memory>)},
-      {Py_bf_getbuffer, reinterpret_cast<void*>(memory_get_buffer)},
-      {0, nullptr},
-  };
-  static PyType_Spec spec = {"monarch._core.Memory", sizeof(Boxed<Memory>), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
-  memory_type = add_type(m.ptr(), spec);
-  if (memory_type == nullptr) throw nb::python_error();
+  memory_type = add_buffer_type<Memory>(m, "monarch._core.Memory", memory_get_buffer);
+  private_memory_type = add_buffer_type<PrivateMemory>(m, "monarch._core.PrivateMemory", private_memory_get_buffer);
   m.attr("FREEZABLE_BYTES_MAX") = kFreezableBytesMax;
   m.def("make_memory", &make_memory);
   m.def("memory_at", &memory_at);
   m.def("freeze_memory", &freeze_memory);
+  m.def("thawed", &thawed);
   m.def("is_frozen", [](uint64_t address, uint64_t size) {
     return Freezable::find_frozen(span_of(address, size)) != nullptr;
   });

@@ -18,7 +18,7 @@ _NOT_YET = {
 _LAZY = {
     **dict.fromkeys(("Extent", "NDSlice", "Shape"), "_values.geometry"),
     "Selection": "_values.selection",
-    **dict.fromkeys(("empty", "freeze"), "_values.frozen"),
+    **dict.fromkeys(("empty", "freeze", "thaw"), "_values.frozen"),
     **dict.fromkeys(
         ("clear_runtime_config", "configure", "configured", "get_global_config", "get_runtime_config"), "config"
     ),
@@ -36,11 +36,12 @@ __all__ = [
     "freeze",
     "get_global_config",
     "get_runtime_config",
+    "thaw",
 ]
 
 TYPE_CHECKING = False  # without importing typing
 if TYPE_CHECKING:
-    from monarch._values.frozen import empty, freeze
+    from monarch._values.frozen import empty, freeze, thaw
     from monarch._values.geometry import Extent, NDSlice, Shape
     from monarch._values.selection import Selection
     from monarch.config import clear_runtime_config, configure, configured, get_global_config, get_runtime_config

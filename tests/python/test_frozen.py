@@ -1,4 +1,4 @@
-"""`monarch.empty` and `monarch.freeze`: what is sent without a copy, and that nobody can write to it."""
+"""`monarch.empty`, `freeze` and `thaw`: what is sent without a copy, and that nobody can write to it."""
 
 import gc
 import os
@@ -133,6 +133,66 @@ def test_it_is_found_deep_in_other_values(holder):
     assert not back["a"][1][1].flags.writeable and (back["a"][1][1] == 3).all()
 
 
+def thawed_pages(array):
+    """How many bytes of the process's own are behind it."""
+    first, size = frozen._bounds(array)
+    found = 0
+    with open("/proc/self/smaps") as lines:
+        for line in lines:
+            if line[0] in "0123456789abcdef":
+                low, high = (int(part, 16) for part in line.split()[0].split("-"))
+                is_of_it = low < first + size and first < high
+            elif is_of_it and line.startswith("Private_Dirty:"):
+                found += int(line.split()[1]) * 1024
+    return found
+
+
+class Writer(Actor):
+    @endpoint
+    def change(self, array, at):
+        mine = monarch.thaw(array)
+        mine[at] = 9
+        return thawed_pages(mine), lies_in_shared_memory(array), mine.sum() - array.sum(), float(array[at])
+
+
+def test_a_receiver_writes_to_a_page_of_what_it_thaws(procs):
+    array = monarch.freeze(filled(16 * SIZE, "u1"))
+    answers = procs.spawn("writers", Writer).change.call(array, 5 * SIZE).get(timeout=LIMIT).values()
+    assert answers == [(os.sysconf("SC_PAGESIZE"), True, 6, 3)] * 2  # each its own, and both the same memory
+    assert (array == 3).all()
+
+
+@pytest.mark.parametrize("array", [np.arange(8.0), np.zeros((0, 3)), filled(), np.asfortranarray(np.ones((30, 400)))])
+def test_of_what_is_not_frozen_a_copy_is_thawed(array):
+    mine = monarch.thaw(array)
+    assert (mine == array).all() and mine.strides == array.strides and mine.flags.writeable
+    assert mine.size == 0 or not np.shares_memory(mine, array)
+
+
+def test_what_cannot_be_mapped_again_is_copied(monkeypatch):
+    array = monarch.freeze(filled())
+    monkeypatch.setattr(_core, "thawed", lambda first, size: None)
+    mine = monarch.thaw(array)
+    mine[0] = 1
+    assert array[0] == 3 and (mine[1:] == 3).all()
+
+
+@pytest.mark.parametrize("value", [[1.0], b"abc", np.ma.masked_array([1]), np.array([object()])])
+def test_what_is_no_plain_array_cannot_be_thawed(value):
+    with pytest.raises(TypeError, match="takes a NumPy array|takes plain arrays|are objects of this process"):
+        monarch.thaw(value)
+
+
+def test_what_is_thawed_is_sent_as_it_is_then(holder):
+    array = monarch.freeze(filled())
+    mine = monarch.thaw(array)
+    mine[0] = 5
+    del array
+    back = holder.echo.call_one(mine).get(timeout=LIMIT)
+    assert back[0] == 5 and (back[1:] == 3).all() and back.flags.writeable
+    assert not frozen.is_frozen(mine)
+
+
 VIEWS = {
     "rows": lambda a: a[100:900],
     "transposed": lambda a: a.T,
@@ -150,6 +210,10 @@ def test_views_of_it_are_not_copied(holder, name):
     whole[:] = np.arange(whole.size).reshape(whole.shape)
     view = VIEWS[name](monarch.freeze(whole))
     back = holder.echo.call_one(view).get(timeout=LIMIT)
+    mine = monarch.thaw(view)
+    assert mine.strides == view.strides and (mine == view).all() and thawed_pages(mine) == 0
+    mine[(0,) * mine.ndim] = -1
+    assert (mine != view).sum() == 1
     assert back.ctypes.data == view.ctypes.data
     assert back.dtype == view.dtype and back.shape == view.shape and back.strides == view.strides
     assert (back == view).all() and not back.flags.writeable

@@ -172,6 +172,22 @@ def test_any_dense_tensor_is_copied_once_and_frozen(holder):
     assert part.data_ptr() == frozen[1].data_ptr()
 
 
+def test_a_tensor_that_is_thawed_can_be_written(holder):
+    tensor = monarch.freeze(torch.arange(1 << 18).reshape(1 << 9, -1))
+    back = holder.slice(gpus=0).echo.call_one(tensor[1:]).get(timeout=30)
+    for sent in (back, back.t(), back[::2, 1:]):
+        mine = monarch.thaw(sent)
+        assert torch.equal(mine, sent) and mine.stride() == sent.stride() and mine.data_ptr() != sent.data_ptr()
+        mine[0, 0] = -1
+        assert mine[0, 0] == -1 and sent[0, 0] >= 0 and torch.equal(mine[1:], sent[1:])
+    plain = torch.ones(3, dtype=torch.float64)
+    mine = monarch.thaw(plain)
+    mine.zero_()
+    assert plain.tolist() == [1, 1, 1]
+    with pytest.raises(TypeError, match=r"thaw\(tensor.detach\(\)\)"):
+        monarch.thaw(torch.ones(3, requires_grad=True))
+
+
 def test_tensors_that_cannot_be_frozen():
     for tensor, why in (
         (torch.ones(3, requires_grad=True), "requires a gradient"),

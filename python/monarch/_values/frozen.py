@@ -61,20 +61,54 @@ def freeze(value: Any) -> Any:
     Raises ``TypeError`` for anything else: objects as items, subclasses of arrays, tensors of a GPU, that require a
     gradient or are not dense; ``MemoryError`` and ``OSError`` as :func:`empty`.
     """
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
+    torch = _torch_of(value, "freeze")
+    if torch is not None:
         return _freeze_tensor(torch, value)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is None or not isinstance(value, numpy.ndarray):
-        raise TypeError(f"freeze() takes a NumPy array or a torch tensor, and not {type(value).__name__!r}")
-    if type(value) is not numpy.ndarray:
-        raise TypeError(f"freeze() takes plain arrays, and not {type(value).__name__!r}: pass numpy.asarray(...) of it")
-    _check_dtype(value.dtype)
     if not is_frozen(value):
-        value = _frozen_array(numpy, value)
+        value = _frozen_array(sys.modules["numpy"], value)
     view = value.view()
     view.flags.writeable = False
     return view
+
+
+def thaw(value: Any) -> Any:
+    """The same contents, writable: a copy, of frozen memory made page by page as it is written.
+
+    ``value`` is a NumPy array or a torch tensor on the CPU, as it has arrived, say. What is written is seen in the
+    result only. The rest of it goes on being the frozen memory, which lives as long as the result does; the result is
+    sent as any other array: by copy. What does not lie in frozen memory is copied at once, as is what cannot be mapped
+    for a shortage. Shape, dtype and strides stay.
+
+    Raises ``TypeError`` as :func:`freeze`; ``MemoryError`` if there is no memory for a copy. To write may find that
+    there is not so much memory then, which ends the process, as it does in any memory that has not been touched.
+    """
+    torch = _torch_of(value, "thaw")
+    if torch is not None:
+        return _thaw_tensor(torch, value)
+    import numpy
+
+    first, size = _bounds(value)
+    memory = _core.thawed(first, size)
+    if memory is None:
+        return value.copy("K")
+    return numpy.ndarray(value.shape, value.dtype, memory, value.ctypes.data - first, value.strides)
+
+
+def _torch_of(value: Any, asked: str) -> Any:
+    """The module, if it is a tensor; None: an array. ``TypeError``: neither, or not a plain one."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        _check_tensor(torch, value, asked)
+        return torch
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.ndarray):
+        raise TypeError(f"{asked}() takes a NumPy array or a torch tensor, and not {type(value).__name__!r}")
+    if type(value) is not numpy.ndarray:
+        raise TypeError(
+            f"{asked}() takes plain arrays, and not {type(value).__name__!r}: pass numpy.asarray(...) of it"
+        )
+    _check_dtype(value.dtype)
+    return None
 
 
 def is_frozen(array: Any) -> bool:
@@ -198,15 +232,18 @@ def _empty_tensor(sizes: tuple[int, ...], dtype: Any) -> Any:
     return torch.frombuffer(_make_memory(size), dtype=dtype).view(sizes)
 
 
-def _freeze_tensor(torch: Any, tensor: Any) -> Any:
+def _check_tensor(torch: Any, tensor: Any, asked: str) -> None:
     if type(tensor) is not torch.Tensor:
-        raise TypeError(f"freeze() takes plain tensors, and not {type(tensor).__name__!r}")
+        raise TypeError(f"{asked}() takes plain tensors, and not {type(tensor).__name__!r}")
     if tensor.device.type != "cpu":
-        raise TypeError(f"a tensor on {tensor.device} cannot be frozen: freeze(tensor.cpu())")
+        raise TypeError(f"a tensor on {tensor.device} cannot be frozen: {asked}(tensor.cpu())")
     if tensor.requires_grad:
-        raise TypeError("a tensor that requires a gradient cannot be frozen: freeze(tensor.detach())")
+        raise TypeError(f"a tensor that requires a gradient cannot be frozen: {asked}(tensor.detach())")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
         raise TypeError("only plain dense tensors can be frozen")
+
+
+def _freeze_tensor(torch: Any, tensor: Any) -> Any:
     storage = tensor.untyped_storage()
     first, size = storage.data_ptr(), storage.nbytes()
     if size == 0 or _core.is_frozen(first, size):
@@ -219,3 +256,12 @@ def _freeze_tensor(torch: Any, tensor: Any) -> Any:
         tensor = torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
     _core.freeze_memory(memory)
     return tensor
+
+
+def _thaw_tensor(torch: Any, tensor: Any) -> Any:
+    storage = tensor.untyped_storage()
+    memory = _core.thawed(storage.data_ptr(), storage.nbytes())
+    if memory is None:
+        return tensor.clone()
+    whole = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    return torch.empty(0, dtype=tensor.dtype).set_(whole, tensor.storage_offset(), tensor.shape, tensor.stride())

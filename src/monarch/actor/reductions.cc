@@ -32,9 +32,11 @@ struct Together {
 }  // namespace
 
 void Reductions::begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets) {
-  if (header.kind != FrameKind::kRequest || header.rank == 0 || header.rank > kReducerMax || header.token == 0) return;
+  if (header.kind != FrameKind::kRequest || header.rank > kReducerMax || header.token == 0) return;
   if (host_number(origin) == host_number(here_)) return;
   Call call{static_cast<Reducer>(header.rank), 0, timers_.now_ns(), {}};
+  if (call.is_gather() && targets.size() == 1) return;
+  call.owed.reserve(targets.size());
   for (const CastTarget& target : targets) {
     if (host_number(target.node) != host_number(here_) || target.node == here_) return;
     call.owed.push_back({target.rank, target.node, target.dest});
@@ -50,8 +52,10 @@ void Reductions::begin(NodeId origin, const FrameHeader& header, const std::vect
 
 bool Reductions::has_room() {
   if (calls_.size() < kCallsMax) return true;
+  if (timers_.now_ns() < full_until_ns_) return false;
   const auto oldest = std::ranges::min_element(calls_, {}, [](const auto& each) { return each.second.number; });
-  if (timers_.now_ns() - oldest->second.begun_ns < kOldNs) return false;
+  full_until_ns_ = oldest->second.begun_ns + kOldNs;
+  if (timers_.now_ns() < full_until_ns_) return false;
   pass_on(oldest);
   return true;
 }
@@ -75,14 +79,14 @@ bool Reductions::hold(Call& call, NodeId origin, NodeId node, const Answer& answ
   constexpr uint32_t kFlags = kFlagPickle | kFlagArrays | kFlagBodyPart | kFlagRouted;  // as replies.cc takes them
   if (answer->header.kind != FrameKind::kReply || (answer->header.flags & ~kFlags) != 0) return false;
   if (answer->lost_bytes != 0) return false;
-  if (bytes > kAnswerBytesMax || bytes_ + bytes > kBytesMax) return false;
-  if (call.reducer != Reducer::kConcat && answer->body.size() > kBodyBytesMax) return false;
+  if (bytes > (call.is_gather() ? kGatheredBytesMax : kAnswerBytesMax) || bytes_ + bytes > kBytesMax) return false;
+  if (!call.keeps_all() && answer->body.size() > kBodyBytesMax) return false;
   const auto owed = std::ranges::lower_bound(call.owed, answer->header.rank, {}, &Owed::rank);
   if (owed == call.owed.end() || owed->rank != answer->header.rank || owed->node != node || owed->answer) return false;
   ++held_of_[{node, origin}];
   if (call.held == 0) {
     call.since_ns = timers_.now_ns();
-    if (timer_ == 0) arm(call.since_ns + kHoldNs);
+    arm(call.since_ns + call.hold_ns());
   }
   owed->answer = answer;
   owed->number = ++answered_;
@@ -96,21 +100,31 @@ void Reductions::finish(Calls::iterator of) {
   const NodeId origin = of->first.first;
   for (auto other = calls_.lower_bound({origin, 0}); other != calls_.end() && other->first.first == origin;) {
     const auto each = other++;
-    if (each != of && each->second.held > 0 && was_answered_before(each->second, of->second)) pass_on(each);
+    if (each != of && each->second.held > 0 && was_answered_before(each->second, of->second)) let_go(each);
   }
-  if (!send_together(of->first, of->second)) return pass_on(of);
+  if (of->second.is_gather() || !send_together(of->first, of->second)) return pass_on(of);
   drop(of);
 }
 
 // Whether an actor has answered `other`, and that is held, before it answered `call`.
 bool Reductions::was_answered_before(const Call& other, const Call& call) {
-  const auto actor_of = [](const Owed& owed) { return ActorId{owed.node, owed.actor}; };
-  std::unordered_map<ActorId, uint64_t> numbers;
-  for (const Owed& each : call.owed) numbers[actor_of(each)] = each.number;
-  return std::ranges::any_of(other.owed, [&](const Owed& each) {
-    const auto found = each.answer ? numbers.find(actor_of(each)) : numbers.end();
-    return found != numbers.end() && each.number < found->second;
-  });
+  std::unordered_map<ActorId, uint64_t> numbers;  // of `call`, if they are needed
+  for (size_t i = 0; i < other.owed.size(); ++i) {
+    const Owed& each = other.owed[i];
+    if (!each.answer) continue;
+    uint64_t number = 0;
+    if (i < call.owed.size() && call.owed[i].is_of(each)) {  // mostly both are to the same mesh
+      number = call.owed[i].number;
+    } else {
+      if (numbers.empty()) {
+        for (const Owed& answered : call.owed) numbers[{answered.node, answered.actor}] = answered.number;
+      }
+      const auto found = numbers.find({each.node, each.actor});
+      if (found != numbers.end()) number = found->second;
+    }
+    if (each.number < number) return true;
+  }
+  return false;
 }
 
 // False: they are not to be combined, which their caller will find as well, or there is no memory for it.
@@ -118,8 +132,9 @@ bool Reductions::send_together(const Key& key, const Call& call) const {
   try {
     Together together;
     ReducedValue value;
-    if (call.reducer == Reducer::kConcat) {
+    if (call.keeps_all()) {
       for (const Owed& each : call.owed) {
+        if (!each.answer) continue;
         together.add(each.rank, each.answer->header.flags & ~uint32_t{kFlagRouted}, each.answer->body, each.answer->parts);
       }
     } else {
@@ -145,11 +160,24 @@ bool Reductions::send_together(const Key& key, const Call& call) const {
   }
 }
 
-void Reductions::pass_on(Calls::iterator of) {
-  for (const Owed& each : of->second.owed) {
+void Reductions::send_held(const Key& key, const Call& call) const {
+  if (call.is_gather() && call.held > 1 && send_together(key, call)) return;
+  for (const Owed& each : call.owed) {
     if (each.answer) hooks_.pass_on(each.answer);
   }
+}
+
+void Reductions::pass_on(Calls::iterator of) {
+  send_held(of->first, of->second);
   drop(of);
+}
+
+// As pass_on(), but those of a gather that have not answered are awaited further on.
+void Reductions::let_go(Calls::iterator of) {
+  if (!of->second.is_gather()) return pass_on(of);
+  send_held(of->first, of->second);
+  forget_held(of->first, of->second);
+  std::erase_if(of->second.owed, [](const Owed& each) { return each.answer != nullptr; });
 }
 
 // All that is held of that node for that origin.
@@ -158,7 +186,7 @@ void Reductions::pass_on_of(NodeId node, NodeId origin) {
   for (auto next = calls_.lower_bound({origin, 0}); next != calls_.end() && next->first.first == origin;) {
     const auto call = next++;
     const auto is_held = [node](const Owed& each) { return each.node == node && each.answer; };
-    if (std::ranges::any_of(call->second.owed, is_held)) pass_on(call);
+    if (std::ranges::any_of(call->second.owed, is_held)) let_go(call);
   }
 }
 
@@ -173,14 +201,19 @@ void Reductions::pass_on_of(NodeId node) {
 }
 
 Reductions::Calls::iterator Reductions::drop(Calls::iterator of) {
-  for (const Owed& each : of->second.owed) {
-    const auto held = each.answer ? held_of_.find({each.node, of->first.first}) : held_of_.end();
-    if (held != held_of_.end() && --held->second == 0) held_of_.erase(held);
-  }
-  bytes_ -= of->second.bytes;
+  forget_held(of->first, of->second);
   const auto next = calls_.erase(of);
   any_.store(!calls_.empty(), std::memory_order_relaxed);
   return next;
+}
+
+void Reductions::forget_held(const Key& key, Call& call) {
+  for (const Owed& each : call.owed) {
+    const auto held = each.answer ? held_of_.find({each.node, key.first}) : held_of_.end();
+    if (held != held_of_.end() && --held->second == 0) held_of_.erase(held);
+  }
+  bytes_ -= std::exchange(call.bytes, 0);
+  call.held = 0;
 }
 
 void Reductions::give_up(NodeId origin, uint64_t token) {
@@ -202,21 +235,26 @@ void Reductions::node_down(NodeId node) {
   }
 }
 
+// The timer is at the earliest of the times that it was armed for.
 void Reductions::arm(int64_t at_ns) {
-  timer_ = timers_.after(std::max<int64_t>(0, at_ns - timers_.now_ns()), [this] { look(); });
+  if (timer_ != 0) {
+    if (timer_at_ns_ <= at_ns) return;
+    timers_.cancel(timer_);
+  }
+  timer_at_ns_ = at_ns;
+  timer_ = timers_.after(std::max<int64_t>(0, at_ns - timers_.now_ns()), [this, turn = ++turn_] { look(turn); });
 }
 
-void Reductions::look() {
+void Reductions::look(uint64_t turn) {
   std::lock_guard lock(mutex_);
+  if (turn != turn_) return;
   timer_ = 0;
-  int64_t next_ns = kNoDeadline;
   for (auto next = calls_.begin(); next != calls_.end();) {
     const auto call = next++;
     if (call->second.held == 0) continue;
-    const int64_t until_ns = call->second.since_ns + kHoldNs;
-    until_ns <= timers_.now_ns() ? pass_on(call) : static_cast<void>(next_ns = std::min(next_ns, until_ns));
+    const int64_t until_ns = call->second.since_ns + call->second.hold_ns();
+    until_ns <= timers_.now_ns() ? let_go(call) : arm(until_ns);
   }
-  if (next_ns != kNoDeadline) arm(next_ns);
 }
 
 void Reductions::stop() {

@@ -148,8 +148,8 @@ int allocate(int fd, uint64_t offset, uint64_t size) {
   return done;
 }
 
-void* map(size_t size, int protection, int flags, int fd) {
-  return must_fail(ENOMEM) ? MAP_FAILED : mmap(nullptr, size, protection, flags, fd, 0);
+void* map(size_t size, int protection, int flags, int fd, uint64_t offset) {
+  return must_fail(ENOMEM) ? MAP_FAILED : mmap(nullptr, size, protection, flags, fd, static_cast<off_t>(offset));
 }
 
 void* map_over(void* at, size_t size, int protection, int flags, int fd) {

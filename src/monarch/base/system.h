@@ -29,7 +29,7 @@ UniqueFd make_signalfd(const void* signals);  // a sigset_t; non-blocking
 UniqueFd make_memfd(const char* name, unsigned flags);
 int truncate(int fd, off_t size);
 int allocate(int fd, uint64_t offset, uint64_t size);  // memory behind these bytes of a memfd; begun anew after a signal
-void* map(size_t size, int protection, int flags, int fd);  // MAP_FAILED
+void* map(size_t size, int protection, int flags, int fd, uint64_t offset = 0);  // MAP_FAILED
 void* map_over(void* at, size_t size, int protection, int flags, int fd);  // what is mapped there goes; MAP_FAILED
 UniqueFd make_socket(int domain, int type);
 bool make_socket_pair(int domain, int type, UniqueFd out[2]);

@@ -249,6 +249,13 @@ Status Freezable::freeze() {
   return Ok{};
 }
 
+Result<Mapping> Freezable::map_privately(uint64_t offset, uint64_t length) const {
+  MONARCH_CHECK(frozen() && offset < size() && length <= size() - offset);
+  void* const memory = sys::map(length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd(), offset);
+  if (memory == MAP_FAILED) return sys::shortage_error("map frozen memory once more");
+  return Mapping(memory, length);
+}
+
 void Freezable::tell(std::weak_ptr<FrozenLender> lender) {
   std::lock_guard lock(lenders_mutex_);
   std::erase_if(lenders_, [](const auto& each) { return each.expired(); });

@@ -82,6 +82,10 @@ class Freezable {
   // if it is frozen already. kUnavailable: it could not be done, and it is as it was.
   Status freeze();
 
+  // `length` bytes of it, which is frozen, from `offset` (of a page) on, mapped anew for whoever calls: writable, what is
+  // written is seen there only, and takes a page of memory. Outlives this. kUnavailable: a shortage, or fd() is -1.
+  Result<Mapping> map_privately(uint64_t offset, uint64_t length) const;
+
   // `lender` is told of the end, unless it has ended itself.
   void tell(std::weak_ptr<FrozenLender> lender);
 

@@ -53,6 +53,25 @@ TEST(Freezable, NobodyCanWriteToItOrShrinkItOnceItIsFrozen) {
   EXPECT_EQ(memory->data()[7], std::byte{7});
 }
 
+TEST(Freezable, AWriteToAPrivateMapIsSeenThereOnly) {
+  auto memory = made();
+  memory->data()[kSize - 1] = std::byte{7};
+  ASSERT_TRUE(memory->freeze().ok());
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  auto one = memory->map_privately(0, kSize), other = memory->map_privately(page, kSize - page);
+  ASSERT_TRUE(one.ok() && other.ok());
+  auto* const bytes = static_cast<std::byte*>(one->get());
+  auto* const end = static_cast<std::byte*>(other->get()) + kSize - page - 1;
+  EXPECT_EQ(*end, std::byte{7});
+  bytes[kSize - 1] = std::byte{8};
+  EXPECT_EQ(memory->data()[kSize - 1], std::byte{7});
+  EXPECT_EQ(*end, std::byte{7});
+  EXPECT_EQ(Freezable::find({bytes, kSize}), nullptr) << "what is sent of it is a copy";
+  memory.reset();
+  EXPECT_EQ(bytes[kSize - 1], std::byte{8});
+  EXPECT_EQ(*end, std::byte{7});
+}
+
 TEST(Freezable, WhatComesBackIsWhatIsHere) {
   auto memory = made();
   ASSERT_TRUE(memory->freeze().ok());

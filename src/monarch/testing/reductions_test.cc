@@ -88,9 +88,9 @@ struct CombinedByAHost : ::testing::Test {
     gateway->send(kScript, frame);
     run_briefly();
   }
-  void run_briefly() {
+  void run_briefly(int64_t ns = 200'000) {
     bool over = false;
-    sim.after(20'000'000, [&over] { over = true; });
+    sim.after(ns, [&over] { over = true; });
     while (!over && sim.step()) {
     }
   }
@@ -120,7 +120,7 @@ struct CombinedByAHost : ::testing::Test {
     return *decode<int64_t>(reduced.value->body);
   }
 
-  SimWorld sim{1};
+  SimWorld sim{1, {.delay_max_ns = 20'000}};
   std::unique_ptr<Node> script = make(kScript), gateway = make(kGateway), first = make(kFirst), second = make(kSecond);
   Wire wire{*script};
   std::shared_ptr<Actor> actors[3] = {std::make_shared<Actor>(), std::make_shared<Actor>(), std::make_shared<Actor>()};
@@ -162,10 +162,64 @@ TEST_F(CombinedByAHost, AConcatenationBringsAllAnswersInOneFrame) {
   }
 }
 
-TEST_F(CombinedByAHost, WithoutAReducerNothingIsHeld) {
+TEST_F(CombinedByAHost, WithoutAReducerAllAnswersComeInOneFrame) {
+  const auto made = call(Reducer::kNone);
+  for (const uint32_t rank : {1u, 2u, 0u}) answer(rank, 10 * rank);
+  EXPECT_EQ(wire.frames, std::vector{together});
+  ASSERT_TRUE(made->complete());
+  for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(*decode<int64_t>(made->reply(rank)->body), 10 * rank);
+}
+
+TEST_F(CombinedByAHost, AnswersWithoutAReducerComeByAndBy) {
   const auto made = call(Reducer::kNone);
   answer(2, 30);
+  answer(1, 20);
+  EXPECT_TRUE(wire.frames.empty());
+  run_briefly(Reductions::kGatherNs);
+  EXPECT_EQ(wire.frames, std::vector{together});
+  EXPECT_EQ(made->missing(), std::vector<uint32_t>{0});
+  answer(0, 10);
+  EXPECT_EQ(wire.frames.back(), single(0)) << "nobody else is awaited";
+  EXPECT_TRUE(made->complete());
+}
+
+TEST_F(CombinedByAHost, OneAnswerWithoutAReducerComesAsItIs) {
+  const auto made = call(Reducer::kNone);
+  answer(2, 30);
+  run_briefly(Reductions::kGatherNs);
   EXPECT_EQ(wire.frames, std::vector{single(2)});
+  answer(0, 10);
+  answer(1, 20);
+  EXPECT_EQ(wire.frames, (std::vector{single(2), together})) << "of those that were left";
+  EXPECT_TRUE(made->complete());
+}
+
+TEST_F(CombinedByAHost, ATimerOfALongerHoldDoesNotKeepAGatherWaiting) {
+  const auto reduced = call(Reducer::kSum);
+  answer(0, 1);
+  const auto made = call(Reducer::kNone);
+  answer(1, 2, FrameKind::kReply, 1);
+  run_briefly(Reductions::kGatherNs);
+  EXPECT_EQ(wire.frames, std::vector{single(1)});
+}
+
+TEST_F(CombinedByAHost, AnErrorWithoutAReducerHoldsUpNobody) {
+  const auto made = call(Reducer::kNone);
+  answer(2, 30);
+  answer(0, 1, FrameKind::kReplyError);
+  EXPECT_EQ(wire.frames, (std::vector{single(2), single(0, FrameKind::kReplyError)}));
+  answer(1, 20);
+  EXPECT_EQ(wire.frames.back(), single(1));
+  EXPECT_TRUE(made->complete());
+}
+
+TEST_F(CombinedByAHost, ALargeAnswerWithoutAReducerGoesAtOnceAfterWhatIsHeld) {
+  const auto made = call(Reducer::kNone);
+  answer(0, 1);
+  answer(1, std::string(Reductions::kGatheredBytesMax + 1, 'x'));
+  EXPECT_EQ(wire.frames, (std::vector{single(0), single(1)}));
+  answer(2, 1);
+  EXPECT_TRUE(made->complete());
 }
 
 TEST_F(CombinedByAHost, AnErrorSendsOnWhatIsHeldAndComesAfterIt) {
