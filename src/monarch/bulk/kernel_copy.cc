@@ -99,10 +99,10 @@ CopyOutcome copy_from_process(pid_t pid, const Memory& there, uint64_t from, con
                               uint64_t length) {
   MONARCH_CHECK(!there.is_on_device());
   if (!in_small_pieces(here) && !here.is_on_device()) {
-    // A fault for each page costs a fifth of the copy; entering pages that are there already, a third. The last one tells:
-    // the first of new memory may hold what malloc() says of it.
+    // A fault for each page costs a fifth of the copy; entering pages that are there already, a third. One in the middle
+    // tells: the first and the last of new memory may hold what malloc() says of it, or of its neighbour.
     const bool is_long = here.is_contiguous() && length >= kEnterMin;
-    if (is_long && !is_resident(here.data() + to + length - 1)) enter_pages(here.data() + to, length, /*to_write=*/true);
+    if (is_long && !is_resident(here.data() + to + length / 2)) enter_pages(here.data() + to, length, /*to_write=*/true);
     return copy_pieces(SYS_process_vm_readv, pid, there, from, here, to, length);
   }
   const auto bounce = std::make_unique_for_overwrite<std::byte[]>(kBounceBytes);

@@ -8,8 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 
 #include "monarch/base/copy.h"
 #include "monarch/base/random.h"
@@ -57,14 +59,20 @@ const std::array<uint64_t, 2>& own_proof() {
   return proof;
 }
 
-const std::string& own_machine() {
-  static const auto& machine = *new std::string(read_line("/proc/sys/kernel/random/boot_id"));
+// Both keep what could be read once: empty and 0 may be a shortage.
+std::string own_machine() {
+  static std::mutex mutex;
+  static auto& machine = *new std::string;  // never destroyed
+  std::lock_guard lock(mutex);
+  if (machine.empty()) machine = read_line("/proc/sys/kernel/random/boot_id");
   return machine;
 }
 
 uint64_t own_pid_namespace() {
-  static const uint64_t inode = inode_of("/proc/self/ns/pid");
-  return inode;
+  static std::atomic<uint64_t> inode{0};
+  uint64_t found = inode.load(std::memory_order_relaxed);
+  if (found == 0) inode.store(found = inode_of("/proc/self/ns/pid"), std::memory_order_relaxed);
+  return found;
 }
 
 std::string why_denied() {
@@ -76,8 +84,12 @@ std::string why_denied() {
 }  // namespace
 
 uint64_t machine_number() {
-  static const uint64_t number = std::hash<std::string>()(own_machine()) & kIdMask;
-  return own_machine().empty() ? 0 : number;
+  static std::atomic<uint64_t> number{0};
+  uint64_t known = number.load(std::memory_order_relaxed);
+  if (known != 0) return known;
+  const std::string machine = own_machine();
+  if (!machine.empty()) number.store(known = std::hash<std::string>()(machine) & kIdMask, std::memory_order_relaxed);
+  return known;
 }
 
 Contact Contact::of_here(const Buffers* buffers) {

@@ -41,7 +41,7 @@ std::optional<Halts::Change> Halts::look(int64_t now_ns, NodeId node, const Sigh
   if (sighting.state == '?' || sighting.state == 'Z' || sighting.state == 'X') return std::nullopt;
   Halt now = judge(sighting);
   // Where much is being started, or read from a disk, processes are in such a wait every now and then.
-  if (sighting.state != 'D') {
+  if (sighting.state != 'D' || !sighting.silent) {
     doubtful_.erase(node);
   } else {
     Doubt& doubt = doubtful_[node];

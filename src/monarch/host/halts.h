@@ -21,7 +21,7 @@ enum class Halt : uint8_t {
   kStopped,  // by SIGSTOP or another such signal
   kTraced,   // by a debugger
   kFrozen,   // its cgroup is frozen
-  kHeld,     // in the kernel, in a wait that no signal ends (state D), and has done nothing, at kDoubtfulLooks in a row
+  kHeld,     // in the kernel, in a wait that no signal ends (state D): no answer and no work at kDoubtfulLooks in a row
 };
 
 // "is stopped (SIGSTOP)": after the name of a process.
@@ -42,7 +42,7 @@ class Halts {
     int64_t since_ns;  // of `before`, where that is a halt; else of `now`
   };
 
-  static constexpr int kDoubtfulLooks = 6;  // within two seconds, at Calls::kLookNs
+  static constexpr int kDoubtfulLooks = 5;  // and one before, that asks: within two seconds, at Calls::kLookNs
 
   // Somebody has looked. Nothing: it is as it was, or it is not known how it is: it could not be looked at, or it has
   // ended, which is told otherwise.
@@ -66,7 +66,7 @@ class Halts {
 
   std::map<NodeId, Halted> halted_;
   struct Doubt {
-    int looks = 0;  // in a row, in state D and without any work in between
+    int looks = 0;  // in a row, in state D, without an answer and without any work in between
     uint64_t work = 0;
   };
   std::map<NodeId, Doubt> doubtful_;

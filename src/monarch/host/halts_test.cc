@@ -47,7 +47,7 @@ TEST(Halts, WhoComputesSleepsOrReadsAFileIsNot) {
 TEST(Halts, WhoIsFrozenOrHeldInTheKernelAnswersNobody) {
   Halts halts;
   EXPECT_FALSE(halts.look(0, kNode, {'D', false, false})) << "it may be reading a file";
-  for (int looks = 2; looks < Halts::kDoubtfulLooks; ++looks) {
+  for (int looks = 1; looks < Halts::kDoubtfulLooks; ++looks) {
     EXPECT_FALSE(halts.look(0, kNode, {'D', false, true})) << "or a large one";
   }
   EXPECT_EQ(halts.look(kSecond, kNode, {'D', false, true})->now, Halt::kHeld);
@@ -66,6 +66,14 @@ TEST(Halts, WhoComesForwardBetweenWaitsInTheKernelIsNot) {
   }
   EXPECT_EQ(halts.look(kSecond, kNode, {'D', false, true, true, 10})->now, Halt::kHeld);
   EXPECT_EQ(halts.look(kSecond, kNode, {'D', false, true, true, 11})->now, Halt::kNone);
+}
+
+TEST(Halts, WhoAnswersWithOneThreadHeldInTheKernelIsNot) {
+  Halts halts;
+  for (int looks = 0; looks < 3 * Halts::kDoubtfulLooks; ++looks) {
+    EXPECT_FALSE(halts.look(kSecond, kNode, {'D', false, false, true, 10}));
+    EXPECT_FALSE(halts.look(kSecond, kNode, {'D', false, true, true, 10})) << "it is late once";
+  }
 }
 
 TEST(Halts, WhatAProcessDoesCounts) {

@@ -417,6 +417,7 @@ void ProcessRuntime::shutdown(int64_t grace_ns, const std::function<void()>& onl
   node_->close_links();
   internal::keep_large_blocks(nullptr);
   reactor_->stop();
+  arena_->stop_timers();  // what timers hold ends with the reactor, and may have memory of it
   deaths_->report_rest();
   node_->report_failures();
   if (reception_) node_->remove_cell(Reception::id_of(node_->id()).index, "");

@@ -31,8 +31,8 @@ class LinkSink {
   // A data frame. Called by whoever drives the link (leader, reactor), never concurrently for one link. Must not block,
   // must not take the GIL.
   virtual void on_frame(Link& link, MessagePtr message) = 0;
-  // Before a large data frame comes: memory for its record, if there is better than the heap (RecordMemory). Called as
-  // on_frame() will be, which may not follow.
+  // Before the parts of a large data frame come: memory for the next one, if there is better than the heap (RecordMemory).
+  // Called as on_frame() will be, which may not follow.
   virtual std::shared_ptr<std::byte> memory_for(Link& link, const FrameHeader& header, const FrameRoute& route,
                                                 uint64_t size) {
     static_cast<void>(link), static_cast<void>(header), static_cast<void>(route), static_cast<void>(size);

@@ -16,26 +16,42 @@ namespace monarch {
 namespace {
 // Above this a record lives in a block of its own that its parts alias; below, parts are copied out of it.
 constexpr uint64_t kLargeRecord = 64 * 1024;
-// Of the first part of a record that is read to memory which its receiver gets: a line of the caches, an AVX-512 register.
-constexpr uint64_t kPartAlignment = 64;
+// A record whose parts have so many bytes each, in the mean, is read part by part, if it has a small head: in larger ones
+// it is the body that is large.
+constexpr uint64_t kReadPartMin = 16 * 1024;
+constexpr uint64_t kReadHeadMax = 1024 * 1024;
 // Of a large record that there is no memory for, this is read: the header, and where its first parts lie.
 constexpr uint64_t kLostRecordHead = 4096;
+
+// `size` is not 0. Null: no memory, of a large block; of a small one std::bad_alloc.
+std::shared_ptr<std::byte> heap_block(uint64_t size) {
+  if (size <= kLargeRecord) return {new std::byte[size], std::default_delete<std::byte[]>()};
+  std::byte* const block = internal::take_large_block(size);
+  return block == nullptr ? nullptr : std::shared_ptr<std::byte>(block, &internal::return_large_block);
+}
 
 Part heap_part(const std::byte* data, size_t size) {
   Part part;
   part.size = size;
   if (size != 0) {
-    std::byte* block = size > kLargeRecord ? internal::take_large_block(size) : new std::byte[size];
+    std::shared_ptr<std::byte> block = heap_block(size);
     if (block == nullptr) throw std::bad_alloc();
-    std::memcpy(block, data, size);
-    part.data = block;
-    if (size > kLargeRecord) {
-      part.owner = std::shared_ptr<std::byte>(block, &internal::return_large_block);
-    } else {
-      part.owner = std::shared_ptr<std::byte[]>(block);
-    }
+    std::memcpy(block.get(), data, size);
+    part.data = block.get();
+    part.owner = std::move(block);
   }
   return part;
+}
+
+// How much of a record of `size` bytes stands before its parts, which are to be read one by one; 0: all of it is to be read
+// in one piece. `have`: bytes that have come.
+uint64_t size_before_parts(const FrameHeader& header, uint64_t size, uint64_t have) {
+  if (header.part_count == 0 || header.part_count > kPartsMax || header.body_size > kReadHeadMax) return 0;
+  const uint64_t route_size = (header.flags & kFlagRouted) != 0 ? sizeof(FrameRoute) : 0;
+  const uint64_t table_size = uint64_t{header.part_count} * sizeof(PartRef);
+  const uint64_t before = align8(kRecordPrologue + route_size + table_size + header.body_size);
+  if (before < have || before >= size || before > kReadHeadMax) return 0;
+  return (size - before) / header.part_count < kReadPartMin ? 0 : before;
 }
 
 // Null: it is well-formed.
@@ -63,16 +79,6 @@ Message::Ptr Message::allocate(uint64_t record_size) {
   } else {
     message->record_ = reinterpret_cast<std::byte*>(message + 1);
   }
-  return Ptr(message);
-}
-
-Message::Ptr Message::allocate_in(std::shared_ptr<std::byte> memory, uint64_t record_size) {
-  MONARCH_CHECK(memory != nullptr && record_size > kLargeRecord);
-  auto* message = new (internal::take_message_block()) Message;
-  message->is_block_ = true;
-  message->record_size_ = record_size;
-  message->record_ = memory.get();
-  message->large_ = std::move(memory);
   return Ptr(message);
 }
 
@@ -115,6 +121,27 @@ bool Message::decode(ArenaParts arena_parts, std::string* why) {
   return true;
 }
 
+bool Message::decode_head(uint64_t record_size, std::string* why) {
+  auto view = decode_frame(ByteSpan(record_, record_size_), record_size);
+  if (!view) {
+    *why = view.error().message;
+    return false;
+  }
+  header = view->header;
+  route_ = view->route;
+  body = view->body;
+  parts.reserve(header.part_count);
+  for (uint32_t i = 0; i < header.part_count; ++i) {
+    const PartRef ref = view->part(i);
+    if (ref.location != 0) {
+      *why = wrong_location(ref.location, ArenaParts::kRefused);
+      return false;
+    }
+    parts.push_back(Part{nullptr, ref.size, nullptr});
+  }
+  return true;
+}
+
 bool Message::decode_lost(uint64_t record_size, ArenaParts arena_parts, std::string* why) {
   std::memcpy(&header, record_ + sizeof record_size, sizeof header);
   const auto kind = static_cast<uint8_t>(header.kind);
@@ -139,6 +166,7 @@ bool Message::decode_lost(uint64_t record_size, ArenaParts arena_parts, std::str
     parts.push_back(Part{nullptr, ref.size, nullptr});
   }
   lost_bytes = record_size;
+  body = {};
   header.body_size = 0;
   header.part_count = 0;
   return true;
@@ -216,7 +244,7 @@ std::vector<std::byte> encode_to_vector(const Outgoing& outgoing, std::span<cons
   return record;
 }
 
-// Of a large record where it goes to is known before there is memory for it.
+// Of a large record it is known how it is to be read before there is memory for it.
 size_t RecordAssembler::head_wanted() const {
   uint64_t size = 0;
   if (have_ < sizeof size) return sizeof size;
@@ -225,62 +253,75 @@ size_t RecordAssembler::head_wanted() const {
 }
 
 std::span<std::byte> RecordAssembler::buffer() {
-  if (!current_) return {head_ + have_, head_wanted() - have_};
-  const uint64_t left = current_->record_size() - have_;
-  if (left == 0) return {ignored_, std::min<uint64_t>(lost_left_, sizeof ignored_)};
-  return {current_->record() + have_, static_cast<size_t>(left)};
-}
-
-uint64_t RecordAssembler::begun() const {
-  return lost_size_ == 0 ? have_ : have_ + (lost_size_ - kLostRecordHead - lost_left_);
+  if (!current_) return {head_ + have_, head_wanted() - static_cast<size_t>(have_)};
+  if (have_ < current_->record_size()) return {current_->record() + have_, current_->record_size() - have_};
+  if (rest_ == Rest::kInParts) return part_room_;
+  return {ignored_, std::min<uint64_t>(size_ - have_, sizeof ignored_)};
 }
 
 bool RecordAssembler::advance(size_t count, NodeId from, RecordMemory* memory) {
   if (!error_.empty()) return false;
-  if (current_ && have_ == current_->record_size()) {
-    lost_left_ -= count;
-    return lost_left_ != 0 || end_record(from);
-  }
+  if (current_ && rest_ == Rest::kInParts && have_ >= current_->record_size()) part_room_ = part_room_.subspan(count);
   have_ += count;
   if (!current_) {
     if (have_ < head_wanted()) return true;
-    if (!begin_record(memory)) return false;
+    if (!begin_record(memory != nullptr && arena_parts_ == ArenaParts::kRefused)) return false;
     std::memcpy(current_->record(), head_, have_);
   }
-  return have_ < current_->record_size() || lost_left_ != 0 || end_record(from);
+  if (have_ < current_->record_size()) return true;
+  if (rest_ == Rest::kInParts && part_room_.empty() && !begin_part(memory)) return false;
+  return have_ < size_ || end_record(from);
 }
 
 // What there is no memory for is read all the same, and what it was is told to whoever waits for it.
-bool RecordAssembler::begin_record(RecordMemory* memory) {
+bool RecordAssembler::begin_record(bool in_parts) {
   struct {
     uint64_t size;
     FrameHeader header;
-    FrameRoute route;
   } head{};
-  static_assert(sizeof head == sizeof head_);
-  std::memcpy(&head, head_, have_);
-  const uint64_t size = head.size;
-  if (!is_allowed(size)) {
-    error_ = "frame of " + std::to_string(size) + " bytes is not allowed";
+  static_assert(sizeof head == kRecordPrologue);
+  std::memcpy(&head, head_, std::min<size_t>(have_, sizeof head));
+  size_ = head.size;
+  rest_ = Rest::kNone;
+  if (!is_allowed(size_)) {
+    error_ = "frame of " + std::to_string(size_) + " bytes is not allowed";
     return false;
   }
-  std::shared_ptr<std::byte> place;
-  if (memory != nullptr && size > kLargeRecord) {
-    const bool routed = (head.header.flags & kFlagRouted) != 0;
-    place = memory->memory_for(head.header, routed ? head.route : FrameRoute{}, size + kPartAlignment);
-    const uint64_t before_parts = kRecordPrologue + (routed ? sizeof(FrameRoute) : 0) +
-                                  uint64_t{head.header.part_count} * sizeof(PartRef) + align8(head.header.body_size);
-    if (place) place = {place, place.get() + (0 - before_parts) % kPartAlignment};
+  if (const uint64_t before = in_parts && size_ > kLargeRecord ? size_before_parts(head.header, size_, have_) : 0) {
+    rest_ = Rest::kInParts;
+    next_part_ = 0;
+    current_ = Message::allocate(before);
+  } else {
+    current_ = Message::allocate(size_);
   }
-  current_ = place ? Message::allocate_in(std::move(place), size) : Message::allocate(size);
   if (current_) return true;
   if (record_size_max_ < kRecordSizeMax) {  // control: nobody waits for an answer to that
-    error_ = "no memory for a frame of " + std::to_string(size) + " bytes";
+    error_ = "no memory for a frame of " + std::to_string(size_) + " bytes";
     return false;
   }
-  lost_size_ = size;
-  lost_left_ = size - kLostRecordHead;
+  rest_ = Rest::kLost;
   current_ = Message::allocate(kLostRecordHead);
+  return true;
+}
+
+// Where the next part goes that has bytes. Nothing if there is none.
+bool RecordAssembler::begin_part(RecordMemory* memory) {
+  Message& message = *current_;
+  if (have_ == message.record_size() && !message.decode_head(size_, &error_)) return false;
+  while (next_part_ < message.parts.size() && message.parts[next_part_].size == 0) ++next_part_;
+  if (next_part_ == message.parts.size()) return true;
+  Part& part = message.parts[next_part_++];
+  const uint64_t room = align8(part.size);
+  std::shared_ptr<std::byte> place = memory ? memory->memory_for(message.header, message.route(), room) : nullptr;
+  if (place == nullptr && !(room > kLargeRecord && sys::must_fail(ENOMEM))) place = heap_block(room);
+  if (place == nullptr) {
+    message.parts.clear();
+    rest_ = Rest::kLost;
+    return true;
+  }
+  part.data = place.get();
+  part.owner = std::move(place);
+  part_room_ = {part.data, room};
   return true;
 }
 
@@ -288,8 +329,9 @@ bool RecordAssembler::end_record(NodeId from) {
   have_ = 0;
   done_ = std::move(current_);
   done_->from = from;
-  const uint64_t lost = std::exchange(lost_size_, 0);
-  if (lost != 0 ? done_->decode_lost(lost, arena_parts_, &error_) : done_->decode(arena_parts_, &error_)) return true;
+  if (rest_ == Rest::kInParts) return true;
+  const bool is_lost = rest_ == Rest::kLost;
+  if (is_lost ? done_->decode_lost(size_, arena_parts_, &error_) : done_->decode(arena_parts_, &error_)) return true;
   done_ = nullptr;
   return false;
 }

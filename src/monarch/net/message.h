@@ -15,12 +15,12 @@ namespace monarch {
 // record is malformed.
 enum class ArenaParts : uint8_t { kRefused, kAllowed };
 
-// Who may know a better place than the heap for a large record that is about to be read.
+// Who may know a better place than the heap for the parts of a large record that is being read.
 class RecordMemory {
  public:
   virtual ~RecordMemory() = default;
-  // Memory for a record, which takes at most `size` bytes of it, and of which nobody knows more yet than the header and,
-  // with kFlagRouted, the route. shared_ptr: parts of the message alias it. Null: the heap.
+  // Memory of at least `size` bytes for the next part of a record with this header and, with kFlagRouted, this route. What
+  // stands in it is believed of nobody, so others may be able to write there. shared_ptr: the part. Null: the heap.
   virtual std::shared_ptr<std::byte> memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) = 0;
 };
 
@@ -33,8 +33,6 @@ class Message {
 
   // Room for a record of `record_size` bytes, to be filled through record() and then decoded. Null: no memory.
   static Ptr allocate(uint64_t record_size);
-  // The same in this memory, which is not null; of a large record (more than 64 KiB).
-  static Ptr allocate_in(std::shared_ptr<std::byte> memory, uint64_t record_size);
   // A message made here (a failure, a local delivery), as if it had been received from `from`. There is no record of it:
   // only header, body and parts. The limits are those of a record: kPartsMax parts, kRecordSizeMax bytes.
   // With a `keeper`, as long as which the parts stay as they are, those are not copied; nor is what is frozen.
@@ -51,6 +49,10 @@ class Message {
   // Decodes record(). Inline parts become parts(). Arena parts, where they are allowed, get size and no data: before the
   // message goes on, the link resolves them through arena_refs(). False: malformed, with `why`.
   bool decode(ArenaParts arena_parts, std::string* why);
+
+  // As decode(), of one of `record_size` bytes, of which record() has what stands before the first part. Parts get size and
+  // no data; none may lie in an arena.
+  bool decode_head(uint64_t record_size, std::string* why);
 
   struct ArenaRef {
     uint32_t part;
@@ -194,29 +196,33 @@ class RecordAssembler {
 
   // Where the next bytes go (at most `wanted` are sensible), until advance() is told how many came.
   std::span<std::byte> buffer();
-  // False: the stream is malformed (see error()). `memory` may be null.
+  // False: the stream is malformed (see error()). `memory` may be null; of a lane that has arena parts it is.
   bool advance(size_t count, NodeId from, RecordMemory* memory = nullptr);
   MessagePtr take() { return std::move(done_); }  // after advance() returned true: a message, or null
   const std::string& error() const { return error_; }
   // How many bytes have come of a record that is not whole yet.
-  uint64_t begun() const;
+  uint64_t begun() const { return have_; }
 
  private:
   bool is_allowed(uint64_t size) const { return valid_record_size(size) && size <= record_size_max_; }
   size_t head_wanted() const;
-  bool begin_record(RecordMemory* memory);
+  bool begin_record(bool in_parts);
+  bool begin_part(RecordMemory* memory);
   bool end_record(NodeId from);
 
   const ArenaParts arena_parts_;
   const uint64_t record_size_max_;
   std::byte head_[kRecordPrologue + sizeof(FrameRoute)];  // of a record that has no memory yet
-  size_t have_ = 0;  // bytes of the current record, its size word included
+  uint64_t have_ = 0;  // bytes of the current record, its size word included
+  uint64_t size_ = 0;  // all of its bytes, once current_ is there
   MessagePtr current_;
   MessagePtr done_;
   std::string error_;
-  // Of a record that there is no memory for: its size, and how much is still to come behind what current_ takes.
-  uint64_t lost_size_ = 0;
-  uint64_t lost_left_ = 0;
+  // What is in the way of current_->record() having all of its bytes. kLost: there was no memory, and the rest is ignored.
+  enum class Rest : uint8_t { kNone, kInParts, kLost };
+  Rest rest_ = Rest::kNone;
+  size_t next_part_ = 0;
+  std::span<std::byte> part_room_;  // that is still to be filled, of the part before that
   std::byte ignored_[1024];
 };
 

@@ -194,26 +194,28 @@ TEST(RecordAssembler, ASizeThatIsOnlyAnnouncedCostsNoMemory) {
 }
 #endif
 
-// Who knows where a large record goes on to is asked once, when that has come; others are read to the heap.
-TEST(RecordAssembler, ALargeRecordIsReadToWhereItIsWanted) {
-  struct Place final : RecordMemory {
-    std::shared_ptr<std::byte> memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) override {
-      asked.push_back({header.token, route.destination, size});
-      if (header.token == 3) return nullptr;
-      void* const memory = std::aligned_alloc(64, size / 64 * 64 + 64);
-      return given = std::shared_ptr<std::byte>(static_cast<std::byte*>(memory), &std::free);
-    }
-    struct Asked {
-      uint64_t token, destination, size;
-    };
-    std::vector<Asked> asked;
-    std::shared_ptr<std::byte> given;  // shared: with the message
+// What is read is put where others may write, as they may where a gateway reads to.
+struct Place final : RecordMemory {
+  std::shared_ptr<std::byte> memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) override {
+    asked.push_back({header.token, route.destination, size});
+    if (header.token == 3) return nullptr;
+    return given = std::shared_ptr<std::byte>(new std::byte[size], std::default_delete<std::byte[]>());
+  }
+  struct Asked {
+    uint64_t token, destination, size;
+    bool operator==(const Asked&) const = default;
   };
-  const std::vector<std::byte> part(200'000, std::byte{5});
-  const ByteSpan parts[] = {part};
+  std::vector<Asked> asked;
+  std::shared_ptr<std::byte> given;  // shared: with the message
+};
+
+// Who knows where a large record goes on to is asked for each of its parts; others are read to the heap.
+TEST(RecordAssembler, PartsOfALargeRecordAreReadToWhereTheyAreWanted) {
+  const std::vector<std::byte> one(200'001, std::byte{5}), two(30'000, std::byte{6}), body(333, std::byte{7});
+  const ByteSpan parts[] = {{}, one, two, {}};
   std::vector<std::byte> stream = encoded(10, 100, 1);
   for (const uint64_t token : {2, 3, 4}) {
-    Outgoing outgoing{FrameHeader{}, {}, parts};
+    Outgoing outgoing{FrameHeader{}, body, parts};
     outgoing.header.token = token;
     if (token == 2) outgoing.header.flags = kFlagRouted;
     outgoing.route = {11, 22, 3, 0};
@@ -226,20 +228,83 @@ TEST(RecordAssembler, ALargeRecordIsReadToWhereItIsWanted) {
     const Fed fed = feed(assembler, stream, [portion] { return portion; }, &place);
     ASSERT_EQ(fed.error, "");
     ASSERT_EQ(fed.messages.size(), 4u);
-    ASSERT_EQ(place.asked.size(), 3u);
-    EXPECT_EQ(place.asked[0].token, 2u);
-    EXPECT_EQ(place.asked[0].destination, 22u);
-    EXPECT_EQ(place.asked[1].destination, 0u) << "it has no route";
+    EXPECT_EQ(place.asked, (std::vector<Place::Asked>{{2, 22, 200'008}, {2, 22, 30'000}, {3, 0, 200'008}, {3, 0, 30'000},
+                                                      {4, 0, 200'008}, {4, 0, 30'000}}));
     for (size_t i = 1; i < 4; ++i) {
-      ASSERT_EQ(fed.messages[i]->parts.size(), 1u);
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), fed.messages[i]->parts[0].data));
+      const Message& message = *fed.messages[i];
+      ASSERT_EQ(message.parts.size(), 4u);
+      EXPECT_TRUE(std::ranges::equal(message.body, body));
+      EXPECT_TRUE(std::ranges::equal(ByteSpan(message.parts[1].data, message.parts[1].size), one));
+      EXPECT_TRUE(std::ranges::equal(ByteSpan(message.parts[2].data, message.parts[2].size), two));
+      EXPECT_EQ(message.parts[0].size + message.parts[3].size, 0u);
+      EXPECT_TRUE(message.parts[1].owner.owner_before(message.parts[2].owner) ||
+                  message.parts[2].owner.owner_before(message.parts[1].owner))
+          << "who keeps one holds no memory of the other";
+      EXPECT_EQ(message.from, 7u);
     }
     EXPECT_EQ(fed.messages[1]->route().origin, 11u);
-    const std::byte* const data = fed.messages[3]->parts[0].data;
-    EXPECT_TRUE(data > place.given.get() && data < place.given.get() + place.asked[2].size);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0u);
-    EXPECT_FALSE(place.given.owner_before(fed.messages[3]->parts[0].owner));
+    EXPECT_EQ(fed.messages[3]->parts[2].data, place.given.get());
   }
+}
+
+// Which others may write to, so nothing is read there that anybody goes by.
+TEST(RecordAssembler, OnlyPartsAreReadToMemoryOfOthers) {
+  const std::vector<std::byte> part(65'000, std::byte{5}), small(16, std::byte{6}), body(100'000, std::byte{7});
+  const std::vector<ByteSpan> few(1, part), many(10'000, small);
+  for (const auto& [what, parts] : {std::pair(ByteSpan(body), std::span<const ByteSpan>(few)), {ByteSpan(), many}}) {
+    Place place;
+    RecordAssembler assembler(ArenaParts::kRefused);
+    Outgoing outgoing{FrameHeader{}, what, parts};
+    const Fed fed = feed(assembler, encode_to_vector(outgoing), [] { return SIZE_MAX; }, &place);
+    ASSERT_EQ(fed.messages.size(), 1u);
+    for (const auto& asked : place.asked) EXPECT_EQ(asked.size, part.size());
+    EXPECT_EQ(place.asked.size(), parts.size() == 1 ? 1u : 0u);
+    EXPECT_TRUE(std::ranges::equal(fed.messages[0]->body, what));
+  }
+}
+
+TEST(RecordAssembler, APartThatThereIsNoMemoryForCostsTheMessage) {
+  const std::vector<std::byte> part(200'000, std::byte{5});
+  const ByteSpan parts[] = {part, part};
+  Outgoing outgoing{FrameHeader{}, {}, parts};
+  outgoing.header.token = 3;  // of the heap
+  outgoing.header.flags = kFlagRouted;
+  outgoing.route = {11, 22, 3, 0};
+  const auto record = encode_to_vector(outgoing);
+  for (const uint64_t nth : {1, 2, 3}) {
+    Place place;
+    RecordAssembler assembler(ArenaParts::kRefused);
+    sys::fail_nth(nth);
+    Fed fed = feed(assembler, record, [] { return size_t{1000}; }, &place);
+    sys::fail_nth(0);
+    ASSERT_EQ(fed.messages.size(), 1u);
+    EXPECT_EQ(fed.messages[0]->lost_bytes, nth == 3 ? 0 : record.size());
+    EXPECT_EQ(fed.messages[0]->parts.size(), nth == 3 ? 2u : 0u);
+    EXPECT_EQ(fed.messages[0]->header.token, 3u);
+    EXPECT_EQ(fed.messages[0]->route().destination, 22u);
+    fed = feed(assembler, encoded(10, 10, 9), [] { return SIZE_MAX; }, &place);
+    ASSERT_EQ(fed.messages.size(), 1u) << "and the stream goes on";
+    EXPECT_EQ(fed.messages[0]->header.token, 9u);
+  }
+}
+
+TEST(RecordAssembler, AHeadThatLiesAboutItsPartsIsRefused) {
+  const std::vector<std::byte> part(200'000, std::byte{5});
+  const ByteSpan parts[] = {part, part};
+  for (const uint64_t lie : {uint64_t{8}, uint64_t{200'008}, uint64_t{1} << 39, UINT64_MAX}) {
+    auto record = encode_to_vector(Outgoing{FrameHeader{}, {}, parts});
+    std::memcpy(record.data() + kRecordPrologue + sizeof(PartRef), &lie, sizeof lie);
+    Place place;
+    RecordAssembler assembler(ArenaParts::kRefused);
+    EXPECT_NE(feed(assembler, record, [] { return SIZE_MAX; }, &place).error, "");
+    EXPECT_TRUE(place.asked.empty());
+  }
+  auto record = encode_to_vector(Outgoing{FrameHeader{}, {}, parts});
+  const uint64_t location = ArenaLocation{1, false, 4096}.pack();
+  std::memcpy(record.data() + kRecordPrologue + sizeof(uint64_t), &location, sizeof location);
+  Place place;
+  RecordAssembler assembler(ArenaParts::kRefused);
+  EXPECT_NE(feed(assembler, record, [] { return SIZE_MAX; }, &place).error, "");
 }
 
 TEST(Message, PartsOutliveTheirMessage) {

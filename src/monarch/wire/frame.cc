@@ -6,13 +6,13 @@ namespace {
 Error malformed(const char* what) { return Error{ErrorCode::kMalformed, what}; }
 }  // namespace
 
-Result<FrameView> decode_frame(ByteSpan record) {
-  uint64_t record_size = 0;
+Result<FrameView> decode_frame(ByteSpan head, uint64_t record_size) {
+  uint64_t said_size = 0;
   FrameView view;
-  if (record.size() < kRecordPrologue) return malformed("frame shorter than its header");
-  std::memcpy(&record_size, record.data(), sizeof record_size);
-  if (record_size != record.size()) return malformed("frame size does not match its record");
-  std::memcpy(&view.header, record.data() + sizeof record_size, sizeof view.header);
+  if (head.size() < kRecordPrologue) return malformed("frame shorter than its header");
+  std::memcpy(&said_size, head.data(), sizeof said_size);
+  if (said_size != record_size) return malformed("frame size does not match its record");
+  std::memcpy(&view.header, head.data() + sizeof said_size, sizeof view.header);
   const FrameHeader& header = view.header;
   const uint8_t kind = static_cast<uint8_t>(header.kind);
   if (kind == 0 || kind > kFrameKindMax) return malformed("unknown frame kind");
@@ -20,27 +20,27 @@ Result<FrameView> decode_frame(ByteSpan record) {
   const uint64_t table_size = uint64_t{header.part_count} * sizeof(PartRef);
   uint64_t table_offset = kRecordPrologue;
   if ((header.flags & kFlagRouted) != 0) {
-    view.route = record.data() + kRecordPrologue;
+    view.route = head.data() + kRecordPrologue;
     table_offset += sizeof(FrameRoute);
   }
   uint64_t offset = table_offset + table_size;
-  if (offset > record.size() || header.body_size > record.size() - offset) {
+  if (offset > head.size() || header.body_size > head.size() - offset) {
     return malformed("body reaches beyond the frame");
   }
-  view.part_table = record.data() + table_offset;
-  view.body = record.subspan(offset, header.body_size);
+  view.part_table = head.data() + table_offset;
+  view.body = head.subspan(offset, header.body_size);
   offset = align8(offset + header.body_size);
   view.inline_offset = offset;
   for (uint32_t i = 0; i < header.part_count; ++i) {
     const PartRef ref = view.part(i);
     if (ref.size > kRecordSizeMax) return malformed("part too large");
     if (ref.location != 0) continue;
-    if (offset > record.size() || ref.size > record.size() - offset) {
+    if (offset > record_size || ref.size > record_size - offset) {
       return malformed("part reaches beyond the frame");
     }
     offset = align8(offset + ref.size);
   }
-  if (offset != record.size()) return malformed("bytes after the last part");
+  if (offset != record_size) return malformed("bytes after the last part");
   return view;
 }
 

@@ -165,8 +165,10 @@ struct FrameView {
   }
 };
 
-// `record` is a whole record, private to the caller (nobody else writes it). kMalformed says what is wrong.
-Result<FrameView> decode_frame(ByteSpan record);
+// `head` is a record up to its first inline part, or all of it, private to the caller (nobody else writes it); the whole
+// record has `record_size` bytes. kMalformed says what is wrong.
+Result<FrameView> decode_frame(ByteSpan head, uint64_t record_size);
+inline Result<FrameView> decode_frame(ByteSpan record) { return decode_frame(record, record.size()); }
 
 // Is this a sane first word of a record?
 inline bool valid_record_size(uint64_t size) {

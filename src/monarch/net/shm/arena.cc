@@ -38,7 +38,7 @@ Arena::Arena(uint64_t bytes_max, Timers* timers, std::shared_ptr<ArenaBudget> bu
     : bytes_max_(round_up(std::min(bytes_max, kRecordSizeMax), kChunkBytes)), timers_(timers), budget_(std::move(budget)) {}
 
 Arena::~Arena() {
-  // A timer that is armed finds nobody: the timers may have ended before the last user of a slab.
+  // A timer that is armed finds nobody.
   if (in_forked_child()) return;  // all of it is the parent's
   if (budget_) budget_->give_back(reserved_);
 }
@@ -130,37 +130,30 @@ void Arena::count_lent(Segment& segment, uint32_t first, uint32_t pages, bool le
 }
 
 std::shared_ptr<std::byte> Arena::memory(uint64_t size) {
-  const auto slab = allocate(size);
-  if (!slab) return nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    memories_.emplace(slab->key(), size);
+  const uint64_t most = bytes_max_ / 4;
+  const bool allowed = size <= most && given_bytes_.fetch_add(size, std::memory_order_relaxed) <= most - size;
+  const auto slab = allowed ? allocate(size) : std::nullopt;
+  if (!slab) {
+    if (size <= most) given_bytes_.fetch_sub(size, std::memory_order_relaxed);
+    return nullptr;
   }
-  return {slab->data, [self = shared_from_this(), key = slab->key()](std::byte*) {
-            if (!in_forked_child()) self->release(key);
+  return {slab->data, [self = shared_from_this(), key = slab->key(), size](std::byte*) {
+            if (in_forked_child()) return;
+            self->given_bytes_.fetch_sub(size, std::memory_order_relaxed);
+            self->release(key);
           }};
 }
 
-// With the lock held: the key of the memory() that has these bytes.
-std::optional<uint64_t> Arena::memory_at(uint64_t key, uint64_t size) const {
-  const auto next = memories_.upper_bound(key);
-  if (next == memories_.begin()) return std::nullopt;
-  const auto& [begin, bytes] = *std::prev(next);
-  const uint64_t from = key - begin;
-  return from < bytes && size <= bytes - from ? std::optional(begin) : std::nullopt;
-}
-
-std::optional<Slab> Arena::hold_part(ByteSpan part) {
+std::optional<Slab> Arena::hold_at(ByteSpan bytes) {
   std::lock_guard lock(mutex_);
   for (uint32_t index = 0; index < segments_.size(); ++index) {
     Segment& segment = *segments_[index];
-    const auto* const begin = static_cast<std::byte*>(segment.mapping.get());
-    if (part.data() < begin || part.data() >= begin + segment.mapping.size()) continue;
-    const Slab at{index, static_cast<uint64_t>(part.data() - begin), const_cast<std::byte*>(part.data())};
-    const auto whole = memory_at(at.key(), part.size());
-    if (!whole) return std::nullopt;
-    ++segment.runs.holders(static_cast<uint32_t>((*whole & kOffsetMask) / kPageBytes));
-    return at;
+    const uint64_t offset = reinterpret_cast<uintptr_t>(bytes.data()) - reinterpret_cast<uintptr_t>(segment.mapping.get());
+    if (offset >= segment.mapping.size()) continue;  // so is what lies before it
+    const auto page = static_cast<uint32_t>(offset / kPageBytes);
+    if (offset % kPageBytes != 0 || uint64_t{segment.runs.lent_at(page)} * kPageBytes < bytes.size()) return std::nullopt;
+    ++segment.runs.holders(page);
+    return Slab{index, offset, const_cast<std::byte*>(bytes.data())};
   }
   return std::nullopt;
 }
@@ -175,8 +168,6 @@ void Arena::hold(uint64_t key) {
 
 bool Arena::release(uint64_t key) {
   std::lock_guard lock(mutex_);
-  const auto whole = memory_at(key, 0);
-  if (whole) key = *whole;
   const uint64_t offset = key & kOffsetMask;
   const uint32_t first = static_cast<uint32_t>(offset / kPageBytes);
   if (key >> 40 >= segments_.size() || offset % kPageBytes != 0) return false;
@@ -184,12 +175,16 @@ bool Arena::release(uint64_t key) {
   const uint32_t pages = segment.runs.lent_at(first);
   if (pages == 0) return false;
   if (--segment.runs.holders(first) != 0) return true;
-  if (whole) memories_.erase(*whole);
   segment.runs.give_back(first);
   count_lent(segment, first, pages, false);
   held_bytes_ -= pages * kPageBytes;
   if (idle_bytes_ > kWarmBytes) arm(kPeriodNs);
   return true;
+}
+
+void Arena::stop_timers() {
+  std::lock_guard lock(mutex_);
+  timers_ = nullptr;
 }
 
 int Arena::segment_fd(uint32_t segment) const {

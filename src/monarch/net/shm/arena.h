@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,21 +42,23 @@ class Arena : public std::enable_shared_from_this<Arena> {
   static constexpr int64_t kPeriodNs = 5'000'000'000;
 
   // Never more than `bytes_max`, nor than `budget` allows (shared: with the other users of the process; null: no other
-  // limit). With `timers`, memory goes back by itself, if the arena is held by a shared_ptr; without, it stays. They are
-  // not touched once all slabs have been released.
+  // limit). With `timers`, memory goes back by itself, if the arena is held by a shared_ptr; without, it stays.
   explicit Arena(uint64_t bytes_max, Timers* timers = nullptr, std::shared_ptr<ArenaBudget> budget = nullptr);
   ~Arena();
 
   // A slab of at least `size` bytes, held once. nullopt: the arena is full, or the system has no memory for it.
   std::optional<Slab> allocate(uint64_t size);
-  // The same as memory, held until its last user has gone; null: there is none. Parts of it can be lent, below.
+  // The same as memory, held until its last user has gone. Null: there is none, or such users would have more than a
+  // quarter of all that there may be, since a peer has only to announce what is read to it.
   std::shared_ptr<std::byte> memory(uint64_t size);
-  // Where in such memory this lies, of which one more holder is counted: what comes back is that place. nullopt: in none.
-  std::optional<Slab> hold_part(ByteSpan part);
   // One more receiver holds the slab.
   void hold(uint64_t key);
-  // One holder less; the last one frees it. Of memory() any part will do. False: no such slab is held (a lying peer).
+  // The same of the slab that begins with these bytes, and has them all; nullopt: there is none.
+  std::optional<Slab> hold_at(ByteSpan bytes);
+  // One holder less; the last one frees it. False: no such slab is held (a lying peer).
   bool release(uint64_t key);
+  // From here on memory stays, and the timers are not touched.
+  void stop_timers();
 
   // Stays open for as long as the arena lives.
   int segment_fd(uint32_t segment) const;
@@ -83,7 +84,6 @@ class Arena : public std::enable_shared_from_this<Arena> {
     uint32_t run;    // the free run that they lie in
     size_t begin, end;
   };
-  std::optional<uint64_t> memory_at(uint64_t key, uint64_t size) const;
   enum class Taken { kYes, kNoRun, kNoMemory };
   using Lock = std::unique_lock<Mutex>;
   Taken take_from(uint32_t segment, uint32_t pages, Lock& lock, Slab* slab);
@@ -98,13 +98,13 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void on_timer();
 
   const uint64_t bytes_max_;  // whole chunks
-  Timers* const timers_;
+  Timers* timers_;
   const std::shared_ptr<ArenaBudget> budget_;  // shared: with whoever else in the process counts on it
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> held_bytes_{0};
+  std::atomic<uint64_t> given_bytes_{0};  // of held_bytes_: whose users by memory() are there
   mutable Mutex mutex_{LockRank::kArena};
   std::vector<std::unique_ptr<Segment>> segments_;
-  std::map<uint64_t, uint64_t> memories_;  // keys and sizes of what memory() has given
   uint64_t idle_bytes_ = 0;  // of reserved_: in chunks of which nothing is lent
   uint64_t used_peak_ = 0;   // most of the rest since the last period began
   uint64_t keep_bytes_ = 0;  // not 0: memory above this is being given back

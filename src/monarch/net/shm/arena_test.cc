@@ -158,35 +158,49 @@ TEST(Arena, CountsHoldersAndIgnoresLies) {
   EXPECT_FALSE(arena.release(UINT64_MAX));
 }
 
-// Parts of it are lent by where they lie, and what comes back is that.
-TEST(Arena, MemoryIsHeldByItsUserAndByWhoHasPartsOfIt) {
+TEST(Arena, MemoryIsHeldByItsUserAndByWhomItIsLentTo) {
   auto arena = std::make_shared<Arena>(64 * kMiB);  // shared: memory of it outlives what has made it
-  const auto other = arena->allocate(5000);
   std::shared_ptr<std::byte> memory = arena->memory(kMiB);
   ASSERT_NE(memory, nullptr);
   const uint64_t held = arena->bytes_held();
-  const auto first = arena->hold_part({memory.get() + 96, 5000});
-  const auto at_a_page = arena->hold_part({memory.get() + 8192, kMiB - 8192});
-  ASSERT_TRUE(first && at_a_page);
-  EXPECT_EQ(first->data, memory.get() + 96);
-  EXPECT_EQ(at_a_page->offset, first->offset + 8192 - 96);
+  const auto lent = arena->hold_at({memory.get(), kMiB - 1});
+  ASSERT_TRUE(lent);
+  EXPECT_EQ(lent->data, memory.get());
 
   const std::vector<std::byte> elsewhere(100);
-  EXPECT_FALSE(arena->hold_part(elsewhere));
-  EXPECT_FALSE(arena->hold_part({other->data, 100})) << "a slab of somebody else";
-  EXPECT_FALSE(arena->hold_part({memory.get() + 96, kMiB})) << "beyond its end";
+  EXPECT_FALSE(arena->hold_at(elsewhere));
+  EXPECT_FALSE(arena->hold_at({memory.get() + 4096, 100})) << "not its beginning";
+  EXPECT_FALSE(arena->hold_at({memory.get() + 8, 100}));
+  EXPECT_FALSE(arena->hold_at({memory.get(), kMiB + 1})) << "beyond its end";
 
   memory.reset();
-  EXPECT_EQ(arena->bytes_held(), held) << "parts of it are lent";
-  EXPECT_TRUE(arena->release(at_a_page->key()));
-  EXPECT_EQ(arena->bytes_held(), held);
-  EXPECT_TRUE(arena->release(first->key()));
-  EXPECT_LT(arena->bytes_held(), held);
-  EXPECT_FALSE(arena->release(first->key())) << "it is nobody's";
-  EXPECT_TRUE(arena->release(other->key()));
+  EXPECT_EQ(arena->bytes_held(), held) << "it is lent";
+  EXPECT_TRUE(arena->release(lent->key()));
   EXPECT_EQ(arena->bytes_held(), 0u);
+  EXPECT_FALSE(arena->release(lent->key())) << "it is nobody's";
+}
 
-  EXPECT_EQ(arena->memory(65 * kMiB), nullptr);
+// A peer has only to announce how much it will send.
+TEST(Arena, WhatIsReadToItHasAQuarterOfIt) {
+  auto arena = std::make_shared<Arena>(64 * kMiB);  // shared: memory of it outlives what has made it
+  EXPECT_EQ(arena->memory(16 * kMiB + 1), nullptr);
+  auto first = arena->memory(10 * kMiB), second = arena->memory(6 * kMiB);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(arena->memory(1), nullptr);
+  const auto lent = arena->hold_at({first.get(), kMiB});
+  first.reset();
+  EXPECT_NE(arena->memory(10 * kMiB), nullptr) << "what only receivers have does not count";
+  EXPECT_TRUE(arena->release(lent->key()));
+  second.reset();
+  EXPECT_EQ(arena->bytes_held(), 0u);
+}
+
+TEST(Arena, ItsTimersAreLeftAloneOnceTheyAreStopped) {
+  ManualTimers timers;
+  auto arena = std::make_shared<Arena>(1024 * kMiB, &timers);  // shared: its timer asks whether it is still there
+  arena->stop_timers();
+  free_all(*arena, fill(*arena, 64 * kMiB, 16 * kMiB));
+  EXPECT_TRUE(timers.idle());
 }
 
 TEST(Arena, WhatServedSmallPartsServesLargeOnes) {

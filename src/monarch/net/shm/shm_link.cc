@@ -235,8 +235,8 @@ bool ShmLink::send_it(const Outgoing& outgoing, bool kept) {
   std::vector<uint64_t> locations;
   bool has_large = false;
   for (const ByteSpan& part : outgoing.parts) has_large |= part.size() >= kArenaPartMin;
-  if (has_large) place_parts(outgoing, kept, locations);
   try {
+    if (has_large) place_parts(outgoing, kept, locations);
     return send_record(outgoing, locations);
   } catch (const std::bad_alloc&) {  // then nothing of it counts yet
     release_slabs(locations);
@@ -362,9 +362,9 @@ std::optional<Slab> ShmLink::place(ByteSpan part) {
   return slab;
 }
 
-// Of a frame that was read to the arena (Arena::memory): nobody writes there who has it now, and one receiver may.
+// What was read to the arena (Arena::memory): nobody writes there who has it now, and one receiver may.
 std::optional<Slab> ShmLink::place_kept(ByteSpan part) {
-  const auto there = context_.arena->hold_part(part);
+  const auto there = context_.arena->hold_at(part);
   if (!there || share_segment(there->segment)) return there;
   context_.arena->release(there->key());
   return std::nullopt;
@@ -387,7 +387,7 @@ std::optional<Slab> ShmLink::place_for_all(CastParts& cast, size_t index, const 
 }
 
 // Makes sure that the peer has the segment, or will have it before it can see a descriptor into it.
-bool ShmLink::share_segment(uint32_t segment) {
+bool ShmLink::share_segment(uint32_t segment) try {
   std::lock_guard lock(send_mutex_);
   if (closed() || !started_) return false;
   if (segment >= offered_segments_.size()) offered_segments_.resize(segment + 1, Offer::kNone);
@@ -398,6 +398,8 @@ bool ShmLink::share_segment(uint32_t segment) {
     offer = Offer::kSent;
   }
   return offer == Offer::kSent;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 bool ShmLink::offer_segment(uint32_t segment) {

@@ -5,7 +5,7 @@
 
 // Any bytes in any portions, fed or read straight to where they belong: the stream gives messages that can be read to their
 // ends, or fails and stays failed; and both ways give the same. Where it ends in the middle of a record, that goes on in
-// another reader with whatever comes there.
+// another reader with whatever comes there. Parts of large records are read to memory of somebody else's, or to the heap.
 namespace {
 
 struct Outcome {
@@ -14,10 +14,20 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
+// For every other part, exactly what it takes.
+struct Place final : monarch::RecordMemory {
+  std::shared_ptr<std::byte> memory_for(const monarch::FrameHeader&, const monarch::FrameRoute&, uint64_t size) override {
+    if (++asked % 2 == 0 || size > (1 << 20)) return nullptr;
+    return {new std::byte[size], std::default_delete<std::byte[]>()};
+  }
+  uint64_t asked = 0;
+};
+
 Outcome read(monarch::ByteSpan bytes, size_t portion, bool direct, monarch::ByteSpan before = {}) {
-  monarch::ChunkReader reader(1, 1 << 16);
+  Place place;
+  monarch::ChunkReader reader(1, 1 << 16, &place);
   if (!before.empty()) {
-    monarch::ChunkReader first(1, 1 << 16);
+    monarch::ChunkReader first(1, 1 << 16, &place);
     static_cast<void>(first.feed(before, [](monarch::ChunkLane, monarch::MessagePtr) {}));
     if (auto begun = first.take_begun()) {
       MONARCH_CHECK(begun->begun() != 0 && first.error().empty() && first.take_begun() == nullptr);
