@@ -1,6 +1,7 @@
 """monarch.job: jobs on this machine, and how scripts come back to them."""
 
 import contextlib
+import errno
 import os
 import pickle
 import re
@@ -15,7 +16,7 @@ import pytest
 from script_run import MARK, Run, ended, marked, program
 
 from monarch.actor import this_host
-from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, LocalJob, ProcessJob, _ending, job_load, job_loads
+from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, LocalJob, ProcessJob, _ending, _users, job_load, job_loads
 
 LIMIT = 30
 JOB = program("job/job.py")
@@ -478,13 +479,118 @@ def test_a_job_is_not_taken_from_a_script_that_uses_it_for_one_that_wants_someth
     refused = Script("", "job.pkl", "3")
     err = refused.process.communicate(timeout=LIMIT)[1].rstrip()
     assert err.endswith("wait for its end, 'monarch kill' the job, or have one of your own by another cached_path")
-    whose = rf"ProcessJob\(.*2.*\), which process {first.process.pid} \(.*\) uses, and not ProcessJob\(.*3.*\)"
-    assert re.search(rf"RuntimeError: the job in .*/job\.pkl is {whose}: ", err)
+    whose = rf"It is not replaced, since process {first.process.pid} \(.*\) uses it: "
+    assert re.search(rf"the job in .*/job\.pkl is ProcessJob\(.*2.*\), and not ProcessJob\(.*3.*\). {whose}", err)
     assert workers_of("job.pkl") == daemons
     first.words()
     Script("", "job.pkl", "3").words()  # now it is
     assert len(workers_of("job.pkl")) == 3
     job_load("job.pkl").kill()
+
+
+ANOTHER = "import monarch.job._process_job as m\nm._program = lambda: ('another',)\n"  # installation
+
+
+def test_a_job_in_use_is_not_taken_by_another_installation_either(place):
+    first = Script("", begin=ALONE)
+    assert first.process.stdout.readline() == f"mine {first.process.pid}\n"
+    daemons = workers_of("job.pkl")
+    other = " ".join(Script("", begin=ANOTHER + ALONE).words())
+    assert other.startswith("no: the job in ") and " cannot be gone on with here, as another inst" in other
+    Path("job.pkl").write_text("nonsense")
+    out, _ = Script("", begin=ALONE).process.communicate(timeout=LIMIT)
+    assert " cannot be read here. It is not replaced, since process" in out
+    assert not any(ended(pid, time.monotonic()) for pid in daemons)
+    first.words()
+    for pid in daemons:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_job_of_which_a_host_has_ended_is_replaced_though_others_use_it(place):
+    first = Script(HOLDS, "job.pkl", "2")
+    assert first.process.stdout.readline() == f"{first.process.pid}\n"
+    kill_one("job.pkl")
+    second = Script("print(job.apply_id)", "job.pkl", "2")
+    assert "1 of 2 hosts have ended" in second.process.communicate(timeout=LIMIT)[1]
+    assert second.process.returncode == 0
+    first.process.kill()
+    job_load("job.pkl").kill()
+
+
+def test_a_second_state_of_one_job_does_not_take_it_from_others_either(place):
+    again = "try:\n    job.state('job.pkl')\nexcept RuntimeError as error:\n    print(error)"
+    first = Script(f"sys.stdin.readline()\n{ANOTHER}{again}", "job.pkl", "1")
+    second = Script(HOLDS, "job.pkl", "1")
+    assert second.process.stdout.readline() == f"{second.process.pid}\n"
+    out, _ = first.process.communicate("\n", timeout=LIMIT)
+    assert f"It is not replaced, since process {second.process.pid} (" in out
+    second.process.communicate("\n", timeout=LIMIT)
+    job_load("job.pkl").kill()
+
+
+def test_who_loads_a_job_is_one_of_its_users(place):
+    first = Script("", begin=ALONE)
+    assert first.process.stdout.readline() == f"mine {first.process.pid}\n"
+    with pytest.raises(
+        RuntimeError, match=rf"^process {first.process.pid} \(.*\) has the job in .*/job.pkl for itself"
+    ):
+        job_load("job.pkl").state(None)
+    first.words()
+    loaded = job_load("job.pkl")
+    loaded.state(None, exclusive=True)
+    assert " has the job in " in " ".join(Script("", begin=ALONE).words())
+    loaded.kill()
+    assert sorted(os.listdir(place)) == ["t"]
+
+
+def test_who_could_not_attach_does_not_keep_others_out(place, monkeypatch):
+    job = ProcessJob({"hosts": 1})
+
+    def fail(self):
+        raise OSError("no more descriptors")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProcessJob, "_state", fail)
+        with pytest.raises(OSError, match="no more descriptors"):
+            job.state("job.pkl", exclusive=True)
+    assert Script("", begin=ALONE).process.stdout.readline().startswith("mine ")
+    job.kill()
+
+
+def test_a_full_disk_leaves_no_user_and_no_job(place, monkeypatch):
+    def fail(fd, user):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    job = ProcessJob({"hosts": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(_users, "_write", fail)
+        with pytest.raises(OSError, match="No space left"):
+            job.state("job.pkl")
+    assert sorted(os.listdir(place)) == ["t"] and folders() == [] and not job.active
+    job.state("job.pkl")
+    job.kill()
+
+
+def test_files_that_are_no_users_are_left_alone_and_hold_nobody_up(place):
+    os.mkfifo("job.pkl.user.a")
+    os.mkdir("job.pkl.user.b")
+    os.symlink("nowhere", "job.pkl.user.c")
+    Path("job.pkl.user.d").write_bytes(pickle.dumps(5))
+    job = ProcessJob({"hosts": 1})
+    job.state("job.pkl", exclusive=True)
+    job.kill()
+    assert sorted(os.listdir(place)) == [*(f"job.pkl.user.{name}" for name in "abcd"), "t"]
+
+
+def test_scripts_with_a_local_job_are_nothing_to_each_other(place):
+    first = Script(
+        "",
+        begin="from monarch.job import LocalJob\nLocalJob(['a']).state('job.pkl')\n"
+        + HOLDS.replace("print", "import os, sys; print"),
+    )
+    assert first.process.stdout.readline()
+    LocalJob(["b"]).state("job.pkl")
+    first.words()
 
 
 # ---- Files ----

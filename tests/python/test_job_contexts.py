@@ -142,6 +142,36 @@ def test_removing_the_active_context_kills_its_job_and_default_is_active(place):
     assert not os.path.lexists(DEFAULT_JOB_PATH) and _contexts.names() == ["default"]
 
 
+USES = """
+import sys
+from monarch.job import ProcessJob
+try:
+    ProcessJob({"hosts": 1}).state(exclusive=True)
+except RuntimeError as error:
+    print(error)
+else:
+    print("mine", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_who_uses_a_job_goes_along_where_contexts_move_it(place):
+    def script():
+        return subprocess.Popen(
+            [sys.executable, "-c", USES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )  # fmt: skip
+
+    with script() as holder:
+        assert holder.stdout.readline() == "mine\n"
+        monarch("context", "create", "big")
+        monarch("context", "use", "default")
+        with script() as second:
+            assert f"process {holder.pid} (" in second.communicate(timeout=LIMIT)[0]
+        monarch("context", "rm", "default")
+        assert not os.path.exists(".monarch/default")
+        holder.communicate("\n", timeout=LIMIT)
+
+
 class Slow(LocalJob):
     """Another command comes in the middle."""
 

@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 
-from monarch.job import _saved
+from monarch.job import _saved, _users
 from monarch.job._saved import DEFAULT_JOB_PATH
 from monarch.job._trait import LEFT, JobTrait, load_unnamed
 
@@ -132,6 +132,7 @@ def remove(name: str) -> None:
     if was_current:
         _activate(name)
     kill(name)
+    _users.forget(os.path.join(_FOLDER, name, _STATE))
     for left in (_SPEC, _STATE):
         _saved.remove(os.path.join(_FOLDER, name, left))
     if os.path.isdir(os.path.join(_FOLDER, name)):
@@ -226,6 +227,7 @@ def _keep_default() -> None:
     state = os.path.join(_FOLDER, DEFAULT, _STATE)
     if os.path.islink(DEFAULT_JOB_PATH):
         return _link(os.path.realpath(DEFAULT_JOB_PATH), state)
+    _users.move(DEFAULT_JOB_PATH, state)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(state)

@@ -187,6 +187,9 @@ class KubernetesJob(RemoteJob):
         except TimeoutError:
             return False
 
+    def _has_ended(self) -> bool:
+        return self._here is not None and bool(self._here.has_shut_down())
+
     def kill(self) -> None:
         """As of every job. ``NotImplementedError`` if it has made no pods: this machine's part of it has ended then."""
         was_active = self.active

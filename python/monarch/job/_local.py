@@ -25,6 +25,7 @@ class LocalJob(JobTrait):
     ``.monarch/logs``, in a file named by the job's ``apply_id``. :meth:`kill` ends it, with all that it has started.
     """
 
+    _is_shared = False
     _client: _ending.Process | None = None  # of batch mode
 
     def __init__(self, hosts: Sequence[str] = ("hosts",)) -> None:

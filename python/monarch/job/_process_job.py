@@ -110,6 +110,14 @@ class ProcessJob(JobTrait):
             return False  # its workers end, or have
         return all(_ending.is_alive(worker) for worker in run.workers)
 
+    def _has_ended(self) -> bool:
+        run = self._run
+        if run is None or run.machine != _core.machine_id():
+            return True
+        if self._here is not None and self._here.attached.has_shut_down():
+            return True
+        return not all(_ending.is_alive(worker) for worker in run.workers)
+
     def _create(self, client_script: str | None) -> None:
         if client_script is not None:
             raise RuntimeError("ProcessJob cannot run batch-mode scripts")

@@ -123,6 +123,9 @@ class SlurmJob(RemoteJob):
         self._exclusive, self._partition, self._ntasks_per_node = False, partition, tasks_per_node
         self._gpus_per_node = tasks_per_node * gpus_per_task or None
 
+    def _has_ended(self) -> bool:
+        return not self.can_run(self)
+
     def can_run(self, spec: JobTrait) -> bool:
         """Whether its job is in Slurm's queue or runs, and was applied with what ``spec`` says.
 

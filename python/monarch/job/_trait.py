@@ -68,6 +68,7 @@ class JobTrait(ABC):
     _saved_in: str | None = None  # by this process, or it was loaded from there
     _wants: tuple[str, ...] = ()  # of what is not there yet
     _is_within = False  # this process runs in its allocation, which ends with it
+    _is_shared = True  # scripts that come back to it have the same hosts
     _declared: tuple[_mounts.Remote | _mounts.Gather, ...] = ()
     _mounted: _mounts.Opened | None = None
 
@@ -109,6 +110,8 @@ class JobTrait(ABC):
             else:
                 logger.warning("The job runs already, so %s is not run: kill() it first", client_script)
             return
+        if self._running is not None and self._running._saved_in is not None:
+            self._check_unused(self._running, self._running._saved_in)
         self._release()
         logger.info("Applying current job")
         import uuid
@@ -135,23 +138,21 @@ class JobTrait(ABC):
         """
         import monarch._wiring  # noqa: F401  # a script may have imported nothing but jobs
 
-        if self._running is None:
-            self._running = _of_this_batch_job(self)
-        if cached_path is None or (self._running is not None and self._running._is_within):
-            self.apply()
-        else:
-            path = os.path.realpath(cached_path)  # now: another context may become the active one meanwhile
-            with _saved.locked(path):
-                self._find_or_apply(path, exclusive)
+        is_new_user = self._have_it(cached_path, exclusive)
         assert self._running is not None
-        for what in self._wants:
-            logger.warning("%s is not there yet: the job runs without", what)
-        logger.info("Job has started, connecting to current state")
-        state = self._running._state()
-        if not self._declared:
-            return state
-        self._mounted = self._mounted or _mounts.Opened()
-        return _mounts.opened(self._declared, self._mounted, state)
+        try:
+            for what in self._wants:
+                logger.warning("%s is not there yet: the job runs without", what)
+            logger.info("Job has started, connecting to current state")
+            state = self._running._state()
+            if not self._declared:
+                return state
+            self._mounted = self._mounted or _mounts.Opened()
+            return _mounts.opened(self._declared, self._mounted, state)
+        except BaseException:
+            if is_new_user:
+                _users.leave(self._running._apply_id)
+            raise
 
     def kill(self) -> None:
         """Releases its hosts, with all that runs there. Nothing if there are none.
@@ -166,7 +167,6 @@ class JobTrait(ABC):
             with _saved.locked(saved_in):
                 if (there := _load_or_none(saved_in)) is not None and there.apply_id == apply_id:
                     _saved.remove(saved_in)
-                    _users.leave(saved_in)
 
     def adopt(self, name: str, make: Callable[[JobState], ActorMesh[Any]]) -> ActorMesh[Any]:
         """Actors that outlive this script: those that were made under ``name`` or, if there are none, ``make(state)``.
@@ -338,6 +338,10 @@ class JobTrait(ABC):
     def _note_saved(self) -> None:  # noqa: B027  # most need not know
         """From here on another script may come back to it. For allocations that would end with this one."""
 
+    def _has_ended(self) -> bool:
+        """Whether it is known that hosts of it have ended: then it is replaced also where others use it."""
+        return False
+
     def _loses(self) -> str:
         """What a person would miss if it were replaced, for the log; empty: nothing."""
         return ""
@@ -363,35 +367,59 @@ class JobTrait(ABC):
         if (running := self._running) is None:
             return
         running._kill()
+        _users.leave(running._apply_id)
         for job in (running, self):
             job._running = job._apply_id = job._saved_in = None
 
-    def _find_or_apply(self, path: str, exclusive: bool) -> None:
+    def _have_it(self, cached_path: str | None, exclusive: bool) -> bool:
+        """It runs. Whether this process was not among its users before."""
+        if self._running is None:
+            self._running = _of_this_batch_job(self)
+        if self._running is not None and self._running._is_within:
+            self.apply()
+        elif cached_path is not None:
+            path = os.path.realpath(cached_path)  # now: another context may become the active one meanwhile
+            with _saved.locked(path):
+                return self._find_or_apply(path, exclusive)
+        elif self._running is None or (saved_in := self._running._saved_in) is None:
+            self.apply()
+        else:
+            with _saved.locked(saved_in):
+                self.apply()
+                if self._running._saved_in is not None:  # it is what was saved
+                    return self._enter(self._running, saved_in, exclusive)
+        return False
+
+    def _find_or_apply(self, path: str, exclusive: bool) -> bool:
+        """As :meth:`_have_it`."""
         told = None
         if not self._runs():
             if self._running is not None:
+                self._check_unused(self._running, path)
                 told = self._running._apply_id
                 _tell_replaced(self._running, path)
             self._release()
         saved = _load_or_none(path)
         if saved is not None and _can_run(saved, self, path):
-            self._enter(self._running or saved._running, path, exclusive)
-            return  # what runs here already stays what it is: of this script
+            return self._enter(
+                self._running or saved._running, path, exclusive
+            )  # what runs here already stays what it is
         if os.path.lexists(path):
-            if saved is not None and _can_run(saved, saved, path):
-                self._check_unused(saved, path)
+            self._check_unused(None if saved is None else saved._running, path)
             _replace(saved, path, told)
         self.apply()
         try:
             self.dump(path)
+            return self._enter(self._running, path, exclusive)
         except BaseException:
             self._release()
+            _saved.remove(path)
             raise
-        self._enter(self._running, path, exclusive)
 
-    def _enter(self, running: JobTrait | None, path: str, exclusive: bool) -> None:
+    def _enter(self, running: JobTrait | None, path: str, exclusive: bool) -> bool:
+        """As :meth:`_have_it`; ``running`` is what it has."""
         assert running is not None and running._apply_id is not None
-        others = _users.others(path, running._apply_id)
+        others = _users.others(path, running._apply_id) if running._is_shared else []
         for user in others:
             if user.exclusive:
                 raise RuntimeError(
@@ -400,17 +428,27 @@ class JobTrait(ABC):
                 )
             if exclusive:
                 raise RuntimeError(f"the job in {path} cannot be had exclusively: {user} uses it")
+        is_new = running._is_shared and _users.enter(path, running._apply_id, exclusive)
         self._running = running
-        if _users.enter(path, running._apply_id, exclusive):
+        if is_new:
             for user in others:
                 logger.warning("the job has its hosts in use by %s as well", user)
+        return is_new
 
-    def _check_unused(self, saved: JobTrait, path: str) -> None:
-        """It is well, and not what is wanted."""
-        for user in _users.others(path, saved.apply_id):
+    def _check_unused(self, running: JobTrait | None, path: str) -> None:
+        """That, which is to be replaced. ``RuntimeError``: somebody would lose it. None: it cannot be read here."""
+        if running is not None and (not running._is_shared or running._has_ended()):
+            return
+        for user in _users.others(path, None if running is None else running._apply_id):
+            if running is None:
+                why = "cannot be read here"
+            elif repr(running) != repr(self):
+                why = f"is {running!r}, and not {self!r}"
+            else:
+                why = "cannot be gone on with here, as another installation has made it, or not all of its hosts answer"
             raise RuntimeError(
-                f"the job in {path} is {saved._running!r}, which {user} uses, and not {self!r}: wait for its end, "
-                "'monarch kill' the job, or have one of your own by another cached_path"
+                f"the job in {path} {why}. It is not replaced, since {user} uses it: wait for its end, 'monarch kill' "
+                "the job, or have one of your own by another cached_path"
             )
 
 
