@@ -331,6 +331,7 @@ PyObject* endpoint_call(PyObject* self, PyObject* const* args, Py_ssize_t count,
   const uint64_t before = one_way_before_call();
   const EndpointState& endpoint = endpoint_of(self);
   call->set_reducer(endpoint.reducer);
+  call->set_gathered();
   if (!start_call(self, args, count, names, call)) return nullptr;
   const FutureMode mode = endpoint.reducer != Reducer::kNone ? FutureMode::kReduced
                           : endpoint.partial                 ? FutureMode::kPartial

@@ -169,6 +169,28 @@ def test_of_what_is_not_frozen_a_copy_is_thawed(array):
     assert mine.size == 0 or not np.shares_memory(mine, array)
 
 
+OVERLAPPING = {
+    "broadcast": lambda a: np.broadcast_to(a, (3, a.size)),
+    "windows": lambda a: np.lib.stride_tricks.sliding_window_view(a, 4),
+    "steps into each other": lambda a: np.lib.stride_tricks.as_strided(a, (1000, 64), (16, 8)),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_items_that_share_their_bytes_are_each_their_own_when_they_are_thawed(name):
+    view = OVERLAPPING[name](monarch.freeze(filled()))
+    mine = monarch.thaw(view)
+    mine[0] += 1
+    assert (mine[0] == 4).all() and (mine[1:] == 3).all() and (view == 3).all()
+
+
+def test_small_views_are_copied_and_take_no_mapping():
+    array = monarch.freeze(filled())
+    before = maps()
+    kept = [monarch.thaw(array[i : i + 10]) for i in range(100)]
+    assert maps() == before and all((each == 3).all() for each in kept)
+
+
 def test_what_cannot_be_mapped_again_is_copied(monkeypatch):
     array = monarch.freeze(filled())
     monkeypatch.setattr(_core, "thawed", lambda first, size: None)

@@ -180,6 +180,9 @@ def test_a_tensor_that_is_thawed_can_be_written(holder):
         assert torch.equal(mine, sent) and mine.stride() == sent.stride() and mine.data_ptr() != sent.data_ptr()
         mine[0, 0] = -1
         assert mine[0, 0] == -1 and sent[0, 0] >= 0 and torch.equal(mine[1:], sent[1:])
+    mine = monarch.thaw(tensor[0].expand(1000, -1))
+    mine[0].fill_(-1)
+    assert (mine[0] == -1).all() and torch.equal(mine[7], tensor[0])
     plain = torch.ones(3, dtype=torch.float64)
     mine = monarch.thaw(plain)
     mine.zero_()

@@ -76,8 +76,8 @@ def thaw(value: Any) -> Any:
 
     ``value`` is a NumPy array or a torch tensor on the CPU, as it has arrived, say. What is written is seen in the
     result only. The rest of it goes on being the frozen memory, which lives as long as the result does; the result is
-    sent as any other array: by copy. What does not lie in frozen memory is copied at once, as is what cannot be mapped
-    for a shortage. Shape, dtype and strides stay.
+    sent as any other array: by copy. Copied at once is what does not lie in frozen memory, takes less than 64 KiB, or
+    has items that share bytes (of ``broadcast_to``, ``expand``, windows), and what cannot be mapped for a shortage.
 
     Raises ``TypeError`` as :func:`freeze`; ``MemoryError`` if there is no memory for a copy. To write may find that
     there is not so much memory then, which ends the process, as it does in any memory that has not been touched.
@@ -88,10 +88,20 @@ def thaw(value: Any) -> Any:
     import numpy
 
     first, size = _bounds(value)
-    memory = _core.thawed(first, size)
+    memory = _core.thawed(first, size) if _is_worth_mapping(value.nbytes, value.shape, value.strides) else None
     if memory is None:
         return value.copy("K")
     return numpy.ndarray(value.shape, value.dtype, memory, value.ctypes.data - first, value.strides)
+
+
+def _is_worth_mapping(size: int, shape: Any, strides: Any) -> bool:
+    """And no item's bytes are another one's, too: each stride leads beyond all that those within it reach over."""
+    reach = 0
+    for stride, count in sorted((abs(stride), count) for stride, count in zip(strides, shape) if count > 1):
+        if stride <= reach:
+            return False
+        reach += stride * (count - 1)
+    return size >= FREEZABLE_MIN
 
 
 def _torch_of(value: Any, asked: str) -> Any:
@@ -260,8 +270,9 @@ def _freeze_tensor(torch: Any, tensor: Any) -> Any:
 
 def _thaw_tensor(torch: Any, tensor: Any) -> Any:
     storage = tensor.untyped_storage()
-    memory = _core.thawed(storage.data_ptr(), storage.nbytes())
+    is_worth_it = _is_worth_mapping(tensor.nbytes, tensor.shape, tensor.stride())
+    memory = _core.thawed(storage.data_ptr(), storage.nbytes()) if is_worth_it else None
     if memory is None:
-        return tensor.clone()
+        return tensor.clone(memory_format=torch.contiguous_format)
     whole = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
     return torch.empty(0, dtype=tensor.dtype).set_(whole, tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -261,7 +261,7 @@ void Node::cast(const Members& named, Outgoing& outgoing, const std::shared_ptr<
   const Members& members = latest ? *latest : named;
   if (latest && call) call->set_owing(latest);
   outgoing.header.epoch = successions_->epoch_of(named.ids[0].index);
-  outgoing.reducer = call ? call->reducer() : Reducer::kNone;
+  outgoing.reducer = call ? call->on_the_way() : Reducer::kNone;
   const uint64_t token = call ? calls_->open(call, outgoing.deadline_ns) : 0;
   outgoing.header.token = token;
   if (outgoing.header.kind != FrameKind::kStopActor) {

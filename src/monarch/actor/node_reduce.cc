@@ -60,7 +60,11 @@ void Node::answered_together(MessagePtr message) {
         answer.body = parts.front();
         answer.parts = std::span(parts).subspan(1);
       }
-      calls_->answer(token, entry.rank, Message::copy_of(answer, whole->from, whole));
+      uint64_t bytes = answer.body.size();
+      for (const ByteSpan& part : answer.parts) bytes += part.size();
+      // Of what is small whoever keeps it is not to keep the answers of all.
+      const bool is_small = bytes <= Reductions::kGatheredBytesMax;
+      calls_->answer(token, entry.rank, Message::copy_of(answer, whole->from, is_small ? nullptr : whole));
     }
   } catch (const std::bad_alloc&) {
     end_call(token, Failure("there is no memory for the answers of several ranks"));

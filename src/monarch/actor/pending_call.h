@@ -74,6 +74,10 @@ class PendingCall {
   // How its answers are combined. Set before it is sent.
   Reducer reducer() const { return reducer_; }
   void set_reducer(Reducer reducer) { reducer_ = reducer; }
+  // Its answers are looked at when all are there, so they may come together. Set before it is sent.
+  void set_gathered() { gathered_ = true; }
+  // What gateways are told.
+  Reducer on_the_way() const { return gathered_ && reducer_ == Reducer::kNone ? Reducer::kGather : reducer_; }
 
   // Any thread. What the processes that owe these ranks did shortly before the deadline (Node::ask_stacks).
   struct Stacks {
@@ -109,6 +113,7 @@ class PendingCall {
   int64_t deadline_ns_ = 0;
   uint64_t token_ = 0;
   Reducer reducer_ = Reducer::kNone;
+  bool gathered_ = false;
   std::shared_ptr<const std::string> label_;
   std::atomic<uint32_t> received_{0};
   std::atomic<int64_t> first_error_{-1};

@@ -32,9 +32,11 @@ struct Together {
 }  // namespace
 
 void Reductions::begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets) {
-  if (header.kind != FrameKind::kRequest || header.rank > kReducerMax || header.token == 0) return;
+  const auto reducer = static_cast<Reducer>(header.rank);
+  const bool is_known = header.rank != 0 && (header.rank <= kReducerMax || reducer == Reducer::kGather);
+  if (header.kind != FrameKind::kRequest || !is_known || header.token == 0) return;
   if (host_number(origin) == host_number(here_)) return;
-  Call call{static_cast<Reducer>(header.rank), 0, timers_.now_ns(), {}};
+  Call call{reducer, 0, timers_.now_ns(), {}};
   if (call.is_gather() && targets.size() == 1) return;
   call.owed.reserve(targets.size());
   for (const CastTarget& target : targets) {
@@ -44,20 +46,21 @@ void Reductions::begin(NodeId origin, const FrameHeader& header, const std::vect
   std::ranges::sort(call.owed, {}, &Owed::rank);
   if (std::ranges::adjacent_find(call.owed, {}, &Owed::rank) != call.owed.end()) return;
   std::lock_guard lock(mutex_);
-  if (stopped_ || !has_room()) return;
+  if (stopped_ || !has_room(call.owed.size())) return;
   call.number = ++begun_;
-  calls_.try_emplace({origin, header.token}, std::move(call));
+  const size_t owed = call.owed.size();
+  if (calls_.try_emplace({origin, header.token}, std::move(call)).second) owed_ += owed;
   any_.store(true, std::memory_order_relaxed);
 }
 
-bool Reductions::has_room() {
-  if (calls_.size() < kCallsMax) return true;
-  if (timers_.now_ns() < full_until_ns_) return false;
+bool Reductions::has_room(size_t owed) {
+  if (calls_.size() < kCallsMax && owed_ + owed <= kOwedMax) return true;
+  if (calls_.empty() || timers_.now_ns() < full_until_ns_) return false;
   const auto oldest = std::ranges::min_element(calls_, {}, [](const auto& each) { return each.second.number; });
   full_until_ns_ = oldest->second.begun_ns + kOldNs;
   if (timers_.now_ns() < full_until_ns_) return false;
-  pass_on(oldest);
-  return true;
+  go_on_and_end(oldest);
+  return calls_.size() < kCallsMax && owed_ + owed <= kOwedMax;
 }
 
 bool Reductions::take(const Answer& frame) {
@@ -66,10 +69,10 @@ bool Reductions::take(const Answer& frame) {
   std::lock_guard lock(mutex_);
   const auto of = is_answer(frame->header.kind) ? calls_.find({route.destination, frame->header.dest}) : calls_.end();
   if (of != calls_.end() && hold(of->second, route.destination, route.origin, frame)) {
-    if (of->second.held == of->second.owed.size()) finish(of);
+    if (of->second.held == of->second.owed.size()) go_on({of});
     return true;
   }
-  if (of != calls_.end()) pass_on(of);
+  if (of != calls_.end()) go_on_and_end(of);
   pass_on_of(route.origin, route.destination);
   return false;
 }
@@ -85,6 +88,7 @@ bool Reductions::hold(Call& call, NodeId origin, NodeId node, const Answer& answ
   if (owed == call.owed.end() || owed->rank != answer->header.rank || owed->node != node || owed->answer) return false;
   ++held_of_[{node, origin}];
   if (call.held == 0) {
+    call.first = answered_ + 1;
     call.since_ns = timers_.now_ns();
     arm(call.since_ns + call.hold_ns());
   }
@@ -96,33 +100,69 @@ bool Reductions::hold(Call& call, NodeId origin, NodeId node, const Answer& answ
   return true;
 }
 
-void Reductions::finish(Calls::iterator of) {
-  const NodeId origin = of->first.first;
-  for (auto other = calls_.lower_bound({origin, 0}); other != calls_.end() && other->first.first == origin;) {
-    const auto each = other++;
-    if (each != of && each->second.held > 0 && was_answered_before(each->second, of->second)) let_go(each);
+// What is held of these goes on, in the order in which it came; and so does what their actors have answered before. Those
+// of which all was there have ended then, and those with a reducer have in any case.
+void Reductions::go_on(Some calls) {
+  add_earlier(calls);
+  std::ranges::sort(calls, {}, [](const auto& of) { return of->second.first; });
+  bool is_in_order = true;
+  for (size_t i = 0; i < calls.size() && is_in_order; ++i) {
+    for (size_t j = 0; j < i; ++j) is_in_order = is_in_order && !has_earlier(calls[i]->second, calls[j]->second);
   }
-  if (of->second.is_gather() || !send_together(of->first, of->second)) return pass_on(of);
-  drop(of);
+  if (is_in_order) {
+    for (const auto& of : calls) send_held(of->first, of->second);
+  } else {
+    std::map<uint64_t, const Answer*> singly;
+    for (const auto& of : calls) {
+      for (const Owed& each : of->second.owed) {
+        if (each.answer) singly[each.number] = &each.answer;
+      }
+    }
+    for (const auto& [number, answer] : singly) hooks_.pass_on(*answer);
+  }
+  for (const auto& of : calls) {
+    Call& call = of->second;
+    if (!call.is_gather() || call.held == call.owed.size()) {
+      drop(of);
+      continue;
+    }
+    forget_held(of->first, call);
+    owed_ -= std::erase_if(call.owed, [](const Owed& each) { return each.answer != nullptr; });
+  }
 }
 
-// Whether an actor has answered `other`, and that is held, before it answered `call`.
-bool Reductions::was_answered_before(const Call& other, const Call& call) {
+void Reductions::go_on_and_end(Calls::iterator of) {
+  const Key key = of->first;
+  if (of->second.held > 0) go_on({of});
+  if (const auto left = calls_.find(key); left != calls_.end()) drop(left);
+}
+
+// Those of which something is held that an actor has answered before what is held of one of these, and so on.
+void Reductions::add_earlier(Some& calls) {
+  const NodeId origin = calls.front()->first.first;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    for (auto other = calls_.lower_bound({origin, 0}); other != calls_.end() && other->first.first == origin; ++other) {
+      if (other->second.held == 0 || std::ranges::find(calls, other) != calls.end()) continue;
+      if (has_earlier(other->second, calls[i]->second)) calls.push_back(other);
+    }
+  }
+}
+
+// Whether an actor has answered `other`, and that is held, before it answered `call`, which is held too.
+bool Reductions::has_earlier(const Call& other, const Call& call) {
   std::unordered_map<ActorId, uint64_t> numbers;  // of `call`, if they are needed
   for (size_t i = 0; i < other.owed.size(); ++i) {
     const Owed& each = other.owed[i];
     if (!each.answer) continue;
-    uint64_t number = 0;
     if (i < call.owed.size() && call.owed[i].is_of(each)) {  // mostly both are to the same mesh
-      number = call.owed[i].number;
-    } else {
-      if (numbers.empty()) {
-        for (const Owed& answered : call.owed) numbers[{answered.node, answered.actor}] = answered.number;
-      }
-      const auto found = numbers.find({each.node, each.actor});
-      if (found != numbers.end()) number = found->second;
+      if (each.number < call.owed[i].number) return true;
+      continue;
     }
-    if (each.number < number) return true;
+    if (numbers.empty()) {
+      for (const Owed& answered : call.owed) numbers[{answered.node, answered.actor}] = answered.number;
+    }
+    const auto found = numbers.find({each.node, each.actor});
+    if (found != numbers.end() && each.number < found->second) return true;
   }
   return false;
 }
@@ -161,33 +201,22 @@ bool Reductions::send_together(const Key& key, const Call& call) const {
 }
 
 void Reductions::send_held(const Key& key, const Call& call) const {
-  if (call.is_gather() && call.held > 1 && send_together(key, call)) return;
+  const bool is_one_frame = call.is_gather() ? call.held > 1 : call.held == call.owed.size();
+  if (is_one_frame && send_together(key, call)) return;
   for (const Owed& each : call.owed) {
     if (each.answer) hooks_.pass_on(each.answer);
   }
 }
 
-void Reductions::pass_on(Calls::iterator of) {
-  send_held(of->first, of->second);
-  drop(of);
-}
-
-// As pass_on(), but those of a gather that have not answered are awaited further on.
-void Reductions::let_go(Calls::iterator of) {
-  if (!of->second.is_gather()) return pass_on(of);
-  send_held(of->first, of->second);
-  forget_held(of->first, of->second);
-  std::erase_if(of->second.owed, [](const Owed& each) { return each.answer != nullptr; });
-}
-
 // All that is held of that node for that origin.
 void Reductions::pass_on_of(NodeId node, NodeId origin) {
   if (!held_of_.contains({node, origin})) return;
-  for (auto next = calls_.lower_bound({origin, 0}); next != calls_.end() && next->first.first == origin;) {
-    const auto call = next++;
+  Some calls;
+  for (auto call = calls_.lower_bound({origin, 0}); call != calls_.end() && call->first.first == origin; ++call) {
     const auto is_held = [node](const Owed& each) { return each.node == node && each.answer; };
-    if (std::ranges::any_of(call->second.owed, is_held)) let_go(call);
+    if (call->second.held > 0 && std::ranges::any_of(call->second.owed, is_held)) calls.push_back(call);
   }
+  if (!calls.empty()) go_on(std::move(calls));
 }
 
 void Reductions::pass_on_of(NodeId node) {
@@ -200,11 +229,11 @@ void Reductions::pass_on_of(NodeId node) {
   }
 }
 
-Reductions::Calls::iterator Reductions::drop(Calls::iterator of) {
+void Reductions::drop(Calls::iterator of) {
   forget_held(of->first, of->second);
-  const auto next = calls_.erase(of);
+  owed_ -= of->second.owed.size();
+  calls_.erase(of);
   any_.store(!calls_.empty(), std::memory_order_relaxed);
-  return next;
 }
 
 void Reductions::forget_held(const Key& key, Call& call) {
@@ -219,19 +248,23 @@ void Reductions::forget_held(const Key& key, Call& call) {
 void Reductions::give_up(NodeId origin, uint64_t token) {
   if (!any()) return;
   std::lock_guard lock(mutex_);
-  if (const auto of = calls_.find({origin, token}); of != calls_.end()) pass_on(of);
+  if (const auto of = calls_.find({origin, token}); of != calls_.end()) go_on_and_end(of);
 }
 
 void Reductions::node_down(NodeId node) {
   if (!any()) return;
   std::lock_guard lock(mutex_);
+  std::vector<Key> ended;
   for (auto next = calls_.begin(); next != calls_.end();) {
     const auto call = next++;
     if (call->first.first == node) {
       drop(call);
     } else if (std::ranges::find(call->second.owed, node, &Owed::node) != call->second.owed.end()) {
-      pass_on(call);
+      ended.push_back(call->first);
     }
+  }
+  for (const Key& key : ended) {  // another's end may have been that of this
+    if (const auto of = calls_.find(key); of != calls_.end()) go_on_and_end(of);
   }
 }
 
@@ -249,11 +282,15 @@ void Reductions::look(uint64_t turn) {
   std::lock_guard lock(mutex_);
   if (turn != turn_) return;
   timer_ = 0;
-  for (auto next = calls_.begin(); next != calls_.end();) {
-    const auto call = next++;
-    if (call->second.held == 0) continue;
-    const int64_t until_ns = call->second.since_ns + call->second.hold_ns();
-    until_ns <= timers_.now_ns() ? let_go(call) : arm(until_ns);
+  std::map<NodeId, Some> due;
+  for (auto call = calls_.begin(); call != calls_.end(); ++call) {
+    if (call->second.held > 0 && call->second.since_ns + call->second.hold_ns() <= timers_.now_ns()) {
+      due[call->first.first].push_back(call);
+    }
+  }
+  for (auto& [origin, calls] : due) go_on(std::move(calls));
+  for (const auto& [key, call] : calls_) {
+    if (call.held > 0) arm(call.since_ns + call.hold_ns());
   }
 }
 
@@ -262,7 +299,7 @@ void Reductions::stop() {
   stopped_ = true;
   calls_.clear();
   held_of_.clear();
-  bytes_ = 0;
+  bytes_ = owed_ = 0;
   any_.store(false, std::memory_order_relaxed);
   if (timer_ != 0) timers_.cancel(std::exchange(timer_, 0));
 }

@@ -1,10 +1,10 @@
 // What a gateway holds of calls to several actors of its host (docs/design/036): their answers go on as one frame
-// (wire/replies.h) when all are there, combined if the call has a reducer, else side by side. Any thread.
+// (wire/replies.h) when all are there, combined if the call has a reducer, else side by side (kGather). Any thread.
 //
 // Nothing waits for what may never come: as soon as one of them is an error or too large, cannot be asked or is dead, or
-// has held up the others for kHoldNs, all that is held of the call goes on as it came, and no more of it is held. Without
-// a reducer it goes on by and by: what there is each kGatherNs. Nor does anything overtake what is held: before another
-// message of the same node to the same caller that goes on too.
+// has held up the others for kHoldNs, all that is held of the call goes on as it came, and no more of it is held. Of a
+// gather it goes on by and by: what there is each kGatherNs. Nor does anything overtake what is held: before another
+// message of the same node to the same caller, or a later answer of the same actor, that goes on too.
 #pragma once
 
 #include <atomic>
@@ -29,6 +29,7 @@ class Reductions {
  public:
   // Beyond these answers pass through, and a call that has been there for kOldNs makes room: nobody may answer it ever.
   static constexpr size_t kCallsMax = 1024;
+  static constexpr size_t kOwedMax = 64 * 1024;  // answers that are awaited, of all calls
   static constexpr int64_t kOldNs = 10'000'000'000;
   static constexpr uint64_t kBytesMax = uint64_t{64} << 20;       // of all that is held
   // Of each: whoever combines more holds up others. Values that lie one by one in a body, as in lists and dicts, take some
@@ -48,8 +49,8 @@ class Reductions {
   };
   Reductions(NodeId here, Timers& timers, Hooks hooks) : here_(here), timers_(timers), hooks_(std::move(hooks)) {}
 
-  // Before it is spread. A cast to others than processes of this host, or to one without a reducer, is none of its
-  // business.
+  // Before it is spread. A cast without a reducer, to others than processes of this host, or a gather of one answer, is
+  // none of its business.
   void begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets);
   // Of each data frame that passes through this node, in their order. True: it is held, or has gone on with others.
   bool take(const Answer& frame);
@@ -75,7 +76,7 @@ class Reductions {
     uint64_t number = 0;      // of all answers that have been held here
   };
   struct Call {
-    bool is_gather() const { return reducer == Reducer::kNone; }
+    bool is_gather() const { return reducer == Reducer::kGather; }
     bool keeps_all() const { return is_gather() || reducer == Reducer::kConcat; }
     int64_t hold_ns() const { return is_gather() ? kGatherNs : kHoldNs; }
 
@@ -85,22 +86,24 @@ class Reductions {
     std::vector<Owed> owed;  // by rank; of a gather those that have not gone on
     size_t held = 0;
     uint64_t bytes = 0;
-    int64_t since_ns = 0;  // of the first that is held
+    uint64_t first = 0;    // the number of the first that is held
+    int64_t since_ns = 0;  // when it came
   };
   using Key = std::pair<NodeId, uint64_t>;  // origin, token
   using Calls = std::map<Key, Call>;
+  using Some = std::vector<Calls::iterator>;  // of one origin
 
-  bool has_room();
+  bool has_room(size_t owed);
   bool hold(Call& call, NodeId origin, NodeId node, const Answer& answer);
-  void finish(Calls::iterator of);
-  static bool was_answered_before(const Call& other, const Call& call);
+  void go_on(Some calls);
+  void go_on_and_end(Calls::iterator of);
+  void add_earlier(Some& calls);
+  static bool has_earlier(const Call& other, const Call& call);
   bool send_together(const Key& key, const Call& call) const;
   void send_held(const Key& key, const Call& call) const;
-  void pass_on(Calls::iterator of);
-  void let_go(Calls::iterator of);
   void pass_on_of(NodeId node, NodeId origin);
   void forget_held(const Key& key, Call& call);
-  Calls::iterator drop(Calls::iterator of);
+  void drop(Calls::iterator of);
   void arm(int64_t at_ns);
   void look(uint64_t turn);
 
@@ -112,6 +115,7 @@ class Reductions {
   std::map<std::pair<NodeId, NodeId>, size_t> held_of_;  // by node and origin, how many answers
   uint64_t begun_ = 0;
   uint64_t answered_ = 0;
+  size_t owed_ = 0;  // of all calls
   uint64_t bytes_ = 0;  // of all that is held
   std::atomic<bool> any_{false};
   int64_t full_until_ns_ = 0;  // no call is old enough to make room before

@@ -229,6 +229,7 @@ MeshCall MeshView::request(FrameKind kind, ByteSpan body, uint32_t method, Reduc
   if (kind == FrameKind::kRequest && info->node->is_flood(true, body.size())) wait_until_room(true);
   auto call = to.new_call();
   call->set_reducer(reducer);
+  call->set_gathered();
   Outgoing outgoing{FrameHeader{}, body, {}};
   outgoing.header.kind = kind;
   if (reducer != Reducer::kNone) outgoing.header.flags |= kFlagReduce;

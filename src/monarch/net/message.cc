@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kLargeRecord = 64 * 1024;
 // A record whose parts have so many bytes each, in the mean, is read part by part, if it has a small head: in larger ones
 // it is the body that is large.
-constexpr uint64_t kReadPartMin = 16 * 1024;
+constexpr uint64_t kReadPartMin = 16 * 1024;  // links copy what is smaller (ShmLink::kArenaPartMin)
 constexpr uint64_t kReadHeadMax = 1024 * 1024;
 // Of a large record that there is no memory for, this is read: the header, and where its first parts lie.
 constexpr uint64_t kLostRecordHead = 4096;
@@ -312,7 +312,8 @@ bool RecordAssembler::begin_part(RecordMemory* memory) {
   if (next_part_ == message.parts.size()) return true;
   Part& part = message.parts[next_part_++];
   const uint64_t room = align8(part.size);
-  std::shared_ptr<std::byte> place = memory ? memory->memory_for(message.header, message.route(), room) : nullptr;
+  const bool is_large = memory != nullptr && part.size >= kReadPartMin;
+  std::shared_ptr<std::byte> place = is_large ? memory->memory_for(message.header, message.route(), room) : nullptr;
   if (place == nullptr && !(room > kLargeRecord && sys::must_fail(ENOMEM))) place = heap_block(room);
   if (place == nullptr) {
     message.parts.clear();

@@ -69,16 +69,18 @@ struct CombinedByAHost : ::testing::Test {
     hooks.on_undeliverable = [](const ActorId&, const Failure&) {};
     return std::make_unique<Node>(id, sim.driver(), sim, std::move(hooks));
   }
-  std::shared_ptr<PendingCall> call(Reducer reducer = Reducer::kSum) {
+  std::shared_ptr<PendingCall> call(Reducer reducer = Reducer::kSum, bool gathered = false) {
     auto members = std::make_shared<Members>(Members{{{kFirst, 100}, {kSecond, 100}, {kFirst, 101}}});
     auto made = std::make_shared<PendingCall>(members);
     made->set_reducer(reducer);
+    if (gathered) made->set_gathered();
     Outgoing request{FrameHeader{}, {}, {}};
     request.header.kind = FrameKind::kRequest;
     script->cast(*members, request, made);
     run_briefly();
     return made;
   }
+  std::shared_ptr<PendingCall> gather() { return call(Reducer::kNone, true); }
   // Much less than what is held is held for.
   void answer_together(const PendingCall& made, const std::string& body) {
     Outgoing frame{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
@@ -162,8 +164,14 @@ TEST_F(CombinedByAHost, AConcatenationBringsAllAnswersInOneFrame) {
   }
 }
 
-TEST_F(CombinedByAHost, WithoutAReducerAllAnswersComeInOneFrame) {
+TEST_F(CombinedByAHost, WithoutAReducerNothingIsHeldOfWhoLooksAtEach) {
   const auto made = call(Reducer::kNone);
+  answer(2, 30);
+  EXPECT_EQ(wire.frames, std::vector{single(2)});
+}
+
+TEST_F(CombinedByAHost, WithoutAReducerAllAnswersComeInOneFrame) {
+  const auto made = gather();
   for (const uint32_t rank : {1u, 2u, 0u}) answer(rank, 10 * rank);
   EXPECT_EQ(wire.frames, std::vector{together});
   ASSERT_TRUE(made->complete());
@@ -171,7 +179,7 @@ TEST_F(CombinedByAHost, WithoutAReducerAllAnswersComeInOneFrame) {
 }
 
 TEST_F(CombinedByAHost, AnswersWithoutAReducerComeByAndBy) {
-  const auto made = call(Reducer::kNone);
+  const auto made = gather();
   answer(2, 30);
   answer(1, 20);
   EXPECT_TRUE(wire.frames.empty());
@@ -184,7 +192,7 @@ TEST_F(CombinedByAHost, AnswersWithoutAReducerComeByAndBy) {
 }
 
 TEST_F(CombinedByAHost, OneAnswerWithoutAReducerComesAsItIs) {
-  const auto made = call(Reducer::kNone);
+  const auto made = gather();
   answer(2, 30);
   run_briefly(Reductions::kGatherNs);
   EXPECT_EQ(wire.frames, std::vector{single(2)});
@@ -197,14 +205,14 @@ TEST_F(CombinedByAHost, OneAnswerWithoutAReducerComesAsItIs) {
 TEST_F(CombinedByAHost, ATimerOfALongerHoldDoesNotKeepAGatherWaiting) {
   const auto reduced = call(Reducer::kSum);
   answer(0, 1);
-  const auto made = call(Reducer::kNone);
+  const auto made = gather();
   answer(1, 2, FrameKind::kReply, 1);
   run_briefly(Reductions::kGatherNs);
   EXPECT_EQ(wire.frames, std::vector{single(1)});
 }
 
 TEST_F(CombinedByAHost, AnErrorWithoutAReducerHoldsUpNobody) {
-  const auto made = call(Reducer::kNone);
+  const auto made = gather();
   answer(2, 30);
   answer(0, 1, FrameKind::kReplyError);
   EXPECT_EQ(wire.frames, (std::vector{single(2), single(0, FrameKind::kReplyError)}));
@@ -214,12 +222,49 @@ TEST_F(CombinedByAHost, AnErrorWithoutAReducerHoldsUpNobody) {
 }
 
 TEST_F(CombinedByAHost, ALargeAnswerWithoutAReducerGoesAtOnceAfterWhatIsHeld) {
-  const auto made = call(Reducer::kNone);
+  const auto made = gather();
   answer(0, 1);
   answer(1, std::string(Reductions::kGatheredBytesMax + 1, 'x'));
   EXPECT_EQ(wire.frames, (std::vector{single(0), single(1)}));
   answer(2, 1);
   EXPECT_TRUE(made->complete());
+}
+
+// What comes second of an actor is not to be let go while what came first is held.
+TEST_F(CombinedByAHost, AGatherThatWasLetGoIsNotOvertakenByALaterOne) {
+  const auto made = gather(), next = gather();
+  answer(0, 1);
+  run_briefly(Reductions::kGatherNs);  // the first goes on, and begins anew
+  EXPECT_EQ(wire.frames, std::vector{single(0)});
+  answer(0, 2, FrameKind::kReply, 1);
+  answer(1, 1);
+  answer(1, 2, FrameKind::kReply, 1);
+  run_briefly(Reductions::kGatherNs);  // the second is due before the rest of the first is
+  EXPECT_EQ(wire.frames, (std::vector{single(0), single(0), single(1), single(1)})) << "as they were given";
+  EXPECT_EQ(made->missing(), std::vector<uint32_t>{2});
+  EXPECT_EQ(next->missing(), std::vector<uint32_t>{2});
+}
+
+TEST_F(CombinedByAHost, AnswersThatActorsGaveInAnotherOrderGoOnInTheirs) {
+  const auto made = gather(), next = gather();
+  answer(0, 1);
+  answer(1, 2, FrameKind::kReply, 1);
+  answer(0, 2, FrameKind::kReply, 1);
+  answer(1, 1);
+  answer(2, 1);
+  EXPECT_EQ(wire.frames, (std::vector{single(0), single(1), single(0), single(1), single(2)}));
+  EXPECT_TRUE(made->complete());
+  answer(2, 2, FrameKind::kReply, 1);
+  EXPECT_TRUE(next->complete());
+}
+
+TEST_F(CombinedByAHost, WhoKeepsOneSmallAnswerDoesNotKeepAll) {
+  const auto made = gather();
+  for (const uint32_t rank : {0u, 1u, 2u}) answer(rank, std::string(1000, 'x'));
+  ASSERT_EQ(wire.frames, std::vector{together});
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    for (const Part& part : made->reply(rank)->parts) EXPECT_EQ(part.owner.use_count(), 1);
+  }
 }
 
 TEST_F(CombinedByAHost, AnErrorSendsOnWhatIsHeldAndComesAfterIt) {
@@ -409,9 +454,23 @@ TEST_F(Table, TakesOnlyWhatItsHostCanAnswer) {
   begin(table, kScript, cast(3, {{kFirst, 1, 0}, {kSecond, 1, 0}}));
   begin(table, kGateway, cast(4, {{kFirst, 1, 0}}));
   CastFrame other = cast(5, {{kFirst, 1, 0}});
-  other.header.rank = kReducerMax + 1;
+  other.header.rank = kReducerMax + 2;
   begin(table, kScript, other);
+  CastFrame alone = cast(6, {{kFirst, 1, 0}});
+  alone.header.rank = static_cast<uint32_t>(Reducer::kGather);
+  begin(table, kScript, alone);
   EXPECT_EQ(table.calls(), 0u);
+}
+
+TEST_F(Table, HasABoundOfWhatItAwaits) {
+  Reductions table = make();
+  std::vector<CastTarget> targets;
+  for (uint32_t rank = 0; rank < Reductions::kOwedMax / 4; ++rank) targets.push_back({kFirst, 1, rank});
+  for (uint64_t token = 1; token <= 5; ++token) begin(table, kScript, cast(token, targets));
+  EXPECT_EQ(table.calls(), 4u);
+  table.give_up(kScript, 2);
+  begin(table, kScript, cast(6, targets));
+  EXPECT_EQ(table.calls(), 4u);
 }
 
 }  // namespace

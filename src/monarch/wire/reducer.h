@@ -17,7 +17,9 @@ enum class Reducer : uint8_t {
   kCount = 4,     // of answers: no value is sent
   kAllEqual = 5,  // that which all ranks have answered: encoded alike, so that 1 is neither True nor 1.0
   kConcat = 6,    // a list of all: no value is looked at
+  // To gateways only: they are not combined, but may be sent side by side, as nobody looks at each when it comes.
+  kGather = 7,
 };
-inline constexpr uint8_t kReducerMax = 6;
+inline constexpr uint8_t kReducerMax = 6;  // of those that a program may name
 
 }  // namespace monarch

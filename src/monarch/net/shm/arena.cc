@@ -131,15 +131,17 @@ void Arena::count_lent(Segment& segment, uint32_t first, uint32_t pages, bool le
 
 std::shared_ptr<std::byte> Arena::memory(uint64_t size) {
   const uint64_t most = bytes_max_ / 4;
-  const bool allowed = size <= most && given_bytes_.fetch_add(size, std::memory_order_relaxed) <= most - size;
+  if (size > most) return nullptr;
+  const uint64_t bytes = uint64_t{pages_of(size)} * kPageBytes;
+  const bool allowed = given_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= most;
   const auto slab = allowed ? allocate(size) : std::nullopt;
   if (!slab) {
-    if (size <= most) given_bytes_.fetch_sub(size, std::memory_order_relaxed);
+    given_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
     return nullptr;
   }
-  return {slab->data, [self = shared_from_this(), key = slab->key(), size](std::byte*) {
+  return {slab->data, [self = shared_from_this(), key = slab->key(), bytes](std::byte*) {
             if (in_forked_child()) return;
-            self->given_bytes_.fetch_sub(size, std::memory_order_relaxed);
+            self->given_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
             self->release(key);
           }};
 }

@@ -193,6 +193,9 @@ TEST(Arena, WhatIsReadToItHasAQuarterOfIt) {
   EXPECT_TRUE(arena->release(lent->key()));
   second.reset();
   EXPECT_EQ(arena->bytes_held(), 0u);
+  std::vector<std::shared_ptr<std::byte>> small;
+  while (auto memory = arena->memory(8)) small.push_back(std::move(memory));
+  EXPECT_EQ(arena->bytes_held(), 16 * kMiB) << "pages, and not what was asked for";
 }
 
 TEST(Arena, ItsTimersAreLeftAloneOnceTheyAreStopped) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "monarch/base/check.h"
 #include "monarch/net/tcp/chunks.h"
@@ -58,6 +59,23 @@ Outcome read(monarch::ByteSpan bytes, size_t portion, bool direct, monarch::Byte
   return outcome;
 }
 
+// A record that is read part by part is longer than inputs are: one in its chunk, of which the input changes some bytes.
+std::vector<std::byte> changed_record(monarch::ByteSpan changes) {
+  const std::vector<std::byte> bytes(40'000, std::byte{3});
+  const monarch::ByteSpan parts[] = {bytes, {}, {bytes.data(), 100}, {bytes.data(), 30'001}};
+  monarch::Outgoing outgoing{monarch::FrameHeader{}, {bytes.data(), 33}, parts};
+  outgoing.header.flags = monarch::kFlagRouted;
+  const std::vector<std::byte> record = monarch::encode_to_vector(outgoing);
+  const auto header = monarch::encode_chunk(monarch::ChunkLane::kData, static_cast<uint32_t>(record.size()));
+  std::vector<std::byte> stream(header.begin(), header.end());
+  stream.insert(stream.end(), record.begin(), record.end());
+  for (; changes.size() >= 3; changes = changes.subspan(3)) {
+    const size_t at = static_cast<size_t>(changes[0]) + 256 * (static_cast<size_t>(changes[1]) % 2);
+    stream[at] ^= changes[2];
+  }
+  return stream;
+}
+
 }  // namespace
 
 // A length that there is memory for would be taken, and the fuzzer would only measure how much it has: there is not much.
@@ -69,5 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MONARCH_CHECK(read(bytes, SIZE_MAX, false) == read(bytes, 1 + data[0] % 97, true));
   const monarch::ByteSpan before = bytes.first(bytes.size() * (data[0] % 8) / 8), rest = bytes.subspan(before.size());
   MONARCH_CHECK(read(rest, SIZE_MAX, false, before) == read(rest, 1 + data[0] % 97, true, before));
+  const std::vector<std::byte> changed = changed_record(rest);
+  MONARCH_CHECK(read(changed, SIZE_MAX, false) == read(changed, 1 + static_cast<size_t>(data[0]) * 97, true));
   return 0;
 }
