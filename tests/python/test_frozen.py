@@ -226,6 +226,23 @@ VIEWS = {
 }
 
 
+@pytest.mark.parametrize("view", [lambda a: a[:, 3], lambda a: a[::3, :5], lambda a: a.view("M8[s]")])
+def test_views_that_are_copied_are_read_only_too(holder, view):
+    array = filled().reshape(256, -1)
+    plain = array.copy()
+    plain.flags.writeable = False
+    for each in (view(monarch.freeze(array)), view(plain)):
+        back = holder.echo.call_one({"deep": each}).get(timeout=LIMIT)["deep"]
+        assert not back.flags.writeable and (back == each).all()
+        assert not holder.look.call_one(each).get(timeout=LIMIT)[1] if each.dtype == "f8" else True
+
+
+@pytest.mark.parametrize("shape", ["x", (2, "a"), 2.5, None])
+def test_a_shape_that_is_none(shape):
+    with pytest.raises(TypeError, match=r"^a shape is an int or a tuple of ints, such as \(1024, 256\), and not "):
+        monarch.empty(shape)
+
+
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_of_it_are_not_copied(holder, name):
     whole = filled(dtype="i8").reshape(1024, -1)

@@ -16,7 +16,18 @@ import pytest
 from script_run import MARK, Run, ended, marked, program
 
 from monarch.actor import this_host
-from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, LocalJob, ProcessJob, _ending, _users, job_load, job_loads
+from monarch.job import (
+    DEFAULT_JOB_PATH,
+    JobState,
+    JobTrait,
+    LocalJob,
+    ProcessJob,
+    _ending,
+    _saved,
+    _users,
+    job_load,
+    job_loads,
+)
 
 LIMIT = 30
 JOB = program("job/job.py")
@@ -497,7 +508,8 @@ def test_a_job_in_use_is_not_taken_by_another_installation_either(place):
     daemons = workers_of("job.pkl")
     other = " ".join(Script("", begin=ANOTHER + ALONE).words())
     assert other.startswith("no: the job in ") and " cannot be gone on with here, as another inst" in other
-    Path("job.pkl").write_text("nonsense")
+    about = {"class": "cno_such_module.Job", "specification": "Job()", "apply_id": "1"}
+    Path("job.pkl").write_bytes(_saved.pack(about, b"cno_such_module\nJob\n."))
     out, _ = Script("", begin=ALONE).process.communicate(timeout=LIMIT)
     assert " cannot be read here. It is not replaced, since process" in out
     assert not any(ended(pid, time.monotonic()) for pid in daemons)
@@ -597,13 +609,29 @@ def test_scripts_with_a_local_job_are_nothing_to_each_other(place):
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", pickle.dumps(5), b"cno_such_module\nJob\n."])
-def test_a_file_that_holds_no_job_is_replaced(place, data, caplog):
+def test_a_file_that_holds_no_job_is_refused_and_left_alone(place, data):
     Path("job.pkl").write_bytes(data)
-    job = LocalJob()
-    job.state("job.pkl")
-    assert "job.pkl cannot be read as a saved job: " in caplog.text
-    assert "what it has started may go on (on this machine, `pgrep -af monarch-hostd` shows it)" in caplog.text
-    assert job_load("job.pkl").apply_id == job.apply_id
+    with pytest.raises(
+        ValueError, match=r"job.pkl cannot be read as a saved job: it is no job .* save the job elsewhere$"
+    ):
+        LocalJob().state("job.pkl")
+    assert Path("job.pkl").read_bytes() == data
+    with pytest.raises(TypeError, match=r"^cached_path must be the path of a file, or None, but is 3$"):
+        LocalJob().state(3)
+    with pytest.raises(IsADirectoryError):
+        LocalJob().state(str(place))
+
+
+def test_who_replaces_a_job_of_its_own_is_told(place, caplog):
+    ProcessJob({"trainers": 1}).state("job.pkl")
+    second = ProcessJob({"evals": 1})
+    second.state("job.pkl")
+    assert (
+        "is replaced: this script uses its hosts itself. For several jobs at a time give each a cached" in caplog.text
+    )
+    second.kill()
+    with pytest.raises(TypeError, match="^env must be a dict of names and values"):
+        ProcessJob({"hosts": 1}, env=["X=3"])
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602])

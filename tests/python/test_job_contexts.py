@@ -287,6 +287,8 @@ def test_a_saved_job_that_cannot_be_read_is_named(place):
     Path(DEFAULT_JOB_PATH).write_text(good.replace('"sha256": "', '"sha256": "x'))
     why = "monarch kill: .monarch/default/state.pkl cannot be read as a saved job: it is damaged: something is missing"
     assert monarch("kill", status=1)[1].startswith(why)
+    assert monarch("apply", "cluster.local", status=1)[1].endswith("`pgrep -af monarch-hostd` shows it)\n")
+    os.unlink(".monarch/default/state.pkl")
     (place / "cluster.py").write_text(CLUSTER + "class Mine(LocalJob): pass\nmine = Mine()\n")
     monarch("apply", "cluster.mine")
     (place / "cluster.py").write_text(CLUSTER)

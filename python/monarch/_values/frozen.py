@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from typing import Any
 
@@ -29,8 +30,10 @@ def empty(shape: Any, dtype: Any = None, *, torch: bool = False) -> Any:
     Raises ``TypeError`` for a dtype that holds Python objects, ``ValueError`` for a shape that is none, ``MemoryError``
     if there is not so much memory, ``OSError`` if descriptors are short.
     """
-    sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)
-    sizes = tuple(size.__index__() for size in sizes)
+    try:
+        sizes = tuple(operator.index(size) for size in ((shape,) if hasattr(shape, "__index__") else shape))
+    except TypeError:
+        raise TypeError(f"a shape is an int or a tuple of ints, such as (1024, 256), and not {shape!r}") from None
     if any(size < 0 for size in sizes):
         raise ValueError(f"a size of shape {sizes} is negative")
     loaded = sys.modules.get("torch")
@@ -128,12 +131,15 @@ def is_frozen(array: Any) -> bool:
 
 
 def reduce(array: Any) -> Any:
-    """For ``reducer_override``: what NumPy would copy into the pickle though it is frozen. Else ``NotImplemented``."""
-    first, size = _bounds(array)
-    if not size or size > 2 * array.nbytes or not _core.is_frozen(first, size):
-        return NotImplemented
+    """For ``reducer_override``, of a read-only array: what NumPy would copy into the pickle, which forgets that.
+
+    ``NotImplemented``: it would not.
+    """
     if array.dtype.kind not in "mM" and (array.flags.c_contiguous or array.flags.f_contiguous):
         return NotImplemented
+    first, size = _bounds(array)
+    if not size or size > 2 * array.nbytes or not _core.is_frozen(first, size):
+        return _read_only, (array.copy(),)
     import pickle
 
     memory = _core.memory_at(first, size)
@@ -145,7 +151,10 @@ def reduce(array: Any) -> Any:
 def _strided(buffer: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Any:
     import numpy
 
-    array = numpy.ndarray(shape, dtype, buffer, offset, strides)
+    return _read_only(numpy.ndarray(shape, dtype, buffer, offset, strides))
+
+
+def _read_only(array: Any) -> Any:
     array.flags.writeable = False
     return array
 

@@ -25,7 +25,7 @@ def check_meshes(meshes: Any) -> dict[str, int]:
 
 def check_mesh_name(name: Any) -> None:
     if not isinstance(name, str) or not name:
-        raise TypeError(f"the name of a mesh must be a str, but is {name!r}")
+        raise TypeError(f"the name of a mesh must be a str that is not empty, but is {name!r}")
     if name.startswith("_") or hasattr(JobState, name):
         raise ValueError(f"a mesh cannot be called {name!r}, since state() has something else under that name")
 

@@ -34,6 +34,14 @@ def set_current_job(module_path: str) -> None:
     _saved.write(os.path.join(_activate(current()), _SPEC), module_path.encode() + b"\n")
 
 
+def set_back(module_path: str | None) -> None:
+    """To what :func:`spec_of` said before, of the active context."""
+    if module_path is not None:
+        set_current_job(module_path)
+    else:
+        _saved.remove(os.path.join(_FOLDER, current(), _SPEC))
+
+
 def load_current_job() -> JobTrait:
     """The job of the active context: as its module makes it or, if no module is known, as it was saved.
 

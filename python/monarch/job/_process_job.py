@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch import _core
@@ -88,6 +89,8 @@ class ProcessJob(JobTrait):
             env: added to the environment of what runs there.
         """
         self._meshes = check_meshes(meshes)
+        if env is not None and not isinstance(env, Mapping):
+            raise TypeError(f"env must be a dict of names and values, such as {{'NAME': 'value'}}, but is {env!r}")
         for key, value in (env or {}).items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise TypeError(f"env must map names to values, both str, but has {key!r}: {value!r}")

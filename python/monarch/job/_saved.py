@@ -49,7 +49,10 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
     except (KeyError, TypeError, binascii.Error):
         is_whole = False
     if not is_whole:
-        raise ValueError("it is damaged: something is missing, or was changed. Remove it")
+        raise ValueError(
+            "it is damaged: something is missing, or was changed. Remove it; what it has started may go on (on this "
+            "machine, `pgrep -af monarch-hostd` shows it)"
+        )
     return saved, pickled
 
 

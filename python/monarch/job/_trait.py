@@ -124,7 +124,8 @@ class JobTrait(ABC):
         """Its hosts, attached to; they are allocated first, if they are not. Does not wait until they can be used.
 
         Where a job is saved at ``cached_path`` that runs what this one wants, that is taken; one that does not is
-        killed, and replaced. What is applied here is saved there, and then outlives this script.
+        killed, and replaced. What is applied here is saved there, and then outlives this script. ``ValueError`` for a
+        file that is no saved job, or a damaged one.
 
         Several scripts may use one saved job; who comes later is told in the log who else does. ``RuntimeError``, which
         says who, if another script has it for itself, or uses it and would lose it, as something else is wanted here.
@@ -140,6 +141,7 @@ class JobTrait(ABC):
 
         is_new_user = self._have_it(cached_path, exclusive)
         assert self._running is not None
+        apply_id = self._running._apply_id  # it may be killed in what follows
         try:
             for what in self._wants:
                 logger.warning("%s is not there yet: the job runs without", what)
@@ -151,7 +153,7 @@ class JobTrait(ABC):
             return _mounts.opened(self._declared, self._mounted, state)
         except BaseException:
             if is_new_user:
-                _users.leave(self._running._apply_id)
+                _users.leave(apply_id)
             raise
 
     def kill(self) -> None:
@@ -378,6 +380,8 @@ class JobTrait(ABC):
         if self._running is not None and self._running._is_within:
             self.apply()
         elif cached_path is not None:
+            if not isinstance(cached_path, (str, os.PathLike)):
+                raise TypeError(f"cached_path must be the path of a file, or None, but is {cached_path!r}")
             path = os.path.realpath(cached_path)  # now: another context may become the active one meanwhile
             with _saved.locked(path):
                 return self._find_or_apply(path, exclusive)
@@ -399,7 +403,7 @@ class JobTrait(ABC):
                 told = self._running._apply_id
                 _tell_replaced(self._running, path)
             self._release()
-        saved = _load_or_none(path)
+        saved = _load_or_none(path, refuse=True)
         if saved is not None and _can_run(saved, self, path):
             return self._enter(
                 self._running or saved._running, path, exclusive
@@ -477,7 +481,10 @@ def job_load(filename: str = DEFAULT_JOB_PATH) -> JobTrait:
 
 def load_unnamed(filename: str) -> JobTrait:
     """As :func:`job_load`, but the ``ValueError`` does not name the file."""
-    job = job_loads(_saved.read(filename))
+    return _located(job_loads(_saved.read(filename)), filename)
+
+
+def _located(job: JobTrait, filename: str) -> JobTrait:
     if job._running is not None:
         job._running._saved_in = os.path.realpath(filename)
     return job
@@ -497,14 +504,23 @@ def _of_this_batch_job(spec: JobTrait) -> JobTrait | None:
 LEFT = "; what it has started may go on (on this machine, `pgrep -af monarch-hostd` shows it)"
 
 
-def _load_or_none(path: str) -> JobTrait | None:
-    """None: there is none, or none that can be read, of which the log says why."""
+def _load_or_none(path: str, refuse: bool = False) -> JobTrait | None:
+    """None: there is none, or none that can be unpickled, of which the log says why.
+
+    ``refuse``: ``ValueError`` for what is no saved job, or a damaged one, which is nobody's to replace.
+    """
     try:
-        return load_unnamed(path)
+        data = _saved.read(path)
+        if refuse:
+            _saved.unpack(data)
     except FileNotFoundError:
         return None
-    except PermissionError:
-        raise
+    except ValueError as error:
+        if refuse:
+            raise ValueError(f"{path} cannot be read as a saved job: {error}") from None
+        return None
+    try:
+        return _located(job_loads(data), path)
     except Exception as error:
         logger.warning("%s cannot be read as a saved job: %s: %s%s", path, type(error).__name__, error, LEFT)
         return None
@@ -520,6 +536,8 @@ def _can_run(saved: JobTrait, spec: JobTrait, path: str) -> bool:
 
 def _tell_replaced(job: JobTrait, path: str) -> None:
     lost = job._loses()
+    if not lost and _users.is_own(job._apply_id):
+        lost = "this script uses its hosts itself. For several jobs at a time give each a cached_path of its own"
     level, why = (logging.WARNING, f": {lost}") if lost else (logging.INFO, "")
     logger.log(level, "The job in %s does not run what is wanted now, and is replaced%s", path, why)
 

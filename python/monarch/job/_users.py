@@ -47,6 +47,11 @@ def others(path: str, apply_id: str | None) -> list[User]:
     return [user for user in users if user is not None and apply_id in (user.apply_id, None)]
 
 
+def is_own(apply_id: str | None) -> bool:
+    """Whether this process uses that job."""
+    return apply_id in _held
+
+
 def enter(path: str, apply_id: str, exclusive: bool) -> bool:
     """This process uses the job, until it ends; False: it is known already. To be exclusive once is to stay so."""
     own = _held.get(apply_id)

@@ -23,10 +23,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.job is not None:
         job = _contexts.imported(arguments.job)
+        before = _contexts.spec_of(_contexts.current())
         _contexts.set_current_job(arguments.job)
     else:
         job = _contexts.load_current_job()
-    hosts = job.state()._hosts
+    try:
+        hosts = job.state()._hosts
+    except BaseException:
+        if arguments.job is not None:
+            _contexts.set_back(before)
+        raise
     try:
         for mesh in hosts.values():
             if (ready := mesh.initialized) is not None:

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -24,7 +25,7 @@ constexpr int kTriesMax = 100;
 struct Path {
   std::string folder, name;
   explicit Path(const std::string& whole)
-      : folder(whole.substr(0, whole.rfind('/'))), name(whole.substr(whole.rfind('/') + 1)) {}
+      : folder(whole.substr(0, std::max<size_t>(1, whole.rfind('/')))), name(whole.substr(whole.rfind('/') + 1)) {}
 };
 
 Error failed(const std::string& what, const std::string& path, int error) {
