@@ -101,6 +101,8 @@ soak:  ## some hours, not in CI: sanitizers over many seeds, long fuzzing, aarch
 	@MONARCH_TEST_LONG=1 $(VENV_PYTHON) -m pytest -q -n 2 --dist worksteal -o faulthandler_timeout=0 tests/python/test_owner_lost.py
 	$(call STEP,an hour of kills)
 	@$(MAKE) --no-print-directory storm SECONDS=3600
+	$(call STEP,a twentieth of an hour's work)
+	@MONARCH_SOAK_SHARE=0.05 $(VENV_PYTHON) -m pytest -q -s -o faulthandler_timeout=0 tests/python/test_soak.py
 	$(call STEP,hosts that come and go for a while)
 	@$(MAKE) --no-print-directory soak-hosts SECONDS=600
 	$(call STEP,each system call fails once)
