@@ -405,9 +405,8 @@ class JobTrait(ABC):
             self._release()
         saved = _load_or_none(path, refuse=True)
         if saved is not None and _can_run(saved, self, path):
-            return self._enter(
-                self._running or saved._running, path, exclusive
-            )  # what runs here already stays what it is
+            # What runs here already stays what it is.
+            return self._enter(self._running or saved._running, path, exclusive)
         if os.path.lexists(path):
             self._check_unused(None if saved is None else saved._running, path)
             _replace(saved, path, told)
