@@ -116,9 +116,20 @@ void Node::close_links() {
 
 FailurePtr Node::why_down(NodeId node) const { return routes_->why_down(node); }
 
-void Node::node_down(NodeId node, FailurePtr reason) {
-  const auto unsent = routes_->mark_down(node, reason);
-  if (!unsent) return;
+void Node::node_down(NodeId node, FailurePtr reason) { nodes_down({{node, std::move(reason)}}); }
+
+void Node::nodes_down(std::vector<Down> lost) {
+  std::vector<std::optional<std::vector<Routes::Unsent>>> unsent;
+  unsent.reserve(lost.size());
+  for (const Down& down : lost) unsent.push_back(routes_->mark_down(down.node, down.reason));
+  for (size_t i = 0; i < lost.size(); ++i) {
+    if (!unsent[i]) continue;
+    tell_of_down(lost[i].node, lost[i].reason);
+    for (const Routes::Unsent& message : *unsent[i]) tell_unsent(message, *lost[i].reason);
+  }
+}
+
+void Node::tell_of_down(NodeId node, const FailurePtr& reason) {
   reductions_->node_down(node);
   flow_->forget_nodes([node](NodeId gone) { return gone == node; });
   tree_host_down(node);
@@ -128,7 +139,6 @@ void Node::node_down(NodeId node, FailurePtr reason) {
   // that comes too early for an actor of the dead (keep_early()).
   calls_->fail_owed([node](NodeId owing) { return owing == node; }, *reason);
   directory_->refuse_early_of(node, creator_ended(reason->text()));
-  for (const Routes::Unsent& message : *unsent) tell_unsent(message, *reason);
   tell_those_behind(node, *reason);
   stop_owned_by(node, *reason);
 }

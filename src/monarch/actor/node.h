@@ -122,6 +122,12 @@ class Node final : public LinkSink {
   // The node is dead: everything that waits for it fails now, everything sent to it later fails at once. The first
   // reason stays. Nothing that still comes from it is taken. Of the dead the last Routes::kDeadMax are remembered.
   void node_down(NodeId node, FailurePtr reason);
+  // Those that are lost together, as what runs on a host is with it: all are dead before anybody is told of the first.
+  struct Down {
+    NodeId node;
+    FailurePtr reason;
+  };
+  void nodes_down(std::vector<Down> lost);
   // The host of that gateway, which may be well, is not reached: everything that waits for its nodes fails now, and what
   // was sent to them and may not have arrived comes back, or its sender is told. What is sent later makes a new session.
   // False: there never was a session, and nothing was to be sent on it but what others had cast, and this node passes on.
@@ -353,6 +359,7 @@ class Node final : public LinkSink {
   uint64_t time_left_ns(int64_t deadline_ns);
   void give_up(NodeId node, const std::string& why);
   void let_go_of(Link& link, const Message& message, const Failure& why);
+  void tell_of_down(NodeId node, const FailurePtr& reason);
   void tell_those_behind(NodeId node, const Failure& reason);
   void refuse_lost(const Message& message);
   void forward_lost(Link& link, const Message& message, const FrameRoute& route);

@@ -196,8 +196,12 @@ void DeathWatch::answer_inquiry(Link& link, NodeId node) {
 
 void DeathWatch::run(Deaths::Actions actions) {
   if (actions.empty()) return;
+  std::vector<Node::Down> declared;
   for (const Deaths::Action& action : actions) {
-    if (action.kind == Deaths::ActionKind::kDeclare) node_.node_down(action.node, action.failure);
+    if (action.kind == Deaths::ActionKind::kDeclare) declared.push_back({action.node, action.failure});
+  }
+  node_.nodes_down(std::move(declared));
+  for (const Deaths::Action& action : actions) {
     const bool is_told = action.kind != Deaths::ActionKind::kLetGo || node_.let_go(action.node, *action.failure);
     if (is_told) tell(action);  // else nobody behind this gateway had anything to say to that host
     // Then it is down when this returns.

@@ -451,6 +451,20 @@ TEST(Contract, ACallToANodeThatIsKnownDeadFailsThoughItsLinkIsOpen) {
   EXPECT_EQ(reply_text(*pending->reply(0)), "it was killed");
 }
 
+// Whoever is told that a host has died may call what ran there at once: it is dead as well.
+TEST(Contract, ThoseThatAreLostTogetherAreDeadBeforeAnybodyIsTold) {
+  TwoNodes two;
+  two.echo->mute = true;
+  const NodeId beside = two.world.add_node(0);
+  auto pending = two.call();
+  two.world.run();
+  Node& node = two.world.node(two.a);
+  bool was_down = false;
+  pending->observe(1, [&] { was_down = node.is_down(beside); });
+  node.nodes_down({{two.b, failure("it was killed")}, {beside, failure("with its host")}});
+  EXPECT_TRUE(pending->complete() && was_down);
+}
+
 // Nothing that comes from it would be answered. It is told, by the end of its link.
 TEST(Contract, ACallToANodeThatHoldsTheCallerForDeadEnds) {
   TwoNodes two;

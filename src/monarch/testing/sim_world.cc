@@ -390,6 +390,11 @@ void SimWorld::feed(NodeId at_node, const Deaths::Event& event) {
 }
 
 void SimWorld::act(NodeId at_node, const Deaths::Actions& actions) {
+  std::vector<Node::Down> declared;
+  for (const Deaths::Action& action : actions) {
+    if (action.kind == Deaths::ActionKind::kDeclare) declared.push_back({action.node, action.failure});
+  }
+  node(at_node).nodes_down(std::move(declared));
   for (const Deaths::Action& action : actions) act(at_node, action);
   const int64_t next_ns = deaths(at_node).next_ns();
   if (next_ns == INT64_MAX) return;
@@ -402,8 +407,8 @@ void SimWorld::act(NodeId at_node, const Deaths::Actions& actions) {
 
 void SimWorld::act(NodeId at_node, const Deaths::Action& action) {
   switch (action.kind) {
-    case Deaths::ActionKind::kDeclare:
-      return node(at_node).node_down(action.node, action.failure);
+    case Deaths::ActionKind::kDeclare:  // with the others, in act()
+      return;
     case Deaths::ActionKind::kEndLinks:
       return end_links(at_node, action);
     case Deaths::ActionKind::kCloseLinks:
