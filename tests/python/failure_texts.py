@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -22,13 +23,16 @@ KINDS = (
 NEVER_START = ("a library is missing", "no such interpreter", "no interpreter")
 OUT_OF_MEMORY, MEMORY_MAX = "out of memory", 100 << 20  # where a cgroup with that limit can be made
 LIMIT = 60
+_cgroups = itertools.count()
 
 
 @contextlib.contextmanager
 def memory_cgroup(limit: int) -> Iterator[list[str] | None]:
     """The start of a command line that runs the rest in a cgroup with that limit in bytes; None: none can be made."""
     version_1 = Path("/sys/fs/cgroup/memory")
-    folder = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / f"monarch-test-{os.getpid()}"
+    folder = (
+        version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")
+    ) / f"monarch-test-{os.getpid()}-{next(_cgroups)}"
     try:
         folder.mkdir()
     except OSError:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from failure_texts import memory_cgroup
 from hostd import HOSTD, Daemon
 from script_run import ended
 
@@ -211,6 +212,42 @@ input()
     assert (run.status, run.err) == (0, "")
     assert all(ended(each, time.monotonic() + LIMIT) for each in (pid, host))
     assert daemon.end() == (0, "")
+
+
+# What is frozen lies in the script's memory where that is on the same machine, and in the gateway's else.
+@pytest.mark.parametrize(
+    ("scheme", "kept"),
+    [("ipc", "array"), ("ipc", "array.copy()"), ("tcp", "array"), ("tcp", "array.copy()"), ("tcp", "frozen")],
+)
+def test_arrays_that_fill_the_memory_of_a_host_cost_a_worker_which_is_told_as_out_of_memory(folder, scheme, kept):
+    """The pages of shared memory count, too. The daemon and its host go on."""
+    with memory_cgroup(300 << 20) as inside:
+        if inside is None:
+            pytest.skip("no memory cgroup can be made here")
+        daemon = Daemon(folder, 0, scheme, inside=inside)
+        run = daemon.run(f"""
+import monarch.actor
+import numpy
+monarch.actor.unhandled_fault_hook = lambda failure: None
+class Keeper(Worker):
+    @endpoint
+    def keep(self, array):
+        self.kept = [*getattr(self, "kept", []), {kept.replace("frozen", "array")}]
+        return len(self.kept)
+procs = hosts.spawn_procs({{"gpus": 2}})
+keepers = procs.spawn("keeper", Keeper)
+pids = keepers.pid.call().get().values()
+array = numpy.ones(32 << 20, dtype=numpy.uint8)
+for _ in range(30):
+    sent = array.copy()
+    if error := keepers.keep.call(monarch.freeze(sent) if {kept == "frozen"} else sent).exception(timeout=20):
+        break
+assert "out of memory: the kernel's OOM killer" in str(error), error
+procs.stop().get()
+assert hosts.spawn_procs().spawn("worker", Worker).pid.call_one().get() not in pids
+""")  # fmt: skip
+        run.ok()
+        assert daemon.end() == (0, "")
 
 
 BEAR = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"

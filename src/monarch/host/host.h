@@ -39,6 +39,7 @@ class Host {
   void start_fork_server(std::vector<std::string> argv, std::vector<std::string> env) {
     starter_.start_fork_server(std::move(argv), std::move(env));
   }
+  void offer_workers_to_oom_killer() { starter_.offer_workers_to_oom_killer(); }
   bool has_fork_server() const { return starter_.has_fork_server(); }
 
   // Before anything is started: where this host is, for all that are started here.

@@ -31,6 +31,7 @@
 #include "monarch/host/start/bootstrap.h"
 #include "monarch/host/start/fork_server.h"
 #include "monarch/host/start/life.h"
+#include "monarch/host/start/memory_events.h"
 #include "monarch/host/start/relay.h"
 
 namespace monarch {
@@ -439,6 +440,8 @@ void HostDaemon::tell_of(Channel& channel, pid_t host, int started, UniqueFd cli
     return write_all(channel, encode_report(report), kTellLimitMs);
   };
   const UniqueFd ended = sys::open_pidfd(host);
+  MemoryEventsReader memory;
+  MemoryEvents before = memory.read();
   signal(SIGCHLD, [](int) {});  // it ends a wait
   bool told = false, open = true;
   std::string said;
@@ -472,6 +475,7 @@ void HostDaemon::tell_of(Channel& channel, pid_t host, int started, UniqueFd cli
     if (running) continue;
     HostReport report{.kind = HostReport::kExited};
     (info.si_code == CLD_EXITED ? report.status.code : report.status.signal) = info.si_status;
+    if (report.status.signal == SIGKILL) report.status.out_of_memory = judge_kill(before, memory.read());
     if (open) static_cast<void>(tell(report));
   }
   channel.end_output();
@@ -533,6 +537,8 @@ void HostDaemon::be_host(BootstrapFds fds, int started, int client) {
     ends_daemon = true;
     runtime.reactor().after(kEndAfterNs, end_daemon);
   });
+  // A gateway's pages are what others send and receive: those of its workers' are the ones to go.
+  if (tcp_) runtime.host().offer_workers_to_oom_killer();
   // Now, and not with the first spawn: that would wait for its interpreter.
   const LaunchDefaults& defaults = options_.defaults;
   if (!defaults.fork_server.empty()) runtime.host().start_fork_server(defaults.fork_server, defaults.env);

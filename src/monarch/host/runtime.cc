@@ -16,6 +16,7 @@
 #include "monarch/base/system.h"
 #include "monarch/host/membership/token_file.h"
 #include "monarch/host/start/attach.h"
+#include "monarch/host/start/memory_events.h"
 #include "monarch/net/message_blocks.h"
 #include "monarch/net/shm/arena_budget.h"
 #include "monarch/net/shm/shm_transport.h"
@@ -40,12 +41,8 @@ constexpr int64_t kOrphanLimitNs = 1'000'000'000;
 // What a process may have that has no share of the job's memory, since there are more processes than shares.
 constexpr uint64_t kArenaWithoutShare = uint64_t{64} << 20;
 
-uint64_t default_arena_bytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
-}
-
 uint64_t arena_bytes(const ProcessRuntime::Options& options) {
-  return options.arena_bytes_max != 0 ? options.arena_bytes_max : default_arena_bytes();
+  return options.arena_bytes_max != 0 ? options.arena_bytes_max : memory_limit() / 2;
 }
 
 Status check_transport(const std::string& name) {

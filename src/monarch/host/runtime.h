@@ -36,7 +36,7 @@ class ProcessRuntime final : public AnyRuntime, private ForkWatcher {
  public:
   struct Options {
     std::string transport = "shm";  // one of net/transports.h
-    uint64_t arena_bytes_max = 0;  // for the whole job; 0: half of the machine's memory
+    uint64_t arena_bytes_max = 0;  // for the whole job; 0: half of memory_limit()
     // Any thread. A one-way message that the client itself sent found nobody.
     std::function<void(const ActorId& dest, const Failure& why)> on_undeliverable;
     // Any thread; must not block. Something that the client owns has failed (Node::Hooks).

@@ -10,7 +10,6 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kKindMax = static_cast<int64_t>(Failure::Kind::kNotSent);
-constexpr int64_t kOutOfMemoryMax = static_cast<int64_t>(OutOfMemory::kCgroupLimit);
 constexpr uint32_t kFields = 21;
 constexpr uint32_t kFieldsMin = 15;  // of processes that know less
 constexpr uint32_t kFieldsOfStatus = 19;

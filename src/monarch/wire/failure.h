@@ -28,6 +28,7 @@ enum class OutOfMemory : uint8_t {
   kCgroup = 3,       // it has killed somebody in this cgroup
   kCgroupLimit = 4,  // and that was at its memory limit
 };
+inline constexpr int64_t kOutOfMemoryMax = static_cast<int64_t>(OutOfMemory::kCgroupLimit);
 
 // How a process has ended.
 struct ExitStatus {

@@ -124,22 +124,34 @@ Result<ClientOrder> decode_order(ByteSpan bytes) {
 
 std::string encode_report(const HostReport& report) {
   ValueWriter writer;
-  encode(writer, std::tuple(static_cast<int>(report.kind), report.text, report.port, report.host, report.pid,
-                            report.status.code, report.status.signal));
+  const ExitStatus& status = report.status;
+  const auto encode_with = [&](auto... more) {
+    encode(writer, std::tuple(static_cast<int>(report.kind), report.text, report.port, report.host, report.pid, status.code,
+                              status.signal, more...));
+  };
+  // Clients of before do not know the last one.
+  const bool is_short = status.out_of_memory == OutOfMemory::kUnknown;
+  is_short ? encode_with() : encode_with(static_cast<int>(status.out_of_memory));
   return with_size(writer);
 }
 
 Result<HostReport> decode_report(ByteSpan bytes) {
   HostReport report;
-  int kind = 0;
-  auto decoded = decode_whole(bytes, std::tie(kind, report.text, report.port, report.host, report.pid,
-                                              report.status.code, report.status.signal));
+  int kind = 0, out_of_memory = 0;
+  const auto decode_with = [&](auto&... more) {
+    return decode_whole(bytes, std::tie(kind, report.text, report.port, report.host, report.pid, report.status.code,
+                                        report.status.signal, more...));
+  };
+  auto decoded = decode_with();
+  if (!decoded) decoded = decode_with(out_of_memory);
   if (!decoded) return decoded.error();
-  if (kind < HostReport::kStarted || kind > HostReport::kUnreachable) {
+  if (kind < HostReport::kStarted || kind > HostReport::kUnreachable || out_of_memory < 0 ||
+      out_of_memory > kOutOfMemoryMax) {
     return Error{ErrorCode::kMalformed, "no report of a host"};
   }
   report.kind = static_cast<HostReport::Kind>(kind);
   report.status.known = true;
+  report.status.out_of_memory = static_cast<OutOfMemory>(out_of_memory);
   return report;
 }
 

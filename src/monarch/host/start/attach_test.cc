@@ -74,6 +74,8 @@ TEST(Attach, AReportComesBackAsItWas) {
   EXPECT_EQ(got.pid, 12);
   sent = {HostReport::kExited, "", 0, "", 0, {true, 0, 9}};
   EXPECT_EQ(decode_report(without_size(encode_report(sent)))->status.signal, 9);
+  sent.status.out_of_memory = OutOfMemory::kCgroupLimit;
+  EXPECT_EQ(decode_report(without_size(encode_report(sent)))->status.out_of_memory, OutOfMemory::kCgroupLimit);
   EXPECT_FALSE(decode_report({}).ok());
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,29 @@ std::optional<uint64_t> number_of(const std::string& text, std::string_view name
     at = end + 1;
   }
   return std::nullopt;
+}
+
+struct Cgroups {
+  std::string mounts;
+  std::string unified, memory;  // the path of this process's in version 2, and in version 1; empty: there is none
+};
+
+// nullopt: it cannot be read.
+std::optional<Cgroups> find_cgroups(const std::string& root) {
+  const std::string groups = read_file(root + "/proc/self/cgroup");  // lines "4:memory:/path", of version 2 "0::/path"
+  if (groups.empty()) return std::nullopt;
+  Cgroups found{root + "/sys/fs/cgroup", "", ""};
+  for (size_t at = 0; at < groups.size();) {
+    const size_t end = std::min(groups.find('\n', at), groups.size());
+    const std::string line = groups.substr(at, end - at);
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    at = end + 1;
+    if (first == line.npos || second == line.npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (controllers == ",,") found.unified = line.substr(second + 1);
+    if (controllers.find(",memory,") != controllers.npos) found.memory = line.substr(second + 1);
+  }
+  return found;
 }
 
 bool has(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
@@ -76,29 +100,33 @@ OutOfMemory judge_kill(MemoryEvents& known, const MemoryEvents& now) {
   return OutOfMemory::kMachine;
 }
 
+uint64_t memory_limit(const std::string& root) {
+  uint64_t limit = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::optional<Cgroups> groups = find_cgroups(root);
+  if (!groups) return limit;
+  const bool is_unified = groups->memory.empty();
+  const std::string top = groups->mounts + (is_unified ? "" : "/memory");
+  const char* const name = is_unified ? "/memory.max" : "/memory.limit_in_bytes";
+  std::string path = is_unified ? groups->unified : groups->memory;
+  for (;; path.resize(path.rfind('/'))) {
+    const std::string text = read_file(top + path + name);  // "max", or nothing in the root: no limit
+    if (!text.empty() && std::isdigit(text[0])) limit = std::min<uint64_t>(limit, std::strtoull(text.c_str(), nullptr, 10));
+    if (path.find('/') == path.npos) return limit;
+  }
+}
+
 MemoryEventsReader::MemoryEventsReader(std::string root) : root_(std::move(root)) { find_files(); }
 
 void MemoryEventsReader::find_files() {
-  const std::string groups = read_file(root_ + "/proc/self/cgroup");  // lines "4:memory:/path", of version 2 "0::/path"
-  has_cgroup_ = !groups.empty();
-  std::string unified, memory;
-  for (size_t at = 0; at < groups.size();) {
-    const size_t end = std::min(groups.find('\n', at), groups.size());
-    const std::string line = groups.substr(at, end - at);
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    at = end + 1;
-    if (first == line.npos || second == line.npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (controllers == ",,") unified = line.substr(second + 1);
-    if (controllers.find(",memory,") != controllers.npos) memory = line.substr(second + 1);
-  }
-  const std::string mounts = root_ + "/sys/fs/cgroup";
-  if (!memory.empty()) {
-    const std::string folder = mounts + "/memory" + memory;
+  const std::optional<Cgroups> groups = find_cgroups(root_);
+  has_cgroup_ = groups.has_value();
+  if (!groups) return;
+  if (!groups->memory.empty()) {
+    const std::string folder = groups->mounts + "/memory" + groups->memory;
     if (has(folder + "/memory.oom_control")) events_.path = folder + "/memory.oom_control";
     if (has(folder + "/memory.failcnt")) limits_.path = folder + "/memory.failcnt";
-  } else if (!unified.empty() && has(mounts + unified + "/memory.events")) {
-    events_.path = mounts + unified + "/memory.events";
+  } else if (!groups->unified.empty() && has(groups->mounts + groups->unified + "/memory.events")) {
+    events_.path = groups->mounts + groups->unified + "/memory.events";
   }
 }
 

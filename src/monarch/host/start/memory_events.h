@@ -24,6 +24,10 @@ struct MemoryEvents {
 // there before the first process was started; this one's is added to them.
 OutOfMemory judge_kill(MemoryEvents& known, const MemoryEvents& now);
 
+// What this process and others of its cgroup may have: the machine's memory, or the least limit of the cgroup and those
+// that it is within. `root`: as below.
+uint64_t memory_limit(const std::string& root = "");
+
 // Reads the counters of this process's own cgroup (version 2 or 1), and those of the machine. The cgroup's files stay
 // open, since they are read again while somebody waits for the word of a death.
 class MemoryEventsReader {

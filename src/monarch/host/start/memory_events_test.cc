@@ -104,6 +104,24 @@ TEST_F(Files, StayOpenAndAreReadFromTheirBeginning) {
   sys::fail_nth(0);
 }
 
+TEST_F(Files, OfVersionTwoSayTheLeastLimitOfACgroupAndThoseAroundIt) {
+  write("/proc/self/cgroup", "0::/job/7\n");
+  EXPECT_EQ(memory_limit(root_), memory_limit("/nowhere")) << "the machine's";
+  write("/sys/fs/cgroup/job/7/memory.max", "max\n");
+  write("/sys/fs/cgroup/job/memory.max", "4194304\n");
+  EXPECT_EQ(memory_limit(root_), 4u << 20);
+  write("/sys/fs/cgroup/job/7/memory.max", "1048576\n");
+  EXPECT_EQ(memory_limit(root_), 1u << 20);
+}
+
+TEST_F(Files, OfVersionOneSayTheLimit) {
+  write("/proc/self/cgroup", "4:memory:/job\n0::/\n");
+  write("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(memory_limit(root_), memory_limit("/nowhere"));
+  write("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "2097152\n");
+  EXPECT_EQ(memory_limit(root_), 2u << 20);
+}
+
 TEST_F(Files, ThatAreNotThere) { EXPECT_EQ(MemoryEventsReader(root_).read(), MemoryEvents{}); }
 
 }  // namespace

@@ -40,6 +40,7 @@ struct ChildPlan {
   const int* fds;
   size_t fd_count;
   const char* cwd;
+  const std::string* oom_score;
   int stdout_fd;
   int stderr_fd;
   int null_fd;  // for the standard streams that the child would not have
@@ -90,6 +91,10 @@ void set_all_handlers(sighandler_t handler) {
     if (stays_open(fd)) continue;
     fd == plan->null_fd ? fcntl(fd, F_SETFD, 0) : dup2(plan->null_fd, fd);
   }
+  if (!plan->oom_score->empty()) {
+    const UniqueFd file = sys::open_file("/proc/self/oom_score_adj", O_WRONLY);
+    if (write(file.get(), plan->oom_score->data(), plan->oom_score->size()) < 0) errno = 0;  // then it is as its parent is
+  }
   if (plan->cwd != nullptr && chdir(plan->cwd) != 0) {
     plan->error = errno;
     plan->error_in_cwd = true;
@@ -110,6 +115,7 @@ void set_all_handlers(sighandler_t handler) {
                  .fds = spec.keep_fds.data(),
                  .fd_count = spec.keep_fds.size(),
                  .cwd = spec.cwd.empty() ? nullptr : spec.cwd.c_str(),
+                 .oom_score = &spec.oom_score,
                  .stdout_fd = spec.stdout_fd,
                  .stderr_fd = spec.stderr_fd,
                  .null_fd = null_fd,
@@ -163,6 +169,13 @@ std::optional<pid_t> pid_behind(const UniqueFd& pidfd) {
 bool proc_has_our_numbers() {
   char self[16] = {};
   return readlink("/proc/self", self, sizeof self - 1) > 0 && atoi(self) == getpid();
+}
+
+std::string raised_oom_score(int thousandths) {
+  char own[16] = {};
+  const UniqueFd file = sys::open_file("/proc/self/oom_score_adj", O_RDONLY);
+  if (!file || read(file.get(), own, sizeof own - 1) <= 0) return "";
+  return std::to_string(std::min(1000, atoi(own) + thousandths));
 }
 
 Result<Process> start_process(const ProcessSpec& spec) {

@@ -22,6 +22,7 @@ struct ProcessSpec {
   std::string cwd;                // empty: as here
   int stdout_fd = -1;             // become its stdout and stderr; -1: as here
   int stderr_fd = -1;
+  std::string oom_score{};        // what its /proc/self/oom_score_adj gets; empty: as here
   int death_signal = SIGKILL;     // it gets when the *thread* that starts it ends: start from the reactor. 0: none
 };
 
@@ -35,6 +36,10 @@ struct Process {
 std::optional<pid_t> pid_behind(const UniqueFd& pidfd);
 // False: /proc is that of another pid namespace, where numbers mean others, and is not to be asked about any process.
 bool proc_has_our_numbers();
+
+// For ProcessSpec: the kernel's OOM killer takes the process rather than this one, even where this one has another
+// `thousandths` of all memory (of its cgroup's limit).
+std::string raised_oom_score(int thousandths);
 
 // The child leads a session of its own (no terminal signals), with default signal handling, nothing blocked, and the limit
 // of descriptors that this process had at first (base/system.h).

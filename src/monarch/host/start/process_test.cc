@@ -114,6 +114,22 @@ TEST(Process, GivesEnvironmentFolderAndTheWantedDescriptorsOnly) {
   ::close(other[1]);
 }
 
+TEST(Process, IsTakenByTheOomKillerBeforeItsParentWhereThatIsWanted) {
+  int out[2];
+  ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
+  ProcessSpec spec;
+  spec.keep_fds = {out[1]};
+  spec.oom_score = raised_oom_score(7);
+  EXPECT_EQ(raised_oom_score(2000), "1000") << "the most there is";
+  auto process = run_shell("cat /proc/self/oom_score_adj >&" + std::to_string(out[1]), std::move(spec));
+  ::close(out[1]);
+  ASSERT_TRUE(process.ok());
+  EXPECT_EQ(read_to_end(out[0]), raised_oom_score(7) + "\n");
+  ASSERT_TRUE(ends(*process));
+  reap(*process);
+  ::close(out[0]);
+}
+
 TEST(Process, LeadsASessionWithNothingBlockedOrIgnored) {
   SKIP_WITHOUT_VFORK();
   signal(SIGUSR2, SIG_IGN);

@@ -398,6 +398,7 @@ std::string Starter::begin_exec(Launching& launching, const std::vector<int>& nu
   spec.argv.push_back(std::to_string(record));
   spec.env = launch.env;
   spec.cwd = launch.cwd;
+  spec.oom_score = oom_score_;
   auto started = start_process_(spec);
   launching.fds = {};
   if (!started) return started.error().message;
@@ -800,6 +801,10 @@ void Starter::start_fork_server(std::vector<std::string> argv, std::vector<std::
   reactor_.post([this, spec = std::move(spec)] { try_fork_server(spec, reactor_.now_ns() + kAloneLimitNs); });
 }
 
+void Starter::offer_workers_to_oom_killer() {
+  reactor_.post([this] { oom_score_ = raised_oom_score(kWorkersOomScore); });
+}
+
 std::vector<std::string> Starter::fork_environment() const {
   std::lock_guard lock(fork_env_mutex_);
   return fork_env_;
@@ -819,6 +824,7 @@ void Starter::try_fork_server(const ProcessSpec& command, int64_t until_ns) {
   ProcessSpec spec = command;
   spec.argv.push_back(std::to_string(pair[1].get()));
   spec.keep_fds = {pair[1].get()};
+  spec.oom_score = oom_score_;
   auto started = start_process_(spec);
   if (!started) return failed(started.error());
   fork_server_ = std::move(*started);

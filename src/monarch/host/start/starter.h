@@ -61,6 +61,9 @@ class Starter {
   // Any thread. The command that becomes the fork server; `argv` gets the number of its socket appended. Starting takes
   // a while and happens in the background; workers that are wanted meanwhile wait. If it dies it can be started again.
   void start_fork_server(std::vector<std::string> argv, std::vector<std::string> env);
+  // Any thread, before either. What is started from now on is killed for want of memory before this process is.
+  static constexpr int kWorkersOomScore = 300;  // thousandths; the shared memory that a host may fill is a quarter
+  void offer_workers_to_oom_killer();
   bool has_fork_server() const { return fork_server_wanted_.load(); }
   // That it was started with.
   std::vector<std::string> fork_environment() const;
@@ -205,6 +208,7 @@ class Starter {
   bool pump_posted_ = false;
   bool retry_armed_ = false;
   bool guard_short_ = false;  // it could not be started, which has been said
+  std::string oom_score_;  // ProcessSpec::oom_score of workers
   bool ending_ = false;
   UniqueFd guard_pipe_;
   Process guard_;
