@@ -3,8 +3,10 @@
 #include <openssl/crypto.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "monarch/base/log.h"
 #include "monarch/host/membership/token_file.h"
 #include "monarch/wire/failure.h"
 
@@ -13,6 +15,7 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kRetryNs = 20'000'000, kRetryMaxNs = 500'000'000;
+constexpr int64_t kSilentNs = 2'000'000'000;  // for so long nothing is said of a host that is waited for
 constexpr int64_t kOrderLimitNs = 10'000'000'000;  // for a host to be started, once it has been asked for
 constexpr int64_t kKillLimitNs = 1'000'000'000;
 
@@ -42,6 +45,7 @@ void RemoteHosts::attach(HostdAddress address, Bootstrap order) {
   remote->order = std::move(order);
   reactor_.post([this, node, remote] {
     remote->until_ns = reactor_.now_ns() + remote->address.wait_ns;
+    if (awaited() == 0) told_of_wait_ = false;
     remotes_.emplace(node, std::move(*remote));
     attempt(node);
   });
@@ -103,7 +107,22 @@ void RemoteHosts::again(NodeId node, const std::string& why) {
   if (left_ns <= 0) return fail(node, why);
   let_go(remote);
   const int64_t tried_ns = remote.address.wait_ns - left_ns;
+  remote.is_awaited = true;
+  if (tried_ns >= kSilentNs) tell_of_wait(remote, left_ns, why);
   reactor_.after(std::clamp(tried_ns / 4, kRetryNs, kRetryMaxNs), [this, node] { attempt(node); });
+}
+
+ptrdiff_t RemoteHosts::awaited() const {
+  return std::ranges::count_if(remotes_, [](const auto& each) { return each.second.is_awaited && !each.second.started; });
+}
+
+// Once for all that are waited for by then: hundreds may be started by the same command.
+void RemoteHosts::tell_of_wait(const Remote& remote, int64_t left_ns, const std::string& why) {
+  if (told_of_wait_) return;
+  told_of_wait_ = true;
+  const ptrdiff_t others = awaited() - 1;
+  log_line("waiting for the host at " + remote.address.to_text() + (others > 0 ? " and " + std::to_string(others) + " more" : "") +
+           ", for " + std::to_string((left_ns + 500'000'000) / 1'000'000'000) + " s yet: " + why);
 }
 
 // Later: we may be inside one of its callbacks.

@@ -57,12 +57,15 @@ class RemoteHosts {
     AttachReader reader;
     bool started = false;
     bool killed = false;
+    bool is_awaited = false;  // it could not be reached at the first try
     std::optional<std::string> link_lost{};  // why
   };
 
   void attempt(NodeId node);
   std::string hint(NodeId node, const Error& why) const;
   void again(NodeId node, const std::string& why);
+  ptrdiff_t awaited() const;
+  void tell_of_wait(const Remote& remote, int64_t left_ns, const std::string& why);
   void on_proved(NodeId node);
   void on_ready(NodeId node);
   void on_report(NodeId node, const HostReport& report);
@@ -78,6 +81,7 @@ class RemoteHosts {
   using Certified = std::tuple<JobToken, bool, std::shared_ptr<const Credentials>, std::shared_ptr<const HostdAddress>>;
   std::map<Certified, std::weak_ptr<TcpTransport>> dialers_;  // of remotes_
   std::unordered_map<NodeId, Remote> remotes_;
+  bool told_of_wait_ = false;  // of those that are waited for now
 };
 
 }  // namespace monarch
