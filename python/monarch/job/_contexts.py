@@ -205,14 +205,18 @@ def spec_summary(name: str) -> str | None:
         return f"({error})"
 
 
-def summary(name: str) -> str | None:
-    """What is saved there, in a line; nothing is unpickled. None: nothing is."""
+def summary(name: str) -> tuple[str | None, str | None]:
+    """What is saved there, in a line, and the beginning of the hash of its specification; nothing is unpickled.
+
+    None: nothing is.
+    """
     try:
-        return str(_saved.unpack(_saved.read(state_path(name)))[0]["specification"])
+        about = _saved.unpack(_saved.read(state_path(name)))[0]
+        return str(about["specification"]), str(about.get("specification_sha256", ""))[:12] or None
     except FileNotFoundError:
-        return None
+        return None, None
     except (OSError, ValueError, KeyError) as error:
-        return f"cannot be read: {error}"
+        return f"cannot be read: {error}", None
 
 
 def _activate(name: str) -> str:

@@ -26,6 +26,10 @@ _TOLD_AFTER_S = 2.0
 logger = logging.getLogger("monarch.job")
 
 
+class AlteredError(ValueError):
+    """A saved job that is whole, and not what its file says of it."""
+
+
 def pack(about: dict[str, Any], pickled: bytes) -> bytes:
     """A saved job: JSON that says what it is (``about``), with its pickle, which nobody reads who does not want to."""
     text = base64.b64encode(pickled).decode()
