@@ -102,6 +102,7 @@ def attach(
     extent = Extent(["hosts"], [count])
     hosts = HostMesh(whole(["hosts"], [count]), Spawned(), True, None)
     hosts._outlives = True
+    hosts._in_job = (None, name)
     labels = [f"rank {Point(rank, extent)!r} of {name!r}" for rank in range(count)]
     limits = settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout")
 
