@@ -1,10 +1,12 @@
 """`monarch logs`: what a job's processes have written to files."""
 
+import contextlib
 import json
 import os
 import re
 import select
 import signal
+import socket
 import stat
 import time
 from datetime import datetime
@@ -16,6 +18,7 @@ from script_run import unfinished
 from monarch._processes.output import output_settings
 from monarch.config import clear_runtime_config, configure
 from monarch.job import DEFAULT_JOB_PATH, LocalJob, ProcessJob, job_load
+from monarch.job._process_job import _address
 from monarch.tools._active import hosts_of
 from monarch.tools._log_files import Reader, Source, Wanted, _captured, _writers, find
 from monarch.tools.cli import main
@@ -213,6 +216,31 @@ def test_that_nothing_is_written_is_said(tmp_path, monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("monarch logs: nothing is written there so far; what workers print is, of scr")
     assert main(["logs", "--grep", "loss"]) == 0 and capsys.readouterr() == ("", "")
+    job.kill()
+
+
+def test_what_a_daemon_says_has_its_time(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    job = ProcessJob({"trainers": 1})
+    job.apply()
+    job.dump(DEFAULT_JOB_PATH)
+    (host,) = hosts_of(job)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as somebody:
+        somebody.connect(_address(os.path.dirname(host.log), 0).removeprefix("ipc://"))
+        somebody.sendall(b"nonsense" * 100)
+        with contextlib.suppress(ConnectionResetError):
+            while somebody.recv(1 << 16):
+                pass
+    until = time.monotonic() + LIMIT
+    while not os.path.getsize(host.log):
+        assert time.monotonic() < until
+    assert main(["logs", "-t"]) == main(["logs", "--since", "1h"]) == 0
+    timed, untimed = capsys.readouterr().out.splitlines()
+    assert (
+        re.fullmatch(rf"{TIME} \[trainers\[0\]\] monarch-hostd: refused a connection: .+", timed)
+        and untimed == timed[25:]
+    )
+    assert main(["logs", "--since", "1ms"]) == 0 and capsys.readouterr().out == ""
     job.kill()
 
 

@@ -26,6 +26,8 @@ _OF_PROCESS = re.compile(r"monarch_log_([^~_]{8})(?:~([^~]+)~(\d+))?_(.+)_([0-9a
 _BEGIN = rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (kept )?\[([^\]\n]*)\] "
 _TIMED = re.compile(_BEGIN)
 _TIMED_NEXT = re.compile(b"\n" + _BEGIN)
+# Of what Monarch's own processes say in files (src/monarch/base/log.h).
+_OWN = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) ")
 _KEPT = "log"  # as monarch.job._keeper names it
 # Of a program's own, at the beginning of a line.
 _TIME = re.compile(r"\s*\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:\d\d)?")
@@ -256,8 +258,11 @@ class Reader:
             self.last_time = _time_of(text) or self.last_time
             if self.last_time is not None and self.last_time < wanted.since:
                 return
+        time = None
+        if self.source.kind in ("host", "adopted") and (own := _OWN.match(text)) is not None:
+            time, text = own[1], text[own.end() :]
         if wanted.pattern is None or wanted.pattern.search(text):
-            yield Line(self.source, text)
+            yield Line(self.source, text, time)
 
     def _timed_line(self, line: bytes, wanted: Wanted) -> Iterator[Line]:
         if (begin := _TIMED.match(line)) is not None:
