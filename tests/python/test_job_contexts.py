@@ -223,6 +223,19 @@ def test_the_first_context_waits_for_a_job_that_is_being_saved(place, monkeypatc
     assert repr(job_load(".monarch/default/state.pkl")) == "LocalJob(['slow'])"
 
 
+def test_a_job_that_contexts_have_moved_leaves_no_file_when_its_script_kills_it(place):
+    mine, other = LocalJob(["mine"]), LocalJob(["other"])
+    mine.state()
+    monarch("context", "create", "big")
+    other.state()
+    mine.kill()
+    assert not os.path.lexists(".monarch/default/state.pkl")
+    assert repr(job_load()) == "LocalJob(['other'])"
+    mine.state(".monarch/default/state.pkl")
+    other.kill()
+    assert repr(job_load(".monarch/default/state.pkl")) == "LocalJob(['mine'])", "which is not its own"
+
+
 def test_a_job_is_found_if_the_first_context_was_not_completely_made(place, monkeypatch):
     LocalJob(["plain"]).state()
     for name in ("big", "small"):

@@ -20,12 +20,12 @@ from monarch.job._trait import LEFT, JobTrait, load_unnamed
 __all__ = ["load_current_job", "set_current_job"]
 
 _FOLDER = os.path.dirname(DEFAULT_JOB_PATH)
-_STATE, _SPEC = "state.pkl", "spec"
+_STATE, _SPEC = _saved.STATE, "spec"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _LOCK = "contexts"
 # Something else in that folder, or in ~/.monarch.
 _NO_NAMES = {"logs", "slurm", "workspace", os.path.basename(DEFAULT_JOB_PATH), f"{_LOCK}.lock"}
-DEFAULT = "default"
+DEFAULT = _saved.DEFAULT_CONTEXT
 
 
 def set_current_job(module_path: str) -> None:

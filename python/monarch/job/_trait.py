@@ -166,10 +166,11 @@ class JobTrait(ABC):
             return
         apply_id, saved_in = self._running._apply_id, self._running._saved_in
         self._release()
-        if saved_in is not None and os.path.exists(saved_in):
-            with _saved.locked(saved_in):
-                if (there := _load_or_none(saved_in)) is not None and there.apply_id == apply_id:
-                    _saved.remove(saved_in)
+        for path in () if saved_in is None else _saved.places(saved_in):
+            if os.path.exists(path):
+                with _saved.locked(path):
+                    if (there := _load_or_none(path)) is not None and there.apply_id == apply_id:
+                        _saved.remove(path)
 
     def adopt(self, name: str, make: Callable[[JobState], ActorMesh[Any]]) -> ActorMesh[Any]:
         """Actors that outlive this script: those that were made under ``name`` or, if there are none, ``make(state)``.
