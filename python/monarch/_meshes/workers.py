@@ -124,6 +124,25 @@ def attach(
     return hosts
 
 
+def attach_some(urls: list[str], ranks: Sequence[int], token_in: str, name: str) -> HostMesh:
+    """As :func:`attach`, to these of the hosts only: no other one may be used."""
+    runtime.ensure(processes=False)
+    count = len(urls)
+    hosts = HostMesh(whole(["hosts"], [count]), Spawned(), bool(ranks), None)
+    hosts._outlives = True
+    hosts._in_job = (None, name)
+    if not ranks:
+        hosts._spawned.ended = True
+        return hosts
+    labels = [f"rank {Point(rank, Extent(['hosts'], [count]))!r} of {name!r}" for rank in ranks]
+    limits = settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout")
+    there = _core.attach_hosts([urls[rank] for rank in ranks], token_in, False, labels, name, *limits, b"", b"")
+    nodes = dict(zip(ranks, there))
+    hosts._agents = Agents([nodes.get(rank, there[0]) for rank in range(count)])
+    hosts._agents.procs = ProcMesh(there, whole(["hosts"], [len(there)]), name, owned=True)
+    return hosts
+
+
 def _expected(worker: str | Future[str], label: str, rank: int, name: str) -> str:
     """The address, once it is there."""
     try:
