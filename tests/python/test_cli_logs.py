@@ -13,7 +13,7 @@ from datetime import datetime
 
 import pytest
 from saved_job import LIMIT, SavedJob
-from script_run import unfinished
+from script_run import Run, unfinished
 
 from monarch._processes.output import output_settings
 from monarch.config import clear_runtime_config, configure
@@ -193,6 +193,31 @@ def test_ctrl_c_ends_it(job):
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=LIMIT)[1] == ""
         assert process.returncode in (130, -signal.SIGINT)  # a shell says 130 of both
+
+
+def test_what_a_worker_starts_prints_into_the_file_of_the_host_that_it_starts_it_on(tmp_path):
+    script = """
+from monarch.job import ProcessJob
+class Talker(Actor):
+    @endpoint
+    def say(self, text):
+        print(text, flush=True)
+    @endpoint
+    def start(self, host):
+        this_host().spawn_procs(name="near").spawn("t", Talker).say.call("here").get()
+        host.spawn_procs(name="far").spawn("t", Talker).say.call("there").get()
+job = ProcessJob({"hosts": 2})
+hosts = job.state(cached_path=None).hosts
+hosts.slice(hosts=1).spawn_procs(name="it").spawn("t", Talker).say.call("before").get()
+hosts.slice(hosts=0).spawn_procs(name="boss").spawn("t", Talker).start.call(hosts.slice(hosts=1)).get()
+job.kill()
+"""
+    env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
+    assert Run(script, env=env).done().status == 0
+    first, second = sorted((tmp_path / "somebody").iterdir())
+    assert "~hosts~0_" in first.name and "~hosts~1_" in second.name
+    assert [line[25:] for line in first.read_text().splitlines()] == ["[boss 0/near 0] here"]
+    assert [line[25:] for line in second.read_text().splitlines()] == ["[it 0] before", "[boss 0/far 0] there"]
 
 
 def test_the_client_of_batch_mode_writes_one_too(tmp_path, monkeypatch, capsys):

@@ -83,7 +83,7 @@ class HostMesh(Mesh):
     @classmethod
     def _received(
         cls, labels: list[str], offset: int, sizes: list[int], strides: list[int], python: str | None,
-        machine: tuple[str, str] | Agents, in_job: tuple[str | None, str] | None = None,
+        in_job: tuple[str | None, str] | None, machine: tuple[str, str] | Agents,
     ) -> HostMesh:  # fmt: skip
         host = cls(Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), Spawned(), False, python)
         host._in_job = in_job
@@ -97,7 +97,7 @@ class HostMesh(Mesh):
         n = self._view.ndslice
         machine = self._agents or self._elsewhere or _this_machine()
         view = self._view.labels, n.offset, n.sizes, n.strides
-        return HostMesh._received, (*view, self._python, machine, self._in_job)
+        return HostMesh._received, (*view, self._python, self._in_job, machine)
 
     def spawn_procs(
         self,
