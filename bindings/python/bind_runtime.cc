@@ -559,6 +559,7 @@ void bind_runtime(nb::module_& m) {
   });
   m.def("has_runtime", [] { return state().runtime != nullptr && !in_forked_child() && !state().finalizing; });
   m.def("in_forked_child", &in_forked_child);
+  m.def("begin_lines_with_times", &begin_lines_with_times);
   m.def("log_line", [](const nb::str& line) {
     log_line(utf8_of(line.ptr()));
     if (state().simulated != nullptr) flush_log();

@@ -1,21 +1,26 @@
 """`monarch logs`: what a job's processes have written to files."""
 
+import contextlib
 import json
 import os
 import re
 import select
 import signal
+import socket
+import stat
 import time
+from datetime import datetime
 
 import pytest
 from saved_job import LIMIT, SavedJob
-from script_run import unfinished
+from script_run import Run, unfinished
 
 from monarch._processes.output import output_settings
 from monarch.config import clear_runtime_config, configure
 from monarch.job import DEFAULT_JOB_PATH, LocalJob, ProcessJob, job_load
+from monarch.job._process_job import _address
 from monarch.tools._active import hosts_of
-from monarch.tools._log_files import Reader, Source, Wanted, _captured, find
+from monarch.tools._log_files import Reader, Source, Wanted, _captured, _writers, find
 from monarch.tools.cli import main
 
 
@@ -44,13 +49,19 @@ def logs(job, *options):
 
 @pytest.mark.feature(96, "the commands")
 def test_all_files_of_the_job(job):
-    assert logs(job) == [
-        "[generators[0]] monarch-hostd: somebody knocks",
+    lines = logs(job)
+    assert lines[0] == "[generators[0]] monarch-hostd: somebody knocks"
+    assert sorted(lines[1:]) == sorted([
         *(f"[trainers[{rank // 2}] all {rank}] {text} {rank}" for rank in range(4) for text in ("begun", "second")),
         "[trainers[1] one 0] begun 0",
         "[trainers[1] one 0] first 0",
         "[generators[0] other 0] begun 0",
-    ]
+    ])  # fmt: skip
+    hosts = [line.partition("]")[0] for line in lines[1:]]  # one after the other
+    assert hosts == ["[trainers[0"] * 4 + ["[trainers[1"] * 6 + ["[generators[0"]
+    # Of one host, in the order in which they were printed.
+    assert set(lines[1:3]) == {"[trainers[0] all 0] begun 0", "[trainers[0] all 1] begun 1"}
+    assert lines[7:9] == ["[trainers[1] one 0] begun 0", "[trainers[1] one 0] first 0"]
 
 
 @pytest.mark.parametrize(
@@ -63,19 +74,20 @@ def test_all_files_of_the_job(job):
         (["--rank", "3", "--grep", "^beg"], ["[trainers[1] all 3] begun 3"]),
         (["--mesh", "one", "--grep", "nowhere"], []),
         (["--since", "1h", "--mesh", "one", "--grep", "first"], ["[trainers[1] one 0] first 0"]),
+        (["--since", "1ms", "--mesh", "one"], []),
     ],
 )  # fmt: skip
 def test_what_is_wanted(job, options, lines):
-    assert logs(job, *options) == lines
+    assert sorted(logs(job, *options)) == lines
 
 
 @pytest.mark.parametrize(
     "options, asked",
     [(["--mesh", "none"], "--mesh none"), (["--mesh", "trainers", "--host", "2"], "--mesh trainers --host 2")],
 )
-def test_what_there_is_no_file_of_is_said(job, options, asked):
+def test_what_there_is_nothing_of_is_said(job, options, asked):
     there = "trainers (2 hosts), generators (1 host), all (4 ranks), one (1 rank), other (1 rank)"
-    said = f"no file of the job is of {asked}; there are those of {there}"
+    said = f"nothing in the files of the job is of {asked}; there is what was written by {there}"
     assert job.monarch("logs", *options) == (1, "", f"monarch logs: {said}\n")
     with job.command("logs", "-f", *options) as process:
         assert process.stderr.readline() == f"monarch logs: {said}; waiting for some\n"
@@ -83,19 +95,45 @@ def test_what_there_is_no_file_of_is_said(job, options, asked):
         assert process.communicate(timeout=LIMIT) == ("", "")
 
 
+TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+@pytest.mark.feature(96, "the commands")
+def test_the_times_of_lines(job):
+    lines = logs(job, "-t", "--mesh", "one")
+    assert [line[24:] for line in lines] == [" [trainers[1] one 0] begun 0", " [trainers[1] one 0] first 0"]
+    assert all(re.fullmatch(TIME, line[:24]) for line in lines)
+    age_s = time.time() - datetime.fromisoformat(lines[1][:23] + "+00:00").timestamp()
+    assert 0 < age_s < 600
+    assert logs(job, "--times", "--grep", "knocks") == [f"{'-':24} [generators[0]] monarch-hostd: somebody knocks"]
+
+
 def test_an_object_for_each_line(job):
     (line,) = logs(job, "--json", "--rank", "2", "--grep", "second")
     found = json.loads(line)
-    assert re.fullmatch(r"monarch_log_\w{8}~trainers~1_all_\w{6}_2\.log", os.path.basename(found["file"]))
+    name = r"monarch_log_\w{8}~trainers~1_20\d{6}-\d{6}-\d+\.log"
+    assert re.fullmatch(name, os.path.basename(found["file"])) and re.fullmatch(TIME, found["time"])
     assert found == {
         "kind": "worker", "hosts": "trainers", "host": 1, "mesh": "all", "rank": 2, "file": found["file"],
-        "line": "second 2",
+        "time": found["time"], "line": "second 2",
     }  # fmt: skip
     (line,) = logs(job, "--json", "--grep", "knocks")
     assert json.loads(line) == {
         "kind": "host", "hosts": "generators", "host": 0, "mesh": None, "rank": None, "file": daemon_log(job, 2),
-        "line": "monarch-hostd: somebody knocks",
+        "time": None, "line": "monarch-hostd: somebody knocks",
     }  # fmt: skip
+
+
+def test_a_host_has_one_file_that_people_can_read_themselves(job):
+    (path,) = (job.folder / "t/somebody").glob("monarch_log_*~trainers~1_*")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    lines = path.read_text().splitlines()
+    assert all(re.match(f"{TIME} \\[", line) for line in lines)
+    assert [line[:24] for line in lines] == sorted(line[:24] for line in lines)
+    assert sorted(line[25:] for line in lines) == [
+        "[all 2] begun 2", "[all 2] second 2", "[all 3] begun 3", "[all 3] second 3", "[one 0] begun 0",
+        "[one 0] first 0",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -157,6 +195,31 @@ def test_ctrl_c_ends_it(job):
         assert process.returncode in (130, -signal.SIGINT)  # a shell says 130 of both
 
 
+def test_what_a_worker_starts_prints_into_the_file_of_the_host_that_it_starts_it_on(tmp_path):
+    script = """
+from monarch.job import ProcessJob
+class Talker(Actor):
+    @endpoint
+    def say(self, text):
+        print(text, flush=True)
+    @endpoint
+    def start(self, host):
+        this_host().spawn_procs(name="near").spawn("t", Talker).say.call("here").get()
+        host.spawn_procs(name="far").spawn("t", Talker).say.call("there").get()
+job = ProcessJob({"hosts": 2})
+hosts = job.state(cached_path=None).hosts
+hosts.slice(hosts=1).spawn_procs(name="it").spawn("t", Talker).say.call("before").get()
+hosts.slice(hosts=0).spawn_procs(name="boss").spawn("t", Talker).start.call(hosts.slice(hosts=1)).get()
+job.kill()
+"""
+    env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
+    assert Run(script, env=env).done().status == 0
+    first, second = sorted((tmp_path / "somebody").iterdir())
+    assert "~hosts~0_" in first.name and "~hosts~1_" in second.name
+    assert [line[25:] for line in first.read_text().splitlines()] == ["[boss 0/near 0] here"]
+    assert [line[25:] for line in second.read_text().splitlines()] == ["[it 0] before", "[boss 0/far 0] there"]
+
+
 def test_the_client_of_batch_mode_writes_one_too(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "client.py").write_text("print('from the client')\n")
@@ -181,6 +244,31 @@ def test_that_nothing_is_written_is_said(tmp_path, monkeypatch, capsys):
     job.kill()
 
 
+def test_what_a_daemon_says_has_its_time(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    job = ProcessJob({"trainers": 1})
+    job.apply()
+    job.dump(DEFAULT_JOB_PATH)
+    (host,) = hosts_of(job)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as somebody:
+        somebody.connect(_address(os.path.dirname(host.log), 0).removeprefix("ipc://"))
+        somebody.sendall(b"nonsense" * 100)
+        with contextlib.suppress(ConnectionResetError):
+            while somebody.recv(1 << 16):
+                pass
+    until = time.monotonic() + LIMIT
+    while not os.path.getsize(host.log):
+        assert time.monotonic() < until
+    assert main(["logs", "-t"]) == main(["logs", "--since", "1h"]) == 0
+    timed, untimed = capsys.readouterr().out.splitlines()
+    assert (
+        re.fullmatch(rf"{TIME} \[trainers\[0\]\] monarch-hostd: refused a connection: .+", timed)
+        and untimed == timed[25:]
+    )
+    assert main(["logs", "--since", "1ms"]) == 0 and capsys.readouterr().out == ""
+    job.kill()
+
+
 def test_what_a_process_of_a_job_starts_itself_is_found_by_its_environment(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("USER", "somebody")
@@ -189,14 +277,22 @@ def test_what_a_process_of_a_job_starts_itself_is_found_by_its_environment(tmp_p
     monkeypatch.setenv("MONARCH_JOB_ID", str(job.apply_id))
     configure(enable_file_capture=True)
     try:
-        path = output_settings("a mesh_of_4")(2)[3]
+        begin = output_settings("a mesh_of_4")(2)[3]
     finally:
         clear_runtime_config()
+    assert begin == f"+{tmp_path}/somebody/monarch_log_{str(job.apply_id)[:8]}", "the file of who starts it, if any"
     os.mkdir(tmp_path / "somebody")
+    path = begin[1:] + "_20260131-120000-4711.log"
     for name in (path, path.replace(str(job.apply_id)[:8], "12345678"), path + ".1"):
         open(name, "w").close()
-    os.symlink(path, path.replace("_2.log", "_3.log"))
-    assert find(job) == [Source(path, "worker", mesh="a_mesh_of_4", rank=2)]
+    os.symlink(path, path.replace("4711.log", "4712.log"))
+    assert find(job) == [Source(path, "worker", is_shared=True)]
+    of_before = begin[1:] + "~hosts~1_a_mesh_of_4_abcdef_2.log"
+    open(of_before, "w").close()
+    os.symlink(of_before, of_before.replace("_2.log", "_3.log"))
+    assert find(job) == [
+        Source(path, "worker", is_shared=True), Source(of_before, "worker", "hosts", 1, "a_mesh_of_4", 2),
+    ]  # fmt: skip
     monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
     assert find(job) == []  # whose folder it is not
     job.kill()
@@ -259,6 +355,107 @@ def test_what_was_put_aside_when_the_file_was_full_comes_first(reader):
     assert read(Reader(reader.source)) == ["two", "three", "four"]
 
 
+# ---- Files of hosts, whose lines have times ----
+
+
+@pytest.fixture
+def of_host(tmp_path):
+    return Reader(Source(str(tmp_path / "log"), "worker", "hosts", 1, is_shared=True))
+
+
+def write(reader, *lines):
+    with open(reader.source.path, "a", errors="surrogateescape") as file:
+        file.writelines(line + "\n" for line in lines)
+
+
+def shown(reader, **wanted):
+    return [f"{line.time} [{line.source}] {line.text}" for line in reader.lines(Wanted(**wanted))]
+
+
+def at(second):
+    return f"2026-01-31T12:00:{second:02}.500Z"
+
+
+def since(second):
+    return datetime.fromisoformat(f"2026-01-31T12:00:{second:02}+00:00").timestamp()
+
+
+def test_lines_of_a_host_are_told_apart(of_host):
+    write(of_host, f"{at(1)} [all 2] one", f"{at(2)} [all#2 0] [all 3] x\r", f"{at(3)} [all 2/the helper 1] ",
+          f"{at(4)} [all 3] \udcff\0")  # fmt: skip
+    reader = Reader(of_host.source)
+    assert shown(of_host) == [
+        f"{at(1)} [hosts[1] all 2] one", f"{at(2)} [hosts[1] all#2 0] [all 3] x",
+        f"{at(3)} [hosts[1] all 2/the helper 1] ", f"{at(4)} [hosts[1] all 3] \ufffd\0",
+    ]  # fmt: skip
+    found = [line.source for line in reader.lines(Wanted())]
+    assert [(source.mesh, source.rank, source.within) for source in found] == [
+        ("all", 2, ""), ("all#2", 0, ""), ("the helper", 1, "all 2/"), ("all", 3, ""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wanted, seconds",
+    [
+        ({"rank": 0}, [2]),
+        ({"rank": 2}, [1, 4]),
+        ({"mesh": "all"}, [1, 2, 4]),
+        ({"mesh": "all#2"}, [2]),
+        ({"mesh": "the helper"}, [3]),
+        ({"mesh": "the_helper"}, [3]),
+        ({"mesh": "hosts", "host": 1, "rank": 1}, [3]),
+        ({"host": 2}, []),
+        ({"pattern": re.compile("x$")}, [2, 4]),
+        ({"pattern": re.compile("12:00")}, []),
+        ({"since": since(3)}, [3, 4]),
+        ({"since": since(3), "rank": 2}, [4]),
+    ],
+)
+def test_what_is_wanted_of_a_host(of_host, wanted, seconds):
+    write(of_host, f"{at(1)} [all 2] one", f"{at(2)} [all#2 0] x", f"{at(3)} [all 2/the helper 1] y",
+          f"{at(4)} [all 2] 2026-01-01 10:00:00 x")  # fmt: skip
+    assert [line[17:19] for line in shown(of_host, **wanted)] == [f"{second:02}" for second in seconds]
+
+
+def test_since_goes_by_the_time_of_each_line_whatever_it_says(of_host):
+    write(of_host, f"{at(1)} [all 0] 2036-01-01 10:00:00 not new", f"{at(3)} [all 0] 2016-01-01 10:00:00 not old",
+          f"{at(2)} [all 0] after the clock was set back", f"{at(4)} [all 0] new")  # fmt: skip
+    assert [line[17:19] for line in shown(of_host, since=since(3))] == ["03", "04"]
+
+
+def test_kept_lines_are_shown_once(of_host):
+    path = of_host.source.path
+    write(of_host, f"{at(1)} [all 0] killed", f"{at(2)} [all 1] one")
+    assert len(shown(of_host)) == 2
+    os.rename(path, path + ".1")
+    write(of_host, f"{at(3)} [all 1] two")
+    assert shown(of_host) == [f"{at(3)} [hosts[1] all 1] two"]
+    os.rename(path, path + ".1")
+    write(of_host, f"{at(1)} kept [all 0] killed", f"{at(4)} [all 1] three")
+    assert shown(of_host) == [f"{at(4)} [hosts[1] all 1] three"]
+    assert shown(of_host) == []
+    anew = [f"{at(3)} [hosts[1] all 1] two", f"{at(1)} [hosts[1] all 0] killed", f"{at(4)} [hosts[1] all 1] three"]
+    assert shown(Reader(of_host.source)) == anew
+    assert shown(Reader(of_host.source), rank=0) == anew[1:2]
+    assert shown(Reader(of_host.source), since=since(2)) == [anew[0], anew[2]]
+    assert {source.rank for source in _writers(of_host.source)} == {0, 1}
+
+
+def test_what_was_torn_is_a_line_of_who_came_before(of_host):
+    write(of_host, "of nobody", f"{at(1)} [all 0] whole", "-01-31T12:00:02.000Z [all 1] torn", f"{at(3)} [all 1] on")
+    lines = [f"{at(1)} [hosts[1] all 0] whole", f"{at(1)} [hosts[1] all 0] -01-31T12:00:02.000Z [all 1] torn"]
+    assert shown(of_host) == [*lines, f"{at(3)} [hosts[1] all 1] on"]
+
+
+def test_a_line_as_long_as_they_get_is_whole(of_host):
+    write(of_host, f"{at(1)} [{'m' * 200} 0] {'x' * (1 << 20)}", f"{at(2)} [all 0] next")
+    first, second = of_host.lines(Wanted())
+    assert first.text == "x" * (1 << 20) and second.text == "next"
+
+
+# ---- Files without times ----
+
+
 def test_since_goes_by_times_in_front_of_lines_and_by_that_of_the_file(reader):
     with open(reader.source.path, "w") as file:
         file.write(
@@ -272,6 +469,13 @@ def test_since_goes_by_times_in_front_of_lines_and_by_that_of_the_file(reader):
     with open(reader.source.path, "a") as file:
         file.write("2026-01-01 13:00:00 newer\n")
     assert read(again, Wanted(since=since)) == ["2026-01-01 13:00:00 newer"]
+
+
+def test_since_knows_times_with_a_zone(reader):
+    lines = ["2026-01-31T12:00:01Z old", "2026-01-31 13:00:02.5+01:00 old", "2026-01-31T12:00:03,7Z new", "on"]
+    with open(reader.source.path, "w") as file:
+        file.writelines(line + "\n" for line in lines)
+    assert read(reader, Wanted(since=since(3))) == lines[2:]
 
 
 def test_a_file_that_is_removed_while_it_is_looked_for_is_left_out(tmp_path, monkeypatch):

@@ -293,6 +293,30 @@ def test_the_end_of_the_script_waits_for_it(tmp_path):
     assert (tmp_path / "done").exists()
 
 
+@pytest.mark.parametrize("kept", ["", "kept = "])
+@pytest.mark.parametrize(
+    "command, why",
+    [
+        ("['exit 3'], rank=0", "its exit status is 3"),
+        ("['test $MONARCH_RANK_HOSTS = 0']", "its exit status is 1 on rank 1"),
+        ("['no-such-program-here', 'x'], rank=0", "its exit status is 127"),
+        ("['true'], workdir='/no/such', rank=0", r"RuntimeError: rank 0 cannot .*/no/such.*"),
+    ],
+)
+def test_a_failure_that_nobody_looks_at_is_told(command, why, kept):
+    err = Run(SCRIPT + f"{kept}exec_command(hosts, {command})\n").done().err
+    said = re.findall(r"^monarch: exec_command\((.*)\) failed, and nobody has looked at the future: (.*)$", err, re.M)
+    assert len(said) == 1 and said[0][0] == repr(eval(f"dict(c={command})")["c"]) and re.fullmatch(why, said[0][1]), err
+
+
+@pytest.mark.parametrize("looks", [".get()", ".exception()", ""])
+def test_nothing_is_told_of_what_was_looked_at_or_went_well(looks):
+    run = Run(SCRIPT + f"exec_command(hosts, ['exit {3 if looks else 0}'], rank=0){looks}\n").ok()
+    assert "nobody has looked" not in run.err
+    assert "nobody" not in Run(SCRIPT + "import asyncio\nasync def main():\n    await exec_command(hosts, ['exit 3'])\n"
+                               "asyncio.run(main())\n").ok().err  # fmt: skip
+
+
 def test_ctrl_c_ends_it_with_the_script(tmp_path):
     run = Run(SCRIPT + f"exec_command(hosts, ['echo $$ > {tmp_path}/pid; sleep 1000; true']).get()\n")
     pids_in(tmp_path / "pid", 1)
@@ -617,6 +641,39 @@ def test_a_command_on_the_first_host_of_the_saved_job(place):
     assert monarch(place, "exec", "--point", "hosts=1", "--workdir", "/", "--", "bash", "-c", "pwd; echo err >&2") == (
         "/\n", "err\n"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts"),
+    [
+        ([], ["trainers[0]"]),
+        (["--point", "hosts=1"], ["trainers[1]"]),
+        (["--mesh", "generators", "--one"], ["generators[0]"]),
+        (["--mesh", "trainers", "--point", "hosts=1", "--per-host", "gpus=2"], ["trainers[1]"]),
+        (["--mesh", "trainers", "--json"], ["trainers[0]", "trainers[1]"]),
+        (["--all", "--json"], ["generators[0]", "trainers[0]", "trainers[1]"]),
+    ],
+)
+def test_a_command_attaches_to_the_hosts_that_it_runs_on(place, options, hosts):
+    def agents(text):
+        return [row["host"] for row in json.loads(text) if row["what"] == "agent"]
+
+    until = time.monotonic() + LIMIT
+    while agents(monarch(place, "ps", "--json")[0]):  # of commands before
+        assert time.monotonic() < until
+    write = f"{sys.executable} -m monarch ps --json > {place}/$$.ps"
+    monarch(place, "exec", "--workdir", str(place), *options, write)
+    files = list(place.glob("*.ps"))
+    assert sorted(agents(files[0].read_text())) == hosts
+    for file in files:
+        file.unlink()
+
+
+def test_a_host_that_there_is_not_is_said(place):
+    for options in (["--point", "hosts=2"], ["--mesh", "none"], ["--point", "rows=0"]):
+        _, err = monarch(place, "exec", *options, "true", status=1)
+        assert "point must have 0 to 1 for 'hosts'" in err or "'none' is not a" in err or "no dimension 'rows'" in err
+    assert "Available names: trainers, generators" in monarch(place, "shell", "--mesh", "none", status=1)[1]
 
 
 def test_commands_on_many_hosts_print_to_files(place):

@@ -21,6 +21,9 @@ from monarch.job import (
     JobState,
     LocalJob,
     MeshAdminConfig,
+    ProcessJob,
+    SlurmJob,
+    SSHJob,
     TelemetryConfig,
     _contexts,
     _saved,
@@ -218,6 +221,19 @@ def test_the_first_context_waits_for_a_job_that_is_being_saved(place, monkeypatc
     other.join(LIMIT)
     assert made == ["big"] and not os.path.exists(DEFAULT_JOB_PATH)
     assert repr(job_load(".monarch/default/state.pkl")) == "LocalJob(['slow'])"
+
+
+def test_a_job_that_contexts_have_moved_leaves_no_file_when_its_script_kills_it(place):
+    mine, other = LocalJob(["mine"]), LocalJob(["other"])
+    mine.state()
+    monarch("context", "create", "big")
+    other.state()
+    mine.kill()
+    assert not os.path.lexists(".monarch/default/state.pkl")
+    assert repr(job_load()) == "LocalJob(['other'])"
+    mine.state(".monarch/default/state.pkl")
+    other.kill()
+    assert repr(job_load(".monarch/default/state.pkl")) == "LocalJob(['mine'])", "which is not its own"
 
 
 def test_a_job_is_found_if_the_first_context_was_not_completely_made(place, monkeypatch):
@@ -426,6 +442,103 @@ def _damaged():
 def test_what_is_no_saved_job_or_damaged_is_not_unpickled(data, why):
     with pytest.raises(ValueError, match=why):
         job_loads(data)
+
+
+def _altered(path, **changed):
+    saved = json.loads(Path(path).read_text())
+    Path(path).write_text(json.dumps({**saved, **changed}))
+
+
+def _of_ssh(host):
+    job = SSHJob()
+    job.add_mesh("a", [host])
+    return job
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (LocalJob(["x"]), LocalJob(["y"])),
+        (ProcessJob({"a": 1}), ProcessJob({"a": 2})),
+        (ProcessJob({"a": 1}, env={"A": "1"}), ProcessJob({"a": 1}, env={"A": "2"})),
+        (_of_ssh("b"), _of_ssh("c")),
+        (SlurmJob({"a": 1}), SlurmJob({"a": 1}, mem="1G")),
+    ],
+)
+def test_the_hash_of_a_specification_tells_one_from_another_and_is_the_same_elsewhere(one, other):
+    def hash_of(job):
+        return json.loads(job.dumps())["specification_sha256"]
+
+    assert re.fullmatch("[0-9a-f]{64}", hash_of(one)) and hash_of(one) != hash_of(other)
+    data = one.dumps()
+    code = (
+        "import sys; from monarch.job import job_loads; job = job_loads(sys.stdin.buffer.read()); print(job._digest())"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    found = subprocess.run([sys.executable, "-c", code], input=data, env=environment, capture_output=True, check=True)
+    assert found.stdout.decode().strip() == hash_of(one) == job_loads(data)._digest()
+
+
+def test_a_saved_job_whose_specification_is_another_is_refused(place):
+    LocalJob(["x"]).state()
+    good = json.loads(Path(DEFAULT_JOB_PATH).read_text())["specification_sha256"]
+    _altered(DEFAULT_JOB_PATH, specification_sha256=good[::-1])
+    why = "cannot be read as a saved job: its specification is not the one that it was saved with: the file was altered"
+    with pytest.raises(ValueError, match=why):
+        job_load()
+    before = Path(DEFAULT_JOB_PATH).read_text()
+    for wanted in (LocalJob(["x"]), LocalJob(["y"])):
+        with pytest.raises(ValueError, match=why):
+            wanted.state()
+    assert why in monarch("kill", status=1)[1]
+    assert Path(DEFAULT_JOB_PATH).read_text() == before, "nobody has replaced it"
+    _altered(DEFAULT_JOB_PATH, specification_sha256=good)
+    assert job_load().active
+
+
+def test_a_job_that_was_saved_without_the_hash_of_its_specification_is_gone_on_with(place):
+    LocalJob(["x"]).state()
+    saved = json.loads(Path(DEFAULT_JOB_PATH).read_text())
+    del saved["specification_sha256"]
+    Path(DEFAULT_JOB_PATH).write_text(json.dumps(saved))
+    job = LocalJob(["x"])
+    job.state()
+    assert job.apply_id == saved["apply_id"]
+    assert json.loads(monarch("context", "ls", "--json")[0])[0]["specification"] is None
+
+
+def test_the_beginning_of_the_hash_is_told_of_contexts(place):
+    monarch("apply", "cluster.local")
+    whole = json.loads(Path(DEFAULT_JOB_PATH).read_text())["specification_sha256"]
+    (found,) = json.loads(monarch("context", "ls", "--json")[0])
+    assert found == {
+        "name": "default", "active": True, "job": "cluster.local", "saved": "LocalJob(['a', 'b'])",
+        "specification": whole[:12],
+    }  # fmt: skip
+
+
+class OddJob(LocalJob):
+    """One of a user's, with values of its own."""
+
+    def __init__(self, *values):
+        super().__init__()
+        self.values = values
+
+    def _specification(self):
+        return self.values
+
+
+def test_any_value_has_a_hash_that_goes_by_what_it_says():
+    class Machine:
+        def __init__(self, size):
+            self.size, self.myself = size, self  # not for ever
+
+    values = [b"a", {"b", "a"}, {1: (2.5, None)}, Machine(1), TelemetryConfig(), [True], "\ud800"]
+    hashes = [OddJob(value)._digest() for value in values]
+    assert len(set(hashes)) == len(values)
+    values[1], values[3] = {"a", "b"}, Machine(1)
+    assert [OddJob(value)._digest() for value in values] == hashes
+    assert OddJob(Machine(2))._digest() != hashes[3]
 
 
 def test_telemetry_and_administration_are_asked_for_and_said_not_to_be_there(place, caplog):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from script_run import MARK, ended, marked, program
 from monarch.job import LocalJob, ProcessJob, job_load
 
 LIMIT = 60
+TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 KEEPS = program("job/keeps.py")
 PATH = "job_state.pkl"
 
@@ -98,12 +100,13 @@ def test_what_they_print_and_who_owns_them_is_shown(place):
 import subprocess
 os.makedirs(".monarch", exist_ok=True)
 os.symlink("../" + sys.argv[1], ".monarch/job_state.pkl")
-for command in ("ps", "logs"):
-    subprocess.run([sys.executable, "-m", "monarch", command], check=True)
+for command in ("ps", "logs", "logs -t", "logs --since 1h", "logs --since 1ms"):
+    subprocess.run([sys.executable, "-m", "monarch", *command.split()], check=True)
 """
     told, _ = place(text, source=KEEPS.replace("self.count += 1", "self.count += 1; print('asked', flush=True)"))
     shown = " ".join(told)
-    assert "adopted actors' owner" in shown and "[adopted] [0] asked" in shown and "import json" not in shown
+    assert "adopted actors' owner" in shown and "import json" not in shown
+    assert shown.count("[adopted] [0] asked") == 3 and len(re.findall(rf"{TIME} \[adopted\] \[0\] asked", shown)) == 1
 
 
 def test_what_makes_them_may_fail_and_be_called_again(place):

@@ -5,6 +5,8 @@ import os
 import pickle
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from job_scripts import HOLDS, LIMIT, Script, folders, kill_one, workers_of
 from script_run import ended
 
-from monarch.job import LocalJob, ProcessJob, _saved, _users, job_load
+from monarch.job import DEFAULT_JOB_PATH, LocalJob, ProcessJob, _saved, _users, job_load
 
 
 @pytest.fixture
@@ -48,6 +50,20 @@ def test_who_comes_to_a_job_is_told_who_else_uses_it(place):
     assert said_of_use(first)[1] == set()
     assert said_of_use(Script("", "job.pkl"))[1] == set()
     job_load("job.pkl").kill()
+
+
+@pytest.mark.parametrize("command", [("kill",), ("context", "rm", "default")])
+def test_whose_job_a_command_kills_is_said(place, command):
+    scripts = [Script(HOLDS, DEFAULT_JOB_PATH) for _ in range(2)]
+    for script in scripts:
+        assert script.process.stdout.readline() == f"{script.process.pid}\n"
+    done = subprocess.run([sys.executable, "-m", "monarch", *command], capture_output=True, text=True, timeout=LIMIT)
+    users = sorted(rf"process {script.process.pid} \(.*\)" for script in scripts)
+    said = "the job of the context 'default' is killed while it is in use by "
+    both = "({}, {}|{}, {})".format(*users, *reversed(users))
+    assert done.returncode == 0 and re.fullmatch(f"{said}{both}\n", done.stderr), done.stderr
+    for script in scripts:
+        script.process.communicate("\n", timeout=LIMIT)
 
 
 ALONE = """

@@ -465,26 +465,59 @@ assert text.endswith("\\nThe last that it printed to stderr:\\n  complaint\\n  t
     assert run.err == "[boss/nested] complaint\n[boss/nested] the last\n"
 
 
+TIMED = r"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) \[([^\]]*)\] ?(.*)"
+
+
 @pytest.mark.feature(85, "files")
 @pytest.mark.parametrize("way", ["fork", "exec"])
 def test_file_capture(way, tmp_path):
     env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
     run = Run(TALKER + """
+class Boss(Actor):
+    @endpoint
+    def nest(self):
+        this_host().spawn_procs(name="helper").spawn("t", Talker).say.call("nested").get()
 t = talkers(2, "the trainers")
 t.say.call("to stdout").get()
 t.complain.call("to stderr").get()
 this_host().spawn_procs(name="alone").spawn("t", Talker).say.call("alone").get()
+this_host().spawn_procs(name="boss").spawn("b", Boss).nest.call().get()
+again = talkers(1, "the trainers").say.call("[the trainers 7] again").get()
 """, env=env, way=way).done()  # fmt: skip
     assert run.status == 0
     folder = tmp_path / "somebody"
     said = [line for line in run.err.splitlines() if line.startswith("monarch: ")]
-    assert len(said) == 1 and f"files in {folder}" in said[0]
+    assert len(said) == 1 and f"files in {folder}, one for each host; the first one: {folder}/monarch_log_" in said[0]
     assert folder.stat().st_mode & 0o777 == 0o700
-    files = sorted(folder.iterdir())
-    texts = {file.name: file.read_text() for file in files}
-    assert sorted(texts.values()) == ["alone\n", "to stdout\nto stderr\n", "to stdout\nto stderr\n"]
-    assert all(re.fullmatch(r"monarch_log_\w+_(the_trainers|alone)_\w+_[01]\.log", name) for name in texts)
-    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+    (file,) = folder.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert re.fullmatch(r"monarch_log_\w{8}_20\d{6}-\d{6}-\d+\.log", file.name)
+    lines = [re.fullmatch(TIMED, line).groups() for line in file.read_text().splitlines()]
+    assert [time for time, *_ in lines] == sorted(time for time, *_ in lines)
+    assert [who_and_what for _, *who_and_what in lines[4:]] == [
+        ["alone 0", "alone"],
+        ["boss 0/helper 0", "nested"],
+        ["the trainers#2 0", "[the trainers 7] again"],
+    ]
+    assert sorted(who_and_what for _, *who_and_what in lines[:4]) == [
+        [f"the trainers {rank}", f"to {stream}"] for rank in "01" for stream in ("stderr", "stdout")
+    ]
+
+
+@pytest.mark.feature(85, "files")
+def test_the_last_lines_of_who_was_killed_are_in_the_file(tmp_path):
+    env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
+    run = Run(TALKER + """
+t = this_host().spawn_procs(name="dies").spawn("t", Talker)
+try:
+    t.die.call_one("the last").get()
+except SupervisionError:
+    print("told")
+""", env=env).done()  # fmt: skip
+    assert run.status == 0 and "told" in run.out
+    (file,) = (tmp_path / "somebody").iterdir()
+    assert re.fullmatch(TIMED, file.read_text().splitlines()[-1])[2] == "dies 0"
+    assert file.read_text().endswith(" [dies 0] the last\n")
 
 
 @pytest.mark.feature(85)

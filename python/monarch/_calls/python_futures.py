@@ -144,10 +144,11 @@ def finished() -> Future[None]:
     return future
 
 
-class RefusedFuture(DoneFuture[R]):
-    """Of what was known to fail when it was asked for. Where nobody looks at it, it says so when it goes."""
+class WatchedFuture(DoneFuture[R]):
+    """Of something that says itself that it has failed, where nobody looks at the future, when that goes."""
 
     _what: str
+    _failed: Callable[[Any], str | None]  # the outcome -> what is wrong with it
     _looked = False
 
     def get(self, timeout: float | None = None) -> R:
@@ -159,17 +160,35 @@ class RefusedFuture(DoneFuture[R]):
     def _start_on(self, loop: asyncio.AbstractEventLoop) -> None:
         self._looked = True
 
+    def complain(self) -> None:
+        """If it has failed, and nobody has looked; once."""
+        if self._looked or not self._done.done():
+            return
+        self._looked = True
+        error = self._done.exception()
+        why = self._failed(self._done.result()) if error is None else f"{type(error).__name__}: {error}"
+        if why is not None:
+            _core.log_line(f"{self._what} failed, and nobody has looked at the future: {why}")
+
     def __del__(self) -> None:
-        if not self._looked:
-            error = self._done.exception()
-            _core.log_line(f"{self._what} failed, and nobody has looked at the future: {type(error).__name__}: {error}")
+        self.complain()
 
 
 def refused(what: str, error: Exception) -> Future[Any]:
     """``what`` was asked for, which cannot be because of ``error``."""
-    future: RefusedFuture[Any] = RefusedFuture._make()
+    future: WatchedFuture[Any] = WatchedFuture._make()
     future._what = what
     future._done.set_exception(error)
+    return future
+
+
+def watched_on_thread(
+    work: Callable[[], R], name: str, what: str, failed: Callable[[R], str | None]
+) -> WatchedFuture[R]:
+    """As :func:`on_thread`, for ``what``, whose failure is told where nobody looks."""
+    future: WatchedFuture[R] = WatchedFuture._make()
+    future._what, future._failed = what, failed
+    threading.Thread(target=future._settle, args=(work,), name=name, daemon=True).start()
     return future
 
 

@@ -78,14 +78,15 @@ class HostMesh(Mesh):
         # Who starts processes there, by base rank; None: this machine, and whoever spawns does it himself.
         self._agents: Agents | None = None
         self._outlives = False  # what these are for this script is not all that they are: somebody else may come
-        self._in_job: tuple[str, str] | None = None  # apply_id, and under which name
+        self._in_job: tuple[str | None, str] | None = None  # apply_id, if they are of a job, and under which name
 
     @classmethod
     def _received(
         cls, labels: list[str], offset: int, sizes: list[int], strides: list[int], python: str | None,
-        machine: tuple[str, str] | Agents,
+        in_job: tuple[str | None, str] | None, machine: tuple[str, str] | Agents,
     ) -> HostMesh:  # fmt: skip
         host = cls(Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides)), Spawned(), False, python)
+        host._in_job = in_job
         if isinstance(machine, Agents):
             host._agents = machine
         else:
@@ -95,7 +96,8 @@ class HostMesh(Mesh):
     def __reduce__(self) -> Any:
         n = self._view.ndslice
         machine = self._agents or self._elsewhere or _this_machine()
-        return HostMesh._received, (self._view.labels, n.offset, n.sizes, n.strides, self._python, machine)
+        view = self._view.labels, n.offset, n.sizes, n.strides
+        return HostMesh._received, (*view, self._python, self._in_job, machine)
 
     def spawn_procs(
         self,
@@ -247,6 +249,13 @@ class HostMesh(Mesh):
     def _asks_agents(self) -> bool:
         """Whether agents start processes there, and not this process itself."""
         return self._agents is not None and list(self._key()[0]) != [here().host_node]
+
+    def _in_logs(self) -> tuple[str | None, str | None]:
+        """What these hosts are called in names of log files (None: they are that of this process), and their job."""
+        if self._agents is None or (self._agents.are_known() and not self._asks_agents()):
+            return None, None
+        job, name = self._in_job or (None, "hosts")
+        return name, job
 
     def _start_nodes(self, common: launch.Common, wanted: list[launch.Wanted], waits: bool = False) -> list[int]:
         """Starts these processes, as many on each host, in rank order; ``waits`` until their hosts say so."""
@@ -441,7 +450,7 @@ def start_mesh(
     number = int.from_bytes(os.urandom(8), "little") >> 1 | 1
     launches = None if launcher is None else _launches(host, launcher, name, proc_bind, starts)
     common = launch.Common(number, setup, (labels, sizes, name), host._python, are_hosts, launches)
-    output_of = output.output_settings(name, host._in_job)
+    output_of = output.output_settings(name, *host._in_logs())
     on_host = [rank for rank in host._view.ranks() for _ in range(len(points) // len(host))]
     wanted = []
     for point, (start, prefix), base_rank in zip(points, starts, on_host):

@@ -102,6 +102,7 @@ def attach(
     extent = Extent(["hosts"], [count])
     hosts = HostMesh(whole(["hosts"], [count]), Spawned(), True, None)
     hosts._outlives = True
+    hosts._in_job = (None, name)
     labels = [f"rank {Point(rank, extent)!r} of {name!r}" for rank in range(count)]
     limits = settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout")
 
@@ -120,6 +121,25 @@ def attach(
         return lambda: attach_now(there)
 
     hosts._agents = ExpectedAgents(wait_for_all)
+    return hosts
+
+
+def attach_some(urls: list[str], ranks: Sequence[int], token_in: str, name: str) -> HostMesh:
+    """As :func:`attach`, to these of the hosts only: no other one may be used."""
+    runtime.ensure(processes=False)
+    count = len(urls)
+    hosts = HostMesh(whole(["hosts"], [count]), Spawned(), bool(ranks), None)
+    hosts._outlives = True
+    hosts._in_job = (None, name)
+    if not ranks:
+        hosts._spawned.ended = True
+        return hosts
+    labels = [f"rank {Point(rank, Extent(['hosts'], [count]))!r} of {name!r}" for rank in ranks]
+    limits = settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout")
+    there = _core.attach_hosts([urls[rank] for rank in ranks], token_in, False, labels, name, *limits, b"", b"")
+    nodes = dict(zip(ranks, there))
+    hosts._agents = Agents([nodes.get(rank, there[0]) for rank in range(count)])
+    hosts._agents.procs = ProcMesh(there, whole(["hosts"], [len(there)]), name, owned=True)
     return hosts
 
 

@@ -32,43 +32,41 @@ def _setting(key: str) -> Any:
 
 
 def output_settings(
-    mesh: str, in_job: tuple[str, str] | None = None
+    mesh: str, hosts: str | None = None, in_job: str | None = None
 ) -> Callable[[int, int], tuple[str, int, bool, str, int]]:
     """rank (-1: there are no dimensions), host -> ``launch.Wanted.output`` of that process of a new mesh.
 
-    ``in_job``: the ``apply_id`` of the job whose hosts these are, and their name there; where that is known.
+    Args:
+        mesh: its name.
+        hosts: what the hosts are called; None: it is the one that this process is on.
+        in_job: the ``apply_id`` of the job whose hosts these are, where that is known.
     """
     prefix, tail_lines = _setting("prefix_with_rank"), _setting("tail_log_lines")
-    log_files = _log_files(mesh, in_job) if _setting("enable_file_capture") else None
+    log_files = _log_files(hosts, in_job) if _setting("enable_file_capture") else None
 
     def of(rank: int, host: int = 0) -> tuple[str, int, bool, str, int]:
-        log_file = "" if log_files is None else log_files(max(rank, 0), host)
-        return mesh, rank, bool(prefix), log_file, int(tail_lines)
+        return mesh, rank, bool(prefix), "" if log_files is None else log_files(host), int(tail_lines)
 
     return of
 
 
-def _log_files(mesh: str, in_job: tuple[str, str] | None) -> Callable[[int, int], str]:
-    """rank, host -> the path of its log. `monarch logs` finds those of a job by their names.
+def _log_files(hosts: str | None, in_job: str | None) -> Callable[[int], str]:
+    """host -> the path of its log, as ``OutputName`` has it (``output_route.h``).
 
-    ``monarch_log_JOB_MESH_RANDOM_RANK.log``, where ``JOB`` is ``ID``, or ``ID~HOSTS~HOST`` on hosts of a job.
+    `monarch logs` finds those of a job by their names: ``monarch_log_JOB_RUN.log``, where ``JOB`` is ``ID``, or
+    ``ID~HOSTS~HOST`` on hosts of a job, and ``RUN`` says which script has written it.
     """
     import tempfile
 
     user = os.environ.get("USER") or str(os.getuid())
-    folder = os.path.join(tempfile.gettempdir(), user.replace("/", "_"))
-    apply_id = in_job[0] if in_job is not None else os.environ.get("MONARCH_JOB_ID", "")
-    begin = f"monarch_log_{_safe(apply_id)[:8] or _core.job_id()[:4].hex()}"
-    end = f"{_safe(mesh)}_{os.urandom(3).hex()}"
-
-    def path(rank: int, host: int) -> str:
-        where = "" if in_job is None else f"~{_safe(in_job[1])}~{host}"
-        return os.path.join(folder, f"{begin}{where}_{end}_{rank}.log")
-
-    return path
+    apply_id = os.environ.get("MONARCH_JOB_ID", "") if in_job is None else in_job
+    name = f"monarch_log_{safe_name(apply_id)[:8] or _core.job_id()[:4].hex()}"
+    path = os.path.join(tempfile.gettempdir(), user.replace("/", "_"), name)
+    return lambda host: f"+{path}" if hosts is None else f"{path}~{safe_name(hosts)}~{host}"
 
 
-def _safe(text: str) -> str:
+def safe_name(text: str) -> str:
+    """As names stand in those of log files."""
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from monarch._checks import check_sizes
@@ -30,6 +30,25 @@ def check_mesh_name(name: Any) -> None:
         raise ValueError(f"a mesh cannot be called {name!r}, since state() has something else under that name")
 
 
+Needed = Callable[[str, int, bool], Sequence[int] | None]
+_needed: Needed | None = None
+
+
+@contextlib.contextmanager
+def only(needed: Needed) -> Iterator[None]:
+    """What is attached to in this block is left to ``needed``, which is for commands that use a few hosts, once.
+
+    Args:
+        needed: a mesh, its number of hosts, whether it is the job's first -> those that are wanted of it; None: all.
+    """
+    global _needed
+    before, _needed = _needed, needed
+    try:
+        yield
+    finally:
+        _needed = before
+
+
 class Attached:
     """Host meshes of a job, by name. For one thread at a time."""
 
@@ -48,7 +67,11 @@ class Attached:
         from monarch._meshes import workers
 
         if name not in self.hosts or self.hosts[name]._spawned.ended:
-            self.hosts[name] = workers.attach(addresses, token_file, False, name)
+            ranks = None if _needed is None else _needed(name, len(addresses), not self.hosts)
+            if ranks is None:
+                self.hosts[name] = workers.attach(addresses, token_file, False, name)
+            else:
+                self.hosts[name] = workers.attach_some(addresses, ranks, token_file, name)
             self.hosts[name]._in_job = (job, name)
 
     def has_shut_down(self) -> bool:

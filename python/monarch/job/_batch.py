@@ -32,6 +32,9 @@ class BatchJob(JobTrait):
         """Whether this process runs within a batch job, and ``spec`` wants what it has."""
         return os.environ.get("MONARCH_BATCH_JOB") == "1" and self._job.can_run(spec)
 
+    def _specification(self) -> object:
+        return self._job._specification()
+
     def _create(self, client_script: str | None) -> None:
         raise RuntimeError("a BatchJob has been allocated already; apply the job that it wraps")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import re
 import sys
@@ -19,13 +20,16 @@ from monarch.job._trait import LEFT, JobTrait, load_unnamed
 
 __all__ = ["load_current_job", "set_current_job"]
 
+_logger = logging.getLogger("monarch.job")
+
 _FOLDER = os.path.dirname(DEFAULT_JOB_PATH)
-_STATE, _SPEC = "state.pkl", "spec"
+_STATE, _SPEC = _saved.STATE, "spec"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _LOCK = "contexts"
+_NAMED_MAX = 5  # of those that use a job
 # Something else in that folder, or in ~/.monarch.
 _NO_NAMES = {"logs", "slurm", "workspace", os.path.basename(DEFAULT_JOB_PATH), f"{_LOCK}.lock"}
-DEFAULT = "default"
+DEFAULT = _saved.DEFAULT_CONTEXT
 
 
 def set_current_job(module_path: str) -> None:
@@ -156,6 +160,14 @@ def kill(name: str) -> bool:
     except FileNotFoundError:
         return False
     if job.active:
+        if users := [str(user) for user in _users.others(state_path(name), job.apply_id)]:
+            more = f" and {len(users) - _NAMED_MAX} more" if len(users) > _NAMED_MAX else ""
+            _logger.warning(
+                "the job of the context %r is killed while it is in use by %s%s",
+                name,
+                ", ".join(users[:_NAMED_MAX]),
+                more,
+            )
         job.kill()  # and its file, unless another one is saved there by now
     else:
         _saved.remove(state_path(name))
@@ -205,14 +217,18 @@ def spec_summary(name: str) -> str | None:
         return f"({error})"
 
 
-def summary(name: str) -> str | None:
-    """What is saved there, in a line; nothing is unpickled. None: nothing is."""
+def summary(name: str) -> tuple[str | None, str | None]:
+    """What is saved there, in a line, and the beginning of the hash of its specification; nothing is unpickled.
+
+    None: nothing is.
+    """
     try:
-        return str(_saved.unpack(_saved.read(state_path(name)))[0]["specification"])
+        about = _saved.unpack(_saved.read(state_path(name)))[0]
+        return str(about["specification"]), str(about.get("specification_sha256", ""))[:12] or None
     except FileNotFoundError:
-        return None
+        return None, None
     except (OSError, ValueError, KeyError) as error:
-        return f"cannot be read: {error}"
+        return f"cannot be read: {error}", None
 
 
 def _activate(name: str) -> str:

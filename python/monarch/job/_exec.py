@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ def exec_command(
     It begins at once, and ends also if nobody looks at the future: the end of the script waits for it, unless Ctrl-C
     has ended the script, which ends the command too. Its processes have ended when the future is done. If one of them
     dies, or cannot run the command, the future raises (``SupervisionError``, ``RuntimeError``), and the others end.
+    Where it fails, or its status is not 0, and nobody looks at the future, a line on stderr says so.
 
     Each rank finds where it is in ``MONARCH_RANK_<DIMENSION>``, and how many there are in ``MONARCH_SIZE_<DIMENSION>``.
     Standard input is empty. What it prints comes out here as it comes: byte by byte if it is one rank, by line and with
@@ -57,7 +59,7 @@ def exec_command(
     words = check_words(cmd)
     python = words[0] == "-m" or words[0].endswith(".py")
     order = Order(words, None, python, check_env(env), workdir, {}, {}, 0)
-    return Execution(host_mesh, order, output_dir, rank, point, per_host).on_thread()
+    return Execution(host_mesh, order, output_dir, rank, point, per_host).on_thread(words)
 
 
 class Execution:
@@ -88,17 +90,29 @@ class Execution:
             self._procs._kill()
             raise
 
-    def on_thread(self) -> Future[int]:
-        """What :meth:`wait` returns, or raises; the end of the script waits for it."""
-        from monarch._calls.python_futures import on_thread  # imports asyncio
+    def on_thread(self, words: list[str]) -> Future[int]:
+        """What :meth:`wait` returns, or raises; the end of the script waits for it.
+
+        Where that is a failure, and nobody has looked by then, it is told, with these words of the command.
+        """
+        from monarch._calls.python_futures import watched_on_thread  # imports asyncio
 
         if not _running:
             atexit.unregister(_finish)
             atexit.register(_finish)  # to run before the end of the runtime, which has begun by now
-        future: Any = on_thread(self.wait, "monarch-exec")
+        future: Any = watched_on_thread(self.wait, "monarch-exec", f"exec_command({_short(words)})", self._failed)
         _running[self] = future
+        _unseen.add(future)
         future._done.add_done_callback(lambda _: _running.pop(self, None))
         return future
+
+    def _failed(self, status: int) -> str | None:
+        if status == 0:
+            return None
+        failed = [rank for rank, code in sorted(self.codes.items()) if code != 0]
+        ranks = ", ".join(map(str, failed[:_NAMED_MAX])) + (", ..." if len(failed) > _NAMED_MAX else "")
+        where = "" if len(self.codes) == 1 else f" on rank{'s' * (len(failed) > 1)} {ranks}"
+        return f"its exit status is {status}{where}"
 
     def kill(self) -> None:
         """Ends it, with all that it has started; returns when that is done."""
@@ -125,23 +139,37 @@ class Execution:
             self._sink.write(rank, what, data)
 
 
+_NAMED_MAX = 5  # ranks
 _running: dict[Execution, Future[int]] = {}
+_unseen: weakref.WeakSet[Any] = weakref.WeakSet()  # futures that somebody has, and may not have looked at
+
+
+def _short(words: list[str]) -> str:
+    text = repr(words)
+    return text if len(text) <= 200 else text[:200] + "..."
 
 
 def _finish() -> None:
     """The script ends when its commands have, unless Ctrl-C has ended it."""
     if _core.in_forked_child():
         return
+
+    def wait_for(future: Any) -> None:
+        future._done.exception()  # which is not a look at it
+
     interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
     for execution, future in list(_running.items()):
         try:
             if not interrupted:
-                future.exception()
+                wait_for(future)
         except KeyboardInterrupt:
             interrupted = True
         if interrupted:
             execution.kill()
-            future.exception()
+            wait_for(future)
+    for future in list(_unseen):
+        if not interrupted:
+            future.complain()
 
 
 # ---- What is asked for ----

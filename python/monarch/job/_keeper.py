@@ -19,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 
+from monarch import _core
 from monarch._calls.future import got
 from monarch._config import settings
 from monarch._errors.exceptions import retold
@@ -169,6 +170,7 @@ def _log_path(folder: str) -> str:
 
 def main(folder: str, to_tell: int) -> None:
     """The keeper's process: serves until it is killed, with its job."""
+    _core.begin_lines_with_times()  # they are for a file
     ends = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ends.set())
     job = job_loads(sys.stdin.read().encode())

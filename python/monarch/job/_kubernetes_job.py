@@ -187,6 +187,9 @@ class KubernetesJob(RemoteJob):
         except TimeoutError:
             return False
 
+    def _specification(self) -> Any:
+        return self._namespace, self._meshes
+
     def _has_ended(self) -> bool:
         return self._here is not None and bool(self._here.has_shut_down())
 

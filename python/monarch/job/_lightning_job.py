@@ -65,6 +65,9 @@ class LightningJob(JobTrait):
         status = self._job().status
         return str(getattr(status, "value", status)).lower() in _ALIVE
 
+    def _specification(self) -> Any:
+        return self._name, self._mesh, self._wanted
+
     def _create(self, client_script: str | None) -> None:
         if client_script is not None:
             raise RuntimeError("LightningJob cannot run batch-mode scripts")

@@ -74,6 +74,9 @@ class LocalJob(JobTrait):
         runs = self._client is None or _ending.is_alive(self._client)
         return runs and isinstance(spec, LocalJob) and spec._names == self._names
 
+    def _specification(self) -> list[str]:
+        return self._names
+
     def _kill(self) -> None:
         if self._client is None:
             return

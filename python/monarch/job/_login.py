@@ -136,6 +136,9 @@ class LoginJob(RemoteJob):
             logger.warning("%r: its hosts cannot be asked:\n%s", self, told(failures))
         return len(answers) == len(self._workers) and all(answer["alive"] for _, answer in answers)
 
+    def _specification(self) -> Any:
+        return self._config()
+
     def _has_ended(self) -> bool:
         return self._here is not None and bool(self._here.has_shut_down())
 

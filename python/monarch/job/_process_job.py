@@ -113,6 +113,9 @@ class ProcessJob(JobTrait):
             return False  # its workers end, or have
         return all(_ending.is_alive(worker) for worker in run.workers)
 
+    def _specification(self) -> Any:
+        return self._meshes, self._env, None if self._run is None else self._run.program
+
     def _has_ended(self) -> bool:
         run = self._run
         if run is None or run.machine != _core.machine_id():

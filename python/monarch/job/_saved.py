@@ -19,11 +19,16 @@ from typing import Any
 __all__ = ["DEFAULT_JOB_PATH"]
 
 DEFAULT_JOB_PATH = ".monarch/job_state.pkl"
+DEFAULT_CONTEXT, STATE = "default", "state.pkl"  # a folder beside it, and the job in there
 
 _FORMAT = 1
 _TOLD_AFTER_S = 2.0
 
 logger = logging.getLogger("monarch.job")
+
+
+class AlteredError(ValueError):
+    """A saved job that is whole, and not what its file says of it."""
 
 
 def pack(about: dict[str, Any], pickled: bytes) -> bytes:
@@ -54,6 +59,11 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
             "machine, `pgrep -af monarch-hostd` shows it)"
         )
     return saved, pickled
+
+
+def places(path: str) -> tuple[str, str]:
+    """Where that is which was saved in this file: the first context that is made moves it."""
+    return path, os.path.join(os.path.dirname(path), DEFAULT_CONTEXT, STATE)
 
 
 def read(path: str) -> bytes:

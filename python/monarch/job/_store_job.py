@@ -126,6 +126,9 @@ class StoreJob(JobTrait):
         """Whether ``spec`` is one with the same hosts, under the same name."""
         return isinstance(spec, StoreJob) and (self._workers, self._name) == (spec._workers, spec._name)
 
+    def _specification(self) -> Any:
+        return [str(worker) for worker in self._workers], self._name
+
     def _create(self, client_script: str | None) -> None:
         if client_script is not None:
             raise RuntimeError("StoreJob cannot run batch-mode scripts: its hosts are those of a run that has a script")

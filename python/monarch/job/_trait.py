@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monarch.job import _mounts, _saved, _users
 from monarch.job._saved import DEFAULT_JOB_PATH
+from monarch.job._specification import digest
 
 if TYPE_CHECKING:
     from monarch._meshes.actor_mesh import ActorMesh
@@ -165,10 +166,11 @@ class JobTrait(ABC):
             return
         apply_id, saved_in = self._running._apply_id, self._running._saved_in
         self._release()
-        if saved_in is not None and os.path.exists(saved_in):
-            with _saved.locked(saved_in):
-                if (there := _load_or_none(saved_in)) is not None and there.apply_id == apply_id:
-                    _saved.remove(saved_in)
+        for path in () if saved_in is None else _saved.places(saved_in):
+            if os.path.exists(path):
+                with _saved.locked(path):
+                    if (there := _load_or_none(path)) is not None and there.apply_id == apply_id:
+                        _saved.remove(path)
 
     def adopt(self, name: str, make: Callable[[JobState], ActorMesh[Any]]) -> ActorMesh[Any]:
         """Actors that outlive this script: those that were made under ``name`` or, if there are none, ``make(state)``.
@@ -337,6 +339,17 @@ class JobTrait(ABC):
         """Whether what has been allocated is there."""
         return self.can_run(self)
 
+    def _specification(self) -> Any:
+        """What ``can_run`` compares with what another one wants, for a hash in the file of a saved job.
+
+        Of classes that do not say it, what they keep under public names.
+        """
+        plain = (str, int, float, bool, bytes, list, tuple, dict, set, frozenset, type(None))
+        return {name: value for name, value in vars(self).items() if name[0] != "_" and isinstance(value, plain)}
+
+    def _digest(self) -> str:
+        return digest(f"{type(self).__module__}.{type(self).__qualname__}", self._specification())
+
     def _note_saved(self) -> None:  # noqa: B027  # most need not know
         """From here on another script may come back to it. For allocations that would end with this one."""
 
@@ -355,6 +368,7 @@ class JobTrait(ABC):
         about = {
             "class": f"{type(job).__module__}.{type(job).__qualname__}",
             "specification": repr(job),
+            "specification_sha256": job._digest(),
             "apply_id": job._apply_id,
         }
         return _saved.pack(about, pickle.dumps(job))
@@ -460,9 +474,15 @@ def job_loads(data: bytes) -> JobTrait:
 
     ``ValueError`` if it is something else, or of a version that saved jobs in another way.
     """
-    job = pickle.loads(_saved.unpack(data)[1])
+    about, pickled = _saved.unpack(data)
+    job = pickle.loads(pickled)
     if not isinstance(job, JobTrait):
         raise TypeError(f"a saved job must be a JobTrait, but is a {type(job).__name__}")
+    if about.get("specification_sha256", job._digest()) != job._digest():  # files of before had none
+        raise _saved.AlteredError(
+            f"its specification is not the one that it was saved with: the file was altered, or {type(job).__name__} "
+            f"was. Remove it{LEFT}"
+        )
     return job
 
 
@@ -521,6 +541,8 @@ def _load_or_none(path: str, refuse: bool = False) -> JobTrait | None:
     try:
         return _located(job_loads(data), path)
     except Exception as error:
+        if refuse and isinstance(error, _saved.AlteredError):
+            raise ValueError(f"{path} cannot be read as a saved job: {error}") from None
         logger.warning("%s cannot be read as a saved job: %s: %s%s", path, type(error).__name__, error, LEFT)
         return None
 

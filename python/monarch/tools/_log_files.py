@@ -9,19 +9,30 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
+from monarch._processes.output import safe_name
 from monarch.job import JobTrait, _saved
 from monarch.tools._active import hosts_of
 
-# As monarch._processes.output names them.
-_CAPTURED = re.compile(r"monarch_log_([^~_]{8})(?:~([^~]+)~(\d+))?_(.+)_([0-9a-f]{6})_(\d+)\.log")
+# As monarch._processes.output names them: a file for each host and script; and before that one for each process, whose
+# lines had no times.
+_OF_HOST = re.compile(r"monarch_log_([^~_]{8})(?:~([^~]+)~(\d+))?_(\d{8}-\d{6}-\d+)\.log")
+_OF_PROCESS = re.compile(r"monarch_log_([^~_]{8})(?:~([^~]+)~(\d+))?_(.+)_([0-9a-f]{6})_(\d+)\.log")
+# A line of a host's, as src/monarch/host/output/log_file.h has it: the time, "kept" from a file that is gone, who.
+_BEGIN = rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (kept )?\[([^\]\n]*)\] "
+_TIMED = re.compile(_BEGIN)
+_TIMED_NEXT = re.compile(b"\n" + _BEGIN)
+# Of what Monarch's own processes say in files (src/monarch/base/log.h).
+_OWN = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) ")
 _KEPT = "log"  # as monarch.job._keeper names it
-_TIME = re.compile(r"\s*\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)")  # at the beginning of a line
+# Of a program's own, at the beginning of a line.
+_TIME = re.compile(r"\s*\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:\d\d)?")
 _BLOCK = 1 << 16
-_LINE_MAX = 1 << 20  # bytes; what is longer is cut
+_LINE_MAX = (1 << 20) + (1 << 10)  # bytes; what is longer is cut
 
 
 class Wanted(NamedTuple):
@@ -43,18 +54,19 @@ class Wanted(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a file, without its end."""
+    """A line of a file, without its end. ``time``: when it was read from its process, in UTC, if the file says so."""
 
     source: Source
     text: str
+    time: str | None = None
 
 
 @dataclass
 class Source:
-    """A file.
+    """A file, or a process whose lines stand in one with those of others.
 
-    ``kind``: "host", of a daemon; "adopted", of what outlives scripts; "worker", of a process; "client", of a script in
-    batch mode.
+    ``kind``: "host", of a daemon; "adopted", of what outlives scripts; "worker", of processes; "client", of a script in
+    batch mode. ``within``: who has started it, "trainers 3/". ``is_shared``: all processes of a host have written it.
     """
 
     path: str
@@ -63,16 +75,38 @@ class Source:
     host: int | None = None
     mesh: str | None = None
     rank: int | None = None
+    within: str = ""
+    is_shared: bool = False
     order: tuple[object, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         where = f"{self.hosts}[{self.host}]" if self.hosts is not None else None
-        return " ".join(part for part in (where, self.mesh and f"{self.mesh} {self.rank}") if part) or self.kind
+        return (
+            " ".join(part for part in (where, self.mesh and f"{self.within}{self.mesh} {self.rank}") if part)
+            or self.kind
+        )
 
     def is_wanted(self, wanted: Wanted) -> bool:
-        if wanted.mesh is not None and wanted.mesh not in (self.mesh, self.hosts):
+        """Whether lines of it may be: of one that is shared, those of some processes."""
+        if wanted.host not in (None, self.host):
             return False
-        return wanted.host in (None, self.host) and wanted.rank in (None, self.rank)
+        if self.is_shared:
+            return True
+        return wanted.rank in (None, self.rank) and (wanted.mesh is None or self._is_of(safe_name(wanted.mesh)))
+
+    def _is_of(self, mesh: str) -> bool:
+        if self.hosts is not None and mesh == safe_name(self.hosts):
+            return True
+        # The second of a name is NAME#2.
+        return self.mesh is not None and mesh in (safe_name(self.mesh), safe_name(self.mesh.partition("#")[0]))
+
+    def of(self, who: str) -> Source:
+        """One of the processes that have written it, by what stands in front of its lines."""
+        within, slash, who = who.rpartition("/")
+        mesh, _, rank = who.rpartition(" ")
+        return replace(
+            self, mesh=mesh, rank=int(rank) if rank.isdecimal() else None, within=within + slash, is_shared=False
+        )
 
 
 def find(job: JobTrait) -> list[Source]:
@@ -92,22 +126,40 @@ def find(job: JobTrait) -> list[Source]:
 
 
 def nothing_of(job: JobTrait, wanted: Wanted) -> str | None:
-    """Why no file is of what is wanted, and which there are. None: one is."""
-    sources = find(job)
-    if (wanted.mesh, wanted.host, wanted.rank) == (None, None, None) or any(each.is_wanted(wanted) for each in sources):
+    """Why nothing there is of what is wanted, and what there is. None: something is."""
+    if (wanted.mesh, wanted.host, wanted.rank) == (None, None, None):
         return None
+    there = []
+    for source in find(job):
+        for each in _writers(source) if source.is_shared else (source,):
+            if each.is_wanted(wanted):
+                return None
+            there.append(each)
     asked = {"--mesh": wanted.mesh, "--host": wanted.host, "--rank": wanted.rank}
-    hosts = [each for each in sources if each.kind == "host"]
-    workers = {(each.mesh, each.rank): each for each in sources if each.kind == "worker"}.values()
-    there = _counts([each.hosts for each in hosts], "host") + _counts([each.mesh for each in workers], "rank")
+    hosts = [each for each in there if each.kind == "host"]
+    workers = {(each.mesh, each.rank): each for each in there if each.kind == "worker"}.values()
+    counts = _counts([each.hosts for each in hosts], "host") + _counts([each.mesh for each in workers], "rank")
     options = " ".join(f"{option} {value}" for option, value in asked.items() if value is not None)
-    return f"no file of the job is of {options}; there are those of {', '.join(there) or 'none'}"
+    return (
+        f"nothing in the files of the job is of {options}; there is what was written by {', '.join(counts) or 'none'}"
+    )
 
 
 def _counts(meshes: list[str | None], what: str) -> list[str]:
     return [
         f"{mesh} ({count} {what}{'s' * (count != 1)})" for mesh, count in Counter(meshes).items() if mesh is not None
     ]
+
+
+def _writers(shared: Source) -> Iterator[Source]:
+    """Those whose lines stand in it, or in what was put aside when it was full."""
+    found = set()
+    for path in (shared.path + ".1", shared.path):
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            for line in _TIMED_NEXT.finditer(b"\n" + file.read()):
+                if (who := line[3]) not in found:
+                    found.add(who)
+                    yield shared.of(who.decode(errors="replace"))
 
 
 def _captured(folder: str, job: str) -> Iterator[Source]:
@@ -117,21 +169,27 @@ def _captured(folder: str, job: str) -> Iterator[Source]:
         entries = list(os.scandir(folder))
     except OSError:
         return
-    written: dict[str, float] = {}  # number of a mesh of processes -> when
+    written: dict[str, float] = {}  # by a script, or a mesh of processes -> when
     sources = []
     for entry in entries:
-        named = _CAPTURED.fullmatch(entry.name)
+        named = _OF_HOST.fullmatch(entry.name) or _OF_PROCESS.fullmatch(entry.name)
         if named is None or named[1] != job or not entry.is_file(follow_symlinks=False):
             continue
-        _, hosts, host, mesh, number, rank = named.groups()
+        hosts, number = named[2], int(named[3] or 0)
+        if named.re is _OF_HOST:
+            by, mesh, rank = named[4], None, None
+        else:
+            by, mesh, rank = named[5], named[4], int(named[6])
         try:
-            written[number] = max(written.get(number, 0.0), entry.stat().st_mtime)
+            written[by] = max(written.get(by, 0.0), entry.stat().st_mtime)
         except FileNotFoundError:  # it was removed meanwhile
             continue
-        source = Source(entry.path, "worker", hosts, None if host is None else int(host), mesh, int(rank))
-        sources.append((number, source))
-    for number, source in sources:
-        source.order = (source.mesh, written[number], number, source.rank)  # of one name, the later ones come later
+        host = None if hosts is None else number
+        source = Source(entry.path, "worker", hosts, host, mesh, rank, is_shared=mesh is None)
+        sources.append((by, number if mesh is None else rank or 0, source))
+    for by, number, source in sources:
+        # Of one name, the later ones come later.
+        source.order = (source.mesh or "", written[by], by, number)
         yield source
 
 
@@ -147,9 +205,13 @@ class Reader:
         self.at = 0
         self.rest = b""  # the beginning of a line
         self.last_time: float | None = None
+        self.writers: dict[bytes, tuple[Source, bool]] = {}  # of one that is shared; are they wanted?
+        self.last: tuple[bytes, str] | None = None  # whose the last line was, and its time
+        self.has_seen_kept = False  # lines of what is gone, where they stand again
 
     def lines(self, wanted: Wanted, at_end: bool = False) -> Iterator[Line]:
         """What is new. ``at_end``: also a last line that has no end yet."""
+        self.has_seen_kept = self.inode is not None
         with contextlib.ExitStack() as files:
             # In this order: one that is put aside meanwhile is the same, and not the one before.
             now, aside = (_opened(self.source.path + end, files) for end in ("", ".1"))
@@ -188,13 +250,43 @@ class Reader:
             yield from self._line(rest, wanted)
 
     def _line(self, line: bytes, wanted: Wanted) -> Iterator[Line]:
+        if self.source.is_shared:
+            yield from self._timed_line(line, wanted)
+            return
         text = line.decode(errors="replace").rstrip("\r")
         if wanted.since is not None:
             self.last_time = _time_of(text) or self.last_time
             if self.last_time is not None and self.last_time < wanted.since:
                 return
+        time = None
+        if self.source.kind in ("host", "adopted") and (own := _OWN.match(text)) is not None:
+            time, text = own[1], text[own.end() :]
         if wanted.pattern is None or wanted.pattern.search(text):
-            yield Line(self.source, text)
+            yield Line(self.source, text, time)
+
+    def _timed_line(self, line: bytes, wanted: Wanted) -> Iterator[Line]:
+        if (begin := _TIMED.match(line)) is not None:
+            if begin[2] is not None and self.has_seen_kept:
+                return
+            self.last = begin[3], begin[1].decode()
+        if self.last is None:  # it has lost its beginning, and there is none before it
+            return
+        who, time = self.last
+        if wanted.since is not None and time < _utc_text(wanted.since):
+            return
+        if (known := self.writers.get(who)) is None:
+            source = self.source.of(who.decode(errors="replace"))
+            known = self.writers[who] = source, source.is_wanted(wanted)
+        if not known[1]:
+            return
+        text = line[0 if begin is None else begin.end() :].decode(errors="replace").rstrip("\r")
+        if wanted.pattern is None or wanted.pattern.search(text):
+            yield Line(known[0], text, time)
+
+
+@lru_cache(maxsize=1)
+def _utc_text(time: float) -> str:
+    return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def _opened(path: str, files: contextlib.ExitStack) -> BinaryIO | None:
@@ -212,7 +304,7 @@ def _time_of(text: str) -> float | None:
     if (found := _TIME.match(text)) is None:
         return None
     try:
-        return datetime.fromisoformat(found[1]).timestamp()
+        return datetime.fromisoformat(found[1] + (found[2] or "").replace("Z", "+00:00")).timestamp()
     except ValueError:
         return None
 

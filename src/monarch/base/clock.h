@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace monarch {
 
@@ -9,6 +10,12 @@ inline constexpr int64_t kNoDeadline = INT64_MAX;
 
 // Monotonic nanoseconds since an arbitrary start.
 int64_t monotonic_ns();
+
+// Nanoseconds since 1970, as this machine's clock says; that may be set, forwards and backwards. For people's eyes only.
+int64_t wall_ns();
+
+// Of that, in UTC: "2026-01-31T12:00:00.123Z". As texts they are in the order of their times.
+std::string utc_text(int64_t wall_ns);
 
 // A counter of the processor, read in a third of the time that monotonic_ns() takes, and how many of them make about a
 // microsecond: for "not more often than about every so many", where nothing depends on how often.
@@ -37,6 +44,7 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual int64_t now_ns() = 0;
+  virtual int64_t wall_ns() { return monarch::wall_ns(); }
 };
 
 class SystemClock final : public Clock {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "monarch/base/clock.h"
 #include "monarch/base/forked.h"
 #include "monarch/base/log_writer.h"
 
@@ -15,6 +16,7 @@ namespace monarch {
 namespace {
 
 std::atomic<LogWriter*> writer_made{nullptr};
+std::atomic<bool> has_times{false};
 
 // Of this process. Never destroyed: threads that outlive main() may log. Not a static of the function: a fork() in the
 // middle of its making would leave a child that waits for it for ever.
@@ -34,6 +36,12 @@ LogWriter& writer() {
 }
 
 }  // namespace
+
+void begin_lines_with_times() { has_times = true; }
+
+std::string line_time() {
+  return has_times.load(std::memory_order_relaxed) ? utc_text(wall_ns()) + " " : std::string();
+}
 
 void log_line(std::string_view line) { writer().add(line); }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace monarch {
@@ -15,6 +16,12 @@ void log_line(std::string_view line);
 // happens ("refused a connection"), ten in a second are printed, then the number of the others: "refused a connection:
 // 33990 more times within a second". Any thread.
 void log_line_limited(const char* kind, std::string_view line);
+
+// For a process that people see a file of: from now on its lines begin with their time, in UTC, as do those of its workers
+// that it shows: "2026-01-31T12:00:00.123Z monarch: <line>". Also those of children that fork() makes. Any thread.
+void begin_lines_with_times();
+// What a line of this moment begins with: that, and a space; or nothing. Any thread.
+std::string line_time();
 
 // Waits until all is printed, at most `limit_ns`. false: something is not. exit() does so itself; who calls _exit() does it
 // before. Any thread but the reactor.

@@ -13,6 +13,7 @@
 
 #include "monarch/base/clock.h"
 #include "monarch/base/forked.h"
+#include "monarch/base/log.h"
 #include "monarch/base/system.h"
 
 namespace monarch {
@@ -43,7 +44,7 @@ void write_if_room(int fd, std::string_view text) {
 }
 
 std::string finished(std::string_view line) {
-  std::string text = "monarch: ";
+  std::string text = line_time() + "monarch: ";
   text.append(line.substr(0, LogWriter::kLineBytesMax));
   if (line.size() > LogWriter::kLineBytesMax) {
     text += "... (" + std::to_string(line.size() - LogWriter::kLineBytesMax) + " more bytes)";

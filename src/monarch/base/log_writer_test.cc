@@ -205,6 +205,25 @@ TEST(Log, AnExitPrintsWhatIsQueuedAndWaitsForNobody) {
   }
 }
 
+TEST(Log, ALineBeginsWithItsTimeWhereThatIsWanted) {
+  EXPECT_EQ(line_time(), "");
+  Pipe pipe;
+  const pid_t child = fork();
+  if (child == 0) {  // it is for a whole process
+    begin_lines_with_times();
+    LogWriter log(pipe.writer.get());
+    log.add("first");
+    log.flush(10 * kSecond);
+    _exit(0);
+  }
+  int status;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  const std::string text = pipe.read_until("first\n");
+  // The pipe's reader leaves dots out.
+  EXPECT_EQ(text.size(), std::string_view("2026-01-31T12:00:00123Z monarch: first\n").size()) << text;
+  EXPECT_TRUE(text.starts_with("20") && text.ends_with("Z monarch: first\n")) << text;
+}
+
 TEST(LogLimit, AdmitsTenOfAKindInASecondAndTellsTheOthersOnce) {
   LogLimit limit("refused a connection");
   int admitted = 0;

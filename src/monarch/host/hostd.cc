@@ -166,7 +166,7 @@ void HostDaemon::say(const std::string& line) {
   }
   said_ns_ = now_ns;
   const std::string more = unsaid_ == 0 ? "" : " (and " + std::to_string(std::exchange(unsaid_, 0)) + " more)";
-  dprintf(STDERR_FILENO, "monarch-hostd: %s%s\n", line.c_str(), more.c_str());
+  dprintf(STDERR_FILENO, "%smonarch-hostd: %s%s\n", line_time().c_str(), line.c_str(), more.c_str());
 }
 
 // How long each of them has to prove itself.

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "monarch/base/log.h"
 #include "monarch/base/system.h"
 #include "monarch/host/hostd.h"
 #include "monarch/host/membership/token_file.h"
@@ -132,6 +134,8 @@ JobToken read_token(int fd) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  struct stat log;
+  if (fstat(STDERR_FILENO, &log) == 0 && S_ISREG(log.st_mode)) begin_lines_with_times();
   std::string address, python = "python3", ca_file, key_file;
   int defaults_fd = -1, credentials_fd = -1;
   bool without_python = false;

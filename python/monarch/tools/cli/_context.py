@@ -39,14 +39,15 @@ def _list(as_json: bool) -> int:
     from monarch.job import _contexts
 
     active = _contexts.current()
-    found = [
-        {"name": name, "active": name == active, "job": _contexts.spec_summary(name), "saved": _contexts.summary(name)}
-        for name in _contexts.names()
-    ]
+    found: list[dict[str, object]] = []
+    for name in _contexts.names():
+        saved, sha256 = _contexts.summary(name)
+        job = _contexts.spec_summary(name)
+        found.append({"name": name, "active": name == active, "job": job, "saved": saved, "specification": sha256})
     if as_json:
         print(json.dumps(found))
     else:
         for context in found:
-            saved = context["saved"] or "not applied"
-            print(f"{'*' if context['active'] else ' '} {context['name']}  {context['job'] or ''}  {saved}".rstrip())
+            line = f"{context['name']}  {context['job'] or ''}  {context['saved'] or 'not applied'}"
+            print(f"{'*' if context['active'] else ' '} {line}".rstrip())
     return 0

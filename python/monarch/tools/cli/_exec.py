@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from monarch.tools._active import saved_job
 
     job = saved_job()
-    meshes = _hosts.attach(job)
+    point = {"hosts": 0} if _is_one(arguments) else arguments.point
+    meshes = _hosts.attach(job, arguments.mesh, point, arguments.all)
     running: dict[str, Execution] = {}
     try:
         folder = _start(arguments, meshes, order_of(), running)
@@ -74,6 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
+def _is_one(arguments: argparse.Namespace) -> bool:
+    return arguments.one or not (arguments.all or arguments.mesh or arguments.point)
+
+
 def _start(
     arguments: argparse.Namespace, meshes: dict[str, Any], order: Order, running: dict[str, Execution]
 ) -> str | None:
@@ -83,7 +88,7 @@ def _start(
     if arguments.all and arguments.mesh is not None:
         raise ValueError("--all is all meshes: leave out --mesh, or --all, which --mesh NAME means for one")
     wanted = meshes if arguments.all else dict([_hosts.find(meshes, arguments.mesh)])
-    is_one = arguments.one or not (arguments.all or arguments.mesh or arguments.point)
+    is_one = _is_one(arguments)
     folder = None
     if not is_one and arguments.point is None:
         import tempfile

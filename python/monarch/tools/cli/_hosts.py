@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,8 +39,17 @@ def numbers(text: str) -> dict[str, int]:
     return found
 
 
-def attach(job: JobTrait) -> dict[str, Any]:
-    """Its meshes of hosts, by name; nothing is allocated. ``RuntimeError`` if it does not run any more."""
+def attach(job: JobTrait, mesh: str | None, point: dict[str, int] | None, is_all: bool = False) -> dict[str, Any]:
+    """Its meshes of hosts, by name; nothing is allocated. ``RuntimeError`` if it does not run any more.
+
+    Each host that is attached to starts what serves this command there, so those that are not used are left alone.
+
+    Args:
+        job: as it was saved.
+        mesh: which will be used; None: the first one.
+        point: with ``hosts``: only that one will be; without: all of the mesh.
+        is_all: all meshes will be.
+    """
     running = job._running
     if running is None or not running._is_running():
         why = "" if running is None or not (lost := running._loses()) else f": {lost}"
@@ -51,7 +61,18 @@ def attach(job: JobTrait) -> dict[str, Any]:
     from monarch._runtime import runtime
 
     runtime.ensure(processes=False)  # none are started from here
-    return running._state()._hosts
+    from monarch.job import _attached
+
+    def needed(name: str, count: int, is_first: bool) -> list[int] | None:
+        if not (is_first if mesh is None else name == mesh):
+            return []
+        host = (point or {}).get("hosts")
+        return (
+            None if host is None or not 0 <= host < count else [host]
+        )  # what there is not is said where it is looked for
+
+    with contextlib.nullcontext() if is_all else _attached.only(needed):
+        return running._state()._hosts
 
 
 def find(meshes: dict[str, Any], name: str | None) -> tuple[str, Any]:

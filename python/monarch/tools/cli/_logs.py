@@ -4,6 +4,7 @@ adopted actors and the client of batch mode print, and what workers print, if en
 examples:
   monarch logs -f --mesh trainers --host 1
   monarch logs --rank 3 --since 5m --grep 'loss|nan'
+  monarch logs -t --since 30s             # with the time of each line
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import argparse
 import json
 import re
 import sys
-import time
+from time import time as now
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from monarch.tools._log_files import Source
 
 HELP = "show the log files of the job on this machine"
+_TIME_WIDTH = len("2026-01-31T12:00:00.123Z")
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -29,11 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=_number, metavar="N", help="of this rank of a mesh of processes only")
     parser.add_argument(
         "--since", type=_seconds, metavar="TIME",
-        help="30s, 5m, 2h, 1d: from files that were written to since, without lines that begin with an earlier time",
+        help="30s, 5m, 2h, 1d: lines that were printed since; where a file has no times, those that do not begin with "
+        "an earlier one, if it was written to since",
     )  # fmt: skip
     parser.add_argument("--grep", type=_pattern, metavar="RE", help="lines in which this is found (Python's re)")
     parser.add_argument(
-        "--json", action="store_true", help="an object a line: kind, hosts, host, mesh, rank, file, line"
+        "-t", "--times", action="store_true", help="in front of each line when it was printed, in UTC, if that is known"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="an object a line: kind, hosts, host, mesh, rank, file, time, line"
     )
 
 
@@ -42,21 +48,25 @@ def run(arguments: argparse.Namespace) -> int:
     from monarch.tools._log_files import Wanted, follow, nothing_of
 
     job = active_job()
-    since = None if arguments.since is None else time.time() - arguments.since
+    since = None if arguments.since is None else now() - arguments.since
     wanted = Wanted(arguments.mesh, arguments.host, arguments.rank, since, arguments.grep)
     if (why := nothing_of(job, wanted)) is not None:
         if not arguments.follow:
             raise RuntimeError(why)
         print(f"monarch logs: {why}; waiting for some", file=sys.stderr)
-    source, head, tail = None, "", "\n"
+    source, head = None, ""
     for line in follow(job, wanted, arguments.follow):
         if line is None:
             sys.stdout.flush()
             continue
         if line.source is not source:  # many lines have the same
             source = line.source
-            head, tail = _object_around(source) if arguments.json else (f"[{source}] ", "\n")
-        sys.stdout.write(head + (json.dumps(line.text) if arguments.json else line.text) + tail)
+            head = _object_before_time(source) if arguments.json else f"[{source}] "
+        if arguments.json:
+            sys.stdout.write(f'{head}{json.dumps(line.time)}, "line": {json.dumps(line.text)}}}\n')
+        else:
+            time = f"{line.time or '-':{_TIME_WIDTH}} " if arguments.times else ""
+            sys.stdout.write(f"{time}{head}{line.text}\n")
     if source is None and since is None and arguments.grep is None:
         print(
             "monarch logs: nothing is written there so far; what workers print is, of scripts that have called "
@@ -66,10 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _object_around(source: Source) -> tuple[str, str]:
-    """What stands before and behind a line of it, as JSON."""
+def _object_before_time(source: Source) -> str:
+    """What stands before the time of a line of it, as JSON."""
     fields = {"kind": source.kind, "hosts": source.hosts, "host": source.host, "mesh": source.mesh}
-    return json.dumps({**fields, "rank": source.rank, "file": source.path, "line": None})[: -len("null}")], "}\n"
+    return json.dumps({**fields, "rank": source.rank, "file": source.path, "time": None})[: -len("null}")]
 
 
 def _number(text: str) -> int:

@@ -23,7 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     from monarch.tools._active import saved_job
 
     job = saved_job()
-    _, hosts = _hosts.find(_hosts.attach(job), arguments.mesh)
+    at = {"hosts": 0, **(arguments.point or {})}
+    _, hosts = _hosts.find(_hosts.attach(job, arguments.mesh, at), arguments.mesh)
     from monarch.job import shell
     from monarch.job._exec import check_point
 

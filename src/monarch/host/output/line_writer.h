@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "monarch/base/log.h"
+
 namespace monarch {
 
 // A pipe, socket or terminal is written to in pieces of at most a page that end with a line, each only when there is
@@ -17,9 +19,9 @@ class LineWriter {
   explicit LineWriter(int fd) : fd_(fd) {}
 
   int fd() const { return fd_; }
-  // Takes a line, to be written by flush().
+  // Takes a line, to be written by flush(); with its time, where this process has those (base/log.h).
   void add(std::string_view prefix, std::string_view line) {
-    buffer_.append(prefix).append(line).push_back('\n');
+    buffer_.append(line_time()).append(prefix).append(line).push_back('\n');
   }
 
   // Writes what can be written without waiting. False: the rest waits until the descriptor has room (POLLOUT). What

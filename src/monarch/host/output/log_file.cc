@@ -7,9 +7,40 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "monarch/base/clock.h"
 #include "monarch/base/system.h"
 
 namespace monarch {
+
+namespace {
+
+// Where the last whole lines begin, at most LogFile::kLastLines; of too many bytes, fewer.
+size_t start_of_last(std::string_view text) {
+  size_t begin = text.size();
+  for (size_t count = 0; begin != 0 && count < LogFile::kLastLines; ++count) {
+    const size_t before = begin < 2 ? text.npos : text.rfind('\n', begin - 2);
+    const size_t start = before == text.npos ? 0 : before + 1;
+    if (text.size() - start > LogFile::kLastBytesMax && count != 0) break;
+    begin = start;
+  }
+  return begin;
+}
+
+// `lines` are the newest of a voice.
+void note(std::string& last, std::string_view lines) {
+  const size_t start = start_of_last(lines);
+  if (start != 0) last.clear();  // there are enough that are newer, or large ones
+  last.append(lines.substr(start));
+  last.erase(0, start_of_last(last));
+  if (last.size() <= LogFile::kLastBytesMax) return;
+  last.resize(LogFile::kLastBytesMax - 1);  // a line by itself: its beginning says more than nothing
+  last.push_back('\n');
+}
+
+}  // namespace
 
 Result<LogFile> LogFile::make(const std::string& path) {
   LogFile file;
@@ -25,22 +56,79 @@ Result<LogFile> LogFile::make(const std::string& path) {
 
 // By errno.
 bool LogFile::open() {
-  fd_ = sys::open_file(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0600);
-  size_ = 0;
-  return static_cast<bool>(fd_);
+  UniqueFd fd = sys::open_file(path_.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_APPEND, 0600);
+  struct stat status;
+  if (!fd || fstat(fd.get(), &status) != 0) return false;
+  if (!S_ISREG(status.st_mode) || status.st_uid != geteuid()) return errno = EPERM, false;
+  fd_ = std::move(fd);
+  size_ = status.st_size;
+  return true;
 }
 
-void LogFile::write(std::string_view lines) {
-  const auto size = static_cast<int64_t>(lines.size());
-  if (size_ > 0 && size_ + size > kLogFileMax) {
-    UniqueFd full = std::move(fd_);
-    if (rename(path_.c_str(), (path_ + ".1").c_str()) != 0 || !open()) {
-      fd_ = std::move(full);  // on with it: that is better than nothing
-      size_ = 0;
+LogFile::Voice& LogFile::add(const std::string& who) {
+  voices_.push_back({" [" + who + "] ", "", number_});
+  return voices_.back();
+}
+
+void LogFile::end(Voice& voice) {
+  const auto found = std::find_if(voices_.begin(), voices_.end(), [&](const Voice& each) { return &each == &voice; });
+  if (found == voices_.end()) return;
+  ended_.splice(ended_.end(), voices_, found);
+  if (ended_.size() > kEndedMax) ended_.pop_front();
+}
+
+void LogFile::write(Voice& voice, std::string_view lines) {
+  if (size_ > 0 && size_ + static_cast<int64_t>(lines.size()) > kLogFileMax) rotate();
+  put(lines);
+  note(voice.last, lines);
+  voice.last_file = number_;
+}
+
+void LogFile::rotate() {
+  UniqueFd full = std::move(fd_);
+  if (rename(path_.c_str(), (path_ + ".1").c_str()) != 0 || !open()) {
+    fd_ = std::move(full);  // on with it: that is better than nothing
+    size_ = 0;
+    return;
+  }
+  ++number_;
+  keep_last_lines();
+}
+
+// Of those whose last lines were in what has just gone.
+void LogFile::keep_last_lines() {
+  std::vector<std::string_view> lines;
+  for (std::list<Voice>* voices : {&ended_, &voices_}) {
+    for (Voice& voice : *voices) {
+      if (voice.last_file + 2 > number_) continue;
+      voice.last_file = number_;
+      for (std::string_view rest = voice.last; !rest.empty();) {
+        const size_t size = rest.find('\n') + 1;
+        lines.push_back(rest.substr(0, size));
+        rest.remove_prefix(size);
+      }
     }
   }
+  const size_t time_size = utc_text(0).size();
+  std::stable_sort(lines.begin(), lines.end(), [&](std::string_view one, std::string_view other) {
+    return one.substr(0, time_size) < other.substr(0, time_size);
+  });
+  std::string text;
+  for (const std::string_view line : lines) {
+    text.append(line.substr(0, time_size)).append(" kept").append(line.substr(time_size));
+  }
+  put(text);
+}
+
+void LogFile::put(std::string_view lines) {
+  if (torn_ && ::write(fd_.get(), "\n", 1) == 1) {
+    torn_ = false;
+    ++size_;
+  }
   const ssize_t count = ::write(fd_.get(), lines.data(), lines.size());
-  if (count > 0) size_ += count;
+  if (count <= 0) return;
+  size_ += count;
+  torn_ = static_cast<size_t>(count) < lines.size();
 }
 
 }  // namespace monarch

@@ -48,6 +48,14 @@ constexpr int64_t kShortageRetryNs = 20'000'000;
 
 timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
 
+// "_20260131-120000-4711.log": when this script began, and its process.
+std::string end_of_paths(int64_t wall_ns) {
+  std::string time = utc_text(wall_ns).substr(0, std::string_view("2026-01-31T12:00:00").size());
+  std::erase_if(time, [](char c) { return c == '-' || c == ':'; });
+  std::replace(time.begin(), time.end(), 'T', '-');
+  return "_" + time + "-" + std::to_string(getpid()) + ".log";
+}
+
 void wait_for_room_of(const LineWriter& writer) {
   pollfd room{writer.fd(), POLLOUT, 0};
   const timespec limit = to_timespec(kRoomLookNs);
@@ -62,7 +70,8 @@ OutputPump::OutputPump(Clock& clock, int out_fd, int err_fd, std::string host_na
       ready_(sys::make_epoll()),
       speakers_(std::move(host_name)),
       writers_{LineWriter(out_fd), LineWriter(err_fd)},
-      scratch_(kReadBytes) {}
+      scratch_(kReadBytes),
+      log_end_(end_of_paths(clock.wall_ns())) {}
 
 Result<std::unique_ptr<OutputPump>> OutputPump::make(Clock& clock, int out_fd, int err_fd) {
   std::unique_ptr<OutputPump> pump(new OutputPump(clock, out_fd, err_fd, host_name()));
@@ -112,8 +121,8 @@ void OutputPump::finish() {
 void OutputPump::after_fork_in_child() {
   for (auto& [node, speaker] : speakers_.all()) {
     for (SpeakerStream& stream : speaker->streams) stream.pipe.reset();
-    speaker->log_file.close();
   }
+  for (auto& [path, file] : log_files_) file.close();
   for (UniqueFd* fd : {&sockets_[0], &sockets_[1], &wake_, &ready_}) fd->reset();
   started_ = false;
   has_thread_ = false;
@@ -342,7 +351,10 @@ void OutputPump::end_stream(SpeakerStream& stream) {
 
 void OutputPump::show(SpeakerStream& stream, std::string_view line) {
   Speaker& speaker = *stream.speaker;
-  if (speaker.log_file) log_text_.append(line).push_back('\n');
+  if (speaker.log_file != nullptr) {
+    if (log_text_.empty()) log_time_ = utc_text(clock_.wall_ns());
+    LogFile::format(log_text_, log_time_, *speaker.voice, line);
+  }
   if (speaker.options.window_ns != 0) return fold(speaker, stream.which, line);
   LineWriter& to = writer(stream.which);
   if (speaker.options.drop && is_stuck(stream.which) && to.waiting_bytes() > kWaitingBytesMax) {
@@ -498,7 +510,7 @@ void OutputPump::open(const OutputRequest& request, std::vector<UniqueFd> fds) {
     speaker.streams[i].pipe = std::move(fds[i]);
     watch(speaker.streams[i]);
   }
-  if (!request.name.log_file.empty()) open_log_file(speaker, request.name.log_file);
+  if (!request.name.log_file.empty()) open_log_file(speaker, request);
 }
 
 // What was printed before the change is shown as it was to be shown.
@@ -537,21 +549,36 @@ void OutputPump::send_tail(const OutputRequest& request, int fd) {
 
 // ---- Log files ----
 
-void OutputPump::open_log_file(Speaker& speaker, const std::string& path) {
-  auto file = LogFile::make(path);
-  if (file) speaker.log_file = std::move(*file);
-  if (std::exchange(log_files_announced_, true)) return;
-  if (file) {
-    const std::string folder = path.substr(0, path.rfind('/'));
-    say("what workers print is also written to files in " + folder + "; of the first one: " + path);
-  } else {
-    say("what workers print cannot be written to " + path + ": " + file.error().message);
+void OutputPump::open_log_file(Speaker& speaker, const OutputRequest& request) {
+  speaker.log_file = log_file_of(request);
+  if (speaker.log_file != nullptr) speaker.voice = &speaker.log_file->add(speaker.who_in_files);
+}
+
+// None: it cannot be opened.
+LogFile* OutputPump::log_file_of(const OutputRequest& request) {
+  std::string path = request.name.log_file + log_end_;
+  if (path.front() == '+') {
+    path.erase(0, 1);
+    const Speaker* parent = speakers_.find(request.parent);
+    if (parent != nullptr && parent->log_file != nullptr) return parent->log_file;
   }
+  if (auto known = log_files_.find(path); known != log_files_.end()) return &known->second;
+  auto file = LogFile::make(path);
+  const bool is_first = !std::exchange(log_files_announced_, true);
+  if (!file) {
+    if (is_first) say("what workers print cannot be written to " + path + ": " + file.error().message);
+    return nullptr;
+  }
+  if (is_first) {
+    const std::string folder = path.substr(0, path.rfind('/'));
+    say("what workers print is also written to files in " + folder + ", one for each host; the first one: " + path);
+  }
+  return &log_files_.emplace(std::move(path), std::move(*file)).first->second;
 }
 
 void OutputPump::write_log_file(Speaker& speaker) {
   if (log_text_.empty()) return;
-  speaker.log_file.write(log_text_);
+  speaker.log_file->write(*speaker.voice, log_text_);
   log_text_.clear();
 }
 

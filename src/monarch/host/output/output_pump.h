@@ -14,6 +14,8 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "monarch/base/clock.h"
@@ -91,7 +93,8 @@ class OutputPump {
   void open(const OutputRequest& request, std::vector<UniqueFd> fds);
   void set_options(const OutputRequest& request);
   void send_tail(const OutputRequest& request, int fd);
-  void open_log_file(Speaker& speaker, const std::string& path);
+  void open_log_file(Speaker& speaker, const OutputRequest& request);
+  LogFile* log_file_of(const OutputRequest& request);
   void write_log_file(Speaker& speaker);
 
   LineWriter& writer(OutputStream which) { return writers_[static_cast<size_t>(which)]; }
@@ -117,6 +120,7 @@ class OutputPump {
   std::atomic<bool> busy_{false};  // what it has read is not out, or not noted, yet
 
   // The pump's thread.
+  std::unordered_map<std::string, LogFile> log_files_;  // by their paths, until the end: others of that host may come
   Speakers speakers_;
   LineWriter writers_[kStreams];
   bool stuck_[kStreams] = {};            // the writer waits for room
@@ -126,7 +130,9 @@ class OutputPump {
   std::vector<std::shared_ptr<SpeakerMesh>> folding_;  // some of their lines wait for the end of their window
   std::vector<char> scratch_;
   std::vector<epoll_event> events_;
+  const std::string log_end_;  // of the paths of log files: which script they are of
   std::string log_text_;  // of the stream that is being read
+  std::string log_time_;  // at which it was read
   int64_t pause_ns_ = 0;  // how long pipes that are being filled are left alone
   int busy_turns_ = 0;    // in a row
   uint64_t published_ = 0;

@@ -6,10 +6,14 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
 #include <thread>
 
 #include "monarch/base/clock.h"
@@ -363,61 +367,231 @@ TEST_F(OutputPumpTest, KnowsAtOnceWhoHasPrintedNothing) {
   }
 }
 
-TEST_F(OutputPumpTest, WritesLogFilesForTheirOwnerOnly) {
-  char folder[] = "/tmp/monarch-output-XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string path = std::string(folder) + "/user/p_0.log";
-  auto ends = route->open(10, 1, 5, {"p", 0, true, path}).value();
-  EXPECT_EQ(errors.lines(1), "monarch: what workers print is also written to files in " + std::string(folder) +
-                                 "/user; of the first one: " + path + "\n");
-  put(ends.out, "to both\n");
-  EXPECT_EQ(screen.lines(1), "[0] to both\n");
-  put(ends.err, "10%\rhalf");
-  ends = {};
-  EXPECT_EQ(errors.lines(1), "[0] half\n");
-  pump->finish();
-  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  char text[100];
-  const ssize_t count = read(file.get(), text, sizeof text);
-  EXPECT_EQ(std::string_view(text, count > 0 ? static_cast<size_t>(count) : 0), "to both\nhalf\n");
+// ---- Log files ----
+
+// A folder, and what is in a file there.
+class LogFolder {
+ public:
+  LogFolder() { EXPECT_NE(mkdtemp(path_), nullptr); }
+  ~LogFolder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + ("/" + name); }
+
+  static std::string text(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // Of the one file whose path begins so.
+  static std::string path_of(const std::string& begin) {
+    std::string found;
+    for (const auto& each : std::filesystem::directory_iterator(begin.substr(0, begin.rfind('/')))) {
+      if (!each.path().string().starts_with(begin)) continue;
+      EXPECT_EQ(found, "");
+      found = each.path();
+    }
+    return found;
+  }
+  // Without the times, which are all there.
+  static std::string untimed(const std::string& text) {
+    std::string left;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line); left += line.substr(25) + "\n") {
+      EXPECT_TRUE(std::regex_match(line.substr(0, 25), std::regex(R"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z )"))) << line;
+    }
+    return left;
+  }
+
+ private:
+  char path_[32] = "/tmp/monarch-output-XXXXXX";
+};
+
+mode_t mode_of(const std::string& path) {
   struct stat status;
-  ASSERT_EQ(stat(path.c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0600u);
-  ASSERT_EQ(stat((std::string(folder) + "/user").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0700u);
-  std::filesystem::remove_all(folder);
+  EXPECT_EQ(stat(path.c_str(), &status), 0);
+  return status.st_mode & 0777;
 }
 
-TEST(LogFileTest, IsPutAsideWhenItIsFullAndHasTheLastLines) {
-  char folder[] = "/tmp/monarch-output-XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string path = std::string(folder) + "/p_0.log";
+TEST_F(OutputPumpTest, WritesAFileForEachHostForItsUserOnly) {
+  LogFolder folder;
+  const std::string one = folder / "user/one", other = folder / "user/other";
+  auto zero = route->open(10, 1, 5, {"p", 0, true, one}).value();
+  const std::string said = errors.lines(1);
+  const std::string path = folder.path_of(one);
+  EXPECT_TRUE(std::regex_match(path.substr(one.size()), std::regex(R"(_20\d{6}-\d{6}-\d+\.log)"))) << path;
+  EXPECT_EQ(said, "monarch: what workers print is also written to files in " + (folder / "user") +
+                      ", one for each host; the first one: " + path + "\n");
+  auto first = route->open(11, 1, 5, {"p", 1, true, one}).value();
+  auto elsewhere = route->open(12, 1, 5, {"p", 2, true, other}).value();
+  auto alone = route->open(13, 1, 6, {"the [odd]/\none", -1, true, one}).value();
+  auto nested = route->open(14, 12, 7, {"helper", 0, true, "+" + one}).value();
+  auto orphan = route->open(15, 9, 8, {"p", 0, true, "+" + one}).value();
+  const auto say = [&](OutputRoute::Ends& ends, const std::string& text) {
+    put(ends.out, text + "\n");
+    EXPECT_NE(screen.lines(1).find(text), std::string::npos);
+  };
+  say(zero, "a");
+  say(elsewhere, "b");
+  say(first, "[p 0] c");
+  say(nested, "d");
+  say(orphan, "e");
+  put(alone.out, "\n");
+  screen.lines(2);  // its name has two
+  put(zero.err, "10%\rhalf");
+  zero = {};
+  EXPECT_EQ(errors.lines(1), "[0] half\n");
+  say(first, std::string("\xff\0\r", 3));
+  pump->finish();
+  EXPECT_EQ(folder.untimed(folder.text(path)), "[p 0] a\n[p 1] [p 0] c\n[p#2 0] e\n[the _odd___one 0] \n[p 0] half\n" +
+                                                   std::string("[p 1] \xff\0\r\n", 10));
+  EXPECT_EQ(folder.untimed(folder.text(folder.path_of(other))), "[p 2] b\n[p 2/helper 0] d\n");
+  EXPECT_EQ(mode_of(path), 0600u);
+  EXPECT_EQ(mode_of(folder / "user"), 0700u);
+}
+
+TEST_F(OutputPumpTest, WritesWhenALineWasRead) {
+  LogFolder folder;
+  auto ends = route->open(10, 1, 5, {"p", 0, true, folder / "user/p"}).value();
+  put(ends.out, "not yet ");
+  const std::string before = utc_text(wall_ns());
+  put(ends.out, "whole\n" + std::string((1 << 20) + 1, 'x') + "\n");
+  EXPECT_EQ(screen.lines(1), "[0] not yet whole\n");
+  const std::string after = utc_text(wall_ns());
+  ends = {};
+  screen.lines(2);
+  pump->finish();
+  const std::string text = folder.text(folder.path_of(folder / "user/p"));
+  EXPECT_LE(before, text.substr(0, before.size()));
+  EXPECT_GE(after, text.substr(0, before.size()));
+  EXPECT_EQ(folder.untimed(text), "[p 0] not yet whole\n[p 0] " + std::string(1 << 20, 'x') + "\n[p 0] x\n");
+}
+
+int64_t size_of(const std::string& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  return error ? -1 : static_cast<int64_t>(size);
+}
+
+constexpr std::string_view kTime = "2026-01-31T12:00:00.000Z";
+
+// A line of `size` bytes, with all that belongs to it.
+void write_line(LogFile& file, LogFile::Voice& voice, size_t size) {
+  std::string text;
+  LogFile::format(text, kTime, voice, std::string(size - kTime.size() - voice.begin.size() - 1, 'x'));
+  file.write(voice, text);
+}
+
+TEST(LogFileTest, IsPutAsideWhenItIsFull) {
+  LogFolder folder;
+  const std::string path = folder / "p.log";
   auto file = LogFile::make(path);
   ASSERT_TRUE(file);
-  const auto size_of = [](const std::string& at) {
-    std::error_code error;
-    const auto size = std::filesystem::file_size(at, error);
-    return error ? -1 : static_cast<int64_t>(size);
-  };
-  const std::string piece(1 << 20, 'x');
-  const int64_t pieces = kLogFileMax / static_cast<int64_t>(piece.size());
-  for (int64_t i = 0; i < pieces; ++i) file->write(piece);
+  LogFile::Voice& voice = file->add("p 0");
+  constexpr size_t kPiece = 1 << 20;
+  constexpr int64_t kPieces = kLogFileMax / kPiece;
+  for (int64_t i = 0; i < kPieces; ++i) write_line(*file, voice, kPiece);
   EXPECT_EQ(size_of(path), kLogFileMax);
   EXPECT_EQ(size_of(path + ".1"), -1);
-  file->write("first of the second\n");
+  write_line(*file, voice, 100);
   EXPECT_EQ(size_of(path + ".1"), kLogFileMax);
-  EXPECT_EQ(size_of(path), 20);
-  for (int64_t i = 0; i < pieces; ++i) file->write(piece);
-  EXPECT_EQ(size_of(path + ".1"), 20 + kLogFileMax - (1 << 20)) << "in place of the one before";
+  EXPECT_EQ(size_of(path), 100);
+  for (int64_t i = 0; i < kPieces; ++i) write_line(*file, voice, kPiece);
+  EXPECT_EQ(size_of(path + ".1"), 100 + kLogFileMax - (1 << 20)) << "in place of the one before";
   EXPECT_EQ(size_of(path), 1 << 20);
-  struct stat status;
-  ASSERT_EQ(stat(path.c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(mode_of(path), 0600u);
+  // Who comes again goes on with it.
+  auto again = LogFile::make(path);
+  ASSERT_TRUE(again);
+  write_line(*again, again->add("p 0"), 100);
+  EXPECT_EQ(size_of(path), (1 << 20) + 100);
   // Where it cannot be put aside, it goes on.
-  for (int64_t i = 1; i < pieces; ++i) file->write(piece);
-  std::filesystem::remove_all(folder);
-  file->write("lost, as the file is\n");
+  for (int64_t i = 1; i < kPieces; ++i) write_line(*file, voice, kPiece);
+  std::filesystem::remove_all(path.substr(0, path.rfind('/')));
+  write_line(*file, voice, 100);  // lost, as the file is
   EXPECT_TRUE(*file);
+}
+
+TEST(LogFileTest, HasTheLastLinesOfWhoIsQuietOrDead) {
+  LogFolder folder;
+  const std::string path = folder / "p.log";
+  auto file = LogFile::make(path);
+  ASSERT_TRUE(file);
+  LogFile::Voice &loud = file->add("p 0"), &quiet = file->add("p 1"), &dead = file->add("p 2");
+  file->add("p 3");  // says nothing
+  const auto say = [&](LogFile::Voice& voice, int second, const std::string& line) {
+    std::string text;
+    LogFile::format(text, utc_text(int64_t{second} * 1'000'000'000), voice, line);
+    file->write(voice, text);
+  };
+  say(dead, 1, "before");
+  say(quiet, 2, std::string(LogFile::kLastBytesMax, 'y'));
+  std::string many;
+  for (int i = 0; i < 12; ++i) LogFile::format(many, utc_text(3'000'000'000), dead, std::to_string(i));
+  file->write(dead, many);
+  say(dead, 4, "killed");
+  file->end(dead);
+  const auto fill = [&] {
+    while (size_of(path + ".1") == -1) write_line(*file, loud, 1 << 20);
+  };
+  fill();
+  EXPECT_EQ(folder.text(path).find("kept"), std::string::npos) << "they are in the other one";
+  EXPECT_NE(folder.text(path + ".1").find("killed"), std::string::npos);
+  for (int times = 0; times < 2; ++times) {  // from one to the next, every second time
+    std::filesystem::remove(path + ".1");
+    fill();
+    const std::string text = folder.text(times == 0 ? path : path + ".1");
+    std::string kept = "1970-01-01T00:00:02.000Z kept [p 1] ";
+    kept += std::string(LogFile::kLastBytesMax - (kept.size() - 5) - 1, 'y') + "\n";
+    for (int i = 3; i < 12; ++i) kept += "1970-01-01T00:00:03.000Z kept [p 2] " + std::to_string(i) + "\n";
+    kept += "1970-01-01T00:00:04.000Z kept [p 2] killed\n2026-";
+    EXPECT_EQ(text.substr(0, kept.size()), kept);
+    EXPECT_EQ(text.find("kept", kept.size()), std::string::npos);
+  }
+}
+
+TEST(LogFileTest, KeepsThoseOfManyThatHaveEndedButNotOfAll) {
+  LogFolder folder;
+  const std::string path = folder / "p.log";
+  auto file = LogFile::make(path);
+  ASSERT_TRUE(file);
+  for (size_t i = 0; i < LogFile::kEndedMax + 2; ++i) {
+    LogFile::Voice& voice = file->add("p " + std::to_string(i));
+    write_line(*file, voice, 100);
+    file->end(voice);
+  }
+  LogFile::Voice& loud = file->add("loud 0");
+  for (int times = 0; times < 2; ++times) {
+    std::filesystem::remove(path + ".1");
+    while (size_of(path + ".1") == -1) write_line(*file, loud, 1 << 20);
+  }
+  const std::string text = folder.text(path);
+  EXPECT_EQ(text.find("[p 1] "), std::string::npos);
+  EXPECT_TRUE(text.starts_with(std::string(kTime) + " kept [p 2] "));
+}
+
+TEST(LogFileTest, TakesNoFileOfAnotherKind) {
+  LogFolder folder;
+  std::filesystem::create_symlink("/dev/null", folder / "link");
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const char* name : {"link", "pipe"}) EXPECT_FALSE(LogFile::make(folder / name).ok()) << name;
+}
+
+TEST(LogFileTest, BeginsALineAnewWhereOneWasTorn) {
+  LogFolder folder;
+  const std::string path = folder / "p.log";
+  auto file = LogFile::make(path);
+  ASSERT_TRUE(file);
+  LogFile::Voice& voice = file->add("p 0");
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, SIG_IGN);
+  const rlimit little{150, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &little), 0);
+  for (int i = 0; i < 3; ++i) write_line(*file, voice, 100);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, SIG_DFL);
+  write_line(*file, voice, 100);
+  const std::string text = folder.text(path);
+  EXPECT_EQ(text.size(), 251u);
+  EXPECT_EQ(text.substr(149, 1 + 1 + kTime.size()), "x\n" + std::string(kTime));
 }
 
 TEST_F(OutputPumpTest, SurvivesARequestThatIsNone) {

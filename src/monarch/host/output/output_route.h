@@ -20,7 +20,9 @@ struct OutputName {
   std::string mesh;       // the name of its mesh of processes
   int64_t rank = -1;      // in that; -1: the mesh is one process without dimensions
   bool prefix = true;     // whether its lines say who printed them
-  std::string log_file;   // a file that gets its lines too (made 0600, with its folder); empty: none
+  // A file for all of its host, that gets its lines too: its path without the end, which says which script it is of. With a
+  // "+" in front: the file of the process that starts it, since that is on the same host, if it has one. Empty: none.
+  std::string log_file;
 };
 
 // How the lines of a process are shown.

@@ -1,6 +1,8 @@
 #include "monarch/host/output/speakers.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
 namespace monarch {
@@ -14,6 +16,13 @@ std::string hex(NodeId node) {
 }
 
 std::string bracketed(const std::string& text) { return "[" + text + "] "; }
+
+// Names of meshes are anybody's. In files these end where they seem to.
+std::string in_files(std::string name) {
+  const auto is_odd = [](char c) { return static_cast<unsigned char>(c) < ' ' || std::strchr("[]/", c) != nullptr; };
+  std::replace_if(name.begin(), name.end(), is_odd, '_');
+  return name;
+}
 
 }  // namespace
 
@@ -34,6 +43,7 @@ Speaker& Speakers::add(const OutputRequest& request) {
     if (parent != nullptr) {
       mesh->parent = parent->who + "/";
       mesh->parent_named = parent->who_named + "/";
+      mesh->parent_in_files = parent->who_in_files + "/";
     }
     mesh->name = unique_name(mesh->parent_named, request.name.mesh);
   }
@@ -44,6 +54,7 @@ Speaker& Speakers::add(const OutputRequest& request) {
   const std::string rank = scalar ? "" : std::to_string(speaker.rank);
   speaker.who = mesh->parent + (scalar ? mesh->name : rank);
   speaker.who_named = mesh->parent_named + (scalar ? mesh->name : mesh->name + " " + rank);
+  speaker.who_in_files = mesh->parent_in_files + in_files(mesh->name) + " " + (scalar ? "0" : rank);
   if (request.name.prefix) {
     speaker.plain = bracketed(speaker.who);
     speaker.named = bracketed(speaker.who_named);
@@ -64,6 +75,7 @@ Speaker* Speakers::find(NodeId node) {
 }
 
 void Speakers::remove(Speaker& speaker) {
+  if (speaker.log_file != nullptr) speaker.log_file->end(*speaker.voice);
   Ended ended{speaker.node, {}};
   for (int i = 0; i < kStreams; ++i) ended.tails[i] = std::move(speaker.streams[i].tail);
   ended_.push_back(std::move(ended));

@@ -24,6 +24,7 @@ struct SpeakerMesh {
   std::string name;          // "trainer"; "trainer#2" for the second of that name
   std::string parent;        // who has started it: "", or "0/"
   std::string parent_named;  // the same: "", or "generator 0/"
+  std::string parent_in_files;  // the same
   bool has_printed = false;
   bool named = false;  // its prefixes say its name: another mesh had printed before it did
   struct Fold {
@@ -55,7 +56,9 @@ struct Speaker {
   std::string who;        // "3", "3/0", "procs"
   std::string who_named;  // "trainer 3", "trainer 3/helper 0", "procs"
   std::string plain, named, full;  // prefixes: of who, of who_named, the long one
-  LogFile log_file;
+  std::string who_in_files;  // "trainer 3", "trainer 3/helper 0", "procs 0"
+  LogFile* log_file = nullptr;  // the pump's; none: its lines go into none
+  LogFile::Voice* voice = nullptr;  // there
   SpeakerStream streams[kStreams];
 };
 
