@@ -117,7 +117,9 @@ class Neighbour {
   bool lives() const;
   // Whether it is known that all its threads are gone: no system call of theirs is under way any more.
   bool has_ended() const;
-  const std::array<uint64_t, 2>& proof() const { return contact_.proof; }
+  // Of its process and its table, and of no other.
+  using Key = std::array<uint64_t, 3>;
+  Key key() const { return {contact_.proof[0], contact_.proof[1], contact_.table_inode}; }
   // Gives back what is mapped or opened of its memory and has not been read since this was called last. Whether some is
   // left. For gigabytes it takes its time.
   bool forget_idle_maps();

@@ -19,8 +19,8 @@ bool Writers::admit(const std::shared_ptr<Neighbour>& writer) {
     });
     prune_at_ = std::min(kMax, 2 * writers_.size() + 16);
   }
-  if (writers_.size() == kMax && !writers_.contains(writer->proof())) return false;
-  writers_[writer->proof()] = writer;
+  if (writers_.size() == kMax && !writers_.contains(writer->key())) return false;
+  writers_[writer->key()] = writer;
   return true;
 }
 
@@ -31,7 +31,7 @@ bool Writers::is_claimed(const Everybody& writers, uint64_t claim) {
 Writers::Everybody Writers::everybody() const {
   Everybody all;
   std::lock_guard lock(mutex_);
-  for (const auto& [proof, writer] : writers_) all.push_back(writer);
+  for (const auto& [key, writer] : writers_) all.push_back(writer);
   return all;
 }
 

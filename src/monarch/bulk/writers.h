@@ -5,7 +5,6 @@
 // gone with all their threads. Nobody tells it of the end of a write; it looks, again and again while there is something.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -44,8 +43,7 @@ class Writers {
   Everybody everybody() const;
 
   mutable std::mutex mutex_;  // a leaf
-  // By proof. shared: with whatever else goes on with it.
-  std::map<std::array<uint64_t, 2>, std::shared_ptr<Neighbour>> writers_;
+  std::map<Neighbour::Key, std::shared_ptr<Neighbour>> writers_;  // shared: with whatever else goes on with it
   std::vector<Claimed> kept_;
   size_t prune_at_ = 16;
   bool ended_ = false;
