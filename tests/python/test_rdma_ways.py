@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hostd import ATTACH
+from hostd import ATTACH, Daemon
 from script_run import PROLOGUE, Run
 
 from monarch import _core
@@ -105,6 +105,23 @@ def test_in_a_container_with_processes_and_a_small_shm_of_its_own():
         pytest.skip("not run: this kernel, or this user, makes no mount and process namespaces")
     run = Run(CHECK + "check(this_host().spawn_procs().spawn('a', A))", inside=inside).ok()
     assert run.out.splitlines()[0].startswith("cma (") and run.out.endswith("dropped\n")
+
+
+# The pid of one says nothing to the other, or is another's.
+def test_between_containers_with_processes_of_their_own(folder, scheme):
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGTERM"]
+    if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("not run: this kernel, or this user, makes no process namespaces")
+    daemon = Daemon(folder, 0, scheme, inside=unshare)
+    run = daemon.run(CHECK + """
+import warnings
+warnings.simplefilter("ignore")  # it goes over TCP
+check(hosts.spawn_procs().spawn("a", A))
+hosts.shutdown().get()
+""", begin=PROLOGUE + ATTACH).ok()  # fmt: skip
+    told, dropped = run.out.splitlines()
+    assert not told.startswith(("shm", "cma")) and "pid namespace" in told and dropped == "dropped", told
+    daemon.end()
 
 
 @pytest.mark.parametrize("way", ["unix", "exec"])
