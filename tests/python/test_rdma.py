@@ -650,6 +650,33 @@ def test_who_has_not_been_admitted_asks_an_owner_that_is_stopped(mortal):
     admitted(buffer, b"abc")
 
 
+def test_a_drop_waits_in_vain_for_a_writer_that_is_stopped(mortal):
+    data = b"w" * (16 << 20)
+    array = np.zeros(len(data), np.uint8)
+    pid = mortal.pid.call_one().get()
+    for _ in range(50):  # mostly it is stopped where the kernel has just written a piece
+        array[:] = 0
+        buffer = RDMABuffer(array)
+        writing = mortal.write_on.call_one(buffer, data)
+        limit = time.monotonic() + LIMIT
+        for _ in range(5):
+            array[:] = 0
+            while array[-1] == 0:
+                assert time.monotonic() < limit
+        stop(pid)
+        dropped = buffer.drop(timeout=0.2)
+        late = ""
+        try:
+            dropped.get(timeout=LIMIT)
+        except RDMATimeout as error:
+            late = str(error)
+        os.kill(pid, signal.SIGCONT)
+        writing.get(timeout=LIMIT)
+        if late:
+            break
+    assert "the time for it is over: drop of 16777216 bytes" in late
+
+
 # 16 MiB take milliseconds: mostly it is hit while the kernel writes.
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_nobody_writes_to_what_has_been_dropped_though_the_writer_is_hit_in_the_middle(mortal, number):

@@ -238,16 +238,28 @@ BulkOutcome Bulk::copy_here(const BulkOperation& operation) const {
   return outcome;
 }
 
+// It is dropped at once; what waits is who wants to know that nobody uses it any more. A neighbour that is stopped while it
+// writes may keep it for long.
+void Bulk::drop_in_time(const BufferHandle& handle, int64_t deadline_ns, const OneDone& done) {
+  const auto is_over = std::make_shared<std::atomic<bool>>(false);  // shared: with the last use, and the time that is up
+  const auto end = [is_over, done](BulkOutcome outcome) {
+    if (!is_over->exchange(true)) done(std::move(outcome));
+  };
+  const Refusal why = drop_here(handle, true, [end] { end({}); });
+  if (why != Refusal::kNone) return end(refused(why));
+  if (*is_over || deadline_ns == kNoDeadline) return;
+  const int64_t left_ns = std::max(deadline_ns - node_.clock().now_ns(), int64_t{0});
+  timers_.after(left_ns, [end] { end({Code::kDeadline, Refusal::kNone, 0, "", {}}); });
+}
+
 // An operation on a buffer of this process.
-void Bulk::do_here(const BulkOperation& operation, const OneDone& done) {
+void Bulk::do_here(const BulkOperation& operation, int64_t deadline_ns, const OneDone& done) {
   switch (operation.kind) {
     case Kind::kRead:
     case Kind::kWrite:
       return done(copy_here(operation));
-    case Kind::kDrop: {
-      const Refusal why = drop_here(operation.at, true, [done] { done({}); });
-      return why == Refusal::kNone ? void() : done(refused(why));
-    }
+    case Kind::kDrop:
+      return drop_in_time(operation.at, deadline_ns, done);
     default:
       return done(apply_atomic(operation.at, operation.kind, operation.operand, operation.expected, node_.id()));
   }
@@ -288,8 +300,8 @@ void Bulk::start(BulkOperation operation, int64_t deadline_ns, OneDone done) {
   if (operation.at.owner == node_.id()) {
     // shared: posted work must be copyable
     auto mine = std::make_shared<BulkOperation>(std::move(operation));
-    return pool_.run([self = shared_from_this(), mine, done = std::move(done)] {
-      self->do_here(*mine, [mine, done](BulkOutcome outcome) {
+    return pool_.run([self = shared_from_this(), mine, deadline_ns, done = std::move(done)] {
+      self->do_here(*mine, deadline_ns, [mine, done](BulkOutcome outcome) {
         mine->keeper.reset();
         done(std::move(outcome));
       });

@@ -144,7 +144,8 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   void write_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation operation, int64_t deadline_ns, OneDone done);
   void seek_admission(const std::shared_ptr<Neighbour>& neighbour, NodeId owner, int64_t deadline_ns);
   void ask_once(const BulkOperation& operation, int64_t deadline_ns, OneDone done);
-  void do_here(const BulkOperation& operation, const OneDone& done);
+  void do_here(const BulkOperation& operation, int64_t deadline_ns, const OneDone& done);
+  void drop_in_time(const BufferHandle& handle, int64_t deadline_ns, const OneDone& done);
   BulkOutcome copy_here(const BulkOperation& operation) const;
   std::shared_ptr<Neighbour> known(NodeId node);
   void meet(NodeId node, int64_t deadline_ns, Met met);
