@@ -111,7 +111,8 @@ std::shared_ptr<const Buffer> Buffers::find(const BufferHandle& handle, bool to_
   return *why == Refusal::kNone ? buffers_[handle.index] : nullptr;
 }
 
-Refusal Buffers::drop(const BufferHandle& handle, bool by_owner, std::function<void()> done) {
+Refusal Buffers::drop(const BufferHandle& handle, bool by_owner, std::function<void()> done,
+                      std::shared_ptr<const Buffer>* dropped) {
   std::shared_ptr<Buffer> buffer;  // goes without the lock
   std::lock_guard lock(mutex_);
   const Refusal why = check(handle, false);
@@ -122,6 +123,7 @@ Refusal Buffers::drop(const BufferHandle& handle, bool by_owner, std::function<v
   std::atomic_thread_fence(std::memory_order_seq_cst);
   buffer = std::move(buffers_[handle.index]);
   buffer->on_gone_ = std::move(done);
+  if (dropped != nullptr) *dropped = buffer;
   free_.push_back(handle.index);
   return Refusal::kNone;
 }

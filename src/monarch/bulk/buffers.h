@@ -115,8 +115,9 @@ class Buffers {
   std::shared_ptr<const Buffer> find(const BufferHandle& handle, bool to_write, Refusal* why) const;
 
   // From now on nobody finds it; `done` is called when nobody here uses it any more, perhaps at once. Others need the key
-  // to write.
-  Refusal drop(const BufferHandle& handle, bool by_owner, std::function<void()> done);
+  // to write. `*dropped`: as one that uses it.
+  Refusal drop(const BufferHandle& handle, bool by_owner, std::function<void()> done,
+               std::shared_ptr<const Buffer>* dropped = nullptr);
 
   // From now on no neighbour begins to write to any of them itself. Those that there are.
   std::vector<std::pair<uint64_t, std::shared_ptr<const Buffer>>> close_to_writers();

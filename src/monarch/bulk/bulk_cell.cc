@@ -198,9 +198,8 @@ void Bulk::admit(const Message& request) {
 Refusal Bulk::drop_here(const BufferHandle& handle, bool by_owner, std::function<void()> done) {
   const auto buffers = buffers_here();
   if (!buffers) return Refusal::kForged;
-  Refusal why;
-  auto buffer = buffers->find(handle, false, &why);
-  why = buffers->drop(handle, by_owner, std::move(done));
+  std::shared_ptr<const Buffer> buffer;
+  const Refusal why = buffers->drop(handle, by_owner, std::move(done), &buffer);
   if (why == Refusal::kNone && writers_.keep({claim_of(handle), std::move(buffer)})) look_at_writers_later(kLookFirstNs);
   return why;
 }

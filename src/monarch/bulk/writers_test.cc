@@ -160,9 +160,8 @@ struct WritersTest : ::testing::Test {
   }
   // As Bulk does.
   bool drop(const BufferHandle& handle) {
-    Refusal why;
-    auto buffer = buffers->find(handle, false, &why);
-    buffers->drop(handle, true, [this] { done = true; });
+    std::shared_ptr<const Buffer> buffer;
+    buffers->drop(handle, true, [this] { done = true; }, &buffer);
     return writers.keep({claim_of(handle), std::move(buffer)});
   }
 
@@ -188,6 +187,17 @@ TEST_F(WritersTest, ADropWaitsForWhoClaimsTheBuffer) {
   EXPECT_TRUE(done);
   done = false;
   EXPECT_FALSE(drop(next));
+  EXPECT_TRUE(done);
+}
+
+TEST_F(WritersTest, ADropByAHandleThatReachesTooFarWaitsAsWell) {
+  BufferHandle handle = add();
+  other->order(kClaim, handle);
+  handle.size *= 2;
+  EXPECT_TRUE(drop(handle));
+  EXPECT_FALSE(done);
+  other->order(kLetGo);
+  EXPECT_FALSE(writers.look());
   EXPECT_TRUE(done);
 }
 
