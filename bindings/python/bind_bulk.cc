@@ -493,6 +493,7 @@ void bind_bulk(nb::module_& m) {
     return can ? "" : can.error().message;
   });
   m.def("goes_by_link", [](const BufferHandle& handle) { return bulk()->goes_by_link(handle); });
+  m.def("writes_itself", [](const BufferHandle& handle) { return bulk()->writes_itself(handle); });
 }
 
 }  // namespace monarch

@@ -1,6 +1,7 @@
 """`monarch.rdma`: buffers that others read and write."""
 
 import asyncio
+import contextlib
 import functools
 import gc
 import os
@@ -33,6 +34,14 @@ from monarch.rdma import (
 
 LIMIT = 30
 SIZE = 1 << 20
+
+
+def admitted(buffer, data):
+    """Writes until its owner has admitted this process, which then writes itself."""
+    limit = time.monotonic() + LIMIT
+    while not _core.writes_itself(buffer._handle):
+        buffer.write_from(data).get()
+        assert time.monotonic() < limit
 
 
 class Owner(Actor):
@@ -70,6 +79,14 @@ class Owner(Actor):
     @endpoint
     def write(self, buffer, data):
         buffer.write_from(data).get()
+
+    @endpoint
+    def write_on(self, buffer, data):
+        """Until the buffer has been dropped."""
+        admitted(buffer, data)
+        with contextlib.suppress(BufferDropped):
+            while True:
+                buffer.write_from(data).get()
 
     @endpoint
     def drop(self, buffer):
@@ -597,7 +614,7 @@ def test_an_owner_that_is_busy_or_stopped_is_read_all_the_same(mortal):
     busy = mortal.spin.call_one(1.5)
     begun = time.monotonic()
     assert (buffer.read().get() == expected(SIZE)).all()
-    buffer.write_from(b"xyz").get()
+    admitted(buffer, b"xyz")
     buffer[:8].fetch_add(0).get()
     assert time.monotonic() - begun < 1.0, "they did not wait for the actor"
     busy.get()
@@ -605,17 +622,89 @@ def test_an_owner_that_is_busy_or_stopped_is_read_all_the_same(mortal):
     stop(pid)
     try:
         assert buffer.read().get(timeout=LIMIT)[0] == ord("x")
-        for use, told in (
-            (lambda: buffer.write_from(b"abc", timeout=0.2), "write of 3 bytes"),
-            (lambda: buffer[:8].fetch_add(1, timeout=0.2), "atomic addition to 8 bytes"),
-        ):
-            future = use()
-            assert told in repr(future)
-            with pytest.raises(RDMATimeout, match=rf"the time for it is over: {told} at rdma_manager@\w+, 0.2 s$"):
-                future.get(timeout=LIMIT)
+        buffer[8:11].write_from(b"abc").get(timeout=LIMIT)
+        large = bytes(SIZE - 11)
+        buffer[11:].write_from(large).get(timeout=LIMIT)
+        told = "atomic addition to 8 bytes"
+        future = buffer[:8].fetch_add(1, timeout=0.2)
+        assert told in repr(future)
+        with pytest.raises(RDMATimeout, match=rf"the time for it is over: {told} at rdma_manager@\w+, 0.2 s$"):
+            future.get(timeout=LIMIT)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert bytes(buffer[:3].read().get()) == b"xyz", "what is late is not done"
+    assert bytes(buffer.read().get()) == b"xyz\x03\x04\x05\x06\x07abc" + large, "what is late is not done"
+
+
+def test_who_has_not_been_admitted_asks_an_owner_that_is_stopped(mortal):
+    buffer = mortal.buffer.call_one(SIZE).get()
+    pid = mortal.pid.call_one().get()
+    stop(pid)
+    try:
+        future = buffer.write_from(b"abc", timeout=0.2)
+        assert "write of 3 bytes" in repr(future)
+        with pytest.raises(RDMATimeout, match=r"is over: write of 3 bytes at rdma_manager@\w+, 0.2 s$"):
+            future.get(timeout=LIMIT)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert bytes(buffer[:3].read().get()) == b"\0\1\2", "what is late is not done"
+    admitted(buffer, b"abc")
+
+
+def test_a_drop_waits_in_vain_for_a_writer_that_is_stopped(mortal):
+    data = b"w" * (16 << 20)
+    array = np.zeros(len(data), np.uint8)
+    pid = mortal.pid.call_one().get()
+    for _ in range(50):  # mostly it is stopped where the kernel has just written a piece
+        array[:] = 0
+        buffer = RDMABuffer(array)
+        writing = mortal.write_on.call_one(buffer, data)
+        limit = time.monotonic() + LIMIT
+        for _ in range(5):
+            array[:] = 0
+            while array[-1] == 0:
+                assert time.monotonic() < limit
+        stop(pid)
+        dropped = buffer.drop(timeout=0.2)
+        late = ""
+        try:
+            dropped.get(timeout=LIMIT)
+        except RDMATimeout as error:
+            late = str(error)
+        os.kill(pid, signal.SIGCONT)
+        writing.get(timeout=LIMIT)
+        if late:
+            break
+    assert "the time for it is over: drop of 16777216 bytes" in late
+
+
+# 16 MiB take milliseconds: mostly it is hit while the kernel writes.
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_nobody_writes_to_what_has_been_dropped_though_the_writer_is_hit_in_the_middle(mortal, number):
+    data = b"w" * (16 << 20)
+    array = np.zeros(len(data), np.uint8)
+    buffer = RDMABuffer(array)
+    pid = mortal.pid.call_one().get()
+    writing = mortal.write_on.call_one(buffer, data)
+    limit = time.monotonic() + LIMIT
+    for _ in range(20):  # some of them by the writer itself
+        array[:] = 0
+        while array[-1] == 0:
+            assert time.monotonic() < limit
+    if number == signal.SIGSTOP:
+        stop(pid)
+    else:
+        os.kill(pid, number)
+    dropped = buffer.drop(timeout=LIMIT)
+    if number == signal.SIGSTOP:
+        os.kill(pid, signal.SIGCONT)
+    dropped.get()
+    array[:] = ord("o")
+    if number == signal.SIGSTOP:
+        writing.get(timeout=LIMIT)
+    else:
+        with pytest.raises(SupervisionError):
+            writing.get(timeout=LIMIT)
+    assert (array == ord("o")).all()
 
 
 @pytest.mark.parametrize("where", ["heap", "shm"])

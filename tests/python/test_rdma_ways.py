@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hostd import ATTACH
+from hostd import ATTACH, Daemon
 from script_run import PROLOGUE, Run
 
 from monarch import _core
@@ -53,8 +53,9 @@ def test_ways_that_are_not_wanted(paths, told):
 # As strict profiles of containers do: process_vm_readv and process_vm_writev are errors (EPERM), in all threads.
 FORBIDDING = """
 import ctypes, struct
-def forbid_copies():
+def forbid_copies(to_others_only=False):
     numbers = {"x86_64": (310, 311), "aarch64": (270, 271)}[os.uname().machine]
+    numbers = numbers[to_others_only:] + numbers[1:][:to_others_only]
     forbid, allow = (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)  # return, SECCOMP_RET_ERRNO | EPERM; _ALLOW
     lines = [(0x20, 0, 0, 0), (0x15, 1, 0, numbers[0]), (0x15, 0, 1, numbers[1]), forbid, allow]  # by the call's number
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
@@ -85,6 +86,18 @@ check(kept)
     assert who == "owner" or "cma: " in told and "seccomp" in told, told
 
 
+def test_the_kernel_forbids_a_process_to_write_to_others():
+    run = Run(CHECK + FORBIDDING + """
+kept = this_host().spawn_procs().spawn('a', A)
+kept.sum.call_one().get()
+forbid_copies(to_others_only=True)
+check(kept)
+""").ok()  # fmt: skip
+    told, dropped = run.out.splitlines()
+    assert told.startswith("cma (") and dropped == "dropped", told
+    assert told.endswith("; what is written its owner fetches: this process may not do it (process_vm_writev))"), told
+
+
 def test_in_a_container_with_processes_and_a_small_shm_of_its_own():
     unshare = ["unshare", "-m", "-p", "-f", "--mount-proc"] + ["-r"] * (os.geteuid() != 0)
     inside = [*unshare, "sh", "-c", 'mount -t tmpfs -o size=4k none /dev/shm && exec "$@"', "sh"]
@@ -92,6 +105,23 @@ def test_in_a_container_with_processes_and_a_small_shm_of_its_own():
         pytest.skip("not run: this kernel, or this user, makes no mount and process namespaces")
     run = Run(CHECK + "check(this_host().spawn_procs().spawn('a', A))", inside=inside).ok()
     assert run.out.splitlines()[0].startswith("cma (") and run.out.endswith("dropped\n")
+
+
+# The pid of one says nothing to the other, or is another's.
+def test_between_containers_with_processes_of_their_own(folder, scheme):
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGTERM"]
+    if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("not run: this kernel, or this user, makes no process namespaces")
+    daemon = Daemon(folder, 0, scheme, inside=unshare)
+    run = daemon.run(CHECK + """
+import warnings
+warnings.simplefilter("ignore")  # it goes over TCP
+check(hosts.spawn_procs().spawn("a", A))
+hosts.shutdown().get()
+""", begin=PROLOGUE + ATTACH).ok()  # fmt: skip
+    told, dropped = run.out.splitlines()
+    assert not told.startswith(("shm", "cma")) and "pid namespace" in told and dropped == "dropped", told
+    daemon.end()
 
 
 @pytest.mark.parametrize("way", ["unix", "exec"])

@@ -33,9 +33,9 @@ uint64_t inode_of(int fd) {
 
 Result<std::unique_ptr<Buffers>> Buffers::make() {
   // Without memory behind it where nothing has been written.
-  auto fd = make_shared_memory("monarch-buffers", sizeof(BufferEntry) * kBuffersMax);
+  auto fd = make_shared_memory("monarch-buffers", kTableBytes);
   if (!fd) return fd.error();
-  auto mapping = map_shared_memory(fd->get(), sizeof(BufferEntry) * kBuffersMax);
+  auto mapping = map_shared_memory(fd->get(), kTableBytes);
   if (!mapping) return mapping.error();
   madvise(mapping->get(), mapping->size(), MADV_DONTFORK);
   return std::unique_ptr<Buffers>(new Buffers(std::move(*fd), std::move(*mapping)));
@@ -57,6 +57,7 @@ Result<BufferHandle> Buffers::add(NodeId owner, Memory memory, bool writable, st
     index = static_cast<uint32_t>(buffers_.size());
     buffers_.emplace_back();
   }
+  owner_ = owner;
   BufferEntry& at = entry(index);
   const uint64_t generation = (at.state.load(std::memory_order_relaxed) >> 1) + 1;
   const Memory& bytes = buffer->memory;
@@ -71,6 +72,10 @@ Result<BufferHandle> Buffers::add(NodeId owner, Memory memory, bool writable, st
     at.inode.store(inode_of(file->fd()), std::memory_order_relaxed);
     at.file_offset.store(static_cast<uint64_t>(bytes.data() - file->data()), std::memory_order_relaxed);
   }
+  // What can be frozen is to hold still from one moment on, and the kernel goes on with what it has begun. Memory with
+  // strides has no address.
+  const bool is_open = !closed_ && writable && bytes.is_contiguous() && file == nullptr;
+  at.open.store(is_open ? generation : 0, std::memory_order_relaxed);
   at.state.store(BufferEntry::live(generation), std::memory_order_release);
   const uint64_t size = bytes.size();
   buffers_[index] = std::move(buffer);
@@ -106,18 +111,59 @@ std::shared_ptr<const Buffer> Buffers::find(const BufferHandle& handle, bool to_
   return *why == Refusal::kNone ? buffers_[handle.index] : nullptr;
 }
 
-Refusal Buffers::drop(const BufferHandle& handle, bool by_owner, std::function<void()> done) {
+Refusal Buffers::drop(const BufferHandle& handle, bool by_owner, std::function<void()> done,
+                      std::shared_ptr<const Buffer>* dropped) {
   std::shared_ptr<Buffer> buffer;  // goes without the lock
   std::lock_guard lock(mutex_);
   const Refusal why = check(handle, false);
   if (why == Refusal::kForged || why == Refusal::kDropped) return why;
   if (!handle.writable && !by_owner) return Refusal::kReadOnly;
   entry(handle.index).state.store(handle.generation << 1, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_release);  // whoever sees what its memory becomes sees this
+  // Whoever sees what its memory becomes sees this; and either a writer does, or its claim is seen here from now on.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   buffer = std::move(buffers_[handle.index]);
   buffer->on_gone_ = std::move(done);
+  if (dropped != nullptr) *dropped = buffer;
   free_.push_back(handle.index);
   return Refusal::kNone;
+}
+
+std::vector<std::pair<uint64_t, std::shared_ptr<const Buffer>>> Buffers::close_to_writers() {
+  std::vector<std::pair<uint64_t, std::shared_ptr<const Buffer>>> all;
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  for (uint32_t index = 0; index < buffers_.size(); ++index) {
+    if (buffers_[index] == nullptr) continue;
+    BufferEntry& at = entry(index);
+    if (at.open.exchange(0, std::memory_order_relaxed) == 0) continue;
+    BufferHandle handle;
+    handle.index = index;
+    handle.generation = at.state.load(std::memory_order_relaxed) >> 1;
+    handle.owner = owner_;
+    all.emplace_back(claim_of(handle), buffers_[index]);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // as in drop()
+  return all;
+}
+
+uint64_t claim_of(const BufferHandle& handle) {
+  uint64_t mixed = handle.owner;
+  for (const uint64_t part : {handle.generation, uint64_t{handle.index}}) {
+    mixed = (mixed ^ part) * 0x9e3779b97f4a7c15;
+    mixed ^= mixed >> 29;
+  }
+  return mixed | 1;
+}
+
+Buffers::WriteClaim Buffers::claim(const BufferHandle& handle) {
+  for (std::atomic<uint64_t>& word : claims().words) {
+    uint64_t none = 0;
+    if (word.load(std::memory_order_relaxed) != 0) continue;
+    if (!word.compare_exchange_strong(none, claim_of(handle), std::memory_order_relaxed)) continue;
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // before it looks whether the buffer is open
+    return WriteClaim(&word);
+  }
+  return WriteClaim(nullptr);
 }
 
 size_t Buffers::size() const {

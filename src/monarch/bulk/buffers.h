@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "monarch/base/result.h"
@@ -36,12 +37,26 @@ struct alignas(128) BufferEntry {
   std::atomic<uint64_t> inode{0};
   std::atomic<uint64_t> file_offset{0};
   std::atomic<int64_t> device{Memory::kHost};  // as its owner counts them
+  std::atomic<uint64_t> open{0};  // its generation: neighbours that the owner has admitted write to it themselves
 
   static constexpr uint64_t live(uint64_t generation) { return generation << 1 | 1; }
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(BufferEntry) == 128);
 
 inline constexpr uint32_t kBuffersMax = 1 << 20;
+
+// Behind the places of the table: what its process is writing to itself in the memory of neighbours, for their owners to
+// look at (writers.h). A word for each write, the claim() of its buffer; 0: none.
+struct alignas(128) WriteClaims {
+  static constexpr size_t kMax = 16;  // at a time
+  std::atomic<uint64_t> words[kMax]{};
+};
+static_assert(sizeof(WriteClaims) == 128);
+
+inline constexpr size_t kTableBytes = sizeof(BufferEntry) * kBuffersMax + sizeof(WriteClaims);
+
+// What a writer claims, and the owner looks for. Two buffers that have the same wait for each other's writers.
+uint64_t claim_of(const BufferHandle& handle);
 
 class Buffer {
  public:
@@ -100,8 +115,30 @@ class Buffers {
   std::shared_ptr<const Buffer> find(const BufferHandle& handle, bool to_write, Refusal* why) const;
 
   // From now on nobody finds it; `done` is called when nobody here uses it any more, perhaps at once. Others need the key
-  // to write.
-  Refusal drop(const BufferHandle& handle, bool by_owner, std::function<void()> done);
+  // to write. `*dropped`: as one that uses it.
+  Refusal drop(const BufferHandle& handle, bool by_owner, std::function<void()> done,
+               std::shared_ptr<const Buffer>* dropped = nullptr);
+
+  // From now on no neighbour begins to write to any of them itself. Those that there are.
+  std::vector<std::pair<uint64_t, std::shared_ptr<const Buffer>>> close_to_writers();
+
+  // One write of this process to a neighbour's memory. Whoever sees afterwards that the buffer is open may write to it
+  // until this is over: its owner looks for claims after it has closed it.
+  class WriteClaim {
+   public:
+    explicit WriteClaim(std::atomic<uint64_t>* word) : word_(word) {}
+    WriteClaim(WriteClaim&& other) noexcept : word_(std::exchange(other.word_, nullptr)) {}
+    WriteClaim& operator=(WriteClaim&&) = delete;
+    ~WriteClaim() {
+      if (word_ != nullptr) word_->store(0, std::memory_order_release);
+    }
+    explicit operator bool() const { return word_ != nullptr; }
+
+   private:
+    std::atomic<uint64_t>* word_;
+  };
+  // None: there are WriteClaims::kMax. This outlives it.
+  WriteClaim claim(const BufferHandle& handle);
 
   int fd() const { return fd_.get(); }  // of the table
   size_t size() const;
@@ -109,6 +146,7 @@ class Buffers {
  private:
   Buffers(UniqueFd fd, Mapping mapping) : fd_(std::move(fd)), mapping_(std::move(mapping)) {}
   BufferEntry& entry(uint32_t index) const { return static_cast<BufferEntry*>(mapping_.get())[index]; }
+  WriteClaims& claims() const { return *static_cast<WriteClaims*>(static_cast<void*>(&entry(kBuffersMax))); }
   Refusal check(const BufferHandle& handle, bool to_write) const;
 
   const UniqueFd fd_;
@@ -116,6 +154,8 @@ class Buffers {
   mutable std::mutex mutex_;  // a leaf
   std::vector<std::shared_ptr<Buffer>> buffers_;  // shared: with operations that are under way
   std::vector<uint32_t> free_;
+  NodeId owner_ = 0;    // of all of them
+  bool closed_ = false;  // to writers
 };
 
 }  // namespace monarch

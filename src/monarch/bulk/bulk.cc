@@ -23,6 +23,8 @@ using Kind = BulkOperation::Kind;
 constexpr uint64_t kNowBytesMax = 1024 * 1024;
 // A write with more bytes is fetched by a neighbour; to fewer a message costs less than the kernel's copy.
 constexpr uint64_t kPullMin = 64 * 1024;
+// What a process writes itself to a neighbour's memory; more is fetched by several threads of the owner.
+constexpr uint64_t kPushMax = uint64_t{16} << 20;
 // Pieces of a copy within this process, through memory that stays in the caches.
 constexpr uint64_t kBounceBytes = 256 * 1024;
 // Memory of others stays mapped so long, or up to twice that, after it was read last; that keeps what they have dropped.
@@ -55,6 +57,11 @@ BulkOutcome of_neighbour(Neighbour::Outcome outcome, Refusal why) {
     default:
       return {Code::kNotSo, Refusal::kNone, 0, "", {}};
   }
+}
+
+// Of a write: the owner knows better, or whoever knows of its end does.
+bool is_for_owner(Neighbour::Outcome outcome) {
+  return outcome == Neighbour::Outcome::kGone || outcome == Neighbour::Outcome::kRefused;
 }
 
 // Operations one after another, as far as fences ask for that. shared: with the outcomes that are to come.
@@ -178,7 +185,7 @@ std::optional<BufferHandle> Bulk::read_only(const BufferHandle& handle) {
 }
 
 void Bulk::drop(const BufferHandle& handle) {
-  if (const auto buffers = buffers_here()) buffers->drop(handle, true, [] {});
+  drop_here(handle, true, [] {});
 }
 
 size_t Bulk::buffers() const {
@@ -231,17 +238,28 @@ BulkOutcome Bulk::copy_here(const BulkOperation& operation) const {
   return outcome;
 }
 
+// It is dropped at once; what waits is who wants to know that nobody uses it any more. A neighbour that is stopped while it
+// writes may keep it for long.
+void Bulk::drop_in_time(const BufferHandle& handle, int64_t deadline_ns, const OneDone& done) {
+  const auto is_over = std::make_shared<std::atomic<bool>>(false);  // shared: with the last use, and the time that is up
+  const auto end = [is_over, done](BulkOutcome outcome) {
+    if (!is_over->exchange(true)) done(std::move(outcome));
+  };
+  const Refusal why = drop_here(handle, true, [end] { end({}); });
+  if (why != Refusal::kNone) return end(refused(why));
+  if (*is_over || deadline_ns == kNoDeadline) return;
+  const int64_t left_ns = std::max(deadline_ns - node_.clock().now_ns(), int64_t{0});
+  timers_.after(left_ns, [end] { end({Code::kDeadline, Refusal::kNone, 0, "", {}}); });
+}
+
 // An operation on a buffer of this process.
-void Bulk::do_here(const BulkOperation& operation, const OneDone& done) {
+void Bulk::do_here(const BulkOperation& operation, int64_t deadline_ns, const OneDone& done) {
   switch (operation.kind) {
     case Kind::kRead:
     case Kind::kWrite:
       return done(copy_here(operation));
-    case Kind::kDrop: {
-      const auto buffers = buffers_here();
-      const Refusal why = buffers ? buffers->drop(operation.at, true, [done] { done({}); }) : Refusal::kForged;
-      return why == Refusal::kNone ? void() : done(refused(why));
-    }
+    case Kind::kDrop:
+      return drop_in_time(operation.at, deadline_ns, done);
     default:
       return done(apply_atomic(operation.at, operation.kind, operation.operand, operation.expected, node_.id()));
   }
@@ -261,9 +279,14 @@ std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t
   if ((!reads && operation.kind != Kind::kWrite) || is_stopped() || !fits(operation)) return std::nullopt;
   if ((reads ? operation.at.size : operation.local.size()) > kNowBytesMax) return std::nullopt;
   if (operation.at.owner == node_.id()) return copy_here(operation);
-  if (!reads) return std::nullopt;
   const auto neighbour = known(operation.at.owner);
   if (!neighbour || node_.is_down(operation.at.owner)) return std::nullopt;
+  if (!reads) {
+    const auto buffers = buffers_here();
+    if (!buffers || !neighbour->is_open_here(operation.at)) return std::nullopt;
+    const auto outcome = neighbour->write(operation.at, operation.local, *buffers, node_.clock(), deadline_ns);
+    return is_for_owner(outcome) ? std::nullopt : std::optional(of_neighbour(outcome, Refusal::kNone));
+  }
   Refusal why = Refusal::kNone;
   const Neighbour::Outcome outcome = neighbour->read(operation.at, operation.local, 0, node_.clock(), deadline_ns, &why);
   forget_idle_maps_later();
@@ -277,8 +300,8 @@ void Bulk::start(BulkOperation operation, int64_t deadline_ns, OneDone done) {
   if (operation.at.owner == node_.id()) {
     // shared: posted work must be copyable
     auto mine = std::make_shared<BulkOperation>(std::move(operation));
-    return pool_.run([self = shared_from_this(), mine, done = std::move(done)] {
-      self->do_here(*mine, [mine, done](BulkOutcome outcome) {
+    return pool_.run([self = shared_from_this(), mine, deadline_ns, done = std::move(done)] {
+      self->do_here(*mine, deadline_ns, [mine, done](BulkOutcome outcome) {
         mine->keeper.reset();
         done(std::move(outcome));
       });
@@ -326,6 +349,23 @@ void Bulk::read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation 
 }
 
 void Bulk::write(BulkOperation operation, int64_t deadline_ns, OneDone done) {
+  const auto neighbour = known(operation.at.owner);
+  if (!neighbour) return write_far(std::move(operation), deadline_ns, std::move(done));
+  if (!neighbour->is_open_here(operation.at) || operation.local.size() > kPushMax) {
+    seek_admission(neighbour, operation.at.owner, deadline_ns);
+    return write_far(std::move(operation), deadline_ns, std::move(done));
+  }
+  if (operation.local.size() < kPullMin) {
+    return write_near(neighbour, std::move(operation), deadline_ns, std::move(done));
+  }
+  auto mine = std::make_shared<BulkOperation>(std::move(operation));
+  pool_.run([self = shared_from_this(), neighbour, mine, deadline_ns, done = std::move(done)] {
+    self->write_near(neighbour, std::move(*mine), deadline_ns, done);
+  });
+}
+
+// By its owner, who gets the bytes or fetches them.
+void Bulk::write_far(BulkOperation operation, int64_t deadline_ns, OneDone done) {
   const bool is_large = operation.local.size() >= kPullMin;
   if (!is_large || (!operation.local.is_contiguous() && !streams_)) {
     return Transfer::start(shared_from_this(), std::move(operation), Transfer::By::kParts, deadline_ns, std::move(done));
@@ -337,6 +377,7 @@ void Bulk::write(BulkOperation operation, int64_t deadline_ns, OneDone done) {
       if (neighbour && !neighbour->why_no_kernel().empty() && self->by_stream(*mine, deadline_ns, done)) return;
       return Transfer::start(self, std::move(*mine), Transfer::By::kParts, deadline_ns, done);
     }
+    self->seek_admission(neighbour, mine->at.owner, deadline_ns);
     BulkOperation again = *mine;  // if it cannot fetch them after all
     Transfer::start(self, std::move(*mine), Transfer::By::kPulls, deadline_ns,
                     [self, again = std::move(again), deadline_ns, done](BulkOutcome outcome) mutable {
@@ -347,6 +388,32 @@ void Bulk::write(BulkOperation operation, int64_t deadline_ns, OneDone done) {
                       Transfer::start(self, std::move(again), Transfer::By::kParts, deadline_ns, std::move(done));
                     });
   });
+}
+
+// Once; until there is an answer all goes another way.
+void Bulk::seek_admission(const std::shared_ptr<Neighbour>& neighbour, NodeId owner, int64_t deadline_ns) {
+  if (!neighbour->may_be_written() || !neighbour->begin_asking()) return;
+  ValueWriter body;
+  encode(body, contact_here());
+  ask(owner, kAdmit, body.written(), {}, deadline_ns, [neighbour](std::shared_ptr<PendingCall> call) {
+    const Code code = outcome_of(*call->reply(0)).code;
+    const bool is_open = code == Code::kDeadline || code == Code::kShortage;  // it may be asked again
+    neighbour->note_admitted(is_open               ? Neighbour::Admitted::kUnknown
+                             : code == Code::kDone ? Neighbour::Admitted::kYes
+                                                   : Neighbour::Admitted::kNo);
+  });
+}
+
+void Bulk::write_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation operation, int64_t deadline_ns,
+                      OneDone done) {
+  const auto buffers = buffers_here();
+  auto outcome = Neighbour::Outcome::kGone;
+  if (buffers && !node_.is_down(operation.at.owner)) {
+    outcome = neighbour->write(operation.at, operation.local, *buffers, node_.clock(), deadline_ns);
+  }
+  if (is_for_owner(outcome)) return write_far(std::move(operation), deadline_ns, std::move(done));
+  operation.keeper.reset();
+  done(of_neighbour(outcome, Refusal::kNone));
 }
 
 void Bulk::ask_once(const BulkOperation& operation, int64_t deadline_ns, OneDone done) {
@@ -483,6 +550,11 @@ void Bulk::explain(const BufferHandle& handle, int64_t deadline_ns, std::functio
   });
 }
 
+bool Bulk::writes_itself(const BufferHandle& handle) {
+  const auto neighbour = known(handle.owner);
+  return neighbour && neighbour->is_open_here(handle);
+}
+
 bool Bulk::goes_by_link(const BufferHandle& handle) {
   const auto neighbour = known(handle.owner);
   if (!neighbour) return false;
@@ -528,6 +600,8 @@ void Bulk::stop() {
   }
   if (streams_) streams_->stop();
   pool_.stop();
+  const auto buffers = buffers_here();
+  writers_.end(buffers ? buffers->close_to_writers() : std::vector<Writers::Claimed>());
 }
 
 }  // namespace monarch

@@ -3,8 +3,9 @@
 //
 // Which way the bytes go is found out for each pair of processes, when they first meet (neighbour.h): within a process, by
 // memory that both have mapped, by the kernel, or by the link that messages go by. Reads of a neighbour are one-sided in
-// the strict sense: its process may be stopped. Whatever else there is, threads of the owner's Bulk do (bulk_cell.cc): they
-// write, fetching from the other's memory where they can, so that a buffer that has been dropped is never written to.
+// the strict sense: its process may be stopped. So are writes that are neither small nor huge, by those whom the owner has
+// admitted (writers.h). Whatever else there is, threads of the owner's Bulk do (bulk_cell.cc): they write, fetching from
+// the other's memory where they can.
 #pragma once
 
 #include <atomic>
@@ -26,6 +27,7 @@
 #include "monarch/bulk/memory.h"
 #include "monarch/bulk/neighbour.h"
 #include "monarch/bulk/buffers.h"
+#include "monarch/bulk/writers.h"
 
 namespace monarch {
 
@@ -105,6 +107,9 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   // Whether reads of this go by the link, or a stream; false: by UCX or in another way, or its owner has not been met.
   bool goes_by_link(const BufferHandle& handle);
 
+  // Whether this process, if the buffer is there, writes to it without its owner: that has admitted it by now.
+  bool writes_itself(const BufferHandle& handle);
+
   // Nothing runs any more when it returns, and what is asked for later is refused. Not from a thread of this.
   void stop();
 
@@ -123,6 +128,7 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
     kOpenDoor,     // answers a StreamAddress
     kCloseStream,  // the number of a stream of the caller's; answers when nothing more is taken from it
     kExport,       // a handle; answers with a CudaExport of its buffer
+    kAdmit,        // a Contact of who wants to write to buffers itself; answers whether it may
   };
   // To fewer bytes a message costs less than what a stream does; and the first waits for the connection.
   static constexpr uint64_t kStreamMin = 256 * 1024;
@@ -134,8 +140,12 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   void read(BulkOperation operation, int64_t deadline_ns, OneDone done);
   void read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation operation, int64_t deadline_ns, OneDone done);
   void write(BulkOperation operation, int64_t deadline_ns, OneDone done);
+  void write_far(BulkOperation operation, int64_t deadline_ns, OneDone done);
+  void write_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation operation, int64_t deadline_ns, OneDone done);
+  void seek_admission(const std::shared_ptr<Neighbour>& neighbour, NodeId owner, int64_t deadline_ns);
   void ask_once(const BulkOperation& operation, int64_t deadline_ns, OneDone done);
-  void do_here(const BulkOperation& operation, const OneDone& done);
+  void do_here(const BulkOperation& operation, int64_t deadline_ns, const OneDone& done);
+  void drop_in_time(const BufferHandle& handle, int64_t deadline_ns, const OneDone& done);
   BulkOutcome copy_here(const BulkOperation& operation) const;
   std::shared_ptr<Neighbour> known(NodeId node);
   void meet(NodeId node, int64_t deadline_ns, Met met);
@@ -173,6 +183,9 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   void read_part(const std::shared_ptr<Message>& request);
   void write_part(const std::shared_ptr<Message>& request);
   void pull(const Message& request);
+  void admit(const Message& request);
+  Refusal drop_here(const BufferHandle& handle, bool by_owner, std::function<void()> done);
+  void look_at_writers_later(int64_t delay_ns);
   void export_memory(const std::shared_ptr<Message>& request);
   void atomic(const Message& request);
   void drop_buffer(const std::shared_ptr<Message>& request);
@@ -186,6 +199,8 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   Timers& timers_;
   const Paths paths_;
   CopyPool pool_;
+  Writers writers_;
+  std::atomic<bool> looks_at_writers_{false};
   std::unique_ptr<Streams> streams_;  // null: this process is on no network
   std::atomic<bool> looks_for_idle_maps_{false};
   mutable std::mutex mutex_;  // a leaf

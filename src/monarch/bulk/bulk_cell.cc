@@ -18,6 +18,8 @@ using Code = BulkOutcome::Code;
 
 // What the thread that brings messages does itself.
 constexpr uint64_t kSmall = 64 * 1024;
+// How often it is looked whether those who write to what has been dropped are done: at first, and after a while.
+constexpr int64_t kLookFirstNs = 500'000, kLookLastNs = 20'000'000;
 
 BulkOutcome of_code(Code code, std::string text = "") { return {code, Refusal::kNone, 0, std::move(text), {}}; }
 
@@ -27,7 +29,8 @@ void Bulk::deliver(MessagePtr message) {
   if (message->header.kind != FrameKind::kRequest) return node_.refuse(*message, "buffers take requests");
   if (is_stopped()) return node_.refuse(*message, Failure(Failure::Kind::kEnding, ""));
   const uint32_t method = message->header.method;
-  const bool is_small = method != kPull && method != kExport && method != kOpenDoor && message->total_bytes() <= kSmall;
+  const bool is_slow = method == kPull || method == kAdmit || method == kExport || method == kOpenDoor;
+  const bool is_small = !is_slow && message->total_bytes() <= kSmall;
   // shared: posted work must be copyable
   const std::shared_ptr<Message> request(std::move(message));
   if (is_small) return handle(request);
@@ -49,6 +52,8 @@ void Bulk::handle(const std::shared_ptr<Message>& request) {
       return atomic(*request);
     case kDropBuffer:
       return drop_buffer(request);
+    case kAdmit:
+      return admit(*request);
     case kExport:
       return export_memory(request);
     case kOpenDoor:
@@ -182,6 +187,34 @@ void Bulk::pull(const Message& request) {
   answer(request, outcome);
 }
 
+void Bulk::admit(const Message& request) {
+  auto contact = decode<Contact>(request.body);
+  if (!contact) return node_.refuse(request, "no contact of a writer: " + contact.error().message);
+  const bool may_write = writers_.admit(meet(request.from, *contact));
+  answer(request, of_code(may_write ? Code::kDone : Code::kNotSo));
+}
+
+// It is kept as long as those that had begun to write to it are not done.
+Refusal Bulk::drop_here(const BufferHandle& handle, bool by_owner, std::function<void()> done) {
+  const auto buffers = buffers_here();
+  if (!buffers) return Refusal::kForged;
+  std::shared_ptr<const Buffer> buffer;
+  const Refusal why = buffers->drop(handle, by_owner, std::move(done), &buffer);
+  if (why == Refusal::kNone && writers_.keep({claim_of(handle), std::move(buffer)})) look_at_writers_later(kLookFirstNs);
+  return why;
+}
+
+// Less and less often: a writer that is stopped may take its time.
+void Bulk::look_at_writers_later(int64_t delay_ns) {
+  if (looks_at_writers_.exchange(true)) return;
+  timers_.after(delay_ns, [weak = weak_from_this(), delay_ns] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->looks_at_writers_.store(false);  // first: what is kept from here on is looked at by the next
+    if (self->writers_.look()) self->look_at_writers_later(std::min(2 * delay_ns, kLookLastNs));
+  });
+}
+
 void Bulk::export_memory(const std::shared_ptr<Message>& request) {
   const auto wanted = wanted_of(*request);
   if (!wanted) return;
@@ -244,9 +277,8 @@ void Bulk::atomic(const Message& request) {
 void Bulk::drop_buffer(const std::shared_ptr<Message>& request) {
   const auto wanted = wanted_of(*request);
   if (!wanted) return;
-  const auto buffers = buffers_here();
   const auto done = [self = shared_from_this(), request] { self->answer(*request, {}); };
-  const Refusal why = buffers ? buffers->drop(wanted->handle, false, done) : Refusal::kForged;
+  const Refusal why = drop_here(wanted->handle, false, done);
   if (why != Refusal::kNone) answer(*request, {Code::kRefused, why, 0, "", {}});
 }
 

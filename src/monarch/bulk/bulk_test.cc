@@ -79,6 +79,9 @@ class BulkPaths : public ::testing::TestWithParam<By> {
   std::vector<std::unique_ptr<std::byte[]>> heap;
 };
 
+// To be written from.
+Memory memory_of(const std::vector<std::byte>& bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
+
 std::string name_of(const ::testing::TestParamInfo<By>& param) {
   const char* const names[] = {"Local", "Shm", "Cma", "Link", "Stream", "PlainStream", "Ucx"};
   return names[static_cast<int>(param.param)];
@@ -335,6 +338,62 @@ TEST_P(BulkPaths, DroppedWhileItIsRead) {
     dropped = true;
     if (GetParam() != By::kShm) std::fill(data, data + kSize, std::byte{2});
   }
+}
+
+// Nobody writes to what has been dropped, whoever has begun to.
+TEST_P(BulkPaths, DroppedWhileItIsWritten) {
+  constexpr uint64_t kSize = 600'000;
+  const std::vector<std::byte> ones(kSize, std::byte{1}), twos(kSize, std::byte{2});
+  for (int round = 0; round < rounds(100, 10); ++round) {
+    std::byte* const data = make(kSize);
+    const BufferHandle handle = add(data, kSize);
+    const auto write = [&] {
+      const BulkOperation operation{Kind::kWrite, handle, memory_of(ones), nullptr, 0, 0};
+      const auto now = user().bulk->try_now(operation, kNoDeadline);
+      return now ? *now : run({operation})[0];
+    };
+    while (GetParam() == By::kCma && !user().bulk->writes_itself(handle)) ASSERT_EQ(write().code, Code::kDone);
+    std::latch begun(1);
+    std::jthread writer([&] {
+      EXPECT_EQ(write().code, Code::kDone);
+      begun.count_down();
+      BulkOutcome outcome;
+      while ((outcome = write()).code == Code::kDone) {
+      }
+      EXPECT_EQ(outcome.refusal, Refusal::kDropped);
+    });
+    begun.wait();
+    std::latch gone(1);
+    owner.bulk->submit({{Kind::kDrop, handle, {}, nullptr, 0, 0}}, kNoDeadline, [&](auto) { gone.count_down(); });
+    gone.wait();
+    put(data, twos);
+    writer.join();
+    ASSERT_TRUE(same({data, kSize}, twos)) << round;
+  }
+}
+
+TEST_P(BulkPaths, WhoHasBeenAdmittedWritesItself) {
+  std::byte* const data = make(300'000);
+  const BufferHandle handle = add(data, 300'000);
+  std::vector<std::byte> here(handle.size, std::byte{3});
+  const Memory local(here.data(), here.size());
+  const BulkOperation operation{Kind::kWrite, handle, local, nullptr, 0, 0};
+  ASSERT_EQ(run_one(Kind::kWrite, handle, local).code, Code::kDone);
+  if (GetParam() != By::kCma) {
+    EXPECT_FALSE(user().bulk->writes_itself(handle));
+    return;
+  }
+  ASSERT_TRUE(drive_until(*user().home.driver, [&] { return user().bulk->writes_itself(handle); }));
+  here[0] = std::byte{4};
+  const auto outcome = user().bulk->try_now(operation, kNoDeadline);
+  ASSERT_TRUE(outcome) << "without another thread";
+  EXPECT_EQ(outcome->code, Code::kDone);
+  EXPECT_TRUE(same({data, here.size()}, here));
+  EXPECT_EQ(user().bulk->try_now(operation, user().node.clock().now_ns())->code, Code::kDeadline);
+  EXPECT_FALSE(user().bulk->writes_itself(*owner.bulk->read_only(handle)));
+  run_one(Kind::kDrop, handle, {});
+  EXPECT_FALSE(user().bulk->try_now(operation, kNoDeadline)) << "its owner says why";
+  EXPECT_EQ(run_one(Kind::kWrite, handle, local).refusal, Refusal::kDropped);
 }
 
 TEST_P(BulkPaths, ADeadlineThatHasPassed) {

@@ -116,6 +116,17 @@ CopyOutcome copy_from_process(pid_t pid, const Memory& there, uint64_t from, con
   return CopyOutcome::kDone;
 }
 
+CopyOutcome copy_to_process(pid_t pid, const Memory& there, uint64_t to, const Memory& here, uint64_t from,
+                            uint64_t length) {
+  MONARCH_CHECK(!there.is_on_device() && !here.is_on_device());
+  return copy_pieces(SYS_process_vm_writev, pid, there, to, here, from, length);
+}
+
+// Of no bytes it looks at nobody.
+bool copies_to_processes_are_forbidden() {
+  return syscall(SYS_process_vm_writev, getpid(), nullptr, 0UL, nullptr, 0UL, 0UL) != 0;
+}
+
 CopyOutcome copy_pieces_from_process(pid_t pid, std::span<const Piece> pieces) {
   Lists lists;
   for (const Piece& piece : pieces) lists.add(piece.here, piece.there, piece.size);

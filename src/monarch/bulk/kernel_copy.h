@@ -25,6 +25,12 @@ enum class CopyOutcome : uint8_t {
 CopyOutcome copy_from_process(pid_t pid, const Memory& there, uint64_t from, const Memory& here, uint64_t to,
                               uint64_t length);
 
+// The other way round: `length` bytes of `here`, which is not of a device, into memory of the process `pid`.
+CopyOutcome copy_to_process(pid_t pid, const Memory& there, uint64_t to, const Memory& here, uint64_t from,
+                            uint64_t length);
+// Whether the kernel forbids that call altogether (seccomp). Of whom it may be done to, it says when it is done.
+bool copies_to_processes_are_forbidden();
+
 // As many pieces, one after the other, by one system call: all or nothing that can be relied upon.
 struct Piece {
   std::byte* here;

@@ -133,6 +133,7 @@ std::shared_ptr<Neighbour> Neighbour::meet(const Contact& contact, Paths paths) 
   made->pidfd_ = sys::open_pidfd(static_cast<pid_t>(contact.pid));
   if (const Status proved = made->prove(); !proved) made->why_no_kernel_ = proved.error().message;
   if (!paths.cma) made->why_no_kernel_ = "MONARCH_RDMA_PATHS leaves it out";
+  if (copies_to_processes_are_forbidden()) made->may_be_written_.store(false);
   if (const Status opened = made->open_table(); !opened) {
     made->why_no_table_ = opened.error().message;
     made->for_now_ = opened.error().code == ErrorCode::kUnavailable;
@@ -170,7 +171,7 @@ Status Neighbour::open_table() {
   if (fstat(fd.get(), &status) != 0 || status.st_ino != contact_.table_inode) {
     return Error{ErrorCode::kClosed, "its process has ended"};
   }
-  auto mapped = map_shared_memory(fd.get(), sizeof(BufferEntry) * kBuffersMax, PROT_READ);
+  auto mapped = map_shared_memory(fd.get(), kTableBytes, PROT_READ);
   if (!mapped) return mapped.error();
   table_ = std::move(*mapped);
   madvise(table_.get(), table_.size(), MADV_DONTFORK);
@@ -180,6 +181,13 @@ Status Neighbour::open_table() {
 bool Neighbour::lives() const {
   pollfd ended{pidfd_.get(), POLLIN, 0};
   return pidfd_ && poll(&ended, 1, 0) == 0;
+}
+
+// Not the opposite of lives(): there may be no descriptor, and a signal may come before the answer. That of a process is
+// readable when its last thread has gone, so that none is in a system call any more.
+bool Neighbour::has_ended() const {
+  pollfd ended{pidfd_.get(), POLLIN, 0};
+  return pidfd_ && poll(&ended, 1, 0) == 1 && (ended.revents & POLLIN) != 0;
 }
 
 Refusal Neighbour::look(const BufferHandle& handle, Seen* seen) const {
@@ -300,7 +308,10 @@ Path Neighbour::path_of(const BufferHandle& handle, std::string* why_not) {
   std::string no_map;
   if (map_of(seen, &no_map) != nullptr) return Path::kShm;
   why = "shm: " + no_map;
-  if (why_no_kernel_.empty()) return Path::kCma;
+  if (why_no_kernel_.empty()) {
+    if (!may_be_written()) why += std::string("; what is written its owner fetches: ") + why_not_written();
+    return Path::kCma;
+  }
   why += "; cma: " + why_no_kernel_;
   return Path::kLink;
 }
@@ -463,6 +474,74 @@ Neighbour::Outcome Neighbour::pull(const Memory& there, const Memory& into, uint
         break;
       case CopyOutcome::kFault:
         return Outcome::kFault;
+      default:
+        return Outcome::kGone;
+    }
+  }
+  return Outcome::kDone;
+}
+
+// ---- Writes ----
+
+bool Neighbour::may_be_written() const {
+  return why_no_kernel_.empty() && why_no_table_.empty() && may_be_written_.load(std::memory_order_relaxed) &&
+         admitted_.load(std::memory_order_relaxed) != Admitted::kNo;
+}
+
+const char* Neighbour::why_not_written() const {
+  const bool is_refused = admitted_.load(std::memory_order_relaxed) == Admitted::kNo;
+  return is_refused ? "it cannot look at this process" : "this process may not do it (process_vm_writev)";
+}
+
+bool Neighbour::begin_asking() {
+  auto unknown = Admitted::kUnknown;
+  return admitted_.compare_exchange_strong(unknown, Admitted::kAsked);
+}
+
+bool Neighbour::is_open_here(const BufferHandle& handle) const {
+  if (!may_be_written() || admitted_.load(std::memory_order_acquire) != Admitted::kYes) return false;
+  return handle.writable && handle.index < kBuffersMax &&
+         entry(handle.index).open.load(std::memory_order_relaxed) == handle.generation;
+}
+
+// The look at its end comes last, as a claim stays behind when its process does not end in the usual way.
+bool Neighbour::may_write_to(uint64_t claim) const {
+  const auto& claims = *static_cast<const WriteClaims*>(static_cast<const void*>(&entry(kBuffersMax)));
+  for (const std::atomic<uint64_t>& word : claims.words) {
+    if (word.load(std::memory_order_acquire) == claim) return !has_ended();
+  }
+  return false;
+}
+
+// As with a hazard pointer: this process says what it is about to write to, and then looks whether that is there; the
+// owner takes it away, and then looks whether anybody has said so. One of them sees the other.
+Neighbour::Outcome Neighbour::write(const BufferHandle& handle, const Memory& from, Buffers& own, Clock& clock,
+                                    int64_t deadline_ns) {
+  if (from.is_on_device() || in_small_pieces(from)) return Outcome::kGone;
+  const Buffers::WriteClaim claim = own.claim(handle);
+  if (!claim) return Outcome::kGone;
+  Seen seen;
+  if (!is_open_here(handle) || look(handle, &seen) != Refusal::kNone || seen.address == 0) return Outcome::kRefused;
+  const Memory there = handle.memory_at(reinterpret_cast<std::byte*>(seen.address));
+  if (in_small_pieces(there)) return Outcome::kRefused;  // the kernel takes longer for each than for its bytes
+  return push(from, there, clock, deadline_ns);
+}
+
+// The proof is read before each piece. Between the two calls there is a moment in which the process could end, and its pid
+// become another's that has memory at that very address: the kernel has no call that does both.
+Neighbour::Outcome Neighbour::push(const Memory& from, const Memory& there, Clock& clock, int64_t deadline_ns) {
+  for (uint64_t done = 0, size; done < from.size(); done += size) {
+    if (clock.now_ns() >= deadline_ns) return Outcome::kDeadline;
+    if (!prove()) return Outcome::kGone;
+    size = std::min(kKernelCopyMax, from.size() - done);
+    switch (copy_to_process(static_cast<pid_t>(contact_.pid), there, done, from, done, size)) {
+      case CopyOutcome::kDone:
+        break;
+      case CopyOutcome::kFault:
+        return prove() ? Outcome::kFault : Outcome::kGone;
+      case CopyOutcome::kDenied:
+        may_be_written_.store(false, std::memory_order_relaxed);
+        return Outcome::kGone;
       default:
         return Outcome::kGone;
     }

@@ -97,12 +97,29 @@ class Neighbour {
   // Reads all of `there`, its memory: for an owner of buffers that a neighbour writes to.
   Outcome pull(const Memory& there, const Memory& into, uint64_t at, Clock& clock, int64_t deadline_ns);
 
+  // Writes all of `from` to the first bytes of the handle's, if the buffer is open and that process has admitted this one
+  // (note_admitted()). kRefused, kGone: it has to be asked. `own`: of this process.
+  Outcome write(const BufferHandle& handle, const Memory& from, Buffers& own, Clock& clock, int64_t deadline_ns);
+  bool is_open_here(const BufferHandle& handle) const;
+  // Whether that may come to something, as far as this process knows.
+  bool may_be_written() const;
+  enum class Admitted : uint8_t { kUnknown, kAsked, kYes, kNo };
+  bool begin_asking();  // for it: once, until something else is noted
+  void note_admitted(Admitted what) { admitted_.store(what, std::memory_order_release); }
+  // Of a process that this one has admitted: whether some thread of it may be writing to what has that claim.
+  bool may_write_to(uint64_t claim) const;
+
   // What was found out is not for long: something was short.
   bool is_for_now() const { return for_now_; }
   // Whether that is its contact.
   bool is(const Contact& contact) const { return contact.pid == contact_.pid && contact.proof == contact_.proof; }
-  // Whether it lives.
+  // Whether it lives, as far as can be told.
   bool lives() const;
+  // Whether it is known that all its threads are gone: no system call of theirs is under way any more.
+  bool has_ended() const;
+  // Of its process and its table, and of no other.
+  using Key = std::array<uint64_t, 3>;
+  Key key() const { return {contact_.proof[0], contact_.proof[1], contact_.table_inode}; }
   // Gives back what is mapped or opened of its memory and has not been read since this was called last. Whether some is
   // left. For gigabytes it takes its time.
   bool forget_idle_maps();
@@ -146,6 +163,8 @@ class Neighbour {
   const BufferEntry& entry(uint32_t index) const { return static_cast<const BufferEntry*>(table_.get())[index]; }
   Refusal look(const BufferHandle& handle, Seen* seen) const;
   bool is_still(const BufferHandle& handle) const;
+  const char* why_not_written() const;
+  Outcome push(const Memory& from, const Memory& there, Clock& clock, int64_t deadline_ns);
   std::shared_ptr<Map> map_of(const Seen& seen, std::string* why_not = nullptr);
   Memory opened_memory(const BufferHandle& handle, const Seen& seen, std::shared_ptr<Cuda::Opened>* keeper,
                        std::string* why_not = nullptr);
@@ -162,6 +181,8 @@ class Neighbour {
   Mapping table_;
   std::string why_no_kernel_, why_no_table_;
   bool for_now_ = false;
+  std::atomic<bool> may_be_written_{true};
+  std::atomic<Admitted> admitted_{Admitted::kUnknown};
   mutable std::mutex mutex_;  // a leaf
   std::map<uint64_t, std::shared_ptr<Map>> maps_;  // by inode
   std::map<uint32_t, Export> exports_;             // by index of the buffer
