@@ -116,13 +116,23 @@ Refusal Buffers::drop(const BufferHandle& handle, bool by_owner, std::function<v
   std::shared_ptr<Buffer> buffer;  // goes without the lock
   std::lock_guard lock(mutex_);
   const Refusal why = check(handle, false);
+  std::erase_if(dropped_, [](const Dropped& each) { return each.buffer.expired(); });
+  if (why == Refusal::kDropped) {
+    for (const Dropped& each : dropped_) {
+      if (each.index != handle.index || each.generation != handle.generation) continue;
+      if ((buffer = each.buffer.lock()) == nullptr) continue;
+      buffer->on_gone_.push_back(std::move(done));
+      return Refusal::kNone;
+    }
+  }
   if (why == Refusal::kForged || why == Refusal::kDropped) return why;
   if (!handle.writable && !by_owner) return Refusal::kReadOnly;
   entry(handle.index).state.store(handle.generation << 1, std::memory_order_release);
   // Whoever sees what its memory becomes sees this; and either a writer does, or its claim is seen here from now on.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   buffer = std::move(buffers_[handle.index]);
-  buffer->on_gone_ = std::move(done);
+  buffer->on_gone_.push_back(std::move(done));
+  dropped_.push_back({handle.index, handle.generation, buffer});
   if (dropped != nullptr) *dropped = buffer;
   free_.push_back(handle.index);
   return Refusal::kNone;

@@ -64,7 +64,7 @@ class Buffer {
       : memory(std::move(of)), writable(is_writable), keeper_(std::move(keeper)), freezable_(std::move(freezable)) {}
   ~Buffer() {
     keeper_.reset();
-    if (on_gone_) on_gone_();
+    for (const std::function<void()>& done : on_gone_) done();
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -86,7 +86,7 @@ class Buffer {
   friend class Buffers;
   std::shared_ptr<void> keeper_;            // of its memory
   const std::shared_ptr<Freezable> freezable_;  // where it lies, or null
-  std::function<void()> on_gone_;
+  std::vector<std::function<void()>> on_gone_;
 };
 
 // Why a handle is of no use here.
@@ -115,7 +115,7 @@ class Buffers {
   std::shared_ptr<const Buffer> find(const BufferHandle& handle, bool to_write, Refusal* why) const;
 
   // From now on nobody finds it; `done` is called when nobody here uses it any more, perhaps at once. Others need the key
-  // to write. `*dropped`: as one that uses it.
+  // to write. `*dropped`: as one that uses it; null where it had been dropped before, and is waited for as well.
   Refusal drop(const BufferHandle& handle, bool by_owner, std::function<void()> done,
                std::shared_ptr<const Buffer>* dropped = nullptr);
 
@@ -154,6 +154,12 @@ class Buffers {
   mutable std::mutex mutex_;  // a leaf
   std::vector<std::shared_ptr<Buffer>> buffers_;  // shared: with operations that are under way
   std::vector<uint32_t> free_;
+  struct Dropped {
+    uint32_t index;
+    uint64_t generation;
+    std::weak_ptr<Buffer> buffer;
+  };
+  std::vector<Dropped> dropped_;  // and perhaps in use
   NodeId owner_ = 0;    // of all of them
   bool closed_ = false;  // to writers
 };

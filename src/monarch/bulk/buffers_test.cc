@@ -57,6 +57,20 @@ TEST_F(BuffersTest, ADropWaitsForWhoeverUsesIt) {
   EXPECT_EQ(keeper.use_count(), 1);
 }
 
+TEST_F(BuffersTest, ASecondDropWaitsForThemToo) {
+  const BufferHandle handle = add();
+  Refusal why;
+  auto used = buffers->find(handle, false, &why);
+  ASSERT_TRUE(used);
+  int done = 0;
+  buffers->drop(handle, false, [&] { ++done; });
+  EXPECT_EQ(buffers->drop(handle, false, [&] { ++done; }), Refusal::kNone);
+  EXPECT_EQ(done, 0);
+  used.reset();
+  EXPECT_EQ(done, 2);
+  EXPECT_EQ(buffers->drop(handle, false, [] {}), Refusal::kDropped);
+}
+
 TEST_F(BuffersTest, WhatWasNeverGivenOutIsForged) {
   const BufferHandle handle = add();
   BufferHandle forged = handle;

@@ -59,15 +59,18 @@ BulkOutcome of_neighbour(Neighbour::Outcome outcome, Refusal why) {
   }
 }
 
-// Of a write: the owner knows better, or whoever knows of its end does.
+// Of a write: the owner knows better, or whoever knows of its end does. There is memory that the kernel writes to for
+// the owner only (that of drivers, memfd_secret), and takes for none here.
 bool is_for_owner(Neighbour::Outcome outcome) {
-  return outcome == Neighbour::Outcome::kGone || outcome == Neighbour::Outcome::kRefused;
+  return outcome == Neighbour::Outcome::kGone || outcome == Neighbour::Outcome::kRefused ||
+         outcome == Neighbour::Outcome::kFault;
 }
 
 // Operations one after another, as far as fences ask for that. shared: with the outcomes that are to come.
 class Batch : public std::enable_shared_from_this<Batch> {
  public:
-  using Start = std::function<void(BulkOperation, std::function<void(BulkOutcome)>)>;
+  // `is_here`: it may be done on this thread, which is the caller's.
+  using Start = std::function<void(BulkOperation, bool is_here, std::function<void(BulkOutcome)>)>;
   Batch(std::vector<BulkOperation> operations, Start start, Bulk::Done done)
       : operations_(std::move(operations)), start_(std::move(start)), done_(std::move(done)) {
     const auto is_none = [](const BulkOperation& each) { return each.kind == Kind::kFence; };
@@ -76,7 +79,8 @@ class Batch : public std::enable_shared_from_this<Batch> {
 
   // Begins what may begin, at first and whenever something has ended. One thread at a time: operations that end as they
   // begin are seen by the one that has begun them, so that its stack does not grow with their number.
-  void go_on() {
+  void go_on(bool is_caller = false) {
+    uint64_t bytes = 0;
     {
       std::lock_guard lock(mutex_);
       if (std::exchange(looking_, true)) return;
@@ -105,7 +109,9 @@ class Batch : public std::enable_shared_from_this<Batch> {
         }
       }
       if (is_end) return done_(std::move(outcomes_));
-      start_(std::move(next), [self = shared_from_this(), slot](BulkOutcome outcome) {
+      bytes += next.local.size();
+      const bool is_here = is_caller && bytes <= kNowBytesMax;
+      start_(std::move(next), is_here, [self = shared_from_this(), slot](BulkOutcome outcome) {
         {
           std::lock_guard lock(self->mutex_);
           self->failed_ = self->failed_ || outcome.code != Code::kDone;
@@ -241,15 +247,29 @@ BulkOutcome Bulk::copy_here(const BulkOperation& operation) const {
 // It is dropped at once; what waits is who wants to know that nobody uses it any more. A neighbour that is stopped while it
 // writes may keep it for long.
 void Bulk::drop_in_time(const BufferHandle& handle, int64_t deadline_ns, const OneDone& done) {
-  const auto is_over = std::make_shared<std::atomic<bool>>(false);  // shared: with the last use, and the time that is up
-  const auto end = [is_over, done](BulkOutcome outcome) {
-    if (!is_over->exchange(true)) done(std::move(outcome));
-  };
+  const OneDone end = in_time(deadline_ns, done);
   const Refusal why = drop_here(handle, true, [end] { end({}); });
-  if (why != Refusal::kNone) return end(refused(why));
-  if (*is_over || deadline_ns == kNoDeadline) return;
+  if (why != Refusal::kNone) end(refused(why));
+}
+
+Bulk::OneDone Bulk::in_time(int64_t deadline_ns, OneDone done) {
+  if (deadline_ns == kNoDeadline) return done;
+  struct Once {
+    std::atomic<bool> is_over{false};
+    OneDone done;
+    void end(BulkOutcome outcome) {
+      if (!is_over.exchange(true)) done(std::move(outcome));
+    }
+  };
+  const auto once = std::make_shared<Once>();  // shared: with what ends, and with the time that is up
+  once->done = std::move(done);
   const int64_t left_ns = std::max(deadline_ns - node_.clock().now_ns(), int64_t{0});
-  timers_.after(left_ns, [end] { end({Code::kDeadline, Refusal::kNone, 0, "", {}}); });
+  const Timers::TimerId timer =
+      timers_.after(left_ns, [once] { once->end({Code::kDeadline, Refusal::kNone, 0, "", {}}); });
+  return [self = shared_from_this(), once, timer](BulkOutcome outcome) {
+    self->timers_.cancel(timer);
+    once->end(std::move(outcome));
+  };
 }
 
 // An operation on a buffer of this process.
@@ -268,10 +288,10 @@ void Bulk::do_here(const BulkOperation& operation, int64_t deadline_ns, const On
 // ---- What is elsewhere ----
 
 void Bulk::submit(std::vector<BulkOperation> operations, int64_t deadline_ns, Done done) {
-  auto start_one = [self = shared_from_this(), deadline_ns](BulkOperation operation, OneDone ended) {
-    self->start(std::move(operation), deadline_ns, std::move(ended));
+  auto start_one = [self = shared_from_this(), deadline_ns](BulkOperation operation, bool is_here, OneDone ended) {
+    self->start(std::move(operation), is_here, deadline_ns, std::move(ended));
   };
-  std::make_shared<Batch>(std::move(operations), std::move(start_one), std::move(done))->go_on();
+  std::make_shared<Batch>(std::move(operations), std::move(start_one), std::move(done))->go_on(true);
 }
 
 std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t deadline_ns) {
@@ -294,7 +314,7 @@ std::optional<BulkOutcome> Bulk::try_now(const BulkOperation& operation, int64_t
   return of_neighbour(outcome, why);
 }
 
-void Bulk::start(BulkOperation operation, int64_t deadline_ns, OneDone done) {
+void Bulk::start(BulkOperation operation, bool is_here, int64_t deadline_ns, OneDone done) {
   if (is_stopped()) return done({Code::kFailed, Refusal::kNone, 0, "", Failure(Failure::Kind::kEnding, "")});
   if (!fits(operation)) return done(refused(Refusal::kBeyond));
   if (operation.at.owner == node_.id()) {
@@ -311,7 +331,7 @@ void Bulk::start(BulkOperation operation, int64_t deadline_ns, OneDone done) {
     case Kind::kRead:
       return read(std::move(operation), deadline_ns, std::move(done));
     case Kind::kWrite:
-      return write(std::move(operation), deadline_ns, std::move(done));
+      return write(std::move(operation), is_here, deadline_ns, std::move(done));
     default:
       return ask_once(operation, deadline_ns, std::move(done));
   }
@@ -348,18 +368,18 @@ void Bulk::read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation 
   done(of_neighbour(outcome, why));
 }
 
-void Bulk::write(BulkOperation operation, int64_t deadline_ns, OneDone done) {
+void Bulk::write(BulkOperation operation, bool is_here, int64_t deadline_ns, OneDone done) {
   const auto neighbour = known(operation.at.owner);
   if (!neighbour) return write_far(std::move(operation), deadline_ns, std::move(done));
   if (!neighbour->is_open_here(operation.at) || operation.local.size() > kPushMax) {
     seek_admission(neighbour, operation.at.owner, deadline_ns);
     return write_far(std::move(operation), deadline_ns, std::move(done));
   }
-  if (operation.local.size() < kPullMin) {
+  if (is_here && operation.local.size() < kPullMin) {
     return write_near(neighbour, std::move(operation), deadline_ns, std::move(done));
   }
   auto mine = std::make_shared<BulkOperation>(std::move(operation));
-  pool_.run([self = shared_from_this(), neighbour, mine, deadline_ns, done = std::move(done)] {
+  pool_.run([self = shared_from_this(), neighbour, mine, deadline_ns, done = in_time(deadline_ns, std::move(done))] {
     self->write_near(neighbour, std::move(*mine), deadline_ns, done);
   });
 }
@@ -397,10 +417,9 @@ void Bulk::seek_admission(const std::shared_ptr<Neighbour>& neighbour, NodeId ow
   encode(body, contact_here());
   ask(owner, kAdmit, body.written(), {}, deadline_ns, [neighbour](std::shared_ptr<PendingCall> call) {
     const Code code = outcome_of(*call->reply(0)).code;
-    const bool is_open = code == Code::kDeadline || code == Code::kShortage;  // it may be asked again
-    neighbour->note_admitted(is_open               ? Neighbour::Admitted::kUnknown
-                             : code == Code::kDone ? Neighbour::Admitted::kYes
-                                                   : Neighbour::Admitted::kNo);
+    neighbour->note_admitted(code == Code::kDone    ? Neighbour::Admitted::kYes
+                             : code == Code::kNotSo ? Neighbour::Admitted::kNo
+                                                    : Neighbour::Admitted::kUnknown);  // it may be asked again
   });
 }
 

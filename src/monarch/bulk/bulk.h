@@ -136,15 +136,18 @@ class Bulk final : public Cell, public std::enable_shared_from_this<Bulk> {
   using Met = std::function<void(std::shared_ptr<Neighbour>)>;  // null: it has not answered
 
   // The other side (bulk.cc).
-  void start(BulkOperation operation, int64_t deadline_ns, OneDone done);
+  // `is_here`: small ones may be done on this thread.
+  void start(BulkOperation operation, bool is_here, int64_t deadline_ns, OneDone done);
   void read(BulkOperation operation, int64_t deadline_ns, OneDone done);
   void read_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation operation, int64_t deadline_ns, OneDone done);
-  void write(BulkOperation operation, int64_t deadline_ns, OneDone done);
+  void write(BulkOperation operation, bool is_here, int64_t deadline_ns, OneDone done);
   void write_far(BulkOperation operation, int64_t deadline_ns, OneDone done);
   void write_near(const std::shared_ptr<Neighbour>& neighbour, BulkOperation operation, int64_t deadline_ns, OneDone done);
   void seek_admission(const std::shared_ptr<Neighbour>& neighbour, NodeId owner, int64_t deadline_ns);
   void ask_once(const BulkOperation& operation, int64_t deadline_ns, OneDone done);
   void do_here(const BulkOperation& operation, int64_t deadline_ns, const OneDone& done);
+  // Calls `done` at the deadline at the latest; what goes on then keeps what it needs.
+  OneDone in_time(int64_t deadline_ns, OneDone done);
   void drop_in_time(const BufferHandle& handle, int64_t deadline_ns, const OneDone& done);
   BulkOutcome copy_here(const BulkOperation& operation) const;
   std::shared_ptr<Neighbour> known(NodeId node);

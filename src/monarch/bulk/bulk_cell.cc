@@ -190,17 +190,18 @@ void Bulk::pull(const Message& request) {
 void Bulk::admit(const Message& request) {
   auto contact = decode<Contact>(request.body);
   if (!contact) return node_.refuse(request, "no contact of a writer: " + contact.error().message);
-  const bool may_write = writers_.admit(meet(request.from, *contact));
-  answer(request, of_code(may_write ? Code::kDone : Code::kNotSo));
+  const std::shared_ptr<Neighbour> writer = meet(request.from, *contact);
+  const bool may_write = writers_.admit(writer), is_for_now = writer->is_for_now() || writers_.is_full();
+  answer(request, of_code(may_write ? Code::kDone : is_for_now ? Code::kShortage : Code::kNotSo));
 }
 
 // It is kept as long as those that had begun to write to it are not done.
 Refusal Bulk::drop_here(const BufferHandle& handle, bool by_owner, std::function<void()> done) {
   const auto buffers = buffers_here();
-  if (!buffers) return Refusal::kForged;
+  if (!buffers || handle.owner != node_.id()) return Refusal::kForged;
   std::shared_ptr<const Buffer> buffer;
   const Refusal why = buffers->drop(handle, by_owner, std::move(done), &buffer);
-  if (why == Refusal::kNone && writers_.keep({claim_of(handle), std::move(buffer)})) look_at_writers_later(kLookFirstNs);
+  if (buffer && writers_.keep({claim_of(handle), std::move(buffer)})) look_at_writers_later(kLookFirstNs);
   return why;
 }
 

@@ -539,8 +539,8 @@ Neighbour::Outcome Neighbour::push(const Memory& from, const Memory& there, Cloc
         break;
       case CopyOutcome::kFault:
         return prove() ? Outcome::kFault : Outcome::kGone;
-      case CopyOutcome::kDenied:
-        may_be_written_.store(false, std::memory_order_relaxed);
+      case CopyOutcome::kDenied:  // or there was no memory for it, which may be another time
+        if (errno != ENOMEM) may_be_written_.store(false, std::memory_order_relaxed);
         return Outcome::kGone;
       default:
         return Outcome::kGone;

@@ -72,6 +72,11 @@ void Writers::end(std::vector<Claimed> open) {
   for_ever.insert(for_ever.end(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
 }
 
+bool Writers::is_full() const {
+  std::lock_guard lock(mutex_);
+  return writers_.size() >= kMax;
+}
+
 size_t Writers::kept() const {
   std::lock_guard lock(mutex_);
   return kept_.size();

@@ -35,6 +35,7 @@ class Writers {
   // never given back: this process is about to end.
   void end(std::vector<Claimed> open);
 
+  bool is_full() const;
   size_t kept() const;
 
  private:

@@ -41,6 +41,7 @@ namespace {
 // A client that ends it stops its host first, which is then an end that it has asked for.
 constexpr int64_t kEndAfterNs = 1'000'000'000;
 constexpr int kTellLimitMs = 5000;  // how long a client may take to hear of its host
+constexpr int kMemoryLookMs = 2'000;  // how old what is known of kills by the OOM killer may be, or twice that
 constexpr int kBlindWaitMs = 50;    // where there is no descriptor to hear of an end
 constexpr int64_t kSayEveryNs = 1'000'000'000;
 constexpr int64_t kShortageNs = 100'000'000;  // until it is tried again
@@ -441,13 +442,16 @@ void HostDaemon::tell_of(Channel& channel, pid_t host, int started, UniqueFd cli
   };
   const UniqueFd ended = sys::open_pidfd(host);
   MemoryEventsReader memory;
-  MemoryEvents before = memory.read();
+  MemoryEvents last = memory.read(), before = last;
   signal(SIGCHLD, [](int) {});  // it ends a wait
   bool told = false, open = true;
   std::string said;
   for (bool running = true; running;) {
     pollfd fds[] = {{ended.get(), POLLIN, 0}, {told ? -1 : started, POLLIN, 0}, {open ? channel.fd() : -1, POLLIN, 0}};
-    if (poll(fds, 3, ended ? -1 : kBlindWaitMs) < 0 && errno != EINTR) break;
+    // What is killed for want of memory here accounts for this host if it ends then, and not some time later.
+    const int ready = poll(fds, 3, ended ? kMemoryLookMs : kBlindWaitMs);
+    if (ready < 0 && errno != EINTR) break;
+    if (ready == 0) before = std::exchange(last, memory.read());
     if (fds[2].revents != 0) {
       std::byte order{};
       const iovec into{&order, 1};

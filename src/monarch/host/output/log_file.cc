@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "monarch/base/clock.h"
@@ -78,6 +79,8 @@ void LogFile::end(Voice& voice) {
 }
 
 void LogFile::write(Voice& voice, std::string_view lines) {
+  struct stat status;
+  if (fstat(fd_.get(), &status) == 0 && status.st_nlink == 0) torn_ = !open() && torn_;  // it was taken away
   if (size_ > 0 && size_ + static_cast<int64_t>(lines.size()) > kLogFileMax) rotate();
   put(lines);
   note(voice.last, lines);
@@ -126,9 +129,19 @@ void LogFile::put(std::string_view lines) {
     ++size_;
   }
   const ssize_t count = ::write(fd_.get(), lines.data(), lines.size());
+  const bool is_whole = count == static_cast<ssize_t>(lines.size());
+  if (is_whole) trouble_ = 0;
+  if (!is_whole && trouble_ == 0) {
+    trouble_ = count < 0 ? errno : ENOSPC;
+    is_news_ = true;
+  }
   if (count <= 0) return;
   size_ += count;
-  torn_ = static_cast<size_t>(count) < lines.size();
+  torn_ = !is_whole;
+}
+
+std::string LogFile::take_trouble() {
+  return std::exchange(is_news_, false) ? strerror(trouble_) : "";
 }
 
 }  // namespace monarch

@@ -36,6 +36,7 @@ class LogFile {
   // on with. The error: why not.
   static Result<LogFile> make(const std::string& path);
 
+  const std::string& path() const { return path_; }
   explicit operator bool() const { return static_cast<bool>(fd_); }
   // `who`: such as "trainers 3", without brackets.
   Voice& add(const std::string& who);
@@ -48,6 +49,8 @@ class LogFile {
   }
   // Whole lines of `voice`, by format(). What cannot be written is lost.
   void write(Voice& voice, std::string_view lines);
+  // Why something could not be written, once until all is again; else empty.
+  std::string take_trouble();
   // Nothing more of this process.
   void close() { fd_.reset(); }
 
@@ -62,6 +65,8 @@ class LogFile {
   int64_t size_ = 0;
   uint64_t number_ = 0;  // of this file, among those that have had this path
   bool torn_ = false;    // the last line is not whole
+  int trouble_ = 0;      // errno of what could not be written last
+  bool is_news_ = false;
   std::list<Voice> voices_, ended_;  // lists: others refer to a voice
 };
 

@@ -566,7 +566,9 @@ LogFile* OutputPump::log_file_of(const OutputRequest& request) {
   auto file = LogFile::make(path);
   const bool is_first = !std::exchange(log_files_announced_, true);
   if (!file) {
-    if (is_first) say("what workers print cannot be written to " + path + ": " + file.error().message);
+    if (no_log_files_.insert(path).second) {
+      say("what workers print cannot be written to " + path + ": " + file.error().message);
+    }
     return nullptr;
   }
   if (is_first) {
@@ -579,6 +581,9 @@ LogFile* OutputPump::log_file_of(const OutputRequest& request) {
 void OutputPump::write_log_file(Speaker& speaker) {
   if (log_text_.empty()) return;
   speaker.log_file->write(*speaker.voice, log_text_);
+  if (const std::string why = speaker.log_file->take_trouble(); !why.empty()) {
+    say("what workers print cannot be written to " + speaker.log_file->path() + ", where lines are missing: " + why);
+  }
   log_text_.clear();
 }
 

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "monarch/base/clock.h"
@@ -138,6 +139,7 @@ class OutputPump {
   uint64_t published_ = 0;
   bool published_blocked_ = false;
   bool log_files_announced_ = false;
+  std::unordered_set<std::string> no_log_files_;  // those that could not be opened, and this was said
   bool failure_announced_ = false;
   bool short_ = false;  // there was no descriptor for the next request: it waits
   bool shortage_announced_ = false;

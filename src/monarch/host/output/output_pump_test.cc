@@ -509,6 +509,40 @@ TEST(LogFileTest, IsPutAsideWhenItIsFull) {
   EXPECT_TRUE(*file);
 }
 
+TEST(LogFileTest, IsMadeAnewWhereSomebodyHasTakenItAway) {
+  LogFolder folder;
+  const std::string path = folder / "p.log";
+  auto file = LogFile::make(path);
+  ASSERT_TRUE(file);
+  LogFile::Voice& voice = file->add("p 0");
+  write_line(*file, voice, 100);
+  std::filesystem::remove(path);
+  write_line(*file, voice, 100);
+  EXPECT_EQ(size_of(path), 100);
+  EXPECT_EQ(file->take_trouble(), "");
+}
+
+// The limit of a file's size stands for a full disk.
+TEST(LogFileTest, SaysOnceThatLinesAreLost) {
+  LogFolder folder;
+  auto file = LogFile::make(folder / "p.log");
+  ASSERT_TRUE(file);
+  LogFile::Voice& voice = file->add("p 0");
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit little{150, before.rlim_max};
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &little);
+  for (int i = 0; i < 3; ++i) write_line(*file, voice, 100);
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_NE(file->take_trouble(), "");
+  EXPECT_EQ(file->take_trouble(), "");
+  write_line(*file, voice, 100);
+  write_line(*file, voice, 100);
+  EXPECT_EQ(file->take_trouble(), "");
+}
+
 TEST(LogFileTest, HasTheLastLinesOfWhoIsQuietOrDead) {
   LogFolder folder;
   const std::string path = folder / "p.log";

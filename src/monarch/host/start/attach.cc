@@ -130,7 +130,7 @@ std::string encode_report(const HostReport& report) {
                               status.signal, more...));
   };
   // Clients of before do not know the last one.
-  const bool is_short = status.out_of_memory == OutOfMemory::kUnknown;
+  const bool is_short = status.out_of_memory == OutOfMemory::kUnknown || status.out_of_memory == OutOfMemory::kNo;
   is_short ? encode_with() : encode_with(static_cast<int>(status.out_of_memory));
   return with_size(writer);
 }

@@ -82,6 +82,10 @@ void set_all_handlers(sighandler_t handler) {
   if (plan->stdout_fd >= 0) dup2(plan->stdout_fd, STDOUT_FILENO);
   if (plan->stderr_fd >= 0) dup2(plan->stderr_fd, STDERR_FILENO);
   for (size_t i = 0; i < plan->fd_count; ++i) fcntl(plan->fds[i], F_SETFD, 0);
+  if (!plan->oom_score->empty()) {
+    const UniqueFd file = sys::open_file("/proc/self/oom_score_adj", O_WRONLY);
+    if (write(file.get(), plan->oom_score->data(), plan->oom_score->size()) < 0) errno = 0;  // then it is as its parent is
+  }
   rlimit limit{};
   if (plan->descriptor_limit != 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     limit.rlim_cur = plan->descriptor_limit;
@@ -90,10 +94,6 @@ void set_all_handlers(sighandler_t handler) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (stays_open(fd)) continue;
     fd == plan->null_fd ? fcntl(fd, F_SETFD, 0) : dup2(plan->null_fd, fd);
-  }
-  if (!plan->oom_score->empty()) {
-    const UniqueFd file = sys::open_file("/proc/self/oom_score_adj", O_WRONLY);
-    if (write(file.get(), plan->oom_score->data(), plan->oom_score->size()) < 0) errno = 0;  // then it is as its parent is
   }
   if (plan->cwd != nullptr && chdir(plan->cwd) != 0) {
     plan->error = errno;
