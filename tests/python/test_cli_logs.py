@@ -9,6 +9,8 @@ import select
 import signal
 import socket
 import stat
+import tempfile
+import threading
 import time
 from datetime import datetime
 
@@ -142,6 +144,9 @@ def test_a_host_has_one_file_that_people_can_read_themselves(job):
     [
         (["--since", "5"], "'5' is not a time such as 30s: a positive number and ms, s, m, h or d"),
         (["--since", "0s"], "'0s' is not a time"),
+        (["--since", "9" * 26 + "d"], "'9+d' is longer ago than there are dates"),
+        (["--since", "9" * 400 + "d"], "'9+d' is longer ago than there are dates"),
+        (["--since", "100000000d"], "'100000000d' is longer ago than there are dates"),
         (["--rank", "-1"], "expected one argument|'-1' is not a number from 0 on"),
         (["--host", "a"], "'a' is not a number from 0 on"),
         (["--grep", "("], "'\\(' is not a regular expression: missing \\)"),
@@ -186,6 +191,20 @@ def test_it_follows_until_the_job_has_ended(tmp_path):
         rest, err = process.communicate(timeout=LIMIT)
         assert (process.returncode, err) == (0, "")
     assert shown.text + rest == "[trainers[1] one 0] begun 0\n[trainers[1] one 0] again 0\n"
+
+
+def test_a_job_without_daemons_here_is_followed_until_it_is_no_longer_saved(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    job = LocalJob()
+    job.apply()
+    job.dump(DEFAULT_JOB_PATH)
+    follower = threading.Thread(target=main, args=(["logs", "-f"],))
+    follower.start()
+    follower.join(1)
+    assert follower.is_alive()
+    job.kill()
+    follower.join(LIMIT)
+    assert not follower.is_alive()
 
 
 def test_ctrl_c_ends_it(job):
@@ -241,6 +260,7 @@ def test_that_nothing_is_written_is_said(tmp_path, monkeypatch, capsys):
     assert main(["logs"]) == 0
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("monarch logs: nothing is written there so far; what workers print is, of scr")
+    assert f"in {tempfile.gettempdir()}/" in err and "goes by USER and TMPDIR" in err
     assert main(["logs", "--grep", "loss"]) == 0 and capsys.readouterr() == ("", "")
     job.kill()
 

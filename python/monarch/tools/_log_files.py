@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 from monarch._processes.output import safe_name
-from monarch.job import JobTrait, _saved
+from monarch.job import DEFAULT_JOB_PATH, JobTrait, _saved
 from monarch.tools._active import hosts_of
 
 # As monarch._processes.output names them: a file for each host and script; and before that one for each process, whose
@@ -123,11 +123,16 @@ def find(job: JobTrait) -> list[Source]:
     found += [Source(path, "adopted") for path in kept if os.path.exists(path)]
     client = _saved.log_path(apply_id, make=False)
     found += [Source(client, "client")] if os.path.exists(client) else []
-    folders = {tempfile.gettempdir(), *(os.path.dirname(os.path.dirname(host.log)) for host in hosts)}
-    user = (os.environ.get("USER") or str(os.getuid())).replace("/", "_")
-    captured = [each for folder in folders for each in _captured(os.path.join(folder, user), apply_id[:8])]
+    captured = [each for folder in folders_of(job) for each in _captured(folder, apply_id[:8])]
     places = {host.mesh: place for place, host in enumerate(hosts)}
     return found + sorted(captured, key=lambda source: (places.get(source.hosts or "", len(places)), source.order))
+
+
+def folders_of(job: JobTrait) -> list[str]:
+    """Where the files are that workers print into. It goes by variables, which their script may have had others of."""
+    folders = {tempfile.gettempdir(), *(os.path.dirname(os.path.dirname(host.log)) for host in hosts_of(job))}
+    user = (os.environ.get("USER") or str(os.getuid())).replace("/", "_")
+    return sorted(os.path.join(folder, user) for folder in folders)
 
 
 def nothing_of(job: JobTrait, wanted: Wanted) -> str | None:
@@ -401,10 +406,19 @@ def follow(job: JobTrait, wanted: Wanted, goes_on: bool, period_s: float = 0.2) 
 
 
 def _has_ended(job: JobTrait) -> bool:
-    """Its hosts' daemons, where it has some here, or the client of its batch mode."""
+    """Its hosts' daemons, where it has some here, or the client of its batch mode; else when its file is gone."""
     from monarch.job import LocalJob, _ending
 
     known = [_ending.Process(host.pid, host.started) for host in hosts_of(job)]
     if isinstance(job, LocalJob) and job._client is not None:
         known.append(job._client)
-    return not any(map(_ending.is_alive, known))
+    return not any(map(_ending.is_alive, known)) if known else not _is_saved(str(job.apply_id))
+
+
+def _is_saved(apply_id: str) -> bool:
+    """Whether a job in the working directory is that one."""
+    for path in _saved.places(DEFAULT_JOB_PATH):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            if _saved.unpack(_saved.read(path))[0].get("apply_id") == apply_id:
+                return True
+    return False
