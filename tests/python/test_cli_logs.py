@@ -1,6 +1,7 @@
 """`monarch logs`: what a job's processes have written to files."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -8,6 +9,8 @@ import select
 import signal
 import socket
 import stat
+import tempfile
+import threading
 import time
 from datetime import datetime
 
@@ -141,6 +144,9 @@ def test_a_host_has_one_file_that_people_can_read_themselves(job):
     [
         (["--since", "5"], "'5' is not a time such as 30s: a positive number and ms, s, m, h or d"),
         (["--since", "0s"], "'0s' is not a time"),
+        (["--since", "9" * 26 + "d"], "'9+d' is longer ago than there are dates"),
+        (["--since", "9" * 400 + "d"], "'9+d' is longer ago than there are dates"),
+        (["--since", "100000000d"], "'100000000d' is longer ago than there are dates"),
         (["--rank", "-1"], "expected one argument|'-1' is not a number from 0 on"),
         (["--host", "a"], "'a' is not a number from 0 on"),
         (["--grep", "("], "'\\(' is not a regular expression: missing \\)"),
@@ -185,6 +191,20 @@ def test_it_follows_until_the_job_has_ended(tmp_path):
         rest, err = process.communicate(timeout=LIMIT)
         assert (process.returncode, err) == (0, "")
     assert shown.text + rest == "[trainers[1] one 0] begun 0\n[trainers[1] one 0] again 0\n"
+
+
+def test_a_job_without_daemons_here_is_followed_until_it_is_no_longer_saved(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    job = LocalJob()
+    job.apply()
+    job.dump(DEFAULT_JOB_PATH)
+    follower = threading.Thread(target=main, args=(["logs", "-f"],))
+    follower.start()
+    follower.join(1)
+    assert follower.is_alive()
+    job.kill()
+    follower.join(LIMIT)
+    assert not follower.is_alive()
 
 
 def test_ctrl_c_ends_it(job):
@@ -240,6 +260,7 @@ def test_that_nothing_is_written_is_said(tmp_path, monkeypatch, capsys):
     assert main(["logs"]) == 0
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("monarch logs: nothing is written there so far; what workers print is, of scr")
+    assert f"in {tempfile.gettempdir()}/" in err and "goes by USER and TMPDIR" in err
     assert main(["logs", "--grep", "loss"]) == 0 and capsys.readouterr() == ("", "")
     job.kill()
 
@@ -355,6 +376,68 @@ def test_what_was_put_aside_when_the_file_was_full_comes_first(reader):
     assert read(Reader(reader.source)) == ["two", "three", "four"]
 
 
+def rotate(path):
+    os.rename(path, path + ".1")
+
+
+def test_two_that_were_put_aside_between_two_looks_are_read_whole(reader, capfd):
+    write(reader, "n1", "n2")
+    assert read(reader) == ["n1", "n2"]
+    write(reader, "n2b")
+    rotate(reader.source.path)
+    write(reader, "n3", "n4")
+    rotate(reader.source.path)
+    write(reader, "n5")
+    assert read(reader) == ["n2b", "n3", "n4", "n5"]
+    assert read(reader) == []
+    os.unlink(reader.source.path)
+    write(reader, "n6")
+    assert read(reader) == ["n6"], "and not what stands in .1, once more"
+    assert capfd.readouterr().err == ""
+
+
+def test_a_gap_is_told(reader, capfd):
+    for line in ("n1", "n2", "n3", "n4"):
+        write(reader, line)
+        if line == "n1":
+            assert read(reader) == ["n1"]
+        time.sleep(0.05)  # longer than the clock of a file system ticks
+        if line != "n4":
+            rotate(reader.source.path)
+    assert read(reader) == ["n3", "n4"]
+    assert read(reader) == []
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line == (
+        f"monarch logs: {reader.source.path} was full more than twice since it was last read: lines are missing here"
+    )
+
+
+@pytest.mark.parametrize("what", ["folder", "symlink", "pipe", "unreadable"])
+def test_what_cannot_be_what_was_put_aside_is_left_out(reader, capfd, monkeypatch, what):
+    write(reader, "one")
+    aside = reader.source.path + ".1"
+    if what == "folder":
+        os.mkdir(aside)
+    elif what == "symlink":
+        os.symlink(reader.source.path, aside)
+    elif what == "pipe":
+        os.mkfifo(aside)
+    else:
+
+        def opened(path, *rest, before=os.open):
+            if path == aside:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)  # also where root runs the tests
+            return before(path, *rest)
+
+        monkeypatch.setattr(os, "open", opened)
+    assert read(reader) == ["one"]
+    write(reader, "two")
+    assert read(reader) == ["two"]
+    assert list(_writers(reader.source)) == []
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"monarch logs: {aside} is left out: ")
+
+
 # ---- Files of hosts, whose lines have times ----
 
 
@@ -439,6 +522,23 @@ def test_kept_lines_are_shown_once(of_host):
     assert shown(Reader(of_host.source), rank=0) == anew[1:2]
     assert shown(Reader(of_host.source), since=since(2)) == [anew[0], anew[2]]
     assert {source.rank for source in _writers(of_host.source)} == {0, 1}
+
+
+def test_kept_lines_that_stand_in_a_gap_are_shown(of_host, capfd):
+    path = of_host.source.path
+    write(of_host, f"{at(1)} [all 0] seen")
+    assert len(shown(of_host)) == 1
+    rotate(path)
+    write(of_host, f"{at(2)} [all 1] killed")  # which nobody sees
+    time.sleep(0.05)
+    rotate(path)
+    write(of_host, f"{at(1)} kept [all 0] seen", f"{at(3)} [all 2] three")
+    time.sleep(0.05)
+    rotate(path)
+    write(of_host, f"{at(2)} kept [all 1] killed", f"{at(4)} [all 2] four")
+    lines = [f"{at(3)} [hosts[1] all 2] three", f"{at(2)} [hosts[1] all 1] killed", f"{at(4)} [hosts[1] all 2] four"]
+    assert shown(of_host) == lines and shown(of_host) == []
+    assert "lines are missing here" in capfd.readouterr().err
 
 
 def test_what_was_torn_is_a_line_of_who_came_before(of_host):

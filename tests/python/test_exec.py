@@ -711,6 +711,30 @@ job.kill()
     assert run.out == "SupervisionError True\n"
 
 
+def test_hosts_that_are_not_needed_may_have_ended(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    script = """
+import os, signal, sys, time
+from monarch.job import ProcessJob
+job = ProcessJob({"trainers": 3, "others": 1})
+job.state()
+for number in (1, 3):
+    os.kill(job._run.workers[number].pid, signal.SIGKILL)
+while not job._loses().startswith("2 of"):
+    time.sleep(0.01)
+"""
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done
+    try:
+        for where in ("--one",), ("--point", "hosts=0"), ("--point", "hosts=2"):
+            assert monarch(tmp_path, "exec", *where, "echo $MONARCH_RANK_HOSTS")[0] in ("0\n", "2\n")
+        for where in ("--point", "hosts=1"), ("--mesh", "trainers"), ("--mesh", "others", "--one"), ("--all",):
+            assert "2 of 4 hosts have ended" in monarch(tmp_path, "exec", *where, "true", status=1)[1]
+    finally:
+        job_load(tmp_path / ".monarch" / "job_state.pkl").kill()
+
+
 def test_which_ranks_have_failed_is_said_where_output_goes_to_files(place):
     _, err = monarch(place, "exec", "--all", "exit $((3 * MONARCH_RANK_HOSTS))", status=3)
     assert err.splitlines()[1:] == ["monarch exec: 1 of 3 ranks have failed, with these exit statuses: trainers/1 (3)"]

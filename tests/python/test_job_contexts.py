@@ -1,6 +1,7 @@
 """Jobs by name in one directory, the commands about them, and what a saved job looks like."""
 
 import contextlib
+import datetime
 import fcntl
 import json
 import os
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -335,12 +338,12 @@ def test_a_job_of_which_a_host_has_ended_says_which(place):
     daemon = job_load()._run.workers[2].pid
     os.kill(daemon, signal.SIGKILL)
     assert ended(daemon, time.monotonic() + LIMIT)
-    _, err = monarch("exec", "true", status=1)
+    _, err = monarch("exec", "--all", "true", status=1)
     assert (
         "the active job is no longer running or healthy: 1 of 3 hosts have ended (one[0]). 'monarch apply', or" in err
     )
     monarch("apply")
-    monarch("exec", "true")
+    monarch("exec", "--all", "true")
     monarch("kill")
 
 
@@ -539,6 +542,57 @@ def test_any_value_has_a_hash_that_goes_by_what_it_says():
     values[1], values[3] = {"a", "b"}, Machine(1)
     assert [OddJob(value)._digest() for value in values] == hashes
     assert OddJob(Machine(2))._digest() != hashes[3]
+
+
+class Settings:
+    """A user's, which leaves something out when it is pickled."""
+
+    def __init__(self, size):
+        self.size, self.cache = size, {"open": True}
+
+    def __getstate__(self):
+        return {"size": self.size}
+
+
+class Unreadable:
+    """What cannot be unpickled where it was pickled."""
+
+    def __reduce__(self):
+        return int, ("none",)
+
+
+def test_the_hash_is_of_what_comes_out_of_the_pickle():
+    data = OddJob(Settings(1)).dumps()
+    assert "specification_sha256" in json.loads(data)
+    assert job_loads(data).values[0].size == 1
+    assert "specification_sha256" not in json.loads(OddJob(Unreadable()).dumps())
+
+
+def test_objects_that_refer_to_each_other_are_looked_at_once():
+    class Node:
+        pass
+
+    nodes = [Node() for _ in range(40)]
+    for node in nodes:
+        node.others, node.some = nodes, set(nodes[:5])
+    begin = time.monotonic()
+    assert OddJob(*nodes)._digest() == OddJob(*nodes)._digest()
+    shared = ["x"]
+    for _ in range(15):
+        shared = [shared] * 10
+    OddJob(shared)._digest()
+    assert time.monotonic() - begin < 5
+    one = [1]
+    assert OddJob(one, one)._digest() == OddJob([1], [1])._digest()
+
+
+def test_objects_without_attributes_count_by_value():
+    pairs = [(Path("a"), Path("b")), (datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)),
+             (Decimal("1.0"), Decimal("1.1")), (deque([1]), deque([2])), (re.compile("a"), re.compile("b")),
+             (range(1), range(2)), (1j, 2j), (len, max), (Path, Decimal)]  # fmt: skip
+    for one, other in pairs:
+        assert OddJob(one)._digest() == OddJob(one)._digest() != OddJob(other)._digest()
+    assert job_loads(OddJob(*(one for one, _ in pairs)).dumps()).values[0] == Path("a")
 
 
 def test_telemetry_and_administration_are_asked_for_and_said_not_to_be_there(place, caplog):

@@ -16,7 +16,7 @@ from monarch import _core
 from monarch._config import settings
 from monarch._processes import launch
 from monarch.job import _ending
-from monarch.job._attached import Attached, check_meshes
+from monarch.job._attached import Attached, Needed, check_meshes
 from monarch.job._descriptors import readable
 from monarch.job._ending import JOB_ID
 from monarch.job._trait import JobState, JobTrait, logger
@@ -105,13 +105,28 @@ class ProcessJob(JobTrait):
     def can_run(self, spec: JobTrait) -> bool:
         """Whether its workers are all there, on this machine, as many for the same meshes, and run the same."""
         run = self._run
+        return self._is_what(spec) and run is not None and all(_ending.is_alive(worker) for worker in run.workers)
+
+    def _is_what(self, spec: JobTrait) -> bool:
+        run = self._run
         if run is None or not isinstance(spec, ProcessJob) or run.machine != _core.machine_id():
             return False
         if (run.meshes, run.env, run.program) != (spec._meshes, spec._env, _program()):
             return False
-        if self._here is not None and self._here.attached.has_shut_down():
-            return False  # its workers end, or have
-        return all(_ending.is_alive(worker) for worker in run.workers)
+        # Then its workers end, or have.
+        return self._here is None or not self._here.attached.has_shut_down()
+
+    def _is_running_for(self, needed: Needed) -> bool:
+        run, first = self._run, 0
+        if run is None or not self._is_what(self):
+            return False
+        for name, count in run.meshes.items():
+            numbers = needed(name, count, first == 0)
+            for number in range(count) if numbers is None else numbers:
+                if not _ending.is_alive(run.workers[first + number]):
+                    return False
+            first += count
+        return True
 
     def _specification(self) -> Any:
         return self._meshes, self._env, None if self._run is None else self._run.program

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monarch.job import _mounts, _saved, _users
@@ -24,6 +25,7 @@ __all__ = ["JobState", "JobTrait", "job_load", "job_loads"]
 logger = logging.getLogger("monarch.job")
 
 
+_HASHED = 2  # how specifications are hashed
 J = TypeVar("J", bound="JobTrait")
 
 
@@ -339,6 +341,13 @@ class JobTrait(ABC):
         """Whether what has been allocated is there."""
         return self.can_run(self)
 
+    def _is_running_for(self, needed: Callable[[str, int, bool], Sequence[int] | None]) -> bool:
+        """Whether what has been allocated is there, as far as it is ``needed`` (``monarch.job._attached.Needed``).
+
+        Of classes that do not say it, all of it.
+        """
+        return self._is_running()
+
     def _specification(self) -> Any:
         """What ``can_run`` compares with what another one wants, for a hash in the file of a saved job.
 
@@ -365,13 +374,16 @@ class JobTrait(ABC):
 
     def _packed(self) -> bytes:
         job = self._running or self
-        about = {
+        about: dict[str, Any] = {
             "class": f"{type(job).__module__}.{type(job).__qualname__}",
             "specification": repr(job),
-            "specification_sha256": job._digest(),
             "apply_id": job._apply_id,
         }
-        return _saved.pack(about, pickle.dumps(job))
+        pickled = pickle.dumps(job)
+        # Of what comes out of the pickle, which need not have all that went in. It may want another process than this.
+        with contextlib.suppress(Exception):
+            about |= {"specification_sha256": pickle.loads(pickled)._digest(), "hashed": _HASHED}
+        return _saved.pack(about, pickled)
 
     def _runs(self) -> bool:
         return self._running is not None and self._running.can_run(self) and self._running._is_running()
@@ -478,7 +490,9 @@ def job_loads(data: bytes) -> JobTrait:
     job = pickle.loads(pickled)
     if not isinstance(job, JobTrait):
         raise TypeError(f"a saved job must be a JobTrait, but is a {type(job).__name__}")
-    if about.get("specification_sha256", job._digest()) != job._digest():  # files of before had none
+    # Files of before had none, or one that was made in another way.
+    is_hashed = "specification_sha256" in about and about.get("hashed") == _HASHED
+    if is_hashed and about["specification_sha256"] != job._digest():
         raise _saved.AlteredError(
             f"its specification is not the one that it was saved with: the file was altered, or {type(job).__name__} "
             f"was. Remove it{LEFT}"

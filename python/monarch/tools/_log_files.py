@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -15,7 +18,7 @@ from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 from monarch._processes.output import safe_name
-from monarch.job import JobTrait, _saved
+from monarch.job import DEFAULT_JOB_PATH, JobTrait, _saved
 from monarch.tools._active import hosts_of
 
 # As monarch._processes.output names them: a file for each host and script; and before that one for each process, whose
@@ -32,6 +35,8 @@ _KEPT = "log"  # as monarch.job._keeper names it
 # Of a program's own, at the beginning of a line.
 _TIME = re.compile(r"\s*\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:\d\d)?")
 _BLOCK = 1 << 16
+_NEVER = b"9"  # later than any time that stands in a file
+_told: set[str] = set()
 _LINE_MAX = (1 << 20) + (1 << 10)  # bytes; what is longer is cut
 
 
@@ -118,11 +123,16 @@ def find(job: JobTrait) -> list[Source]:
     found += [Source(path, "adopted") for path in kept if os.path.exists(path)]
     client = _saved.log_path(apply_id, make=False)
     found += [Source(client, "client")] if os.path.exists(client) else []
-    folders = {tempfile.gettempdir(), *(os.path.dirname(os.path.dirname(host.log)) for host in hosts)}
-    user = (os.environ.get("USER") or str(os.getuid())).replace("/", "_")
-    captured = [each for folder in folders for each in _captured(os.path.join(folder, user), apply_id[:8])]
+    captured = [each for folder in folders_of(job) for each in _captured(folder, apply_id[:8])]
     places = {host.mesh: place for place, host in enumerate(hosts)}
     return found + sorted(captured, key=lambda source: (places.get(source.hosts or "", len(places)), source.order))
+
+
+def folders_of(job: JobTrait) -> list[str]:
+    """Where the files are that workers print into. It goes by variables, which their script may have had others of."""
+    folders = {tempfile.gettempdir(), *(os.path.dirname(os.path.dirname(host.log)) for host in hosts_of(job))}
+    user = (os.environ.get("USER") or str(os.getuid())).replace("/", "_")
+    return sorted(os.path.join(folder, user) for folder in folders)
 
 
 def nothing_of(job: JobTrait, wanted: Wanted) -> str | None:
@@ -154,9 +164,9 @@ def _counts(meshes: list[str | None], what: str) -> list[str]:
 def _writers(shared: Source) -> Iterator[Source]:
     """Those whose lines stand in it, or in what was put aside when it was full."""
     found = set()
-    for path in (shared.path + ".1", shared.path):
-        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-            for line in _TIMED_NEXT.finditer(b"\n" + file.read()):
+    with contextlib.ExitStack() as files:
+        for file in [_opened(shared.path + end, files) for end in (".1", "")]:
+            for line in _TIMED_NEXT.finditer(b"\n" + (b"" if file is None else file.read())):
                 if (who := line[3]) not in found:
                     found.add(who)
                     yield shared.of(who.decode(errors="replace"))
@@ -196,46 +206,82 @@ def _captured(folder: str, job: str) -> Iterator[Source]:
 class Reader:
     """Reads a file as it grows. One that was replaced, or cut to nothing, is read from its start.
 
-    When it was put aside as ``.1``, the rest of that comes first; so does all of one that was there before.
+    When it was put aside as ``.1``, the rest of that comes first; so does all of one that was there before, or that
+    was begun and put aside since the last look. It stays open, so no other one is taken for it by a number used again.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.inode: int | None = None
+        self.file: BinaryIO | None = None  # which is read
         self.at = 0
+        self.aside: tuple[int, ...] | None = None  # that which was .1, and has been read
         self.rest = b""  # the beginning of a line
         self.last_time: float | None = None
         self.writers: dict[bytes, tuple[Source, bool]] = {}  # of one that is shared; are they wanted?
         self.last: tuple[bytes, str] | None = None  # whose the last line was, and its time
-        self.has_seen_kept = False  # lines of what is gone, where they stand again
+        self.newest = b""  # time of a line
+        self.kept_after = b""  # lines of what is gone are shown where they stand again, if they are newer than this
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """What comes after it is read as if for the first time."""
+        if self.file is not None:
+            self.file.close()
+            self.file, self.at, self.aside = None, 0, None
 
     def lines(self, wanted: Wanted, at_end: bool = False) -> Iterator[Line]:
         """What is new. ``at_end``: also a last line that has no end yet."""
-        self.has_seen_kept = self.inode is not None
+        self.kept_after = b"" if self.file is None else _NEVER
         with contextlib.ExitStack() as files:
             # In this order: one that is put aside meanwhile is the same, and not the one before.
             now, aside = (_opened(self.source.path + end, files) for end in ("", ".1"))
-            if aside is not None and _inode(aside) == (self.inode or _inode(aside)) and _inode(aside) != _inode(now):
-                yield from self._read(aside, wanted)
+            if not _is_same(self.file, now):
+                if self.file is not None:
+                    yield from self._read(self.file, wanted)  # the rest of it, whatever it is called now
+                if aside is not None and not _is_same(aside, now) and not self._has_read(aside):
+                    self._look_for_gap(aside)
+                    yield from self._read(aside, wanted)
+            if aside is not None and not _is_same(aside, now):
+                self.aside = _put_aside(aside)
             if now is None:
                 yield from self._finish(wanted, True)
-                if _inode(aside) != self.inode:
-                    self.at = 0
                 return
             yield from self._read(now, wanted)
         yield from self._finish(wanted, at_end)
 
+    def _has_read(self, aside: BinaryIO) -> bool:
+        return _is_same(self.file, aside) or _put_aside(aside) == self.aside
+
+    def _look_for_gap(self, aside: BinaryIO) -> None:
+        """Says so if ``aside`` is not the one that came after what was read last: that is gone, and others with it."""
+        if self.file is None:
+            return
+        read = os.fstat(self.file.fileno())
+        # That which came after it took its place as .1, by which it was removed; nothing is written to it since then.
+        if read.st_nlink == 0 and os.fstat(aside.fileno()).st_mtime_ns > read.st_ctime_ns:
+            _tell(f"{self.source.path} was full more than twice since it was last read: lines are missing here")
+            self.kept_after = self.newest
+
     def _read(self, file: BinaryIO, wanted: Wanted) -> Iterator[Line]:
         found = os.fstat(file.fileno())
-        if self.inode not in (None, found.st_ino) or found.st_size < self.at:
+        is_new = not _is_same(self.file, file)
+        if is_new or found.st_size < self.at:
             yield from self._finish(wanted, True)
             self.at = 0
-        self.inode = found.st_ino
+        if is_new:
+            self._hold(file)
         is_old = wanted.since is not None and found.st_mtime < wanted.since
         file.seek(self.at)
         while block := file.read(_BLOCK):
             self.at += len(block)
             yield from self._cut(block, wanted, is_old)
+
+    def _hold(self, file: BinaryIO) -> None:
+        before, self.file = self.file, open(os.dup(file.fileno()), "rb", buffering=0)
+        if before is not None:
+            before.close()
 
     def _cut(self, block: bytes, wanted: Wanted, is_old: bool) -> Iterator[Line]:
         *whole, rest = (self.rest + block).split(b"\n")
@@ -266,8 +312,9 @@ class Reader:
 
     def _timed_line(self, line: bytes, wanted: Wanted) -> Iterator[Line]:
         if (begin := _TIMED.match(line)) is not None:
-            if begin[2] is not None and self.has_seen_kept:
+            if begin[2] is not None and begin[1] <= self.kept_after:
                 return
+            self.newest = max(self.newest, begin[1])
             self.last = begin[3], begin[1].decode()
         if self.last is None:  # it has lost its beginning, and there is none before it
             return
@@ -290,14 +337,45 @@ def _utc_text(time: float) -> str:
 
 
 def _opened(path: str, files: contextlib.ExitStack) -> BinaryIO | None:
+    """None: it is not there, or it is nothing that Monarch has written, or cannot be read, which is said once."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if path.endswith(".1") else 0)
     try:
-        return files.enter_context(open(path, "rb"))
+        fd = os.open(path, flags)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        why = "it is a symlink" if error.errno == errno.ELOOP else error.strerror
+        _tell_once(f"{path} is left out: {why}")
+        return None
+    # Without a buffer, which would give what was there before a file was cut.
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return files.enter_context(open(fd, "rb", buffering=0))
+    os.close(fd)
+    _tell_once(f"{path} is left out: it is no regular file")
+    return None
 
 
-def _inode(file: BinaryIO | None) -> int | None:
-    return None if file is None else os.fstat(file.fileno()).st_ino
+def _is_same(one: BinaryIO | None, other: BinaryIO | None) -> bool:
+    if one is None or other is None:
+        return False
+    return os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
+
+
+def _put_aside(file: BinaryIO) -> tuple[int, ...]:
+    """Which one it is: nothing is written to it any more."""
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _tell(text: str) -> None:
+    sys.stdout.flush()  # where it belongs among the lines
+    print(f"monarch logs: {text}", file=sys.stderr)
+
+
+def _tell_once(text: str) -> None:
+    if text not in _told:
+        _told.add(text)
+        _tell(text)
 
 
 def _time_of(text: str) -> float | None:
@@ -319,6 +397,8 @@ def follow(job: JobTrait, wanted: Wanted, goes_on: bool, period_s: float = 0.2) 
                 readers[source.path] = Reader(source)
         for reader in list(readers.values()):
             yield from reader.lines(wanted, is_last)
+            if is_last:
+                reader.close()  # there may be more of them than one process may have open
         if is_last:
             return
         yield None
@@ -326,10 +406,19 @@ def follow(job: JobTrait, wanted: Wanted, goes_on: bool, period_s: float = 0.2) 
 
 
 def _has_ended(job: JobTrait) -> bool:
-    """Its hosts' daemons, where it has some here, or the client of its batch mode."""
+    """Its hosts' daemons, where it has some here, or the client of its batch mode; else when its file is gone."""
     from monarch.job import LocalJob, _ending
 
     known = [_ending.Process(host.pid, host.started) for host in hosts_of(job)]
     if isinstance(job, LocalJob) and job._client is not None:
         known.append(job._client)
-    return not any(map(_ending.is_alive, known))
+    return not any(map(_ending.is_alive, known)) if known else not _is_saved(str(job.apply_id))
+
+
+def _is_saved(apply_id: str) -> bool:
+    """Whether a job in the working directory is that one."""
+    for path in _saved.places(DEFAULT_JOB_PATH):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            if _saved.unpack(_saved.read(path))[0].get("apply_id") == apply_id:
+                return True
+    return False

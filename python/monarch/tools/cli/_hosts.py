@@ -50,8 +50,19 @@ def attach(job: JobTrait, mesh: str | None, point: dict[str, int] | None, is_all
         point: with ``hosts``: only that one will be; without: all of the mesh.
         is_all: all meshes will be.
     """
+
+    def needed(name: str, count: int, is_first: bool) -> list[int] | None:
+        if is_all:
+            return None
+        if not (is_first if mesh is None else name == mesh):
+            return []
+        host = (point or {}).get("hosts")
+        return (
+            None if host is None or not 0 <= host < count else [host]
+        )  # what there is not is said where it is looked for
+
     running = job._running
-    if running is None or not running._is_running():
+    if running is None or not running._is_running_for(needed):
         why = "" if running is None or not (lost := running._loses()) else f": {lost}"
         raise RuntimeError(
             f"the active job is no longer running or healthy{why}. 'monarch apply', or a script's job.state(), has it "
@@ -62,14 +73,6 @@ def attach(job: JobTrait, mesh: str | None, point: dict[str, int] | None, is_all
 
     runtime.ensure(processes=False)  # none are started from here
     from monarch.job import _attached
-
-    def needed(name: str, count: int, is_first: bool) -> list[int] | None:
-        if not (is_first if mesh is None else name == mesh):
-            return []
-        host = (point or {}).get("hosts")
-        return (
-            None if host is None or not 0 <= host < count else [host]
-        )  # what there is not is said where it is looked for
 
     with contextlib.nullcontext() if is_all else _attached.only(needed):
         return running._state()._hosts

@@ -13,6 +13,7 @@ import argparse
 import json
 import re
 import sys
+from datetime import datetime, timezone
 from time import time as now
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from monarch.tools._active import active_job
-    from monarch.tools._log_files import Wanted, follow, nothing_of
+    from monarch.tools._log_files import Wanted, folders_of, follow, nothing_of
 
     job = active_job()
     since = None if arguments.since is None else now() - arguments.since
@@ -70,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     if source is None and since is None and arguments.grep is None:
         print(
             "monarch logs: nothing is written there so far; what workers print is, of scripts that have called "
-            "configure(enable_file_capture=True) before spawn_procs",
+            f"configure(enable_file_capture=True) before spawn_procs, in {' or '.join(folders_of(job))}, which goes by "
+            "USER and TMPDIR: have them as they had",
             file=sys.stderr,
         )
     return 0
@@ -92,7 +94,12 @@ def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
     if found is None or float(found[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 30s: a positive number and ms, s, m, h or d")
-    return float(found[1]) * _UNITS_S[found[2]]
+    seconds = float(found[1]) * _UNITS_S[found[2]]
+    try:
+        datetime.fromtimestamp(now() - seconds, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        raise argparse.ArgumentTypeError(f"{text!r} is longer ago than there are dates") from None
+    return seconds
 
 
 def _pattern(text: str) -> re.Pattern[str]:
