@@ -68,6 +68,27 @@ void* report(void*) {
   return nullptr;
 }
 
+// The report gives the GIL away while it waits for others, and whoever takes it then may keep it.
+void* take_gil(void*) {
+  pthread_setname_np(pthread_self(), "monarch-stacks");
+  GilThread python;
+  has_gil = true;
+  return nullptr;
+}
+
+// Reactor. Until the report is done, or can be seen not to get on.
+void look_for_gil() {
+  state().runtime->timers().after(kGilLimitNs, [] {
+    if (!reporting) return;
+    if (!has_gil) return show_own_stacks();
+    has_gil = false;
+    pthread_t thread;
+    if (!sys::start_thread(&thread, take_gil, nullptr)) return;
+    pthread_detach(thread);
+    look_for_gil();
+  });
+}
+
 // Reactor.
 void on_wanted() {
   eventfd_t ignored;
@@ -81,9 +102,7 @@ void on_wanted() {
     return;
   }
   pthread_detach(thread);
-  state().runtime->timers().after(kGilLimitNs, [] {
-    if (reporting && !has_gil) show_own_stacks();
-  });
+  look_for_gil();
 }
 
 }  // namespace

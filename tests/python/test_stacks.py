@@ -497,6 +497,21 @@ def test_sigquit_while_c_code_of_the_script_holds_the_gil_shows_its_own_threads(
     script.end()
 
 
+def test_c_code_that_has_taken_the_gil_from_a_report_that_waits_is_shown_too(tmp_path):
+    before = """
+import re
+import monarch.actor
+from monarch._meshes import stacks
+waits = threading.Event()
+stacks.report = lambda: (waits.set(), threading.Event().wait())
+"""
+    script = Script(tmp_path, "waits.wait(); re.match(r'(a+)+b', 'a' * 64)", before)
+    script.process.send_signal(signal.SIGQUIT)
+    assert "somebody holds the GIL in C" in script.process.stderr.readline()
+    script.process.kill()
+    script.end()
+
+
 def test_a_handler_of_the_scripts_own_stays(tmp_path):
     handler = "signal.signal(signal.SIGQUIT, lambda *_: print('mine', flush=True))"
     script = Script(tmp_path, "sys.stdin.readline()", handler)

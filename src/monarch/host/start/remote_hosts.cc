@@ -121,8 +121,10 @@ void RemoteHosts::tell_of_wait(const Remote& remote, int64_t left_ns, const std:
   if (told_of_wait_) return;
   told_of_wait_ = true;
   const ptrdiff_t others = awaited() - 1;
-  log_line("waiting for the host at " + remote.address.to_text() + (others > 0 ? " and " + std::to_string(others) + " more" : "") +
-           ", for " + std::to_string((left_ns + 500'000'000) / 1'000'000'000) + " s yet: " + why);
+  const std::string more = others > 0 ? " and " + std::to_string(others) + " more" : "";
+  const int64_t left_s = (left_ns + 500'000'000) / 1'000'000'000;
+  log_line("waiting for the host at " + remote.address.to_text() + more + ", for " + std::to_string(left_s) + " s yet: " +
+           why);
 }
 
 // Later: we may be inside one of its callbacks.

@@ -58,4 +58,4 @@ def check():
     """The quietest of three seconds: where caches belong to others, a wake-up takes several times as long."""
     quiet(1)
     seconds = [used_in_a_second() for _ in range(3)]
-    assert any(all(ms < 2 for ms in used.values()) for used in seconds), seconds
+    assert any(all(ms < 4 for ms in used.values()) for used in seconds), seconds
