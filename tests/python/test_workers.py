@@ -250,6 +250,21 @@ assert hosts.spawn_procs().spawn("worker", Worker).pid.call_one().get() not in p
         assert daemon.end() == (0, "")
 
 
+def test_a_host_that_does_not_come_is_told_once_for_all(folder):
+    daemon = Daemon(folder)
+    run = daemon.run("""
+late = attach_to_workers(workers=["tcp://127.0.0.9:1", "tcp://127.0.0.9:2"], name="late")
+procs = late.spawn_procs()
+sys.stdin.readline()
+os._exit(0)
+""")  # fmt: skip
+    told = run.err_line(LIMIT, "waiting for the host")
+    where, left = r"the host at tcp://127\.0\.0\.9:[12] and 1 more", r"for \d+ s yet: .*Connection refused"
+    assert re.fullmatch(f"monarch: waiting for {where}, {left}\n?", told), told
+    run.tell("\n")
+    run.done()
+
+
 BEAR = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
 
 
