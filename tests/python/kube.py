@@ -16,6 +16,7 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from kube_schema import check
 from kube_streams import Forwards, Wire, accept, execute
 from script_run import MARK, marked
 
@@ -27,6 +28,9 @@ KINDS = {
     "serviceaccounts": ("ServiceAccount", "v1"), "roles": ("Role", RBAC), "rolebindings": ("RoleBinding", RBAC),
     CRDS: ("CustomResourceDefinition", "apiextensions.k8s.io/v1"), MESHES: ("MonarchMesh", f"{GROUP}/v1alpha1"),
 }  # fmt: skip
+MODELS = {kind: f"V1{name}" for kind, (name, _) in KINDS.items() if kind not in ("events", MESHES)} | {
+    "events": "CoreV1Event"
+}
 MERGES = ("application/merge-patch+json", "application/strategic-merge-patch+json")  # lists are replaced by either
 APPLY = "application/apply-patch+yaml"
 VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
@@ -154,6 +158,7 @@ class Kube:
             metadata |= {"resourceVersion": str(self.version)} | ({} if kind == CRDS else {"namespace": NAMESPACE})
             body.setdefault("kind", KINDS[kind][0])
             body.setdefault("apiVersion", KINDS[kind][1])
+            check_object(kind, body)
             self.objects[kind][metadata["name"]] = body
             self.events.append((self.version, kind, change, json.loads(json.dumps(body))))
             self.has_crd |= kind == CRDS and metadata["name"] == f"{MESHES}.{GROUP}"
@@ -303,6 +308,18 @@ class Log:
             thread.join(LIMIT)
 
 
+def check_object(kind, body):
+    """As a server does that refuses what its schema does not know."""
+    try:
+        if kind in MODELS:
+            check(body, MODELS[kind])
+        else:
+            check(body["metadata"], "V1ObjectMeta")
+            check(body["spec"].get("podTemplate"), "V1PodTemplateSpec")
+    except ValueError as error:
+        raise Refusal(400, f"{kind} is not as the schema says: {error}") from error
+
+
 def is_owned(body, uid):
     return any(owner["uid"] == uid for owner in body["metadata"].get("ownerReferences") or [])
 
@@ -417,6 +434,7 @@ def handler_of(kube):
             status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                       "reason": REASONS.get(refusal.status, ""), "message": refusal.message, "code": refusal.status,
                       "details": refusal.details or {}}  # fmt: skip
+            check(status, "V1Status")
             self.send(b"404 page not found\n" if refusal.plain else json.dumps(status).encode(), refusal.status)
 
         def send(self, data, status=200):
