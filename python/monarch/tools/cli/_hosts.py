@@ -57,9 +57,9 @@ def attach(job: JobTrait, mesh: str | None, point: dict[str, int] | None, is_all
         if not (is_first if mesh is None else name == mesh):
             return []
         host = (point or {}).get("hosts")
-        return (
-            None if host is None or not 0 <= host < count else [host]
-        )  # what there is not is said where it is looked for
+        if host is None or not 0 <= host < count:  # what there is not is said where it is looked for
+            return None
+        return [host]
 
     running = job._running
     if running is None or not running._is_running_for(needed):
