@@ -650,19 +650,24 @@ def test_who_has_not_been_admitted_asks_an_owner_that_is_stopped(mortal):
     admitted(buffer, b"abc")
 
 
+def until_written_again(array, times):
+    """Returns as the last of so many writes begins: its first byte has come."""
+    limit = time.monotonic() + LIMIT
+    for at in [-1] * times + [0]:
+        array[at] = 0
+        while array[at] == 0:
+            assert time.monotonic() < limit
+
+
 def test_a_drop_waits_in_vain_for_a_writer_that_is_stopped(mortal):
     data = b"w" * (16 << 20)
     array = np.zeros(len(data), np.uint8)
     pid = mortal.pid.call_one().get()
-    for _ in range(50):  # mostly it is stopped where the kernel has just written a piece
+    for _ in range(50):  # it is stopped where the kernel has just written a piece, but for preemption
         array[:] = 0
         buffer = RDMABuffer(array)
         writing = mortal.write_on.call_one(buffer, data)
-        limit = time.monotonic() + LIMIT
-        for _ in range(5):
-            array[:] = 0
-            while array[-1] == 0:
-                assert time.monotonic() < limit
+        until_written_again(array, 5)
         stop(pid)
         dropped = buffer.drop(timeout=0.2)
         late = ""
@@ -690,11 +695,7 @@ def test_nobody_writes_to_what_has_been_dropped_though_the_writer_is_hit_in_the_
     buffer = RDMABuffer(array)
     pid = mortal.pid.call_one().get()
     writing = mortal.write_on.call_one(buffer, data)
-    limit = time.monotonic() + LIMIT
-    for _ in range(20):  # some of them by the writer itself
-        array[:] = 0
-        while array[-1] == 0:
-            assert time.monotonic() < limit
+    until_written_again(array, 20)  # some of them by the writer itself
     if number == signal.SIGSTOP:
         stop(pid)
     else:
