@@ -9,6 +9,8 @@ import select
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -111,19 +113,24 @@ def test_the_times_of_lines(job):
     assert logs(job, "--times", "--grep", "knocks") == [f"{'-':24} [generators[0]] monarch-hostd: somebody knocks"]
 
 
+def name_of_run(path):
+    return path.rpartition("_")[2].removesuffix(".log")
+
+
 def test_an_object_for_each_line(job):
     (line,) = logs(job, "--json", "--rank", "2", "--grep", "second")
     found = json.loads(line)
     name = r"monarch_log_\w{8}~trainers~1_20\d{6}-\d{6}-\d+\.log"
     assert re.fullmatch(name, os.path.basename(found["file"])) and re.fullmatch(TIME, found["time"])
     assert found == {
-        "kind": "worker", "hosts": "trainers", "host": 1, "mesh": "all", "rank": 2, "file": found["file"],
+        "kind": "worker", "hosts": "trainers", "host": 1, "mesh": "all", "rank": 2,
+        "run": name_of_run(found["file"]), "file": found["file"],
         "time": found["time"], "line": "second 2",
     }  # fmt: skip
     (line,) = logs(job, "--json", "--grep", "knocks")
     assert json.loads(line) == {
-        "kind": "host", "hosts": "generators", "host": 0, "mesh": None, "rank": None, "file": daemon_log(job, 2),
-        "time": None, "line": "monarch-hostd: somebody knocks",
+        "kind": "host", "hosts": "generators", "host": 0, "mesh": None, "rank": None, "run": None,
+        "file": daemon_log(job, 2), "time": None, "line": "monarch-hostd: somebody knocks",
     }  # fmt: skip
 
 
@@ -150,6 +157,7 @@ def test_a_host_has_one_file_that_people_can_read_themselves(job):
         (["--rank", "-1"], "expected one argument|'-1' is not a number from 0 on"),
         (["--host", "a"], "'a' is not a number from 0 on"),
         (["--grep", "("], "'\\(' is not a regular expression: missing \\)"),
+        (["--job", "1234567"], "'1234567' is not the beginning of an apply_id"),
     ],
 )
 def test_what_makes_no_sense_is_refused(capsys, options, why):
@@ -238,6 +246,58 @@ job.kill()
     assert "~hosts~0_" in first.name and "~hosts~1_" in second.name
     assert [line[25:] for line in first.read_text().splitlines()] == ["[boss 0/near 0] here"]
     assert [line[25:] for line in second.read_text().splitlines()] == ["[it 0] before", "[boss 0/far 0] there"]
+
+
+RUN_OF_A_JOB = """
+import os, signal, sys
+from monarch.actor import Actor, SupervisionError, endpoint
+from monarch.job import ProcessJob
+class Talker(Actor):
+    @endpoint
+    def say(self, text):
+        print(text, flush=True)
+    @endpoint
+    def die(self):
+        print("last words", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+talkers = ProcessJob({"hosts": 1}).state().hosts.spawn_procs({"p": 2}, name="it").spawn("t", Talker)
+talkers.say.call(sys.argv[1]).get()
+try:
+    talkers.slice(p=1).die.call().get()
+except SupervisionError:
+    pass
+"""
+
+
+@pytest.mark.feature(96, "the commands")
+def test_runs_of_one_job_deaths_and_what_is_left_of_a_job_that_was_killed(tmp_path, monkeypatch, capsys):
+    env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
+    (tmp_path / "script.py").write_text(RUN_OF_A_JOB)
+    monkeypatch.chdir(tmp_path)
+    for word in ("one", "two"):
+        subprocess.run([sys.executable, "script.py", word], env=os.environ | env, check=True, timeout=LIMIT)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("USER", "somebody")
+
+    def logs(*options):
+        assert main(["logs", *options]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert [line for line in logs("--rank", "0")] == ["[hosts[0] it 0] one", "[hosts[0] it 0] two"]
+    assert logs("--rank", "0", "--last") == ["[hosts[0] it 0] two"]
+    said, last, died = logs("--rank", "1", "--last")
+    assert (said, last) == ("[hosts[0] it 1] two", "[hosts[0] it 1] last words")
+    assert re.fullmatch(r"\[hosts\[0\] it 1\] monarch: the process .* failed: Killed\(sig=9\).*", died)
+    runs = {json.loads(line)["run"] for line in logs("--json")}
+    assert len(runs) == 2 and all(re.fullmatch(r"20\d{6}-\d{6}-\d+", run) for run in runs)
+    job = job_load().apply_id[:8]
+    everything = logs("-t")
+    assert main(["kill"]) == 0
+    told = f"what its workers have printed stays in {tmp_path}/somebody: monarch logs --job {job}\n"
+    assert capsys.readouterr() == ("", told)
+    assert main(["logs"]) == 1 and "no active job was found" in capsys.readouterr().err
+    assert logs("-t", "--job", job) == logs("-t", "-f", "--job", job) == everything
+    assert main(["logs", "--job", "12345678-1"]) == 0 and "nothing is written there" in capsys.readouterr().err
 
 
 def test_the_client_of_batch_mode_writes_one_too(tmp_path, monkeypatch, capsys):

@@ -153,12 +153,13 @@ def remove(name: str) -> None:
         os.unlink(DEFAULT_JOB_PATH)
 
 
-def kill(name: str) -> bool:
-    """Kills its job and forgets its state. False: none was saved."""
+def kill(name: str) -> str | None:
+    """Kills its job and forgets its state. Gives its ``apply_id``, empty if it did not run. None: none was saved."""
     try:
         job = _load(name)
     except FileNotFoundError:
-        return False
+        return None
+    apply_id = job.apply_id or ""
     if job.active:
         if users := [str(user) for user in _users.others(state_path(name), job.apply_id)]:
             more = f" and {len(users) - _NAMED_MAX} more" if len(users) > _NAMED_MAX else ""
@@ -171,7 +172,7 @@ def kill(name: str) -> bool:
         job.kill()  # and its file, unless another one is saved there by now
     else:
         _saved.remove(state_path(name))
-    return True
+    return apply_id
 
 
 def names() -> list[str]:

@@ -49,6 +49,7 @@ class Wanted(NamedTuple):
         rank: in the mesh of processes.
         since: seconds since 1970.
         pattern: somewhere in the line.
+        last_run: of what workers print, the files of the script that has written last.
     """
 
     mesh: str | None = None
@@ -56,6 +57,7 @@ class Wanted(NamedTuple):
     rank: int | None = None
     since: float | None = None
     pattern: re.Pattern[str] | None = None
+    last_run: bool = False
 
 
 class Line(NamedTuple):
@@ -72,6 +74,7 @@ class Source:
 
     ``kind``: "host", of a daemon; "adopted", of what outlives scripts; "worker", of processes; "client", of a script in
     batch mode. ``within``: who has started it, "trainers 3/". ``is_shared``: all processes of a host have written it.
+    ``run``: of which run of a script it is, when that began and its pid; ``written``: when that has last written.
     """
 
     path: str
@@ -82,6 +85,8 @@ class Source:
     rank: int | None = None
     within: str = ""
     is_shared: bool = False
+    run: str | None = field(default=None, compare=False)
+    written: float = field(default=0.0, compare=False)
     order: tuple[object, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
@@ -114,8 +119,15 @@ class Source:
         )
 
 
-def find(job: JobTrait) -> list[Source]:
-    """The files of a job that are there now, here: of hosts, of adopted actors, of the client, of workers."""
+def find(job: JobTrait | str, last_run: bool = False) -> list[Source]:
+    """The files of a job that are there now, here: of hosts, of adopted actors, of the client, of workers.
+
+    Args:
+        job: or the first eight characters of its ``apply_id``: what its workers have printed.
+        last_run: of the script only whose workers have printed last.
+    """
+    if isinstance(job, str):
+        return _of_workers(job, folders_of(None), {}, last_run)
     apply_id = str(job.apply_id)
     hosts = hosts_of(job)
     found = [Source(host.log, "host", host.mesh, host.number) for host in hosts if os.path.exists(host.log)]
@@ -123,24 +135,36 @@ def find(job: JobTrait) -> list[Source]:
     found += [Source(path, "adopted") for path in kept if os.path.exists(path)]
     client = _saved.log_path(apply_id, make=False)
     found += [Source(client, "client")] if os.path.exists(client) else []
-    captured = [each for folder in folders_of(job) for each in _captured(folder, apply_id[:8])]
     places = {host.mesh: place for place, host in enumerate(hosts)}
-    return found + sorted(captured, key=lambda source: (places.get(source.hosts or "", len(places)), source.order))
+    return found + _of_workers(apply_id[:8], folders_of(job), places, last_run)
 
 
-def folders_of(job: JobTrait) -> list[str]:
-    """Where the files are that workers print into. It goes by variables, which their script may have had others of."""
-    folders = {tempfile.gettempdir(), *(os.path.dirname(os.path.dirname(host.log)) for host in hosts_of(job))}
+def _of_workers(job: str, folders: list[str], places: dict[str, int], last_run: bool) -> list[Source]:
+    """``places``: of meshes of hosts, for the order of their files."""
+    captured = [each for folder in folders for each in _captured(folder, job)]
+    if last_run and captured:
+        last = max(captured, key=lambda source: source.written).run
+        captured = [each for each in captured if each.run == last]
+    return sorted(captured, key=lambda source: (places.get(source.hosts or "", len(places)), source.order))
+
+
+def folders_of(job: JobTrait | None) -> list[str]:
+    """Where the files are that workers print into. It goes by variables, which their script may have had others of.
+
+    None: of a job of which nothing is known any more.
+    """
+    hosts = [] if job is None else hosts_of(job)
+    folders = {tempfile.gettempdir(), *(os.path.dirname(os.path.dirname(host.log)) for host in hosts)}
     user = (os.environ.get("USER") or str(os.getuid())).replace("/", "_")
     return sorted(os.path.join(folder, user) for folder in folders)
 
 
-def nothing_of(job: JobTrait, wanted: Wanted) -> str | None:
+def nothing_of(job: JobTrait | str, wanted: Wanted) -> str | None:
     """Why nothing there is of what is wanted, and what there is. None: something is."""
     if (wanted.mesh, wanted.host, wanted.rank) == (None, None, None):
         return None
     there = []
-    for source in find(job):
+    for source in find(job, wanted.last_run):
         for each in _writers(source) if source.is_shared else (source,):
             if each.is_wanted(wanted):
                 return None
@@ -199,6 +223,7 @@ def _captured(folder: str, job: str) -> Iterator[Source]:
         sources.append((by, number if mesh is None else rank or 0, source))
     for by, number, source in sources:
         # Of one name, the later ones come later.
+        source.run, source.written = by, written[by]
         source.order = (source.mesh or "", written[by], by, number)
         yield source
 
@@ -387,12 +412,12 @@ def _time_of(text: str) -> float | None:
         return None
 
 
-def follow(job: JobTrait, wanted: Wanted, goes_on: bool, period_s: float = 0.2) -> Iterator[Line | None]:
+def follow(job: JobTrait | str, wanted: Wanted, goes_on: bool, period_s: float = 0.2) -> Iterator[Line | None]:
     """All lines that are wanted. ``goes_on``: waits for more until the job ends, and gives None before each wait."""
     readers: dict[str, Reader] = {}
     while True:
         is_last = not goes_on or _has_ended(job)
-        for source in find(job):
+        for source in find(job, wanted.last_run):
             if source.path not in readers and source.is_wanted(wanted):
                 readers[source.path] = Reader(source)
         for reader in list(readers.values()):
@@ -405,10 +430,12 @@ def follow(job: JobTrait, wanted: Wanted, goes_on: bool, period_s: float = 0.2) 
         time.sleep(period_s)
 
 
-def _has_ended(job: JobTrait) -> bool:
+def _has_ended(job: JobTrait | str) -> bool:
     """Its hosts' daemons, where it has some here, or the client of its batch mode; else when its file is gone."""
     from monarch.job import LocalJob, _ending
 
+    if isinstance(job, str):
+        return True
     known = [_ending.Process(host.pid, host.started) for host in hosts_of(job)]
     if isinstance(job, LocalJob) and job._client is not None:
         known.append(job._client)

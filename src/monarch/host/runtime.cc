@@ -228,6 +228,10 @@ Result<std::unique_ptr<ProcessRuntime>> ProcessRuntime::make_root(Options option
   runtime->partings_ = std::make_unique<Partings>(
       *runtime->reactor_, [deaths = runtime->deaths_.get()](NodeId gateway) { return deaths->who_is(gateway); },
       [](const std::string& line) { log_line(line); });
+  runtime->deaths_->add_observer([output = runtime->output_.get()](NodeId node, const Failure& why) {
+    const bool as_asked = why.kind == Failure::Kind::kStopped || why.kind == Failure::Kind::kOwnerEnded;
+    if (!as_asked) output->note(node, "monarch: " + why.headline());
+  });
   if (auto listening = runtime->connector_->listen(); !listening) return listening.error();
   if (auto started = runtime->start(); !started) return started.error();
   return runtime;

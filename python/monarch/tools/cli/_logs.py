@@ -4,7 +4,7 @@ adopted actors and the client of batch mode print, and what workers print, if en
 examples:
   monarch logs -f --mesh trainers --host 1
   monarch logs --rank 3 --since 5m --grep 'loss|nan'
-  monarch logs -t --since 30s             # with the time of each line
+  monarch logs -t --last     # of the last run, with the time of each line
 """
 
 from __future__ import annotations
@@ -35,22 +35,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="30s, 5m, 2h, 1d: lines that were printed since; where a file has no times, those that do not begin with "
         "an earlier one, if it was written to since",
     )  # fmt: skip
+    parser.add_argument("--last", action="store_true", help="of workers of the last run of a script only")
     parser.add_argument("--grep", type=_pattern, metavar="RE", help="lines in which this is found (Python's re)")
     parser.add_argument(
         "-t", "--times", action="store_true", help="in front of each line when it was printed, in UTC, if that is known"
     )
     parser.add_argument(
-        "--json", action="store_true", help="an object a line: kind, hosts, host, mesh, rank, file, time, line"
+        "--json", action="store_true", help="an object a line: kind, hosts, host, mesh, rank, run, file, time, line"
     )
+    parser.add_argument(
+        "--job", type=_job_id, metavar="ID",
+        help="what workers of a job have printed that is not there any more: as `monarch kill` says, the beginning of "
+        "its apply_id",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
     from monarch.tools._active import active_job
     from monarch.tools._log_files import Wanted, folders_of, follow, nothing_of
 
-    job = active_job()
+    job = arguments.job or active_job()
     since = None if arguments.since is None else now() - arguments.since
-    wanted = Wanted(arguments.mesh, arguments.host, arguments.rank, since, arguments.grep)
+    wanted = Wanted(arguments.mesh, arguments.host, arguments.rank, since, arguments.grep, arguments.last)
     if (why := nothing_of(job, wanted)) is not None:
         if not arguments.follow:
             raise RuntimeError(why)
@@ -69,9 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
             time = f"{line.time or '-':{_TIME_WIDTH}} " if arguments.times else ""
             sys.stdout.write(f"{time}{head}{line.text}\n")
     if source is None and since is None and arguments.grep is None:
+        folders = folders_of(None if isinstance(job, str) else job)
         print(
             "monarch logs: nothing is written there so far; what workers print is, of scripts that have called "
-            f"configure(enable_file_capture=True) before spawn_procs, in {' or '.join(folders_of(job))}, which goes by "
+            f"configure(enable_file_capture=True) before spawn_procs, in {' or '.join(folders)}, which goes by "
             "USER and TMPDIR: have them as they had",
             file=sys.stderr,
         )
@@ -80,14 +87,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _object_before_time(source: Source) -> str:
     """What stands before the time of a line of it, as JSON."""
-    fields = {"kind": source.kind, "hosts": source.hosts, "host": source.host, "mesh": source.mesh}
-    return json.dumps({**fields, "rank": source.rank, "file": source.path, "time": None})[: -len("null}")]
+    fields = {
+        "kind": source.kind, "hosts": source.hosts, "host": source.host, "mesh": source.mesh, "rank": source.rank,
+        "run": source.run, "file": source.path, "time": None,
+    }  # fmt: skip
+    return json.dumps(fields)[: -len("null}")]
 
 
 def _number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return int(text)
+
+
+def _job_id(text: str) -> str:
+    if re.fullmatch("[0-9a-f]{8}(-[0-9a-f-]*)?", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the beginning of an apply_id, of 8 characters or more")
+    return text[:8]
 
 
 def _seconds(text: str) -> float:

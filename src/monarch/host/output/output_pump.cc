@@ -107,6 +107,13 @@ Status OutputPump::start() {
   return Ok{};
 }
 
+void OutputPump::note(NodeId node, const std::string& line) {
+  if (!has_log_files_.load(std::memory_order_relaxed)) return;
+  std::lock_guard lock(mutex_);
+  notes_.emplace_back(node, line);
+  eventfd_write(wake_.get(), 1);
+}
+
 void OutputPump::finish() {
   {
     std::lock_guard lock(mutex_);
@@ -169,6 +176,7 @@ void OutputPump::run() {
   while (!finishing_) {
     wait_for_work();
     take_requests();
+    take_notes();
     flush_folds(clock_.now_ns());
     show_states(clock_.now_ns());
     turn();
@@ -187,6 +195,7 @@ void OutputPump::end() {
     wait_for_room();
     if (empty) break;
   }
+  take_notes();
   for (auto& [node, speaker] : speakers_.all()) {
     for (SpeakerStream& stream : speaker->streams) {
       stream.splitter.finish([&](std::string_view line) { show(stream, line); });
@@ -534,20 +543,42 @@ void OutputPump::set_options(const OutputRequest& request) {
 
 void OutputPump::send_tail(const OutputRequest& request, int fd) {
   const NodeId node = request.nodes.front();
-  // The process has ended: what it has printed is in its pipe or was read.
-  for (bool more = true; more;) {
-    Speaker* speaker = speakers_.find(node);
-    more = false;
-    if (speaker == nullptr) break;
-    SpeakerStream& stream = speaker->streams[static_cast<size_t>(request.stream)];
-    if (stream.pipe) more = read_stream(stream) == kReadBytes;
-  }
+  drain(node, request.stream);
   std::string text = speakers_.tail(node, request.stream, request.lines);
   if (text.size() > kTailBytesMax) text.erase(0, text.size() - kTailBytesMax);
   [[maybe_unused]] const ssize_t count = ::write(fd, text.data(), text.size());
 }
 
+// Of a process that has ended: what it has printed is in its pipe or was read.
+void OutputPump::drain(NodeId node, OutputStream which) {
+  for (bool more = true; more;) {
+    Speaker* speaker = speakers_.find(node);
+    if (speaker == nullptr) return;
+    SpeakerStream& stream = speaker->streams[static_cast<size_t>(which)];
+    more = stream.pipe && read_stream(stream) == kReadBytes;
+  }
+}
+
 // ---- Log files ----
+
+void OutputPump::take_notes() {
+  std::vector<std::pair<NodeId, std::string>> notes;
+  {
+    std::lock_guard lock(mutex_);
+    notes.swap(notes_);
+  }
+  for (const auto& [node, line] : notes) {
+    drain(node, OutputStream::kStdout);
+    drain(node, OutputStream::kStderr);
+    const auto [file, who] = speakers_.place_in_files(node);
+    if (file == nullptr) continue;
+    LogFile::Voice& voice = file->add(who);
+    std::string text;
+    LogFile::format(text, utc_text(clock_.wall_ns()), voice, line);
+    file->write(voice, text);
+    file->end(voice);
+  }
+}
 
 void OutputPump::open_log_file(Speaker& speaker, const OutputRequest& request) {
   speaker.log_file = log_file_of(request);
@@ -564,7 +595,7 @@ LogFile* OutputPump::log_file_of(const OutputRequest& request) {
   }
   if (auto known = log_files_.find(path); known != log_files_.end()) return &known->second;
   auto file = LogFile::make(path);
-  const bool is_first = !std::exchange(log_files_announced_, true);
+  const bool is_first = !has_log_files_.exchange(true);
   if (!file) {
     if (no_log_files_.insert(path).second) {
       say("what workers print cannot be written to " + path + ": " + file.error().message);

@@ -53,6 +53,9 @@ class OutputPump {
   // pump's thread can tell.
   bool knows_silent(NodeId node, OutputStream which);
 
+  // Any thread. Adds a line about a process to the log file that has its lines, if there is one, behind all of them.
+  void note(NodeId node, const std::string& line);
+
   // Shows all that workers have printed before, however long the reader takes, and ends the thread. Idempotent.
   void finish();
 
@@ -94,6 +97,8 @@ class OutputPump {
   void open(const OutputRequest& request, std::vector<UniqueFd> fds);
   void set_options(const OutputRequest& request);
   void send_tail(const OutputRequest& request, int fd);
+  void drain(NodeId node, OutputStream which);
+  void take_notes();
   void open_log_file(Speaker& speaker, const OutputRequest& request);
   LogFile* log_file_of(const OutputRequest& request);
   void write_log_file(Speaker& speaker);
@@ -114,6 +119,8 @@ class OutputPump {
   uint64_t handled_ = 0;  // of wanted_
   bool blocked_ = false;  // a reader is slow
   bool over_ = false;
+  std::vector<std::pair<NodeId, std::string>> notes_;
+  std::atomic<bool> has_log_files_{false};
   std::atomic<uint64_t> wanted_{0};  // how often somebody asked to be caught up
   std::atomic<bool> started_{false};
   std::atomic<bool> finishing_{false};
@@ -138,7 +145,6 @@ class OutputPump {
   int busy_turns_ = 0;    // in a row
   uint64_t published_ = 0;
   bool published_blocked_ = false;
-  bool log_files_announced_ = false;
   std::unordered_set<std::string> no_log_files_;  // those that could not be opened, and this was said
   bool failure_announced_ = false;
   bool short_ = false;  // there was no descriptor for the next request: it waits

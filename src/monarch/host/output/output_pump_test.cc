@@ -464,6 +464,28 @@ TEST_F(OutputPumpTest, WritesWhenALineWasRead) {
   EXPECT_EQ(folder.untimed(text), "[p 0] not yet whole\n[p 0] " + std::string(1 << 20, 'x') + "\n[p 0] x\n");
 }
 
+TEST_F(OutputPumpTest, NotesStandInTheFileBehindAllThatItsProcessHasPrinted) {
+  LogFolder folder;
+  const std::string file = folder / "user/p";
+  pump->note(10, "nobody writes to files");
+  auto lives = route->open(10, 1, 5, {"p", 0, true, file}).value();
+  auto ended = route->open(11, 1, 5, {"p", 1, true, file}).value();
+  auto without = route->open(12, 1, 6, {"q", 0, true, ""}).value();
+  put(ended.err, "last");
+  ended = {};
+  screen.lines(1);
+  errors.lines(1);
+  pump->note(11, "it failed");
+  put(lives.out, "a\n");
+  put(lives.err, "b\n");
+  pump->note(10, "it failed too");
+  pump->note(12, "it has no file");
+  pump->note(13, "it is not known");
+  pump->finish();
+  EXPECT_EQ(folder.untimed(folder.text(folder.path_of(file))),
+            "[p 1] last\n[p 1] it failed\n[p 0] a\n[p 0] b\n[p 0] it failed too\n");
+}
+
 int64_t size_of(const std::string& path) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);

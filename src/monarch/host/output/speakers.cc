@@ -75,7 +75,11 @@ Speaker* Speakers::find(NodeId node) {
 }
 
 void Speakers::remove(Speaker& speaker) {
-  if (speaker.log_file != nullptr) speaker.log_file->end(*speaker.voice);
+  if (speaker.log_file != nullptr) {
+    speaker.log_file->end(*speaker.voice);
+    ended_in_files_.push_back({speaker.node, speaker.log_file, std::move(speaker.who_in_files)});
+    if (ended_in_files_.size() > kEndedInFilesMax) ended_in_files_.pop_front();
+  }
   Ended ended{speaker.node, {}};
   for (int i = 0; i < kStreams; ++i) ended.tails[i] = std::move(speaker.streams[i].tail);
   ended_.push_back(std::move(ended));
@@ -90,6 +94,14 @@ std::string Speakers::tail(NodeId node, OutputStream stream, uint32_t lines) {
     if (ended.node == node) return std::string(ended.tails[index].last(lines));
   }
   return "";
+}
+
+std::pair<LogFile*, std::string> Speakers::place_in_files(NodeId node) {
+  if (const Speaker* speaker = find(node)) return {speaker->log_file, speaker->who_in_files};
+  for (const EndedInFiles& ended : ended_in_files_) {
+    if (ended.node == node) return {ended.file, ended.who};
+  }
+  return {nullptr, ""};
 }
 
 void Speakers::note_printed(SpeakerMesh& mesh) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "monarch/base/unique_fd.h"
 #include "monarch/host/output/log_file.h"
@@ -75,6 +76,9 @@ class Speakers {
   // The last lines of a process, ended or not; empty if it is not known.
   std::string tail(NodeId node, OutputStream stream, uint32_t lines);
 
+  // The log file of a process, ended or not, and how it is called there; none: it has none, or is not known any more.
+  std::pair<LogFile*, std::string> place_in_files(NodeId node);
+
   // Its first line decides how all of its lines are introduced.
   void note_printed(SpeakerMesh& mesh);
   // What stands before a line of `speaker`, which is about to be shown: "[3] ", or nothing.
@@ -91,13 +95,21 @@ class Speakers {
   };
   std::string unique_name(const std::string& parent, const std::string& name);
 
+  struct EndedInFiles {
+    NodeId node;
+    LogFile* file;
+    std::string who;
+  };
+
   static constexpr size_t kEndedMax = 64;
+  static constexpr size_t kEndedInFilesMax = 1024;
 
   const std::string host_name_;
   std::unordered_map<NodeId, std::unique_ptr<Speaker>> speakers_;
   std::unordered_map<uint64_t, std::weak_ptr<SpeakerMesh>> meshes_;
   std::unordered_map<std::string, int> names_;  // how many meshes of one parent have had this name
   std::deque<Ended> ended_;
+  std::deque<EndedInFiles> ended_in_files_;
   bool any_has_printed_ = false;
 };
 
