@@ -109,6 +109,8 @@ def test_a_worker_is_attached_to_and_ends_with_all_that_it_has_started(folder, s
     assert process.address.startswith(f"{scheme}://") and not process.address.endswith(":0")
     assert stat.S_IMODE(os.stat(f"{folder}/token").st_mode) == 0o600
     run = Run(program("workers/attach.py") + """
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
 workers = hosts.spawn_procs().spawn("worker", Worker)
 print("pid", *workers.pid.call().get().values())
 input()

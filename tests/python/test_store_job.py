@@ -161,7 +161,10 @@ def test_hosts_end_with_the_processes_that_serve_them(served, tmp_path, transpor
     told = ranks.runs.pop(0)
     told.process.stdin.close()
     told.done()
-    assert "was ended with its monarch-hostd (rank {'hosts': 1/2} of 'monarch_worker'" in told.err
+    assert told.status == 1
+    assert told.err.startswith("monarch: ranks 2, 3 of 'process' have failed: was ended with its monarch-hostd\n")
+    cause = " ".join(told.err.split())
+    assert "was ended with its monarch-hostd (rank {'hosts': 1/2} of 'monarch_worker', pid" in cause
     ranks.end()
 
 

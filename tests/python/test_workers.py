@@ -93,16 +93,22 @@ except SupervisionError as error:
     daemon.end()
 
 
-def test_the_end_of_a_daemon_is_told(folder, scheme):
+def test_the_end_of_a_daemon_that_this_script_has_not_asked_for_is_a_failure(folder, scheme):
     daemon = Daemon(folder, scheme=scheme)
     run = daemon.run("""
-workers = hosts.spawn_procs().spawn("worker", Worker)
-print("pid", *workers.pid.call().get().values())
-input()
+import queue
+import monarch.actor
+told = queue.Queue()
+monarch.actor.unhandled_fault_hook = lambda failure: [told.put((failure.mesh_name, r)) for r in failure.crashed_ranks]
+workers = hosts.spawn_procs({"gpus": 2}, name="procs").spawn("worker", Worker)
+print("pid", next(iter(workers.pid.call().get().values())))
+ends = sorted(told.get(timeout=20) for _ in range(4))
+assert ends == [(mesh, rank) for mesh in ("procs", "worker") for rank in range(2)], ends
 error = workers.pid.call().exception(timeout=20)
-assert isinstance(error, SupervisionError) and "stopped: its monarch-hostd was ended" in str(error), error
+assert isinstance(error, SupervisionError), error
+assert "was ended with its monarch-hostd (rank {'hosts': 0/1} of 'workers', pid" in str(error), error
 try:
-    hosts.spawn_procs()
+    hosts.spawn_procs().spawn("late", Worker).pid.call().get(timeout=20)
     raise AssertionError("spawned on a host that has ended")
 except SupervisionError:
     pass
@@ -110,10 +116,23 @@ except SupervisionError:
     pid = int(run.line("pid "))
     assert daemon.end() == (0, "")
     assert ended(pid, time.monotonic())
-    run.tell("\n")
     run.done()
-    # If it lives on for a second, it says that its host has ended.
-    assert run.status == 0 and re.fullmatch("(monarch: .* was ended with its monarch-hostd .*\n)?", run.err)
+    assert run.status == 0 and run.err == "", run.err
+
+
+def test_a_script_whose_daemon_is_ended_by_others_stops_with_that_as_the_cause(folder, scheme):
+    daemon = Daemon(folder, scheme=scheme)
+    run = daemon.run("""
+workers = hosts.spawn_procs({"gpus": 4}, name="procs").spawn("worker", Worker)
+print("pid", next(iter(workers.pid.call().get().values())))
+time.sleep(100)
+""")  # fmt: skip
+    pid = int(run.line("pid "))
+    assert daemon.end() == (0, "")
+    assert ended(pid, time.monotonic())
+    run.done()
+    assert run.status == 1
+    assert run.err.startswith("monarch: ranks 0-3 of 'worker' have failed: was ended with its monarch-hostd\n"), run.err
 
 
 def test_a_daemon_that_is_killed_is_a_failure_of_all_ranks_there_and_no_stop(folder, scheme):

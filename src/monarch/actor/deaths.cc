@@ -236,10 +236,28 @@ bool Deaths::is_told(NodeId node) const {
 
 FailurePtr Deaths::make_failure(NodeId node, const Known& entry, const Event& event) const {
   const bool told = event.kind == EventKind::kNoticed || event.kind == EventKind::kWayLost;
+  if (told && event.failure && event.failure->of_host && event.failure->label.empty()) {
+    // A host that is ending says so itself, and does not know what it is called here.
+    if (const auto host = who_is(entry.host)) {
+      Failure named = *host;
+      named.kind = event.failure->kind;
+      named.status = event.failure->status;
+      named.of_host = true;
+      named.node = node;
+      return std::make_shared<Failure>(std::move(named));
+    }
+  }
   if (told || event.kind == EventKind::kOutOfReach) return event.failure;
   auto made = entry.who ? std::make_shared<Failure>(*entry.who) : std::make_shared<Failure>();
   made->node = node;
   if (entry.role == Role::kParent) return made;
+  if (!entry.stopping.empty() && !ends_because_.empty()) {
+    auto with_host = std::make_shared<Failure>(Failure::Kind::kExited, "");
+    with_host->node = node;
+    with_host->of_host = true;
+    with_host->status.because = ends_because_;
+    return with_host;
+  }
   if (!entry.stopping.empty() && event.kind != EventKind::kTimeUp) {
     made->kind = Failure::Kind::kStopped;
     made->detail = entry.stopping;
@@ -318,10 +336,10 @@ void Deaths::take_down(int64_t now_ns, NodeId node, Actions& actions) {
   if (entry.role == Role::kParent) actions.push_back({ActionKind::kEndSelf, node, 0, 0, failure});
   if (entry.role == Role::kChild) {
     actions.push_back({ActionKind::kTellAll, node, 0, 0, failure});
-    // Who was asked to end ends with 0, or is killed. Anything else is news.
+    // Who was asked to end ends with 0, or is killed. Anything else is news, but where all of them end.
     const ExitStatus& status = failure->status;
     const bool as_asked = status.code == 0 && (status.signal == 0 || status.signal == 9 || !status.known);
-    entry.report = entry.stopping.empty() || !as_asked;
+    entry.report = ends_because_.empty() && (entry.stopping.empty() || !as_asked);
     if (entry.report) set_due(node, entry, now_ns + limits_.unobserved_ns);
   }
   if (auto of_owner = owned_.find(entry.owner); of_owner != owned_.end()) of_owner->second.erase(node);

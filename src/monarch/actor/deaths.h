@@ -94,6 +94,9 @@ class Deaths {
   void add_neighbour(NodeId node, bool believed);
   // Somebody has asked for its end. The first reason stays. False: it is not ours, or has ended.
   bool stop_asked(NodeId node, std::string reason);
+  // This process is a host that ends, though nobody who has started anything here has asked for that: what it stops from
+  // now on has not ended as its owner wished, but with its host, that `because`.
+  void end_as_host(std::string because) { ends_because_ = std::move(because); }
   bool is_child(NodeId node) const;
   int64_t pid_of(NodeId node) const;  // -1: not known
   std::optional<Failure> who_is(NodeId child) const;  // of one that is not down: all but how it ended
@@ -165,6 +168,7 @@ class Deaths {
   const NodeId self_;
   const Limits limits_;
   NodeId parent_ = 0;
+  std::string ends_because_;  // empty: end_as_host() was not called
   std::unordered_map<NodeId, Known> nodes_;
   std::unordered_map<NodeId, std::unordered_set<NodeId>> hosted_;  // by host, those that are not down
   std::unordered_map<NodeId, std::unordered_set<NodeId>> owned_;   // children, by owner if that is not this process

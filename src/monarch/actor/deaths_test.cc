@@ -67,6 +67,31 @@ TEST_F(DeathsTest, AChildIsDeclaredWhenItsStatusIsKnownAndAllThatItSentIsHere) {
   EXPECT_EQ(last_->node, kChild);
 }
 
+TEST_F(DeathsTest, WhatAHostThatEndsTakesAlongHasFailedWithIt) {
+  deaths_.end_as_host("was ended with its monarch-hostd");
+  ASSERT_TRUE(deaths_.stop_asked(kChild, "its monarch-hostd was ended"));
+  EXPECT_EQ(on({.kind = Kind::kExited, .node = kChild, .status = {true, 0, 0}}), "end-links:10");
+  EXPECT_EQ(on(link_lost(kChild)), "declare:10 close-links:10 tell-all:10");
+  EXPECT_EQ(last_->kind, Failure::Kind::kExited);
+  EXPECT_EQ(last_->headline(), "the host of the process this actor was running on was ended with its monarch-hostd");
+  EXPECT_EQ(tick(10 * kSecond), "") << "it was to end";
+
+  Deaths script(kOther);  // which knows what that host is called
+  Failure who;
+  who.label = "rank {'hosts': 1/2} of 'hosts'";
+  script.add_child(kSelf, kOther, who, 0);
+  script.started(kSelf, 4712);
+  Deaths::Actions actions;
+  script.add_hosted(kChild, kSelf, 0, actions);
+  script.handle(0, {.kind = Kind::kNoticed, .node = kChild, .from = kSelf, .failure = last_}, actions);
+  ASSERT_FALSE(actions.empty());
+  EXPECT_EQ(words(actions).substr(0, 12), "tell-tree:10");
+  EXPECT_EQ(last_->headline(),
+            "the host of the process this actor was running on was ended with its monarch-hostd (rank {'hosts': 1/2} of "
+            "'hosts', pid 4712)");
+  EXPECT_EQ(last_->node, kChild);
+}
+
 TEST_F(DeathsTest, AChildThatHasBeenReplacedAndLivesIsEnded) {
   const auto replaced = [](NodeId node) { return Deaths::Event{.kind = Kind::kReplaced, .node = node}; };
   EXPECT_EQ(on(replaced(kChild)), "kill:10");

@@ -66,6 +66,11 @@ bool DeathWatch::stop_asked(NodeId node, const std::string& reason) {
   return deaths_.stop_asked(node, reason);
 }
 
+void DeathWatch::end_as_host(const std::string& because) {
+  std::lock_guard lock(mutex_);
+  deaths_.end_as_host(because);
+}
+
 bool DeathWatch::is_child(NodeId node) const {
   std::lock_guard lock(mutex_);
   return deaths_.is_child(node);
@@ -351,8 +356,9 @@ void DeathWatch::observed(NodeId from, NodeId node) {
     std::lock_guard lock(mutex_);
     if (!deaths_.observed(node, timers_.now_ns())) return;
     child = deaths_.is_child(node);
+    const FailurePtr why = deaths_.why_down(node);
     host = deaths_.host_of(node);
-    if (host != 0 && !deaths_.why_down(host)) host = 0;
+    if (host != 0 && !deaths_.why_down(host) && !(why && why->of_host)) host = 0;
   }
   if (!child) tell_tree(node, from, "");
   if (host != 0) observed(node_.id(), host);

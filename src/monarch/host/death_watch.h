@@ -44,6 +44,7 @@ class DeathWatch {
   // A child, or one below it, says that it has started this process. It is told further up.
   void on_hosts(NodeId from, NodeId node);
   bool stop_asked(NodeId node, const std::string& reason);
+  void end_as_host(const std::string& because);
   bool is_child(NodeId node) const;
   int64_t pid_of(NodeId node) const;
   // The same of a process of this machine: what /proc says under that number is about it. -1: it is none, or not known.

@@ -119,7 +119,8 @@ std::string Failure::headline() const {
                                       : "the process this actor was running on ";
   switch (kind) {
     case Kind::kExited:
-      return subject + how_it_ended(status) + " (" + label + (pid > 0 ? ", pid " + std::to_string(pid) : "") + ")" +
+      return subject + how_it_ended(status) +
+             (label.empty() ? "" : " (" + label + (pid > 0 ? ", pid " + std::to_string(pid) : "") + ")") +
              more_of(status) + (cut_off ? "; it had closed its connection and did not end" : "");
     case Kind::kNotStarted:
       if (detail.starts_with(kHostAt)) return detail + " (" + label + ")";  // nothing was to be started yet

@@ -161,11 +161,12 @@ ExitStatus explained(ExitStatus status, int64_t host_lease_ns) {
     status.because = "has ended, since it had not heard of this script for " +
                      std::to_string(host_lease_ns / 1'000'000) + " ms (host_lease)";
   } else if (status.code == kHostDaemonEnded) {
-    status.because = "was ended with its monarch-hostd";
+    status.because = kEndedWithHostd;
   } else {
     return status;
   }
-  status.code = 0;  // it is an end in order
+  status.known = false;  // what it has ended with was for this word
+  status.code = 0;
   return status;
 }
 

@@ -49,6 +49,7 @@ enum HostEnd : int {
   kHostUnheard = 121,  // over TCP: the session to the script is over
   kHostDaemonEnded = 122,  // its monarch-hostd ends, in order
 };
+inline constexpr const char* kEndedWithHostd = "was ended with its monarch-hostd";
 // In words (ExitStatus::because), where it is one of these.
 ExitStatus explained(ExitStatus status, int64_t host_lease_ns);
 

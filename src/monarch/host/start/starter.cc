@@ -15,6 +15,7 @@
 #include "monarch/base/log.h"
 #include "monarch/base/system.h"
 #include "monarch/host/membership/token_file.h"
+#include "monarch/host/start/attach.h"
 #include "monarch/host/start/guard.h"
 
 namespace monarch {
@@ -563,7 +564,7 @@ void Starter::on_hostd(NodeId node) {
     if (found == running_.end() || !found->second.hostd) return;
     UniqueFd pidfd;
     const auto report = receive_fork_report(found->second.hostd.get(), &pidfd);
-    if (!report) return errno == EAGAIN ? void() : leave_hostd(node, "was ended with its monarch-hostd");
+    if (!report) return errno == EAGAIN ? void() : leave_hostd(node, kEndedWithHostd);
     switch (report->kind) {
       case ForkReport::kSpawned:
         // The host may be in another namespace, where the number means somebody else; 0: it has none that is known here.
