@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import monarch._wiring  # noqa: F401
 from monarch._bulk.action import RDMAAction
-from monarch._bulk.buffer import RDMABuffer, backend, has_nic
+from monarch._bulk.buffer import RDMABuffer, backend, has_nic, prepare
 from monarch._bulk.errors import (
     BufferDropped,
     RDMAError,
@@ -57,4 +57,5 @@ def is_rdma_available() -> bool:
     return True
 
 
+prepare()
 publish(__name__, {name: globals()[name] for name in __all__ if name != "empty"})

@@ -289,6 +289,33 @@ print(bytes(target), get_rdma_backend())
     assert run.out == "b'hello' tcp\n"
 
 
+def test_who_imports_buffers_has_the_table_of_them_before_the_first_one():
+    run = Run("""
+class A(Actor):
+    @endpoint
+    def has_parts(self):
+        return "monarch._bulk.action" in sys.modules
+    @endpoint
+    def tables(self):
+        descriptors = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return sum("monarch-buffers" in os.readlink(each) for each in descriptors if os.path.islink(each))
+    @endpoint
+    def imports(self):
+        import monarch.rdma
+def look(a):
+    before = a.tables.call_one().get()
+    a.imports.call_one().get()
+    print(before, a.tables.call_one().get())
+look(this_host().spawn_procs().spawn("a", A))
+limit = time.monotonic() + 20
+while not (late := this_host().spawn_procs().spawn("a", A)).has_parts.call_one().get():  # from the fork server
+    assert time.monotonic() < limit
+    time.sleep(0.5)  # it imports when nobody asks
+look(late)
+""").ok()  # fmt: skip
+    assert run.out == "0 1\n" * 2
+
+
 @pytest.mark.feature(102, "sizes are checked")
 def test_sizes_and_other_bad_input(owner):
     buffer = owner.buffer.call_one(8).get()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import operator
@@ -75,6 +76,13 @@ def _contact() -> tuple[Any, ...]:
     if _contact_here is None:
         _contact_here = _core.contact_of_buffers()
     return _contact_here
+
+
+def prepare() -> None:
+    """Makes the table of buffers, and what readers find it by: for who imports them, not with the first one."""
+    if runtime.is_started():
+        with contextlib.suppress(RuntimeError, OSError):  # who uses them is told
+            _contact()
 
 
 class RDMABuffer(Handle):

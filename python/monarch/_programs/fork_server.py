@@ -35,7 +35,8 @@ _LATER = (
     "concurrent.futures",
     "asyncio",
     "monarch._running.event_loop",
-    "monarch.rdma",
+    "monarch._bulk.action",  # not monarch.rdma: whoever imports that makes his own process ready for buffers
+    "monarch._values.torch_allocator",
 )
 _QUIET_MS = 300  # before the first of them
 

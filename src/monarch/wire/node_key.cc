@@ -18,17 +18,13 @@ using Context = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
 const unsigned char* raw(const std::byte* bytes) { return reinterpret_cast<const unsigned char*>(bytes); }
 unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
 
-Key private_key(const NodeKey::Seed& seed) {
-  Key key(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, raw(seed.data()), seed.size()), &EVP_PKEY_free);
-  MONARCH_CHECK(key != nullptr);
-  return key;
-}
-
 }  // namespace
 
-NodeKey::NodeKey(const Seed& seed, HostNumber host) : seed_(seed) {
+NodeKey::NodeKey(const Seed& seed, HostNumber host)
+    : seed_(seed),
+      key_(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, raw(seed.data()), seed.size()), &EVP_PKEY_free) {
   size_t size = public_key_.size();
-  MONARCH_CHECK(EVP_PKEY_get_raw_public_key(private_key(seed).get(), raw(public_key_.data()), &size) == 1);
+  MONARCH_CHECK(key_ != nullptr && EVP_PKEY_get_raw_public_key(key_.get(), raw(public_key_.data()), &size) == 1);
   id_ = node_id_of(public_key_, host);
 }
 
@@ -49,9 +45,9 @@ NodeKey::~NodeKey() { OPENSSL_cleanse(seed_.data(), seed_.size()); }
 Signature NodeKey::sign(ByteSpan message) const {
   Signature signature;
   size_t size = signature.size();
-  const Key key = private_key(seed_);
   const Context context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  MONARCH_CHECK(context != nullptr && EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, key.get()) == 1);
+  MONARCH_CHECK(context != nullptr && key_ != nullptr);
+  MONARCH_CHECK(EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, key_.get()) == 1);
   MONARCH_CHECK(EVP_DigestSign(context.get(), raw(signature.data()), &size, raw(message.data()), message.size()) == 1);
   return signature;
 }

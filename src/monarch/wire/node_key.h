@@ -5,10 +5,13 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 
 #include "monarch/base/bytes.h"
 #include "monarch/base/ids.h"
 #include "monarch/base/random.h"
+
+struct evp_pkey_st;  // OpenSSL's
 
 namespace monarch {
 
@@ -33,6 +36,7 @@ class NodeKey {
 
  private:
   Seed seed_{};
+  std::shared_ptr<evp_pkey_st> key_;  // shared: by copies. To make it takes as long as to sign
   PublicKey public_key_{};
   NodeId id_ = 0;
 };
