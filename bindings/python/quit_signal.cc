@@ -27,6 +27,7 @@ constexpr int64_t kGilLimitNs = 2'000'000'000;
 constinit std::atomic<int> quit_fd{-1};
 pid_t script = 0;
 std::atomic<bool> reporting{false};  // what comes meanwhile is ignored
+std::atomic<uintptr_t> number{0};    // of that report
 std::atomic<bool> has_gil{false};
 
 void on_quit(int signal_number) {
@@ -69,23 +70,23 @@ void* report(void*) {
 }
 
 // The report gives the GIL away while it waits for others, and whoever takes it then may keep it.
-void* take_gil(void*) {
+void* take_gil(void* of_report) {
   pthread_setname_np(pthread_self(), "monarch-stacks");
   GilThread python;
-  has_gil = true;
+  if (reinterpret_cast<uintptr_t>(of_report) == number) has_gil = true;
   return nullptr;
 }
 
 // Reactor. Until the report is done, or can be seen not to get on.
-void look_for_gil() {
-  state().runtime->timers().after(kGilLimitNs, [] {
-    if (!reporting) return;
+void look_for_gil(uintptr_t of_report) {
+  state().runtime->timers().after(kGilLimitNs, [of_report] {
+    if (!reporting || of_report != number) return;
     if (!has_gil) return show_own_stacks();
     has_gil = false;
     pthread_t thread;
-    if (!sys::start_thread(&thread, take_gil, nullptr)) return;
+    if (!sys::start_thread(&thread, take_gil, reinterpret_cast<void*>(of_report))) return;
     pthread_detach(thread);
-    look_for_gil();
+    look_for_gil(of_report);
   });
 }
 
@@ -94,6 +95,7 @@ void on_wanted() {
   eventfd_t ignored;
   eventfd_read(quit_fd, &ignored);
   if (reporting.exchange(true)) return;
+  ++number;
   has_gil = false;
   pthread_t thread;
   if (!sys::start_thread(&thread, report, nullptr)) {
@@ -102,7 +104,7 @@ void on_wanted() {
     return;
   }
   pthread_detach(thread);
-  look_for_gil();
+  look_for_gil(number);
 }
 
 }  // namespace

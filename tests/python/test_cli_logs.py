@@ -272,12 +272,11 @@ except SupervisionError:
 @pytest.mark.feature(96, "the commands")
 def test_runs_of_one_job_deaths_and_what_is_left_of_a_job_that_was_killed(tmp_path, monkeypatch, capsys):
     env = {"HYPERACTOR_MESH_ENABLE_FILE_CAPTURE": "1", "TMPDIR": str(tmp_path), "USER": "somebody"}
+    monkeypatch.setenv("USER", "somebody")
     (tmp_path / "script.py").write_text(RUN_OF_A_JOB)
     monkeypatch.chdir(tmp_path)
     for word in ("one", "two"):
         subprocess.run([sys.executable, "script.py", word], env=os.environ | env, check=True, timeout=LIMIT)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("USER", "somebody")
 
     def logs(*options):
         assert main(["logs", *options]) == 0
@@ -296,19 +295,23 @@ def test_runs_of_one_job_deaths_and_what_is_left_of_a_job_that_was_killed(tmp_pa
     told = f"what its workers have printed stays in {tmp_path}/somebody: monarch logs --job {job}\n"
     assert capsys.readouterr() == ("", told)
     assert main(["logs"]) == 1 and "no active job was found" in capsys.readouterr().err
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert logs("-t", "--job", job) == logs("-t", "-f", "--job", job) == everything
     assert main(["logs", "--job", "12345678-1"]) == 0 and "nothing is written there" in capsys.readouterr().err
 
 
 def test_the_client_of_batch_mode_writes_one_too(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "client.py").write_text("print('from the client')\n")
+    (tmp_path / "client.py").write_text("print('from the client \u2713')\n")
     job = LocalJob()
     job.apply("client.py")
     job.dump(DEFAULT_JOB_PATH)
     assert job.process.wait(LIMIT) == 0
     assert main(["logs", "-f"]) == 0  # it has ended
-    assert capsys.readouterr() == ("[client] from the client\n", "")
+    assert capsys.readouterr() == ("[client] from the client \u2713\n", "")
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run([sys.executable, "-m", "monarch", "logs"], env=env, capture_output=True, timeout=LIMIT)
+    assert (shown.stdout, shown.stderr) == (b"[client] from the client \\u2713\n", b"")
     job.kill()
 
 
@@ -389,6 +392,50 @@ def reader(tmp_path):
 
 def read(reader, wanted=Wanted(), at_end=False):  # noqa: B008  # it is a tuple
     return [line.text for line in reader.lines(wanted, at_end)]
+
+
+def test_files_that_are_many_are_opened_for_a_look_only(reader):
+    path = reader.source.path
+    seen = []
+
+    def look(text, end=""):
+        with open(path + end, "a") as file:
+            file.write(text)
+        reader.park()
+        assert reader.file is None
+        seen.extend(read(reader))
+
+    look("one\ntw")
+    look("o\n")
+    reader.park()
+    assert read(reader) == [] and reader.file is None, "it was not opened"
+    look("three\nfo")
+    os.rename(path, path + ".1")
+    look("ur\n", ".1")
+    look("five\n")
+    reader.park()
+    os.unlink(path)
+    look("six\n")
+    assert seen == ["one", "two", "three", "four", "five", "six"]
+
+
+def test_the_last_run_is_the_one_that_began_last(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("USER", "somebody")
+    (tmp_path / "somebody").mkdir()
+    first, second = (tmp_path / f"somebody/monarch_log_12345678_20260131-12000{i}-99{9 - i}.log" for i in (1, 2))
+    for path in (second, first):
+        path.write_text("")
+    os.utime(second, (1, 1))
+    assert [source.path for source in find("12345678", last_run=True)] == [str(second)]
+    assert len(find("12345678")) == 2
+
+
+def test_what_is_left_of_a_line_that_is_too_long_is_not_another_line(reader):
+    with open(reader.source.path, "w") as file:
+        print("a" * (1 << 20) + "b" * (2 << 20) + "c", "next", sep="\n", file=file)
+    long, then = read(reader)
+    assert len(long) == (1 << 20) + (1 << 10) and set(long) == {"a", "b"} and then == "next"
 
 
 def test_a_line_is_shown_when_it_is_whole(reader):

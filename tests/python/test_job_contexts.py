@@ -22,6 +22,7 @@ from script_run import MARK, ended, marked
 from monarch.job import (
     DEFAULT_JOB_PATH,
     JobState,
+    JobTrait,
     LocalJob,
     MeshAdminConfig,
     ProcessJob,
@@ -493,10 +494,41 @@ def test_a_saved_job_whose_specification_is_another_is_refused(place):
     for wanted in (LocalJob(["x"]), LocalJob(["y"])):
         with pytest.raises(ValueError, match=why):
             wanted.state()
-    assert why in monarch("kill", status=1)[1]
     assert Path(DEFAULT_JOB_PATH).read_text() == before, "nobody has replaced it"
     _altered(DEFAULT_JOB_PATH, specification_sha256=good)
     assert job_load().active
+    _altered(DEFAULT_JOB_PATH, specification_sha256=good[::-1])
+    assert "is ended, though its specification is not the one" in monarch("kill")[1]
+    assert not os.path.exists(DEFAULT_JOB_PATH)
+
+
+class PidJob(JobTrait):
+    """One of a user's, which does not say what it wants."""
+
+    def _create(self, client_script=None):
+        pass
+
+    def _state(self):
+        return JobState({})
+
+    def can_run(self, spec):
+        return isinstance(spec, PidJob)
+
+    def _kill(self):
+        pass
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.made_in = object()
+
+
+def test_a_class_that_does_not_say_what_it_wants_is_gone_on_with_whatever_it_keeps(place):
+    first = PidJob()
+    first.state()
+    assert "specification_sha256" not in json.loads(Path(DEFAULT_JOB_PATH).read_text())
+    again = PidJob()
+    again.state()
+    assert again.apply_id == first.apply_id
 
 
 def test_a_job_that_was_saved_without_the_hash_of_its_specification_is_gone_on_with(place):
@@ -623,3 +655,12 @@ def test_what_takes_telemetry_says_what_to_call_first(place):
     job.state(cached_path=None)
     with pytest.raises(RuntimeError, match="the active job has no distributed telemetry configured"):
         job.telemetry_query_client()
+
+
+def test_what_lies_beside_a_job_of_another_place_is_not_looked_at(place, caplog):
+    os.makedirs("x/default/state.pkl")  # a user's own
+    job = LocalJob(["x"])
+    job.state(cached_path="x/job.pkl")
+    job.kill()
+    assert os.listdir("x") == ["default"] or sorted(os.listdir("x")) == ["default", "job.pkl.lock"]
+    assert not caplog.records

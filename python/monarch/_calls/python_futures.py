@@ -126,6 +126,7 @@ class DoneFuture(Future[R]):
             value = work()
         except BaseException as error:
             self._done.set_exception(error)
+            del self  # which the error's traceback would hold, and that the error
         else:
             self._done.set_result(value)
 
@@ -162,7 +163,7 @@ class WatchedFuture(DoneFuture[R]):
 
     def complain(self) -> None:
         """If it has failed, and nobody has looked; once."""
-        if self._looked or not self._done.done():
+        if self._looked or not self._done.done() or _core.in_forked_child():
             return
         self._looked = True
         error = self._done.exception()

@@ -13,10 +13,11 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 
 from monarch.job import _saved, _users
 from monarch.job._saved import DEFAULT_JOB_PATH
-from monarch.job._trait import LEFT, JobTrait, load_unnamed
+from monarch.job._trait import LEFT, JobTrait, load_to_end, load_unnamed
 
 __all__ = ["load_current_job", "set_current_job"]
 
@@ -55,7 +56,7 @@ def load_current_job() -> JobTrait:
     if (module_path := spec_of(name)) is not None:
         return imported(module_path)
     try:
-        return _load(name)
+        return _load(name, load_unnamed)
     except FileNotFoundError:
         raise RuntimeError(
             f"there is no job in the context {name!r} of {os.getcwd()}: 'monarch apply module.attribute', or "
@@ -153,13 +154,14 @@ def remove(name: str) -> None:
         os.unlink(DEFAULT_JOB_PATH)
 
 
-def kill(name: str) -> str | None:
-    """Kills its job and forgets its state. Gives its ``apply_id``, empty if it did not run. None: none was saved."""
+def kill(name: str, before: Callable[[JobTrait], None] = lambda _: None) -> bool:
+    """Kills its job and forgets its state; ``before`` is given what runs. False: none was saved."""
     try:
-        job = _load(name)
+        job = _load(name, load_to_end)
     except FileNotFoundError:
-        return None
-    apply_id = job.apply_id or ""
+        return False
+    if job._running is not None:
+        before(job._running)
     if job.active:
         if users := [str(user) for user in _users.others(state_path(name), job.apply_id)]:
             more = f" and {len(users) - _NAMED_MAX} more" if len(users) > _NAMED_MAX else ""
@@ -172,7 +174,7 @@ def kill(name: str) -> str | None:
         job.kill()  # and its file, unless another one is saved there by now
     else:
         _saved.remove(state_path(name))
-    return apply_id
+    return True
 
 
 def names() -> list[str]:
@@ -191,10 +193,10 @@ def state_path(name: str) -> str:
     return os.path.join(_FOLDER, name, _STATE)
 
 
-def _load(name: str) -> JobTrait:
+def _load(name: str, load: Callable[[str], JobTrait]) -> JobTrait:
     """What is saved there. ``FileNotFoundError``: nothing is; ``ValueError`` says why it cannot be read."""
     try:
-        return load_unnamed(state_path(name))
+        return load(state_path(name))
     except OSError:
         raise
     except Exception as error:

@@ -168,8 +168,9 @@ def _finish() -> None:
             execution.kill()
             wait_for(future)
     for future in list(_unseen):
-        if not interrupted:
-            future.complain()
+        if interrupted:
+            future._looked = True  # whoever pressed it knows
+        future.complain()
 
 
 # ---- What is asked for ----

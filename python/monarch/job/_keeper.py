@@ -27,7 +27,7 @@ from monarch.actor import Actor, ActorError, ActorMesh, MeshFailure, endpoint, t
 from monarch.job import _ending, _saved
 from monarch.job._descriptors import readable
 from monarch.job._detached import Detached
-from monarch.job._trait import JobState, JobTrait, job_loads
+from monarch.job._trait import JobState, JobTrait, loads_to_end
 
 _HANDLE, _LOG = "keeper", "log"  # in the job's folder
 
@@ -173,7 +173,7 @@ def main(folder: str, to_tell: int) -> None:
     _core.begin_lines_with_times()  # they are for a file
     ends = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ends.set())
-    job = job_loads(sys.stdin.read().encode())
+    job = loads_to_end(sys.stdin.read().encode())[0]
     assert job._running is not None
     actor = this_proc().spawn("keeper", Keeper, job._running._state())
     actor.initialized.get()

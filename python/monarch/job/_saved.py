@@ -61,9 +61,18 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
     return saved, pickled
 
 
-def places(path: str) -> tuple[str, str]:
-    """Where that is which was saved in this file: the first context that is made moves it."""
-    return path, os.path.join(os.path.dirname(path), DEFAULT_CONTEXT, STATE)
+def apply_id_in(path: str) -> str | None:
+    """Of the job that is saved there; nothing is unpickled. None: there is none that can be read."""
+    try:
+        return str(unpack(read(path))[0].get("apply_id"))
+    except (OSError, ValueError):
+        return None
+
+
+def places(path: str) -> tuple[str, ...]:
+    """Where that is which was saved in this file: the first context that is made moves what is in the usual one."""
+    is_usual = os.path.abspath(path).endswith(os.path.join(os.sep, DEFAULT_JOB_PATH))
+    return (path, os.path.join(os.path.dirname(path), DEFAULT_CONTEXT, STATE)) if is_usual else (path,)
 
 
 def read(path: str) -> bytes:

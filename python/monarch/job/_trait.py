@@ -171,7 +171,7 @@ class JobTrait(ABC):
         for path in () if saved_in is None else _saved.places(saved_in):
             if os.path.exists(path):
                 with _saved.locked(path):
-                    if (there := _load_or_none(path)) is not None and there.apply_id == apply_id:
+                    if _saved.apply_id_in(path) == apply_id:
                         _saved.remove(path)
 
     def adopt(self, name: str, make: Callable[[JobState], ActorMesh[Any]]) -> ActorMesh[Any]:
@@ -351,13 +351,13 @@ class JobTrait(ABC):
     def _specification(self) -> Any:
         """What ``can_run`` compares with what another one wants, for a hash in the file of a saved job.
 
-        Of classes that do not say it, what they keep under public names.
+        It has to be the same in every process. None, of classes that do not say it: they have no hash.
         """
-        plain = (str, int, float, bool, bytes, list, tuple, dict, set, frozenset, type(None))
-        return {name: value for name, value in vars(self).items() if name[0] != "_" and isinstance(value, plain)}
+        return None
 
-    def _digest(self) -> str:
-        return digest(f"{type(self).__module__}.{type(self).__qualname__}", self._specification())
+    def _digest(self) -> str | None:
+        wants = self._specification()
+        return None if wants is None else digest(f"{type(self).__module__}.{type(self).__qualname__}", wants)
 
     def _note_saved(self) -> None:  # noqa: B027  # most need not know
         """From here on another script may come back to it. For allocations that would end with this one."""
@@ -382,7 +382,8 @@ class JobTrait(ABC):
         pickled = pickle.dumps(job)
         # Of what comes out of the pickle, which need not have all that went in. It may want another process than this.
         with contextlib.suppress(Exception):
-            about |= {"specification_sha256": pickle.loads(pickled)._digest(), "hashed": _HASHED}
+            if job._specification() is not None:
+                about |= {"specification_sha256": pickle.loads(pickled)._digest(), "hashed": _HASHED}
         return _saved.pack(about, pickled)
 
     def _runs(self) -> bool:
@@ -486,6 +487,14 @@ def job_loads(data: bytes) -> JobTrait:
 
     ``ValueError`` if it is something else, or of a version that saved jobs in another way.
     """
+    job, why_altered = loads_to_end(data)
+    if why_altered is not None:
+        raise _saved.AlteredError(f"{why_altered}. `monarch kill` ends it")
+    return job
+
+
+def loads_to_end(data: bytes) -> tuple[JobTrait, str | None]:
+    """As :func:`job_loads`, for who ends the job or serves it as it is; and why nobody else is to go on with it."""
     about, pickled = _saved.unpack(data)
     job = pickle.loads(pickled)
     if not isinstance(job, JobTrait):
@@ -493,11 +502,9 @@ def job_loads(data: bytes) -> JobTrait:
     # Files of before had none, or one that was made in another way.
     is_hashed = "specification_sha256" in about and about.get("hashed") == _HASHED
     if is_hashed and about["specification_sha256"] != job._digest():
-        raise _saved.AlteredError(
-            f"its specification is not the one that it was saved with: the file was altered, or {type(job).__name__} "
-            f"was. Remove it{LEFT}"
-        )
-    return job
+        what = f"the file was altered, or {type(job).__name__} was"
+        return job, f"its specification is not the one that it was saved with: {what}"
+    return job, None
 
 
 def job_load(filename: str = DEFAULT_JOB_PATH) -> JobTrait:
@@ -515,6 +522,14 @@ def job_load(filename: str = DEFAULT_JOB_PATH) -> JobTrait:
 def load_unnamed(filename: str) -> JobTrait:
     """As :func:`job_load`, but the ``ValueError`` does not name the file."""
     return _located(job_loads(_saved.read(filename)), filename)
+
+
+def load_to_end(filename: str) -> JobTrait:
+    """What is saved there, for who ends it: also what :func:`job_load` refuses as altered, with a warning."""
+    job, why_altered = loads_to_end(_saved.read(filename))
+    if why_altered is not None:
+        logger.warning("the job in %s is ended, though %s", filename, why_altered)
+    return _located(job, filename)
 
 
 def _located(job: JobTrait, filename: str) -> JobTrait:

@@ -69,6 +69,10 @@ class SkyPilotJob(SSHJob):
         own = (self._cluster, repr(self._resources), self._autostop, self._task, self._file_mounts)
         return (*super()._config(), *own)
 
+    def _specification(self) -> Any:
+        # Not the resources: what they are in words may be another with SkyPilot's next version.
+        return super()._config(), self._cluster, self._autostop, self._task, self._file_mounts
+
     def _create(self, client_script: str | None) -> None:
         try:
             super()._create(client_script)

@@ -35,6 +35,7 @@ _KEPT = "log"  # as monarch.job._keeper names it
 # Of a program's own, at the beginning of a line.
 _TIME = re.compile(r"\s*\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:\d\d)?")
 _BLOCK = 1 << 16
+_OPEN_MAX = 64  # files that are followed without being opened for each look
 _NEVER = b"9"  # later than any time that stands in a file
 _told: set[str] = set()
 _LINE_MAX = (1 << 20) + (1 << 10)  # bytes; what is longer is cut
@@ -49,7 +50,7 @@ class Wanted(NamedTuple):
         rank: in the mesh of processes.
         since: seconds since 1970.
         pattern: somewhere in the line.
-        last_run: of what workers print, the files of the script that has written last.
+        last_run: of what workers print, the files of the script that began last.
     """
 
     mesh: str | None = None
@@ -124,10 +125,10 @@ def find(job: JobTrait | str, last_run: bool = False) -> list[Source]:
 
     Args:
         job: or the first eight characters of its ``apply_id``: what its workers have printed.
-        last_run: of the script only whose workers have printed last.
+        last_run: of the script only that began last.
     """
     if isinstance(job, str):
-        return _of_workers(job, folders_of(None), {}, last_run)
+        return of_workers(job, last_run)
     apply_id = str(job.apply_id)
     hosts = hosts_of(job)
     found = [Source(host.log, "host", host.mesh, host.number) for host in hosts if os.path.exists(host.log)]
@@ -135,16 +136,20 @@ def find(job: JobTrait | str, last_run: bool = False) -> list[Source]:
     found += [Source(path, "adopted") for path in kept if os.path.exists(path)]
     client = _saved.log_path(apply_id, make=False)
     found += [Source(client, "client")] if os.path.exists(client) else []
-    places = {host.mesh: place for place, host in enumerate(hosts)}
-    return found + _of_workers(apply_id[:8], folders_of(job), places, last_run)
+    return found + of_workers(job, last_run)
 
 
-def _of_workers(job: str, folders: list[str], places: dict[str, int], last_run: bool) -> list[Source]:
-    """``places``: of meshes of hosts, for the order of their files."""
-    captured = [each for folder in folders for each in _captured(folder, job)]
+def of_workers(job: JobTrait | str, last_run: bool = False) -> list[Source]:
+    """Of those of :func:`find` what workers have printed into, mesh of hosts by mesh of hosts."""
+    known = None if isinstance(job, str) else job
+    name = job if isinstance(job, str) else str(job.apply_id)[:8]
+    places = {} if known is None else {host.mesh: place for place, host in enumerate(hosts_of(known))}
+    captured = [each for folder in folders_of(known) for each in _captured(folder, name)]
     if last_run and captured:
-        last = max(captured, key=lambda source: source.written).run
-        captured = [each for each in captured if each.run == last]
+        # The name of a run begins with the time; that of files of single processes, of versions before, has none.
+        named = [each for each in captured if each.is_shared]
+        last = max(named, key=lambda source: str(source.run)) if named else max(captured, key=lambda one: one.written)
+        captured = [each for each in captured if each.run == last.run]
     return sorted(captured, key=lambda source: (places.get(source.hosts or "", len(places)), source.order))
 
 
@@ -246,6 +251,7 @@ class Reader:
         self.last: tuple[bytes, str] | None = None  # whose the last line was, and its time
         self.newest = b""  # time of a line
         self.kept_after = b""  # lines of what is gone are shown where they stand again, if they are newer than this
+        self.parked: os.stat_result | None = None  # of the file that was read, to its end
 
     def __del__(self) -> None:
         self.close()
@@ -256,8 +262,38 @@ class Reader:
             self.file.close()
             self.file, self.at, self.aside = None, 0, None
 
+    def park(self) -> None:
+        """Gives its descriptor back, until there is something new."""
+        if self.file is not None:
+            self.parked = os.fstat(self.file.fileno())
+            self.file.close()
+            self.file = None
+
+    def _has_news(self) -> bool:
+        """Of one that was parked, which is opened again then, if it is still there."""
+        if (parked := self.parked) is None:
+            return True
+        for end in ("", ".1"):
+            try:
+                found = os.stat(self.source.path + end)
+            except OSError:
+                continue
+            if not os.path.samestat(found, parked):
+                continue
+            if not end and found.st_size == parked.st_size == self.at:
+                return False
+            with contextlib.ExitStack() as files:
+                if (file := _opened(self.source.path + end, files)) is not None:
+                    self._hold(file)
+            break
+        self.parked = None
+        return True
+
     def lines(self, wanted: Wanted, at_end: bool = False) -> Iterator[Line]:
         """What is new. ``at_end``: also a last line that has no end yet."""
+        if not self._has_news():
+            yield from self._finish(wanted, at_end)
+            return
         self.kept_after = b"" if self.file is None else _NEVER
         with contextlib.ExitStack() as files:
             # In this order: one that is put aside meanwhile is the same, and not the one before.
@@ -309,9 +345,10 @@ class Reader:
             before.close()
 
     def _cut(self, block: bytes, wanted: Wanted, is_old: bool) -> Iterator[Line]:
-        *whole, rest = (self.rest + block).split(b"\n")
-        self.rest = rest[:_LINE_MAX]
-        for line in whole:
+        more, *begun = block.split(b"\n")
+        self.rest += more[: _LINE_MAX - len(self.rest)]
+        for begin in begun:
+            line, self.rest = self.rest, begin[:_LINE_MAX]
             if not is_old:
                 yield from self._line(line, wanted)
 
@@ -415,22 +452,26 @@ def _time_of(text: str) -> float | None:
 def follow(job: JobTrait | str, wanted: Wanted, goes_on: bool, period_s: float = 0.2) -> Iterator[Line | None]:
     """All lines that are wanted. ``goes_on``: waits for more until the job ends, and gives None before each wait."""
     readers: dict[str, Reader] = {}
+    saved_in = os.path.realpath(DEFAULT_JOB_PATH)  # another context may become the active one
     while True:
-        is_last = not goes_on or _has_ended(job)
+        is_last = not goes_on or _has_ended(job, saved_in)
         for source in find(job, wanted.last_run):
             if source.path not in readers and source.is_wanted(wanted):
                 readers[source.path] = Reader(source)
         for reader in list(readers.values()):
             yield from reader.lines(wanted, is_last)
+            # There may be more of them than one process may have open.
             if is_last:
-                reader.close()  # there may be more of them than one process may have open
+                reader.close()
+            elif len(readers) > _OPEN_MAX:
+                reader.park()
         if is_last:
             return
         yield None
         time.sleep(period_s)
 
 
-def _has_ended(job: JobTrait | str) -> bool:
+def _has_ended(job: JobTrait | str, saved_in: str) -> bool:
     """Its hosts' daemons, where it has some here, or the client of its batch mode; else when its file is gone."""
     from monarch.job import LocalJob, _ending
 
@@ -439,13 +480,9 @@ def _has_ended(job: JobTrait | str) -> bool:
     known = [_ending.Process(host.pid, host.started) for host in hosts_of(job)]
     if isinstance(job, LocalJob) and job._client is not None:
         known.append(job._client)
-    return not any(map(_ending.is_alive, known)) if known else not _is_saved(str(job.apply_id))
+    return not any(map(_ending.is_alive, known)) if known else not _is_saved(str(job.apply_id), saved_in)
 
 
-def _is_saved(apply_id: str) -> bool:
-    """Whether a job in the working directory is that one."""
-    for path in _saved.places(DEFAULT_JOB_PATH):
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            if _saved.unpack(_saved.read(path))[0].get("apply_id") == apply_id:
-                return True
-    return False
+def _is_saved(apply_id: str, saved_in: str) -> bool:
+    """Whether the job there, or in the working directory, is that one."""
+    return any(_saved.apply_id_in(path) == apply_id for path in (saved_in, *_saved.places(DEFAULT_JOB_PATH)))

@@ -167,7 +167,10 @@ bool Deaths::stop_asked(NodeId node, std::string reason) {
   if (found == nodes_.end() || found->second.role != Role::kChild) return false;
   Known& entry = found->second;
   if (entry.state == State::kDown || entry.failure) return false;
-  if (entry.stopping.empty()) entry.stopping = reason.empty() ? "stopped" : std::move(reason);
+  if (entry.stopping.empty()) {
+    entry.stopping = reason.empty() ? "stopped" : std::move(reason);
+    entry.ends_with_host = !ends_because_.empty();
+  }
   return true;
 }
 
@@ -251,7 +254,7 @@ FailurePtr Deaths::make_failure(NodeId node, const Known& entry, const Event& ev
   auto made = entry.who ? std::make_shared<Failure>(*entry.who) : std::make_shared<Failure>();
   made->node = node;
   if (entry.role == Role::kParent) return made;
-  if (!entry.stopping.empty() && !ends_because_.empty()) {
+  if (entry.ends_with_host) {
     auto with_host = std::make_shared<Failure>(Failure::Kind::kExited, "");
     with_host->node = node;
     with_host->of_host = true;

@@ -146,6 +146,7 @@ class Deaths {
     std::unique_ptr<Failure> who;  // while it is not down: all but how it ended; null: nothing is known
     uint32_t last_lines = 0;
     std::string stopping;    // reason; empty: nobody has asked for its end
+    bool ends_with_host = false;  // that is why: end_as_host()
     FailurePtr failure;      // why it ended, once that is known
     int64_t due_ns = INT64_MAX;
     bool neighbour = false;

@@ -92,6 +92,15 @@ TEST_F(DeathsTest, WhatAHostThatEndsTakesAlongHasFailedWithIt) {
   EXPECT_EQ(last_->node, kChild);
 }
 
+TEST_F(DeathsTest, WhatHadBeenAskedToEndBeforeItsHostEndsHasStopped) {
+  ASSERT_TRUE(deaths_.stop_asked(kChild, "enough"));
+  deaths_.end_as_host("was ended with its monarch-hostd");
+  ASSERT_TRUE(deaths_.stop_asked(kChild, "its monarch-hostd was ended"));
+  on({.kind = Kind::kExited, .node = kChild, .status = {true, 0, 0}});
+  on(link_lost(kChild));
+  EXPECT_EQ(last_->headline(), "stopped: enough");
+}
+
 TEST_F(DeathsTest, AChildThatHasBeenReplacedAndLivesIsEnded) {
   const auto replaced = [](NodeId node) { return Deaths::Event{.kind = Kind::kReplaced, .node = node}; };
   EXPECT_EQ(on(replaced(kChild)), "kill:10");

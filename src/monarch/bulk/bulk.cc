@@ -29,6 +29,7 @@ constexpr uint64_t kPushMax = uint64_t{16} << 20;
 constexpr uint64_t kBounceBytes = 256 * 1024;
 // Memory of others stays mapped so long, or up to twice that, after it was read last; that keeps what they have dropped.
 constexpr int64_t kIdleNs = 2'000'000'000;
+constexpr int64_t kAskAgainNs = 1'000'000'000;  // for an admission, after a shortage
 // Operations of one submit() that are under way: each may have some MiB in a link.
 constexpr size_t kRunningMax = 16;
 // Of those whom this process has met the dead are looked for when there are twice as many, and so many more.
@@ -415,8 +416,13 @@ void Bulk::seek_admission(const std::shared_ptr<Neighbour>& neighbour, NodeId ow
   if (!neighbour->may_be_written() || !neighbour->begin_asking()) return;
   ValueWriter body;
   encode(body, contact_here());
-  ask(owner, kAdmit, body.written(), {}, deadline_ns, [neighbour](std::shared_ptr<PendingCall> call) {
+  const auto self = shared_from_this();
+  ask(owner, kAdmit, body.written(), {}, deadline_ns, [neighbour, self](std::shared_ptr<PendingCall> call) {
     const Code code = outcome_of(*call->reply(0)).code;
+    if (code == Code::kShortage) {
+      self->timers_.after(kAskAgainNs, [neighbour] { neighbour->note_admitted(Neighbour::Admitted::kUnknown); });
+      return;
+    }
     neighbour->note_admitted(code == Code::kDone    ? Neighbour::Admitted::kYes
                              : code == Code::kNotSo ? Neighbour::Admitted::kNo
                                                     : Neighbour::Admitted::kUnknown);  // it may be asked again
@@ -469,6 +475,7 @@ void Bulk::forget_idle_maps_later() {
         std::lock_guard lock(self->mutex_);
         for (const auto& [node, neighbour] : self->met_) all.push_back(neighbour);
       }
+      for (auto& writer : self->writers_.everybody()) all.push_back(std::move(writer));  // some are not met any more
       self->looks_for_idle_maps_.store(false);  // first: what is mapped from here on is looked at by the next
       bool any = false;
       for (const auto& each : all) any = each->forget_idle_maps() || any;

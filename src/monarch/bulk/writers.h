@@ -35,13 +35,13 @@ class Writers {
   // never given back: this process is about to end.
   void end(std::vector<Claimed> open);
 
+  using Everybody = std::vector<std::shared_ptr<Neighbour>>;
+  Everybody everybody() const;
   bool is_full() const;
   size_t kept() const;
 
  private:
-  using Everybody = std::vector<std::shared_ptr<Neighbour>>;
   static bool is_claimed(const Everybody& writers, uint64_t claim);
-  Everybody everybody() const;
 
   mutable std::mutex mutex_;  // a leaf
   std::map<Neighbour::Key, std::shared_ptr<Neighbour>> writers_;  // shared: with whatever else goes on with it

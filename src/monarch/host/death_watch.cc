@@ -201,6 +201,14 @@ void DeathWatch::answer_inquiry(Link& link, NodeId node) {
 
 void DeathWatch::run(Deaths::Actions actions) {
   if (actions.empty()) return;
+  // What has no link is down by now, with its host if that is among them, before anybody is told.
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const NodeId node = actions[i].node;
+    if (actions[i].kind != Deaths::ActionKind::kEndLinks || !open_links(node).empty()) continue;
+    std::lock_guard lock(mutex_);
+    deaths_.handle(timers_.now_ns(), {.kind = Deaths::EventKind::kNoLinks, .node = node}, actions);
+    arm();
+  }
   std::vector<Node::Down> declared;
   for (const Deaths::Action& action : actions) {
     if (action.kind == Deaths::ActionKind::kDeclare) declared.push_back({action.node, action.failure});
@@ -209,10 +217,6 @@ void DeathWatch::run(Deaths::Actions actions) {
   for (const Deaths::Action& action : actions) {
     const bool is_told = action.kind != Deaths::ActionKind::kLetGo || node_.let_go(action.node, *action.failure);
     if (is_told) tell(action);  // else nobody behind this gateway had anything to say to that host
-    // Then it is down when this returns.
-    if (action.kind == Deaths::ActionKind::kEndLinks && open_links(action.node).empty()) {
-      feed({.kind = Deaths::EventKind::kNoLinks, .node = action.node});
-    }
   }
   timers_.post([this, actions = std::move(actions)] {
     std::vector<NodeId> orphans;

@@ -443,6 +443,7 @@ void HostDaemon::tell_of(Channel& channel, pid_t host, int started, UniqueFd cli
   const UniqueFd ended = sys::open_pidfd(host);
   MemoryEventsReader memory;
   MemoryEvents last = memory.read(), before = last;
+  int64_t looked_ns = clock_.now_ns();
   signal(SIGCHLD, [](int) {});  // it ends a wait
   bool told = false, open = true;
   std::string said;
@@ -451,7 +452,10 @@ void HostDaemon::tell_of(Channel& channel, pid_t host, int started, UniqueFd cli
     // What is killed for want of memory here accounts for this host if it ends then, and not some time later.
     const int ready = poll(fds, 3, ended ? kMemoryLookMs : kBlindWaitMs);
     if (ready < 0 && errno != EINTR) break;
-    if (ready == 0) before = std::exchange(last, memory.read());
+    if (clock_.now_ns() - looked_ns >= kMemoryLookMs * int64_t{1'000'000}) {
+      before = std::exchange(last, memory.read());
+      looked_ns = clock_.now_ns();
+    }
     if (fds[2].revents != 0) {
       std::byte order{};
       const iovec into{&order, 1};

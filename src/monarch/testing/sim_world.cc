@@ -389,7 +389,16 @@ void SimWorld::feed(NodeId at_node, const Deaths::Event& event) {
   act(at_node, actions);
 }
 
-void SimWorld::act(NodeId at_node, const Deaths::Actions& actions) {
+void SimWorld::act(NodeId at_node, Deaths::Actions actions) {
+  const auto has_link = [&](NodeId peer) {
+    const auto is_open = [peer](const auto& link) { return link->peer() == peer && !link->closed(); };
+    return std::ranges::any_of(node(at_node).links(), is_open);
+  };
+  for (size_t i = 0; i < actions.size(); ++i) {  // as DeathWatch::run()
+    const NodeId ended = actions[i].node;
+    if (actions[i].kind != Deaths::ActionKind::kEndLinks || has_link(ended)) continue;
+    deaths(at_node).handle(now_ns_, {.kind = Deaths::EventKind::kNoLinks, .node = ended}, actions);
+  }
   std::vector<Node::Down> declared;
   for (const Deaths::Action& action : actions) {
     if (action.kind == Deaths::ActionKind::kDeclare) declared.push_back({action.node, action.failure});

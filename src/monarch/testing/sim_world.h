@@ -225,7 +225,7 @@ class SimWorld final : public Timers {
   bool is_parted(NodeId a, NodeId b) const;
   bool on_link_lost(NodeId at, NodeId peer, const Error& why);
   void feed(NodeId at, const Deaths::Event& event);
-  void act(NodeId at, const Deaths::Actions& actions);
+  void act(NodeId at, Deaths::Actions actions);
   void act(NodeId at, const Deaths::Action& action);
   void end_links(NodeId at, const Deaths::Action& action);
   void close_links(NodeId at, NodeId gone);

@@ -18,14 +18,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from monarch.job import _contexts
-    from monarch.tools._log_files import find
+    from monarch.job._trait import JobTrait
+    from monarch.tools._log_files import Source, of_workers
 
     name = arguments.context or _contexts.current()
     if name not in _contexts.names():
         raise ValueError(f"there is no context {name!r}; there are: {', '.join(_contexts.names())}")
-    if (apply_id := _contexts.kill(name)) is None:
+    files: list[Source] = []
+    ids: list[str] = []
+
+    def look(job: JobTrait) -> None:
+        files.extend(of_workers(job))
+        ids.append(str(job.apply_id)[:8])
+
+    if not _contexts.kill(name, look):
         print(f"no job was saved in the context {name!r} of {os.getcwd()}", file=sys.stderr)
-    elif apply_id and (files := find(job := apply_id[:8])):
+    elif files:
         folders = " and ".join(sorted({os.path.dirname(source.path) for source in files}))
-        print(f"what its workers have printed stays in {folders}: monarch logs --job {job}", file=sys.stderr)
+        print(f"what its workers have printed stays in {folders}: monarch logs --job {ids[0]}", file=sys.stderr)
     return 0

@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from monarch.tools._active import active_job
     from monarch.tools._log_files import Wanted, folders_of, follow, nothing_of
 
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # workers may print what this terminal cannot
     job = arguments.job or active_job()
     since = None if arguments.since is None else now() - arguments.since
     wanted = Wanted(arguments.mesh, arguments.host, arguments.rank, since, arguments.grep, arguments.last)

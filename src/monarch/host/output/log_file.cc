@@ -46,17 +46,17 @@ void note(std::string& last, std::string_view lines) {
 Result<LogFile> LogFile::make(const std::string& path) {
   LogFile file;
   file.path_ = path;
-  const std::string folder = path.substr(0, path.rfind('/'));
-  mkdir(folder.c_str(), 0700);
-  struct stat status;
-  const bool ours = lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
-  if (!ours) errno = EPERM;
-  if (!ours || !file.open()) return Error{ErrorCode::kUnavailable, strerror(errno)};
+  if (!file.open()) return Error{ErrorCode::kUnavailable, strerror(errno)};
   return file;
 }
 
 // By errno.
 bool LogFile::open() {
+  const std::string folder = path_.substr(0, path_.rfind('/'));
+  mkdir(folder.c_str(), 0700);
+  struct stat of_folder;
+  const bool ours = lstat(folder.c_str(), &of_folder) == 0 && S_ISDIR(of_folder.st_mode) && of_folder.st_uid == geteuid();
+  if (!ours) return errno = EPERM, false;
   UniqueFd fd = sys::open_file(path_.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_APPEND, 0600);
   struct stat status;
   if (!fd || fstat(fd.get(), &status) != 0) return false;
@@ -80,7 +80,10 @@ void LogFile::end(Voice& voice) {
 
 void LogFile::write(Voice& voice, std::string_view lines) {
   struct stat status;
-  if (fstat(fd_.get(), &status) == 0 && status.st_nlink == 0) torn_ = !open() && torn_;  // it was taken away
+  if (fstat(fd_.get(), &status) == 0 && status.st_nlink == 0) {  // it was taken away
+    if (!open()) return fail(errno);
+    torn_ = false;
+  }
   if (size_ > 0 && size_ + static_cast<int64_t>(lines.size()) > kLogFileMax) rotate();
   put(lines);
   note(voice.last, lines);
@@ -89,7 +92,8 @@ void LogFile::write(Voice& voice, std::string_view lines) {
 
 void LogFile::rotate() {
   UniqueFd full = std::move(fd_);
-  if (rename(path_.c_str(), (path_ + ".1").c_str()) != 0 || !open()) {
+  // Somebody may have put it aside by himself.
+  if ((rename(path_.c_str(), (path_ + ".1").c_str()) != 0 && errno != ENOENT) || !open()) {
     fd_ = std::move(full);  // on with it: that is better than nothing
     size_ = 0;
     return;
@@ -118,6 +122,7 @@ void LogFile::keep_last_lines() {
   });
   std::string text;
   for (const std::string_view line : lines) {
+    if (line.size() < time_size) continue;
     text.append(line.substr(0, time_size)).append(" kept").append(line.substr(time_size));
   }
   put(text);
@@ -131,13 +136,16 @@ void LogFile::put(std::string_view lines) {
   const ssize_t count = ::write(fd_.get(), lines.data(), lines.size());
   const bool is_whole = count == static_cast<ssize_t>(lines.size());
   if (is_whole) trouble_ = 0;
-  if (!is_whole && trouble_ == 0) {
-    trouble_ = count < 0 ? errno : ENOSPC;
-    is_news_ = true;
-  }
+  if (!is_whole) fail(count < 0 ? errno : ENOSPC);
   if (count <= 0) return;
   size_ += count;
   torn_ = !is_whole;
+}
+
+void LogFile::fail(int error) {
+  if (trouble_ != 0) return;
+  trouble_ = error;
+  is_news_ = true;
 }
 
 std::string LogFile::take_trouble() {

@@ -59,6 +59,7 @@ class LogFile {
   void rotate();
   void keep_last_lines();
   void put(std::string_view lines);
+  void fail(int error);
 
   std::string path_;
   UniqueFd fd_;

@@ -15,6 +15,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <sstream>
 
 #include "monarch/base/bytes.h"
 #include "monarch/base/check.h"
@@ -109,7 +110,7 @@ Status OutputPump::start() {
 
 void OutputPump::note(NodeId node, const std::string& line) {
   if (!has_log_files_.load(std::memory_order_relaxed)) return;
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(notes_mutex_);
   notes_.emplace_back(node, line);
   eventfd_write(wake_.get(), 1);
 }
@@ -549,13 +550,19 @@ void OutputPump::send_tail(const OutputRequest& request, int fd) {
   [[maybe_unused]] const ssize_t count = ::write(fd, text.data(), text.size());
 }
 
-// Of a process that has ended: what it has printed is in its pipe or was read.
+// Of a process that has ended: what it has printed is in its pipe or was read. What it has started may go on printing.
 void OutputPump::drain(NodeId node, OutputStream which) {
-  for (bool more = true; more;) {
-    Speaker* speaker = speakers_.find(node);
-    if (speaker == nullptr) return;
-    SpeakerStream& stream = speaker->streams[static_cast<size_t>(which)];
-    more = stream.pipe && read_stream(stream) == kReadBytes;
+  const Speaker* speaker = speakers_.find(node);
+  if (speaker == nullptr) return;
+  int left = 0;
+  const UniqueFd& pipe = speaker->streams[static_cast<size_t>(which)].pipe;
+  if (!pipe || ioctl(pipe.get(), FIONREAD, &left) != 0) return;
+  while (left > 0) {
+    Speaker* still = speakers_.find(node);
+    if (still == nullptr || !still->streams[static_cast<size_t>(which)].pipe) return;
+    const size_t count = read_stream(still->streams[static_cast<size_t>(which)]);
+    if (count == 0) return;
+    left -= static_cast<int>(count);
   }
 }
 
@@ -564,7 +571,7 @@ void OutputPump::drain(NodeId node, OutputStream which) {
 void OutputPump::take_notes() {
   std::vector<std::pair<NodeId, std::string>> notes;
   {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(notes_mutex_);
     notes.swap(notes_);
   }
   for (const auto& [node, line] : notes) {
@@ -573,8 +580,10 @@ void OutputPump::take_notes() {
     const auto [file, who] = speakers_.place_in_files(node);
     if (file == nullptr) continue;
     LogFile::Voice& voice = file->add(who);
+    const std::string time = utc_text(clock_.wall_ns());
     std::string text;
-    LogFile::format(text, utc_text(clock_.wall_ns()), voice, line);
+    std::istringstream lines(line);
+    for (std::string each; std::getline(lines, each);) LogFile::format(text, time, voice, each);
     file->write(voice, text);
     file->end(voice);
   }

@@ -53,7 +53,8 @@ class OutputPump {
   // pump's thread can tell.
   bool knows_silent(NodeId node, OutputStream which);
 
-  // Any thread. Adds a line about a process to the log file that has its lines, if there is one, behind all of them.
+  // Any thread. Adds lines about a process that has ended to the log file that has its own, if there is one, behind all
+  // that has come from it.
   void note(NodeId node, const std::string& line);
 
   // Shows all that workers have printed before, however long the reader takes, and ends the thread. Idempotent.
@@ -119,13 +120,15 @@ class OutputPump {
   uint64_t handled_ = 0;  // of wanted_
   bool blocked_ = false;  // a reader is slow
   bool over_ = false;
-  std::vector<std::pair<NodeId, std::string>> notes_;
   std::atomic<bool> has_log_files_{false};
   std::atomic<uint64_t> wanted_{0};  // how often somebody asked to be caught up
   std::atomic<bool> started_{false};
   std::atomic<bool> finishing_{false};
   std::atomic<bool> recent_{false};
   std::atomic<bool> busy_{false};  // what it has read is not out, or not noted, yet
+
+  std::mutex notes_mutex_;  // a leaf, and not mutex_: the reactor notes, and that is held while files are opened
+  std::vector<std::pair<NodeId, std::string>> notes_;
 
   // The pump's thread.
   std::unordered_map<std::string, LogFile> log_files_;  // by their paths, until the end: others of that host may come

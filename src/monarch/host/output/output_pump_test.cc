@@ -478,12 +478,40 @@ TEST_F(OutputPumpTest, NotesStandInTheFileBehindAllThatItsProcessHasPrinted) {
   pump->note(11, "it failed");
   put(lives.out, "a\n");
   put(lives.err, "b\n");
-  pump->note(10, "it failed too");
+  pump->note(10, "it failed too,\nand why");
   pump->note(12, "it has no file");
   pump->note(13, "it is not known");
   pump->finish();
   EXPECT_EQ(folder.untimed(folder.text(folder.path_of(file))),
-            "[p 1] last\n[p 1] it failed\n[p 0] a\n[p 0] b\n[p 0] it failed too\n");
+            "[p 1] last\n[p 1] it failed\n[p 0] a\n[p 0] b\n[p 0] it failed too,\n[p 0] and why\n");
+}
+
+TEST_F(OutputPumpTest, ANoteWaitsForNobodyWhoPrintsForEver) {
+  LogFolder folder;
+  auto ends = route->open(10, 1, 5, {"p", 0, true, folder / "user/p"}).value();
+  const int ours = fcntl(ends.out.get(), F_DUPFD_CLOEXEC, 3);
+  signal(SIGPIPE, SIG_IGN);
+  std::thread printer([ours] {
+    const std::string much(64 << 10, '\n');
+    while (write(ours, much.data(), much.size()) > 0) {
+    }
+    close(ours);
+  });
+  screen.lines(1);
+  pump->note(10, "it failed");
+  const auto ends_with_note = [&] {
+    std::ifstream file(folder.path_of(folder / "user/p"));
+    for (std::string line; std::getline(file, line);) {
+      if (line.ends_with("it failed")) return true;
+    }
+    return false;
+  };
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!ends_with_note() && std::chrono::steady_clock::now() < limit) screen.lines(1000);
+  EXPECT_TRUE(ends_with_note());
+  screen.rest_of(*pump);
+  pump.reset();  // closes the pipe
+  printer.join();
 }
 
 int64_t size_of(const std::string& path) {
@@ -526,9 +554,46 @@ TEST(LogFileTest, IsPutAsideWhenItIsFull) {
   EXPECT_EQ(size_of(path), (1 << 20) + 100);
   // Where it cannot be put aside, it goes on.
   for (int64_t i = 1; i < kPieces; ++i) write_line(*file, voice, kPiece);
-  std::filesystem::remove_all(path.substr(0, path.rfind('/')));
-  write_line(*file, voice, 100);  // lost, as the file is
+  std::filesystem::create_directory(path + ".1.old");
+  std::filesystem::remove(path + ".1");
+  std::filesystem::rename(path + ".1.old", path + ".1");
+  write_line(*file, voice, 100);
+  EXPECT_EQ(size_of(path), kLogFileMax + 100 + 100);
   EXPECT_TRUE(*file);
+}
+
+TEST(LogFileTest, IsBegunAnewWhereSomebodyHasPutItAsideHimself) {
+  LogFolder folder;
+  const std::string path = folder / "p.log";
+  auto file = LogFile::make(path);
+  LogFile::Voice& voice = file->add("p 0");
+  write_line(*file, voice, 100);
+  std::filesystem::rename(path, path + ".mine");
+  for (int64_t i = 0; i < kLogFileMax; i += 1 << 20) write_line(*file, voice, 1 << 20);
+  EXPECT_LE(size_of(path + ".mine"), kLogFileMax);
+  EXPECT_EQ(size_of(path), 1 << 20);
+}
+
+TEST(LogFileTest, IsMadeAnewWithItsFolderOrItsLinesAreSaidToBeLost) {
+  LogFolder folder;
+  const std::string path = folder / "sub/p.log";
+  auto file = LogFile::make(path);
+  ASSERT_TRUE(file);
+  LogFile::Voice& voice = file->add("p 0");
+  write_line(*file, voice, 100);
+  std::filesystem::remove_all(folder / "sub");
+  write_line(*file, voice, 100);
+  EXPECT_EQ(size_of(path), 100);
+  EXPECT_EQ(file->take_trouble(), "");
+  std::filesystem::remove_all(folder / "sub");
+  std::ofstream(folder / "sub") << "no folder";
+  write_line(*file, voice, 100);
+  write_line(*file, voice, 100);
+  EXPECT_NE(file->take_trouble(), "");
+  EXPECT_EQ(file->take_trouble(), "") << "once";
+  std::filesystem::remove_all(folder / "sub");
+  write_line(*file, voice, 100);
+  EXPECT_EQ(size_of(path), 100);
 }
 
 TEST(LogFileTest, IsMadeAnewWhereSomebodyHasTakenItAway) {
