@@ -815,3 +815,38 @@ def test_kill_ends_the_job_afterwards(tmp_path):
     assert monarch(tmp_path, "exec", "--kill", "exit 4", status=4) == ("", "")
     assert all_ended(pids) and list((tmp_path / "tmp").iterdir()) == []
     assert "no active job" in monarch(tmp_path, "exec", "true", status=1)[1]
+
+
+def test_what_raises_is_told_as_soon_as_its_future_goes_and_not_by_a_child_of_fork():
+    run = Run("""
+import gc
+from monarch._calls.python_futures import watched_on_thread
+gc.disable()
+def fail():
+    raise ValueError("no")
+def failed():
+    future = watched_on_thread(fail, "a thread", "it", lambda _: None)
+    while not future._done.done():
+        time.sleep(0.001)
+    thread = [each for each in threading.enumerate() if each.name == "a thread"]
+    for each in thread:
+        each.join()
+    return future
+failed()
+kept = failed()
+if (child := os.fork()) == 0:
+    del kept
+    os._exit(0)
+os.waitpid(child, 0)
+print("told")
+kept._looked = True
+""").ok()  # fmt: skip
+    assert run.err == "monarch: it failed, and nobody has looked at the future: ValueError: no\n", run.err
+
+
+def test_ctrl_c_is_no_news_of_a_command_that_it_ends():
+    run = Run(SCRIPT + "future = exec_command(hosts, ['echo runs; sleep 60'], rank=0)\nimport time\ntime.sleep(60)\n")
+    run.line("runs")
+    run.process.send_signal(signal.SIGINT)
+    run.done()
+    assert "KeyboardInterrupt" in run.err and "nobody has looked" not in run.err, run.err
