@@ -840,8 +840,8 @@ if (child := os.fork()) == 0:
 os.waitpid(child, 0)
 print("told")
 kept._looked = True
-""").ok()  # fmt: skip
-    assert run.err == "monarch: it failed, and nobody has looked at the future: ValueError: no\n", run.err
+""").done()  # fmt: skip
+    assert run.status == 0 and run.err == "monarch: it failed, and nobody has looked at the future: ValueError: no\n"
 
 
 def test_ctrl_c_is_no_news_of_a_command_that_it_ends():

@@ -8,6 +8,7 @@ import contextlib
 import contextvars
 import functools
 import math
+import os
 import threading
 import time
 import weakref
@@ -151,6 +152,7 @@ class WatchedFuture(DoneFuture[R]):
     _what: str
     _failed: Callable[[Any], str | None]  # the outcome -> what is wrong with it
     _looked = False
+    _process: int  # that it is of
 
     def get(self, timeout: float | None = None) -> R:
         self._looked = True
@@ -163,7 +165,7 @@ class WatchedFuture(DoneFuture[R]):
 
     def complain(self) -> None:
         """If it has failed, and nobody has looked; once."""
-        if self._looked or not self._done.done() or _core.in_forked_child():
+        if self._looked or not self._done.done() or self._process != os.getpid():  # a forked child has a copy
             return
         self._looked = True
         error = self._done.exception()
@@ -178,7 +180,7 @@ class WatchedFuture(DoneFuture[R]):
 def refused(what: str, error: Exception) -> Future[Any]:
     """``what`` was asked for, which cannot be because of ``error``."""
     future: WatchedFuture[Any] = WatchedFuture._make()
-    future._what = what
+    future._what, future._process = what, os.getpid()
     future._done.set_exception(error)
     return future
 
@@ -188,7 +190,7 @@ def watched_on_thread(
 ) -> WatchedFuture[R]:
     """As :func:`on_thread`, for ``what``, whose failure is told where nobody looks."""
     future: WatchedFuture[R] = WatchedFuture._make()
-    future._what, future._failed = what, failed
+    future._what, future._failed, future._process = what, failed, os.getpid()
     threading.Thread(target=future._settle, args=(work,), name=name, daemon=True).start()
     return future
 
