@@ -297,7 +297,9 @@ def test_runs_of_one_job_deaths_and_what_is_left_of_a_job_that_was_killed(tmp_pa
     assert main(["logs"]) == 1 and "no active job was found" in capsys.readouterr().err
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert logs("-t", "--job", job) == logs("-t", "-f", "--job", job) == everything
-    assert main(["logs", "--job", "12345678-1"]) == 0 and "nothing is written there" in capsys.readouterr().err
+    assert main(["logs", "--job", "12345678-1"]) == 1
+    said = f"monarch logs: there is no file of workers of a job 12345678 in {tmp_path}/somebody\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_the_client_of_batch_mode_writes_one_too(tmp_path, monkeypatch, capsys):

@@ -249,3 +249,47 @@ def test_scripts_with_a_local_job_are_nothing_to_each_other(place):
     assert first.process.stdout.readline()
     LocalJob(["b"]).state("job.pkl")
     first.words()
+
+
+IN_A_LONG_CALL = """
+import subprocess, sys, time
+from monarch.actor import Actor, SupervisionError, endpoint
+from monarch.job import ProcessJob, job_load
+class Sleeper(Actor):
+    @endpoint
+    def sleep(self):
+        time.sleep(60)
+job = ProcessJob({"hosts": 2})
+actors = job.state().hosts.spawn_procs(name="p").spawn("sleeper", Sleeper)
+under_way = actors.sleep.call()
+"""
+
+
+def run_here(place, script):
+    (place / "script.py").write_text(script)
+    return subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=LIMIT)
+
+
+def test_a_job_that_others_kill_in_a_long_call_is_no_crash(place):
+    done = run_here(place, IN_A_LONG_CALL + """
+subprocess.run([sys.executable, "-m", "monarch", "kill"], check=True, stderr=subprocess.DEVNULL)
+try:
+    under_way.get()
+except SupervisionError as error:
+    print(error)
+time.sleep(1.5)  # for what nobody was told of
+""")  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "was ended with its monarch-hostd (rank {'hosts': " in done.stdout and "Killed" not in done.stdout, (
+        done.stdout
+    )
+
+
+@pytest.mark.parametrize("other", ["job_load()", "ProcessJob({'hosts': 2}).state() and job_load()"])
+def test_a_script_ends_its_job_by_any_object(place, other):
+    done = run_here(place, IN_A_LONG_CALL + f"""
+({other}).kill()
+print(under_way.exception(timeout=20))
+""")  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "stopped: stopped by client" in done.stdout, done.stdout

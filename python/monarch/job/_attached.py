@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -52,8 +53,15 @@ def only(needed: Needed) -> Iterator[None]:
 class Attached:
     """Host meshes of a job, by name. For one thread at a time."""
 
+    all: weakref.WeakSet[Attached] = weakref.WeakSet()  # of this process
+
     def __init__(self) -> None:
         self.hosts: dict[str, Any] = {}  # mesh -> HostMesh
+        Attached.all.add(self)
+
+    def is_of(self, job: str | None) -> bool:
+        """Whether these are hosts of the job with this ``apply_id``."""
+        return any(hosts._in_job[0] == job for hosts in self.hosts.values())
 
     def attach(self, name: str, addresses: list[str], token_file: str, job: str) -> None:
         """Nothing, if it is and has not been stopped. Returns at once.

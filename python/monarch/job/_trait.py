@@ -26,6 +26,7 @@ logger = logging.getLogger("monarch.job")
 
 
 _HASHED = 2  # how specifications are hashed
+_GRACE_S = 1.0  # for what this script has spawned there
 J = TypeVar("J", bound="JobTrait")
 
 
@@ -395,10 +396,21 @@ class JobTrait(ABC):
             _mounts.close(self._mounted)
         if (running := self._running) is None:
             return
+        running._let_others_go()
         running._kill()
         _users.leave(running._apply_id)
         for job in (running, self):
             job._running = job._apply_id = job._saved_in = None
+
+    def _let_others_go(self) -> None:
+        """This process wants the job to end, also where another object of it has attached to the job's hosts."""
+        from monarch.job._attached import Attached
+
+        here = getattr(self, "_here", None)
+        own = getattr(here, "attached", here)
+        for attached in list(Attached.all):
+            if attached is not own and attached.is_of(self._apply_id):
+                attached.let_go(_GRACE_S)
 
     def _have_it(self, cached_path: str | None, exclusive: bool) -> bool:
         """It runs. Whether this process was not among its users before."""

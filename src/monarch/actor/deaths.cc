@@ -174,6 +174,11 @@ bool Deaths::stop_asked(NodeId node, std::string reason) {
   return true;
 }
 
+void Deaths::ends_as_host(NodeId child, std::string because) {
+  auto found = nodes_.find(child);
+  if (found != nodes_.end() && found->second.role == Role::kChild) found->second.ends_because = std::move(because);
+}
+
 bool Deaths::is_child(NodeId node) const {
   auto found = nodes_.find(node);
   return found != nodes_.end() && found->second.role == Role::kChild;
@@ -241,8 +246,11 @@ FailurePtr Deaths::make_failure(NodeId node, const Known& entry, const Event& ev
   const bool told = event.kind == EventKind::kNoticed || event.kind == EventKind::kWayLost;
   if (told && event.failure && event.failure->of_host && event.failure->label.empty()) {
     // A host that is ending says so itself, and does not know what it is called here.
-    if (const auto host = who_is(entry.host)) {
-      Failure named = *host;
+    const auto host = nodes_.find(entry.host);
+    const Failure* known = host == nodes_.end() ? nullptr : host->second.who.get();
+    if (known == nullptr && host != nodes_.end()) known = host->second.failure.get();
+    if (known != nullptr) {
+      Failure named = *known;
       named.kind = event.failure->kind;
       named.status = event.failure->status;
       named.of_host = true;
@@ -272,6 +280,7 @@ FailurePtr Deaths::make_failure(NodeId node, const Known& entry, const Event& ev
     case EventKind::kExited:
       made->kind = Failure::Kind::kExited;
       made->status = event.status;
+      if (!entry.ends_because.empty()) made->status = {.because = entry.ends_because};
       return made;
     case EventKind::kNotStarted:
       made->kind = Failure::Kind::kNotStarted;
@@ -356,7 +365,12 @@ void Deaths::take_down(int64_t now_ns, NodeId node, Actions& actions) {
   if (auto hosted = hosted_.find(node); hosted != hosted_.end()) {
     const std::unordered_set<NodeId> lost = std::move(hosted->second);
     hosted_.erase(hosted);
-    for (NodeId other : sorted(lost)) lose_with_host(now_ns, other, *failure, actions);
+    int64_t observed_ns = entry.observed_ns;  // who was told of one of these need not be told of it
+    for (NodeId other : sorted(lost)) {
+      observed_ns = std::max(observed_ns, known(other).observed_ns);
+      lose_with_host(now_ns, other, *failure, actions);
+    }
+    known(node).observed_ns = observed_ns;
   }
   if (auto owned = owned_.find(node); owned != owned_.end()) {
     for (NodeId other : sorted(owned->second)) actions.push_back({.kind = ActionKind::kStopOrphan, .node = other});

@@ -97,6 +97,8 @@ class Deaths {
   // This process is a host that ends, though nobody who has started anything here has asked for that: what it stops from
   // now on has not ended as its owner wished, but with its host, that `because`.
   void end_as_host(std::string because) { ends_because_ = std::move(because); }
+  // A child has said that of itself: however it ends, that is why.
+  void ends_as_host(NodeId child, std::string because);
   bool is_child(NodeId node) const;
   int64_t pid_of(NodeId node) const;  // -1: not known
   std::optional<Failure> who_is(NodeId child) const;  // of one that is not down: all but how it ended
@@ -147,6 +149,7 @@ class Deaths {
     uint32_t last_lines = 0;
     std::string stopping;    // reason; empty: nobody has asked for its end
     bool ends_with_host = false;  // that is why: end_as_host()
+    std::string ends_because;     // ends_as_host()
     FailurePtr failure;      // why it ended, once that is known
     int64_t due_ns = INT64_MAX;
     bool neighbour = false;

@@ -92,6 +92,19 @@ TEST_F(DeathsTest, WhatAHostThatEndsTakesAlongHasFailedWithIt) {
   EXPECT_EQ(last_->node, kChild);
 }
 
+TEST_F(DeathsTest, AHostThatHasSaidWhyItEndsHasEndedSoThoughItIsKilled) {
+  Deaths::Actions actions;
+  deaths_.add_hosted(kOther, kChild, 0, actions);
+  deaths_.ends_as_host(kChild, "was ended with its monarch-hostd");
+  deaths_.ends_as_host(kNested, "is no child");
+  deaths_.observed(kOther, kSecond);
+  on(killed(kChild), kSecond);
+  on(link_lost(kChild), kSecond);
+  EXPECT_EQ(deaths_.why_down(kChild)->headline(),
+            "the process this actor was running on was ended with its monarch-hostd (rank 0 of procs 'trainer', pid 4711)");
+  EXPECT_EQ(tick(10 * kSecond), "") << "somebody was told of what ran there";
+}
+
 TEST_F(DeathsTest, WhatHadBeenAskedToEndBeforeItsHostEndsHasStopped) {
   ASSERT_TRUE(deaths_.stop_asked(kChild, "enough"));
   deaths_.end_as_host("was ended with its monarch-hostd");

@@ -67,8 +67,14 @@ bool DeathWatch::stop_asked(NodeId node, const std::string& reason) {
 }
 
 void DeathWatch::end_as_host(const std::string& because) {
-  std::lock_guard lock(mutex_);
-  deaths_.end_as_host(because);
+  {
+    std::lock_guard lock(mutex_);
+    deaths_.end_as_host(because);
+  }
+  Failure why(Failure::Kind::kExited, "");
+  why.status.because = because;
+  const std::string body = why.encoded();
+  if (const auto link = node_.route(parent_)) link->send_control(notice_of(FrameKind::kNodeDown, node_.id(), body));
 }
 
 bool DeathWatch::is_child(NodeId node) const {
@@ -142,6 +148,10 @@ void DeathWatch::way_lost(NodeId node, FailurePtr failure) {
 }
 
 void DeathWatch::noticed(NodeId from, NodeId node, FailurePtr failure) {
+  if (from == node) {  // it does not live to say that it is dead, but may say why it will be
+    std::lock_guard lock(mutex_);
+    return deaths_.ends_as_host(node, failure->status.because);
+  }
   feed({.kind = Deaths::EventKind::kNoticed, .node = node, .from = from, .failure = std::move(failure)});
 }
 
@@ -232,7 +242,12 @@ void DeathWatch::run(Deaths::Actions actions) {
 void DeathWatch::tell(const Deaths::Action& action) {
   if (action.kind == Deaths::ActionKind::kTellAll) {
     const std::string body = action.failure->encoded();
-    for (const auto& link : node_.links()) link->send_control(notice_of(FrameKind::kNodeDown, action.node, body));
+    // Of a host that is ending: its parent knows what it is called, and tells the others.
+    const bool is_for_parent = action.failure->of_host && action.failure->label.empty() && parent_ != 0;
+    for (const auto& link : node_.links()) {
+      if (is_for_parent && link->peer() != parent_) continue;
+      link->send_control(notice_of(FrameKind::kNodeDown, action.node, body));
+    }
   }
   if (action.kind == Deaths::ActionKind::kLetGo) {  // those who send through this gateway, and who decides who is dead
     const std::string body = action.failure->encoded();

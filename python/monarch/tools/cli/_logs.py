@@ -52,11 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from monarch.tools._active import active_job
-    from monarch.tools._log_files import Wanted, folders_of, follow, nothing_of
+    from monarch.tools._log_files import Wanted, find, folders_of, follow, nothing_of
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # workers may print what this terminal cannot
     job = arguments.job or active_job()
+    if isinstance(job, str) and not find(job):
+        raise RuntimeError(f"there is no file of workers of a job {job} in {' or '.join(folders_of(None))}")
     since = None if arguments.since is None else now() - arguments.since
     wanted = Wanted(arguments.mesh, arguments.host, arguments.rank, since, arguments.grep, arguments.last)
     if (why := nothing_of(job, wanted)) is not None:
@@ -76,11 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             time = f"{line.time or '-':{_TIME_WIDTH}} " if arguments.times else ""
             sys.stdout.write(f"{time}{head}{line.text}\n")
-    if source is None and since is None and arguments.grep is None:
-        folders = folders_of(None if isinstance(job, str) else job)
+    if source is None and since is None and arguments.grep is None and not isinstance(job, str):
         print(
             "monarch logs: nothing is written there so far; what workers print is, of scripts that have called "
-            f"configure(enable_file_capture=True) before spawn_procs, in {' or '.join(folders)}, which goes by "
+            f"configure(enable_file_capture=True) before spawn_procs, in {' or '.join(folders_of(job))}, which goes by "
             "USER and TMPDIR: have them as they had",
             file=sys.stderr,
         )
