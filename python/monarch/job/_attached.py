@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from monarch._checks import check_sizes
-from monarch.job._trait import JobState
+from monarch.job._trait import JobState, attachments
 
 _HEARD_S = 0.5  # for this process to hear of what has been stopped
 
@@ -53,11 +52,9 @@ def only(needed: Needed) -> Iterator[None]:
 class Attached:
     """Host meshes of a job, by name. For one thread at a time."""
 
-    all: weakref.WeakSet[Attached] = weakref.WeakSet()  # of this process
-
     def __init__(self) -> None:
         self.hosts: dict[str, Any] = {}  # mesh -> HostMesh
-        Attached.all.add(self)
+        attachments.add(self)
 
     def is_of(self, job: str | None) -> bool:
         """Whether these are hosts of the job with this ``apply_id``."""

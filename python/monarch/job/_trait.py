@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import pickle
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +28,7 @@ logger = logging.getLogger("monarch.job")
 
 _HASHED = 2  # how specifications are hashed
 _GRACE_S = 1.0  # for what this script has spawned there
+attachments: weakref.WeakSet[Any] = weakref.WeakSet()  # of this process: each an Attached (_attached.py)
 J = TypeVar("J", bound="JobTrait")
 
 
@@ -404,11 +406,9 @@ class JobTrait(ABC):
 
     def _let_others_go(self) -> None:
         """This process wants the job to end, also where another object of it has attached to the job's hosts."""
-        from monarch.job._attached import Attached
-
         here = getattr(self, "_here", None)
         own = getattr(here, "attached", here)
-        for attached in list(Attached.all):
+        for attached in list(attachments):
             if attached is not own and attached.is_of(self._apply_id):
                 attached.let_go(_GRACE_S)
 
