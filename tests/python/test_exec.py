@@ -826,11 +826,9 @@ def fail():
     raise ValueError("no")
 def failed():
     future = watched_on_thread(fail, "a thread", "it", lambda _: None)
-    while not future._done.done():
-        time.sleep(0.001)
-    thread = [each for each in threading.enumerate() if each.name == "a thread"]
-    for each in thread:
-        each.join()
+    for thread in threading.enumerate():
+        if thread.name == "a thread":
+            thread.join()
     return future
 failed()
 kept = failed()

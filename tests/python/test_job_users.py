@@ -277,7 +277,6 @@ try:
     under_way.get()
 except SupervisionError as error:
     print(error)
-time.sleep(1.5)  # for what nobody was told of
 """)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert "was ended with its monarch-hostd (rank {'hosts': " in done.stdout and "Killed" not in done.stdout, (
