@@ -406,14 +406,15 @@ void watch_failure(MeshFailure failure, std::shared_ptr<PyCell> owner) {
 
 void say_undeliverable(const ActorId& dest, const Failure& why) {
   const std::string text = why.headline();
-  std::string line = "a message could not be delivered: " + text.substr(0, text.find('\n'));
+  static constexpr char kWhat[] = "a message could not be delivered";
+  std::string line = kWhat + (": " + text.substr(0, text.find('\n')));
   {
     std::lock_guard lock(watch().mutex);
     for (const auto& [node, actor] : watch().undecided) {
       if (is_of(dest, node, actor)) return watch().later.push_back(std::move(line));
     }
   }
-  log_line(line);
+  log_line_limited(kWhat, line);  // one for each actor, of which there may be thousands
 }
 
 PyObject* describe_failure(const MeshFailure& failure) {

@@ -282,7 +282,9 @@ def test_runs_of_one_job_deaths_and_what_is_left_of_a_job_that_was_killed(tmp_pa
         assert main(["logs", *options]) == 0
         return capsys.readouterr().out.splitlines()
 
-    assert [line for line in logs("--rank", "0")] == ["[hosts[0] it 0] one", "[hosts[0] it 0] two"]
+    one, between, two = logs("--rank", "0")
+    assert (one, two) == ("[hosts[0] it 0] one", "[hosts[0] it 0] two")
+    assert re.fullmatch(r"-- run of 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC, pid \d+ --", between)
     assert logs("--rank", "0", "--last") == ["[hosts[0] it 0] two"]
     said, last, died = logs("--rank", "1", "--last")
     assert (said, last) == ("[hosts[0] it 1] two", "[hosts[0] it 1] last words")

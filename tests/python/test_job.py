@@ -665,3 +665,24 @@ def test_who_does_not_end_by_sigterm_is_killed_when_its_time_is_over():
         assert time.monotonic() - began >= 0.3
         assert select.select([stubborn.stdout], [], [], LIMIT)[0] and stubborn.stdout.readline() == "asked\n"
         assert stubborn.wait(LIMIT) == -signal.SIGKILL
+
+
+def test_nobody_goes_on_because_another_one_has_been_killed_a_moment_before(tmp_path):
+    after = tmp_path / "went on"
+    code = (
+        "import os, select, signal, subprocess\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "first, *_ = [subprocess.Popen(['sleep', '600']) for _ in range(400)]\n"  # they ignore it, too
+        "if os.fork() == 0:\n"  # looked at after all of them
+        "    fd = os.pidfd_open(first.pid)\n"
+        "    print('up', flush=True)\n"
+        "    select.select([fd], [], [])\n"
+        f"    os.mkdir({str(after)!r})\n"
+        "signal.pause()"
+    )
+    env = {**os.environ, "MONARCH_JOB_ID": "together"}
+    with subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout.readline() == "up\n"
+        assert _ending.end_all("MONARCH_JOB_ID=together", [], 0.0, LIMIT) == []
+        assert parent.wait(LIMIT) == -signal.SIGKILL
+    assert not after.exists()

@@ -284,6 +284,20 @@ os._exit(0)
     run.done()
 
 
+def test_a_host_on_this_machine_that_does_not_come_is_told_of_too(folder):
+    daemon = Daemon(folder)
+    run = daemon.run(f"""
+procs = attach_to_workers(workers=["ipc://{folder}/late"], name="late").spawn_procs()
+sys.stdin.readline()
+os._exit(0)
+""")
+    told = run.err_line(LIMIT, "waiting for the host")
+    what = rf"the host at ipc://{folder}/late, for \d+ s yet: nobody listens there"
+    assert re.fullmatch(f"monarch: waiting for {what}\n?", told), told
+    run.tell("\n")
+    run.done()
+
+
 BEAR = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
 
 

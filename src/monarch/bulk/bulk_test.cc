@@ -1,15 +1,19 @@
 // Two Bulks, and between them each way that there is.
 #include "monarch/bulk/bulk.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <latch>
 #include <thread>
 
+#include "monarch/base/system.h"
 #include "monarch/testing/bulk_side.h"
 #include "monarch/testing/bytes.h"
 
@@ -28,6 +32,9 @@ struct Side : BulkSide {
     if (by > By::kLink) bulk->streams()->use(by == By::kStream, 1);
   }
 };
+
+// To be written from.
+Memory memory_of(const std::vector<std::byte>& bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
 // kLocal: the owner itself; from kLink on nothing of the machine's own is allowed.
 class BulkPaths : public ::testing::TestWithParam<By> {
@@ -61,9 +68,12 @@ class BulkPaths : public ::testing::TestWithParam<By> {
   BufferHandle add(std::byte* data, uint64_t size) { return owner.bulk->add(Memory(data, size), true, nullptr).value(); }
 
   std::vector<BulkOutcome> run(std::vector<BulkOperation> operations, int64_t deadline_ns = kNoDeadline) {
+    return run_by(user(), std::move(operations), deadline_ns);
+  }
+  static std::vector<BulkOutcome> run_by(Side& by, std::vector<BulkOperation> operations, int64_t deadline_ns) {
     std::latch done(1);
     std::vector<BulkOutcome> outcomes;
-    user().bulk->submit(std::move(operations), deadline_ns, [&](std::vector<BulkOutcome> all) {
+    by.bulk->submit(std::move(operations), deadline_ns, [&](std::vector<BulkOutcome> all) {
       outcomes = std::move(all);
       done.count_down();
     });
@@ -74,13 +84,18 @@ class BulkPaths : public ::testing::TestWithParam<By> {
     return run({{kind, at, local, nullptr, 0, 0}}, deadline_ns)[0];
   }
 
+  void write_until_by_itself(Side& writer, const BufferHandle& handle, const std::vector<std::byte>& bytes) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!writer.bulk->writes_itself(handle)) {
+      ASSERT_LT(std::chrono::steady_clock::now(), until);
+      ASSERT_EQ(run_by(writer, {{Kind::kWrite, handle, memory_of(bytes), nullptr, 0, 0}}, kNoDeadline)[0].code, Code::kDone);
+    }
+  }
+
   Side owner{GetParam()}, other{GetParam()};
   std::vector<std::shared_ptr<Freezable>> shared;
   std::vector<std::unique_ptr<std::byte[]>> heap;
 };
-
-// To be written from.
-Memory memory_of(const std::vector<std::byte>& bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
 std::string name_of(const ::testing::TestParamInfo<By>& param) {
   const char* const names[] = {"Local", "Shm", "Cma", "Link", "Stream", "PlainStream", "Ucx"};
@@ -394,6 +409,51 @@ TEST_P(BulkPaths, WhoHasBeenAdmittedWritesItself) {
   run_one(Kind::kDrop, handle, {});
   EXPECT_FALSE(user().bulk->try_now(operation, kNoDeadline)) << "its owner says why";
   EXPECT_EQ(run_one(Kind::kWrite, handle, local).refusal, Refusal::kDropped);
+}
+
+// That its owner had no descriptor left to know a writer by is told as a shortage, and is not for ever.
+TEST_P(BulkPaths, WhoWasNotAdmittedInAShortageAsksAgain) {
+  if (GetParam() != By::kCma) return;
+  const BufferHandle handle = add(make(300'000), 300'000);
+  const std::vector<std::byte> here(handle.size, std::byte{3});
+  const auto explained = [&] {
+    std::latch done(1);
+    other.bulk->explain(handle, kNoDeadline, [&](Path, const std::string&) { done.count_down(); });
+    done.wait();
+  };
+  explained();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{256, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  std::vector<UniqueFd> all;
+  do all.emplace_back(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+  while (all.back());
+  EXPECT_EQ(run_one(Kind::kWrite, handle, memory_of(here)).code, Code::kDone) << "by its owner";
+  explained();
+  EXPECT_FALSE(other.bulk->writes_itself(handle));
+  all.clear();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  write_until_by_itself(other, handle, here);
+}
+
+TEST_P(BulkPaths, WhoeverIsAdmittedIsSoIfOneCallOnTheWayFails) {
+  if (GetParam() != By::kCma) return;
+  const BufferHandle handle = add(make(8), 8);
+  uint64_t calls = 1;
+  for (uint64_t nth = 1; nth <= calls; ++nth) {
+    Side writer{By::kCma};
+    owner.link_to(writer);
+    std::latch met(1);
+    writer.bulk->explain(handle, kNoDeadline, [&](Path, const std::string&) { met.count_down(); });
+    met.wait();
+    sys::fail_nth(nth);
+    write_until_by_itself(writer, handle, std::vector<std::byte>(8));
+    calls = std::min<uint64_t>(sys::calls_seen(), 6);
+    sys::fail_nth(0);
+    writer.end();
+  }
+  EXPECT_GE(calls, 2u) << "the descriptor of the process, and its table";
 }
 
 TEST_P(BulkPaths, ADeadlineThatHasPassed) {

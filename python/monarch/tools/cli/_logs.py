@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.follow:
             raise RuntimeError(why)
         print(f"monarch logs: {why}; waiting for some", file=sys.stderr)
-    source, head = None, ""
+    source, head, of_run = None, "", None
     for line in follow(job, wanted, arguments.follow):
         if line is None:
             sys.stdout.flush()
@@ -73,6 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         if line.source is not source:  # many lines have the same
             source = line.source
             head = _object_before_time(source) if arguments.json else f"[{source}] "
+            if source.run is not None and source.run != of_run:
+                if of_run is not None and not arguments.json:
+                    sys.stdout.write(f"-- run {_run_text(source.run)} --\n")
+                of_run = source.run
         if arguments.json:
             sys.stdout.write(f'{head}{json.dumps(line.time)}, "line": {json.dumps(line.text)}}}\n')
         else:
@@ -86,6 +90,14 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _run_text(run: str) -> str:
+    """Of a run of a script, when it began and its pid; of files of versions before, the pid."""
+    if (found := re.fullmatch(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)-(\d+)", run)) is None:
+        return run
+    year, month, day, hour, minute, second, pid = found.groups()
+    return f"of {year}-{month}-{day} {hour}:{minute}:{second} UTC, pid {pid}"
 
 
 def _object_before_time(source: Source) -> str:

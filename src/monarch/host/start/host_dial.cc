@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "monarch/base/log.h"
 #include "monarch/base/random.h"
 #include "monarch/base/system.h"
 #include "monarch/host/membership/token_file.h"
@@ -94,6 +95,11 @@ Result<socklen_t> socket_address(const std::string& path, sockaddr_un& address) 
   return static_cast<socklen_t>(size);
 }
 
+std::string waits_for(const HostdAddress& address, const std::string& more, int64_t left_ns, const std::string& why) {
+  const int64_t left_s = (left_ns + 500'000'000) / 1'000'000'000;
+  return "waiting for the host at " + address.to_text() + more + ", for " + std::to_string(left_s) + " s yet: " + why;
+}
+
 Error no_token(const Error& why) { return {why.code, "this process has no token to show it: " + why.message}; }
 
 HelloIdentity hostd_identity(const NodeKey& key, const JobToken& token) {
@@ -131,7 +137,11 @@ void HostDial::attempt() {
 
 void HostDial::try_again(const std::string& why) {
   socket_.reset();
-  if (reactor_.now_ns() >= until_ns_) return give_up(why);
+  const int64_t left_ns = until_ns_ - reactor_.now_ns();
+  if (left_ns <= 0) return give_up(why);
+  if (address_.wait_ns - left_ns >= kSilentWaitNs && !std::exchange(told_of_wait_, true)) {
+    log_line_limited("waits for a host", waits_for(address_, "", left_ns, why));
+  }
   reactor_.after(kRetryNs, [self = shared_from_this()] { self->attempt(); });
 }
 

@@ -46,6 +46,9 @@ struct HostdAddress {
 // As the kernel wants it. kUnsupported: the path is too long, or empty.
 Result<socklen_t> socket_address(const std::string& path, sockaddr_un& address);
 
+// For so long nothing is said of a host that is waited for; then this line, where `more` names others.
+inline constexpr int64_t kSilentWaitNs = 2'000'000'000;
+std::string waits_for(const HostdAddress& address, const std::string& more, int64_t left_ns, const std::string& why);
 // Why a token file cannot be read, which is nothing that the host could mend.
 Error no_token(const Error& why);
 // As which client and daemon say hello to each other: any of that user's, whose token is the same.
@@ -81,6 +84,7 @@ class HostDial : public std::enable_shared_from_this<HostDial> {
   UniqueFd socket_;
   std::unique_ptr<Handshake> hello_;
   bool proved_ = false;
+  bool told_of_wait_ = false;
 };
 
 }  // namespace monarch

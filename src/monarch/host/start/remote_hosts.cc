@@ -15,7 +15,6 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kRetryNs = 20'000'000, kRetryMaxNs = 500'000'000;
-constexpr int64_t kSilentNs = 2'000'000'000;  // for so long nothing is said of a host that is waited for
 constexpr int64_t kOrderLimitNs = 10'000'000'000;  // for a host to be started, once it has been asked for
 constexpr int64_t kKillLimitNs = 1'000'000'000;
 
@@ -108,7 +107,7 @@ void RemoteHosts::again(NodeId node, const std::string& why) {
   let_go(remote);
   const int64_t tried_ns = remote.address.wait_ns - left_ns;
   remote.is_awaited = true;
-  if (tried_ns >= kSilentNs) tell_of_wait(remote, left_ns, why);
+  if (tried_ns >= kSilentWaitNs) tell_of_wait(remote, left_ns, why);
   reactor_.after(std::clamp(tried_ns / 4, kRetryNs, kRetryMaxNs), [this, node] { attempt(node); });
 }
 
@@ -122,9 +121,7 @@ void RemoteHosts::tell_of_wait(const Remote& remote, int64_t left_ns, const std:
   told_of_wait_ = true;
   const ptrdiff_t others = awaited() - 1;
   const std::string more = others > 0 ? " and " + std::to_string(others) + " more" : "";
-  const int64_t left_s = (left_ns + 500'000'000) / 1'000'000'000;
-  log_line("waiting for the host at " + remote.address.to_text() + more + ", for " + std::to_string(left_s) + " s yet: " +
-           why);
+  log_line(waits_for(remote.address, more, left_ns, why));
 }
 
 // Later: we may be inside one of its callbacks.
