@@ -88,7 +88,8 @@ class BulkPaths : public ::testing::TestWithParam<By> {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (!writer.bulk->writes_itself(handle)) {
       ASSERT_LT(std::chrono::steady_clock::now(), until);
-      ASSERT_EQ(run_by(writer, {{Kind::kWrite, handle, memory_of(bytes), nullptr, 0, 0}}, kNoDeadline)[0].code, Code::kDone);
+      const auto outcomes = run_by(writer, {{Kind::kWrite, handle, memory_of(bytes), nullptr, 0, 0}}, kNoDeadline);
+      ASSERT_EQ(outcomes[0].code, Code::kDone);
     }
   }
 
