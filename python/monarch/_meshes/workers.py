@@ -91,11 +91,12 @@ def attach_to_workers(
 
 def attach(
     urls: list[str], token_in: str, trusts_all: bool, name: str, certificates: tuple[bytes, bytes] = (b"", b""),
-    waits_for: list[str | Future[str]] | None = None,
+    waits_for: list[str | Future[str]] | None = None, wait_s: float | None = None,
 ) -> HostMesh:  # fmt: skip
     """As :func:`attach_to_workers`, with the token in that file.
 
-    ``waits_for``: all addresses, where some are yet to come.
+    ``waits_for``: all addresses, where some are yet to come. ``wait_s``: for one at which nobody listens; None: as
+    configured.
     """
     runtime.ensure(processes=False)  # those there start them
     count = len(urls if waits_for is None else waits_for)
@@ -104,7 +105,7 @@ def attach(
     hosts._outlives = True
     hosts._in_job = (None, name)
     labels = [f"rank {Point(rank, extent)!r} of {name!r}" for rank in range(count)]
-    limits = settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout")
+    limits = _limits(wait_s)
 
     def attach_now(urls: list[str]) -> ProcMesh:
         nodes = _core.attach_hosts(urls, token_in, trusts_all, labels, name, *limits, *certificates)
@@ -124,7 +125,14 @@ def attach(
     return hosts
 
 
-def attach_some(urls: list[str], ranks: Sequence[int], token_in: str, name: str) -> HostMesh:
+def _limits(wait_s: float | None) -> tuple[float, float]:
+    limit = settings.seconds("host_spawn_ready_timeout")
+    return settings.seconds("host_lease"), limit if wait_s is None else min(limit, wait_s)
+
+
+def attach_some(
+    urls: list[str], ranks: Sequence[int], token_in: str, name: str, wait_s: float | None = None
+) -> HostMesh:
     """As :func:`attach`, to these of the hosts only: no other one may be used."""
     runtime.ensure(processes=False)
     count = len(urls)
@@ -135,7 +143,7 @@ def attach_some(urls: list[str], ranks: Sequence[int], token_in: str, name: str)
         hosts._spawned.ended = True
         return hosts
     labels = [f"rank {Point(rank, Extent(['hosts'], [count]))!r} of {name!r}" for rank in ranks]
-    limits = settings.seconds("host_lease"), settings.seconds("host_spawn_ready_timeout")
+    limits = _limits(wait_s)
     there = _core.attach_hosts([urls[rank] for rank in ranks], token_in, False, labels, name, *limits, b"", b"")
     nodes = dict(zip(ranks, there))
     hosts._agents = Agents([nodes.get(rank, there[0]) for rank in range(count)])

@@ -60,7 +60,9 @@ class Attached:
         """Whether these are hosts of the job with this ``apply_id``."""
         return any(hosts._in_job[0] == job for hosts in self.hosts.values())
 
-    def attach(self, name: str, addresses: list[str], token_file: str, job: str) -> None:
+    def attach(
+        self, name: str, addresses: list[str], token_file: str, job: str, wait_s: float | None = None
+    ) -> None:
         """Nothing, if it is and has not been stopped. Returns at once.
 
         Args:
@@ -68,15 +70,16 @@ class Attached:
             addresses: of its hosts.
             token_file: which they want to be shown.
             job: its ``apply_id``.
+            wait_s: for a host at which nobody listens, where all are known to have been there.
         """
         from monarch._meshes import workers
 
         if name not in self.hosts or self.hosts[name]._spawned.ended:
             ranks = None if _needed is None else _needed(name, len(addresses), not self.hosts)
             if ranks is None:
-                self.hosts[name] = workers.attach(addresses, token_file, False, name)
+                self.hosts[name] = workers.attach(addresses, token_file, False, name, wait_s=wait_s)
             else:
-                self.hosts[name] = workers.attach_some(addresses, ranks, token_file, name)
+                self.hosts[name] = workers.attach_some(addresses, ranks, token_file, name, wait_s)
             self.hosts[name]._in_job = (job, name)
 
     def has_shut_down(self) -> bool:

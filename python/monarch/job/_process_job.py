@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["ProcessJob"]
 
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL
+_GONE_S = 1.0  # for a worker at which nobody listens: it did
 _KILL_LIMIT_S = 10.0  # for what has been killed to be gone
 _PATH_MAX = 107  # bytes of a socket's
 _PREFIX = "monarch-job-"  # of folders
@@ -168,7 +169,7 @@ class ProcessJob(JobTrait):
         first = 0
         for name, count in run.meshes.items():
             addresses = [_address(run.folder, number) for number in range(first, first + count)]
-            attached.attach(name, addresses, _token_file(run.folder), str(self._apply_id))
+            attached.attach(name, addresses, _token_file(run.folder), str(self._apply_id), _GONE_S)
             first += count
         return JobState(attached.hosts)
 
