@@ -85,8 +85,10 @@ def end_all(mark: str, known: Iterable[Process], grace: float, limit: float) -> 
             found.update(held.fds)
             if not held.fds:
                 return []
-            held.signal(signal.SIGSTOP, held.fds)  # lest a shell goes on when what it waits for has been killed
-            held.signal(signal.SIGKILL, held.fds)
+            try:
+                held.signal(signal.SIGSTOP, held.fds)  # lest a shell goes on when what it waits for has been killed
+            finally:  # also at Ctrl-C: what is stopped ends at nothing else
+                held.signal(signal.SIGKILL, held.fds)
             if not held.wait(held.fds, until):
                 return sorted(process.pid for process in held.fds if is_alive(process))
 

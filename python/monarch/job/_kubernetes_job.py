@@ -211,6 +211,7 @@ class KubernetesJob(RemoteJob):
 
     def _undo(self) -> None:
         """Of what this process has made: without those who use it."""
+        self._let_go()  # what this script has there does not fail
         try:
             self._delete()
         except RuntimeError as error:

@@ -90,6 +90,7 @@ class LightningJob(JobTrait):
             if len(workers) != count:
                 raise RuntimeError(f"the resolver of {self!r} must return {count} addresses, but returned {workers!r}")
             hosts[self._mesh] = attach_to_workers(workers=workers, name=self._mesh)
+            hosts[self._mesh]._in_job = (str(self._apply_id), self._mesh)
         return JobState(hosts)
 
     def _kill(self) -> None:

@@ -26,7 +26,7 @@ __all__ = ["JobState", "JobTrait", "job_load", "job_loads"]
 logger = logging.getLogger("monarch.job")
 
 
-_HASHED = 2  # how specifications are hashed
+_HASHED = 3  # how specifications are hashed
 _GRACE_S = 1.0  # for what this script has spawned there
 attachments: weakref.WeakSet[Any] = weakref.WeakSet()  # of this process: each an Attached (_attached.py)
 J = TypeVar("J", bound="JobTrait")
@@ -616,6 +616,7 @@ def _replace(saved: JobTrait | None, path: str, told: str | None) -> None:
         if saved is not None and saved._running is not None:
             if saved.apply_id != told:
                 _tell_replaced(saved._running, path)
+            saved._running._let_others_go()
             saved._running._kill()
     except Exception as error:
         logger.warning(

@@ -6,6 +6,7 @@ example: monarch kill  # the job of the active context
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 
@@ -28,8 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     ids: list[str] = []
 
     def look(job: JobTrait) -> None:
-        files.extend(of_workers(job))
-        ids.append(str(job.apply_id)[:8])
+        with contextlib.suppress(Exception):  # it may be of another version, which can be killed all the same
+            files.extend(of_workers(job))
+            ids.append(str(job.apply_id)[:8])
 
     if not _contexts.kill(name, look):
         print(f"no job was saved in the context {name!r} of {os.getcwd()}", file=sys.stderr)
