@@ -73,9 +73,12 @@ def seconds_of(timeout: float | None) -> float:
 def _contact() -> tuple[Any, ...]:
     """What readers on this machine find this process by, without asking it first. One object, once in a pickle."""
     global _contact_here
-    if _contact_here is None:
-        _contact_here = _core.contact_of_buffers()
-    return _contact_here
+    if (contact := _contact_here) is None:
+        contact = _core.contact_of_buffers()
+        machine, namespace, *_, table, _ = contact
+        if machine and namespace and table >= 0:  # else something was short for a moment
+            _contact_here = contact
+    return contact
 
 
 def prepare() -> None:

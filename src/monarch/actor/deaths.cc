@@ -258,7 +258,9 @@ FailurePtr Deaths::make_failure(NodeId node, const Known& entry, const Event& ev
       return std::make_shared<Failure>(std::move(named));
     }
   }
-  if (told || event.kind == EventKind::kOutOfReach) return event.failure;
+  // A host that has said why it ends takes the ways to it along.
+  const bool has_ended = event.kind == EventKind::kWayLost && entry.role == Role::kChild && !entry.ends_because.empty();
+  if ((told && !has_ended) || event.kind == EventKind::kOutOfReach) return event.failure;
   auto made = entry.who ? std::make_shared<Failure>(*entry.who) : std::make_shared<Failure>();
   made->node = node;
   if (entry.role == Role::kParent) return made;
@@ -278,6 +280,7 @@ FailurePtr Deaths::make_failure(NodeId node, const Known& entry, const Event& ev
   switch (event.kind) {
     case EventKind::kDying:
     case EventKind::kExited:
+    case EventKind::kWayLost:
       made->kind = Failure::Kind::kExited;
       made->status = event.status;
       if (!entry.ends_because.empty()) made->status = {.because = entry.ends_because};

@@ -105,6 +105,14 @@ TEST_F(DeathsTest, AHostThatHasSaidWhyItEndsHasEndedSoThoughItIsKilled) {
   EXPECT_EQ(tick(10 * kSecond), "") << "somebody was told of what ran there";
 }
 
+TEST_F(DeathsTest, AHostThatHasSaidWhyItEndsHasEndedSoThoughTheWayToItIsLost) {
+  deaths_.ends_as_host(kChild, "was ended with its monarch-hostd");
+  const auto why = std::make_shared<Failure>(Failure::Kind::kLost, "the connection broke");
+  EXPECT_EQ(on({.kind = Kind::kWayLost, .node = kChild, .failure = why}), "declare:10 close-links:10 tell-all:10");
+  EXPECT_EQ(last_->headline(),
+            "the process this actor was running on was ended with its monarch-hostd (rank 0 of procs 'trainer', pid 4711)");
+}
+
 TEST_F(DeathsTest, WhatHadBeenAskedToEndBeforeItsHostEndsHasStopped) {
   ASSERT_TRUE(deaths_.stop_asked(kChild, "enough"));
   deaths_.end_as_host("was ended with its monarch-hostd");

@@ -476,6 +476,8 @@ void Bulk::forget_idle_maps_later() {
         for (const auto& [node, neighbour] : self->met_) all.push_back(neighbour);
       }
       for (auto& writer : self->writers_.everybody()) all.push_back(std::move(writer));  // some are not met any more
+      std::ranges::sort(all);
+      all.erase(std::unique(all.begin(), all.end()), all.end());  // a second look would find nothing used since the first
       self->looks_for_idle_maps_.store(false);  // first: what is mapped from here on is looked at by the next
       bool any = false;
       for (const auto& each : all) any = each->forget_idle_maps() || any;

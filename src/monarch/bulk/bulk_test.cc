@@ -84,6 +84,11 @@ class BulkPaths : public ::testing::TestWithParam<By> {
     return run({{kind, at, local, nullptr, 0, 0}}, deadline_ns)[0];
   }
 
+  static void let_meet(Side& side, const BufferHandle& handle) {
+    std::latch met(1);
+    side.bulk->explain(handle, kNoDeadline, [&](Path, const std::string&) { met.count_down(); });
+    met.wait();
+  }
   void write_until_by_itself(Side& writer, const BufferHandle& handle, const std::vector<std::byte>& bytes) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (!writer.bulk->writes_itself(handle)) {
@@ -133,11 +138,7 @@ TEST_P(BulkPaths, IsTheOneThatIsMeant) {
 }
 
 TEST_P(BulkPaths, AllSizesAndOffsetsAreReadAndWritten) {
-  if (GetParam() >= By::kStream) {  // connected: else what is slow to be goes by the link
-    std::latch done(1);
-    other.bulk->explain(add(make(1), 1), kNoDeadline, [&](Path, const std::string&) { done.count_down(); });
-    done.wait();
-  }
+  if (GetParam() >= By::kStream) let_meet(other, add(make(1), 1));  // connected: else what is slow to be goes by the link
   for (const uint64_t size : {uint64_t{1}, uint64_t{64}, uint64_t{4097}, uint64_t{70'001}, (uint64_t{1} << 20) + 3,
                               short_form() ? uint64_t{3} << 20 : uint64_t{40} << 20}) {
     constexpr uint64_t kBefore = 5, kAfter = 9;
@@ -417,12 +418,7 @@ TEST_P(BulkPaths, WhoWasNotAdmittedInAShortageAsksAgain) {
   if (GetParam() != By::kCma) return;
   const BufferHandle handle = add(make(300'000), 300'000);
   const std::vector<std::byte> here(handle.size, std::byte{3});
-  const auto explained = [&] {
-    std::latch done(1);
-    other.bulk->explain(handle, kNoDeadline, [&](Path, const std::string&) { done.count_down(); });
-    done.wait();
-  };
-  explained();
+  let_meet(other, handle);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit low{256, before.rlim_max};
@@ -431,7 +427,7 @@ TEST_P(BulkPaths, WhoWasNotAdmittedInAShortageAsksAgain) {
   do all.emplace_back(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
   while (all.back());
   EXPECT_EQ(run_one(Kind::kWrite, handle, memory_of(here)).code, Code::kDone) << "by its owner";
-  explained();
+  let_meet(other, handle);
   EXPECT_FALSE(other.bulk->writes_itself(handle));
   all.clear();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -445,9 +441,7 @@ TEST_P(BulkPaths, WhoeverIsAdmittedIsSoIfOneCallOnTheWayFails) {
   for (uint64_t nth = 1; nth <= calls; ++nth) {
     Side writer{By::kCma};
     owner.link_to(writer);
-    std::latch met(1);
-    writer.bulk->explain(handle, kNoDeadline, [&](Path, const std::string&) { met.count_down(); });
-    met.wait();
+    let_meet(writer, handle);
     sys::fail_nth(nth);
     write_until_by_itself(writer, handle, std::vector<std::byte>(8));
     calls = std::min<uint64_t>(sys::calls_seen(), 6);
@@ -494,6 +488,25 @@ TEST_P(BulkPaths, WhatIsDroppedIsNotKeptByThoseWhoHaveReadIt) {
   EXPECT_EQ(maps(), before + 1);
   EXPECT_TRUE(drive_until(*user().home.driver, [&] { return maps() == before; })) << "not read any more, it is unmapped";
   ASSERT_EQ(run_one(Kind::kRead, handle, Memory(here.data(), here.size())).code, Code::kDone);
+}
+
+// Also of who has been admitted as a writer, and so is known twice.
+TEST_P(BulkPaths, WhatIsReadAllTheTimeStaysMapped) {
+  if (GetParam() != By::kShm) return;
+  const BufferHandle read = add(make(1 << 20), 1 << 20);
+  std::vector<std::byte> here(read.size), written(8);
+  const Memory into(here.data(), here.size());
+  const BufferHandle own = other.bulk->add(Memory(written.data(), written.size()), true, nullptr).value();
+  let_meet(owner, own);
+  write_until_by_itself(owner, own, std::vector<std::byte>(8));
+  const auto read_for = [&](int64_t milliseconds) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+    while (std::chrono::steady_clock::now() < until) ASSERT_EQ(run_one(Kind::kRead, read, into).code, Code::kDone);
+  };
+  read_for(2'500);  // a look for what is idle, and whatever thread that needs
+  sys::fail_nth(0);
+  read_for(2'500);  // another
+  EXPECT_EQ(sys::calls_seen(), 0u) << "it was mapped again";
 }
 
 TEST_P(BulkPaths, AfterTheEndNothingBegins) {

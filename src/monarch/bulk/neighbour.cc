@@ -10,8 +10,8 @@
 
 #include <atomic>
 #include <cstring>
-#include <fstream>
 #include <mutex>
+#include <string_view>
 
 #include "monarch/base/copy.h"
 #include "monarch/base/random.h"
@@ -33,10 +33,11 @@ constexpr size_t kExportsMax = 4096;
 constexpr uint64_t kSmallMax = 4096;
 
 std::string read_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
+  char text[256] = {};
+  const UniqueFd file = sys::open_file(path, O_RDONLY);
+  const ssize_t size = file ? read(file.get(), text, sizeof text) : 0;
+  const std::string_view all(text, size > 0 ? static_cast<size_t>(size) : 0);
+  return std::string(all.substr(0, all.find('\n')));
 }
 
 uint64_t inode_of(const char* path) {
@@ -122,11 +123,16 @@ void Contact::prepare_for_children() {
 std::shared_ptr<Neighbour> Neighbour::meet(const Contact& contact, Paths paths) {
   std::shared_ptr<Neighbour> made(new Neighbour(contact, paths));
   const Contact here = Contact::of_here(nullptr);
-  if (contact.machine.empty() || contact.machine != here.machine) {
+  if (contact.is_short() || here.is_short()) {
+    made->why_no_kernel_ = made->why_no_table_ = "it could not be looked up whether its process is on this machine";
+    made->for_now_ = true;
+    return made;
+  }
+  if (contact.machine != here.machine) {
     made->why_no_kernel_ = made->why_no_table_ = "its process is on another machine";
     return made;
   }
-  if (contact.pid_namespace == 0 || contact.pid_namespace != here.pid_namespace) {
+  if (contact.pid_namespace != here.pid_namespace) {
     made->why_no_kernel_ = made->why_no_table_ = "its process is in another container (pid namespace)";
     return made;
   }

@@ -31,6 +31,8 @@ struct Contact {
   std::array<uint64_t, 2> proof{};
   int64_t table_fd = -1;  // of its Buffers; -1: it has none
   uint64_t table_inode = 0;
+  // What it says of itself could not be looked up, or be had, when it was asked: in a shortage, for one.
+  bool is_short() const { return machine.empty() || pid_namespace == 0; }
   // Of this process; from now on the kernel lets other processes of this user copy from it, where Yama is all that forbids
   // that. Any thread.
   static Contact of_here(const Buffers* buffers);

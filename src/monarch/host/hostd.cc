@@ -574,7 +574,8 @@ void HostDaemon::be_host(BootstrapFds fds, int started, int client) {
   const std::string reason = asked.value_or(is_deserted ? "its script was gone before it had reached this host"
                                                         : "its monarch-hostd was ended");
   runtime.node().note_ending();
-  if (!asked && !is_deserted) runtime.deaths().end_as_host(kEndedWithHostd);
+  // Not if its client has asked it to stop, and it waits for what is under way.
+  if (!asked && !is_deserted && !runtime.is_stopping()) runtime.deaths().end_as_host(kEndedWithHostd);
   runtime.stop_children(reason, kHostGraceNs);
   if (tcp_) runtime.finish_output(kOutputLimitNs);
   runtime.report_rest();
