@@ -512,11 +512,14 @@ def later(path):
     os.utime(path, (time.time() + 60, time.time() + 60))
 
 
-def test_a_gap_is_told(reader, capfd):
+@pytest.mark.parametrize("parks", [False, True])
+def test_a_gap_is_told(reader, capfd, parks):
     for line in ("n1", "n2", "n3", "n4"):
         write(reader, line)
         if line == "n1":
             assert read(reader) == ["n1"]
+            if parks:
+                reader.park()
         later(reader.source.path)
         if line != "n4":
             rotate(reader.source.path)

@@ -36,6 +36,7 @@ _KEPT = "log"  # as monarch.job._keeper names it
 _TIME = re.compile(r"\s*\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(Z|[+-]\d\d:\d\d)?")
 _BLOCK = 1 << 16
 _OPEN_MAX = 64  # files that are followed without being opened for each look
+_KNOWN_BY = 256  # bytes, by which a file that was closed is known again: its number may be another's by then
 _NEVER = b"9"  # later than any time that stands in a file
 _told: set[str] = set()
 _LINE_MAX = (1 << 20) + (1 << 10)  # bytes; what is longer is cut
@@ -252,6 +253,7 @@ class Reader:
         self.newest = b""  # time of a line
         self.kept_after = b""  # lines of what is gone are shown where they stand again, if they are newer than this
         self.parked: os.stat_result | None = None  # of the file that was read, to its end
+        self.last_bytes = b""  # of that
 
     def __del__(self) -> None:
         self.close()
@@ -266,8 +268,14 @@ class Reader:
         """Gives its descriptor back, until there is something new."""
         if self.file is not None:
             self.parked = os.fstat(self.file.fileno())
+            self.last_bytes = self._before(self.file)
             self.file.close()
             self.file = None
+
+    def _before(self, file: BinaryIO) -> bytes:
+        """What stands before the place that was read to: of another file with its number, something else."""
+        begin = max(0, self.at - _KNOWN_BY)
+        return os.pread(file.fileno(), self.at - begin, begin)
 
     def _has_news(self) -> bool:
         """Of one that was parked, which is opened again then, if it is still there."""
@@ -283,18 +291,26 @@ class Reader:
             if not end and found.st_size == parked.st_size == self.at:
                 return False
             with contextlib.ExitStack() as files:
-                if (file := _opened(self.source.path + end, files)) is not None:
+                file = _opened(self.source.path + end, files)
+                if file is not None and self._before(file) != self.last_bytes:
+                    continue
+                if file is not None:
                     self._hold(file)
             break
+        else:
+            if os.path.exists(self.source.path + ".1"):
+                self._tell_of_gap()
         self.parked = None
         return True
 
     def lines(self, wanted: Wanted, at_end: bool = False) -> Iterator[Line]:
         """What is new. ``at_end``: also a last line that has no end yet."""
+        was_read = self.file is not None or self.parked is not None
         if not self._has_news():
             yield from self._finish(wanted, at_end)
             return
-        self.kept_after = b"" if self.file is None else _NEVER
+        # Of one that was parked and is gone, what it had at its end may stand in those that came after it, as kept.
+        self.kept_after = _NEVER if self.file is not None else self.newest if was_read else b""
         with contextlib.ExitStack() as files:
             # In this order: one that is put aside meanwhile is the same, and not the one before.
             now, aside = (_opened(self.source.path + end, files) for end in ("", ".1"))
@@ -322,8 +338,11 @@ class Reader:
         read = os.fstat(self.file.fileno())
         # That which came after it took its place as .1, by which it was removed; nothing is written to it since then.
         if read.st_nlink == 0 and os.fstat(aside.fileno()).st_mtime_ns > read.st_ctime_ns:
-            _tell(f"{self.source.path} was full more than twice since it was last read: lines are missing here")
+            self._tell_of_gap()
             self.kept_after = self.newest
+
+    def _tell_of_gap(self) -> None:
+        _tell(f"{self.source.path} was full more than twice since it was last read: lines are missing here")
 
     def _read(self, file: BinaryIO, wanted: Wanted) -> Iterator[Line]:
         found = os.fstat(file.fileno())
