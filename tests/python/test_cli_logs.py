@@ -675,6 +675,15 @@ def test_a_line_as_long_as_they_get_is_whole(of_host):
 # ---- Files without times ----
 
 
+def test_what_comes_while_one_follows_has_come_since(reader):
+    with open(reader.source.path, "w", buffering=1) as file:
+        print("2026-01-01 10:00:00 old", "and its second line", sep="\n", file=file)
+        wanted = Wanted(since=time.mktime((2026, 1, 1, 11, 0, 0, 0, 0, -1)))
+        assert read(reader, wanted) == []
+        print("new, without a time", "2026-01-01 10:30:00 late", "more of that", sep="\n", file=file)
+        assert read(reader, wanted) == ["new, without a time"]
+
+
 def test_since_goes_by_times_in_front_of_lines_and_by_that_of_the_file(reader):
     with open(reader.source.path, "w") as file:
         file.write(

@@ -692,6 +692,15 @@ def test_commands_on_many_hosts_print_to_files(place):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_command_that_prints_nothing_leaves_no_folder(place, status):
+    _, err = monarch(place, "exec", "--all", f"exit {status}", status=status)
+    lines = err.splitlines()
+    folder = lines[0].removeprefix("monarch exec: what it prints goes to ")
+    assert lines[-1] == "monarch exec: nothing was printed, and the folder is removed"
+    assert os.path.exists(os.path.dirname(folder)) and not os.path.exists(folder)
+
+
 def test_a_host_that_does_not_answer_is_told_by_the_future_alone(place):
     script = """
 import os, signal
@@ -738,7 +747,7 @@ assert job._loses().startswith("2 of")
 
 def test_which_ranks_have_failed_is_said_where_output_goes_to_files(place):
     _, err = monarch(place, "exec", "--all", "exit $((3 * MONARCH_RANK_HOSTS))", status=3)
-    assert err.splitlines()[1:] == ["monarch exec: 1 of 3 ranks have failed, with these exit statuses: trainers/1 (3)"]
+    assert err.splitlines()[1:2] == ["monarch exec: 1 of 3 ranks have failed, with these exit statuses: trainers/1 (3)"]
 
 
 def test_scripts_and_modules(place):

@@ -308,7 +308,8 @@ def test_meshes_of_hosts_stand_for_what_was_spawned_there(procs):
     with host.spawn_procs({"gpus": 2}, name="there") as there:
         there.initialized.get()
         text = str(dump_stacks(host).get())
-        assert "ranks 0-1 of there" in text and "of procs" not in text
+        # One may be ending what has set it up.
+        assert text.startswith("stacks of 2 processes") and " of there" in text and "of procs" not in text
 
 
 def test_what_is_no_mesh_is_refused():

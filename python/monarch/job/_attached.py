@@ -60,9 +60,7 @@ class Attached:
         """Whether these are hosts of the job with this ``apply_id``."""
         return any(hosts._in_job[0] == job for hosts in self.hosts.values())
 
-    def attach(
-        self, name: str, addresses: list[str], token_file: str, job: str, wait_s: float | None = None
-    ) -> None:
+    def attach(self, name: str, addresses: list[str], token_file: str, job: str, wait_s: float | None = None) -> None:
         """Nothing, if it is and has not been stopped. Returns at once.
 
         Args:

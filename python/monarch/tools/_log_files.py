@@ -309,6 +309,7 @@ class Reader:
         if not self._has_news():
             yield from self._finish(wanted, at_end)
             return
+        self.last_time = None  # what has come since the last look is no part of what stands before it
         # Of one that was parked and is gone, what it had at its end may stand in those that came after it, as kept.
         self.kept_after = _NEVER if self.file is not None else self.newest if was_read else b""
         with contextlib.ExitStack() as files:

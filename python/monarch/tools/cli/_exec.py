@@ -12,6 +12,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stdout.flush()
     if arguments.json:
         _print_codes(running, folder)
-    elif folder is not None and status != 0:
-        _tell_failed(running)
+    elif folder is not None:
+        if status != 0:
+            _tell_failed(running)
+        _remove_empty(folder)
     return status
 
 
@@ -130,6 +133,16 @@ def _read(script: str) -> bytes:
         return sys.stdin.buffer.read()
     with open(script, "rb") as file:
         return file.read()
+
+
+def _remove_empty(folder: str) -> None:
+    """If nothing was printed: else whoever has asked for it removes it."""
+    if any(entry.stat().st_size > 0 for path, _, _ in os.walk(folder) for entry in os.scandir(path) if entry.is_file()):
+        return
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+    print("monarch exec: nothing was printed, and the folder is removed", file=sys.stderr)
 
 
 def _tell_failed(running: dict[str, Execution]) -> None:
