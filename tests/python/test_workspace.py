@@ -548,12 +548,23 @@ sub/dir/
 [[:digit:]]num
 *.tmp
 !sub/*.tmp
+*.ord
+!z.ord
+!w.*
+w.ord
+!k.ord
+k.*
+!s[t].ord
+*.two.ends
+*.
+*.fold/
 """  # noqa: W291
 
 PATHS = """a.o keep.o x/keep.o x/b.o top y/top only/f y/only/g y/z/only doc/a.txt doc/b/c.txt y/doc/a.txt deep/x
 q/deep/x
 deep/y a/z a/b/z a/b/c/z b/a/z all/x all/y/z b1.dat d1.dat y-neg x-neg #hash !bang trail lit] sub/dir/f y/sub/dir/f 5num
-xnum t.tmp sub/t.tmp sub/u/t.tmp plain""".split()
+xnum t.tmp sub/t.tmp sub/u/t.tmp plain
+z.ord w.ord v.ord k.ord st.ord dir.ord/f .ord z.ord.x x.two.ends ends dot. a.fold sub/a.fold/f""".split()
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is what it is compared with")

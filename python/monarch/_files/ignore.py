@@ -12,6 +12,8 @@ __all__ = ["ALWAYS", "Rules", "outer_rules"]
 ALWAYS = frozenset({b".git", b"__pycache__", b".monarch"})  # names that are left out wherever they are
 FILE = b".gitignore"
 
+_SPECIAL = re.compile(rb"[*?\[\\]")
+_ENDING = re.compile(rb"\*\.[^*?\[\\.]*")  # such as *.log
 _CLASSES = {
     b"alpha": b"a-zA-Z", b"digit": b"0-9", b"alnum": b"a-zA-Z0-9", b"upper": b"A-Z", b"lower": b"a-z",
     b"space": rb"\s", b"xdigit": b"0-9a-fA-F", b"punct": rb"!-/:-@\[-`{-~",
@@ -19,9 +21,9 @@ _CLASSES = {
 
 
 class _Run(NamedTuple):
-    """Neighbouring patterns of one sign: which of them matches makes no difference."""
+    """What is left of neighbouring patterns of one sign: which of them matches makes no difference."""
 
-    negated: bool
+    number: int  # of all runs, those without such patterns too
     names: re.Pattern[bytes] | None  # of those without a slash: they match the last part of a path
     paths: re.Pattern[bytes] | None
 
@@ -29,26 +31,45 @@ class _Run(NamedTuple):
         return bool((self.names and self.names.match(name)) or (self.paths and self.paths.match(path)))
 
 
+class _Table(NamedTuple):
+    """The last run that matches decides. Most patterns are words and endings, for which no expression is tried.
+
+    A name or path of a folder has a slash behind it here.
+    """
+
+    names: dict[bytes, int]  # a name -> the last run that has it
+    paths: dict[bytes, int]
+    ends: dict[bytes, int]  # from the last dot of a name on
+    runs: tuple[_Run, ...]  # the last one first
+    first_negated: bool  # every other run is
+
+    def decide(self, path: bytes, name: bytes) -> bool | None:
+        best = max(self.names.get(name, -1), self.paths.get(path, -1), self.ends.get(name[name.rfind(b".") :], -1))
+        for run in self.runs:
+            if run.number <= best:
+                break
+            if run.matches(path, name):
+                best = run.number
+                break
+        return None if best < 0 else (best % 2 == 1) == self.first_negated
+
+
 class Rules(NamedTuple):
     """The rules of one file, for paths below the folder that it stands in."""
 
     prefix: bytes  # what stands before a path of the tree, seen from that folder: b"" or b"a/b/"
     skip: int  # or how many bytes of the path lead to that folder
-    runs: tuple[_Run, ...]
+    table: _Table
 
     def decide(self, path: bytes, name: bytes, is_folder: bool) -> bool | None:
         """Whether it is ignored; None: no rule here is about it. ``name`` is the last part of ``path``."""
         end = b"/" if is_folder else b""
-        path, name = self.prefix + path[self.skip :] + end, name + end
-        for run in reversed(self.runs):
-            if run.matches(path, name):
-                return not run.negated
-        return None
+        return self.table.decide(self.prefix + path[self.skip :] + end, name + end)
 
 
 def rules(text: bytes, prefix: bytes = b"", skip: int = 0) -> Rules:
     """Of the text of a file."""
-    return Rules(prefix, skip, _runs(text))
+    return Rules(prefix, skip, _table(text))
 
 
 def outer_rules(root: bytes) -> list[tuple[bytes, bytes]] | None:
@@ -82,25 +103,44 @@ def read_rules(folder: bytes) -> bytes:
 
 
 @functools.lru_cache(maxsize=256)
-def _runs(text: bytes) -> tuple[_Run, ...]:
-    runs: list[tuple[bool, list[bytes], list[bytes]]] = []
+def _table(text: bytes) -> _Table:
+    words: tuple[dict[bytes, int], dict[bytes, int]] = {}, {}
+    ends: dict[bytes, int] = {}
+    left: list[tuple[list[bytes], list[bytes]]] = []
+    signs: list[bool] = []
     for line in text.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         if (rule := _parse(line)) is None:
             continue
-        negated, is_path, pattern = rule
-        if not runs or runs[-1][0] != negated:
-            runs.append((negated, [], []))
-        _, names, paths = runs[-1]
-        (paths if is_path else names).append(pattern)
-    return tuple(_Run(negated, _any_of(names), _any_of(paths)) for negated, names, paths in runs)
+        if not signs or signs[-1] != rule.negated:
+            signs.append(rule.negated)
+            left.append(([], []))
+        number = len(signs) - 1
+        for each in (rule.glob + b"/",) if rule.only_folders else (rule.glob, rule.glob + b"/"):
+            if not _SPECIAL.search(rule.glob):
+                words[rule.is_path][each] = number
+            elif not rule.is_path and _ENDING.fullmatch(rule.glob):
+                ends[each[1:]] = number
+            elif (pattern := _translate(rule.glob)) is not None:
+                left[number][rule.is_path].append(pattern + (b"/" if rule.only_folders else b"/?"))
+                break
+    runs = [_Run(number, _any_of(names), _any_of(paths)) for number, (names, paths) in enumerate(left)]
+    runs = [run for run in reversed(runs) if run.names or run.paths]
+    return _Table(*words, ends, tuple(runs), signs[:1] == [True])
 
 
 def _any_of(patterns: list[bytes]) -> re.Pattern[bytes] | None:
     return re.compile(b"(?:" + b"|".join(patterns) + rb")\Z", re.DOTALL) if patterns else None
 
 
-def _parse(line: bytes) -> tuple[bool, bool, bytes] | None:
-    """Whether it is negated, whether it is about whole paths, and its expression; None: it is no rule."""
+class _Rule(NamedTuple):
+    negated: bool
+    is_path: bool  # it is about whole paths
+    only_folders: bool
+    glob: bytes
+
+
+def _parse(line: bytes) -> _Rule | None:
+    """None: it is no rule."""
     line = line.removesuffix(b"\r")
     while line.endswith(b" ") and not line.endswith(b"\\ "):
         line = line[:-1]
@@ -111,10 +151,8 @@ def _parse(line: bytes) -> tuple[bool, bool, bytes] | None:
     only_folders = line.endswith(b"/")
     line = line.rstrip(b"/") if only_folders else line
     is_path = b"/" in line
-    line = line.removeprefix(b"/")
-    if (pattern := _translate(line)) is None:
-        return None
-    return negated, is_path, pattern + (b"/" if only_folders else b"/?")
+    glob = line.removeprefix(b"/")
+    return _Rule(negated, is_path, only_folders, glob) if _translate(glob) is not None else None
 
 
 def _translate(glob: bytes) -> bytes | None:
