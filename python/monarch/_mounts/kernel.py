@@ -31,6 +31,7 @@ _INIT_IN = struct.Struct("=IIII")
 _INIT_OUT = struct.Struct("=IIIIHHIIHHI28x")
 
 _ASYNC_READ, _BIG_WRITES, _PARALLEL, _CACHE_SYMLINKS, _MAX_PAGES = 1 << 0, 1 << 5, 1 << 18, 1 << 23, 1 << 22
+_NO_OPEN = 1 << 17  # it opens files without asking, once it has been told that there is no answer to that
 _DIRECT, _KEEP_CACHE = 1, 2  # how a file is opened
 READ_SIZE = 1 << 20  # bytes of one read, at most
 _MAX_WRITE = 65536  # the kernel wants room for it, though nobody may write
@@ -72,12 +73,13 @@ class Kernel:
         self._last_inode = 1
         self._open: dict[int, list[tuple[str, int]]] = {}  # directories
         self._last = 0
+        self._opens_itself = False
         self._threads: list[threading.Thread] = []
         self._owner = os.getuid(), os.getgid()
         self._answers: dict[int, Callable[[int, memoryview], bytes]] = {
             _LOOKUP: self._lookup, _GETATTR: self._getattr, _READLINK: self._readlink, _OPEN: self._open_file,
             _READ: self._read, _STATFS: lambda *_: struct.pack("=QQQQQIIII24x", 0, 0, 0, 0, 0, 4096, 255, 4096, 0),
-            _RELEASE: lambda *_: b"", _FLUSH: lambda *_: b"", _OPENDIR: self._open_directory,
+            _RELEASE: lambda *_: b"", _OPENDIR: self._open_directory,
             _READDIR: self._read_directory, _RELEASEDIR: self._close_directory, _INIT: self._init,
         }  # fmt: skip
 
@@ -143,6 +145,7 @@ class Kernel:
 
     def _init(self, inode: int, body: memoryview) -> bytes:
         _, _, readahead, offered = _INIT_IN.unpack_from(body)
+        self._opens_itself = self._files.keeps and bool(offered & _NO_OPEN)
         flags = offered & (_ASYNC_READ | _BIG_WRITES | _PARALLEL | _CACHE_SYMLINKS | _MAX_PAGES)
         return _INIT_OUT.pack(7, 31, max(readahead, READ_SIZE), flags, 16, 12, _MAX_WRITE, 1, READ_SIZE // 4096, 0, 0)
 
@@ -203,6 +206,8 @@ class Kernel:
     def _open_file(self, inode: int, body: memoryview) -> bytes:
         if struct.unpack_from("=I", body)[0] & _WRITES:
             raise OSError(errno.EROFS, "")
+        if self._opens_itself:  # and keeps what it has read
+            raise OSError(errno.ENOSYS, "")
         return struct.pack("=QII", 0, _KEEP_CACHE if self._files.keeps else _DIRECT, 0)
 
     def _read(self, inode: int, body: memoryview) -> bytes:
