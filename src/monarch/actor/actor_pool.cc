@@ -20,6 +20,7 @@ namespace monarch {
 
 namespace {
 constexpr int64_t kTickNs = 1'000'000;
+constexpr std::chrono::microseconds kLookAtRest{100};
 constexpr int64_t kSaySlowNs = 3'000'000'000;  // an end that takes longer is no silence
 }  // namespace
 
@@ -246,6 +247,21 @@ void ActorPool::on_tick() {
     active = workers_[i].load(std::memory_order_acquire)->slot.load(std::memory_order_seq_cst) != nullptr;
   }
   if (active) arm_tick();
+}
+
+// A thread that has taken something is not idle, nor is one that was just woken or made.
+bool ActorPool::is_at_rest() const {
+  if (ready_count_.load(std::memory_order_seq_cst) != 0) return false;
+  const uint32_t count = worker_count_.load(std::memory_order_seq_cst);
+  for (uint32_t i = 0; i < count; ++i) {
+    if (!workers_[i].load(std::memory_order_acquire)->idle.load(std::memory_order_seq_cst)) return false;
+  }
+  return true;
+}
+
+void ActorPool::rest(int64_t limit_ns) {
+  const int64_t until_ns = reactor_.now_ns() + limit_ns;
+  while (!is_at_rest() && reactor_.now_ns() < until_ns) std::this_thread::sleep_for(kLookAtRest);
 }
 
 bool ActorPool::stop(int64_t limit_ns) {

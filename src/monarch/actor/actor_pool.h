@@ -55,6 +55,8 @@ class ActorPool : public std::enable_shared_from_this<ActorPool> {
   Waiter& begin_blocking();
   void end_blocking();
 
+  // Waits until nothing is ready and nothing runs, for at most so long. Not from one of the threads.
+  void rest(int64_t limit_ns);
   // Ends: no turn begins any more, waits of the pool's threads end, the threads are joined. Idempotent; not from one of
   // the threads. The reactor and the driver may go afterwards. False: after `limit_ns` a turn was still running; its thread
   // is left to it, and what it uses must not go before the process does.
@@ -90,6 +92,7 @@ class ActorPool : public std::enable_shared_from_this<ActorPool> {
   bool publish_slot(Worker& worker);
   void wake_one();
   bool start_worker();
+  bool is_at_rest() const;
   bool wait_for_threads(uint32_t count, int64_t limit_ns);
   void arm_tick();
   void on_tick();

@@ -127,6 +127,7 @@ class NativeFactory final : public CellFactory {
   NativeFactory(Reactor& reactor, Driver& driver, uint32_t threads = 0)
       : pool_(std::make_shared<ActorPool>(reactor, driver, threads)) {}
   ~NativeFactory() override { pool_->stop(); }
+  void rest(int64_t limit_ns) { pool_->rest(limit_ns); }  // as ActorPool::rest()
   // As ActorPool::stop(). False: an actor is still busy, and this, the node and the driver stay to the end of the process.
   bool stop(int64_t limit_ns) { return pool_->stop(limit_ns); }
 

@@ -27,6 +27,7 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kStopPollNs = 1'000'000'000;
+constexpr int64_t kRestNs = 100'000'000;  // for what actors have still to do when their process is to end
 // As for scripts in Python (python/monarch/_running/unhandled.py): main() may be between two calls, and who was told that a
 // mesh has failed need not be told of what else of it fails at the same time.
 constexpr int64_t kPatienceNs = 800'000'000;
@@ -73,7 +74,9 @@ std::atomic<Runtime*> innermost{nullptr};
   if (!started) fail_worker(started.error().message);
   while (!process->wait_for_stop(kStopPollNs)) {
   }
-  // Actors may be busy, and cannot be joined: what they have printed goes out, the rest ends with the process.
+  // What was sent before the stop has come, and is done. Actors that are busy cannot be joined: what they have printed goes
+  // out, the rest ends with the process.
+  actors->rest(kRestNs);
   process->node().report_failures();
   std::cout.flush();
   std::fflush(nullptr);
