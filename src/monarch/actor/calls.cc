@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "monarch/actor/pending_call.h"
 #include "monarch/wire/value.h"
 
 namespace monarch {
@@ -170,16 +169,16 @@ void Calls::end(uint64_t token, const std::function<MessagePtr(uint32_t rank)>& 
   for (const uint32_t rank : call->missing()) fill(token, *call, rank, make(rank));
 }
 
-void Calls::answer(uint64_t token, uint32_t rank, MessagePtr reply) {
+void Calls::answer(uint64_t token, std::span<PendingCall::Answer> answers) {
   const Slot slot = find(token);
   if (!slot.call) return;  // a late answer
   // So is this, though the timer is later still. What a deadline has made fail elsewhere must not come before it does here.
   if (slot.deadline_ns != 0 && clock_.now_ns() >= slot.deadline_ns) return expire(token);
-  fill(token, *slot.call, rank, std::move(reply));
+  fill(token, *slot.call, answers);
 }
 
-void Calls::fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply) {
-  if (!call.fill(rank, std::move(reply), driver_)) return;
+void Calls::fill(uint64_t token, PendingCall& call, std::span<PendingCall::Answer> answers) {
+  if (!call.fill(answers, driver_)) return;
   std::shared_ptr<PendingCall> ended;  // destroyed outside the lock
   const uint32_t index = static_cast<uint32_t>(token);
   std::lock_guard lock(mutex_);

@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "monarch/actor/deadlines.h"
+#include "monarch/actor/pending_call.h"
 #include "monarch/base/ids.h"
 #include "monarch/base/mutex.h"
 #include "monarch/net/message.h"
@@ -19,7 +22,6 @@
 namespace monarch {
 
 class Driver;
-class PendingCall;
 
 class Calls {
  public:
@@ -46,7 +48,11 @@ class Calls {
   // make_expired().
   uint64_t open(std::shared_ptr<PendingCall> call, int64_t deadline_ns);
   // Fills the slot of `rank`; an answer to a call that has ended, by its deadline too, is dropped.
-  void answer(uint64_t token, uint32_t rank, MessagePtr reply);
+  void answer(uint64_t token, uint32_t rank, MessagePtr reply) {
+    PendingCall::Answer one{rank, std::move(reply)};
+    answer(token, {&one, 1});
+  }
+  void answer(uint64_t token, std::span<PendingCall::Answer> answers);
   // Its ranks that have not answered are filled with what `make` gives for each.
   void end(uint64_t token, const std::function<MessagePtr(uint32_t rank)>& make);
   // From now on somebody looks, as if a call had been opened.
@@ -74,7 +80,11 @@ class Calls {
   void visit_open(Visit visit);
   void arm_look(int64_t after_ns);
   void look();
-  void fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply);
+  void fill(uint64_t token, PendingCall& call, std::span<PendingCall::Answer> answers);
+  void fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply) {
+    PendingCall::Answer answer{rank, std::move(reply)};
+    fill(token, call, {&answer, 1});
+  }
 
   Driver& driver_;
   Clock& clock_;

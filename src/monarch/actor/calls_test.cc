@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string_view>
+#include <vector>
+
 #include "monarch/actor/members.h"
 #include "monarch/actor/pending_call.h"
 #include "monarch/testing/sim_world.h"
@@ -130,6 +133,49 @@ TEST(Calls, WithoutAnybodyWhoLooksHaveNoTimer) {
   calls.open(std::make_shared<PendingCall>(members), 0);
   calls.begin_looks();
   EXPECT_EQ(sim.waiting(), 0u);
+}
+
+// What hosts have combined or put together comes in one frame.
+TEST(Calls, TakeTheAnswersOfManyRanksAtOnceAndEachOnce) {
+  SimWorld sim{1};
+  const NodeId node = sim.add_node();
+  Calls calls{sim.node(node).driver(), sim};
+  auto members = std::make_shared<Members>();
+  members->ids.assign(5, {1, 1});
+  auto call = std::make_shared<PendingCall>(members);
+  const uint64_t token = calls.open(call, 0);
+  std::vector<uint32_t> seen;
+  call->observe(3, [&] { seen.push_back(call->received()); });
+
+  const auto answer = [&](uint32_t rank, std::string_view text) {
+    FrameHeader header;
+    header.kind = FrameKind::kReply;
+    header.rank = rank;
+    return PendingCall::Answer{rank, Message::make(header, text, 1)};
+  };
+  calls.answer(token, 3, answer(3, "first").reply);
+  PendingCall::Answer first[] = {answer(1, "one"), {2, nullptr}, answer(3, "second"),
+                                 {1, nullptr},     {4, nullptr}, {99, nullptr}};
+  calls.answer(token, first);
+  EXPECT_EQ(seen, std::vector{4u});  // once, when all of it was there
+  EXPECT_EQ(call->missing(), std::vector{0u});
+  EXPECT_EQ(call->reply(3)->text(), "first");
+  EXPECT_EQ(call->reply(1)->text(), "one");
+  EXPECT_EQ(call->reply(2)->header.flags, uint32_t{kFlagReduce});
+  EXPECT_EQ(call->reply(4)->header.kind, FrameKind::kReply);
+  EXPECT_EQ(call->reply(0), nullptr);
+  EXPECT_FALSE(call->complete());
+
+  PendingCall::Answer again[] = {{2, nullptr}, {4, nullptr}};
+  calls.answer(token, again);
+  EXPECT_EQ(call->received(), 4u);
+  PendingCall::Answer last[] = {answer(0, "last")};
+  calls.answer(token, last);
+  EXPECT_TRUE(call->complete());
+  EXPECT_EQ(calls.size(), 0u);
+  std::vector<uint32_t> values;
+  call->visit_values([&](uint32_t rank, const Message&) { return values.push_back(rank), rank != 1; });
+  EXPECT_EQ(values, (std::vector{0u, 1u}));
 }
 
 }  // namespace

@@ -48,24 +48,30 @@ void Node::answered_together(MessagePtr message) {
   const std::shared_ptr<Message> whole = std::move(message);  // shared: the answers lie in it
   auto next = whole->parts.begin();
   try {
+    std::vector<PendingCall::Answer> answers;
+    answers.reserve(entries->size());
+    std::vector<ByteSpan> parts;
     for (const ReplyEntry& entry : *entries) {
-      std::vector<ByteSpan> parts;
+      if (entry.parts == 0) {
+        answers.push_back({entry.rank, nullptr});
+        continue;
+      }
+      parts.clear();
       for (uint32_t i = 0; i < entry.parts; ++i, ++next) parts.emplace_back(next->data, next->size);
       Outgoing answer{FrameHeader{}, {}, {}};
       answer.header.kind = FrameKind::kReply;
       answer.header.flags = entry.flags;
       answer.header.dest = token;
       answer.header.rank = entry.rank;
-      if (!parts.empty()) {
-        answer.body = parts.front();
-        answer.parts = std::span(parts).subspan(1);
-      }
+      answer.body = parts.front();
+      answer.parts = std::span(parts).subspan(1);
       uint64_t bytes = answer.body.size();
       for (const ByteSpan& part : answer.parts) bytes += part.size();
       // Of what is small whoever keeps it is not to keep the answers of all.
       const bool is_small = bytes <= Reductions::kGatheredBytesMax;
-      calls_->answer(token, entry.rank, Message::copy_of(answer, whole->from, is_small ? nullptr : whole));
+      answers.push_back({entry.rank, Message::copy_of(answer, whole->from, is_small ? nullptr : whole)});
     }
+    calls_->answer(token, answers);
   } catch (const std::bad_alloc&) {
     end_call(token, Failure("there is no memory for the answers of several ranks"));
   }

@@ -15,14 +15,15 @@ PendingCall::PendingCall(std::shared_ptr<const Members> members)
 
 Message* PendingCall::reply(uint32_t rank) const {
   std::lock_guard lock(mutex_);
-  return size_ == 1 ? single_.get() : replies_[rank].get();
+  if (size_ == 1) return single_.get();
+  return is_in_other(rank) ? in_other_.get() : replies_[rank].get();
 }
 
 std::vector<uint32_t> PendingCall::missing() const {
   std::vector<uint32_t> found;
   std::lock_guard lock(mutex_);
   for (uint32_t rank = 0; rank < size_; ++rank) {
-    if ((size_ == 1 ? single_ : replies_[rank]) == nullptr) found.push_back(rank);
+    if (!has(rank)) found.push_back(rank);
   }
   return found;
 }
@@ -39,21 +40,39 @@ uint32_t PendingCall::arrival(uint32_t i) const {
 
 int64_t PendingCall::lowest_error() const { return first_error_.load(std::memory_order_acquire); }
 
-bool PendingCall::fill(uint32_t rank, MessagePtr reply, Driver& driver) {
-  if (rank >= size_) return false;
+// mutex_ held. False: it has one.
+bool PendingCall::place(Answer& answer) {
+  if (answer.rank >= size_ || has(answer.rank)) return false;
+  if (answer.reply) {
+    const int64_t lowest = first_error_.load(std::memory_order_relaxed);
+    const bool is_error = answer.reply->header.kind != FrameKind::kReply;
+    if (is_error && (lowest < 0 || answer.rank < lowest)) first_error_.store(answer.rank, std::memory_order_release);
+    (size_ == 1 ? single_ : replies_[answer.rank]) = std::move(answer.reply);
+  } else {
+    FrameHeader header;
+    header.kind = FrameKind::kReply;
+    header.flags = kFlagReduce;
+    MessagePtr& whole = size_ == 1 ? single_ : in_other_;
+    if (!whole) whole = Message::make(header, {}, 0);
+    if (size_ != 1) {
+      if (in_others_.empty()) in_others_.resize(size_);
+      in_others_[answer.rank] = true;
+    }
+  }
+  if (size_ != 1) order_.push_back(answer.rank);
+  received_.fetch_add(1, std::memory_order_seq_cst);
+  return true;
+}
+
+bool PendingCall::fill(std::span<Answer> answers, Driver& driver) {
   std::vector<Observer> due;
   bool last = false;
   {
     std::lock_guard lock(mutex_);
-    MessagePtr& slot = size_ == 1 ? single_ : replies_[rank];
-    if (slot) return false;
-    const bool error = reply->header.kind != FrameKind::kReply;
-    slot = std::move(reply);
-    if (size_ != 1) order_.push_back(rank);
-    const int64_t lowest = first_error_.load(std::memory_order_relaxed);
-    if (error && (lowest < 0 || rank < lowest)) first_error_.store(rank, std::memory_order_release);
-    last = received_.load(std::memory_order_relaxed) + 1 == size_;
-    received_.fetch_add(1, std::memory_order_seq_cst);
+    bool any = false;
+    for (Answer& answer : answers) any = place(answer) || any;
+    if (!any) return false;
+    last = received_.load(std::memory_order_relaxed) == size_;
     for (Waiter* waiter : waiters_) driver.notify(*waiter);
     const auto is_due = [this](const Observer& each) { return reached(each.arrivals); };
     if (std::ranges::all_of(observers_, is_due)) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,8 +39,18 @@ class PendingCall {
   // Everything is here, or an error is: then there is no need to wait for the others.
   bool decided() const { return complete() || first_error_.load(std::memory_order_acquire) >= 0; }
 
-  // The answer of `rank`, or null while it is missing. Stays until the call is destroyed.
+  // The answer of `rank`, or null while it is missing. Stays until the call is destroyed. Of those that stand in others it
+  // is one for all, with kFlagReduce.
   Message* reply(uint32_t rank) const;
+  // Of a complete call, those that do not stand in others, by rank, until `visit(rank, answer)` is false.
+  template <typename Visit>
+  void visit_values(Visit visit) const {
+    std::lock_guard lock(mutex_);
+    if (size_ == 1) return static_cast<void>(visit(0u, static_cast<const Message&>(*single_)));
+    for (uint32_t rank = 0; rank < size_; ++rank) {
+      if (replies_[rank] && !visit(rank, static_cast<const Message&>(*replies_[rank]))) return;
+    }
+  }
   // The ranks that have not answered, in order.
   std::vector<uint32_t> missing() const;
   // The rank whose answer was the i-th to arrive (i < received()).
@@ -47,8 +58,16 @@ class PendingCall {
   // The lowest rank that has answered with an error or failure; -1: none.
   int64_t lowest_error() const;
 
-  // Fills the slot of `rank`; a second answer is dropped. Returns true when this was the last one.
-  bool fill(uint32_t rank, MessagePtr reply, Driver& driver);
+  struct Answer {
+    uint32_t rank = 0;
+    MessagePtr reply;  // null: its value stands in that of a lower rank, or nobody wants it
+  };
+  // Fills their slots; a second answer is dropped. Returns true when the last one was among them.
+  bool fill(std::span<Answer> answers, Driver& driver);
+  bool fill(uint32_t rank, MessagePtr reply, Driver& driver) {
+    Answer answer{rank, std::move(reply)};
+    return fill({&answer, 1}, driver);
+  }
 
   // A thread that waits for this call is told of every answer.
   void add_waiter(Waiter& waiter);
@@ -105,6 +124,9 @@ class PendingCall {
     uint32_t arrivals;
     std::function<void()> run;
   };
+  bool place(Answer& answer);
+  bool is_in_other(uint32_t rank) const { return !in_others_.empty() && in_others_[rank]; }
+  bool has(uint32_t rank) const { return (size_ == 1 ? single_ : replies_[rank]) != nullptr || is_in_other(rank); }
   bool reached(uint32_t arrivals) const { return arrivals == 0 ? decided() : received() >= arrivals; }
 
   const std::shared_ptr<const Members> members_;
@@ -120,6 +142,8 @@ class PendingCall {
   mutable std::mutex mutex_;
   MessagePtr single_;                  // the answer, when there is one slot
   std::vector<MessagePtr> replies_;    // else: by rank
+  std::vector<bool> in_others_;        // by rank, whose values stand in others; empty: nobody's
+  MessagePtr in_other_;                // the answer of those
   std::vector<uint32_t> order_;
   std::vector<Waiter*> waiters_;
   std::vector<Observer> observers_;

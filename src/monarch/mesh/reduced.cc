@@ -1,7 +1,7 @@
 #include "monarch/mesh/reduced.h"
 
-#include <algorithm>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -31,22 +31,31 @@ MessagePtr count_of(const PendingCall& call) {
 Reduced reduce(const PendingCall& call) {
   if (call.reducer() == Reducer::kCount) return {count_of(call), {}};
   // A host's own are combined first, as its gateway may have done.
-  std::vector<std::pair<HostNumber, Reduction>> hosts;
-  for (uint32_t rank = 0; rank < call.size(); ++rank) {
-    const Message& answer = *call.reply(rank);
-    if ((answer.header.flags & kFlagReduce) != 0) continue;  // in that of a lower rank
-    const HostNumber host = host_number(call.owing().ids[rank].node);
-    auto of_host = std::ranges::find(hosts, host, &std::pair<HostNumber, Reduction>::first);
-    const bool is_new = of_host == hosts.end();
-    Reduction& reduction = is_new ? hosts.emplace_back(host, Reduction(call.reducer())).second : of_host->second;
-    if (!reduction.add({rank, answer.header.flags, answer.body, answer.parts})) return {nullptr, reduction.problem()};
-  }
+  std::vector<Reduction> hosts;
+  std::unordered_map<HostNumber, size_t> places;  // in `hosts`
+  const auto& ids = call.owing().ids;
+  HostNumber last_host = 0;
+  size_t last = 0;  // the place of that; most meshes have the ranks of a host side by side
+  Reduced problem;
+  call.visit_values([&](uint32_t rank, const Message& answer) {
+    if ((answer.header.flags & kFlagReduce) != 0) return true;  // in that of a lower rank
+    const HostNumber host = host_number(ids[rank].node);
+    if (hosts.empty() || host != last_host) {
+      last_host = host;
+      last = places.try_emplace(host, hosts.size()).first->second;
+      if (last == hosts.size()) hosts.emplace_back(call.reducer());
+    }
+    if (hosts[last].add({rank, answer.header.flags, answer.body, answer.parts})) return true;
+    problem.problem = hosts[last].problem();
+    return false;
+  });
+  if (problem.problem.reducer != Reducer::kNone) return problem;
   if (hosts.empty()) {  // who has combined them has left nothing
     return {nullptr, {ReduceProblem::Kind::kType, call.reducer(), false, "takes values", 0, "nothing", -1, {}}};
   }
-  Reduction& all = hosts.front().second;
+  Reduction& all = hosts.front();
   for (size_t i = 1; i < hosts.size(); ++i) {
-    if (!all.merge(hosts[i].second)) return {nullptr, all.problem()};
+    if (!all.merge(hosts[i])) return {nullptr, all.problem()};
   }
   ReducedValue value;
   if (!all.write(value)) return {nullptr, all.problem()};

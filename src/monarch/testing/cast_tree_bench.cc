@@ -10,10 +10,14 @@
 #include <vector>
 
 #include "monarch/actor/node.h"
+#include "monarch/actor/pending_call.h"
 #include "monarch/actor/trees.h"
 #include "monarch/base/clock.h"
 #include "monarch/loop/reactor.h"
+#include "monarch/mesh/reduced.h"
 #include "monarch/testing/sim_world.h"
+#include "monarch/wire/replies.h"
+#include "monarch/wire/value.h"
 
 namespace monarch::testing {
 namespace {
@@ -186,6 +190,75 @@ BENCHMARK(BM_CastToHosts)
     ->ArgNames({"hosts", "fan_out", "kernel_us"})
     ->ArgsProduct({{64, 1024, 12500}, {0, 4, 8, 16, 32, 64}, {0, 5}})
     ->Iterations(3)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+// What a caller has to do with the answers of so many hosts of 8 actors each, of which each has combined its own, or
+// (kGather) has put them side by side: from the first frame until the call is complete and reduced.
+void BM_AnswersOfHosts(benchmark::State& state) {
+  const auto hosts = static_cast<uint32_t>(state.range(0));
+  const auto reducer = static_cast<Reducer>(state.range(1));
+  SimWorld sim{1};
+  std::vector<Sent> sent;
+  Node::Hooks hooks;
+  hooks.dial = [&sent](NodeId to) { return std::make_shared<TimedLink>(to, sent); };
+  hooks.gateway_there = [](NodeId node) { return host_number(node) == 0 ? kScript : gateway(host_number(node)); };
+  hooks.gateway_of = [](NodeId node) {
+    const NodeId there = gateway(host_number(node));
+    return node == there ? NodeId{0} : there;
+  };
+  Node script(kScript, sim.driver(), sim, std::move(hooks));
+  auto members = std::make_shared<Members>();
+  for (uint64_t host = 1; host <= hosts; ++host) {
+    for (uint64_t i = 0; i < kActors; ++i) members->ids.push_back({gateway(host) + 1 + i, 100});
+  }
+  std::vector<std::shared_ptr<TimedLink>> links;
+  for (uint64_t host = 1; host <= hosts; ++host) {
+    links.push_back(std::make_shared<TimedLink>(gateway(host), sent));
+    script.add_link(links.back());
+  }
+  ValueWriter value;
+  value.integer(7);
+  int64_t reduce_ns = 0;
+  for (auto _ : state) {
+    auto call = std::make_shared<PendingCall>(members);
+    call->set_reducer(reducer);
+    Outgoing message{FrameHeader{}, as_byte_span("a small message", 15), {}};
+    message.header.kind = FrameKind::kRequest;
+    script.cast(*members, message, call);
+    std::vector<MessagePtr> frames;
+    for (uint32_t host = 0; host < hosts; ++host) {
+      std::vector<ReplyEntry> entries;
+      std::vector<ByteSpan> parts;
+      for (uint32_t i = 0; i < kActors; ++i) {
+        const bool is_in_another = reducer != Reducer::kGather && i > 0;
+        entries.push_back({host * kActors + i, is_in_another ? uint32_t{kFlagReduce} : 0, is_in_another ? 0u : 1u, 0});
+        if (!is_in_another) parts.push_back(value.written());
+      }
+      const std::string body = encode_replies(entries);
+      Outgoing frame{FrameHeader{}, as_byte_span(body.data(), body.size()), parts};
+      frame.header.kind = FrameKind::kReply;
+      frame.header.dest = call->token();
+      frame.header.rank = kEveryRank;
+      frames.push_back(Message::copy_of(frame, gateway(host + 1)));
+    }
+    sent.clear();
+    const int64_t begun_ns = monotonic_ns();
+    for (uint32_t host = 0; host < hosts; ++host) script.on_frame(*links[host], std::move(frames[host]));
+    if (!call->complete()) return state.SkipWithError("answers are missing");
+    const int64_t reduced_ns = monotonic_ns();
+    if (reducer != Reducer::kGather) benchmark::DoNotOptimize(reduce(*call).value);
+    const int64_t done_ns = monotonic_ns();
+    reduce_ns += done_ns - reduced_ns;
+    state.SetIterationTime(static_cast<double>(done_ns - begun_ns) / 1e9);
+  }
+  const double reduce_us = static_cast<double>(reduce_ns) / 1e3;
+  state.counters["reduce_us"] = benchmark::Counter(reduce_us, benchmark::Counter::kAvgIterations);
+}
+BENCHMARK(BM_AnswersOfHosts)
+    ->ArgNames({"hosts", "reducer"})
+    ->ArgsProduct({{64, 1024, 12500}, {static_cast<int>(Reducer::kSum), static_cast<int>(Reducer::kGather)}})
+    ->Iterations(10)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
