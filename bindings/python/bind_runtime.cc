@@ -344,7 +344,7 @@ constexpr int64_t kScriptAnswerLimitNs = 10'000'000'000;
 // Waits for what a job's script answers; it does so whatever it is doing, but not while it is stopped.
 void wait_for_script(PendingCall& call) {
   auto ready = [](const void* context) { return static_cast<const PendingCall*>(context)->complete(); };
-  switch (wait_for(ready, &call, clock_ns() + kScriptAnswerLimitNs, &call)) {
+  switch (wait_for(ready, &call, clock_ns() + kScriptAnswerLimitNs, &call, call.size())) {
     case 1:
       return;
     case 0:

@@ -440,8 +440,8 @@ int wait_in_line(FutureState& future, int64_t deadline_ns, int64_t* waited_ns) {
   const Awaited awaited = future.awaited();
   const bool first = code_deadline_ns != 0 && code_deadline_ns < deadline_ns;
   const int outcome =
-      wait_for(&Awaited::ready, &awaited, first ? code_deadline_ns : deadline_ns, awaited.call.get(), waited_ns,
-               future.is_edge() ? &awaited.call : nullptr);
+      wait_for(&Awaited::ready, &awaited, first ? code_deadline_ns : deadline_ns, awaited.call.get(),
+               awaited.gather.arrivals_wanted(), waited_ns, future.is_edge() ? &awaited.call : nullptr);
   if (outcome != 0 || !first) return outcome;
   raise_deadline_exceeded(kWaitedTooLong);
   return -1;
@@ -806,7 +806,7 @@ class ActorBlocked {
 
 }  // namespace
 
-int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call,
+int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call, uint32_t arrivals,
              int64_t* waited_ns, const std::shared_ptr<PendingCall>* only) {
   thread_local Waiter waiter;
   Driver& driver = state().runtime->driver();
@@ -817,7 +817,7 @@ int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_n
   const InflowBlocked blocked(current_inflow().get());
   std::optional<ActorBlocked> watched;
   if (only != nullptr && deadline_ns == kNoDeadline && runs_alone()) watched.emplace(*only);
-  if (call != nullptr) call->add_waiter(waiter);
+  if (call != nullptr) call->add_waiter(waiter, arrivals);
   int outcome;
   for (;;) {
     WaitResult result;
@@ -910,7 +910,7 @@ PyObject* wait_for_unseen(PyObject*, PyObject* seconds) {
     int there = awaited.gather.is_there() ? 1 : 0;
     while (there == 0 && !state().interrupted && clock_ns() < deadline_ns) {
       const int64_t next_look_ns = std::min(deadline_ns, clock_ns() + kMainThreadSleepNs);
-      there = wait_for(&Awaited::ready, &awaited, next_look_ns, awaited.call.get());
+      there = wait_for(&Awaited::ready, &awaited, next_look_ns, awaited.call.get(), awaited.gather.arrivals_wanted());
     }
     return there;
   };

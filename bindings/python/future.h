@@ -40,8 +40,9 @@ void complete(PendingCall& call, class Driver& driver);
 Ref describe_record(const struct Failure& failure);
 
 // Waits, with the GIL dropped, until `ready(context)` or the deadline. 1: ready, 0: time-out, -1: a signal handler
-// raised. `only`: without a deadline, the call that this waits for, and nothing else does (host/call_watch.h).
-int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call,
+// raised. `call`: what that depends on, once it has so many answers (PendingCall::add_waiter). `only`: without a deadline,
+// the call that this waits for, and nothing else does (host/call_watch.h).
+int wait_for(bool (*ready)(const void*), const void* context, int64_t deadline_ns, PendingCall* call, uint32_t arrivals,
              int64_t* waited_ns = nullptr, const std::shared_ptr<PendingCall>* only = nullptr);
 
 bool add_future_types(PyObject* module);

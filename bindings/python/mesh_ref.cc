@@ -426,7 +426,7 @@ class PythonSleep final : public RoomSleep {
  public:
   explicit PythonSleep(PyObject* receiver) : receiver_(receiver) {}
   WaitResult sleep(bool (*over)(const void*), const void* context, int64_t until_ns) override {
-    switch (wait_for(over, context, until_ns, nullptr)) {
+    switch (wait_for(over, context, until_ns, nullptr, 0)) {
       case 1:
         return WaitResult::kReady;
       case 0:

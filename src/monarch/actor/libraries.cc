@@ -96,7 +96,7 @@ std::shared_ptr<PendingCall> ask(Node& node, internal::Turn& turn, const Library
     }
   } wait{*call, turn};
   Waiter& waiter = turn.begin_blocking();
-  call->add_waiter(waiter);
+  call->add_waiter(waiter, call->size());
   while (node.driver().wait(waiter, &Wait::over, &wait, kNoDeadline) == WaitResult::kInterrupted) {
   }
   call->remove_waiter(waiter);

@@ -73,7 +73,9 @@ bool PendingCall::fill(std::span<Answer> answers, Driver& driver) {
     for (Answer& answer : answers) any = place(answer) || any;
     if (!any) return false;
     last = received_.load(std::memory_order_relaxed) == size_;
-    for (Waiter* waiter : waiters_) driver.notify(*waiter);
+    for (const Waiting& each : waiters_) {
+      if (reached(each.arrivals)) driver.notify(*each.waiter);
+    }
     const auto is_due = [this](const Observer& each) { return reached(each.arrivals); };
     if (std::ranges::all_of(observers_, is_due)) {
       due.swap(observers_);  // mostly, and then nothing is allocated here
@@ -92,14 +94,14 @@ void PendingCall::abandon() {
   for (Observer& observer : std::exchange(observers_, {})) observer.run();
 }
 
-void PendingCall::add_waiter(Waiter& waiter) {
+void PendingCall::add_waiter(Waiter& waiter, uint32_t arrivals) {
   std::lock_guard lock(mutex_);
-  waiters_.push_back(&waiter);
+  waiters_.push_back({&waiter, arrivals});
 }
 
 void PendingCall::remove_waiter(Waiter& waiter) {
   std::lock_guard lock(mutex_);
-  std::erase(waiters_, &waiter);
+  std::erase_if(waiters_, [&waiter](const Waiting& each) { return each.waiter == &waiter; });
 }
 
 uint64_t PendingCall::observe(uint32_t arrivals, std::function<void()> observer) {

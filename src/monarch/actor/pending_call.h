@@ -69,8 +69,9 @@ class PendingCall {
     return fill({&answer, 1}, driver);
   }
 
-  // A thread that waits for this call is told of every answer.
-  void add_waiter(Waiter& waiter);
+  // A thread that waits is told when `arrivals` answers are here, or, if that is 0, when the call is decided, and of each
+  // answer that comes after.
+  void add_waiter(Waiter& waiter, uint32_t arrivals);
   void remove_waiter(Waiter& waiter);
 
   // Runs `observer` once, when `arrivals` answers are here or (if `arrivals` is 0) the call is decided; at once if that
@@ -119,6 +120,10 @@ class PendingCall {
   void abandon();
 
  private:
+  struct Waiting {
+    Waiter* waiter;
+    uint32_t arrivals;
+  };
   struct Observer {
     uint64_t number;
     uint32_t arrivals;
@@ -145,7 +150,7 @@ class PendingCall {
   std::vector<bool> in_others_;        // by rank, whose values stand in others; empty: nobody's
   MessagePtr in_other_;                // the answer of those
   std::vector<uint32_t> order_;
-  std::vector<Waiter*> waiters_;
+  std::vector<Waiting> waiters_;
   std::vector<Observer> observers_;
   uint64_t observers_seen_ = 0;
   Stacks stacks_;

@@ -183,7 +183,7 @@ class ActorMeshTest : public testing::Test {
   void cast_and_wait(const Members& members, Outgoing& outgoing, const std::shared_ptr<PendingCall>& call) {
     node_.cast(members, outgoing, call);
     Waiter waiter;
-    call->add_waiter(waiter);
+    call->add_waiter(waiter, call->size());
     driver_.wait(waiter, [](const void* c) { return static_cast<const PendingCall*>(c)->complete(); }, call.get(),
                  kNoDeadline);
     call->remove_waiter(waiter);

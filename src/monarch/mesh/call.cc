@@ -20,17 +20,17 @@ namespace monarch::internal {
 namespace {
 
 struct WaitState {
-  const PendingCall* call;
+  Gather gather;
   const Turn* turn;
 };
 
 bool wait_is_over(const void* context) {
   const WaitState& state = *static_cast<const WaitState*>(context);
-  return Gather(*state.call, Gather::Wants::kValues).is_there() || (state.turn != nullptr && state.turn->stopping());
+  return state.gather.is_there() || (state.turn != nullptr && state.turn->stopping());
 }
 
 void wait_with(Driver& driver, PendingCall& call, Waiter& waiter, const WaitState& state, int64_t deadline_ns) {
-  call.add_waiter(waiter);
+  call.add_waiter(waiter, state.gather.arrivals_wanted());
   while (driver.wait(waiter, wait_is_over, &state, deadline_ns) == WaitResult::kInterrupted) {
   }
   call.remove_waiter(waiter);
@@ -55,7 +55,7 @@ void MeshCall::check_not_own() const {
 }
 
 std::optional<CallError> MeshCall::wait(int64_t deadline_ns) const {
-  const WaitState state{call_.get(), Turn::current()};
+  const WaitState state{gather(), Turn::current()};
   int64_t waited_ns = 0;
   if (!wait_is_over(&state)) {
     Driver& driver = info_->node->driver();

@@ -25,7 +25,13 @@ UniqueFd Channel::take_socket() { MONARCH_CHECK(!"a channel that is more than it
 
 ssize_t SocketChannel::write(std::span<const iovec> pieces) { return sys::send_pieces(socket_.get(), pieces); }
 
-ssize_t SocketChannel::read(std::span<const iovec> into) { return sys::receive_pieces(socket_.get(), into); }
+ssize_t SocketChannel::read(std::span<const iovec> into) {
+  size_t room = 0;
+  for (const iovec& piece : into) room += piece.iov_len;
+  const ssize_t count = sys::receive_pieces(socket_.get(), into);
+  drained_ = count > 0 && static_cast<size_t>(count) < room;
+  return count;
+}
 
 bool SocketChannel::send_all(ByteSpan bytes, std::span<const int> fds) {
   return sys::send_message(socket_.get(), bytes, fds, 0) == static_cast<ssize_t>(bytes.size());

@@ -35,6 +35,9 @@ class Channel {
   virtual bool flush() { return true; }
   // How many bytes have come; 0: the stream has ended; -1: errno (EAGAIN: nothing now).
   virtual ssize_t read(std::span<const iovec> into) = 0;
+  // The last read() has taken all that had come by then: fd() tells of what comes later, and who asks again before asks
+  // the kernel in vain.
+  virtual bool is_drained() const { return false; }
   // Bytes have come that fd() does not tell of any more.
   virtual bool has_input() const { return false; }
 
@@ -65,6 +68,7 @@ class SocketChannel : public Channel {
   int fd() const override { return socket_.get(); }
   ssize_t write(std::span<const iovec> pieces) override;
   ssize_t read(std::span<const iovec> into) override;
+  bool is_drained() const override { return drained_; }
   bool send_all(ByteSpan bytes, std::span<const int> fds) override;
   sys::Received receive(std::span<std::byte> into) override;
   void end_output() override;
@@ -72,6 +76,7 @@ class SocketChannel : public Channel {
 
  private:
   UniqueFd socket_;
+  bool drained_ = false;
 };
 
 }  // namespace monarch

@@ -289,7 +289,10 @@ void TcpLink::on_events(uint32_t events) {
     bool more = true;
     for (uint64_t bytes = 0; more && bytes < kBytesPerEvent;) {
       errno = 0;
-      if (read_some(&bytes)) continue;
+      if (read_some(&bytes)) {
+        if (channel_->is_drained()) return;
+        continue;
+      }
       if (is_no_room(errno) || is_shortage(errno)) return;
       more = false;
       if (errno != 0) why.message = std::string("the connection broke: ") + std::strerror(errno);

@@ -136,6 +136,8 @@ struct TlsChannel::State {
   int write_error = 0;  // of the channel below, once it is broken
   bool ended = false;   // the channel below has
   int read_error = 0;
+  bool under_drained = false;  // the channel below is, since the last read() or establish() began
+  bool drained = false;
   bool said_something = false;
   bool ending = false;        // nothing more is to be written
   bool output_ended = false;  // and all of it is with the channel below, which has been told
@@ -165,8 +167,10 @@ struct TlsChannel::Bio {
   static int read(BIO* bio, char* data, size_t size, size_t* count) {
     TlsChannel& channel = of(bio);
     BIO_clear_retry_flags(bio);
+    if (channel.state_->under_drained) return BIO_set_retry_read(bio), 0;
     const iovec into{data, size};
     const ssize_t received = channel.under_->read({&into, 1});
+    channel.state_->under_drained = channel.under_->is_drained();
     if (received > 0) return *count = static_cast<size_t>(received), 1;
     // Of a shortage nothing tells the end; whoever reads comes again.
     if (received < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM)) {
@@ -220,6 +224,7 @@ Result<bool> TlsChannel::establish() {
   SSL* ssl = state_->ssl.get();
   if (SSL_is_init_finished(ssl)) return true;
   ERR_clear_error();
+  state_->under_drained = false;
   const int result = SSL_do_handshake(ssl);
   flush_locked();  // an alert too
   if (result == 1) return true;
@@ -339,6 +344,7 @@ ssize_t TlsChannel::write(std::span<const iovec> pieces) {
 
 ssize_t TlsChannel::read(std::span<const iovec> into) {
   std::lock_guard lock(mutex_);
+  state_->under_drained = state_->drained = false;
   size_t total = 0;
   for (const iovec& piece : into) {
     auto* data = static_cast<std::byte*>(piece.iov_base);
@@ -349,6 +355,7 @@ ssize_t TlsChannel::read(std::span<const iovec> into) {
       if (result != 1) {
         if (total == 0) return failed(result);
         ERR_clear_error();
+        state_->drained = state_->under_drained;
         return static_cast<ssize_t>(total);  // the end, if it is that, comes again
       }
       data += count;
@@ -369,6 +376,11 @@ ssize_t TlsChannel::failed(int result) {
   if (kind == SSL_ERROR_ZERO_RETURN || state_->ended) return 0;  // whoever goes on from here knows how much has come
   if (!state_->fault) state_->fault = tls_error(ErrorCode::kUnsupported, "TLS with the peer has ended");
   return errno = EPROTO, -1;
+}
+
+bool TlsChannel::is_drained() const {
+  std::lock_guard lock(mutex_);
+  return state_->drained;
 }
 
 bool TlsChannel::has_input() const {

@@ -52,6 +52,7 @@ class TlsChannel final : public Channel {
   ssize_t write(std::span<const iovec> pieces) override;
   bool flush() override;
   ssize_t read(std::span<const iovec> into) override;
+  bool is_drained() const override;
   bool has_input() const override;
   std::optional<Error> fault() const override;
   std::optional<ChannelBinding> binding() const override;

@@ -29,8 +29,10 @@ class Pipe final : public Channel {
     return static_cast<ssize_t>(taken);
   }
   ssize_t read(std::span<const iovec> into) override {
+    ++reads;
     if (come.empty() && ended) return 0;
     const size_t count = std::min({into[0].iov_len, portion, come.size()});
+    drained = count != 0 && count < into[0].iov_len && come.size() == count;
     const auto end = come.begin() + static_cast<std::ptrdiff_t>(count);
     std::copy(come.begin(), end, static_cast<std::byte*>(into[0].iov_base));
     come.erase(come.begin(), end);
@@ -38,12 +40,14 @@ class Pipe final : public Channel {
     return static_cast<ssize_t>(count);
   }
 
+  bool is_drained() const override { return drained; }
   void end_output() override { other->ended = true; }
 
   Pipe* other = nullptr;
   std::deque<std::byte> come;
   size_t room = SIZE_MAX, portion = SIZE_MAX;
-  bool ended = false;
+  bool ended = false, drained = false;
+  int reads = 0;
 };
 
 class TlsPipe : public ::testing::Test {
@@ -90,6 +94,29 @@ TEST_F(TlsPipe, IsMadeBetweenThoseWhoKnowTheSameSecret) {
   EXPECT_EQ(establish(), "");
   connect(issued("secret"), issued("Secret"));
   EXPECT_NE(establish(), "");
+}
+
+TEST_F(TlsPipe, AsksOnceForWhatHasComeAndKnowsThatThereIsNoMore) {
+  connect(authority_.issue("a").value(), authority_.issue("b").value());
+  ASSERT_EQ(establish(), "");
+  std::vector<std::byte> sent(1000), small(600), large(4000);
+  EXPECT_LT(read(*b_, large), 0);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(write(*a_, sent), 1000);
+    far_->reads = 0;
+    EXPECT_EQ(read(*b_, large), 1000);
+    EXPECT_TRUE(b_->is_drained());
+    EXPECT_EQ(far_->reads, 1);
+    EXPECT_LT(read(*b_, large), 0);  // who asks again is told so
+    EXPECT_EQ(errno, EAGAIN);
+    EXPECT_EQ(far_->reads, 2);
+  }
+  ASSERT_EQ(write(*a_, sent), 1000);
+  EXPECT_EQ(read(*b_, small), 600);
+  EXPECT_FALSE(b_->is_drained());  // the rest of the record is deciphered, and nobody tells of it
+  EXPECT_EQ(read(*b_, small), 400);
+  a_->end_output();
+  EXPECT_EQ(read(*b_, large), 0);
 }
 
 TEST_F(TlsPipe, CarriesEveryPieceInOrderHoweverLittleRoomThereIs) {
