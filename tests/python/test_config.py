@@ -277,6 +277,31 @@ def test_a_variable_that_makes_no_sense_is_ignored_with_one_warning(key, text, w
         assert get_global_config()[key] == default
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "wants"),
+    [
+        ("MONARCH_TRANSPORT", "foo", "shm or unix"),
+        ("MONARCH_ARENA_BYTES", "1e9", "a number of bytes"),
+        ("MONARCH_ARENA_BYTES", "-5", "a number of bytes"),
+        ("MONARCH_SPAWN", "zzz", "exec"),
+        ("MONARCH_RDMA_PATHS", "shm,foo", "a list of shm, cma, cuda-ipc, tcp, ucx"),
+        ("MONARCH_EXIT_GRACE", "x", "a number of seconds"),
+    ],
+)
+def test_a_variable_that_is_no_key_is_ignored_with_a_warning_too(name, text, wants):
+    script = """
+class One(Actor):
+    @endpoint
+    def get(self):
+        return 1
+
+print(this_host().spawn_procs().spawn("one", One).get.call_one().get())
+"""
+    run = Run(script, env={name: text}).done()
+    assert run.out == "1\n" and run.err.count("RuntimeWarning") == 1
+    assert f"environment variable {name} is ignored: it must be {wants}, but is {text!r}" in run.err
+
+
 def test_an_empty_variable_is_none(monkeypatch):
     monkeypatch.setenv("HYPERACTOR_READ_LOG_BUFFER", "")
     with warnings.catch_warnings():

@@ -380,6 +380,7 @@ def test_a_shell_in_this_terminal(terminal):
     terminal.wait_for("ready> ")
     terminal.type("trap 'stty size' WINCH; echo set\n")
     terminal.wait_for("\rset\r\n")
+    terminal.wait_for("ready> ")  # a trap while bash looks at PROMPT_COMMAND confuses bash 5.2
     terminal.resize(30, 100)
     terminal.wait_for("30 100")
     terminal.type("\nexit 7\n")
@@ -761,12 +762,10 @@ def test_scripts_and_modules(place):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "no command"),
         (("--mesh", "x", "true"), "'x' is not a valid host mesh name. Available names: trainers, g"),
         (("--point", "hosts=7", "true"), "point must have 0 to 1 for 'hosts'"),
-        (("--all", "--mesh", "a", "x"), "--all is"),
         (("--workdir", "/no/such", "true"), "cannot run in '/no/such': No such file"),
-        (("--script", "-", "-m", "x"), "either --script or -m"), (("--script", "/no/such"), "No such file"),
+        (("--script", "/no/such"), "No such file"),
     ],
 )  # fmt: skip
 def test_what_monarch_exec_cannot_do_is_one_line(place, arguments, said):
@@ -774,9 +773,45 @@ def test_what_monarch_exec_cannot_do_is_one_line(place, arguments, said):
     assert out == "" and err.startswith("monarch exec: ") and said in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [("-e", "A", "x"), ("--point", "a", "x"), ("--all", "--one", "x")])
-def test_wrong_usage_of_monarch_exec(place, arguments):
-    assert monarch(place, "exec", *arguments, status=2)[1].startswith("usage: monarch exec")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "no command: say one"),
+        (("-e", "A", "x"), "'A' is not NAME=VALUE"),
+        (("--point", "a", "x"), "'a' is not DIM"),
+        (("--point", "hosts=0,hosts=1", "x"), "'hosts=0,hosts=1' has 'hosts' twice"),
+        (("--all", "--one", "x"), "not allowed with"),
+        (("--all", "--mesh", "a", "x"), "--all is all meshes"),
+        (("--script", "-", "-m", "x"), "either --script or -m"),
+    ],
+)
+def test_wrong_usage_of_monarch_exec(place, arguments, said):
+    err = monarch(place, "exec", *arguments, status=2)[1]
+    assert err.startswith("usage: monarch exec") and said in err.splitlines()[-1]
+
+
+def test_one_word_is_a_script_of_bash_whatever_it_begins_with(place):
+    assert monarch(place, "exec", "--", "-x; echo hi", status=0)[0] == "hi\n"
+
+
+def test_a_script_of_python_that_fails_says_where(place):
+    (place / "bad.py").write_text("def inner():\n    raise ValueError('no')\n\n\ninner()\n")
+    err = monarch(place, "exec", "--script", "bad.py", status=1)[1]
+    assert "    raise ValueError('no')\n" in err and err.endswith("ValueError: no\n")
+
+
+def test_where_a_host_ends_the_others_have_their_lines_of_json(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    script = "from monarch.job import ProcessJob\nProcessJob({'a': 2}).state()\n"
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=LIMIT)
+    daemons = [worker.pid for worker in job_load(tmp_path / ".monarch" / "job_state.pkl")._run.workers]
+    # The second host ends when the first one's command is over.
+    command = f"[ $MONARCH_RANK_HOSTS = 0 ] && touch {tmp_path}/over || {{ until [ -e {tmp_path}/over ]; do :; done; "
+    command += f"kill -9 {daemons[1]}; sleep 60; }}"
+    out, err = monarch(tmp_path, "exec", "--all", "--json", command, status=1)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["rank"] for line in lines] == [0, 1] and lines[1]["exit_code"] is None and lines[1]["error"] in err
+    job_load(tmp_path / ".monarch" / "job_state.pkl").kill()
 
 
 @pytest.mark.parametrize("command", [("exec", "true"), ("shell",)])

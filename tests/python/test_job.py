@@ -234,6 +234,9 @@ def test_a_worker_that_cannot_start_says_why_and_leaves_nothing(place, monkeypat
         (({"hosts": "2"},), TypeError, "'hosts' has the size '2'"),
         (({"admin_url": 1},), ValueError, "cannot be called 'admin_url'"),
         (({"_a": 1},), ValueError, "cannot be called '_a'"),
+        (({"../x": 1},), ValueError, "cannot be called '../x': its name may have no space, no '/'"),
+        (({"a\nb": 1},), ValueError, "cannot be called"),
+        (({".": 1},), ValueError, "may not begin with a dot"),
         (({"hosts": 1}, {"A": 1}), TypeError, "env must map names to values"),
         (({"hosts": 1}, {"A=B": "1"}), ValueError, "env cannot have 'A=B'"),
     ],
@@ -371,7 +374,13 @@ def test_who_replaces_a_job_of_its_own_is_told(place, caplog):
     assert (
         "is replaced: this script uses its hosts itself. For several jobs at a time give each a cached" in caplog.text
     )
+    caplog.clear()
+    second.state("job.pkl").evals.shutdown().get()
+    second.state("job.pkl")
+    assert "is replaced: this script has shut its hosts down" in caplog.text
     second.kill()
+    with pytest.raises(TypeError, match="^exclusive must be True or False, but is 'no'$"):
+        second.state("job.pkl", exclusive="no")
     with pytest.raises(TypeError, match="^env must be a dict of names and values"):
         ProcessJob({"hosts": 1}, env=["X=3"])
 

@@ -96,7 +96,6 @@ def test_apply_allocates_what_a_module_names_and_kill_releases_it(place):
     [
         ("cluster.number", f"cluster.number must be a job, a JobTrait, but there is a int; {JOBS}"),
         ("cluster.nothing", "cluster.nothing must be a job, a JobTrait, but there is nothing of that name; " + JOBS),
-        ("cluster", "a job is named as module.attribute, such as 'cluster.job', and not 'cluster'"),
         ("no_such.job", "No module named 'no_such', in PLACE or where else Python looks"),
         ("imports.job", f"imports cannot be imported: {LOST} (PLACE/imports.py, line 1)"),
         ("cluster.LocalJob", f"cluster.LocalJob must be a job, a JobTrait, but there is {A_CLASS}; {JOBS}"),

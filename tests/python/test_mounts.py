@@ -367,8 +367,10 @@ def test_what_cannot_be_gathered_is_refused(folder):
         gather_mount(None, "/tmp", str(folder / "at"))
     with pytest.raises(ValueError, match="remote_mount_point must be an absolute path"):
         gather_mount(this_host(), "logs", str(folder / "at"))
-    with pytest.raises(ActorError, match=f"^'/tmp' of HostMesh.* cannot be shown at '{folder}'.\n(.|\n)*is not empty"):
-        gather_mount(this_host(), "/tmp", str(folder))
+    with pytest.raises(ActorError, match=f"'{folder}/below/at' is within '{folder}' itself"):
+        gather_mount(this_host(), str(folder), str(folder / "below" / "at"))
+    with pytest.raises(ActorError, match=f"^'/usr' of HostMesh.* cannot be shown at '{folder}'.\n(.|\n)*is not empty"):
+        gather_mount(this_host(), "/usr", str(folder))
 
 
 # ---- Of jobs ----

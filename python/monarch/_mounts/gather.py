@@ -8,6 +8,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
+from monarch import _core
 from monarch._actors.actor import Actor
 from monarch._actors.declarations import endpoint
 from monarch._errors.exceptions import ActorError, retold
@@ -32,6 +33,13 @@ class Reader(Actor):
 
     def __init__(self, root: str) -> None:
         self._root = with_subdir(root)
+
+    @endpoint
+    def check(self, shown_on: str, shown_at: str) -> None:
+        """The machine and the path where it will be seen."""
+        at, below = os.path.realpath(shown_at), os.path.realpath(self._root)
+        if shown_on == _core.machine_id() and os.path.commonpath([at, below]) == below:
+            raise ValueError(f"{shown_at!r} is within {self._root!r} itself, and would show itself for ever")
 
     @endpoint
     def attributes(self, path: str) -> Attributes | int:
@@ -159,6 +167,7 @@ class GatherMount:
     def _open(self, hosts: HostMesh, remote: str) -> None:
         self._procs.append(hosts.spawn_procs(name="gather_mount_reader"))
         readers = self._procs[0].spawn("reader", Reader, remote)
+        readers.check.call(_core.machine_id(), self._local).get()
         self._procs.append(this_host().spawn_procs(name="gather_mount"))
         self._gatherer = self._procs[1].spawn("gatherer", Gatherer, self._local)
         self._gatherer.begin.call_one({subdir(place): readers.slice(**place) for place in places(readers.sizes)}).get()

@@ -111,7 +111,8 @@ def _prepare(path: str) -> bool:
         raise NotADirectoryError(f"the mount point {path!r} is not a directory")
     if (kind := _kind_at(os.path.realpath(path))) is not None and kind.startswith("fuse"):
         raise FileExistsError(
-            f"something is mounted at {path!r} ({kind}); another mount point is wanted, or its close()"
+            f"something is mounted at {path!r} ({kind}), by this script or another one that runs: another mount "
+            "point is wanted, or its end"
         )
     if os.listdir(path):
         raise FileExistsError(f"the mount point {path!r} is not empty; an empty directory is wanted, or none")

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -34,9 +35,45 @@ SHUTDOWN_GRACE = 10.0  # the same for shutdown_context()
 DEFAULT_LIMITS = {"cleanup_timeout": 3.0, "process_exit_timeout": 10.0}
 
 
+_TRANSPORTS = ("shm", "unix")
+_PATHS = ("shm", "cma", "cuda-ipc", "tcp", "ucx")
+
+
 def arena_bytes() -> int:
     """MONARCH_ARENA_BYTES: the most shared memory that this process lends to others; 0: a quarter of the machine's."""
-    return int(os.environ.get("MONARCH_ARENA_BYTES", "0"))
+    text = os.environ.get("MONARCH_ARENA_BYTES", "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _transport() -> str:
+    wanted = os.environ.get("MONARCH_TRANSPORT", "")
+    return wanted if wanted in _TRANSPORTS else _TRANSPORTS[0]
+
+
+def _is_seconds(text: str) -> bool:
+    try:
+        return float(text) >= 0
+    except ValueError:
+        return False
+
+
+def _warn_of_environment() -> None:
+    """Of variables that are taken for not set, since they make no sense. Those that are keys are looked at as such."""
+    checks: dict[str, tuple[Callable[[str], bool], str]] = {
+        "MONARCH_TRANSPORT": (lambda text: text in _TRANSPORTS, "shm or unix"),
+        "MONARCH_ARENA_BYTES": (lambda text: text.isascii() and text.isdigit(), "a number of bytes"),
+        "MONARCH_SPAWN": (lambda text: text == "exec", "exec"),
+        "MONARCH_RDMA_PATHS": (
+            lambda text: all(word in _PATHS for word in text.replace(",", " ").split()),
+            "a list of " + ", ".join(_PATHS),
+        ),
+        "MONARCH_EXIT_GRACE": (_is_seconds, "a number of seconds"),
+    }  # fmt: skip
+    for name, (is_valid, wants) in checks.items():
+        text = os.environ.get(name, "")
+        if text and not is_valid(text):
+            why = f"it must be {wants}, but is {text!r}"
+            warnings.warn(f"environment variable {name} is ignored: {why}", RuntimeWarning, stacklevel=2)
 
 
 def limit(key: str) -> float:
@@ -80,7 +117,8 @@ def ensure(processes: bool = True) -> None:
             _core.configure(_wired.callbacks)
             # Without a stdout of its own, descriptor 1 may be any file of the script's.
             stdout, stderr = (-1 if stream is None else fd for fd, stream in ((1, sys.__stdout__), (2, sys.__stderr__)))
-            _core.start_root(os.environ.get("MONARCH_TRANSPORT", "shm"), arena_bytes(), stdout, stderr)
+            _warn_of_environment()
+            _core.start_root(_transport(), arena_bytes(), stdout, stderr)
             _started = True
             apply_limits()
             _at_exit()

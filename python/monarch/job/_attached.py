@@ -26,6 +26,12 @@ def check_meshes(meshes: Any) -> dict[str, int]:
 def check_mesh_name(name: Any) -> None:
     if not isinstance(name, str) or not name:
         raise TypeError(f"the name of a mesh must be a str that is not empty, but is {name!r}")
+    # It is part of paths, and of lines.
+    if not name.isprintable() or " " in name or "/" in name or name.startswith("."):
+        raise ValueError(
+            f"a mesh cannot be called {name!r}: its name may have no space, no '/' and nothing that cannot be printed, "
+            "and may not begin with a dot"
+        )
     if name.startswith("_") or hasattr(JobState, name):
         raise ValueError(f"a mesh cannot be called {name!r}, since state() has something else under that name")
 

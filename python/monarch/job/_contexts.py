@@ -94,6 +94,11 @@ def imported(module_path: str) -> JobTrait:
     return job
 
 
+def check_path(module_path: str) -> None:
+    """``ValueError`` if it is not ``module.attribute``."""
+    _split(module_path)
+
+
 def _split(module_path: str) -> tuple[str, str]:
     module, _, attribute = module_path.rpartition(".")
     if not module or not all(part.isidentifier() for part in module_path.split(".")):

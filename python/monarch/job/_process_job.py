@@ -193,11 +193,12 @@ class ProcessJob(JobTrait):
         run = self._run
         if run is None or run.machine != _core.machine_id():
             return ""
-        if self._here is not None and self._here.attached.has_shut_down():
-            return ""
+        shut_down = self._here is not None and self._here.attached.has_shut_down()
         places = [f"{mesh}[{number}]" for mesh, count in run.meshes.items() for number in range(count)]
         ended = [place for place, worker in zip(places, run.workers) if not _ending.is_alive(worker)]
         lost = [f"{len(ended)} of {len(places)} hosts have ended ({', '.join(ended[:_NAMED_MAX])})"] if ended else []
+        if shut_down:
+            lost = ["this script has shut its hosts down"]
         if os.path.exists(os.path.join(run.folder, "keeper")):  # of monarch.job._keeper
             lost.append("the actors that it has adopted are lost")
         return ", and ".join(lost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import linecache
 import os
 import select
 import signal
@@ -74,7 +75,7 @@ def _run_bash(order: Order) -> int:
             actions.append((os.POSIX_SPAWN_DUP2, ends.enter_context(_in_memory(order.script)), _SCRIPT_FD))
             words = [f"/proc/self/fd/{_SCRIPT_FD}", *order.words]
         else:
-            words = ["-c", order.words[0]] if len(order.words) == 1 else ["-c", '"$@"', "bash", *order.words]
+            words = ["-c", "--", order.words[0]] if len(order.words) == 1 else ["-c", '"$@"', "bash", *order.words]
         return exit_status(spawn(["bash", *words], actions, setpgroup=group), ends)
 
 
@@ -141,7 +142,10 @@ def _run_python(order: Order) -> int:
             _scripts.run_program(order.words)
         else:
             with _in_memory(order.script) as fd:
-                _scripts.run_program([f"/proc/self/fd/{fd}", *order.words])
+                name = f"/proc/self/fd/{fd}"
+                lines = order.script.decode(errors="replace").splitlines(keepends=True)
+                linecache.cache[name] = (len(order.script), None, lines, name)  # for its tracebacks
+                _scripts.run_program([name, *order.words])
     except SystemExit as end:
         return _status_of(end)
     except KeyboardInterrupt:

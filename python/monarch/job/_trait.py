@@ -145,6 +145,8 @@ class JobTrait(ABC):
         """
         import monarch._wiring  # noqa: F401  # a script may have imported nothing but jobs
 
+        if not isinstance(exclusive, bool):
+            raise TypeError(f"exclusive must be True or False, but is {exclusive!r}")
         is_new_user = self._have_it(cached_path, exclusive)
         assert self._running is not None
         apply_id = self._running._apply_id  # it may be killed in what follows

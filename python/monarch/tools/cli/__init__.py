@@ -15,6 +15,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+import monarch
+
 __all__ = ["main"]
 
 _EXAMPLE = """example: the hosts of `job` in cluster.py, for as many runs as you like
@@ -40,7 +42,7 @@ class _Version(argparse.Action):
         try:
             print("monarch", metadata.version("monarch-cpp"))
         except metadata.PackageNotFoundError:
-            print("monarch, from a checkout")  # nothing is installed
+            print("monarch", monarch.__version__, "(a checkout)")  # nothing is installed
         parser.exit()
 
 

@@ -22,6 +22,10 @@ def run(arguments: argparse.Namespace) -> int:
     from monarch.job import _contexts
 
     if arguments.job is not None:
+        try:
+            _contexts.check_path(arguments.job)
+        except ValueError as error:
+            arguments.parser.error(str(error))
         job = _contexts.imported(arguments.job)
         before = _contexts.spec_of(_contexts.current())
         _contexts.set_current_job(arguments.job)

@@ -51,7 +51,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs it, and waits for it."""
-    order_of = _order_of(arguments)
+    try:
+        order_of = _order_of(arguments)
+    except ValueError as error:
+        arguments.parser.error(str(error))
     from monarch.tools._active import saved_job
 
     job = saved_job()
@@ -61,9 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         folder = _start(arguments, meshes, order_of(), running)
         status = max([each.wait() for each in running.values()])
-    except BaseException:
+    except BaseException as error:
         for execution in running.values():
             execution.kill()
+        if arguments.json and isinstance(error, Exception):
+            _print_codes(running, folder, str(error))
         raise
     finally:
         if arguments.kill:
@@ -88,8 +93,6 @@ def _start(
     """Starts it on each mesh that is wanted. Returns where output goes; None: to here."""
     from monarch.job._exec import Execution
 
-    if arguments.all and arguments.mesh is not None:
-        raise ValueError("--all is all meshes: leave out --mesh, or --all, which --mesh NAME means for one")
     wanted = meshes if arguments.all else dict([_hosts.find(meshes, arguments.mesh)])
     is_one = _is_one(arguments)
     folder = None
@@ -108,6 +111,8 @@ def _order_of(arguments: argparse.Namespace) -> Any:
     """What is to be run, or ``ValueError``; as a function, since the parts are loaded after the hosts are asked for."""
     words = [*(arguments.module or []), *arguments.words]
     is_module, script = arguments.module is not None, arguments.script
+    if arguments.all and arguments.mesh is not None:
+        raise ValueError("--all is all meshes: leave out --mesh, or --all, which --mesh NAME means for one")
     if (first := 1 if is_module else 0) < len(words) and words[first] == "--":
         del words[first]
     if is_module and script is not None:
@@ -157,12 +162,16 @@ def _tell_failed(running: dict[str, Execution]) -> None:
     )
 
 
-def _print_codes(running: dict[str, Execution], folder: str | None) -> None:
+def _print_codes(running: dict[str, Execution], folder: str | None, error: str | None = None) -> None:
+    """``error``: why it has ended before those that have no exit status."""
     import json
 
     for name, execution in running.items():
         for rank, point in enumerate(execution.points):
-            line = {"mesh": name, "rank": rank, "point": point, "exit_code": execution.codes[rank]}
+            code = execution.codes.get(rank)
+            line = {"mesh": name, "rank": rank, "point": point, "exit_code": code}
+            if code is None:
+                line["error"] = error
             if folder is not None:
                 line["output"] = f"{folder}/{name}/{rank}.log"
             print(json.dumps(line))

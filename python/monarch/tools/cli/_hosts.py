@@ -35,6 +35,8 @@ def numbers(text: str) -> dict[str, int]:
         name, equals, number = part.partition("=")
         if not name or not equals or not number.isdecimal():
             raise argparse.ArgumentTypeError(f"{text!r} is not DIMENSION=NUMBER,DIMENSION=NUMBER")
+        if name in found:
+            raise argparse.ArgumentTypeError(f"{text!r} has {name!r} twice")
         found[name] = int(number)
     return found
 
