@@ -8,6 +8,7 @@ import json
 import os
 import re
 import select
+import shlex
 import signal
 import socket
 import struct
@@ -173,6 +174,11 @@ def test_what_is_no_mesh_of_hosts_is_refused(hosts):
         exec_command(job, ["true"])
     with pytest.raises(TypeError, match="a shell runs on a HostMesh, such as job.state"):
         shell(job)
+
+
+def test_a_program_that_cannot_be_started_is_said(hosts):
+    with pytest.raises(RuntimeError, match="^rank [01] cannot run it: Argument list too long"):
+        status(hosts, ["echo", "x" * 200_000])
 
 
 def test_a_folder_that_is_not_there_is_said(hosts):
@@ -798,6 +804,43 @@ def test_a_script_of_python_that_fails_says_where(place):
     (place / "bad.py").write_text("def inner():\n    raise ValueError('no')\n\n\ninner()\n")
     err = monarch(place, "exec", "--script", "bad.py", status=1)[1]
     assert "    raise ValueError('no')\n" in err and err.endswith("ValueError: no\n")
+
+
+@pytest.mark.parametrize("words", [("cat t.py",), ("cat", "t.py")])
+def test_a_line_for_bash_may_end_in_py(place, words):
+    (place / "t.py").write_text("what it says\n")
+    assert monarch(place, "exec", *words)[0] == "what it says\n"
+
+
+def test_what_a_program_leaves_for_its_end_is_waited_for(place):
+    (place / "late.py").write_text("""
+import atexit, concurrent.futures, threading
+at_exit, done = threading.Event(), []
+atexit.register(lambda: print("last", sorted(done)))
+def work():
+    at_exit.wait(0.1)
+    done.append("thread")
+threading.Thread(target=work).start()
+concurrent.futures.ThreadPoolExecutor().submit(lambda: (at_exit.wait(0.1), done.append("pool")))
+print("first", done)
+""")
+    assert monarch(place, "exec", "late.py")[0] == "first []\nlast ['pool', 'thread']\n"
+    assert monarch(place, "exec", "-e", f"PYTHONPATH={place}", "-m", "late")[0] == "first []\nlast ['pool', 'thread']\n"
+
+
+def test_where_there_is_no_such_path_programs_are_found_where_systems_have_them(place):
+    err = monarch(place, "exec", "-e", "PATH=/nonexistent", "no-such-program", status=127)[1]
+    assert "no-such-program: No such file" in err or "no-such-program: command not found" in err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
+def test_streams_that_are_closed_take_nothing_and_the_status_stays(place, closed):
+    command = f"{shlex.join(MONARCH)} exec --json 'echo out; echo err >&2; exit 3' {closed}"
+    env = {**os.environ, "TMPDIR": str(place / "tmp")}
+    done = subprocess.run(command, shell=True, cwd=place, env=env, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert done.stdout.splitlines()[:1] == ([] if ">&-" in closed.split() else ["out"])
+    assert done.stderr == ("" if "2>&-" in closed else "err\n")
 
 
 def test_where_a_host_ends_the_others_have_their_lines_of_json(tmp_path):

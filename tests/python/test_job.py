@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -348,6 +349,40 @@ def test_a_saved_job_that_does_not_run_any_more_is_replaced(place, harm):
     assert all(ended(pid, time.monotonic()) for pid in daemons)
     job_load("job.pkl").kill()
     assert len(folders()) == (1 if harm is forget_the_machine else 0)
+
+
+@pytest.mark.parametrize("lost", ["1", "token", ""])
+def test_a_saved_job_whose_files_others_have_removed_is_replaced(place, lost):
+    first = Script("print(job.apply_id)", "job.pkl").words()
+    daemons, folder = workers_of("job.pkl"), job_load("job.pkl")._run.folder
+    gone = os.path.join(folder, lost) if lost else f"{folder}/token"
+    if lost:
+        os.unlink(gone)
+    else:
+        shutil.rmtree(folder)
+    out, err = Script("print(job.apply_id)", "job.pkl").process.communicate(timeout=LIMIT)
+    assert out.split() not in ([], first) and f"is replaced: its hosts cannot be reached, since {gone} is gone" in err
+    assert all(ended(pid, time.monotonic()) for pid in daemons)
+    job_load("job.pkl").kill()
+
+
+def test_numbers_of_processes_of_another_container_say_nothing_here(place):
+    """It may see the files of a job, and not its processes."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no process namespaces on this machine")
+    Script("print(job.apply_id)", ".monarch/job_state.pkl").words()
+    daemons, folder = workers_of(".monarch/job_state.pkl"), job_load()._run.folder
+    for text, why in (
+        ("job_load().kill()", "run in another container of this machine: kill it there"),
+        ("ProcessJob({'hosts': 2}).state()", "runs in another container of this machine, and is not replaced: use it"),
+    ):
+        script = f"from monarch.job import ProcessJob, job_load; {text}"
+        done = subprocess.run([*unshare, sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 1 and why in done.stderr
+        assert os.path.isdir(folder) and not any(ended(pid, time.monotonic()) for pid in daemons)
+    job_load().kill()
+    assert all(ended(pid, time.monotonic() + LIMIT) for pid in daemons)
 
 
 # ---- Files ----

@@ -11,7 +11,7 @@ import time
 import pytest
 from script_run import MARK, ended, marked, program
 
-from monarch.job import LocalJob, ProcessJob, job_load
+from monarch.job import LocalJob, ProcessJob, _keeper, job_load
 
 LIMIT = 60
 TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -156,3 +156,43 @@ def test_what_is_wrong_is_said(place):
     with pytest.raises(RuntimeError, match="the job is not saved, and ends with this script"):
         job.adopted()
     job.kill()
+
+
+def test_a_script_that_is_killed_while_the_keeper_starts_leaves_one_keeper(place):
+    """Whose handle no other one writes over."""
+    place("", source="import sys\nfrom monarch.job import ProcessJob\nProcessJob({'hosts': 1}).state(sys.argv[1])\n")
+    folder = job_load(PATH)._run.folder
+    stop = """
+import os, signal
+from monarch.job import _keeper
+started = _keeper.Detached.__init__
+def start(self, *arguments, **named):
+    started(self, *arguments, **named)
+    os.kill(self.pid, signal.SIGSTOP)
+    print(self.pid, flush=True)
+_keeper.Detached.__init__ = start
+_keeper.readable = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # it has been told what it needs
+"""
+    adopts = """
+import sys
+from monarch.job import ProcessJob
+job = ProcessJob({"hosts": 1})
+job.state(sys.argv[1])
+def make(state):
+    from monarch.job._runner import Runner
+    return state.hosts.spawn_procs().spawn("runner", Runner)
+job.adopt("runner", make)
+print(*job.adopted())
+"""
+    stopped, _ = place(adopts, status=-signal.SIGKILL, source=stop)
+    waits = subprocess.Popen(
+        [sys.executable, "-c", adopts, PATH], env=os.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert "waiting for another process that uses" in waits.stderr.readline()
+    assert not os.path.exists(os.path.join(folder, "keeper"))
+    os.kill(int(stopped[0]), signal.SIGCONT)
+    out, err = waits.communicate(timeout=LIMIT)
+    assert (waits.returncode, out, err) == (0, "runner\n", "")
+    assert _keeper._saved.unpack(_keeper._saved.read(os.path.join(folder, "keeper")))[0]["process"][0] == int(
+        stopped[0]
+    )

@@ -197,6 +197,24 @@ def test_nothing_is_left_however_it_ends(folder, way):
     os.closerange(held, held + 1)  # which fails as well
 
 
+def test_who_is_killed_while_it_mounts_leaves_nothing(folder):
+    script = """
+import os, signal, sys
+from monarch._mounts import points
+mount = points._mount
+def mount_and_die(*arguments):
+    mount(*arguments)
+    print("mounted", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+points._mount = mount_and_die
+points.Point(sys.argv[1], None)
+"""
+    run = Run(script, args=(str(folder / "at"),))
+    run.line("mounted")
+    run.done()
+    wait_until(lambda: not mounted(folder) and not watchers(folder) and not (folder / "at").exists(), 2)
+
+
 def test_a_read_fails_when_the_client_is_gone(folder):
     run = Run(MOUNTS, args=(str(folder / "source"), str(folder / "at"), str(folder / "gathered")))
     run.line("mounted ")
@@ -210,7 +228,7 @@ def test_a_read_fails_when_the_client_is_gone(folder):
 def test_a_dead_mount_is_remade(folder):
     at = folder / "at"
     at.mkdir()
-    os.close(points._mount(str(at)))
+    os.close(points._mount(str(at), "monarch"))
     with pytest.raises(OSError) as dead:
         os.listdir(at)
     assert dead.value.errno in points._DEAD and points.is_dead(str(at))

@@ -11,6 +11,7 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -26,7 +27,7 @@ import monarch.actor
 import monarch.tools.config
 from monarch import _core
 from monarch._files import conda, places, receiver, tree
-from monarch._files.ignore import outer_rules
+from monarch._files.ignore import outer_rules, rules
 from monarch._files.receiver import Part, Receiver
 from monarch._files.tree import Entry, Index, Tree, scan
 from monarch._meshes import reloading, syncing, workers
@@ -779,3 +780,24 @@ def test_what_was_compiled_of_a_module_goes_with_it(place):
     fill(place / "proj", {"__pycache__/m.cpython-311.pyc": "", "__pycache__/mm.cpython-311.pyc": ""})
     write(place, {b"m.py": b"x = 2", b"mm.py": b""})
     assert os.listdir(place / "proj/__pycache__") == ["mm.cpython-311.pyc"]
+
+
+def test_what_is_no_file_any_more_is_gone_and_leaves_no_descriptor(tmp_path):
+    was_a_file, below, was_one_too = (os.fsencode(tmp_path / name) for name in ("a", "b/c", "s"))
+    os.mkdir(was_a_file)
+    (tmp_path / "b").touch()
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(was_one_too)
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (was_a_file, below, was_one_too):
+        with pytest.raises(FileNotFoundError) as info:
+            tree.hash_file(path)
+        assert info.value.filename == path
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_many_stars_in_a_rule_take_no_longer_than_one():
+    ignored = rules(b"*" + b"a*" * 40 + b"b\n" + b"x*[ab]*?z/*y*\n")  # each tried at all places: for ever
+    assert ignored.decide(b"a" * 120, b"a" * 120, False) is None
+    assert ignored.decide(b"a" * 120 + b"b", b"a" * 120 + b"b", False)
+    assert ignored.decide(b"x1a1z/2y", b"2y", False) and ignored.decide(b"xbz/y", b"y", False) is None

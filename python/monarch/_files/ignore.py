@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 from typing import NamedTuple
@@ -13,6 +14,8 @@ ALWAYS = frozenset({b".git", b"__pycache__", b".monarch"})  # names that are lef
 FILE = b".gitignore"
 
 _SPECIAL = re.compile(rb"[*?\[\\]")
+_STAR = b"[^/]*"
+_groups = itertools.count()  # of expressions: each has a name of its own
 _ENDING = re.compile(rb"\*\.[^*?\[\\.]*")  # such as *.log
 _CLASSES = {
     b"alpha": b"a-zA-Z", b"digit": b"0-9", b"alnum": b"a-zA-Z0-9", b"upper": b"A-Z", b"lower": b"a-z",
@@ -156,15 +159,26 @@ def _parse(line: bytes) -> _Rule | None:
 
 
 def _translate(glob: bytes) -> bytes | None:
-    """A regular expression; None: it matches nothing."""
+    """A regular expression; None: it matches nothing.
+
+    What stands between two stars of one name is looked for once, where it comes first: the second star takes whatever
+    else there is. Without that, a few stars would be tried at all places, each for all of the others.
+    """
     out, at = b"", 0
+    star = -1  # where in `out` the last one of this name stands
     while at < len(glob):
+        if glob[at : at + 1] == b"/":
+            star = -1
         if glob.startswith(b"**/", at) and (at == 0 or glob[at - 1 : at] == b"/"):
             out, at = out + b"(?:[^/]+/)*", at + 3
         elif glob[at:] == b"**" and glob[at - 1 : at] == b"/":
             out, at = out + b".+", at + 2
         elif glob[at : at + 1] == b"*":
-            out, at = out + b"[^/]*", at + 1
+            if star >= 0:
+                between, group = out[star + len(_STAR) :], b"s%d" % next(_groups)
+                out = out[:star] + b"(?=(?P<" + group + b">[^/]*?" + between + b"))(?P=" + group + b")"
+            star = len(out)
+            out, at = out + _STAR, at + 1
         elif glob[at : at + 1] == b"?":
             out, at = out + b"[^/]", at + 1
         elif glob[at : at + 1] == b"[":

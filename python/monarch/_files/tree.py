@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from monarch._files.ignore import ALWAYS, FILE, Rules, read_rules, rules
 __all__ = ["BLOCK", "Entry", "Index", "Tree", "hash_file", "leads_out", "scan", "walk"]
 
 BLOCK = 4 << 20  # bytes that are read at once
+_NO_FILE = (errno.ENOTDIR, errno.ENXIO)  # of a path below what is a file now, and of a socket
 _TRIES = 5  # for a file that changes while it is read
 _FINE_NS, _COARSE_NS = 20_000_000, 2_000_000_000  # how exact times of files are, where they have parts of seconds
 _WORTH_A_WAIT = 16 << 20  # bytes, whose hash takes about as long
@@ -136,7 +138,7 @@ def scan(root: bytes, outer: list[tuple[bytes, bytes]] | None, index: Index) -> 
     for path, found in walk(root, outer):
         try:
             entry = _entry_of(root, real_root, path, found, index)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue  # it went meanwhile
         if isinstance(entry, Entry):
             entries[path] = entry
@@ -159,7 +161,12 @@ def _entry_of(root: bytes, real_root: bytes, path: bytes, found: os.DirEntry[byt
         return Entry("f", stat.S_IMODE(of.st_mode) & 0o777, of.st_size, digest)
     if not stat.S_ISLNK(of.st_mode):
         return "(no file, folder or link)"
-    leads_to = os.readlink(found.path)
+    try:
+        leads_to = os.readlink(found.path)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise FileNotFoundError(error.errno, "it is no link any more", found.path) from None
+        raise
     end = os.path.realpath(found.path)
     is_inside = end == real_root or end.startswith(real_root.rstrip(b"/") + b"/")
     if leads_out(path, leads_to) or not is_inside:
@@ -190,13 +197,14 @@ def read_file(path: bytes) -> Iterator[bytes | tuple[os.stat_result, bytes]]:
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            if os.path.islink(path):
-                raise FileNotFoundError(error.errno, "it is a link now", path) from None
+            if error.errno in _NO_FILE or os.path.islink(path):
+                raise FileNotFoundError(error.errno, "it is no file any more", path) from None
             raise
+        before = os.fstat(handle)
+        if not stat.S_ISREG(before.st_mode):
+            os.close(handle)
+            raise FileNotFoundError(0, "it is no file any more", path)
         with open(handle, "rb", buffering=0) as file:
-            before = os.fstat(handle)
-            if not stat.S_ISREG(before.st_mode):
-                raise FileNotFoundError(0, "it is no file any more", path)
             digest = hashlib.blake2b(digest_size=20)
             size = 0
             while block := file.read(min(BLOCK, before.st_size - size + 1)):

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
@@ -27,7 +28,7 @@ INSTALL = "install the package fuse3 there; a container needs --device /dev/fuse
 # them parent by parent, one generation in each round: so this one has descendants, of which one is in time.
 _WATCH = """
 import ctypes, os, signal, sys
-where, device, made, depth = sys.argv[1], sys.argv[2], sys.argv[3] == "1", int(sys.argv[4])
+where, source, made, depth = sys.argv[1], sys.argv[2], sys.argv[3] == "1", int(sys.argv[4])
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
 child = 0
@@ -44,7 +45,7 @@ os.close(1)
 os.read(0, 1)
 def there():
     with open("/proc/self/mountinfo", "rb") as mounts:
-        return any(line.split()[2] == device.encode() for line in mounts)
+        return any(line.split(b" - ", 1)[1].split()[1] == source.encode() for line in mounts)
 if there() and umount(path, 2) and there() and os.fork() == 0:
     os.execvp("fusermount3", ["fusermount3", "-u", "-z", "-q", where])
 try:
@@ -74,27 +75,25 @@ class Point:
         _check_fuse(path)
         self._made = _prepare(path)
         self.path = path = os.path.realpath(path)  # looked at now: later it would be asked for from here
+        source = f"monarch-{secrets.token_hex(8)}"  # by which it is known from others
+        self._watcher = _watch(path, source, self._made)  # before there is something to be watched
         try:
-            fd = _mount(path)
+            fd = _mount(path, source)
         except BaseException:
-            if self._made:
-                os.rmdir(path)
+            self._end_watch()
             raise
         self.kernel = Kernel(fd, files)
-        try:
-            self._watcher = _watch(path, self._made)
-        except BaseException:
-            os.close(fd)
-            _unmount(path)
-            raise
         self.kernel.start()
 
     def close(self) -> None:
         _unmount(self.path)
+        self._end_watch()
+        self.kernel.wait(_LAST_USE_S)
+
+    def _end_watch(self) -> None:
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()
         self._watcher.wait(_END_S)
-        self.kernel.wait(_LAST_USE_S)
 
 
 def _prepare(path: str) -> bool:
@@ -138,10 +137,6 @@ def _kind_at(path: str) -> str | None:
     return found
 
 
-def _device_at(path: str) -> str:
-    return _mounts_at(path)[-1].split()[2]
-
-
 def _mounts_at(path: str) -> list[str]:
     """At just this path, one above the other."""
     return [line for line in _mounts() if _unescaped(line.split()[4]) == path]
@@ -171,14 +166,14 @@ def _check_fuse(path: str) -> None:
         raise NoFuse(f"{where}, where /dev/fuse cannot be opened ({error.strerror}): {INSTALL}") from None
 
 
-def _mount(path: str) -> int:
+def _mount(path: str, source: str) -> int:
     """The descriptor that the kernel's requests come from."""
     if os.geteuid() == 0:
-        return _mount_as_root(path)
+        return _mount_as_root(path, source)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ran = subprocess.run(
-            ["fusermount3", "-o", "ro,nosuid,nodev,fsname=monarch,subtype=monarch,default_permissions", "--", path],
+            ["fusermount3", "-o", f"ro,nosuid,nodev,fsname={source},subtype=monarch,default_permissions", "--", path],
             env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())}, pass_fds=(theirs.fileno(),), text=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
         )  # fmt: skip
@@ -188,12 +183,12 @@ def _mount(path: str) -> int:
         return socket.recv_fds(ours, 1, 1)[1][0]
 
 
-def _mount_as_root(path: str) -> int:
+def _mount_as_root(path: str, source: str) -> int:
     fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={fd},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()}"
     options += ",allow_other,default_permissions"
     libc, flags = ctypes.CDLL(None, use_errno=True), _READ_ONLY | _NO_SUID | _NO_DEVICES
-    if libc.mount(b"monarch", os.fsencode(path), b"fuse.monarch", flags, options.encode()):
+    if libc.mount(source.encode(), os.fsencode(path), b"fuse.monarch", flags, options.encode()):
         why = os.strerror(ctypes.get_errno())
         os.close(fd)
         raise NoFuse(f"{path!r} cannot be mounted on {socket.gethostname()!r}: {why}; {INSTALL}")
@@ -208,10 +203,10 @@ def _unmount(path: str) -> None:
             subprocess.run(["fusermount3", "-u", "-z", "-q", path], stderr=subprocess.DEVNULL)
 
 
-def _watch(path: str, made: bool) -> subprocess.Popen[bytes]:
-    """Returns when what unmounts is there."""
+def _watch(path: str, source: str, made: bool) -> subprocess.Popen[bytes]:
+    """Returns when what will unmount is there."""
     python = launch.default_python or sys.executable
-    arguments = [path, _device_at(path), "1" if made else "0", str(_DEPTH)]
+    arguments = [path, source, "1" if made else "0", str(_DEPTH)]
     watcher = subprocess.Popen(
         [python, "-I", "-S", "-c", _WATCH, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, env={"PATH": os.environ.get("PATH", os.defpath)}, start_new_session=True, cwd="/",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from monarch._calls.future import Future
     from monarch._meshes.host_mesh import HostMesh
 
-__all__ = ["Execution", "check_env", "check_hosts", "check_point", "check_words", "exec_command"]
+__all__ = ["Execution", "check_env", "check_hosts", "check_point", "check_words", "exec_command", "is_python"]
 
 
 def exec_command(
@@ -46,7 +46,8 @@ def exec_command(
     Args:
         host_mesh: the hosts.
         cmd: one word: what bash takes as a script; more: a program and its arguments, as they are. If the first ends in
-            ``.py``, or is ``-m``, Python runs it, in the process itself, as ``__main__``.
+            ``.py``, or is ``-m``, Python runs it, in the process itself, as ``__main__``: but one word with a blank in
+            it, ``"cat a.py"``, is for bash.
         env: added to the environment.
         workdir: the working directory, on the host.
         output_dir: a folder here, made if need be, for what is printed: ``<rank>.log`` has all of that rank.
@@ -57,7 +58,7 @@ def exec_command(
     Nonsense is a ``TypeError`` or a ``ValueError``.
     """
     words = check_words(cmd)
-    python = words[0] == "-m" or words[0].endswith(".py")
+    python = is_python(words)
     order = Order(words, None, python, check_env(env), workdir, {}, {}, 0)
     return Execution(host_mesh, order, output_dir, rank, point, per_host).on_thread(words)
 
@@ -196,6 +197,12 @@ def check_words(cmd: Any) -> list[str]:
     return words
 
 
+def is_python(words: list[str]) -> bool:
+    """Whether Python runs it, and not bash."""
+    is_line = len(words) == 1 and len(words[0].split()) > 1
+    return words[0] == "-m" or (words[0].endswith(".py") and not is_line)
+
+
 def check_env(env: Any) -> dict[str, str]:
     """Variables; ``TypeError`` or ``ValueError`` if they cannot be some."""
     if env is not None and not isinstance(env, Mapping):
@@ -252,7 +259,8 @@ class _Streams:
         pass
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
-        write_all(stream, data)
+        if (sys.__stdout__ if stream == 1 else sys.__stderr__) is not None:  # else that number is something else's
+            write_all(stream, data)
 
 
 class _Files:

@@ -7,6 +7,7 @@ in a file of the job's folder. It spawns what it is told to, once for each name,
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pickle
@@ -122,9 +123,9 @@ def keeper_of(job: JobTrait, folder: str, env: Mapping[bytes, bytes]) -> Kept:
         env: what it is started in.
     """
     path = os.path.join(folder, _HANDLE)
-    with _saved.locked(path):
+    with _saved.locked(path) as lock:
         if (found := _load(path)) is None:
-            found = _start(job, folder, env)
+            found = _start(job, folder, env, lock)
     return Kept(found)
 
 
@@ -137,14 +138,15 @@ def _load(path: str) -> Any:
     return pickle.loads(handle) if _ending.is_alive(_ending.Process(*saved["process"])) else None
 
 
-def _start(job: JobTrait, folder: str, env: Mapping[bytes, bytes]) -> Any:
+def _start(job: JobTrait, folder: str, env: Mapping[bytes, bytes], lock: int) -> Any:
+    """It has the lock too until its handle is written: a script that is killed now leaves one keeper to the next."""
     told, to_tell = os.pipe()
     log = os.open(os.path.join(folder, _LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         code = "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); from monarch.job import _keeper; "
         process = Detached(
-            [sys.executable, "-c", f"{code}_keeper.main({folder!r}, {to_tell})"],
-            env=env, stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=(to_tell,), start_new_session=True,
+            [sys.executable, "-c", f"{code}_keeper.main({folder!r}, {to_tell}, {lock})"],
+            env=env, stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=(to_tell, lock), start_new_session=True,
             text=True,
         )  # fmt: skip
     finally:
@@ -168,8 +170,10 @@ def _log_path(folder: str) -> str:
     return os.path.join(folder, _LOG)
 
 
-def main(folder: str, to_tell: int) -> None:
+def main(folder: str, to_tell: int, lock: int) -> None:
     """The keeper's process: serves until it is killed, with its job."""
+    for fd in (to_tell, lock):
+        os.set_inheritable(fd, False)
     _core.begin_lines_with_times()  # they are for a file
     ends = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ends.set())
@@ -181,6 +185,9 @@ def main(folder: str, to_tell: int) -> None:
     assert process is not None
     handle = _saved.pack({"process": list(process)}, cloudpickle.dumps(actor))
     _saved.write(os.path.join(folder, _HANDLE), handle)
-    os.write(to_tell, b"\n")
+    fcntl.flock(lock, fcntl.LOCK_UN)  # whoever else has the descriptor by now
+    os.close(lock)
+    with contextlib.suppress(BrokenPipeError):  # who has started it may have been killed
+        os.write(to_tell, b"\n")
     os.close(to_tell)
     ends.wait()

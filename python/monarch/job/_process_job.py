@@ -106,11 +106,14 @@ class ProcessJob(JobTrait):
     def can_run(self, spec: JobTrait) -> bool:
         """Whether its workers are all there, on this machine, as many for the same meshes, and run the same."""
         run = self._run
-        return self._is_what(spec) and run is not None and all(_ending.is_alive(worker) for worker in run.workers)
+        return (
+            self._is_what(spec) and run is not None and not _lacks(run)
+            and all(_ending.is_alive(worker) for worker in run.workers)
+        )  # fmt: skip
 
     def _is_what(self, spec: JobTrait) -> bool:
         run = self._run
-        if run is None or not isinstance(spec, ProcessJob) or run.machine != _core.machine_id():
+        if run is None or not isinstance(spec, ProcessJob) or run.machine != machine_of():
             return False
         if (run.meshes, run.env, run.program) != (spec._meshes, spec._env, _program()):
             return False
@@ -132,13 +135,21 @@ class ProcessJob(JobTrait):
     def _specification(self) -> Any:
         return self._meshes, self._env, None if self._run is None else self._run.program
 
+    def _runs_elsewhere(self) -> bool:
+        run = self._run
+        if run is None or run.machine == machine_of() or run.machine.rpartition("/")[0] != _core.machine_id():
+            return False
+        with contextlib.suppress(OSError):
+            return any(map(_is_served, _sockets(run.folder)))
+        return False
+
     def _has_ended(self) -> bool:
         run = self._run
-        if run is None or run.machine != _core.machine_id():
+        if run is None or run.machine != machine_of():
             return True
         if self._here is not None and self._here.attached.has_shut_down():
             return True
-        return not all(_ending.is_alive(worker) for worker in run.workers)
+        return bool(_lacks(run)) or not all(_ending.is_alive(worker) for worker in run.workers)
 
     def _create(self, client_script: str | None) -> None:
         if client_script is not None:
@@ -148,7 +159,7 @@ class ProcessJob(JobTrait):
         here, folder = _Here(), _make_folder()
         _unsaved[folder] = os.getpid()
         self._here = here
-        self._run = _Run(folder, _core.machine_id(), _program(), dict(self._meshes), dict(self._env), [])
+        self._run = _Run(folder, machine_of(), _program(), dict(self._meshes), dict(self._env), [])
         try:
             workers = _start_workers(here, folder, sum(self._meshes.values()), self._environment())
         except BaseException:
@@ -191,7 +202,7 @@ class ProcessJob(JobTrait):
 
     def _loses(self) -> str:
         run = self._run
-        if run is None or run.machine != _core.machine_id():
+        if run is None or run.machine != machine_of():
             return ""
         shut_down = self._here is not None and self._here.attached.has_shut_down()
         places = [f"{mesh}[{number}]" for mesh, count in run.meshes.items() for number in range(count)]
@@ -199,6 +210,8 @@ class ProcessJob(JobTrait):
         lost = [f"{len(ended)} of {len(places)} hosts have ended ({', '.join(ended[:_NAMED_MAX])})"] if ended else []
         if shut_down:
             lost = ["this script has shut its hosts down"]
+        elif not lost and (lacks := _lacks(run)):
+            lost = [f"its hosts cannot be reached, since {lacks} is gone"]
         if os.path.exists(os.path.join(run.folder, "keeper")):  # of monarch.job._keeper
             lost.append("the actors that it has adopted are lost")
         return ", and ".join(lost)
@@ -207,7 +220,9 @@ class ProcessJob(JobTrait):
         run, here = self._run, self._here
         if run is None:
             return
-        if run.machine != _core.machine_id():
+        if self._runs_elsewhere():
+            raise RuntimeError(f"the workers of {self!r} run in another container of this machine: kill it there")
+        if run.machine != machine_of():
             logger.warning("the workers of %r are of another machine, or of before a restart: not looked for", self)
             self._run = None
             return
@@ -295,6 +310,11 @@ def _program() -> tuple[str, ...]:
     return (launch.default_python or sys.executable, hostd_program(), f"{found.st_ino}:{found.st_mtime_ns}")
 
 
+def machine_of() -> str:
+    """Where numbers of processes say which process that is: this machine, until its next start, and container."""
+    return f"{_core.machine_id()}/{os.readlink('/proc/self/ns/pid')}"
+
+
 # ---- Their folder ----
 
 _unsaved: dict[str, int] = {}  # folders that end with the process
@@ -313,6 +333,12 @@ def _make_folder() -> str:
 
 def _address(folder: str, number: int) -> str:
     return f"ipc://{folder}/{number}"
+
+
+def _lacks(run: _Run) -> str:
+    """What of its folder others have removed; empty: nothing."""
+    needed = [_token_file(run.folder), *(os.path.join(run.folder, str(number)) for number in range(len(run.workers)))]
+    return next((path for path in needed if not os.path.lexists(path)), "")
 
 
 def _token_file(folder: str) -> str:

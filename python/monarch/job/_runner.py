@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import errno
 import fcntl
 import linecache
 import os
 import select
+import shutil
 import signal
 import struct
 import sys
@@ -53,7 +56,10 @@ class Runner(Actor):
         except OSError as error:
             return rank, f"cannot run in {order.workdir!r}: {error.strerror}"
         with _sent(port, rank, order.streams):
-            return rank, _run_python(order) if order.python else _run_bash(order)
+            try:
+                return rank, _run_python(order) if order.python else _run_bash(order)
+            except OSError as error:  # of starting it: what it raises itself is printed
+                return rank, f"cannot run it: {error.strerror}{f': {error.filename!r}' if error.filename else ''}"
 
 
 def _of_rank(sizes: dict[str, int], at: dict[str, int]) -> dict[str, str]:
@@ -83,13 +89,16 @@ def spawn(words: list[str], actions: list[Any], **how: Any) -> int:
     """Starts a program, in which signals do what they do by default; a worker ignores Ctrl-C. Gives its process id.
 
     Args:
-        words: a name that is looked up in ``PATH``, and arguments.
+        words: a name that is looked up in ``PATH``, and where systems have their programs, and arguments.
         actions: with its descriptors, as ``os.posix_spawn`` has them.
         how: ``setpgroup``, ``setsid``.
     """
     env = os.environb if os.environb.get(b"PATH") else {**os.environb, b"PATH": NO_PATH.encode()}
     defaults = [signal.SIGINT, signal.SIGPIPE]
-    return os.posix_spawnp(words[0], words, env, file_actions=actions, setsigdef=defaults, **how)
+    places = f"{os.fsdecode(env[b'PATH'])}:{NO_PATH}"
+    if (program := shutil.which(words[0], path=places)) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words[0])
+    return os.posix_spawn(program, words, env, file_actions=actions, setsigdef=defaults, **how)
 
 
 def exit_status(pid: int, ends: contextlib.ExitStack) -> int:
@@ -137,6 +146,11 @@ def _in_memory(text: bytes) -> Iterator[int]:
 def _run_python(order: Order) -> int:
     from monarch.spmd import _scripts
 
+    with _its_end():
+        return _run_as_main(order, _scripts)
+
+
+def _run_as_main(order: Order, _scripts: Any) -> int:
     try:
         if order.script is None:
             _scripts.run_program(order.words)
@@ -154,6 +168,44 @@ def _run_python(order: Order) -> int:
         sys.stderr.write(as_printed(error))
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def _its_end() -> Iterator[None]:
+    """What a program leaves for the end of its process happens at the end of this block: the process goes on.
+
+    Its threads are waited for, as Python does that, and what it gave to ``atexit`` is called.
+    """
+    before = set(threading.enumerate())
+    at_end: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def register(call: Any, *arguments: Any, **named: Any) -> Any:
+        at_end.append((call, arguments, named))
+        return call
+
+    def unregister(call: Any) -> None:
+        at_end[:] = [each for each in at_end if each[0] != call]
+        forget(call)
+
+    at_exit: Any = atexit
+    remember, forget = at_exit.register, at_exit.unregister
+    at_exit.register, at_exit.unregister = register, unregister
+    try:
+        yield
+        pools = sys.modules.get("concurrent.futures.thread")
+        if pools is not None and getattr(pools, "_threads_queues", None):
+            pools._python_exit()  # as at the end of a process: what was submitted is done, and their threads end
+        for thread in set(threading.enumerate()) - before:
+            if not thread.daemon and thread is not threading.current_thread():
+                thread.join()
+        while at_end:
+            call, arguments, named = at_end.pop()
+            try:
+                call(*arguments, **named)
+            except BaseException as error:
+                sys.stderr.write(f"Exception ignored in atexit callback: {call!r}\n{as_printed(error)}")
+    finally:
+        at_exit.register, at_exit.unregister = remember, forget
 
 
 def _status_of(end: SystemExit) -> int:

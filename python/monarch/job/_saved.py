@@ -143,10 +143,11 @@ def remove(path: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: str) -> Iterator[None]:
+def locked(path: str) -> Iterator[int]:
     """No two of these blocks run at the same time, for the same file, whatever their processes.
 
-    Who waits for more than 2 s says so in the log.
+    Who waits for more than 2 s says so in the log. The lock is that of the descriptor (``flock``): a process that is
+    given it holds the lock too, if this one is killed.
     """
     lock = os.path.realpath(path) + ".lock"
     os.makedirs(os.path.dirname(lock), mode=0o700, exist_ok=True)
@@ -161,7 +162,7 @@ def locked(path: str) -> Iterator[None]:
             raise
         os.close(fd)  # whoever had it before has removed it
     try:
-        yield
+        yield fd
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(lock)

@@ -367,6 +367,10 @@ class JobTrait(ABC):
     def _note_saved(self) -> None:  # noqa: B027  # most need not know
         """From here on another script may come back to it. For allocations that would end with this one."""
 
+    def _runs_elsewhere(self) -> bool:
+        """Whether it runs where nothing here can use or end it, though this process has found it."""
+        return False
+
     def _has_ended(self) -> bool:
         """Whether it is known that hosts of it have ended: then it is replaced also where others use it."""
         return False
@@ -481,6 +485,11 @@ class JobTrait(ABC):
 
     def _check_unused(self, running: JobTrait | None, path: str) -> None:
         """That, which is to be replaced. ``RuntimeError``: somebody would lose it. None: it cannot be read here."""
+        if running is not None and running._runs_elsewhere():
+            raise RuntimeError(
+                f"the job in {path} runs in another container of this machine, and is not replaced: use it there, or "
+                "have one of your own by another cached_path"
+            )
         if running is not None and (not running._is_shared or running._has_ended()):
             return
         for user in _users.others(path, None if running is None else running._apply_id):

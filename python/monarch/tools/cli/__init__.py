@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Wrong usage ends the process (``SystemExit``) with status 2, after what is right. A failure is one line on stderr,
     and status 1.
     """
+    _open_missing()
     arguments, unknown = command_parser().parse_known_args(argv)
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -68,6 +69,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         print(f"monarch {arguments.command}: {error}", file=sys.stderr)
         return 1
+
+
+def _open_missing() -> None:
+    """Of stdin, stdout and stderr those that this process has not been given: they would become something else's."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            fd = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)  # the lowest that is free
+            if getattr(sys, name) is None:
+                stream = open(fd, mode, closefd=False)  # noqa: SIM115  # for as long as the process lives
+                setattr(sys, name, stream)
+                setattr(sys, f"__{name}__", stream)
 
 
 def command_parser() -> argparse.ArgumentParser:

@@ -45,7 +45,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="COMMAND",
-        help="one word: what bash takes as a script; more: a program and its arguments. What ends in .py, Python runs",
+        help="one word: what bash takes as a script; more: a program and its arguments. A file *.py is run by Python",
     )  # fmt: skip
 
 
@@ -120,15 +120,15 @@ def _order_of(arguments: argparse.Namespace) -> Any:
     if not words and script is None:
         raise ValueError("no command: say one, as in 'monarch exec hostname', or --script FILE, or -m MODULE")
     text = None if script is None else _read(script)
-    is_python = is_module or (script if script is not None else words[0]).endswith(".py")
     if is_module:
         words.insert(0, "-m")
 
     def order() -> Order:
-        from monarch.job._exec import check_env
+        from monarch.job._exec import check_env, is_python
         from monarch.job._runner import Order
 
-        return Order(words, text, is_python, check_env(dict(arguments.env)), arguments.workdir, {}, {}, 0)
+        in_python = is_python(words) if script is None else script.endswith(".py")
+        return Order(words, text, in_python, check_env(dict(arguments.env)), arguments.workdir, {}, {}, 0)
 
     return order
 
