@@ -783,6 +783,7 @@ def test_what_monarch_exec_cannot_do_is_one_line(place, arguments, said):
     ("arguments", "said"),
     [
         ((), "no command: say one"),
+        (("",), "no command: say one"),
         (("-e", "A", "x"), "'A' is not NAME=VALUE"),
         (("--point", "a", "x"), "'a' is not DIM"),
         (("--point", "hosts=0,hosts=1", "x"), "'hosts=0,hosts=1' has 'hosts' twice"),

@@ -319,6 +319,14 @@ def test_a_file_that_cannot_be_a_saved_job_is_named(place):
     Path("job").write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="^job cannot be read as a saved job: it is no job that this project has sav"):
         job_load("job")
+    Path("job").write_bytes(b"[" * 100_000)
+    with pytest.raises(ValueError, match="^job cannot be read as a saved job: it is no job that this project has sav"):
+        job_load("job")
+    os.truncate("job", 60 << 30)
+    with pytest.raises(
+        ValueError, match=f"^job cannot be read as a saved job: it is too large for one: {60 << 30} byt"
+    ):
+        job_load("job")
     with pytest.raises(IsADirectoryError, match=r"Is a directory: '\.'$"):
         job_load(".")
     os.makedirs(DEFAULT_JOB_PATH)

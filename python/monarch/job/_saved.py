@@ -23,6 +23,7 @@ DEFAULT_CONTEXT, STATE = "default", "state.pkl"  # a folder beside it, and the j
 
 _FORMAT = 1
 _TOLD_AFTER_S = 2.0
+_SIZE_MAX = 1 << 30  # bytes; a job is some kilobytes
 
 logger = logging.getLogger("monarch.job")
 
@@ -42,7 +43,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
     """What :func:`pack` was given; nothing is unpickled. ``ValueError``: it is not that, or damaged."""
     try:
         saved = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         saved = None
     if not isinstance(saved, dict) or "monarch_job" not in saved:
         raise ValueError("it is no job that this project has saved. Remove it, or save the job elsewhere")
@@ -78,7 +79,7 @@ def places(path: str) -> tuple[str, ...]:
 def read(path: str) -> bytes:
     """What is in the file. ``PermissionError`` if another user owns it or may write it; ``FileNotFoundError``.
 
-    ``ValueError`` for what is no file: a pipe, say, that nobody writes to.
+    ``ValueError`` for what is no file: a pipe, say, that nobody writes to; or much too large.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     found = os.fstat(fd)
@@ -98,6 +99,8 @@ def read(path: str) -> bytes:
             )
         if not stat.S_ISREG(found.st_mode):
             raise ValueError("it is no regular file")
+        if found.st_size > _SIZE_MAX:
+            raise ValueError(f"it is too large for one: {found.st_size} bytes")
         return file.read()
 
 

@@ -117,7 +117,7 @@ def _order_of(arguments: argparse.Namespace) -> Any:
         del words[first]
     if is_module and script is not None:
         raise ValueError("either --script or -m says what to run, not both")
-    if not words and script is None:
+    if (not words or not (words[0] or is_module)) and script is None:
         raise ValueError("no command: say one, as in 'monarch exec hostname', or --script FILE, or -m MODULE")
     text = None if script is None else _read(script)
     if is_module:
