@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -416,16 +418,32 @@ BufferHandle handle_of(const Fields& fields) {
   return made;
 }
 
+// The names in MONARCH_RDMA_PATHS. None: it is not set, or names what there is not, of which the script is warned.
+std::optional<std::vector<std::string_view>> wanted_paths() {
+  const char* const text = std::getenv("MONARCH_RDMA_PATHS");
+  if (text == nullptr) return std::nullopt;
+  std::vector<std::string_view> found;
+  for (std::string_view rest(text); !rest.empty();) {
+    const size_t end = std::min(rest.find_first_of(", \t\n"), rest.size());
+    const std::string_view name = rest.substr(0, end);
+    constexpr std::string_view kNames[] = {"shm", "cma", "cuda-ipc", "tcp", "ucx"};
+    if (!name.empty() && std::ranges::find(kNames, name) == std::end(kNames)) return std::nullopt;
+    found.push_back(name);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return found;
+}
+
 }  // namespace
 
 std::shared_ptr<Bulk> install_bulk(ProcessRuntime& runtime) {
   Paths paths;
   bool tcp = true, ucx = has_rdma_device();
-  if (const char* wanted = std::getenv("MONARCH_RDMA_PATHS")) {
-    const std::string_view text(wanted);
-    paths = {text.find("shm") != text.npos, text.find("cma") != text.npos, text.find("cuda-ipc") != text.npos};
-    ucx = text.find("ucx") != text.npos;
-    tcp = ucx || text.find("tcp") != text.npos;
+  if (const auto wanted = wanted_paths()) {
+    const auto has = [&](std::string_view name) { return std::ranges::find(*wanted, name) != wanted->end(); };
+    paths = {has("shm"), has("cma"), has("cuda-ipc")};
+    ucx = has("ucx");
+    tcp = ucx || has("tcp");
   }
   auto made = std::make_shared<Bulk>(runtime.node(), runtime.timers(), paths);
   if (tcp) {

@@ -285,7 +285,9 @@ def test_a_variable_that_makes_no_sense_is_ignored_with_one_warning(key, text, w
         ("MONARCH_ARENA_BYTES", "-5", "a number of bytes"),
         ("MONARCH_SPAWN", "zzz", "exec"),
         ("MONARCH_RDMA_PATHS", "shm,foo", "a list of shm, cma, cuda-ipc, tcp, ucx"),
+        ("MONARCH_ARENA_BYTES", "9" * 20, "a number of bytes"),
         ("MONARCH_EXIT_GRACE", "x", "a number of seconds"),
+        ("MONARCH_EXIT_GRACE", "-1", "a number of seconds"),
     ],
 )
 def test_a_variable_that_is_no_key_is_ignored_with_a_warning_too(name, text, wants):

@@ -775,8 +775,10 @@ def test_scripts_and_modules(place):
     ],
 )  # fmt: skip
 def test_what_monarch_exec_cannot_do_is_one_line(place, arguments, said):
-    out, err = monarch(place, "exec", *arguments, status=1)
-    assert out == "" and err.startswith("monarch exec: ") and said in err and err.count("\n") == 1
+    for json_too in ((), ("--json",)):
+        out, err = monarch(place, "exec", *json_too, *arguments, status=1)
+        assert err.startswith("monarch exec: ") and said in err and err.count("\n") == 1
+        assert out == "" or [json.loads(line)["exit_code"] for line in out.splitlines()] == [None]
 
 
 @pytest.mark.parametrize(
@@ -819,14 +821,20 @@ import atexit, concurrent.futures, threading
 at_exit, done = threading.Event(), []
 atexit.register(lambda: print("last", sorted(done)))
 def work():
-    at_exit.wait(0.1)
+    at_exit.wait(0.5)
     done.append("thread")
+    threading.Thread(target=lambda: (at_exit.wait(0.5), done.append("thread of it"))).start()
 threading.Thread(target=work).start()
 concurrent.futures.ThreadPoolExecutor().submit(lambda: (at_exit.wait(0.1), done.append("pool")))
-print("first", done)
+kept = concurrent.futures.ProcessPoolExecutor(1)
+kept.submit(abs, -3).add_done_callback(lambda there: done.append(f"process {there.result()}"))
+print("first", done[:0])
 """)
-    assert monarch(place, "exec", "late.py")[0] == "first []\nlast ['pool', 'thread']\n"
-    assert monarch(place, "exec", "-e", f"PYTHONPATH={place}", "-m", "late")[0] == "first []\nlast ['pool', 'thread']\n"
+    assert monarch(place, "exec", "late.py")[0] == "first []\nlast ['pool', 'process 3', 'thread', 'thread of it']\n"
+    assert (
+        monarch(place, "exec", "-e", f"PYTHONPATH={place}", "-m", "late")[0]
+        == "first []\nlast ['pool', 'process 3', 'thread', 'thread of it']\n"
+    )
 
 
 def test_where_there_is_no_such_path_programs_are_found_where_systems_have_them(place):

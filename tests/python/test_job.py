@@ -366,6 +366,26 @@ def test_a_saved_job_whose_files_others_have_removed_is_replaced(place, lost):
     job_load("job.pkl").kill()
 
 
+def test_a_job_whose_files_are_gone_is_not_replaced_under_who_uses_it(place):
+    user = Script("print(job.apply_id, flush=True); sys.stdin.read()", "job.pkl")
+    user.process.stdout.readline()
+    os.unlink(f"{job_load('job.pkl')._run.folder}/token")
+    err = Script("", "job.pkl").process.communicate(timeout=LIMIT)[1]
+    assert f"It is not replaced, since process {user.process.pid} " in err
+    assert not any(ended(pid, time.monotonic()) for pid in workers_of("job.pkl"))
+    user.process.communicate("", timeout=LIMIT)
+    job_load("job.pkl").kill()
+
+
+def test_a_job_that_was_saved_before_containers_counted_is_gone_on_with(place):
+    first = Script("print(job.apply_id)", "job.pkl").words()
+    job = job_load("job.pkl")
+    job._run = job._run._replace(machine=job._run.machine.rpartition("/")[0])
+    job.dump("job.pkl")
+    assert Script("print(job.apply_id)", "job.pkl").words() == first
+    job_load("job.pkl").kill()
+
+
 def test_numbers_of_processes_of_another_container_say_nothing_here(place):
     """It may see the files of a job, and not its processes."""
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
@@ -375,9 +395,10 @@ def test_numbers_of_processes_of_another_container_say_nothing_here(place):
     daemons, folder = workers_of(".monarch/job_state.pkl"), job_load()._run.folder
     for text, why in (
         ("job_load().kill()", "run in another container of this machine: kill it there"),
+        ("from monarch.tools.cli import main; sys.exit(main(['exec', 'true']))", "runs in another container of this"),
         ("ProcessJob({'hosts': 2}).state()", "runs in another container of this machine, and is not replaced: use it"),
     ):
-        script = f"from monarch.job import ProcessJob, job_load; {text}"
+        script = f"import sys; from monarch.job import ProcessJob, job_load; {text}"
         done = subprocess.run([*unshare, sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT)
         assert done.returncode == 1 and why in done.stderr
         assert os.path.isdir(folder) and not any(ended(pid, time.monotonic()) for pid in daemons)

@@ -137,7 +137,9 @@ t.fail.call("lost")
 
 @pytest.mark.parametrize("grace", ["inf", "nan", "-1", "soon"])
 def test_a_grace_that_is_no_number_of_seconds_ends_no_script_badly(grace):
-    assert said("t.save.call(0).get()", env={"MONARCH_EXIT_GRACE": grace})[0] == []
+    lines = said("t.save.call(0).get()", env={"MONARCH_EXIT_GRACE": grace})[0]
+    assert len(lines) == (0 if grace == "inf" else 2)  # a warning, and the line of code that warns
+    assert all("MONARCH_EXIT_GRACE is ignored" in line for line in lines[:1])
 
 
 def test_ctrl_c_ends_the_grace():

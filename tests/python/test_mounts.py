@@ -385,8 +385,10 @@ def test_what_cannot_be_gathered_is_refused(folder):
         gather_mount(None, "/tmp", str(folder / "at"))
     with pytest.raises(ValueError, match="remote_mount_point must be an absolute path"):
         gather_mount(this_host(), "logs", str(folder / "at"))
-    with pytest.raises(ActorError, match=f"'{folder}/below/at' is within '{folder}' itself"):
+    with pytest.raises(ActorError, match=f"'{folder}/below/at' and '{folder}' are within each other"):
         gather_mount(this_host(), str(folder), str(folder / "below" / "at"))
+    with pytest.raises(ActorError, match="are within each other"):
+        gather_mount(this_host(), str(folder / "at" / "hosts_0"), str(folder / "at"))
     with pytest.raises(ActorError, match=f"^'/usr' of HostMesh.* cannot be shown at '{folder}'.\n(.|\n)*is not empty"):
         gather_mount(this_host(), "/usr", str(folder))
 

@@ -800,4 +800,7 @@ def test_many_stars_in_a_rule_take_no_longer_than_one():
     ignored = rules(b"*" + b"a*" * 40 + b"b\n" + b"x*[ab]*?z/*y*\n")  # each tried at all places: for ever
     assert ignored.decide(b"a" * 120, b"a" * 120, False) is None
     assert ignored.decide(b"a" * 120 + b"b", b"a" * 120 + b"b", False)
+    deep = rules(b"**/" * 20 + b"zz\n" + b"**/a/" * 20 + b"yy/\n")
+    assert deep.decide(b"a/" * 60 + b"b", b"b", False) is None
+    assert deep.decide(b"b/" * 60 + b"zz", b"zz", False) and deep.decide(b"b/a/" * 20 + b"yy", b"yy", True)
     assert ignored.decide(b"x1a1z/2y", b"2y", False) and ignored.decide(b"xbz/y", b"y", False) is None

@@ -14,7 +14,7 @@ ALWAYS = frozenset({b".git", b"__pycache__", b".monarch"})  # names that are lef
 FILE = b".gitignore"
 
 _SPECIAL = re.compile(rb"[*?\[\\]")
-_STAR = b"[^/]*"
+_STAR, _DEEP = b"[^/]*", b"(?:[^/]+/)*"
 _groups = itertools.count()  # of expressions: each has a name of its own
 _ENDING = re.compile(rb"\*\.[^*?\[\\.]*")  # such as *.log
 _CLASSES = {
@@ -162,21 +162,27 @@ def _translate(glob: bytes) -> bytes | None:
     """A regular expression; None: it matches nothing.
 
     What stands between two stars of one name is looked for once, where it comes first: the second star takes whatever
-    else there is. Without that, a few stars would be tried at all places, each for all of the others.
+    else there is. Without that, a few stars would be tried at all places, each for all of the others. So it is with
+    names between two ``**``.
     """
     out, at = b"", 0
-    star = -1  # where in `out` the last one of this name stands
+    star = deep = -1  # where in `out` the last star of this name stands, and the last `**`
     while at < len(glob):
-        if glob[at : at + 1] == b"/":
+        if glob[at : at + 1] == b"/" or glob[at : at + 2] == b"\\/":
             star = -1
         if glob.startswith(b"**/", at) and (at == 0 or glob[at - 1 : at] == b"/"):
-            out, at = out + b"(?:[^/]+/)*", at + 3
+            at += 3
+            if deep >= 0:
+                if not (between := out[deep + len(_DEEP) :]):
+                    continue
+                out = out[:deep] + _first(b"(?:[^/]+/)*?" + between)
+            deep = len(out)
+            out += _DEEP
         elif glob[at:] == b"**" and glob[at - 1 : at] == b"/":
             out, at = out + b".+", at + 2
         elif glob[at : at + 1] == b"*":
             if star >= 0:
-                between, group = out[star + len(_STAR) :], b"s%d" % next(_groups)
-                out = out[:star] + b"(?=(?P<" + group + b">[^/]*?" + between + b"))(?P=" + group + b")"
+                out = out[:star] + _first(b"[^/]*?" + out[star + len(_STAR) :])
             star = len(out)
             out, at = out + _STAR, at + 1
         elif glob[at : at + 1] == b"?":
@@ -192,6 +198,12 @@ def _translate(glob: bytes) -> bytes | None:
                 return None  # a backslash at the end
             out, at = out + re.escape(glob[at : at + 1]), at + 1
     return out or None
+
+
+def _first(pattern: bytes) -> bytes:
+    """That, where it matches first, and no other place is tried."""
+    group = b"s%d" % next(_groups)
+    return b"(?=(?P<" + group + b">" + pattern + b"))(?P=" + group + b")"
 
 
 def _bracket(glob: bytes, at: int) -> tuple[bytes, int]:

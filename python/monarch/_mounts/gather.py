@@ -28,6 +28,11 @@ _ANSWER_S = 10.0
 _VALID_S = 0.5  # so old may attributes be
 
 
+def _place() -> str:
+    """Where a path is the same one: this machine, and what is mounted there for this process."""
+    return f"{_core.machine_id()}/{os.readlink('/proc/self/ns/mnt')}"
+
+
 class Reader(Actor):
     """On a host: looks at its files. Answers an errno where it cannot."""
 
@@ -38,8 +43,8 @@ class Reader(Actor):
     def check(self, shown_on: str, shown_at: str) -> None:
         """The machine and the path where it will be seen."""
         at, below = os.path.realpath(shown_at), os.path.realpath(self._root)
-        if shown_on == _core.machine_id() and os.path.commonpath([at, below]) == below:
-            raise ValueError(f"{shown_at!r} is within {self._root!r} itself, and would show itself for ever")
+        if shown_on == _place() and os.path.commonpath([at, below]) in (at, below):
+            raise ValueError(f"{shown_at!r} and {self._root!r} are within each other, and would show themselves")
 
     @endpoint
     def attributes(self, path: str) -> Attributes | int:
@@ -167,7 +172,7 @@ class GatherMount:
     def _open(self, hosts: HostMesh, remote: str) -> None:
         self._procs.append(hosts.spawn_procs(name="gather_mount_reader"))
         readers = self._procs[0].spawn("reader", Reader, remote)
-        readers.check.call(_core.machine_id(), self._local).get()
+        readers.check.call(_place(), self._local).get()
         self._procs.append(this_host().spawn_procs(name="gather_mount"))
         self._gatherer = self._procs[1].spawn("gatherer", Gatherer, self._local)
         self._gatherer.begin.call_one({subdir(place): readers.slice(**place) for place in places(readers.sizes)}).get()

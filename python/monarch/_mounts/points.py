@@ -76,14 +76,18 @@ class Point:
         self._made = _prepare(path)
         self.path = path = os.path.realpath(path)  # looked at now: later it would be asked for from here
         source = f"monarch-{secrets.token_hex(8)}"  # by which it is known from others
-        self._watcher = _watch(path, source, self._made)  # before there is something to be watched
         try:
-            fd = _mount(path, source)
+            self._watcher = _watch(path, source, self._made)  # before there is something to be watched
         except BaseException:
-            self._end_watch()
+            if self._made:
+                os.rmdir(path)
             raise
-        self.kernel = Kernel(fd, files)
-        self.kernel.start()
+        try:
+            self.kernel = Kernel(_mount(path, source), files)
+            self.kernel.start()
+        except BaseException:
+            self._end_watch()  # which unmounts
+            raise
 
     def close(self) -> None:
         _unmount(self.path)
@@ -93,7 +97,8 @@ class Point:
     def _end_watch(self) -> None:
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()
-        self._watcher.wait(_END_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._watcher.wait(_END_S)
 
 
 def _prepare(path: str) -> bool:

@@ -42,7 +42,11 @@ _PATHS = ("shm", "cma", "cuda-ipc", "tcp", "ucx")
 def arena_bytes() -> int:
     """MONARCH_ARENA_BYTES: the most shared memory that this process lends to others; 0: a quarter of the machine's."""
     text = os.environ.get("MONARCH_ARENA_BYTES", "")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if _is_size(text) else 0
+
+
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) < 2**63
 
 
 def _transport() -> str:
@@ -61,7 +65,7 @@ def _warn_of_environment() -> None:
     """Of variables that are taken for not set, since they make no sense. Those that are keys are looked at as such."""
     checks: dict[str, tuple[Callable[[str], bool], str]] = {
         "MONARCH_TRANSPORT": (lambda text: text in _TRANSPORTS, "shm or unix"),
-        "MONARCH_ARENA_BYTES": (lambda text: text.isascii() and text.isdigit(), "a number of bytes"),
+        "MONARCH_ARENA_BYTES": (_is_size, "a number of bytes"),
         "MONARCH_SPAWN": (lambda text: text == "exec", "exec"),
         "MONARCH_RDMA_PATHS": (
             lambda text: all(word in _PATHS for word in text.replace(",", " ").split()),
@@ -308,11 +312,8 @@ def _tell_losses_after(grace: float | None) -> None:
 
 def exit_grace() -> float:
     """MONARCH_EXIT_GRACE: seconds that a script's end waits for answers that nobody has looked at."""
-    try:
-        seconds = float(os.environ.get("MONARCH_EXIT_GRACE", ANSWER_GRACE))
-    except ValueError:
-        return ANSWER_GRACE
-    return min(max(0.0, seconds), _GRACE_MAX) if seconds == seconds else ANSWER_GRACE
+    text = os.environ.get("MONARCH_EXIT_GRACE", "")
+    return min(float(text), _GRACE_MAX) if _is_seconds(text) else ANSWER_GRACE
 
 
 def begin_shutdown(host_timeout: float | None) -> float | None:

@@ -82,6 +82,7 @@ class Execution:
             streams = 1 if output_dir is not None else 2 if count == 1 else 0
             self.points = [{**point, **at} for point in (Point(r, self._procs.extent) for r in range(count))]
             self.codes: dict[int, int] = {}  # rank -> its exit status
+            self.output_dir = output_dir
             self._sink = _Streams() if output_dir is None else _Files(output_dir, count)
             port, self._receiver = Channel[Any].open()
             order = order._replace(sizes=sizes, at=at, streams=streams)

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -123,9 +124,9 @@ def keeper_of(job: JobTrait, folder: str, env: Mapping[bytes, bytes]) -> Kept:
         env: what it is started in.
     """
     path = os.path.join(folder, _HANDLE)
-    with _saved.locked(path) as lock:
+    with contextlib.ExitStack() as later, _saved.locked(path) as lock:
         if (found := _load(path)) is None:
-            found = _start(job, folder, env, lock)
+            found = _start(job, folder, env, lock, later)
     return Kept(found)
 
 
@@ -138,14 +139,20 @@ def _load(path: str) -> Any:
     return pickle.loads(handle) if _ending.is_alive(_ending.Process(*saved["process"])) else None
 
 
-def _start(job: JobTrait, folder: str, env: Mapping[bytes, bytes], lock: int) -> Any:
-    """It has the lock too until its handle is written: a script that is killed now leaves one keeper to the next."""
+def _start(job: JobTrait, folder: str, env: Mapping[bytes, bytes], lock: int, later: contextlib.ExitStack) -> Any:
+    """It has the lock too, until this script has left it or died: one that is killed leaves one keeper to the next.
+
+    Args:
+        lock: the descriptor that has it.
+        later: closes the pipe by which the keeper sees that, after the lock was left.
+    """
     told, to_tell = os.pipe()
     log = os.open(os.path.join(folder, _LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        code = "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); from monarch.job import _keeper; "
+        code = "import json, sys; limit, sys.path[:] = json.loads(sys.stdin.readline()); "
+        code += "from monarch.job import _keeper; "
         process = Detached(
-            [sys.executable, "-c", f"{code}_keeper.main({folder!r}, {to_tell}, {lock})"],
+            [sys.executable, "-c", f"{code}_keeper.main({folder!r}, {to_tell}, {lock}, limit)"],
             env=env, stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=(to_tell, lock), start_new_session=True,
             text=True,
         )  # fmt: skip
@@ -153,14 +160,14 @@ def _start(job: JobTrait, folder: str, env: Mapping[bytes, bytes], lock: int) ->
         os.close(to_tell)
         os.close(log)
     assert process.stdin is not None
-    with open(told) as told_file:
-        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-            stdin.write(json.dumps(sys.path) + "\n" + job.dumps().decode())
-        limit = settings.seconds("host_spawn_ready_timeout")
-        if not readable([told], limit) or not told_file.readline():
-            process.kill()
-            process.wait()
-            raise RuntimeError(f"the process that keeps actors of this job cannot start: {_log_path(folder)} says why")
+    told_file = later.enter_context(open(told))
+    limit = settings.seconds("host_spawn_ready_timeout")
+    with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(json.dumps([limit, sys.path]) + "\n" + job.dumps().decode())
+    if not readable([told], limit) or not told_file.readline():
+        process.kill()
+        process.wait()
+        raise RuntimeError(f"the process that keeps actors of this job cannot start: {_log_path(folder)} says why")
     found = _load(os.path.join(folder, _HANDLE))
     assert found is not None
     return found
@@ -170,8 +177,9 @@ def _log_path(folder: str) -> str:
     return os.path.join(folder, _LOG)
 
 
-def main(folder: str, to_tell: int, lock: int) -> None:
-    """The keeper's process: serves until it is killed, with its job."""
+def main(folder: str, to_tell: int, lock: int, limit_s: float) -> None:
+    """The keeper's process: serves until it is killed, with its job. Ends if it cannot serve within ``limit_s``."""
+    signal.setitimer(signal.ITIMER_REAL, limit_s)  # who has started it, and waits, may be killed
     for fd in (to_tell, lock):
         os.set_inheritable(fd, False)
     _core.begin_lines_with_times()  # they are for a file
@@ -185,9 +193,18 @@ def main(folder: str, to_tell: int, lock: int) -> None:
     assert process is not None
     handle = _saved.pack({"process": list(process)}, cloudpickle.dumps(actor))
     _saved.write(os.path.join(folder, _HANDLE), handle)
-    fcntl.flock(lock, fcntl.LOCK_UN)  # whoever else has the descriptor by now
-    os.close(lock)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     with contextlib.suppress(BrokenPipeError):  # who has started it may have been killed
         os.write(to_tell, b"\n")
-    os.close(to_tell)
+    threading.Thread(target=_unlock, args=(to_tell, lock), daemon=True).start()
     ends.wait()
+
+
+def _unlock(to_tell: int, lock: int) -> None:
+    """When nobody reads what is told any more: who does is still within the lock, which is its own to leave."""
+    poll = select.poll()
+    poll.register(to_tell, 0)  # POLLERR
+    poll.poll()
+    fcntl.flock(lock, fcntl.LOCK_UN)  # whoever else has the descriptor by now
+    os.close(lock)
+    os.close(to_tell)

@@ -113,7 +113,7 @@ class ProcessJob(JobTrait):
 
     def _is_what(self, spec: JobTrait) -> bool:
         run = self._run
-        if run is None or not isinstance(spec, ProcessJob) or run.machine != machine_of():
+        if run is None or not isinstance(spec, ProcessJob) or not is_here(run):
             return False
         if (run.meshes, run.env, run.program) != (spec._meshes, spec._env, _program()):
             return False
@@ -137,7 +137,7 @@ class ProcessJob(JobTrait):
 
     def _runs_elsewhere(self) -> bool:
         run = self._run
-        if run is None or run.machine == machine_of() or run.machine.rpartition("/")[0] != _core.machine_id():
+        if run is None or is_here(run) or run.machine.rpartition("/")[0] != _core.machine_id():
             return False
         with contextlib.suppress(OSError):
             return any(map(_is_served, _sockets(run.folder)))
@@ -145,11 +145,11 @@ class ProcessJob(JobTrait):
 
     def _has_ended(self) -> bool:
         run = self._run
-        if run is None or run.machine != machine_of():
+        if run is None or not is_here(run):
             return True
         if self._here is not None and self._here.attached.has_shut_down():
             return True
-        return bool(_lacks(run)) or not all(_ending.is_alive(worker) for worker in run.workers)
+        return not all(_ending.is_alive(worker) for worker in run.workers)
 
     def _create(self, client_script: str | None) -> None:
         if client_script is not None:
@@ -159,7 +159,7 @@ class ProcessJob(JobTrait):
         here, folder = _Here(), _make_folder()
         _unsaved[folder] = os.getpid()
         self._here = here
-        self._run = _Run(folder, machine_of(), _program(), dict(self._meshes), dict(self._env), [])
+        self._run = _Run(folder, _machine(), _program(), dict(self._meshes), dict(self._env), [])
         try:
             workers = _start_workers(here, folder, sum(self._meshes.values()), self._environment())
         except BaseException:
@@ -202,7 +202,7 @@ class ProcessJob(JobTrait):
 
     def _loses(self) -> str:
         run = self._run
-        if run is None or run.machine != machine_of():
+        if run is None or not is_here(run):
             return ""
         shut_down = self._here is not None and self._here.attached.has_shut_down()
         places = [f"{mesh}[{number}]" for mesh, count in run.meshes.items() for number in range(count)]
@@ -222,7 +222,7 @@ class ProcessJob(JobTrait):
             return
         if self._runs_elsewhere():
             raise RuntimeError(f"the workers of {self!r} run in another container of this machine: kill it there")
-        if run.machine != machine_of():
+        if not is_here(run):
             logger.warning("the workers of %r are of another machine, or of before a restart: not looked for", self)
             self._run = None
             return
@@ -310,9 +310,14 @@ def _program() -> tuple[str, ...]:
     return (launch.default_python or sys.executable, hostd_program(), f"{found.st_ino}:{found.st_mtime_ns}")
 
 
-def machine_of() -> str:
+def _machine() -> str:
     """Where numbers of processes say which process that is: this machine, until its next start, and container."""
     return f"{_core.machine_id()}/{os.readlink('/proc/self/ns/pid')}"
+
+
+def is_here(run: _Run) -> bool:
+    """Whether numbers of its processes are numbers here. What was saved before there was a container in it counts."""
+    return run.machine in (_machine(), _core.machine_id())
 
 
 # ---- Their folder ----

@@ -177,6 +177,7 @@ def _its_end() -> Iterator[None]:
     Its threads are waited for, as Python does that, and what it gave to ``atexit`` is called.
     """
     before = set(threading.enumerate())
+    ends_before = len(getattr(threading, "_threading_atexits", ()))
     at_end: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
 
     def register(call: Any, *arguments: Any, **named: Any) -> Any:
@@ -187,16 +188,17 @@ def _its_end() -> Iterator[None]:
         at_end[:] = [each for each in at_end if each[0] != call]
         forget(call)
 
+    here: Any = threading.current_thread()
+    is_daemon, here._daemonic = here._daemonic, False  # which threads that are started here inherit
     at_exit: Any = atexit
     remember, forget = at_exit.register, at_exit.unregister
     at_exit.register, at_exit.unregister = register, unregister
     try:
         yield
-        pools = sys.modules.get("concurrent.futures.thread")
-        if pools is not None and getattr(pools, "_threads_queues", None):
-            pools._python_exit()  # as at the end of a process: what was submitted is done, and their threads end
-        for thread in set(threading.enumerate()) - before:
-            if not thread.daemon and thread is not threading.current_thread():
+        _end_pools(ends_before)
+        before.add(here)
+        while left := [each for each in threading.enumerate() if each not in before and not each.daemon]:
+            for thread in left:
                 thread.join()
         while at_end:
             call, arguments, named = at_end.pop()
@@ -206,6 +208,16 @@ def _its_end() -> Iterator[None]:
                 sys.stderr.write(f"Exception ignored in atexit callback: {call!r}\n{as_printed(error)}")
     finally:
         at_exit.register, at_exit.unregister = remember, forget
+        here._daemonic = is_daemon
+
+
+def _end_pools(ends_before: int) -> None:
+    """As at the end of a process: what was submitted to pools is done, and their threads, which are no daemons, end."""
+    for call in reversed(getattr(threading, "_threading_atexits", [])[ends_before:]):
+        call()
+    for name in ("process", "thread"):  # which may have been imported before
+        if (pools := sys.modules.get(f"concurrent.futures.{name}")) is not None:
+            pools._python_exit()
 
 
 def _status_of(end: SystemExit) -> int:

@@ -55,9 +55,9 @@ def active_job() -> JobTrait:
 def hosts_of(job: JobTrait) -> list[Host]:
     """Those whose daemons a ProcessJob has started on this machine, since its start; of other jobs none are known."""
     from monarch.job import ProcessJob
-    from monarch.job._process_job import machine_of, worker_log
+    from monarch.job._process_job import is_here, worker_log
 
-    if not isinstance(job, ProcessJob) or (run := job._run) is None or run.machine != machine_of():
+    if not isinstance(job, ProcessJob) or (run := job._run) is None or not is_here(run):
         return []
     found, places = [], [(mesh, number) for mesh, count in run.meshes.items() for number in range(count)]
     for index, ((mesh, number), worker) in enumerate(zip(places, run.workers)):

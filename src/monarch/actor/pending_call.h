@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "monarch/actor/members.h"
+#include "monarch/base/check.h"
 #include "monarch/loop/driver.h"
 #include "monarch/net/message.h"
 #include "monarch/wire/reducer.h"
@@ -45,7 +46,7 @@ class PendingCall {
   // Of a complete call, those that do not stand in others, by rank, until `visit(rank, answer)` is false.
   template <typename Visit>
   void visit_values(Visit visit) const {
-    std::lock_guard lock(mutex_);
+    MONARCH_CHECK(complete());  // nothing changes any more
     if (size_ == 1) return static_cast<void>(visit(0u, static_cast<const Message&>(*single_)));
     for (uint32_t rank = 0; rank < size_; ++rank) {
       if (replies_[rank] && !visit(rank, static_cast<const Message&>(*replies_[rank]))) return;

@@ -78,6 +78,7 @@ def _open_missing() -> None:
             os.fstat(number)
         except OSError:
             fd = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)  # the lowest that is free
+            os.set_inheritable(fd, True)  # as they are
             if getattr(sys, name) is None:
                 stream = open(fd, mode, closefd=False)  # noqa: SIM115  # for as long as the process lives
                 setattr(sys, name, stream)

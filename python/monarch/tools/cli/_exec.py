@@ -68,14 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
         for execution in running.values():
             execution.kill()
         if arguments.json and isinstance(error, Exception):
-            _print_codes(running, folder, str(error))
+            _print_codes(running, str(error))
         raise
     finally:
         if arguments.kill:
             job.kill()
     sys.stdout.flush()
     if arguments.json:
-        _print_codes(running, folder)
+        _print_codes(running)
     elif folder is not None:
         if status != 0:
             _tell_failed(running)
@@ -162,7 +162,7 @@ def _tell_failed(running: dict[str, Execution]) -> None:
     )
 
 
-def _print_codes(running: dict[str, Execution], folder: str | None, error: str | None = None) -> None:
+def _print_codes(running: dict[str, Execution], error: str | None = None) -> None:
     """``error``: why it has ended before those that have no exit status."""
     import json
 
@@ -172,6 +172,6 @@ def _print_codes(running: dict[str, Execution], folder: str | None, error: str |
             line = {"mesh": name, "rank": rank, "point": point, "exit_code": code}
             if code is None:
                 line["error"] = error
-            if folder is not None:
-                line["output"] = f"{folder}/{name}/{rank}.log"
+            if execution.output_dir is not None:
+                line["output"] = f"{execution.output_dir}/{rank}.log"
             print(json.dumps(line))

@@ -64,6 +64,8 @@ def attach(job: JobTrait, mesh: str | None, point: dict[str, int] | None, is_all
         return [host]
 
     running = job._running
+    if running is not None and running._runs_elsewhere():
+        raise RuntimeError("the active job runs in another container of this machine: commands on its hosts run there")
     if running is None or not running._is_running_for(needed):
         why = "" if running is None or not (lost := running._loses()) else f": {lost}"
         raise RuntimeError(

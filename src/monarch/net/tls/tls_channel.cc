@@ -354,8 +354,8 @@ ssize_t TlsChannel::read(std::span<const iovec> into) {
       const int result = SSL_read_ex(state_->ssl.get(), data, left, &count);
       if (result != 1) {
         if (total == 0) return failed(result);
+        state_->drained = state_->under_drained && SSL_get_error(state_->ssl.get(), result) == SSL_ERROR_WANT_READ;
         ERR_clear_error();
-        state_->drained = state_->under_drained;
         return static_cast<ssize_t>(total);  // the end, if it is that, comes again
       }
       data += count;

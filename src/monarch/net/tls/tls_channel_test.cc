@@ -115,7 +115,10 @@ TEST_F(TlsPipe, AsksOnceForWhatHasComeAndKnowsThatThereIsNoMore) {
   EXPECT_EQ(read(*b_, small), 600);
   EXPECT_FALSE(b_->is_drained());  // the rest of the record is deciphered, and nobody tells of it
   EXPECT_EQ(read(*b_, small), 400);
+  ASSERT_EQ(write(*a_, sent), 1000);
   a_->end_output();
+  EXPECT_EQ(read(*b_, large), 1000);
+  EXPECT_FALSE(b_->is_drained());  // the end came along
   EXPECT_EQ(read(*b_, large), 0);
 }
 
