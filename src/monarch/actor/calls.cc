@@ -169,16 +169,27 @@ void Calls::end(uint64_t token, const std::function<MessagePtr(uint32_t rank)>& 
   for (const uint32_t rank : call->missing()) fill(token, *call, rank, make(rank));
 }
 
-void Calls::answer(uint64_t token, std::span<PendingCall::Answer> answers) {
+bool Calls::answer(uint64_t token, std::span<PendingCall::Answer> answers) {
   const Slot slot = find(token);
-  if (!slot.call) return;  // a late answer
+  if (!slot.call) return true;  // a late answer
   // So is this, though the timer is later still. What a deadline has made fail elsewhere must not come before it does here.
-  if (slot.deadline_ns != 0 && clock_.now_ns() >= slot.deadline_ns) return expire(token);
-  fill(token, *slot.call, answers);
+  if (slot.deadline_ns != 0 && clock_.now_ns() >= slot.deadline_ns) {
+    expire(token);
+    return true;
+  }
+  bool refused = false;
+  fill(token, *slot.call, answers, &refused);
+  return !refused;
 }
 
-void Calls::fill(uint64_t token, PendingCall& call, std::span<PendingCall::Answer> answers) {
-  if (!call.fill(answers, driver_)) return;
+std::optional<std::vector<uint32_t>> Calls::missing(uint64_t token) {
+  const std::shared_ptr<PendingCall> call = find(token).call;
+  if (!call) return std::nullopt;
+  return call->missing();
+}
+
+void Calls::fill(uint64_t token, PendingCall& call, std::span<PendingCall::Answer> answers, bool* refused) {
+  if (!call.fill(answers, driver_, refused)) return;
   std::shared_ptr<PendingCall> ended;  // destroyed outside the lock
   const uint32_t index = static_cast<uint32_t>(token);
   std::lock_guard lock(mutex_);

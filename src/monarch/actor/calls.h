@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -52,7 +53,10 @@ class Calls {
     PendingCall::Answer one{rank, std::move(reply)};
     answer(token, {&one, 1});
   }
-  void answer(uint64_t token, std::span<PendingCall::Answer> answers);
+  // False: they are refused (PendingCall::fill).
+  bool answer(uint64_t token, std::span<PendingCall::Answer> answers);
+  // The ranks that have not answered; none: it has ended.
+  std::optional<std::vector<uint32_t>> missing(uint64_t token);
   // Its ranks that have not answered are filled with what `make` gives for each.
   void end(uint64_t token, const std::function<MessagePtr(uint32_t rank)>& make);
   // From now on somebody looks, as if a call had been opened.
@@ -80,7 +84,7 @@ class Calls {
   void visit_open(Visit visit);
   void arm_look(int64_t after_ns);
   void look();
-  void fill(uint64_t token, PendingCall& call, std::span<PendingCall::Answer> answers);
+  void fill(uint64_t token, PendingCall& call, std::span<PendingCall::Answer> answers, bool* refused = nullptr);
   void fill(uint64_t token, PendingCall& call, uint32_t rank, MessagePtr reply) {
     PendingCall::Answer answer{rank, std::move(reply)};
     fill(token, call, {&answer, 1});

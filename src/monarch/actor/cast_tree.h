@@ -185,6 +185,7 @@ class CastArrivals {
 
   // A data frame on the session itself; null: one that has no place in the order (a kTreeCast).
   void direct(MessagePtr message);
+  bool has_been_here(uint64_t number) const { return number <= taken_ || early_.contains(number); }
   // False: it has been here.
   bool cast(uint64_t number, Cast cast);
   // It comes in vain. False: it has been here.

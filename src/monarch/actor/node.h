@@ -38,6 +38,7 @@ struct UnsentMessage;
 class UnobservedFailures;
 struct CastTreeLimits;
 struct Members;
+struct SeenCall;
 struct Trees;
 struct TreesFrom;
 
@@ -279,6 +280,7 @@ class Node final : public LinkSink {
     size_t calls = 0;     // that have not been answered
     size_t unsent = 0;    // one-way messages whose senders are to be told why they were not sent
     size_t meshes = 0;    // that somebody here owns
+    size_t answers = 0;   // calls of others of which some are held, or kept
   };
   Held held() const;
 
@@ -325,8 +327,7 @@ class Node final : public LinkSink {
   bool is_elsewhere(const Link& link) const;
   bool put(Link& link, const Outgoing& outgoing, const std::shared_ptr<const void>& keeper);
   uint64_t backlog_to(const Link& link) const;
-  void send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere,
-                    const Outgoing& outgoing);
+  void send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere, Outgoing& outgoing);
   struct ByHost;
   void group(const Members& members, const std::vector<std::pair<HostNumber, uint32_t>>& elsewhere, ByHost& groups);
   std::vector<uint32_t> begin_tree(std::shared_ptr<const Message> request, const TreeCast& cast,
@@ -343,7 +344,8 @@ class Node final : public LinkSink {
   void on_tree_control(Link& link, const FrameHeader& header);
   void from_elsewhere(Link& link, MessagePtr message);
   void on_tree_cast(Link& link, MessagePtr message);
-  void pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& message);
+  bool pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& message);
+  void await_branches(const TreeCast& cast, NodeId parent);
   void tell_of_tree(NodeId origin, FrameKind kind, NodeId gateway, uint64_t session, uint64_t number, uint32_t why);
   void drain(TreesFrom& from);
   void spread_tree(Link& link, const CastArrivals::Cast& arrived);
@@ -352,6 +354,11 @@ class Node final : public LinkSink {
   std::unique_ptr<Reductions> make_reductions();
   void pass_on(const std::shared_ptr<const Message>& answer);
   void answered_together(MessagePtr message);
+  bool is_gateway_elsewhere(NodeId node) const;
+  void note_tree_call(uint64_t token, std::shared_ptr<const Members> owing, int64_t deadline_ns);
+  void arm_notices(int64_t at_ns);
+  void tell_seen(bool all);
+  void tell_gateways(const Members& owing, const std::vector<SeenCall>& calls);
   void dispatch(MessagePtr message);
   void deliver(MessagePtr message);
   bool keep_early(MessagePtr& message);  // true: look again, its actor has come

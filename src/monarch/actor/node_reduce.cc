@@ -1,6 +1,10 @@
 // Answers that are combined on their way, at a gateway and where they arrive (actor/reductions.h).
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <new>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -8,15 +12,38 @@
 #include "monarch/actor/node.h"
 #include "monarch/actor/reductions.h"
 #include "monarch/actor/routes.h"
+#include "monarch/actor/trees.h"
 #include "monarch/wire/replies.h"
 
 namespace monarch {
 
+namespace {
+
+// As few that it can be said; ranks beyond these are said to be missing, though some are not.
+std::vector<RankRange> ranges_of(const std::vector<uint32_t>& ranks) {
+  constexpr size_t kRangesMax = 4096;
+  std::vector<RankRange> ranges;
+  for (const uint32_t rank : ranks) {
+    if (!ranges.empty() && (rank == ranges.back().first + ranges.back().count || ranges.size() == kRangesMax)) {
+      ranges.back().count = rank - ranges.back().first + 1;
+    } else {
+      ranges.push_back({rank, 1});
+    }
+  }
+  return ranges;
+}
+
+}  // namespace
+
 std::unique_ptr<Reductions> Node::make_reductions() {
   return std::make_unique<Reductions>(
       id_, timers_,
-      Reductions::Hooks{[this](const Reductions::Answer& answer) { pass_on(answer); },
-                        [this](NodeId origin, const Outgoing& together) { return send(origin, together); }});
+      Reductions::Hooks{[this](const Answer& answer) { pass_on(answer); },
+                        [this](NodeId origin, const Outgoing& together) { return send(origin, together); },
+                        [this](NodeId gateway, const Outgoing& together) {
+                          const std::shared_ptr<Link> link = routes_->find(gateway);
+                          return link != nullptr && link->peer() == gateway && put(*link, together, nullptr);
+                        }});
 }
 
 // An answer that was held, to its caller; nobody waits for it if that cannot be reached.
@@ -71,9 +98,81 @@ void Node::answered_together(MessagePtr message) {
       const bool is_small = bytes <= Reductions::kGatheredBytesMax;
       answers.push_back({entry.rank, Message::copy_of(answer, whole->from, is_small ? nullptr : whole)});
     }
-    calls_->answer(token, answers);
+    if (!calls_->answer(token, answers)) tell_seen(true);  // so that others of them answer by themselves
   } catch (const std::bad_alloc&) {
     end_call(token, Failure("there is no memory for the answers of several ranks"));
+  }
+}
+
+// ---- What is said of answers that come through a tree ----
+
+bool Node::is_gateway_elsewhere(NodeId node) const {
+  return hooks_.gateway_there && host_number(node) != host_number(id_) && hooks_.gateway_there(node) == node;
+}
+
+void Node::note_tree_call(uint64_t token, std::shared_ptr<const Members> owing, int64_t deadline_ns) {
+  std::lock_guard lock(trees_->notices_mutex);
+  arm_notices(trees_->notices.add(token, std::move(owing), deadline_ns, timers_.now_ns()));
+}
+
+// notices_mutex held.
+void Node::arm_notices(int64_t at_ns) {
+  Trees& trees = *trees_;
+  at_ns = std::max(at_ns, trees.noticed_ns + Trees::kNoticeRestNs);
+  if (trees.notices_timer_ns != 0 && trees.notices_timer_ns <= at_ns) return;
+  if (trees.notices_timer != 0) timers_.cancel(trees.notices_timer);
+  trees.notices_timer_ns = at_ns;
+  trees.notices_timer = timers_.after(std::max<int64_t>(0, at_ns - timers_.now_ns()), [this] { tell_seen(false); });
+}
+
+// `all`: of calls of which it is not the time yet, too.
+void Node::tell_seen(bool all) {
+  std::vector<AnswerNotices::Call> due;
+  {
+    std::lock_guard lock(trees_->notices_mutex);
+    if (trees_->notices.empty() || trees_->notices_timer_ns == INT64_MIN) return;
+    if (!all) trees_->notices_timer = trees_->notices_timer_ns = 0;
+    trees_->noticed_ns = timers_.now_ns();
+    due = trees_->notices.take_due(timers_.now_ns(), all);
+  }
+  std::map<std::shared_ptr<const Members>, std::vector<SeenCall>> seen;
+  const auto put_back = [&](const auto& is_over) {
+    std::lock_guard lock(trees_->notices_mutex);
+    for (AnswerNotices::Call& call : due) {
+      if (!is_over(call)) trees_->notices.put_back(std::move(call), timers_.now_ns());
+    }
+    if (!trees_->notices.empty()) arm_notices(trees_->notices.due_ns());
+  };
+  try {
+    std::set<uint64_t> over;
+    for (const AnswerNotices::Call& call : due) {
+      const auto missing = calls_->missing(call.token);
+      if (!missing) over.insert(call.token);
+      seen[call.owing].push_back({call.token, missing ? ranges_of(*missing) : std::vector<RankRange>()});
+    }
+    put_back([&over](const AnswerNotices::Call& call) { return over.contains(call.token); });
+  } catch (const std::bad_alloc&) {
+    return put_back([](const AnswerNotices::Call&) { return false; });
+  }
+  for (const auto& [owing, calls] : seen) tell_gateways(*owing, calls);
+}
+
+void Node::tell_gateways(const Members& owing, const std::vector<SeenCall>& calls) {
+  try {
+    std::set<NodeId> gateways;
+    for (const ActorId& id : owing.ids) {
+      if (host_number(id.node) == host_number(id_)) continue;
+      if (const NodeId gateway = hooks_.gateway_there(id.node); gateway != 0) gateways.insert(gateway);
+    }
+    Members all;
+    for (const NodeId gateway : gateways) all.ids.push_back({gateway, 0});
+    const std::string body = encode_seen(calls);
+    Outgoing notice{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
+    notice.header.kind = FrameKind::kTreeSeen;
+    notice.header.flags = kFlagQuiet;
+    cast(all, notice, nullptr);
+  } catch (const std::bad_alloc&) {
+    // What has not ended is asked for again, and what has is kept by those gateways until there is too much of it.
   }
 }
 

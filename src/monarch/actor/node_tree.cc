@@ -154,7 +154,7 @@ void Node::group(const Members& members, const std::vector<std::pair<HostNumber,
 
 // `elsewhere`, by host: takes out those that it has sent to. Who cannot be reached is found out without a tree.
 void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere,
-                        const Outgoing& outgoing) {
+                        Outgoing& outgoing) {
   size_t count = 0;
   for (size_t i = 0; i < elsewhere.size(); ++i) count += i == 0 || elsewhere[i].first != elsewhere[i - 1].first;
   if (!trees_->limits.wants(count, bytes_of(outgoing))) return;
@@ -168,6 +168,10 @@ void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber
     cast.hosts = as_byte_span(groups.hosts.data(), groups.hosts.size() * sizeof(TreeHost));
     cast.targets = as_byte_span(groups.targets.data(), groups.targets.size() * sizeof(CastTarget));
     cast.header.rank = static_cast<uint32_t>(outgoing.reducer);  // as wire/cast.h; each target has its own rank
+    const bool is_hasty = outgoing.deadline_ns != 0 && outgoing.deadline_ns - timers_.now_ns() < Trees::kAnswersInTimeNs;
+    outgoing.by_tree = outgoing.header.kind == FrameKind::kRequest && outgoing.reducer != Reducer::kNone && !is_hasty &&
+                       groups.hosts.size() >= trees_->limits.answer_hosts;
+    if (outgoing.by_tree) cast.header.rank |= kAnswersByTree;
     if (const NodeId own = hooks_.gateway_of(groups.hosts.front().gateway); own != 0) {
       const std::string body = encode_tree_cast(cast);
       Outgoing request = outgoing;
@@ -471,8 +475,16 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
     return log_malformed("a cast that does not belong here");
   }
   if (is_down(origin)) return;
-  pass_on(*cast, message);
   const auto from = trees_->from_of(origin, own.session);
+  if (from != nullptr && (cast->header.rank & kAnswersByTree) != 0) {
+    bool is_new;
+    {
+      std::lock_guard lock(from->mutex);
+      is_new = !from->arrivals.has_been_here(own.number);
+    }
+    if (is_new) await_branches(*cast, link.peer() == origin ? 0 : link.peer());
+  }
+  if (!pass_on(*cast, message)) reductions_->give_up(cast->sender, cast->header.token);
   if (from == nullptr) return;  // as above
   CastArrivals::Cast here{own.after, message, part_of(*cast, {0, 1}), 0};
   if (header.time_left_ns != 0) {
@@ -484,7 +496,22 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
   drain(*from);
 }
 
-void Node::pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& message) {
+// Before it is passed on: what those answer comes here.
+void Node::await_branches(const TreeCast& cast, NodeId parent) {
+  const auto rest = static_cast<uint32_t>(cast.host_count() - 1);
+  std::vector<CastTarget> targets;
+  for (size_t i = 0; i < cast.host(0).targets; ++i) targets.push_back(cast.target(i));
+  std::vector<BranchAnswers> branches;
+  for (const TreeRange& group : split_tree({1, rest}, std::min(cast.fan_out, kFanOutMax))) {
+    BranchAnswers& branch = branches.emplace_back(BranchAnswers{cast.host(group.first).gateway});
+    for (uint32_t i = 0; i < group.count; ++i) branch.ranks += cast.host(group.first + i).targets;
+  }
+  reductions_->begin(cast.sender, cast.header, targets, parent, std::move(branches));
+}
+
+// False: some of those that it was to go to first have not been sent it.
+bool Node::pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& message) {
+  bool all = true;
   const auto rest = static_cast<uint32_t>(cast.host_count() - 1);
   for (TreeRange group : split_tree({1, rest}, std::min(cast.fan_out, kFanOutMax))) {
     for (bool sent = false; !sent && group.count > 0; ++group.first, --group.count) {
@@ -497,8 +524,10 @@ void Node::pass_on(const TreeCast& cast, const std::shared_ptr<const Message>& m
       } catch (const std::bad_alloc&) {
       }
       if (!sent) tell_of_tree(cast.origin, FrameKind::kTreeMissed, next.gateway, next.session, next.number, kMissed);
+      all = all && sent;
     }
   }
+  return all;
 }
 
 // `link`: to its origin.

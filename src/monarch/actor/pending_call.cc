@@ -64,11 +64,24 @@ bool PendingCall::place(Answer& answer) {
   return true;
 }
 
-bool PendingCall::fill(std::span<Answer> answers, Driver& driver) {
+// mutex_ held. Of a call that has failed nobody looks at values.
+bool PendingCall::overlaps(std::span<const Answer> answers) const {
+  const auto is_in_other = [](const Answer& answer) { return answer.reply == nullptr; };
+  if (first_error_.load(std::memory_order_relaxed) >= 0 || std::ranges::none_of(answers, is_in_other)) return false;
+  const auto is_there = [this](const Answer& answer) { return answer.rank < size_ && has(answer.rank); };
+  const auto there = std::ranges::count_if(answers, is_there);
+  return there > 0 && there < std::ssize(answers);
+}
+
+bool PendingCall::fill(std::span<Answer> answers, Driver& driver, bool* refused) {
   std::vector<Observer> due;
   bool last = false;
   {
     std::lock_guard lock(mutex_);
+    if (refused != nullptr && overlaps(answers)) {
+      *refused = true;
+      return false;
+    }
     bool any = false;
     for (Answer& answer : answers) any = place(answer) || any;
     if (!any) return false;

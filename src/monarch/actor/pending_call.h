@@ -63,8 +63,9 @@ class PendingCall {
     uint32_t rank = 0;
     MessagePtr reply;  // null: its value stands in that of a lower rank, or nobody wants it
   };
-  // Fills their slots; a second answer is dropped. Returns true when the last one was among them.
-  bool fill(std::span<Answer> answers, Driver& driver);
+  // Fills their slots; a second answer is dropped. Returns true when the last one was among them. `*refused`, where asked
+  // for: none of them is taken, since a value among them is of ranks that have answered by themselves, and of others.
+  bool fill(std::span<Answer> answers, Driver& driver, bool* refused = nullptr);
   bool fill(uint32_t rank, MessagePtr reply, Driver& driver) {
     Answer answer{rank, std::move(reply)};
     return fill({&answer, 1}, driver);
@@ -131,6 +132,7 @@ class PendingCall {
     std::function<void()> run;
   };
   bool place(Answer& answer);
+  bool overlaps(std::span<const Answer> answers) const;
   bool is_in_other(uint32_t rank) const { return !in_others_.empty() && in_others_[rank]; }
   bool has(uint32_t rank) const { return (size_ == 1 ? single_ : replies_[rank]) != nullptr || is_in_other(rank); }
   bool reached(uint32_t arrivals) const { return arrivals == 0 ? decided() : received() >= arrivals; }

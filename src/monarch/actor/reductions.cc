@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
-#include <string>
 #include <unordered_map>
-
-#include "monarch/wire/replies.h"
 
 namespace monarch {
 
@@ -16,28 +13,21 @@ bool is_answer(FrameKind kind) {
   return kind == FrameKind::kReply || kind == FrameKind::kReplyError || kind == FrameKind::kReplyFailed;
 }
 
-// What several have answered, as one frame. What is added stays where it is.
-struct Together {
-  void add(uint32_t rank, uint32_t flags, ByteSpan body, std::span<const Part> more) {
-    entries.push_back({rank, flags, static_cast<uint32_t>(1 + more.size()), 0});
-    parts.push_back(body);
-    for (const Part& part : more) parts.emplace_back(part.data, part.size);
-  }
-  void add_without_value(uint32_t rank) { entries.push_back({rank, kFlagReduce, 0, 0}); }
-
-  std::vector<ReplyEntry> entries;
-  std::vector<ByteSpan> parts;
-};
-
 }  // namespace
 
-void Reductions::begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets) {
-  const auto reducer = static_cast<Reducer>(header.rank);
-  const bool is_known = header.rank != 0 && (header.rank <= kReducerMax || reducer == Reducer::kGather);
+void Reductions::begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets, NodeId parent,
+                       std::vector<BranchAnswers> branches) {
+  const uint32_t number = header.rank & ~kAnswersByTree;
+  const auto reducer = static_cast<Reducer>(number);
+  const bool is_known = number != 0 && (number <= kReducerMax || reducer == Reducer::kGather);
   if (header.kind != FrameKind::kRequest || !is_known || header.token == 0) return;
   if (host_number(origin) == host_number(here_)) return;
-  Call call{reducer, 0, timers_.now_ns(), {}};
-  if (call.is_gather() && targets.size() == 1) return;
+  Call call{.reducer = reducer, .number = 0, .begun_ns = timers_.now_ns()};
+  if ((header.rank & kAnswersByTree) != 0) {
+    call.parent = parent;
+    call.branches = std::move(branches);
+  }
+  if (call.is_gather() && targets.size() == 1 && !call.is_in_tree()) return;
   call.owed.reserve(targets.size());
   for (const CastTarget& target : targets) {
     if (host_number(target.node) != host_number(here_) || target.node == here_) return;
@@ -69,7 +59,7 @@ bool Reductions::take(const Answer& frame) {
   std::lock_guard lock(mutex_);
   const auto of = is_answer(frame->header.kind) ? calls_.find({route.destination, frame->header.dest}) : calls_.end();
   if (of != calls_.end() && hold(of->second, route.destination, route.origin, frame)) {
-    if (of->second.held == of->second.owed.size()) go_on({of});
+    if (of->second.is_complete()) go_on({of});
     return true;
   }
   if (of != calls_.end()) go_on_and_end(of);
@@ -87,16 +77,45 @@ bool Reductions::hold(Call& call, NodeId origin, NodeId node, const Answer& answ
   const auto owed = std::ranges::lower_bound(call.owed, answer->header.rank, {}, &Owed::rank);
   if (owed == call.owed.end() || owed->rank != answer->header.rank || owed->node != node || owed->answer) return false;
   ++held_of_[{node, origin}];
-  if (call.held == 0) {
+  note_held(call, bytes);
+  owed->answer = answer;
+  owed->number = ++answered_;
+  ++call.held;
+  return true;
+}
+
+// Before it is counted.
+void Reductions::note_held(Call& call, uint64_t bytes) {
+  if (!call.holds_any()) {
     call.first = answered_ + 1;
     call.since_ns = timers_.now_ns();
     arm(call.since_ns + call.hold_ns());
   }
-  owed->answer = answer;
-  owed->number = ++answered_;
   call.bytes += bytes;
   bytes_ += bytes;
-  ++call.held;
+}
+
+void Reductions::take_branch(const Answer& frame) {
+  const Key key(frame->header.sender, frame->header.dest);
+  std::lock_guard lock(mutex_);
+  const auto of = calls_.find(key);
+  if (of != calls_.end() && hold_branch(of->second, frame)) {
+    if (of->second.is_complete()) go_on({of});
+  } else {
+    send_branch(key, *frame);
+  }
+}
+
+bool Reductions::hold_branch(Call& call, const Answer& frame) {
+  const uint64_t bytes = frame->total_bytes();
+  const auto branch = std::ranges::find(call.branches, frame->from, &BranchAnswers::gateway);
+  if (branch == call.branches.end() || branch->frame || bytes_ + bytes > kBytesMax) return false;
+  auto entries = decode_replies(frame->body, frame->parts.size());
+  if (!entries || entries->size() != branch->ranks) return false;
+  note_held(call, bytes);
+  branch->entries = std::move(*entries);
+  branch->frame = frame;
+  ++call.held_branches;
   return true;
 }
 
@@ -117,6 +136,9 @@ void Reductions::go_on(Some calls) {
       for (const Owed& each : of->second.owed) {
         if (each.answer) singly[each.number] = &each.answer;
       }
+      for (const BranchAnswers& branch : of->second.branches) {
+        if (branch.frame) send_branch(of->first, *branch.frame);
+      }
     }
     for (const auto& [number, answer] : singly) hooks_.pass_on(*answer);
   }
@@ -128,12 +150,17 @@ void Reductions::go_on(Some calls) {
     }
     forget_held(of->first, call);
     owed_ -= std::erase_if(call.owed, [](const Owed& each) { return each.answer != nullptr; });
+    call.parent = 0;  // what is not whole goes to its caller
+    call.branches.clear();
+    call.held_branches = 0;
   }
+  send_kept(kept_.take_excess());
+  update_any();
 }
 
 void Reductions::go_on_and_end(Calls::iterator of) {
   const Key key = of->first;
-  if (of->second.held > 0) go_on({of});
+  if (of->second.holds_any()) go_on({of});
   if (const auto left = calls_.find(key); left != calls_.end()) drop(left);
 }
 
@@ -167,45 +194,81 @@ bool Reductions::has_earlier(const Call& other, const Call& call) {
   return false;
 }
 
-// False: they are not to be combined, which their caller will find as well, or there is no memory for it.
-bool Reductions::send_together(const Key& key, const Call& call) const {
+// All of a call, and of the hosts behind this one, to its parent or its caller. False: it is not to go so.
+bool Reductions::send_up(const Key& key, const Call& call) {
   try {
-    Together together;
-    ReducedValue value;
-    if (call.keeps_all()) {
-      for (const Owed& each : call.owed) {
-        if (!each.answer) continue;
-        together.add(each.rank, each.answer->header.flags & ~uint32_t{kFlagRouted}, each.answer->body, each.answer->parts);
-      }
-    } else {
-      if (call.reducer != Reducer::kCount) {
-        Reduction reduction(call.reducer);
-        for (const Owed& each : call.owed) {
-          if (!reduction.add({each.rank, each.answer->header.flags, each.answer->body, each.answer->parts})) return false;
-        }
-        if (!reduction.write(value)) return false;
-        together.add(call.owed.front().rank, value.flags, value.body, value.parts);
-      }
-      for (size_t i = together.entries.size(); i < call.owed.size(); ++i) together.add_without_value(call.owed[i].rank);
+    AnswersTogether together;
+    if (!together.combine(call.reducer, call.owed, call.branches) || !together.fits()) return false;
+    if (!together.is_one_value() && together.bytes() > kSideBySideMax) return false;
+    const bool is_top = call.parent == 0;
+    Outgoing frame = together.frame(is_top ? FrameKind::kReply : FrameKind::kTreeReply, key.second);
+    if (!is_top) frame.header.sender = key.first;
+    kept_.add(key, call.parent, call.owed);
+    if (is_top ? hooks_.send(key.first, frame) : hooks_.send_up(call.parent, frame)) return true;
+    kept_.forget(key);
+    return false;
+  } catch (const std::bad_alloc&) {
+    kept_.forget(key);
+    return false;
+  }
+}
+
+// Those of this host, as one frame to its caller. False: they are not to be combined, which their caller will find as well,
+// or there is no memory for it.
+bool Reductions::send_together(const Key& key, const Reducer reducer, const std::vector<Owed>& owed) const {
+  try {
+    AnswersTogether together;
+    if (reducer == Reducer::kGather) {
+      together.put_side_by_side(owed);
+    } else if (!together.combine(reducer, owed, {})) {
+      return false;
     }
-    if (together.parts.size() > kPartsMax) return false;
-    const std::string body = encode_replies(together.entries);
-    Outgoing frame{FrameHeader{}, as_byte_span(body.data(), body.size()), together.parts};
-    frame.header.kind = FrameKind::kReply;
-    frame.header.dest = key.second;
-    frame.header.rank = kEveryRank;
-    return hooks_.send(key.first, frame);
+    return together.fits() && hooks_.send(key.first, together.frame(FrameKind::kReply, key.second));
   } catch (const std::bad_alloc&) {
     return false;
   }
 }
 
-void Reductions::send_held(const Key& key, const Call& call) const {
+void Reductions::send_held(const Key& key, const Call& call) {
+  if (call.is_in_tree() && call.is_complete() && send_up(key, call)) return;
   const bool is_one_frame = call.is_gather() ? call.held > 1 : call.held == call.owed.size();
-  if (is_one_frame && send_together(key, call)) return;
-  for (const Owed& each : call.owed) {
-    if (each.answer) hooks_.pass_on(each.answer);
+  if (!is_one_frame || !send_together(key, call.reducer, call.owed)) {
+    for (const Owed& each : call.owed) {
+      if (each.answer) hooks_.pass_on(each.answer);
+    }
   }
+  for (const BranchAnswers& branch : call.branches) {
+    if (branch.frame) send_branch(key, *branch.frame);
+  }
+}
+
+// As it came, to its caller.
+void Reductions::send_branch(const Key& key, const Message& frame) const {
+  try {
+    std::vector<ByteSpan> parts;
+    for (const Part& part : frame.parts) parts.emplace_back(part.data, part.size);
+    Outgoing answers{FrameHeader{}, frame.body, parts};
+    answers.header.kind = FrameKind::kReply;
+    answers.header.dest = key.second;
+    answers.header.rank = kEveryRank;
+    static_cast<void>(hooks_.send(key.first, answers));
+  } catch (const std::bad_alloc&) {
+    // Those whose answers they are have them, and its caller will ask.
+  }
+}
+
+void Reductions::send_kept(const KeptAnswers::Taken& taken) const {
+  for (const auto& [key, kept] : taken) {
+    if (kept.owed.size() > 1 && send_together(key, Reducer::kGather, kept.owed)) continue;
+    for (const Owed& each : kept.owed) hooks_.pass_on(each.answer);
+  }
+}
+
+void Reductions::seen(NodeId origin, const std::vector<SeenCall>& calls) {
+  if (!any()) return;
+  std::lock_guard lock(mutex_);
+  send_kept(kept_.take_missing(origin, calls));
+  update_any();
 }
 
 // All that is held of that node for that origin.
@@ -233,7 +296,7 @@ void Reductions::drop(Calls::iterator of) {
   forget_held(of->first, of->second);
   owed_ -= of->second.owed.size();
   calls_.erase(of);
-  any_.store(!calls_.empty(), std::memory_order_relaxed);
+  update_any();
 }
 
 void Reductions::forget_held(const Key& key, Call& call) {
@@ -254,12 +317,16 @@ void Reductions::give_up(NodeId origin, uint64_t token) {
 void Reductions::node_down(NodeId node) {
   if (!any()) return;
   std::lock_guard lock(mutex_);
+  kept_.forget_caller(node);
+  send_kept(kept_.take_with(node));
+  update_any();
   std::vector<Key> ended;
   for (auto next = calls_.begin(); next != calls_.end();) {
     const auto call = next++;
     if (call->first.first == node) {
       drop(call);
-    } else if (std::ranges::find(call->second.owed, node, &Owed::node) != call->second.owed.end()) {
+    } else if (std::ranges::find(call->second.owed, node, &Owed::node) != call->second.owed.end() ||
+               std::ranges::find(call->second.branches, node, &BranchAnswers::gateway) != call->second.branches.end()) {
       ended.push_back(call->first);
     }
   }
@@ -284,13 +351,13 @@ void Reductions::look(uint64_t turn) {
   timer_ = 0;
   std::map<NodeId, Some> due;
   for (auto call = calls_.begin(); call != calls_.end(); ++call) {
-    if (call->second.held > 0 && call->second.since_ns + call->second.hold_ns() <= timers_.now_ns()) {
+    if (call->second.holds_any() && call->second.since_ns + call->second.hold_ns() <= timers_.now_ns()) {
       due[call->first.first].push_back(call);
     }
   }
   for (auto& [origin, calls] : due) go_on(std::move(calls));
   for (const auto& [key, call] : calls_) {
-    if (call.held > 0) arm(call.since_ns + call.hold_ns());
+    if (call.holds_any()) arm(call.since_ns + call.hold_ns());
   }
 }
 
@@ -298,10 +365,16 @@ void Reductions::stop() {
   std::lock_guard lock(mutex_);
   stopped_ = true;
   calls_.clear();
+  kept_.clear();
   held_of_.clear();
   bytes_ = owed_ = 0;
   any_.store(false, std::memory_order_relaxed);
   if (timer_ != 0) timers_.cancel(std::exchange(timer_, 0));
+}
+
+size_t Reductions::kept() const {
+  std::lock_guard lock(mutex_);
+  return kept_.size();
 }
 
 size_t Reductions::calls() const {

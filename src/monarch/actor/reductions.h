@@ -1,10 +1,15 @@
 // What a gateway holds of calls to several actors of its host (docs/design/036): their answers go on as one frame
 // (wire/replies.h) when all are there, combined if the call has a reducer, else side by side (kGather). Any thread.
 //
+// Where the cast came through a tree of hosts (docs/design/035) and its caller allows it (kAnswersByTree), what the hosts
+// behind this one have answered comes here too (kTreeReply), and all of it, when it is there, goes to whoever has passed the
+// cast on. What is not whole goes to the caller itself.
+//
 // Nothing waits for what may never come: as soon as one of them is an error or too large, cannot be asked or is dead, or
 // has held up the others for kHoldNs, all that is held of the call goes on as it came, and no more of it is held. Of a
 // gather it goes on by and by: what there is each kGatherNs. Nor does anything overtake what is held: before another
-// message of the same node to the same caller, or a later answer of the same actor, that goes on too.
+// message of the same node to the same caller, or a later answer of the same actor, that goes on too. What has gone into the
+// tree may be overtaken, but by no news of an end.
 #pragma once
 
 #include <atomic>
@@ -15,13 +20,15 @@
 #include <utility>
 #include <vector>
 
+#include "monarch/actor/answers.h"
+#include "monarch/actor/kept_answers.h"
 #include "monarch/base/clock.h"
 #include "monarch/base/ids.h"
 #include "monarch/base/mutex.h"
 #include "monarch/loop/timers.h"
 #include "monarch/net/message.h"
 #include "monarch/wire/cast.h"
-#include "monarch/wire/reduce.h"
+#include "monarch/wire/reducer.h"
 
 namespace monarch {
 
@@ -40,18 +47,32 @@ class Reductions {
   // Without a reducer. Larger ones are sent sooner one by one: 10 KiB from 8 processes took a tenth longer together.
   static constexpr uint64_t kGatheredBytesMax = uint64_t{4} << 10;
   static constexpr int64_t kGatherNs = 5'000'000;
+  // What lies side by side in a frame that goes up the tree: more is sent less often if each host sends its own.
+  static constexpr uint64_t kSideBySideMax = uint64_t{256} << 10;
 
-  using Answer = std::shared_ptr<const Message>;  // shared: with links that keep it
   // Called with the lock held, or messages could overtake each other. Must not block.
   struct Hooks {
     std::function<void(const Answer&)> pass_on;
     std::function<bool(NodeId origin, const Outgoing& together)> send;  // false: that could not be
+    // As the latter, to another gateway.
+    std::function<bool(NodeId gateway, const Outgoing& together)> send_up;
   };
   Reductions(NodeId here, Timers& timers, Hooks hooks) : here_(here), timers_(timers), hooks_(std::move(hooks)) {}
 
   // Before it is spread. A cast without a reducer, to others than processes of this host, or a gather of one answer, is
   // none of its business.
-  void begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets);
+  void begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets) {
+    begin(origin, header, targets, 0, {});
+  }
+  // The same of one that has come through a tree, before it is passed on: `parent` is who has passed it on to here (0: the
+  // caller's own gateway), `branches` those that it is passed on to.
+  void begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets, NodeId parent,
+             std::vector<BranchAnswers> branches);
+  // A kTreeReply.
+  void take_branch(const Answer& frame);
+  // What this caller has, and has not: of what was given to other gateways here, that goes to it now, and the rest is
+  // forgotten.
+  void seen(NodeId origin, const std::vector<SeenCall>& calls);
   // Of each data frame that passes through this node, in their order. True: it is held, or has gone on with others.
   bool take(const Answer& frame);
   // One of those that were asked has been answered for, in another way.
@@ -63,29 +84,28 @@ class Reductions {
   void stop();
 
   size_t calls() const;
+  size_t kept() const;
   bool any() const { return any_.load(std::memory_order_relaxed); }
 
  private:
-  struct Owed {
-    bool is_of(const Owed& other) const { return node == other.node && actor == other.actor; }
-
-    uint32_t rank;
-    NodeId node;
-    ActorIndex actor;
-    Answer answer = nullptr;  // null: it has not come
-    uint64_t number = 0;      // of all answers that have been held here
-  };
+  using Owed = OwedAnswer;
   struct Call {
     bool is_gather() const { return reducer == Reducer::kGather; }
     bool keeps_all() const { return is_gather() || reducer == Reducer::kConcat; }
+    bool is_in_tree() const { return parent != 0 || !branches.empty(); }
+    bool holds_any() const { return held > 0 || held_branches > 0; }
+    bool is_complete() const { return held == owed.size() && held_branches == branches.size(); }
     int64_t hold_ns() const { return is_gather() ? kGatherNs : kHoldNs; }
 
     Reducer reducer;
     uint64_t number;  // of the calls that have begun here
     int64_t begun_ns;
-    std::vector<Owed> owed;  // by rank; of a gather those that have not gone on
+    std::vector<Owed> owed{};  // by rank; of a gather those that have not gone on
     size_t held = 0;
     uint64_t bytes = 0;
+    NodeId parent = 0;
+    std::vector<BranchAnswers> branches{};
+    size_t held_branches = 0;
     uint64_t first = 0;    // the number of the first that is held
     int64_t since_ns = 0;  // when it came
   };
@@ -95,12 +115,18 @@ class Reductions {
 
   bool has_room(size_t owed);
   bool hold(Call& call, NodeId origin, NodeId node, const Answer& answer);
+  bool hold_branch(Call& call, const Answer& frame);
+  void note_held(Call& call, uint64_t bytes);
   void go_on(Some calls);
   void go_on_and_end(Calls::iterator of);
   void add_earlier(Some& calls);
   static bool has_earlier(const Call& other, const Call& call);
-  bool send_together(const Key& key, const Call& call) const;
-  void send_held(const Key& key, const Call& call) const;
+  bool send_up(const Key& key, const Call& call);
+  bool send_together(const Key& key, Reducer reducer, const std::vector<Owed>& owed) const;
+  void send_held(const Key& key, const Call& call);
+  void send_branch(const Key& key, const Message& frame) const;
+  void send_kept(const KeptAnswers::Taken& taken) const;
+  void update_any() { any_.store(!calls_.empty() || !kept_.empty(), std::memory_order_relaxed); }
   void pass_on_of(NodeId node, NodeId origin);
   void forget_held(const Key& key, Call& call);
   void drop(Calls::iterator of);
@@ -112,6 +138,7 @@ class Reductions {
   const Hooks hooks_;
   mutable Mutex mutex_{LockRank::kNodeReductions};
   Calls calls_;
+  KeptAnswers kept_;
   std::map<std::pair<NodeId, NodeId>, size_t> held_of_;  // by node and origin, how many answers
   uint64_t begun_ = 0;
   uint64_t answered_ = 0;

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "monarch/actor/answer_notices.h"
 #include "monarch/actor/cast_tree.h"
 #include "monarch/base/mutex.h"
 #include "monarch/loop/timers.h"
@@ -22,6 +24,7 @@ struct CastTreeLimits {
   uint64_t large_bytes = 64 * 1024;
   uint32_t large_hosts = 16, large_fan_out = 2;
   uint32_t small_hosts = 16, small_fan_out = 8;
+  uint32_t answer_hosts = 32;  // answers come back through it (docs/design/036 says from how many on)
 
   // From so many hosts on, whatever the size; "0": never. Null, or no number: as above.
   static CastTreeLimits from(const char* text);
@@ -53,6 +56,15 @@ struct Trees {
   Timers::TimerId timer = 0;
   bool stopped = false;
   std::atomic<bool> any{false};  // origin is not idle; who casts sets it before any later message of its own
+
+  // ---- What has been called through trees ----
+  static constexpr int64_t kAnswersInTimeNs = 2'000'000'000;  // who gives up sooner than that is answered directly
+  static constexpr int64_t kNoticeRestNs = 100'000'000;       // at least, between two notices
+  Mutex notices_mutex{LockRank::kNodeNotices};
+  AnswerNotices notices;
+  Timers::TimerId notices_timer = 0;
+  int64_t notices_timer_ns = 0;  // when that runs
+  int64_t noticed_ns = 0;        // the last time
 
   // ---- What comes here ----
   std::mutex from_mutex;  // a leaf
@@ -88,9 +100,14 @@ struct Trees {
   }
   void note_idle() { any.store(!origin.idle(), std::memory_order_release); }  // mutex held
   void stop(Timers& timers) {
-    std::lock_guard lock(mutex);
-    stopped = true;
-    if (timer != 0) timers.cancel(timer);
+    {
+      std::lock_guard lock(mutex);
+      stopped = true;
+      if (timer != 0) timers.cancel(timer);
+    }
+    std::lock_guard lock(notices_mutex);
+    notices_timer_ns = INT64_MIN;  // none is sooner
+    if (notices_timer != 0) timers.cancel(notices_timer);
   }
 };
 

@@ -30,6 +30,7 @@ enum class LockRank : uint16_t {
   kNodeReductions = 390,  // Reductions: answers that are held to be combined; held while they are sent
   kNodeForwarding = 400,  // Forwarding: who has been asked to hold back
   kNodeTrees = 405,      // Trees: casts to other hosts that are under way; held while frames for them are numbered and sent
+  kNodeNotices = 407,    // Trees: which answers gateways are to be told of
   kNodeDirectory = 410,  // Directory: cells, epitaphs, lazy actors, early messages
   kNodeRoutes = 430,     // Routes: links, the dead, what could not be sent
   kNodeFlow = 450,       // Flow: actors that have asked to hold back

@@ -401,7 +401,8 @@ TEST_F(CombinedByAHost, AHostThatLeavesNothingGivesAnErrorAndNoValue) {
 
 struct Table : ::testing::Test {
   Reductions make() {
-    return {kGateway, sim, {[this](const Reductions::Answer&) { ++passed; }, [](NodeId, const Outgoing&) { return true; }}};
+    const auto sent = [](NodeId, const Outgoing&) { return true; };
+    return {kGateway, sim, {[this](const Answer&) { ++passed; }, sent, sent}};
   }
   static CastFrame cast(uint64_t token, std::vector<CastTarget> targets) {
     CastFrame frame;

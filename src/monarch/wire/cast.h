@@ -1,6 +1,7 @@
 // One copy of a frame for several actors of one host, who are reached through its gateway: a kCast frame. Its parts are
 // those of the frame, its rank is kEveryRank, and its body is
-//     0  the frame's header   56 bytes   dest is that of each target; rank, too, and here stands the reducer of the answers
+//     0  the frame's header   56 bytes   dest is that of each target; rank, too, and here stands the reducer of the answers,
+//                                        perhaps with kAnswersByTree
 //    56  count                u64
 //    64  targets              24 bytes each: node u64, actor index u64, rank u32, 0 u32
 //        the frame's body
@@ -29,10 +30,13 @@ struct CastFrame {
 
 inline constexpr uint32_t kEveryRank = UINT32_MAX;  // of the answer to a cast that was lost, with all that was in it
 
-// What can be cast: what is sent to actors.
+// Beside the reducer: gateways may give what their hosts have answered to whoever has passed the cast on to them.
+inline constexpr uint32_t kAnswersByTree = 0x100;
+
+// What can be cast: what is sent to actors, and to gateways of what they have answered.
 constexpr bool can_be_cast(FrameKind kind) {
   return kind == FrameKind::kRequest || kind == FrameKind::kOneway || kind == FrameKind::kSpawn ||
-         kind == FrameKind::kStopActor;
+         kind == FrameKind::kStopActor || kind == FrameKind::kTreeSeen;
 }
 
 std::string encode_cast(const FrameHeader& header, const std::vector<CastTarget>& targets, ByteSpan body);

@@ -66,8 +66,11 @@ enum class FrameKind : uint8_t {
   kTreeMissed = 35,    // control, to its origin: the tree cast `token` of the session `sender` to the gateway `dest` did
                        // not get there through who says so, who has no way to it (`method` 0), or had one that is over
                        // (2: nor to those behind it); or, being `dest`, takes it for nothing for want of memory (1)
+  kTreeReply = 36,     // data, from gateway to gateway: answers to the call `dest` of the node `sender`, which the receiver
+                       // may send on together with others (wire/replies.h)
+  kTreeSeen = 37,      // data, from the caller to those gateways: which of these answers it has (wire/replies.h)
 };
-inline constexpr uint8_t kFrameKindMax = 35;
+inline constexpr uint8_t kFrameKindMax = 37;
 
 enum FrameFlags : uint32_t {
   kFlagPickle = 1,      // the body is a pickle, parts are its out-of-band buffers; else the native codec
@@ -147,6 +150,7 @@ struct Outgoing {
   int64_t deadline_ns = 0;  // on the clock of this node, which makes header.time_left_ns of it; 0: none
   FrameRoute route = {};    // with kFlagRouted
   Reducer reducer = Reducer::kNone;  // of a request to several, which gateways are told (wire/cast.h)
+  bool by_tree = false;  // set by who sends it: its answers may come through the tree that it went through (kTreeReply)
   class CastParts* cast = nullptr;  // it goes to several, and a link may lend them the same memory; null: to one
 };
 

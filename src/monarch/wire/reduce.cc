@@ -276,6 +276,28 @@ bool Reduction::merge(const Reduction& other) {
   return (!is_array() && fold(value_, other.value_)) || refuse_other(Kind::kType, kTakesOneShape, *other.first_);
 }
 
+bool Reduction::is_free_of_order(const Reduction& other) const {
+  if (reducer_ == Reducer::kAllEqual) return true;
+  if (is_array() != other.is_array()) return false;
+  if (!is_array()) return is_free_of_order(value_, other.value_);
+  const std::string_view dtype = dtype_of(first_->body);
+  const bool is_whole = dtype.size() == 3 && (dtype[1] == 'i' || dtype[1] == 'u');
+  return reducer_ != Reducer::kSum && is_whole && same_bytes(first_->body, other.first_->body);
+}
+
+// A sum of ints has room enough, but for one that does not fit at the end.
+bool Reduction::is_free_of_order(const Value& value, const Value& other) const {
+  if (value.tag != other.tag || value.items.size() != other.items.size() || !same_bytes(value.key, other.key)) return false;
+  if (value.tag == ValueTag::kFloat64) {
+    const auto is_like_no_other = [](double real) { return real < 0 || real > 0; };
+    return reducer_ != Reducer::kSum && is_like_no_other(value.real) && is_like_no_other(other.real);
+  }
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    if (!is_free_of_order(value.items[i], other.items[i])) return false;
+  }
+  return true;
+}
+
 bool Reduction::parse(const ReduceInput& input, Value& out) {
   ValueReader reader(input.body);
   if (read(reader, input.body, nullptr, out) && reader.done()) return true;
@@ -358,10 +380,10 @@ bool Reduction::fold(Value& into, const Value& next) const {
 }
 
 void Reduction::fold_number(Value& into, const Value& next) const {
-  const bool is_real = into.tag == ValueTag::kFloat64 || next.tag == ValueTag::kFloat64;
   if (reducer_ == Reducer::kSum) {
-    if (is_real) into.real = into.as<double>() + next.as<double>();
-    if (is_real) into.tag = ValueTag::kFloat64;
+    const bool is_first_real = into.tag != ValueTag::kFloat64 && next.tag == ValueTag::kFloat64;
+    into.real = is_first_real ? next.real : into.real + next.real;
+    if (next.tag == ValueTag::kFloat64) into.tag = ValueTag::kFloat64;
     into.whole += next.whole;
     return;
   }
@@ -402,7 +424,8 @@ bool Reduction::put(ValueWriter& writer, const Value& value) const {
     case ValueTag::kInt64:
       if (value.whole != static_cast<int64_t>(value.whole)) return false;
       return writer.integer(static_cast<int64_t>(value.whole)), true;
-    case ValueTag::kFloat64: return writer.number(value.real), true;
+    case ValueTag::kFloat64:
+      return writer.number(value.whole == 0 ? value.real : value.real + static_cast<double>(value.whole)), true;
     case ValueTag::kTuple: writer.begin_tuple(count); break;
     case ValueTag::kList: writer.begin_list(count); break;
     default: writer.begin_dict(count); break;

@@ -59,16 +59,20 @@ class Reduction {
   bool add(const ReduceInput& input);
   // What the other one has combined, in the place of an answer. Each has been added to.
   bool merge(const Reduction& other);
+  // Whether all that comes of the two is the same, whatever others are merged before them, after or in between: as it is not
+  // where something is rounded, may not fit on the way, or could be either of two that are equal and yet not the same.
+  bool is_free_of_order(const Reduction& other) const;
   // False: problem(). It has been added to.
   bool write(ReducedValue& out);
 
+  Reducer reducer() const { return reducer_; }
   const ReduceProblem& problem() const { return problem_; }
 
  private:
   __extension__ using Whole = __int128;  // no sum of 64-bit answers is too large for it
   struct Value {
     ValueTag tag = ValueTag::kNone;  // kFalse: a bool, kInt64: an int, kFloat64, or a container
-    Whole whole = 0;
+    Whole whole = 0;  // of a sum that is kFloat64, of its ints, which are exact so wherever they stand
     double real = 0;
     ByteSpan key;  // in a dict, encoded
     std::vector<Value> items;
@@ -87,6 +91,7 @@ class Reduction {
   bool fold(Value& into, const Value& next) const;
   void fold_number(Value& into, const Value& next) const;
   bool fold_array(const ReduceInput& next);
+  bool is_free_of_order(const Value& value, const Value& other) const;
   bool put(ValueWriter& writer, const Value& value) const;
   bool refuse(ReduceProblem::Kind kind, std::string wants, const ReduceInput& of, std::string found);
   bool refuse_other(ReduceProblem::Kind kind, std::string wants, const ReduceInput& of);

@@ -32,5 +32,40 @@ TEST(Replies, OfWhatCannotBeAreRefused) {
   EXPECT_FALSE(again({{0, 0, 0, 0}}, 0).ok()) << "an answer without a value that nothing stands for";
 }
 
+Result<std::vector<SeenCall>> seen_again(const std::vector<SeenCall>& calls) {
+  const std::string bytes = encode_seen(calls);
+  return decode_seen(as_byte_span(bytes.data(), bytes.size()));
+}
+
+TEST(Seen, ComesBackAsItWas) {
+  auto calls = seen_again({{7, {}}, {9, {{0, 2}, {5, 1}}}});
+  ASSERT_TRUE(calls.ok());
+  ASSERT_EQ(calls->size(), 2u);
+  EXPECT_EQ((*calls)[0].token, 7u);
+  EXPECT_TRUE((*calls)[0].missing.empty());
+  EXPECT_EQ((*calls)[1].missing, (std::vector<RankRange>{{0, 2}, {5, 1}}));
+}
+
+TEST(Seen, KnowsWhoIsMissing) {
+  const SeenCall call{9, {{1, 2}, {5, 1}}};
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < 8; ++rank) {
+    if (call.is_missing(rank)) missing.push_back(rank);
+  }
+  EXPECT_EQ(missing, (std::vector<uint32_t>{1, 2, 5}));
+  EXPECT_FALSE((SeenCall{9, {}}).is_missing(0));
+}
+
+TEST(Seen, OfWhatCannotBeIsRefused) {
+  EXPECT_FALSE(decode_seen(as_byte_span("seventeen bytes..", 17)).ok());
+  EXPECT_FALSE(seen_again({{0, {}}}).ok());
+  EXPECT_FALSE(seen_again({{7, {{3, 0}}}}).ok());
+  EXPECT_FALSE(seen_again({{7, {{3, 2}, {4, 1}}}}).ok());
+  EXPECT_FALSE(seen_again({{7, {{UINT32_MAX, 1}}}}).ok());
+  std::string cut = encode_seen({{7, {{3, 2}}}});
+  cut.resize(cut.size() - 8);
+  EXPECT_FALSE(decode_seen(as_byte_span(cut.data(), cut.size())).ok());
+}
+
 }  // namespace
 }  // namespace monarch

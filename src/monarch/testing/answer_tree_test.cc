@@ -1,0 +1,478 @@
+// Answers that come back through the tree of their cast (docs/design/036), over real nodes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "monarch/actor/cell.h"
+#include "monarch/actor/node.h"
+#include "monarch/actor/pending_call.h"
+#include "monarch/actor/trees.h"
+#include "monarch/mesh/reduced.h"
+#include "monarch/testing/sim_world.h"
+#include "monarch/wire/cast.h"
+#include "monarch/wire/value_codec.h"
+
+namespace monarch::testing {
+namespace {
+
+constexpr ActorIndex kActor = 100;
+constexpr NodeId kScript = 1, kHosts = 30;
+constexpr uint32_t kFanOut = 3, kWorkers = 2;  // of each host
+
+constexpr NodeId gateway(NodeId host) { return host << kHostShift | 1; }
+constexpr NodeId worker(NodeId host, NodeId i) { return host << kHostShift | (2 + i); }
+constexpr NodeId gateway_of_host(HostNumber host) { return host == 0 ? kScript : gateway(host); }
+constexpr uint32_t rank_of(NodeId host, uint32_t i) { return static_cast<uint32_t>(host - 1) * kWorkers + i; }
+
+// Answers when the test says so.
+struct Actor final : Cell {
+  void deliver(MessagePtr message) override {
+    if (message->header.kind == FrameKind::kRequest) on_request(std::move(message));
+  }
+  std::function<void(MessagePtr)> on_request;
+};
+
+// A process. While it is stopped nothing of it runs, and what comes for it waits.
+struct Process final : Timers, LinkSink {
+  Process(SimWorld& in, NodeId number) : sim(in), id(number) {}
+  int64_t now_ns() override { return sim.now_ns(); }
+  TimerId after(int64_t delay_ns, std::function<void()> task) override {
+    return sim.after(delay_ns, [this, task = std::move(task)] { run(task); });
+  }
+  void cancel(TimerId timer) override { sim.cancel(timer); }
+  void on_frame(Link& link, MessagePtr message) override {
+    frames.push_back({message->header.kind, message->header.rank});
+    run([this, &link, shared = std::make_shared<MessagePtr>(std::move(message))] {
+      node->on_frame(link, std::move(*shared));
+    });
+  }
+  void on_control(Link& link, MessagePtr message) override {
+    run([this, &link, shared = std::make_shared<MessagePtr>(std::move(message))] {
+      node->on_control(link, std::move(*shared));
+    });
+  }
+  void on_closed(Link& link, const Error& why) override {
+    run([this, &link, why] { node->on_closed(link, why); });
+  }
+  void run(const std::function<void()>& task) { dead ? void() : stopped ? waiting.push_back(task) : task(); }
+  void go_on() {
+    stopped = false;
+    for (const auto& task : std::exchange(waiting, {})) task();
+  }
+
+  struct Frame {
+    FrameKind kind;
+    uint32_t rank;
+  };
+  SimWorld& sim;
+  const NodeId id;
+  std::unique_ptr<Node> node;
+  bool dead = false, stopped = false;
+  std::vector<std::function<void()>> waiting;
+  std::vector<Frame> frames;  // that have come
+};
+
+struct World {
+  explicit World(uint64_t seed = 1, SimWorld::Faults faults = {.delay_max_ns = 20'000}) : sim(seed, faults) {
+    make(kScript);
+    for (NodeId host = 1; host <= kHosts; ++host) {
+      make(gateway(host));
+      for (NodeId i = 0; i < kWorkers; ++i) {
+        const auto actor = actors[rank_of(host, static_cast<uint32_t>(i))] = std::make_shared<Actor>();
+        make(worker(host, i)).add_cell(kActor, actor);
+        members->ids.push_back({worker(host, i), kActor});
+      }
+    }
+    for (uint32_t rank = 0; rank < members->ids.size(); ++rank) {
+      actors[rank]->on_request = [this, rank](MessagePtr request) { requests[rank].push_back(std::move(request)); };
+    }
+    use_trees(2);
+    call(Reducer::kNone);  // so that there are sessions between all
+    sim.run();
+    for (auto& [rank, got] : requests) answer(rank, 0);
+    sim.run();
+    for (auto& [id, process] : processes) process->frames.clear();
+  }
+  ~World() { sim.end(); }
+
+  Node& make(NodeId id) {
+    auto& process = processes[id] = std::make_unique<Process>(sim, id);
+    Node::Hooks hooks;
+    hooks.dial = [this, id](NodeId to) { return connect(id, to); };
+    hooks.gateway_there = [](NodeId node) { return gateway_of_host(host_number(node)); };
+    hooks.gateway_of = [id](NodeId node) -> NodeId {
+      if (host_number(node) == host_number(id)) return 0;
+      const NodeId own = gateway_of_host(host_number(id)), there = gateway_of_host(host_number(node));
+      return own != id ? own : there == node ? 0 : there;
+    };
+    hooks.on_link_lost = [](NodeId, const Error&) { return true; };
+    hooks.on_way_lost = [](NodeId, const FailurePtr&) {};
+    hooks.on_undeliverable = [](const ActorId&, const Failure&) {};
+    process->node = std::make_unique<Node>(id, sim.driver(), *process, std::move(hooks));
+    return *process->node;
+  }
+  std::shared_ptr<Link> connect(NodeId from, NodeId to) {
+    if (processes.at(to)->dead) return nullptr;
+    auto [there, here] = sim.connect(from, *processes.at(from), to, *processes.at(to));
+    sim.after(0, [this, to, end = here] { processes.at(to)->node->add_link(end); });
+    return there;
+  }
+  void use_trees(uint32_t answer_hosts) {
+    for (auto& [id, process] : processes) {
+      process->node->set_cast_trees({.large_hosts = 2, .large_fan_out = kFanOut, .small_hosts = 2,
+                                     .small_fan_out = kFanOut, .answer_hosts = answer_hosts});
+    }
+  }
+  std::shared_ptr<PendingCall> call(Reducer reducer, bool gathered = false, int64_t timeout_ns = 0) {
+    auto made = std::make_shared<PendingCall>(members);
+    made->set_reducer(reducer);
+    if (gathered) made->set_gathered();
+    Outgoing request{FrameHeader{}, {}, {}};
+    request.header.kind = FrameKind::kRequest;
+    if (timeout_ns != 0) request.deadline_ns = sim.now_ns() + timeout_ns;
+    made->set_deadline(request.deadline_ns);
+    node(kScript).cast(*members, request, made);
+    return made;
+  }
+  // The oldest request that this rank has.
+  template <typename T>
+  void answer(uint32_t rank, const T& value, FrameKind kind = FrameKind::kReply) {
+    if (requests[rank].empty()) return;
+    const MessagePtr request = std::move(requests[rank].front());
+    requests[rank].erase(requests[rank].begin());
+    ValueWriter writer;
+    encode(writer, value);
+    Outgoing reply{FrameHeader{}, writer.written(), {}};
+    node(members->ids[rank].node).reply(request->header, request->from, kind, reply);
+  }
+  template <typename Value>
+  void answer_all(const Value& value_of, const std::set<uint32_t>& but = {}) {
+    for (uint32_t rank = 0; rank < members->ids.size(); ++rank) {
+      if (!but.contains(rank)) answer(rank, value_of(rank));
+    }
+  }
+  void run_for(int64_t ns) {
+    bool over = false;
+    sim.after(ns, [&over] { over = true; });
+    while (!over && sim.step()) {
+    }
+  }
+  // It ends, and all hear of it after a while.
+  void kill(NodeId id) {
+    Process& process = *processes.at(id);
+    if (process.dead) return;
+    process.dead = true;
+    process.node->close_links();
+    sim.after(1'000'000, [this, id] {
+      for (auto& [other, heard] : processes) {
+        const bool is_near = host_number(other) == host_number(id) || other == kScript || id == gateway(host_number(id));
+        if (is_near) heard->run([&node = *heard->node, id] { node.node_down(id, lost()); });
+      }
+    });
+  }
+  void kill_host(NodeId host) {
+    kill(gateway(host));
+    for (NodeId i = 0; i < kWorkers; ++i) kill(worker(host, i));
+  }
+  static FailurePtr lost() { return std::make_shared<Failure>(Failure::Kind::kLost, "as the test says"); }
+
+  Node& node(NodeId id) { return *processes.at(id)->node; }
+  size_t frames_to_script(FrameKind kind = FrameKind::kReply) {
+    return static_cast<size_t>(
+        std::ranges::count(processes.at(kScript)->frames, kind, &Process::Frame::kind));
+  }
+  size_t kept() {
+    size_t all = 0;
+    for (auto& [id, process] : processes) all += process->dead ? 0 : process->node->held().answers;
+    return all;
+  }
+  template <typename T>
+  T value(const PendingCall& made) {
+    const Reduced reduced = reduce(made);
+    if (!reduced.value) return ADD_FAILURE() << reduced.problem.text("m"), T{};
+    return *decode<T>(reduced.value->body);
+  }
+
+  SimWorld sim;
+  std::map<NodeId, std::unique_ptr<Process>> processes;
+  std::map<uint32_t, std::shared_ptr<Actor>> actors;  // shared: with the nodes
+  std::map<uint32_t, std::vector<MessagePtr>> requests;  // by rank, that have not been answered
+  std::shared_ptr<Members> members = std::make_shared<Members>();
+};
+
+struct AnswersThroughATree : ::testing::Test, World {
+  static int64_t as_rank(uint32_t rank) { return rank; }
+  // Which hosts are given the cast by the script, for all others: 1, 11 and 21.
+  static constexpr size_t kFirst = kFanOut;
+  static constexpr int64_t kSum = (kHosts * kWorkers) * (kHosts * kWorkers - 1) / 2;
+};
+
+TEST_F(AnswersThroughATree, ComeCombinedFromAFew) {
+  const auto made = call(Reducer::kSum);
+  run_for(5'000'000);
+  answer_all(as_rank);
+  run_for(50'000'000);
+  ASSERT_TRUE(made->complete());
+  EXPECT_EQ(frames_to_script(), kFirst);
+  EXPECT_EQ(value<int64_t>(*made), kSum);
+}
+
+TEST_F(AnswersThroughATree, EachReducerGivesWhatItDoesWithoutATree) {
+  for (const auto& [reducer, expected] : {std::pair(Reducer::kMin, int64_t{0}), {Reducer::kMax, 59}, {Reducer::kSum, kSum},
+                                          {Reducer::kCount, 60}}) {
+    const auto made = call(reducer);
+    run_for(5'000'000);
+    answer_all(as_rank);
+    run_for(50'000'000);
+    ASSERT_TRUE(made->complete());
+    EXPECT_EQ(value<int64_t>(*made), expected);
+  }
+  EXPECT_EQ(frames_to_script(), 4 * kFirst);
+}
+
+TEST_F(AnswersThroughATree, WithoutAReducerComeSideBySide) {
+  const auto made = call(Reducer::kNone, true);
+  run_for(5'000'000);
+  answer_all(as_rank);
+  run_for(50'000'000);
+  ASSERT_TRUE(made->complete());
+  EXPECT_EQ(frames_to_script(), kFirst);
+  for (uint32_t rank = 0; rank < made->size(); ++rank) EXPECT_EQ(*decode<int64_t>(made->reply(rank)->body), rank);
+}
+
+TEST_F(AnswersThroughATree, FloatsAreRoundedAsWithoutIt) {
+  const auto as_float = [](uint32_t rank) { return 1.0 / (1 + rank) * (rank % 2 == 0 ? 1e10 : -1e-7); };
+  double sums[2];
+  for (const bool by_tree : {false, true}) {
+    use_trees(by_tree ? 2 : UINT32_MAX);
+    const size_t before = frames_to_script();
+    const auto made = call(Reducer::kSum);
+    run_for(5'000'000);
+    answer_all(as_float);
+    run_for(50'000'000);
+    ASSERT_TRUE(made->complete());
+    EXPECT_EQ(frames_to_script() - before, by_tree ? kFirst : kHosts);
+    sums[by_tree] = value<double>(*made);
+  }
+  EXPECT_EQ(sums[0], sums[1]);
+}
+
+TEST_F(AnswersThroughATree, ALotSideBySideGoesToTheCallerFromEachHost) {
+  const auto made = call(Reducer::kConcat);
+  run_for(5'000'000);
+  answer_all([](uint32_t) { return std::string(30'000, 'x'); });
+  run_for(50'000'000);
+  ASSERT_TRUE(made->complete());
+  EXPECT_GT(frames_to_script(), kFirst);
+}
+
+TEST_F(AnswersThroughATree, WhatIsKeptOfThemIsForgottenSoonAfter) {
+  call(Reducer::kSum);
+  run_for(5'000'000);
+  answer_all(as_rank);
+  run_for(50'000'000);
+  EXPECT_GT(kept(), 0u);
+  run_for(2 * AnswerNotices::kFirstNs);
+  EXPECT_EQ(kept(), 0u);
+  ASSERT_TRUE(sim.run()) << "and nothing is said of it any more";
+}
+
+TEST_F(AnswersThroughATree, OfACallerThatHasDiedNothingIsKept) {
+  call(Reducer::kSum);
+  run_for(5'000'000);
+  answer_all(as_rank);
+  run_for(50'000'000);
+  for (NodeId host = 1; host <= kHosts; ++host) node(gateway(host)).node_down(kScript, lost());
+  EXPECT_EQ(kept(), 0u);
+}
+
+TEST_F(AnswersThroughATree, ASlowRankHoldsUpThoseWhoAnswerForAMomentOnly) {
+  const auto made = call(Reducer::kSum);
+  run_for(5'000'000);
+  answer_all(as_rank, {rank_of(8, 0)});
+  run_for(250'000'000);
+  EXPECT_EQ(made->missing(), std::vector{rank_of(8, 0)});
+  answer(rank_of(8, 0), int64_t{rank_of(8, 0)});
+  run_for(250'000'000);
+  ASSERT_TRUE(made->complete());
+  EXPECT_EQ(value<int64_t>(*made), kSum);
+}
+
+TEST_F(AnswersThroughATree, AnErrorComesAtOnce) {
+  const auto made = call(Reducer::kSum);
+  run_for(5'000'000);
+  answer(rank_of(25, 1), 1, FrameKind::kReplyError);
+  run_for(1'000'000);
+  EXPECT_EQ(made->lowest_error(), rank_of(25, 1));
+  answer_all(as_rank, {rank_of(25, 1)});
+  ASSERT_TRUE(sim.run());
+  EXPECT_TRUE(made->complete());
+}
+
+// Host 1 has the answers of ten hosts, and waits for its own.
+TEST_F(AnswersThroughATree, AreNotLostWithAHostThatHasThoseOfOthers) {
+  for (const bool gathered : {false, true}) {
+    SCOPED_TRACE(gathered);
+    const NodeId host = gathered ? 11 : 1;
+    const auto made = call(gathered ? Reducer::kNone : Reducer::kSum, gathered);
+    run_for(5'000'000);
+    answer_all(as_rank, {rank_of(host, 0), rank_of(host, 1)});
+    run_for(2'000'000);
+    EXPECT_GT(made->missing().size(), kWorkers) << "it holds them";
+    kill_host(host);
+    run_for(1'000'000'000);
+    ASSERT_TRUE(made->complete());
+    for (uint32_t rank = 0; rank < made->size(); ++rank) {
+      const bool is_lost = rank / kWorkers + 1 <= host && rank / kWorkers + 1 == host;
+      const bool was_lost = gathered && rank / kWorkers + 1 == 1;  // before
+      if (!was_lost) {
+        EXPECT_EQ(made->reply(rank)->header.kind, is_lost ? FrameKind::kReplyFailed : FrameKind::kReply) << rank;
+      }
+    }
+  }
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(kept(), 0u);
+}
+
+TEST_F(AnswersThroughATree, OfAHostThatIsStoppedOnlyItsOwnAreMissing) {
+  const auto made = call(Reducer::kSum);
+  run_for(5'000'000);
+  processes.at(gateway(1))->stopped = true;
+  answer_all(as_rank);
+  run_for(100'000'000);
+  EXPECT_GT(made->missing().size(), kWorkers);
+  run_for(5'000'000'000);
+  EXPECT_EQ(made->missing(), (std::vector{rank_of(1, 0), rank_of(1, 1)}));
+  processes.at(gateway(1))->go_on();
+  run_for(2'000'000'000);
+  ASSERT_TRUE(made->complete()) << made->missing().size();
+  EXPECT_EQ(value<int64_t>(*made), kSum);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(kept(), 0u);
+}
+
+// What has gone up is sent once more, so the caller has a part of what comes combined.
+TEST_F(AnswersThroughATree, AProcessThatEndsAfterItsAnswerHasAnswered) {
+  const auto made = call(Reducer::kSum);
+  run_for(5'000'000);
+  answer_all(as_rank, {rank_of(1, 0)});
+  run_for(2'000'000);
+  kill(worker(30, 0));
+  run_for(2'000'000);
+  answer(rank_of(1, 0), int64_t{rank_of(1, 0)});
+  run_for(50'000'000);
+  ASSERT_TRUE(made->complete()) << made->missing().size();
+  EXPECT_EQ(made->lowest_error(), -1);
+  EXPECT_EQ(value<int64_t>(*made), kSum);
+}
+
+TEST_F(AnswersThroughATree, WhoGivesUpSoonIsAnsweredDirectly) {
+  call(Reducer::kSum, false, Trees::kAnswersInTimeNs / 2);
+  run_for(5'000'000);
+  answer_all(as_rank);
+  run_for(50'000'000);
+  EXPECT_EQ(frames_to_script(), kHosts);
+}
+
+TEST_F(AnswersThroughATree, WhatIsMissingAtADeadlineIsTrue) {
+  const auto made = call(Reducer::kSum, false, 3'000'000'000);
+  run_for(5'000'000);
+  processes.at(gateway(1))->stopped = true;
+  answer_all(as_rank);
+  run_for(4'000'000'000);
+  ASSERT_TRUE(made->complete());
+  for (uint32_t rank = 0; rank < made->size(); ++rank) {
+    EXPECT_EQ(made->reply(rank)->header.kind, rank < kWorkers ? FrameKind::kReplyError : FrameKind::kReply) << rank;
+  }
+}
+
+TEST_F(AnswersThroughATree, ManyCallsAtOnceAreAllAnswered) {
+  std::vector<std::shared_ptr<PendingCall>> made;
+  for (int i = 0; i < 200; ++i) made.push_back(call(i % 2 == 0 ? Reducer::kSum : Reducer::kNone, true));
+  run_for(5'000'000);
+  for (int i = 0; i < 200; ++i) answer_all(as_rank);
+  run_for(500'000'000);
+  for (const auto& each : made) EXPECT_TRUE(each->complete());
+  EXPECT_LT(frames_to_script(), 200 * kHosts / 2);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(kept(), 0u);
+}
+
+// ---- Over seeds ----
+
+TEST(AnswersOverSeeds, EachCallEndsAndIsRight) {
+  for (const uint64_t seed : sim_seeds(400, 40)) {
+    SCOPED_TRACE(reproduction(seed, "testing_test", "AnswersOverSeeds.EachCallEndsAndIsRight"));
+    World world(seed, {.delay_max_ns = 3'000'000});
+    SimWorld& sim = world.sim;
+    struct Made {
+      std::shared_ptr<PendingCall> call;
+      Reducer reducer;
+    };
+    std::vector<Made> calls;
+    std::set<uint32_t> failing;  // of the first call
+    std::set<NodeId> killed;
+    const int count = 1 + static_cast<int>(sim.random(6));
+    for (int i = 0; i < count; ++i) {
+      const Reducer reducers[] = {Reducer::kNone, Reducer::kSum, Reducer::kMax, Reducer::kConcat, Reducer::kCount};
+      const Reducer reducer = reducers[sim.random(5)];
+      sim.after(static_cast<int64_t>(sim.random(400'000'000)),
+                [&, reducer] { calls.push_back({world.call(reducer, true), reducer}); });
+    }
+    for (auto& [rank, actor] : world.actors) {
+      const uint64_t slow = sim.chance(10) ? 2'000'000'000 : sim.chance(30) ? 200'000'000 : 1'000'000;
+      actor->on_request = [&, slow, rank = rank](MessagePtr request) {
+        world.requests[rank].push_back(std::move(request));
+        const bool is_error = sim.chance(1);
+        sim.after(static_cast<int64_t>(sim.random(slow)), [&world, rank, is_error] {
+          if (world.processes.at(world.members->ids[rank].node)->dead) return;
+          world.answer(rank, int64_t{rank}, is_error ? FrameKind::kReplyError : FrameKind::kReply);
+        });
+      };
+    }
+    const auto some_host = [&] { return 1 + sim.random(kHosts); };
+    for (uint64_t i = sim.random(4); i > 0; --i) {
+      sim.after(static_cast<int64_t>(sim.random(600'000'000)), [&, host = some_host(), whole = sim.chance(60)] {
+        whole ? world.kill_host(host) : world.kill(worker(host, 0));
+        for (NodeId at = 0; at < kWorkers; ++at) {
+          if (whole || at == 0) killed.insert(worker(host, at));
+        }
+      });
+    }
+    for (uint64_t i = sim.random(4); i > 0; --i) {
+      const NodeId host = some_host();
+      sim.after(static_cast<int64_t>(sim.random(600'000'000)), [&, host, length = sim.random(3'000'000'000)] {
+        world.processes.at(gateway(host))->stopped = true;
+        sim.after(static_cast<int64_t>(length), [&, host] { world.processes.at(gateway(host))->go_on(); });
+      });
+    }
+    ASSERT_TRUE(sim.run());
+    for (const Made& made : calls) {
+      ASSERT_TRUE(made.call->complete()) << made.call->missing().size() << " ranks, the first "
+                                         << made.call->missing().front();
+      for (uint32_t rank = 0; rank < made.call->size(); ++rank) {
+        if (made.call->reply(rank)->header.kind != FrameKind::kReplyFailed) continue;
+        EXPECT_TRUE(killed.contains(world.members->ids[rank].node)) << rank;
+      }
+      if (made.call->lowest_error() >= 0) continue;
+      if (made.reducer == Reducer::kSum || made.reducer == Reducer::kMax) {
+        const int64_t expected = made.reducer == Reducer::kSum ? AnswersThroughATree::kSum : kHosts * kWorkers - 1;
+        EXPECT_EQ(world.value<int64_t>(*made.call), expected);
+      }
+      for (uint32_t rank = 0; rank < made.call->size(); ++rank) {
+        if (made.reducer != Reducer::kNone && made.reducer != Reducer::kConcat) break;
+        EXPECT_EQ(*decode<int64_t>(made.call->reply(rank)->body), rank);
+      }
+    }
+    EXPECT_EQ(world.kept(), 0u);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace monarch::testing
