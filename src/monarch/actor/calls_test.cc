@@ -154,9 +154,13 @@ TEST(Calls, TakeTheAnswersOfManyRanksAtOnceAndEachOnce) {
     return PendingCall::Answer{rank, Message::make(header, text, 1)};
   };
   calls.answer(token, 3, answer(3, "first").reply);
-  PendingCall::Answer first[] = {answer(1, "one"), {2, nullptr}, answer(3, "second"),
-                                 {1, nullptr},     {4, nullptr}, {99, nullptr}};
-  calls.answer(token, first);
+  PendingCall::Answer with_the_same[] = {answer(1, "of 1 to 3"), {2, nullptr}, {3, nullptr}};
+  EXPECT_FALSE(calls.answer(token, with_the_same)) << "rank 3 would be in two values";
+  EXPECT_EQ(call->received(), 1u);
+  PendingCall::Answer first[] = {answer(1, "one"), {2, nullptr}, {1, nullptr}, {4, nullptr}, {99, nullptr}};
+  EXPECT_TRUE(calls.answer(token, first));
+  PendingCall::Answer side_by_side[] = {answer(1, "two"), answer(3, "second")};
+  EXPECT_TRUE(calls.answer(token, side_by_side));
   EXPECT_EQ(seen, std::vector{4u});  // once, when all of it was there
   EXPECT_EQ(call->missing(), std::vector{0u});
   EXPECT_EQ(call->reply(3)->text(), "first");
@@ -176,6 +180,22 @@ TEST(Calls, TakeTheAnswersOfManyRanksAtOnceAndEachOnce) {
   std::vector<uint32_t> values;
   call->visit_values([&](uint32_t rank, const Message&) { return values.push_back(rank), rank != 1; });
   EXPECT_EQ(values, (std::vector{0u, 1u}));
+}
+
+TEST(Calls, WhatOverlapsIsTakenOfACallThatHasFailed) {
+  SimWorld sim{1};
+  Calls calls{sim.node(sim.add_node()).driver(), sim};
+  auto members = std::make_shared<Members>();
+  members->ids.assign(3, {1, 1});
+  auto call = std::make_shared<PendingCall>(members);
+  const uint64_t token = calls.open(call, 0);
+  calls.answer(token, 2, make_failure(token, 2, Failure("it has died")));
+  EXPECT_EQ(calls.missing(token), (std::vector<uint32_t>{0, 1}));
+  PendingCall::Answer all[] = {{0, Message::make({.kind = FrameKind::kReply}, "all", 1)}, {1, nullptr}, {2, nullptr}};
+  EXPECT_TRUE(calls.answer(token, all));
+  EXPECT_TRUE(call->complete());
+  EXPECT_EQ(call->reply(2)->header.kind, FrameKind::kReplyFailed);
+  EXPECT_EQ(calls.missing(token), std::nullopt);
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ CastTreeLimits CastTreeLimits::from(const char* text) {
   const char* const end = text + std::strlen(text);
   const auto [rest, error] = std::from_chars(text, end, hosts);
   if (rest != end || error != std::errc()) return limits;
-  limits.large_hosts = limits.small_hosts = hosts == 0 ? UINT32_MAX : hosts;
+  limits.large_hosts = limits.small_hosts = limits.answer_hosts = hosts == 0 ? UINT32_MAX : hosts;
   return limits;
 }
 

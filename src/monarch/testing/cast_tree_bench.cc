@@ -194,10 +194,12 @@ BENCHMARK(BM_CastToHosts)
     ->Unit(benchmark::kMicrosecond);
 
 // What a caller has to do with the answers of so many hosts of 8 actors each, of which each has combined its own, or
-// (kGather) has put them side by side: from the first frame until the call is complete and reduced.
+// (kGather) has put them side by side: from the first frame until the call is complete and reduced. `frames`: in so many
+// they come, through a tree; 0: each host sends its own.
 void BM_AnswersOfHosts(benchmark::State& state) {
   const auto hosts = static_cast<uint32_t>(state.range(0));
   const auto reducer = static_cast<Reducer>(state.range(1));
+  const auto frame_count = state.range(2) == 0 ? hosts : static_cast<uint32_t>(state.range(2));
   SimWorld sim{1};
   std::vector<Sent> sent;
   Node::Hooks hooks;
@@ -227,12 +229,13 @@ void BM_AnswersOfHosts(benchmark::State& state) {
     message.header.kind = FrameKind::kRequest;
     script.cast(*members, message, call);
     std::vector<MessagePtr> frames;
-    for (uint32_t host = 0; host < hosts; ++host) {
+    for (uint32_t i = 0; i < frame_count; ++i) {
       std::vector<ReplyEntry> entries;
       std::vector<ByteSpan> parts;
-      for (uint32_t i = 0; i < kActors; ++i) {
-        const bool is_in_another = reducer != Reducer::kGather && i > 0;
-        entries.push_back({host * kActors + i, is_in_another ? uint32_t{kFlagReduce} : 0, is_in_another ? 0u : 1u, 0});
+      const uint32_t first = kActors * (hosts * i / frame_count), end = kActors * (hosts * (i + 1) / frame_count);
+      for (uint32_t rank = first; rank < end; ++rank) {
+        const bool is_in_another = reducer != Reducer::kGather && rank > first;
+        entries.push_back({rank, is_in_another ? uint32_t{kFlagReduce} : 0, is_in_another ? 0u : 1u, 0});
         if (!is_in_another) parts.push_back(value.written());
       }
       const std::string body = encode_replies(entries);
@@ -240,11 +243,14 @@ void BM_AnswersOfHosts(benchmark::State& state) {
       frame.header.kind = FrameKind::kReply;
       frame.header.dest = call->token();
       frame.header.rank = kEveryRank;
-      frames.push_back(Message::copy_of(frame, gateway(host + 1)));
+      frames.push_back(Message::copy_of(frame, gateway(1 + first / kActors)));
     }
     sent.clear();
     const int64_t begun_ns = monotonic_ns();
-    for (uint32_t host = 0; host < hosts; ++host) script.on_frame(*links[host], std::move(frames[host]));
+    for (MessagePtr& frame : frames) {
+      Link& link = *links[host_number(frame->from) - 1];
+      script.on_frame(link, std::move(frame));
+    }
     if (!call->complete()) return state.SkipWithError("answers are missing");
     const int64_t reduced_ns = monotonic_ns();
     if (reducer != Reducer::kGather) benchmark::DoNotOptimize(reduce(*call).value);
@@ -256,8 +262,8 @@ void BM_AnswersOfHosts(benchmark::State& state) {
   state.counters["reduce_us"] = benchmark::Counter(reduce_us, benchmark::Counter::kAvgIterations);
 }
 BENCHMARK(BM_AnswersOfHosts)
-    ->ArgNames({"hosts", "reducer"})
-    ->ArgsProduct({{64, 1024, 12500}, {static_cast<int>(Reducer::kSum), static_cast<int>(Reducer::kGather)}})
+    ->ArgNames({"hosts", "reducer", "frames"})
+    ->ArgsProduct({{64, 1024, 12500}, {static_cast<int>(Reducer::kSum), static_cast<int>(Reducer::kGather)}, {0, 8}})
     ->Iterations(10)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);

@@ -234,6 +234,53 @@ TEST(Reduce, RefusesArraysThatDifferAndDtypesThatItDoesNotKnow) {
   EXPECT_NE(nothing.refused(Reducer::kSum).find("a malformed array"), std::string::npos);
 }
 
+// What a host on the way may merge, and leave the rest to the caller.
+TEST(Reduce, KnowsWhatDoesNotDependOnTheOrder) {
+  const auto is_free = [](Reducer reducer, Answers answers) {
+    Reduction one(reducer), other(reducer);
+    EXPECT_TRUE(one.add(answers.input(0)));
+    EXPECT_TRUE(other.add(answers.input(1)));
+    return one.is_free_of_order(other);
+  };
+  EXPECT_TRUE(is_free(Reducer::kSum, of(1, kMost)));
+  EXPECT_TRUE(is_free(Reducer::kSum, of(true, 2)));
+  EXPECT_FALSE(is_free(Reducer::kSum, of(1.0, 2.0))) << "it is rounded";
+  EXPECT_FALSE(is_free(Reducer::kSum, of(1, 2.0)));
+  EXPECT_TRUE(is_free(Reducer::kMax, of(1.5, 2.0)));
+  EXPECT_FALSE(is_free(Reducer::kMax, of(1, 1.0))) << "the first of equals";
+  EXPECT_FALSE(is_free(Reducer::kMin, of(true, 1)));
+  EXPECT_FALSE(is_free(Reducer::kMin, of(0.0, -0.0)));
+  EXPECT_FALSE(is_free(Reducer::kMax, of(kNan, 1.0)));
+  using Pair = std::tuple<int64_t, std::vector<double>>;
+  EXPECT_TRUE(is_free(Reducer::kMin, of(Pair{1, {0.5}}, Pair{2, {1.5}})));
+  EXPECT_FALSE(is_free(Reducer::kSum, of(Pair{1, {0.5}}, Pair{2, {1.5}})));
+  EXPECT_FALSE(is_free(Reducer::kMin, of(Pair{1, {0.5}}, Pair{2, {1.5, 2.5}})));
+  using Dict = std::map<std::string, int64_t>;
+  EXPECT_TRUE(is_free(Reducer::kSum, of(Dict{{"a", 1}, {"b", 5}}, Dict{{"a", 2}, {"b", 3}})));
+  EXPECT_FALSE(is_free(Reducer::kSum, of(Dict{{"a", 1}}, Dict{{"b", 2}})));
+  EXPECT_TRUE(is_free(Reducer::kAllEqual, of(1.5, 1.5)));
+  const auto arrays = [](const std::string& dtype) {
+    Answers two;
+    two.add_array<int32_t>(dtype, {1, 2}).add_array<int32_t>(dtype, {3, 4});
+    return two;
+  };
+  EXPECT_TRUE(is_free(Reducer::kMax, arrays("<i4")));
+  EXPECT_FALSE(is_free(Reducer::kSum, arrays("<i4"))) << "what fits at the end may not on the way";
+  EXPECT_FALSE(is_free(Reducer::kMax, arrays("<f4")));
+  Answers mixed = of(1);
+  mixed.add_array<int32_t>("<i4", {1});
+  EXPECT_FALSE(is_free(Reducer::kMax, mixed));
+}
+
+// Ints are added exactly, so that those which a host has merged do not change how floats are rounded.
+TEST(Reduce, IntsAmongFloatsAreAddedExactlyWhereverTheyStand) {
+  const double big = 9007199254740992.0;  // 2 ** 53
+  EXPECT_EQ(of(1, big, 1).of<double>(Reducer::kSum), big + 2);
+  EXPECT_EQ(of(2, big).of<double>(Reducer::kSum), big + 2);
+  EXPECT_EQ(of(big, 1, 1).of<double>(Reducer::kSum), big + 2);
+  EXPECT_TRUE(std::signbit(of(-0.0).of<double>(Reducer::kSum)));
+}
+
 // ---- Against a reference, over seeds ----
 
 TEST(ReduceSeeds, AgreesWithLoopsAndNotOnHowTheRanksAreSpread) {
