@@ -89,3 +89,31 @@ try:
 except monarch.actor.SupervisionError as error:
     assert {lease!r} == "3s", error
 """, *eight[1:], begin=RECORDERS, env={"MONARCH_HOST_LEASE": lease}).ok(limit=240)  # fmt: skip
+
+
+def test_answers_come_back_from_host_to_host_and_are_what_they_were(eight):
+    eight[0].run("""
+large = payload(0, 1 << 20)  # each host passes it on to two
+for again in range(20):
+    for reducer, wanted in {"sum": 120, "min": 0, "max": 15, "count": 16, "concat": list(range(16))}.items():
+        assert recorders.score.options(reduce=reducer).call(large).get(timeout=60) == wanted, reducer
+    assert recorders.score.call(large).get(timeout=60).values() == list(range(16))
+futures = [recorders.score.options(reduce="sum").call(large) for again in range(50)]
+assert [future.get(timeout=60) for future in futures] == [120] * 50
+hosts.stop().get()
+""", *eight[1:], begin=RECORDERS).ok(limit=120)  # fmt: skip
+
+
+def test_of_a_host_that_is_stopped_with_the_answers_of_others_only_its_own_are_missing(eight):
+    eight[0].run(LARGE + """
+large = payload(0, 1 << 20)
+scores = recorders.score.options(reduce="sum").call(large, 4, relay)
+try:
+    scores.get(timeout=5)
+    raise AssertionError("it has answered")
+except TimeoutError as error:
+    assert error.missing_ranks == (8, 9), error.missing_ranks
+os.kill(relay, signal.SIGCONT)
+assert scores.get(timeout=60) == 120
+hosts.stop().get()
+""", *eight[1:], begin=RECORDERS, env={"MONARCH_HOST_LEASE": "30s"}).ok(limit=120)  # fmt: skip

@@ -1,11 +1,12 @@
 """Two recorders on each of the hosts, which know what they were told, in which order, and somebody who tells them."""
 
 import os
+import signal
 import sys
 
 import numpy
 
-from monarch.actor import Actor, attach_to_workers, endpoint
+from monarch.actor import Actor, attach_to_workers, current_rank, endpoint
 
 
 class Recorder(Actor):
@@ -27,6 +28,15 @@ class Recorder(Actor):
         """Its own, and that of its host, which has started the fork server."""
         with open(f"/proc/{os.getppid()}/stat") as stat:
             return os.getpid(), int(stat.read().rpartition(")")[2].split()[1])
+
+
+    @endpoint
+    def score(self, payload, stopped_host=None, its_pid=0):
+        """Its rank; the first of that host stops it before it has answered."""
+        rank = current_rank()
+        if rank["hosts"] == stopped_host and rank["gpus"] == 0:
+            os.kill(its_pid, signal.SIGSTOP)
+        return rank.rank
 
 
 class Sender(Actor):
