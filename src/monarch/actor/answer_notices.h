@@ -1,5 +1,5 @@
 // When a caller tells gateways which answers it has (kTreeSeen), of calls whose answers come through the tree of a cast
-// (docs/design/036): soon after each has ended, so that they forget what they keep of it, and now and then before, so that
+// (docs/design/046): soon after each has ended, so that they forget what they keep of it, and now and then before, so that
 // they send what was lost on the way. Pure; not thread-safe.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace monarch {
 
 class AnswerNotices {
  public:
-  // After a cast; then, of one that has not ended, each time twice as late, up to the last. And so long before its deadline.
+  // After a cast; then, while it has not ended, each time twice as late, up to the last. And so long before its deadline.
   static constexpr int64_t kFirstNs = 300'000'000, kLastNs = 10'000'000'000;
 
   struct Call {

@@ -1,4 +1,4 @@
-// The answers of several ranks, on their way as one frame (wire/replies.h, docs/design/036).
+// The answers of several ranks, on their way as one frame (wire/replies.h, docs/design/036, 046).
 #pragma once
 
 #include <cstdint>

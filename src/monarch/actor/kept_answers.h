@@ -1,6 +1,6 @@
-// What a gateway has given to another one, to whoever has passed the cast on to it (docs/design/036), and not to the caller:
-// it keeps the answers of its own host until the caller has said which it has, since all that it has given may be lost with
-// any host above. Belongs to Reductions, and has its lock.
+// What a gateway has given to whoever has passed the cast on to it (docs/design/046), and not to the caller: it keeps the
+// answers of its own host until the caller has said which it has, since all that it has given may be lost with any host
+// above. Belongs to Reductions, and has its lock.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,8 @@ TEST(KeptAnswers, GoWithTheEndOfAHostOrAProcess) {
 
 TEST(KeptAnswers, HaveABound) {
   KeptAnswers kept;
-  for (uint64_t token = 1; token <= KeptAnswers::kCallsMax + 2; ++token) kept.add({kCaller, token}, kParent, {owed(4, kFirst)});
+  constexpr uint64_t kCalls = KeptAnswers::kCallsMax + 2;
+  for (uint64_t token = 1; token <= kCalls; ++token) kept.add({kCaller, token}, kParent, {owed(4, kFirst)});
   EXPECT_EQ(tokens(kept.take_excess()), (std::vector<uint64_t>{1, 2}));
   EXPECT_EQ(kept.size(), KeptAnswers::kCallsMax);
   kept.clear();

@@ -1,15 +1,15 @@
 // What a gateway holds of calls to several actors of its host (docs/design/036): their answers go on as one frame
 // (wire/replies.h) when all are there, combined if the call has a reducer, else side by side (kGather). Any thread.
 //
-// Where the cast came through a tree of hosts (docs/design/035) and its caller allows it (kAnswersByTree), what the hosts
-// behind this one have answered comes here too (kTreeReply), and all of it, when it is there, goes to whoever has passed the
-// cast on. What is not whole goes to the caller itself.
+// Where the cast came through a tree of hosts (docs/design/046) and its caller allows it (kAnswersByTree), what the hosts
+// behind this one have answered comes here too (kTreeReply), and all of it, when it is there, goes to whoever has passed
+// the cast on. What is not whole goes to the caller itself.
 //
 // Nothing waits for what may never come: as soon as one of them is an error or too large, cannot be asked or is dead, or
 // has held up the others for kHoldNs, all that is held of the call goes on as it came, and no more of it is held. Of a
 // gather it goes on by and by: what there is each kGatherNs. Nor does anything overtake what is held: before another
-// message of the same node to the same caller, or a later answer of the same actor, that goes on too. What has gone into the
-// tree may be overtaken, but by no news of an end.
+// message of the same node to the same caller, or a later answer of the same actor, that goes on too. What has gone into
+// the tree may be overtaken, but goes on by itself before the news that its process has ended.
 #pragma once
 
 #include <atomic>

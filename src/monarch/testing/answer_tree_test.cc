@@ -1,4 +1,4 @@
-// Answers that come back through the tree of their cast (docs/design/036), over real nodes.
+// Answers that come back through the tree of their cast (docs/design/046), over real nodes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -357,7 +357,8 @@ TEST_F(AnswersThroughATree, OfAHostThatIsStoppedOnlyItsOwnAreMissing) {
   EXPECT_EQ(kept(), 0u);
 }
 
-// What has gone to host 1 is sent once more, so the caller has a part of what comes from there, and asks for the rest at once.
+// What has gone to host 1 is sent once more, so the caller has a part of what comes from there: it asks for the rest at
+// once.
 TEST_F(AnswersThroughATree, AProcessThatEndsAfterItsAnswerHasAnswered) {
   const auto made = call(Reducer::kSum);
   run_for(5'000'000);

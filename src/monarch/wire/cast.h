@@ -1,7 +1,7 @@
 // One copy of a frame for several actors of one host, who are reached through its gateway: a kCast frame. Its parts are
 // those of the frame, its rank is kEveryRank, and its body is
-//     0  the frame's header   56 bytes   dest is that of each target; rank, too, and here stands the reducer of the answers,
-//                                        perhaps with kAnswersByTree
+//     0  the frame's header   56 bytes   dest is that of each target; rank, too, and here stands the reducer of the
+//                                        answers, perhaps with kAnswersByTree
 //    56  count                u64
 //    64  targets              24 bytes each: node u64, actor index u64, rank u32, 0 u32
 //        the frame's body

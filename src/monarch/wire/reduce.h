@@ -59,7 +59,7 @@ class Reduction {
   bool add(const ReduceInput& input);
   // What the other one has combined, in the place of an answer. Each has been added to.
   bool merge(const Reduction& other);
-  // Whether all that comes of the two is the same, whatever others are merged before them, after or in between: as it is not
+  // Whether what comes of the two is the same, whatever others are merged before them, after or in between: as it is not
   // where something is rounded, may not fit on the way, or could be either of two that are equal and yet not the same.
   bool is_free_of_order(const Reduction& other) const;
   // False: problem(). It has been added to.

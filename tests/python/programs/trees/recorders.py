@@ -29,7 +29,6 @@ class Recorder(Actor):
         with open(f"/proc/{os.getppid()}/stat") as stat:
             return os.getpid(), int(stat.read().rpartition(")")[2].split()[1])
 
-
     @endpoint
     def score(self, payload, stopped_host=None, its_pid=0):
         """Its rank; the first of that host stops it before it has answered."""
