@@ -126,6 +126,27 @@ def test_hosts_on_nodes_of_which_each_mesh_has_its_own(slurm, monkeypatch, speak
     job.kill()
 
 
+@pytest.mark.parametrize("speaks_json", [True, False])
+@pytest.mark.feature(90, "meshes in partitions of their own")
+def test_meshes_in_partitions_of_their_own_are_one_job(slurm, monkeypatch, speaks_json):
+    monkeypatch.setattr(_slurm_commands, "_json_fails", not speaks_json)
+    job = made({"trainers": 1, "generators": 1}, partition={"generators": "small"})
+    job.add_mesh("judges", 1, partition="all")
+    state = job.state(cached_path="job.json")
+    assert nodes(state.generators) == slurm.nodes[:1], "the only node of small"
+    assert sorted([*nodes(state.trainers), *nodes(state.judges)]) == sorted(slurm.nodes[1:])
+    assert [name for name, _ in state._hosts.items()] == ["trainers", "generators", "judges"]
+    job_id, parts = job._job_id, slurm.run("squeue", "-h", "-o", "%P").split()
+    assert sorted(parts) == ["all", "all", "small"]
+    again = job_load("job.json")
+    assert again.can_run(job) and nodes(again.state(cached_path=None).generators) == slurm.nodes[:1]
+    other = made({"trainers": 1, "generators": 1}, partition={"generators": "all"})
+    assert not again.can_run(other)
+    again.kill()
+    assert slurm.jobs() == []
+    assert slurm.run("scontrol", "show", "job", job_id).count("JobState=CANCELLED") == 3
+
+
 def test_the_token_is_seen_by_nobody_else(slurm):
     job = made()
     nodes(job.state(cached_path=None).hosts)
@@ -379,6 +400,25 @@ def test_a_script_in_the_allocation_attaches_to_it_and_the_job_has_its_status(sl
     assert not os.path.exists(folder) and not os.path.exists(".monarch/job_state.pkl")
 
 
+def test_a_script_in_an_allocation_of_several_partitions(slurm, tmp_path):
+    client = tmp_path / "client.py"
+    client.write_text("""
+import sys
+from test_slurm_job import SlurmJob, made, nodes
+state = made({"one": 1, "two": 2}, partition={"one": "small"}).state()
+print("batch", nodes(state.one), len(nodes(state.two)), flush=True)
+sys.exit(3)
+""")
+    job = made({"one": 1, "two": 2}, partition={"one": "small"})
+    job.apply(client_script=str(client))
+    job_id, folder, log = job._job_id, job._folder(), Path(job._log_file())
+    wait_until(lambda: slurm.jobs() == [])
+    told = log.read_text()
+    assert "ExitCode=3:0" in slurm.run("scontrol", "show", "job", job_id), told
+    assert re.search(rf"^batch \['{slurm.nodes[0]}'\] 2$", told, re.MULTILINE), told
+    assert not os.path.exists(folder)
+
+
 def test_a_batch_job_is_killed_from_outside(slurm, tmp_path):
     client = tmp_path / "client.py"
     client.write_text("import signal; print('there', flush=True); signal.pause()")
@@ -409,6 +449,9 @@ def test_a_script_that_is_not_there_is_refused(slurm):
         ({"monarch_port": 70000}, ValueError, "monarch_port must be a port, 0 to 65535, but is 70000"),
         ({"slurm_args": "--hold"}, TypeError, "slurm_args must be a sequence such as"),
         ({"partition": "a\nb"}, ValueError, "partition must be a line of text"),
+        ({"partition": {"hosts": ""}}, ValueError, "partition of 'hosts' must be a line of text"),
+        ({"partition": {"hosts": None}}, ValueError, "partition of 'hosts' must be .* leave it out for the default"),
+        ({"partition": 7}, TypeError, "partition must be a str"),
         ({"gpus_per_node": 0}, ValueError, "gpus_per_node must be a count, 1 or more, but is 0"),
         ({"job_start_timeout": 0}, ValueError, "job_start_timeout must be seconds, more than 0, or None"),
     ],
@@ -442,6 +485,40 @@ def test_options_of_sbatch(monkeypatch, tmp_path):
     assert "--gpus-per-node=4" in job._options() and "--exclusive" not in job._options()
 
 
+def test_options_of_several_partitions(tmp_path):
+    job = SlurmJob({"a": 2, "b": 1, "c": 3}, partition={"b": "gpu"}, log_dir=str(tmp_path))
+    first, second = " ".join(job._options()).split(" : ")
+    assert "--nodes=5 " in first and "--partition" not in first and first.endswith("--exclusive")
+    assert "--nodes=1 " in second and "--partition=gpu " in second and second.endswith("--exclusive")
+    job.add_mesh("d", 1, partition="gpu")
+    assert "--nodes=2 " in " ".join(job._options()).split(" : ")[1]
+    whole = SlurmJob({"a": 2}, partition="p")
+    whole.add_mesh("b", 1, partition="q")
+    assert [" --partition=p " in part for part in " ".join(whole._options()).split(" : ")] == [True, False]
+    text = _slurm_script.batch_script("python", "/folder", 0, None, [5, 1], None)
+    assert "srun --het-group=0 --ntasks=5 " in text and "_slurm_node /folder 0 0 &" in text
+    assert "srun --het-group=1 --ntasks=1 " in text and "_slurm_node /folder 0 5 &" in text
+    assert text.endswith("wait $workers\n")
+
+
+def test_a_partition_of_a_mesh_that_is_not_there_is_refused_when_it_is_applied():
+    with pytest.raises(ValueError, match="partition names meshes that are not there: generator$"):
+        SlurmJob({"generators": 1}, partition={"generator": "gpu"}).apply()
+
+
+def test_a_job_of_several_parts_is_as_far_as_the_last_of_them():
+    def job(number, state, nodes):
+        return f"JobId={number} HetJobId=7 JobState={state} Reason=None Restarts=1 NodeList={nodes}"
+
+    def found(*parts):
+        return parse_text("\n".join(job(7 + i, *part) for i, part in enumerate(parts)))
+
+    assert found(("RUNNING", "a"), ("RUNNING", "b,c")) == Found("RUNNING", "None", 1, ["a", "b", "c"])
+    assert found(("RUNNING", "a"), ("PENDING", "(null)")).state == "PENDING"
+    assert found(("RUNNING", "a"), ("FAILED", "b")).is_over
+    assert found(("COMPLETING", "a"), ("CANCELLED", "b")).ends
+
+
 def test_ctrl_c_while_sbatch_runs_leaves_no_job(tmp_path):
     """Stand-ins for Slurm's commands: the job is in the queue, and sbatch has not said so yet."""
     for name, lines in {
@@ -463,8 +540,8 @@ def test_ctrl_c_while_sbatch_runs_leaves_no_job(tmp_path):
 
 
 def test_the_script_quotes_what_it_is_given():
-    text = _slurm_script.batch_script("env A='b c' python", "/a folder", 0, "::", 2, "/it's.py")
-    assert "env 'A=b c' python -m monarch.job._slurm_node '/a folder' 0 ::" in text
+    text = _slurm_script.batch_script("env A='b c' python", "/a folder", 0, "::", [2], "/it's.py")
+    assert "env 'A=b c' python -m monarch.job._slurm_node '/a folder' 0 0 ::" in text
     assert """python '/it'"'"'s.py'\n""" in text
 
 

@@ -7,15 +7,15 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from monarch import _core
 from monarch.job import _slurm_commands as slurm
 from monarch.job._attached import Attached, check_mesh_name, check_meshes
 from monarch.job._batch import BatchJob
 from monarch.job._remote import RemoteJob
-from monarch.job._slurm_checks import check_counts, check_words, checked_ip
+from monarch.job._slurm_checks import check_counts, check_words, checked_ip, checked_partition
 from monarch.job._slurm_node import address_file, bracketed
 from monarch.job._slurm_queue import POLL_S, JobEnded, wait_until_it_runs
 from monarch.job._slurm_script import batch_script
@@ -25,6 +25,22 @@ __all__ = ["SlurmJob"]
 
 _FOLDER = os.path.join(".monarch", "slurm")
 _END_LIMIT_S = 60.0  # for a job that has been cancelled to end
+
+
+class _Part(NamedTuple):
+    """Meshes whose nodes are asked for together."""
+
+    partition: str | None
+    meshes: dict[str, int]
+
+
+def _parts(meshes: Mapping[str, int], partition: str | Mapping[str, str] | None) -> list[_Part]:
+    """In the order in which Slurm numbers the nodes."""
+    parts: dict[str | None, dict[str, int]] = {}
+    for name, count in meshes.items():
+        own = partition if partition is None or isinstance(partition, str) else partition.get(name)
+        parts.setdefault(own, {})[name] = count
+    return [_Part(*each) for each in parts.items()]
 
 
 class _Here(Attached):
@@ -47,7 +63,7 @@ class SlurmJob(RemoteJob):
     def __init__(
         self, meshes: dict[str, int], python_exe: str = "python", slurm_args: Sequence[str] = (),
         monarch_port: int = 22222, job_name: str = "monarch_job", ntasks_per_node: int = 1,
-        time_limit: str | None = None, partition: str | None = None, log_dir: str | None = None,
+        time_limit: str | None = None, partition: str | Mapping[str, str] | None = None, log_dir: str | None = None,
         exclusive: bool = True, gpus_per_node: int | None = None, cpus_per_task: int | None = None,
         mem: str | None = None, job_start_timeout: float | None = None, account: str | None = None,
         qos: str | None = None, out_of_cluster: bool = False, attach_to: str | None = None, bind_to: str | None = None,
@@ -61,7 +77,8 @@ class SlurmJob(RemoteJob):
             job_name: as ``squeue`` shows it.
             ntasks_per_node: for how many tasks room is reserved on each node. There is one worker in any case.
             time_limit: ``"HH:MM:SS"`` or what else ``sbatch --time`` takes; None: the partition's.
-            partition: None: the default one.
+            partition: None: the default one; a mapping: that of each mesh, ``{"trainers": "gpu"}``, of others the
+                default one. It is one job all the same (a heterogeneous one), whose parts begin together.
             log_dir: where the workers' output goes, and for the life of the job a folder with its token; all nodes
                 must see it. None: ``.monarch/slurm``.
             exclusive: whether nodes are not shared with other jobs.
@@ -78,7 +95,7 @@ class SlurmJob(RemoteJob):
         """
         self._meshes = check_meshes(meshes) if meshes else {}
         check_words(python_exe=python_exe, job_name=job_name)
-        check_words(time_limit=time_limit, partition=partition, log_dir=log_dir, mem=mem, account=account, qos=qos)
+        check_words(time_limit=time_limit, log_dir=log_dir, mem=mem, account=account, qos=qos)
         check_words(attach_to=attach_to)
         if isinstance(slurm_args, str) or not all(isinstance(word, str) for word in slurm_args):
             raise TypeError(f"slurm_args must be a sequence such as ['--constraint=a100'], but is {slurm_args!r}")
@@ -89,7 +106,8 @@ class SlurmJob(RemoteJob):
             raise ValueError(f"job_start_timeout must be seconds, more than 0, or None, but is {job_start_timeout!r}")
         self._python_exe, self._slurm_args, self._monarch_port = python_exe, list(slurm_args), monarch_port
         self._job_name, self._ntasks_per_node, self._time_limit = job_name, ntasks_per_node, time_limit
-        self._partition, self._exclusive, self._gpus_per_node = partition, exclusive, gpus_per_node
+        self._partition = checked_partition(partition)
+        self._exclusive, self._gpus_per_node = exclusive, gpus_per_node
         self._log_dir = os.path.abspath(log_dir or _FOLDER)
         self._cpus_per_task, self._mem, self._account, self._qos = cpus_per_task, mem, account, qos
         self._job_start_timeout = job_start_timeout
@@ -101,12 +119,22 @@ class SlurmJob(RemoteJob):
     def __repr__(self) -> str:
         return f"SlurmJob({self._meshes!r}{'' if self._job_id is None else f', job {self._job_id}'})"
 
-    def add_mesh(self, name: str, num_nodes: int) -> None:
-        """One more mesh, of so many nodes, for when the job is applied next. ``ValueError`` if there is one."""
+    def add_mesh(self, name: str, num_nodes: int, partition: str | None = None) -> None:
+        """One more mesh, of so many nodes, for when the job is applied next. ``ValueError`` if there is one.
+
+        Args:
+            partition: its own; None: as the constructor was told.
+        """
         check_mesh_name(name)
+        check_words(partition=partition)
         if name in self._meshes:
             raise ValueError(f"there is a mesh {name!r} already")
-        self._meshes = {**self._meshes, **check_meshes({name: num_nodes})}
+        meshes = {**self._meshes, **check_meshes({name: num_nodes})}
+        if partition is not None:
+            known = self._partition
+            others = dict(known) if isinstance(known, dict) else dict.fromkeys(self._meshes, known) if known else {}
+            self._partition = {**others, name: partition}
+        self._meshes = meshes
 
     def share_node(self, tasks_per_node: int, gpus_per_task: int, partition: str) -> None:
         """Takes a part of each node, which is shared with other jobs. With ``monarch_port=0``, if those have workers.
@@ -157,6 +185,8 @@ class SlurmJob(RemoteJob):
             raise NotImplementedError("SlurmJob: not in monarch.testing.simulate(), which has no real processes")
         if not self._meshes:
             raise ValueError("a SlurmJob needs a mesh: SlurmJob({'hosts': 2}), or add_mesh('hosts', 2)")
+        if isinstance(self._partition, dict) and (unknown := self._partition.keys() - self._meshes.keys()):
+            raise ValueError(f"partition names meshes that are not there: {', '.join(sorted(unknown))}")
         if client_script is not None:
             client_script = os.path.abspath(client_script)
             if not os.path.isfile(client_script):
@@ -168,8 +198,8 @@ class SlurmJob(RemoteJob):
             if client_script is not None:
                 BatchJob(self).dump(self._batch_state())
             script = batch_script(
-                self._python_exe, self._folder(), self._monarch_port, self._bind_to, sum(self._meshes.values()),
-                client_script,
+                self._python_exe, self._folder(), self._monarch_port, self._bind_to,
+                [sum(part.meshes.values()) for part in self._parts()], client_script,
             )  # fmt: skip
             self._job_id = slurm.submit(self._options(), script)
         except BaseException as error:
@@ -197,11 +227,12 @@ class SlurmJob(RemoteJob):
     def _addresses(self) -> dict[str, list[str]]:
         found = self._attached().found
         assert found is not None
-        urls, first, meshes = self._worker_urls(found), 0, {}
-        for name, count in self._applied["meshes"].items():
-            meshes[name] = urls[first : first + count]
-            first += count
-        return meshes
+        urls, first, placed = self._worker_urls(found), 0, {}
+        for part in _parts(self._applied["meshes"], self._applied["partition"]):
+            for name, count in part.meshes.items():
+                placed[name] = urls[first : first + count]
+                first += count
+        return {name: placed[name] for name in self._applied["meshes"]}
 
     def _note_saved(self) -> None:
         if self._job_id is not None:
@@ -286,13 +317,23 @@ class SlurmJob(RemoteJob):
         """All that the constructor was given, and what has been changed since."""
         return {name[1:]: value for name, value in self.__dict__.items() if name[1:] in _FIELDS}
 
+    def _parts(self) -> list[_Part]:
+        return _parts(self._meshes, self._partition)
+
     def _options(self) -> list[str]:
-        nodes = sum(self._meshes.values())
+        """Those of each part, between colons."""
+        words: list[str] = []
+        for part in self._parts():
+            words += [*([":"] if words else []), *self._options_of(part)]
+        return words
+
+    def _options_of(self, part: _Part) -> list[str]:
+        nodes = sum(part.meshes.values())
         options: dict[str, Any] = {
             "nodes": nodes, "ntasks": nodes * self._ntasks_per_node, "ntasks-per-node": self._ntasks_per_node,
             "job-name": self._job_name, "output": self._log_file("%j", "%%"), "open-mode": "append",
             "time": self._time_limit,
-            "partition": self._partition, "gpus-per-node": self._gpus_per_node, "cpus-per-task": self._cpus_per_task,
+            "partition": part.partition, "gpus-per-node": self._gpus_per_node, "cpus-per-task": self._cpus_per_task,
             "mem": self._mem, "account": self._account, "qos": self._qos,
         }  # fmt: skip
         words = [f"--{name}={value}" for name, value in options.items() if value is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from typing import Any
 
 from monarch._checks import check_text
@@ -24,6 +25,18 @@ def check_words(**given: Any) -> None:
         check_text(name, value)
         if not value or any(sign in value for sign in "\n\0"):
             raise ValueError(f"{name} must be a line of text, but is {value!r}")
+
+
+def checked_partition(partition: Any) -> str | dict[str, str] | None:
+    if not isinstance(partition, Mapping):
+        check_words(partition=partition)
+        return partition if partition is None else str(partition)
+    for name, own in partition.items():
+        check_text("the name of a mesh in partition", name)
+        check_words(**{f"partition of {name!r}": own})
+        if own is None:
+            raise ValueError(f"partition of {name!r} must be a line of text, but is None; leave it out for the default")
+    return dict(partition)
 
 
 def check_counts(**given: Any) -> None:

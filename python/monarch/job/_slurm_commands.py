@@ -165,27 +165,49 @@ def parse_json(text: str, job_id: str) -> Found:
     """
     try:
         answer = json.loads(text)
-        job = next((job for job in answer["jobs"] if str(job["job_id"]) == job_id), None)
-        if job is None and answer.get("errors"):
+        parts = [job for job in answer["jobs"] if job_id in (str(job["job_id"]), str(_number(job.get("het_job_id"))))]
+        if not parts and answer.get("errors"):
             raise ValueError(f"squeue --json has an error: {answer['errors']}")
-        if job is None:
-            return _forgotten
-        states = job["job_state"]
-        states = [states] if isinstance(states, str) else list(states)
-        nodes = _nodes(job.get("job_resources") or {}) or expanded(job.get("nodes") or "")
-        return _found(states, str(job.get("state_reason") or ""), int(job.get("restart_cnt") or 0), nodes)
+        return _together([_part(job) for job in sorted(parts, key=lambda job: _number(job.get("het_job_offset")))])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"squeue --json prints something unknown: {type(error).__name__}: {error}") from error
 
 
 def parse_text(text: str) -> Found:
-    """Of ``scontrol show job``."""
-    fields = dict(re.findall(r"(?:^|\s)(JobState|Reason|Restarts|NodeList)=(\S*)", text))
-    if "JobState" not in fields:
+    """Of ``scontrol show job``: a line for each part of it, in their order."""
+    parts = []
+    for line in text.splitlines():
+        fields = dict(re.findall(r"(?:^|\s)(JobState|Reason|Restarts|NodeList)=(\S*)", line))
+        if "JobState" in fields:
+            nodes = fields.get("NodeList", "")
+            names = [] if nodes in ("", "(null)") else expanded(nodes)
+            parts.append(
+                _found([fields["JobState"]], fields.get("Reason", ""), int(fields.get("Restarts", "0")), names)
+            )
+    if not parts:
         raise SlurmError(f"scontrol show job prints something unknown: {text[:200]!r}")
-    nodes = fields.get("NodeList", "")
-    names = [] if nodes in ("", "(null)") else expanded(nodes)
-    return _found([fields["JobState"]], fields.get("Reason", ""), int(fields.get("Restarts", "0")), names)
+    return _together(parts)
+
+
+def _part(job: dict[str, Any]) -> Found:
+    states = job["job_state"]
+    states = [states] if isinstance(states, str) else list(states)
+    nodes = _nodes(job.get("job_resources") or {}) or expanded(job.get("nodes") or "")
+    return _found(states, str(job.get("state_reason") or ""), int(job.get("restart_cnt") or 0), nodes)
+
+
+def _together(parts: Sequence[Found]) -> Found:
+    """A job of several parts is no further than the one that is the least far."""
+    if len(parts) <= 1:
+        return parts[0] if parts else _forgotten
+    least = next((part for part in parts if part.is_over), None) or min(parts, key=lambda part: part.runs)
+    nodes = [node for part in parts for node in part.nodes]
+    return least._replace(restarts=parts[0].restarts, nodes=nodes, ends=any(part.ends for part in parts))
+
+
+def _number(value: Any) -> int:
+    """As some versions print it; 0: none."""
+    return int((value.get("number") if isinstance(value, dict) else value) or 0)
 
 
 def expanded(nodes: str) -> list[str]:

@@ -1,7 +1,8 @@
 """What a node of a SlurmJob runs, as a task of its own: it becomes ``monarch worker``.
 
-``python -m monarch.job._slurm_node FOLDER PORT [ADDRESS]``: the job's folder, the port, and where it listens. With port
-0 it says where scripts find it in the file ``FOLDER/<how often the job has been requeued>.<number of the node>``.
+``python -m monarch.job._slurm_node FOLDER PORT FIRST [ADDRESS]``: the job's folder, the port, the number of its part's
+first node, and where it listens. With port 0 it says where scripts find it in the file
+``FOLDER/<how often the job has been requeued>.<number of the node>``.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def run(folder: str, port: int, listens_at: str = "0.0.0.0") -> int:
+def run(folder: str, port: int, first: int, listens_at: str = "0.0.0.0") -> int:
     """Does not return, unless it cannot."""
     name = os.environ["SLURMD_NODENAME"]
     listens = f"tcp://{bracketed(listens_at)}:{port}"
     if port == 0:
         listens, port = _take_port(listens_at)
         name = name if _is_known(name) else socket.gethostname()
-        _write(folder, f"tcp://{bracketed(name)}:{port}")
+        _write(folder, first + int(os.environ["SLURM_PROCID"]), f"tcp://{bracketed(name)}:{port}")
     return main(["worker", "--bind", f"tcp://{name}:{port}@{listens}", "--token-file", os.path.join(folder, "token")])
 
 
@@ -49,14 +50,14 @@ def _is_known(name: str) -> bool:
         return False
 
 
-def _write(folder: str, address: str) -> None:
+def _write(folder: str, number: int, address: str) -> None:
     """Whole, or not at all: somebody waits for the file."""
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    path = address_file(folder, restarts, int(os.environ["SLURM_PROCID"]))
+    path = address_file(folder, restarts, number)
     with open(path + ".new", "w") as file:
         file.write(address)
     os.replace(path + ".new", path)
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))
