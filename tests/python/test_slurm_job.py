@@ -127,7 +127,7 @@ def test_hosts_on_nodes_of_which_each_mesh_has_its_own(slurm, monkeypatch, speak
 
 
 @pytest.mark.parametrize("speaks_json", [True, False])
-@pytest.mark.feature(90, "meshes in partitions of their own")
+@pytest.mark.feature(90, "workers on nodes")
 def test_meshes_in_partitions_of_their_own_are_one_job(slurm, monkeypatch, speaks_json):
     monkeypatch.setattr(_slurm_commands, "_json_fails", not speaks_json)
     job = made({"trainers": 1, "generators": 1}, partition={"generators": "small"})
