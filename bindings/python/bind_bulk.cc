@@ -369,17 +369,20 @@ BufferHandle slice_of(const BufferHandle& handle, uint64_t offset, uint64_t size
   BufferHandle part = handle;
   part.offset += offset;
   part.size = size;
+  if (size != handle.size) part.confine();
   return part;
 }
 
 using Dims = std::vector<std::pair<uint64_t, int64_t>>;  // (count, stride in bytes), the outermost first
-using Fields =
-    std::tuple<uint64_t, uint32_t, uint64_t, uint64_t, uint64_t, bool, uint64_t, uint64_t, uint64_t, Dims>;
+using Fields = std::tuple<uint64_t, uint32_t, uint64_t, uint64_t, uint64_t, bool, uint64_t, uint64_t, uint64_t, Dims,
+                          std::vector<std::pair<uint64_t, uint64_t>>>;
 
 Fields fields_of(const BufferHandle& h) {
   Dims dims;
   for (const Memory::Dim& dim : h.dims) dims.emplace_back(dim.count, dim.stride);
-  return {h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size, h.run, dims};
+  std::vector<std::pair<uint64_t, uint64_t>> within;
+  for (const BufferPart& part : h.within) within.emplace_back(part.offset, part.size);
+  return {h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size, h.run, dims, within};
 }
 
 using ContactFields = std::tuple<std::string, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t, uint64_t>;
@@ -406,15 +409,18 @@ BufferHandle block_of(const BufferHandle& handle, uint64_t offset, uint64_t run,
     block.dims.push_back({count, stride});
     block.size *= count;
   }
+  if (block.size != handle.size) block.confine();
   return block;
 }
 
 BufferHandle handle_of(const Fields& fields) {
   BufferHandle made;
   Dims dims;
+  std::vector<std::pair<uint64_t, uint64_t>> within;
   std::tie(made.owner, made.index, made.generation, made.key.low, made.key.high, made.writable, made.offset, made.size,
-           made.run, dims) = fields;
+           made.run, dims, within) = fields;
   for (const auto& [count, stride] : dims) made.dims.push_back({count, stride});
+  for (const auto& [offset, size] : within) made.within.push_back({offset, size});
   return made;
 }
 

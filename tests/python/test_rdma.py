@@ -352,7 +352,7 @@ def test_nobody_writes_with_a_handle_to_read(owner):
         owner.write.call_one(reader, b"x").get()
     with pytest.raises(ValueError, match="read-only"):
         reader.write_from(b"x")
-    forged = RDMABuffer._arrived((*reader._handle.fields()[:5], True, 0, 8, 0, []), tuple(reader._kind), None)
+    forged = RDMABuffer._arrived((*reader._handle.fields()[:5], True, 0, 8, 0, [], []), tuple(reader._kind), None)
     with pytest.raises(RDMAError, match="never given out"):
         forged.write_from(b"x").get()
     asked = RDMABuffer(memory, read_only=True)
@@ -606,6 +606,25 @@ def test_forged_handles_are_refused(owner):
     for use in (RDMABuffer._arrived(tuple(fields), ("bytes", "", (1000,), 1), None).read,):
         with pytest.raises(RDMAError, match="past the end"):
             use().get()
+
+
+def test_a_slice_that_is_altered_to_mean_more_is_refused(owner):
+    whole = owner.buffer.call_one(1000).get()
+    part = whole[100:200][10:20]
+    assert part.read().get() == whole.read().get()[110:120]
+    offset, size, within = 6, 7, 10
+    for change in (
+        {offset: 109}, {size: 11}, {offset: 0, size: 1000}, {within: []}, {within: [(0, 1000)]}, {within: [(100, 100)]},
+        {offset: 100, size: 100, within: [(100, 100)]}, {offset: 2**62, size: 10},
+    ):  # fmt: skip
+        forged = list(part._handle.fields())
+        for at, value in change.items():
+            forged[at] = value
+        made = RDMABuffer._arrived(tuple(forged), ("bytes", "", (10,), 1), None)
+        for use in (made.read, functools.partial(made.write_from, b"x"), made.drop):
+            with pytest.raises(RDMAError, match="never given out such a handle"):
+                use().get()
+    assert part.read().get() == whole.read().get()[110:120]
 
 
 def test_memory_that_was_unmapped_is_an_error_and_kills_nobody(owner):

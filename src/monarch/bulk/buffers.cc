@@ -86,7 +86,7 @@ std::optional<BufferHandle> Buffers::read_only(const BufferHandle& handle) const
   std::lock_guard lock(mutex_);
   if (check(handle, false) != Refusal::kNone) return std::nullopt;
   BufferHandle made = handle;
-  made.key = load(entry(handle.index).read_key);
+  made.key = *handle.key_made_of(load(entry(handle.index).read_key));
   made.writable = false;
   return made;
 }
@@ -98,7 +98,7 @@ Refusal Buffers::check(const BufferHandle& handle, bool to_write) const {
   const uint64_t state = at.state.load(std::memory_order_relaxed);
   if (handle.generation > state >> 1 || handle.generation == 0) return Refusal::kForged;
   if (state != BufferEntry::live(handle.generation)) return Refusal::kDropped;
-  if (handle.key != load(handle.writable ? at.write_key : at.read_key)) return Refusal::kForged;
+  if (handle.key_made_of(load(handle.writable ? at.write_key : at.read_key)) != handle.key) return Refusal::kForged;
   if (to_write && !(handle.writable && buffers_[handle.index]->writable)) return Refusal::kReadOnly;
   const Memory& memory = buffers_[handle.index]->memory;
   if (handle.is_block() && !memory.in_one_piece()) return Refusal::kStrides;

@@ -182,5 +182,76 @@ TEST(KernelCopy, AProcessThatIsNotThereIsGone) {
   EXPECT_EQ(copy_from_process(1 << 22, Memory(&byte, 1), 0, Memory(&byte, 1), 0, 1), CopyOutcome::kGone);
 }
 
+// ---- Handles of parts ----
+
+BufferHandle part_of(const BufferHandle& handle, uint64_t offset, uint64_t size) {
+  BufferHandle part = handle;
+  part.offset += offset;
+  part.size = size;
+  part.confine();
+  return part;
+}
+
+TEST_F(BuffersTest, APartIsForNoMoreThanWhatItMeans) {
+  const BufferHandle whole = add(), part = part_of(whole, 100, 50), within = part_of(part, 10, 20);
+  for (const BufferHandle& good : {whole, part, within}) EXPECT_EQ(why(good, true), Refusal::kNone);
+  EXPECT_EQ(within.offset, 110u);
+  BufferHandle altered = part;
+  altered.offset -= 1;
+  EXPECT_EQ(why(altered), Refusal::kForged);
+  altered = part;
+  altered.size += 1;
+  EXPECT_EQ(why(altered), Refusal::kForged);
+  altered.within = {{100, 51}};
+  EXPECT_EQ(why(altered), Refusal::kForged);
+  altered.within.clear();
+  EXPECT_EQ(why(altered), Refusal::kForged) << "its key is not that of the buffer";
+  altered = within;
+  altered.within.pop_back();
+  EXPECT_EQ(why(altered), Refusal::kForged);
+  altered = within;
+  std::swap(altered.within[0], altered.within[1]);
+  EXPECT_EQ(why(altered), Refusal::kForged);
+  BufferHandle less = part;  // as whoever moves it by and by
+  less.offset += 7, less.size -= 8;
+  EXPECT_EQ(why(less), Refusal::kNone);
+  EXPECT_EQ(buffers->drop(part_of(whole, 1, 1), false, [] {}), Refusal::kNone);
+}
+
+TEST_F(BuffersTest, APartCanBeForReadersOnly) {
+  const BufferHandle part = part_of(add(), 100, 50);
+  BufferHandle reader = *buffers->read_only(part);
+  EXPECT_EQ(why(reader), Refusal::kNone);
+  EXPECT_EQ(why(reader, true), Refusal::kReadOnly);
+  reader.size += 1;
+  EXPECT_EQ(why(reader), Refusal::kForged);
+}
+
+TEST_F(BuffersTest, ABlockIsForWhatLiesBetweenItsFirstByteAndItsLast) {
+  BufferHandle block = add();
+  block.offset = 256, block.run = 16, block.size = 64, block.dims = {{4, 64}};
+  block.confine();
+  EXPECT_EQ(why(block), Refusal::kNone);
+  EXPECT_EQ(block.within, (std::vector<BufferPart>{{256, 3 * 64 + 16}}));
+  block.dims = {{4, 65}};
+  EXPECT_EQ(why(block), Refusal::kForged);
+}
+
+TEST_F(BuffersTest, PartsOfPartsHaveABound) {
+  BufferHandle part = add();
+  for (size_t i = 1; i <= BufferHandle::kWithinMax + 2; ++i) part = part_of(part, 1, part.size - 1);
+  EXPECT_EQ(part.within.size(), BufferHandle::kWithinMax);
+  EXPECT_EQ(why(part), Refusal::kNone);
+  part.within.push_back({part.offset, 1});
+  EXPECT_EQ(why(part), Refusal::kForged);
+}
+
+// Of 16 bytes 0 to 15 under the key 0 to 15, as `openssl mac -macopt size:16 SIPHASH` gives it.
+TEST(BufferKeys, AreMadeBySipHash) {
+  constexpr uint64_t kLow = 0x0706050403020100, kHigh = 0x0f0e0d0c0b0a0908, kBits = UINT64_MAX >> 1;
+  const BufferKey made = sip_hash({kLow, kHigh}, kLow, kHigh);
+  EXPECT_EQ(made, (BufferKey{0xbb54b067caa4e26e & kBits, 0x77052385bf1533fd & kBits}));
+}
+
 }  // namespace
 }  // namespace monarch

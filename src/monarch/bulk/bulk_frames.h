@@ -19,9 +19,17 @@ struct ValueCodec<Memory::Dim> {
 };
 
 template <>
+struct ValueCodec<BufferPart> {
+  static auto fields(auto& p) { return std::tie(p.offset, p.size); }
+  static void encode(ValueWriter& writer, const BufferPart& part) { monarch::encode(writer, fields(part)); }
+  static bool decode(ValueReader& reader, BufferPart& part) { return decode_into(reader, fields(part)); }
+};
+
+template <>
 struct ValueCodec<BufferHandle> {
   static auto fields(auto& h) {
-    return std::tie(h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size, h.run, h.dims);
+    return std::tie(h.owner, h.index, h.generation, h.key.low, h.key.high, h.writable, h.offset, h.size, h.run, h.dims,
+                    h.within);
   }
   static void encode(ValueWriter& writer, const BufferHandle& handle) { monarch::encode(writer, fields(handle)); }
   static bool decode(ValueReader& reader, BufferHandle& handle) { return decode_into(reader, fields(handle)); }

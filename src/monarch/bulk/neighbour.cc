@@ -209,7 +209,7 @@ Refusal Neighbour::look(const BufferHandle& handle, Seen* seen) const {
            at.inode.load(std::memory_order_relaxed), at.file.load(std::memory_order_relaxed),
            at.device.load(std::memory_order_relaxed) != Memory::kHost};
   if (!is_still(handle)) return Refusal::kDropped;  // what was read may belong to two buffers
-  if (wanted != handle.key) return Refusal::kForged;
+  if (handle.key_made_of(wanted) != handle.key) return Refusal::kForged;
   if (handle.is_block() && seen->address == 0 && !seen->is_on_device) return Refusal::kStrides;
   return handle.lies_within(size) ? Refusal::kNone : Refusal::kBeyond;
 }
