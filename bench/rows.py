@@ -361,10 +361,10 @@ PROGRAMS = (
         "W21",
         script="w21.py",
         limit="none",
-        systems=("ours", "torchmonarch"),
+        systems=("ours", "torchmonarch", "ray"),
         procs=0,
         placed=False,
-        rounds_max={"torchmonarch": 3},
+        rounds_max={"torchmonarch": 3, "ray": 3},
         venvs={"torchmonarch": "torchmonarch-torch"},
         rows=(
             Row("W21p_64M", "torchstore: state dict of 64 MiB, put", "GB/s", "high"),

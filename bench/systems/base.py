@@ -134,8 +134,8 @@ class BaseSystem:
         self.missing("spawn of single actors into running processes")
 
     def store(self, size):
-        """-> a torchstore with a state dict of about `size` bytes, see store_client.Store."""
-        self.missing("torchstore")
+        """-> a store with a state dict of about `size` bytes, see store_client.Store."""
+        self.missing("a store")
 
     def spawn_round(self, procs):
         """Makes `procs` new processes with one actor each; -> (rank + 1 from each, function that ends them)."""

@@ -147,6 +147,88 @@ class RayVictims(Victims):
             ray.kill(actor)
 
 
+LAYERS, KINDS = 8, {"query": 1, "key": 1, "value": 1, "out": 1, "up": 2, "down": 2}
+
+
+def state_dict(size):
+    """As store_client.state_dict(), of NumPy's arrays, which Ray has no copy of its own for where they are read."""
+    width = size // LAYERS // 8 // 4 // 1024
+    state = {
+        f"layers.{i}.{name}": numpy.zeros((w * width, 1024), "f4") for i in range(LAYERS) for name, w in KINDS.items()
+    }
+    return state | {f"layers.{i}.{name}": numpy.zeros(1024, "f4") for i in range(LAYERS) for name in ("norm", "scale")}
+
+
+def marks(state):
+    return {float(array.reshape(-1)[at]) for array in state.values() for at in (0, -1)}
+
+
+@ray.remote
+class Volume:
+    """Has the reference of what was put, in its process."""
+
+    def keep(self, refs):
+        self.refs = refs
+
+    def kept(self):
+        return self.refs
+
+
+@ray.remote
+class StoreClient:
+    """As store_client.StoreClient, over Ray's object store."""
+
+    def __init__(self, size, volume):
+        self.state, self.target, self.volume = state_dict(size), state_dict(size), volume
+
+    def bytes(self):
+        return sum(array.nbytes for array in self.state.values())
+
+    def read(self):
+        return ray.get(ray.get(self.volume.kept.remote())[0])
+
+    def put(self, turn):
+        for array in self.state.values():
+            array.reshape(-1)[0] = array.reshape(-1)[-1] = turn
+        start = time.perf_counter_ns()
+        ray.get(self.volume.keep.remote([ray.put(self.state)]))
+        return time.perf_counter_ns() - start, marks(self.read())
+
+    def get(self, turn):
+        start = time.perf_counter_ns()
+        got = {name: array.copy() for name, array in self.read().items()}
+        return time.perf_counter_ns() - start, marks(got)
+
+    def get_into(self, turn):
+        for array in self.target.values():
+            array.reshape(-1)[0] = array.reshape(-1)[-1] = -1
+        start = time.perf_counter_ns()
+        for name, array in self.read().items():
+            numpy.copyto(self.target[name], array)
+        return time.perf_counter_ns() - start, marks(self.target)
+
+
+class Store:
+    """As store_client.Store."""
+
+    def __init__(self, size):
+        ensure_ray()
+        self.volume = Volume.remote()
+        self.client = StoreClient.remote(size, self.volume)
+        self.bytes = ray.get(self.client.bytes.remote())
+
+    def choose(self, by_messages):
+        return "ray.put"
+
+    def operation(self, name):
+        call = getattr(self.client, name).remote
+        return lambda turn: ray.get(call(turn))
+
+    def end(self):
+        for actor in (self.client, self.volume):
+            ray.kill(actor)
+
+
 def ensure_ray():
     if not ray.is_initialized():
         ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
@@ -244,6 +326,9 @@ class System(BaseSystem):
         for actor in actors:
             ray.kill(actor)
         return times
+
+    def store(self, size):
+        return Store(size)
 
     def buffer_tail(self):
         return ray.get(self.first.buffer_tail.remote())

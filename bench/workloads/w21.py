@@ -3,7 +3,8 @@
 W21p: put_state_dict. W21g: get_state_dict, into new tensors. W21i: into tensors that are there. W21c, beside them: the
 dictionary cloned in one process. Rates are of the dictionary's bytes, of the median call. torchstore chooses the way of
 the tensors, as it is installed: buffers where its monarch says that they work, else messages ("way" in the JSON file).
-W21mp, W21mg, W21mi: the same, told to send messages.
+W21mp, W21mg, W21mi: the same, told to send messages. Ray has no torchstore: there it is a dictionary of NumPy's arrays
+in its object store, of which a volume has the reference.
 """
 
 import os
