@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "monarch/actor/members.h"
+#include "monarch/base/ids.h"
 
 namespace monarch {
 
@@ -16,45 +17,59 @@ class AnswerNotices {
  public:
   // After a cast; then, while it has not ended, each time twice as late, up to the last. And so long before its deadline.
   static constexpr int64_t kFirstNs = 300'000'000, kLastNs = 10'000'000'000;
+  static constexpr int64_t kRestNs = 100'000'000;  // at least, between two times
 
+  using Gateways = std::shared_ptr<const std::vector<NodeId>>;  // shared: by calls to the same hosts
   struct Call {
     uint64_t token = 0;
-    std::shared_ptr<const Members> owing;  // shared: with the call
-    int64_t deadline_ns = 0;               // 0: none
+    Gateways gateways;
+    int64_t deadline_ns = 0;  // 0: none
     int64_t wait_ns = kFirstNs;
     int64_t due_ns = 0;
   };
 
-  // Returns when it is due.
-  int64_t add(uint64_t token, std::shared_ptr<const Members> owing, int64_t deadline_ns, int64_t now_ns) {
-    return put({token, std::move(owing), deadline_ns, kFirstNs, 0}, now_ns);
+  void add(uint64_t token, std::vector<NodeId> gateways, int64_t deadline_ns, int64_t now_ns) {
+    if (!last_ || *last_ != gateways) last_ = std::make_shared<const std::vector<NodeId>>(std::move(gateways));
+    put({token, last_, deadline_ns, kFirstNs, 0}, now_ns);
   }
-  // Those that are due by now, or all; who finds that one has not ended puts it back.
-  std::vector<Call> take_due(int64_t now_ns, bool all) {
-    const auto is_later = [&](const Call& call) { return !all && call.due_ns > now_ns; };
+  // Something may have been lost: all are due.
+  void hurry(int64_t now_ns) {
+    for (Call& call : calls_) call.due_ns = std::min(call.due_ns, now_ns);
+  }
+  // Those that are due, or will be within half of their wait; who finds that one has not ended puts it back.
+  std::vector<Call> take_due(int64_t now_ns) {
+    told_ns_ = now_ns;
+    const auto is_later = [now_ns](const Call& call) {
+      return call.due_ns > now_ns + (call.wait_ns > kFirstNs ? call.wait_ns / 2 : 0);
+    };
     const auto first = std::stable_partition(calls_.begin(), calls_.end(), is_later);
     std::vector<Call> due(std::make_move_iterator(first), std::make_move_iterator(calls_.end()));
     calls_.erase(first, calls_.end());
+    if (calls_.empty()) last_ = nullptr;
     return due;
   }
-  int64_t put_back(Call call, int64_t now_ns) {
-    call.wait_ns = std::min(2 * call.wait_ns, kLastNs);
-    return put(std::move(call), now_ns);
+  void put_back(const Call& call, int64_t now_ns) {
+    Call again = call;
+    again.wait_ns = std::min(2 * call.wait_ns, kLastNs);
+    put(std::move(again), now_ns);
   }
   bool empty() const { return calls_.empty(); }
-  // Of the first that will be; not empty().
-  int64_t due_ns() const { return std::ranges::min_element(calls_, {}, &Call::due_ns)->due_ns; }
+  // When somebody should look; not empty().
+  int64_t next_ns() const {
+    return std::max(std::ranges::min_element(calls_, {}, &Call::due_ns)->due_ns, told_ns_ + kRestNs);
+  }
 
  private:
-  int64_t put(Call call, int64_t now_ns) {
+  void put(Call call, int64_t now_ns) {
     call.due_ns = now_ns + call.wait_ns;
     const int64_t last_ns = call.deadline_ns - kFirstNs;
     if (last_ns > now_ns) call.due_ns = std::min(call.due_ns, last_ns);
     calls_.push_back(std::move(call));
-    return calls_.back().due_ns;
   }
 
   std::vector<Call> calls_;
+  Gateways last_;
+  int64_t told_ns_ = -kRestNs;
 };
 
 }  // namespace monarch

@@ -141,7 +141,7 @@ TEST(Calls, TakeTheAnswersOfManyRanksAtOnceAndEachOnce) {
   const NodeId node = sim.add_node();
   Calls calls{sim.node(node).driver(), sim};
   auto members = std::make_shared<Members>();
-  members->ids.assign(5, {1, 1});
+  for (uint64_t host = 1; host <= 5; ++host) members->ids.push_back({host << kHostShift | 1, 1});
   auto call = std::make_shared<PendingCall>(members);
   const uint64_t token = calls.open(call, 0);
   std::vector<uint32_t> seen;
@@ -180,6 +180,20 @@ TEST(Calls, TakeTheAnswersOfManyRanksAtOnceAndEachOnce) {
   std::vector<uint32_t> values;
   call->visit_values([&](uint32_t rank, const Message&) { return values.push_back(rank), rank != 1; });
   EXPECT_EQ(values, (std::vector{0u, 1u}));
+}
+
+// Which says of itself that it has come before, by somebody's lie: there is nobody else to ask.
+TEST(Calls, WhatAHostHasCombinedOfItsOwnIsNotRefused) {
+  SimWorld sim{1};
+  Calls calls{sim.node(sim.add_node()).driver(), sim};
+  auto members = std::make_shared<Members>();
+  members->ids.assign(3, {1, 1});
+  auto call = std::make_shared<PendingCall>(members);
+  const uint64_t token = calls.open(call, 0);
+  calls.answer(token, 1, Message::make({.kind = FrameKind::kReply, .rank = 1}, "a lie", 1));
+  PendingCall::Answer all[] = {{0, Message::make({.kind = FrameKind::kReply}, "all", 1)}, {1, nullptr}, {2, nullptr}};
+  EXPECT_TRUE(calls.answer(token, all));
+  EXPECT_TRUE(call->complete());
 }
 
 TEST(Calls, WhatOverlapsIsTakenOfACallThatHasFailed) {

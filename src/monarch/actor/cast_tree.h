@@ -185,6 +185,13 @@ class CastArrivals {
 
   // A data frame on the session itself; null: one that has no place in the order (a kTreeCast).
   void direct(MessagePtr message);
+  // Those that have come too early.
+  template <typename Visit>
+  void visit_early(Visit visit) const {
+    for (const auto& [number, cast] : early_) {
+      if (cast.message) visit(cast.cast);
+    }
+  }
   bool has_been_here(uint64_t number) const { return number <= taken_ || early_.contains(number); }
   // False: it has been here.
   bool cast(uint64_t number, Cast cast);

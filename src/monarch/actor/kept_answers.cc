@@ -4,11 +4,12 @@
 
 namespace monarch {
 
-void KeptAnswers::add(const Key& key, NodeId parent, const std::vector<OwedAnswer>& owed) {
+bool KeptAnswers::add(const Key& key, NodeId parent, const std::vector<OwedAnswer>& owed, int64_t now_ns) {
   uint64_t bytes = 0;
-  for (const OwedAnswer& each : owed) bytes += each.answer->total_bytes();
-  const auto [place, is_new] = kept_.try_emplace(key, Kept{parent, owed, bytes, numbered_ + 1});
-  if (!is_new) return;
+  for (const OwedAnswer& each : owed) bytes += each.answer->total_bytes() + kAnswerCost;
+  if (bytes > kCallBytesMax || bytes_ + bytes > kBytesMax || kept_.size() == kCallsMax) return false;
+  const auto [place, is_new] = kept_.try_emplace(key, Kept{parent, owed, bytes, now_ns, numbered_ + 1});
+  if (!is_new) return true;
   try {
     by_age_.emplace(numbered_ + 1, key);
   } catch (...) {
@@ -17,6 +18,7 @@ void KeptAnswers::add(const Key& key, NodeId parent, const std::vector<OwedAnswe
   }
   ++numbered_;
   bytes_ += bytes;
+  return true;
 }
 
 void KeptAnswers::forget(const Key& key) {
@@ -34,12 +36,6 @@ KeptAnswers::Table::iterator KeptAnswers::move_out(Table::iterator of, Taken& ta
   return erase(of);
 }
 
-KeptAnswers::Taken KeptAnswers::take_excess() {
-  Taken taken;
-  while (kept_.size() > kCallsMax || bytes_ > kBytesMax) move_out(kept_.find(by_age_.begin()->second), taken);
-  return taken;
-}
-
 KeptAnswers::Taken KeptAnswers::take_missing(NodeId caller, const std::vector<SeenCall>& seen) {
   Taken taken;
   for (const SeenCall& call : seen) {
@@ -51,13 +47,27 @@ KeptAnswers::Taken KeptAnswers::take_missing(NodeId caller, const std::vector<Se
   return taken;
 }
 
-KeptAnswers::Taken KeptAnswers::take_with(NodeId gateway_or_node) {
+KeptAnswers::Taken KeptAnswers::take_given_to(NodeId gateway) {
   Taken taken;
-  const auto is_of = [=](const OwedAnswer& each) { return each.node == gateway_or_node; };
   for (auto of = kept_.begin(); of != kept_.end();) {
-    const bool is_wanted = of->second.parent == gateway_or_node || std::ranges::any_of(of->second.owed, is_of);
-    of = is_wanted ? move_out(of, taken) : std::next(of);
+    of = of->second.parent == gateway ? move_out(of, taken) : std::next(of);
   }
+  return taken;
+}
+
+KeptAnswers::Taken KeptAnswers::take_last_of(NodeId process) {
+  Taken taken;
+  const uint64_t first = numbered_ - std::min(numbered_, kLastFew) + 1;
+  for (auto next = by_age_.lower_bound(first); next != by_age_.end();) {
+    const auto of = kept_.find((next++)->second);
+    if (std::ranges::find(of->second.owed, process, &OwedAnswer::node) != of->second.owed.end()) move_out(of, taken);
+  }
+  return taken;
+}
+
+KeptAnswers::Taken KeptAnswers::take_unnamed(int64_t now_ns) {
+  Taken taken;
+  while (!empty() && unnamed_ns() <= now_ns) move_out(kept_.find(by_age_.begin()->second), taken);
   return taken;
 }
 

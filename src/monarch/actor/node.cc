@@ -139,7 +139,7 @@ void Node::tell_of_down(NodeId node, const FailurePtr& reason) {
   // Dead first, then the slots: a call that opens its slot later sees the death when it sends (cast()). So does a message
   // that comes too early for an actor of the dead (keep_early()).
   calls_->fail_owed([node](NodeId owing) { return owing == node; }, *reason);
-  if (is_gateway_elsewhere(node)) tell_seen(true);
+  if (is_gateway_elsewhere(node)) hurry_notices();
   directory_->refuse_early_of(node, creator_ended(reason->text()));
   tell_those_behind(node, *reason);
   stop_owned_by(node, *reason);
@@ -296,7 +296,6 @@ void Node::cast(const Members& named, Outgoing& outgoing, const std::shared_ptr<
   });
   // Sent first, then written down: who makes one of them anew from now on makes it behind the stop.
   if (outgoing.header.kind == FrameKind::kStopActor) supervisor_->note_stopped(named);
-  if (outgoing.by_tree) note_tree_call(token, call->shared_owing(), outgoing.deadline_ns);
   if (call) driver_.poll_after_send();
   if (is_short) throw std::bad_alloc();
 }
@@ -822,6 +821,7 @@ void Node::dispatch(MessagePtr message) {
     case FrameKind::kBuried:
       return directory_->bury(message->from, message->header.dest);
     case FrameKind::kTreeReply:
+      if (!is_gateway_elsewhere(message->from)) return log_line("ignored answers of another host by a process");
       return reductions_->take_branch(std::move(message));
     case FrameKind::kTreeSeen: {
       auto seen = decode_seen(message->body);

@@ -327,7 +327,8 @@ class Node final : public LinkSink {
   bool is_elsewhere(const Link& link) const;
   bool put(Link& link, const Outgoing& outgoing, const std::shared_ptr<const void>& keeper);
   uint64_t backlog_to(const Link& link) const;
-  void send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere, Outgoing& outgoing);
+  void send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere,
+                    const Outgoing& outgoing);
   struct ByHost;
   void group(const Members& members, const std::vector<std::pair<HostNumber, uint32_t>>& elsewhere, ByHost& groups);
   std::vector<uint32_t> begin_tree(std::shared_ptr<const Message> request, const TreeCast& cast,
@@ -355,10 +356,11 @@ class Node final : public LinkSink {
   void pass_on(const std::shared_ptr<const Message>& answer);
   void answered_together(MessagePtr message);
   bool is_gateway_elsewhere(NodeId node) const;
-  void note_tree_call(uint64_t token, std::shared_ptr<const Members> owing, int64_t deadline_ns);
-  void arm_notices(int64_t at_ns);
-  void tell_seen(bool all);
-  void tell_gateways(const Members& owing, const std::vector<SeenCall>& calls);
+  void note_tree_call(uint64_t token, std::vector<NodeId> gateways, int64_t deadline_ns);
+  void hurry_notices();
+  void arm_notices();
+  void tell_seen();
+  void tell_gateways(const std::vector<NodeId>& gateways, const std::vector<SeenCall>& calls);
   void dispatch(MessagePtr message);
   void deliver(MessagePtr message);
   bool keep_early(MessagePtr& message);  // true: look again, its actor has come

@@ -198,7 +198,8 @@ bool Node::let_go(NodeId gateway, const Failure& why) {
   for (const auto& link : links) tree_session_over(*link, why);
   const std::vector<Routes::Unsent> unsent = routes_->take_unsent(gateway);
   for (const Routes::Unsent& message : unsent) tell_unsent(message, why);
-  tell_seen(true);
+  reductions_->let_go(gateway);
+  hurry_notices();
   bool is_missed = links.empty() || !unsent.empty();
   for (const auto& link : links) {
     is_missed = is_missed || link->opened();
@@ -258,7 +259,8 @@ void Node::refuse_lost(const Message& message) {
   log_line_limited("a message was lost", why.text());
   if (is_reply(header.kind) && header.rank == kEveryRank) return end_call(header.dest, why);
   if (is_reply(header.kind)) return calls_->answer(header.dest, header.rank, make_failure(header.dest, header.rank, why));
-  if (header.kind == FrameKind::kTreeReply) return;  // whose answers they are have them still
+  // Whose answers they are have them still, and nobody is to wait for them here.
+  if (header.kind == FrameKind::kTreeReply) return reductions_->give_up(header.sender, header.dest);
   if (header.kind == FrameKind::kSpawn) return directory_->refuse_actor(header.dest, why);
   refuse(message, why);
 }

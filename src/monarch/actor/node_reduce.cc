@@ -98,7 +98,7 @@ void Node::answered_together(MessagePtr message) {
       const bool is_small = bytes <= Reductions::kGatheredBytesMax;
       answers.push_back({entry.rank, Message::copy_of(answer, whole->from, is_small ? nullptr : whole)});
     }
-    if (!calls_->answer(token, answers)) tell_seen(true);  // so that others of them answer by themselves
+    if (!calls_->answer(token, answers)) hurry_notices();  // so that others of them answer by themselves
   } catch (const std::bad_alloc&) {
     end_call(token, Failure("there is no memory for the answers of several ranks"));
   }
@@ -110,69 +110,85 @@ bool Node::is_gateway_elsewhere(NodeId node) const {
   return hooks_.gateway_there && host_number(node) != host_number(id_) && hooks_.gateway_there(node) == node;
 }
 
-void Node::note_tree_call(uint64_t token, std::shared_ptr<const Members> owing, int64_t deadline_ns) {
+// Before it is sent. Throws std::bad_alloc.
+void Node::note_tree_call(uint64_t token, std::vector<NodeId> gateways, int64_t deadline_ns) {
   std::lock_guard lock(trees_->notices_mutex);
-  arm_notices(trees_->notices.add(token, std::move(owing), deadline_ns, timers_.now_ns()));
+  trees_->notices.add(token, std::move(gateways), deadline_ns, timers_.now_ns());
+  arm_notices();
+}
+
+// Something of what comes through a tree may have been lost: its callers ask for it.
+void Node::hurry_notices() {
+  std::lock_guard lock(trees_->notices_mutex);
+  trees_->notices.hurry(timers_.now_ns());
+  arm_notices();
 }
 
 // notices_mutex held.
-void Node::arm_notices(int64_t at_ns) {
+void Node::arm_notices() {
   Trees& trees = *trees_;
-  at_ns = std::max(at_ns, trees.noticed_ns + Trees::kNoticeRestNs);
-  if (trees.notices_timer_ns != 0 && trees.notices_timer_ns <= at_ns) return;
-  if (trees.notices_timer != 0) timers_.cancel(trees.notices_timer);
+  if (trees.notices_stopped || trees.notices.empty()) return;
+  const int64_t at_ns = trees.notices.next_ns();
+  if (trees.notices_timer != 0 && trees.notices_timer_ns <= at_ns) return;
+  if (trees.notices_timer != 0) timers_.cancel(std::exchange(trees.notices_timer, 0));
+  trees.notices_timer = timers_.after(std::max<int64_t>(0, at_ns - timers_.now_ns()), [this] { tell_seen(); });
   trees.notices_timer_ns = at_ns;
-  trees.notices_timer = timers_.after(std::max<int64_t>(0, at_ns - timers_.now_ns()), [this] { tell_seen(false); });
 }
 
-// `all`: of calls of which it is not the time yet, too.
-void Node::tell_seen(bool all) {
+void Node::tell_seen() {
   std::vector<AnswerNotices::Call> due;
   {
     std::lock_guard lock(trees_->notices_mutex);
-    if (trees_->notices.empty() || trees_->notices_timer_ns == INT64_MIN) return;
-    if (!all) trees_->notices_timer = trees_->notices_timer_ns = 0;
-    trees_->noticed_ns = timers_.now_ns();
-    due = trees_->notices.take_due(timers_.now_ns(), all);
+    if (trees_->notices_stopped) return;
+    trees_->notices_timer = 0;
+    due = trees_->notices.take_due(timers_.now_ns());
   }
-  std::map<std::shared_ptr<const Members>, std::vector<SeenCall>> seen;
-  const auto put_back = [&](const auto& is_over) {
-    std::lock_guard lock(trees_->notices_mutex);
-    for (AnswerNotices::Call& call : due) {
-      if (!is_over(call)) trees_->notices.put_back(std::move(call), timers_.now_ns());
-    }
-    if (!trees_->notices.empty()) arm_notices(trees_->notices.due_ns());
-  };
+  std::map<AnswerNotices::Gateways, std::vector<SeenCall>> seen;
+  std::set<uint64_t> over;
   try {
-    std::set<uint64_t> over;
     for (const AnswerNotices::Call& call : due) {
       const auto missing = calls_->missing(call.token);
       if (!missing) over.insert(call.token);
-      seen[call.owing].push_back({call.token, missing ? ranges_of(*missing) : std::vector<RankRange>()});
+      seen[call.gateways].push_back({call.token, missing ? ranges_of(*missing) : std::vector<RankRange>()});
     }
-    put_back([&over](const AnswerNotices::Call& call) { return over.contains(call.token); });
   } catch (const std::bad_alloc&) {
-    return put_back([](const AnswerNotices::Call&) { return false; });
+    over.clear();  // those are told of the next time
+    seen.clear();
   }
-  for (const auto& [owing, calls] : seen) tell_gateways(*owing, calls);
+  {
+    std::lock_guard lock(trees_->notices_mutex);
+    for (const AnswerNotices::Call& call : due) {
+      if (!over.contains(call.token)) trees_->notices.put_back(call, timers_.now_ns());
+    }
+    arm_notices();
+  }
+  for (const auto& [gateways, calls] : seen) tell_gateways(*gateways, calls);
 }
 
-void Node::tell_gateways(const Members& owing, const std::vector<SeenCall>& calls) {
+// By frames of some size. Who does not take what it is sent is left out: what is not ended is told of again.
+void Node::tell_gateways(const std::vector<NodeId>& gateways, const std::vector<SeenCall>& calls) {
+  constexpr size_t kBodyMax = 64 << 10;
   try {
-    std::set<NodeId> gateways;
-    for (const ActorId& id : owing.ids) {
-      if (host_number(id.node) == host_number(id_)) continue;
-      if (const NodeId gateway = hooks_.gateway_there(id.node); gateway != 0) gateways.insert(gateway);
-    }
     Members all;
-    for (const NodeId gateway : gateways) all.ids.push_back({gateway, 0});
-    const std::string body = encode_seen(calls);
-    Outgoing notice{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
-    notice.header.kind = FrameKind::kTreeSeen;
-    notice.header.flags = kFlagQuiet;
-    cast(all, notice, nullptr);
+    for (const NodeId gateway : gateways) {
+      const std::shared_ptr<Link> link = routes_->find(gateway);
+      if (link != nullptr && backlog_to(*link) <= kBacklogMax) all.ids.push_back({gateway, 0});
+    }
+    std::string body;
+    const auto send = [&] {
+      Outgoing notice{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
+      notice.header.kind = FrameKind::kTreeSeen;
+      notice.header.flags = kFlagQuiet;
+      cast(all, notice, nullptr);
+      body.clear();
+    };
+    for (const SeenCall& call : calls) {
+      body += encode_seen({call});
+      if (body.size() > kBodyMax) send();
+    }
+    if (!body.empty()) send();
   } catch (const std::bad_alloc&) {
-    // What has not ended is asked for again, and what has is kept by those gateways until there is too much of it.
+    // What has not ended is told of again, and what has is let go of by those gateways in time.
   }
 }
 

@@ -154,7 +154,7 @@ void Node::group(const Members& members, const std::vector<std::pair<HostNumber,
 
 // `elsewhere`, by host: takes out those that it has sent to. Who cannot be reached is found out without a tree.
 void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere,
-                        Outgoing& outgoing) {
+                        const Outgoing& outgoing) {
   size_t count = 0;
   for (size_t i = 0; i < elsewhere.size(); ++i) count += i == 0 || elsewhere[i].first != elsewhere[i - 1].first;
   if (!trees_->limits.wants(count, bytes_of(outgoing))) return;
@@ -169,9 +169,13 @@ void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber
     cast.targets = as_byte_span(groups.targets.data(), groups.targets.size() * sizeof(CastTarget));
     cast.header.rank = static_cast<uint32_t>(outgoing.reducer);  // as wire/cast.h; each target has its own rank
     const bool is_hasty = outgoing.deadline_ns != 0 && outgoing.deadline_ns - timers_.now_ns() < Trees::kAnswersInTimeNs;
-    outgoing.by_tree = outgoing.header.kind == FrameKind::kRequest && outgoing.reducer != Reducer::kNone && !is_hasty &&
-                       groups.hosts.size() >= trees_->limits.answer_hosts;
-    if (outgoing.by_tree) cast.header.rank |= kAnswersByTree;
+    if (outgoing.header.kind == FrameKind::kRequest && outgoing.reducer != Reducer::kNone && !is_hasty &&
+        groups.hosts.size() >= trees_->limits.answer_hosts) {
+      std::vector<NodeId> gateways;
+      for (const TreeHost& host : groups.hosts) gateways.push_back(host.gateway);
+      note_tree_call(outgoing.header.token, std::move(gateways), outgoing.deadline_ns);
+      cast.header.rank |= kAnswersByTree;
+    }
     if (const NodeId own = hooks_.gateway_of(groups.hosts.front().gateway); own != 0) {
       const std::string body = encode_tree_cast(cast);
       Outgoing request = outgoing;
@@ -416,6 +420,7 @@ void Node::end_arrivals(Link& link) {
   MessageQueue held;
   std::lock_guard lock(from->mutex);
   from->over = true;
+  from->arrivals.visit_early([this](const TreeCast& cast) { reductions_->give_up(cast.sender, cast.header.token); });
   from->arrivals.end(held);
   while (MessagePtr message = held.pop()) take(link, std::move(message));
 }
@@ -476,7 +481,7 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
   }
   if (is_down(origin)) return;
   const auto from = trees_->from_of(origin, own.session);
-  if (from != nullptr && (cast->header.rank & kAnswersByTree) != 0) {
+  if (from != nullptr && (cast->header.rank & kAnswersByTree) != 0 && !is_down(cast->sender)) {
     bool is_new;
     {
       std::lock_guard lock(from->mutex);
@@ -496,8 +501,8 @@ void Node::on_tree_cast(Link& link, MessagePtr arrived) {
   drain(*from);
 }
 
-// Before it is passed on: what those answer comes here.
-void Node::await_branches(const TreeCast& cast, NodeId parent) {
+// Before it is passed on: what those answer comes here. Where there is no memory for that, it passes through.
+void Node::await_branches(const TreeCast& cast, NodeId parent) try {
   const auto rest = static_cast<uint32_t>(cast.host_count() - 1);
   std::vector<CastTarget> targets;
   for (size_t i = 0; i < cast.host(0).targets; ++i) targets.push_back(cast.target(i));
@@ -507,6 +512,7 @@ void Node::await_branches(const TreeCast& cast, NodeId parent) {
     for (uint32_t i = 0; i < group.count; ++i) branch.ranks += cast.host(group.first + i).targets;
   }
   reductions_->begin(cast.sender, cast.header, targets, parent, std::move(branches));
+} catch (const std::bad_alloc&) {
 }
 
 // False: some of those that it was to go to first have not been sent it.

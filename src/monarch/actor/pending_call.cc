@@ -64,13 +64,19 @@ bool PendingCall::place(Answer& answer) {
   return true;
 }
 
-// mutex_ held. Of a call that has failed nobody looks at values.
+// mutex_ held. Of a call that has failed nobody looks at values, of a count there are none, and what a host has combined of
+// its own comes once.
 bool PendingCall::overlaps(std::span<const Answer> answers) const {
   const auto is_in_other = [](const Answer& answer) { return answer.reply == nullptr; };
-  if (first_error_.load(std::memory_order_relaxed) >= 0 || std::ranges::none_of(answers, is_in_other)) return false;
+  const auto in_others = std::ranges::count_if(answers, is_in_other);
+  if (first_error_.load(std::memory_order_relaxed) >= 0 || in_others == 0 || in_others == std::ssize(answers)) return false;
   const auto is_there = [this](const Answer& answer) { return answer.rank < size_ && has(answer.rank); };
   const auto there = std::ranges::count_if(answers, is_there);
-  return there > 0 && there < std::ssize(answers);
+  if (there == 0 || there == std::ssize(answers)) return false;
+  const auto host_of = [this](const Answer& answer) {
+    return answer.rank < size_ ? host_number(owing().ids[answer.rank].node) : HostNumber{0};
+  };
+  return std::ranges::adjacent_find(answers, std::ranges::not_equal_to(), host_of) != answers.end();
 }
 
 bool PendingCall::fill(std::span<Answer> answers, Driver& driver, bool* refused) {

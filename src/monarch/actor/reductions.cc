@@ -99,21 +99,27 @@ void Reductions::take_branch(const Answer& frame) {
   const Key key(frame->header.sender, frame->header.dest);
   std::lock_guard lock(mutex_);
   const auto of = calls_.find(key);
-  if (of != calls_.end() && hold_branch(of->second, frame)) {
+  const bool is_known = of != calls_.end() && of->second.branch(frame->from) != nullptr;
+  if (is_known && hold_branch(of->second, frame)) {
     if (of->second.is_complete()) go_on({of});
-  } else {
-    send_branch(key, *frame);
+    return;
   }
+  if (is_known) go_on_and_end(of);  // nothing comes of it any more
+  if (!frame->body.empty()) send_branch(key, *frame);
 }
 
 bool Reductions::hold_branch(Call& call, const Answer& frame) {
   const uint64_t bytes = frame->total_bytes();
-  const auto branch = std::ranges::find(call.branches, frame->from, &BranchAnswers::gateway);
-  if (branch == call.branches.end() || branch->frame || bytes_ + bytes > kBytesMax) return false;
-  auto entries = decode_replies(frame->body, frame->parts.size());
-  if (!entries || entries->size() != branch->ranks) return false;
+  BranchAnswers* const branch = call.branch(frame->from);
+  if (branch->frame || bytes_ + bytes > kBytesMax) return false;
+  try {
+    auto entries = decode_replies(frame->body, frame->parts.size());
+    if (!entries || entries->size() != branch->ranks) return false;
+    branch->entries = std::move(*entries);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   note_held(call, bytes);
-  branch->entries = std::move(*entries);
   branch->frame = frame;
   ++call.held_branches;
   return true;
@@ -141,6 +147,7 @@ void Reductions::go_on(Some calls) {
       }
     }
     for (const auto& [number, answer] : singly) hooks_.pass_on(*answer);
+    for (const auto& of : calls) leave_tree(of->first, of->second);
   }
   for (const auto& of : calls) {
     Call& call = of->second;
@@ -150,18 +157,19 @@ void Reductions::go_on(Some calls) {
     }
     forget_held(of->first, call);
     owed_ -= std::erase_if(call.owed, [](const Owed& each) { return each.answer != nullptr; });
-    call.parent = 0;  // what is not whole goes to its caller
-    call.branches.clear();
+    call.branches.clear();  // what is not whole goes to its caller
     call.held_branches = 0;
   }
-  send_kept(kept_.take_excess());
   update_any();
 }
 
 void Reductions::go_on_and_end(Calls::iterator of) {
   const Key key = of->first;
   if (of->second.holds_any()) go_on({of});
-  if (const auto left = calls_.find(key); left != calls_.end()) drop(left);
+  if (const auto left = calls_.find(key); left != calls_.end()) {
+    leave_tree(key, left->second);
+    drop(left);
+  }
 }
 
 // Those of which something is held that an actor has answered before what is held of one of these, and so on.
@@ -169,7 +177,8 @@ void Reductions::add_earlier(Some& calls) {
   const NodeId origin = calls.front()->first.first;
   for (size_t i = 0; i < calls.size(); ++i) {
     for (auto other = calls_.lower_bound({origin, 0}); other != calls_.end() && other->first.first == origin; ++other) {
-      if (other->second.held == 0 || std::ranges::find(calls, other) != calls.end()) continue;
+      if (other->second.held == 0 || other->second.waits_for_branches()) continue;
+      if (std::ranges::find(calls, other) != calls.end()) continue;
       if (has_earlier(other->second, calls[i]->second)) calls.push_back(other);
     }
   }
@@ -203,7 +212,8 @@ bool Reductions::send_up(const Key& key, const Call& call) {
     const bool is_top = call.parent == 0;
     Outgoing frame = together.frame(is_top ? FrameKind::kReply : FrameKind::kTreeReply, key.second);
     if (!is_top) frame.header.sender = key.first;
-    kept_.add(key, call.parent, call.owed);
+    if (!kept_.add(key, call.parent, call.owed, timers_.now_ns())) return false;
+    arm(kept_.unnamed_ns());
     if (is_top ? hooks_.send(key.first, frame) : hooks_.send_up(call.parent, frame)) return true;
     kept_.forget(key);
     return false;
@@ -229,8 +239,11 @@ bool Reductions::send_together(const Key& key, const Reducer reducer, const std:
   }
 }
 
-void Reductions::send_held(const Key& key, const Call& call) {
-  if (call.is_in_tree() && call.is_complete() && send_up(key, call)) return;
+void Reductions::send_held(const Key& key, Call& call) {
+  if (call.is_in_tree() && call.is_complete() && send_up(key, call)) {
+    call.parent = 0;
+    return;
+  }
   const bool is_one_frame = call.is_gather() ? call.held > 1 : call.held == call.owed.size();
   if (!is_one_frame || !send_together(key, call.reducer, call.owed)) {
     for (const Owed& each : call.owed) {
@@ -239,6 +252,23 @@ void Reductions::send_held(const Key& key, const Call& call) {
   }
   for (const BranchAnswers& branch : call.branches) {
     if (branch.frame) send_branch(key, *branch.frame);
+  }
+  leave_tree(key, call);
+}
+
+// It is not to wait for this one: an empty kTreeReply.
+void Reductions::leave_tree(const Key& key, Call& call) const {
+  const NodeId parent = std::exchange(call.parent, 0);
+  if (parent == 0) return;
+  Outgoing nothing{FrameHeader{}, {}, {}};
+  nothing.header.kind = FrameKind::kTreeReply;
+  nothing.header.dest = key.second;
+  nothing.header.sender = key.first;
+  nothing.header.rank = kEveryRank;
+  try {
+    static_cast<void>(hooks_.send_up(parent, nothing));
+  } catch (const std::bad_alloc&) {
+    // Then it waits, for as long as it holds anything at most.
   }
 }
 
@@ -277,7 +307,8 @@ void Reductions::pass_on_of(NodeId node, NodeId origin) {
   Some calls;
   for (auto call = calls_.lower_bound({origin, 0}); call != calls_.end() && call->first.first == origin; ++call) {
     const auto is_held = [node](const Owed& each) { return each.node == node && each.answer; };
-    if (call->second.held > 0 && std::ranges::any_of(call->second.owed, is_held)) calls.push_back(call);
+    if (call->second.held == 0 || call->second.waits_for_branches()) continue;
+    if (std::ranges::any_of(call->second.owed, is_held)) calls.push_back(call);
   }
   if (!calls.empty()) go_on(std::move(calls));
 }
@@ -318,7 +349,8 @@ void Reductions::node_down(NodeId node) {
   if (!any()) return;
   std::lock_guard lock(mutex_);
   kept_.forget_caller(node);
-  send_kept(kept_.take_with(node));
+  send_kept(kept_.take_last_of(node));
+  send_kept(kept_.take_given_to(node));
   update_any();
   std::vector<Key> ended;
   for (auto next = calls_.begin(); next != calls_.end();) {
@@ -326,11 +358,25 @@ void Reductions::node_down(NodeId node) {
     if (call->first.first == node) {
       drop(call);
     } else if (std::ranges::find(call->second.owed, node, &Owed::node) != call->second.owed.end() ||
-               std::ranges::find(call->second.branches, node, &BranchAnswers::gateway) != call->second.branches.end()) {
+               call->second.branch(node) != nullptr) {
       ended.push_back(call->first);
     }
   }
   for (const Key& key : ended) {  // another's end may have been that of this
+    if (const auto of = calls_.find(key); of != calls_.end()) go_on_and_end(of);
+  }
+}
+
+void Reductions::let_go(NodeId gateway) {
+  if (!any()) return;
+  std::lock_guard lock(mutex_);
+  send_kept(kept_.take_given_to(gateway));
+  update_any();
+  std::vector<Key> ended;
+  for (auto& [key, call] : calls_) {
+    if (call.branch(gateway) != nullptr || call.parent == gateway) ended.push_back(key);
+  }
+  for (const Key& key : ended) {
     if (const auto of = calls_.find(key); of != calls_.end()) go_on_and_end(of);
   }
 }
@@ -356,6 +402,9 @@ void Reductions::look(uint64_t turn) {
     }
   }
   for (auto& [origin, calls] : due) go_on(std::move(calls));
+  send_kept(kept_.take_unnamed(timers_.now_ns()));
+  update_any();
+  if (!kept_.empty()) arm(kept_.unnamed_ns());
   for (const auto& [key, call] : calls_) {
     if (call.holds_any()) arm(call.since_ns + call.hold_ns());
   }

@@ -12,6 +12,7 @@
 // the tree may be overtaken, but goes on by itself before the news that its process has ended.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -68,7 +69,7 @@ class Reductions {
   // caller's own gateway), `branches` those that it is passed on to.
   void begin(NodeId origin, const FrameHeader& header, const std::vector<CastTarget>& targets, NodeId parent,
              std::vector<BranchAnswers> branches);
-  // A kTreeReply.
+  // A kTreeReply; an empty one says that none will come.
   void take_branch(const Answer& frame);
   // What this caller has, and has not: of what was given to other gateways here, that goes to it now, and the rest is
   // forgotten.
@@ -80,6 +81,8 @@ class Reductions {
   // Something else of this node is sent, to many: what is held of its answers goes first.
   void pass_on_of(NodeId node);
   void node_down(NodeId node);
+  // There is no way to it for now.
+  void let_go(NodeId gateway);
   // Nothing is held any more.
   void stop();
 
@@ -94,6 +97,11 @@ class Reductions {
     bool keeps_all() const { return is_gather() || reducer == Reducer::kConcat; }
     bool is_in_tree() const { return parent != 0 || !branches.empty(); }
     bool holds_any() const { return held > 0 || held_branches > 0; }
+    bool waits_for_branches() const { return is_in_tree() && held == owed.size() && held_branches < branches.size(); }
+    BranchAnswers* branch(NodeId gateway) {  // null: there is none
+      const auto found = std::ranges::find(branches, gateway, &BranchAnswers::gateway);
+      return found == branches.end() ? nullptr : &*found;
+    }
     bool is_complete() const { return held == owed.size() && held_branches == branches.size(); }
     int64_t hold_ns() const { return is_gather() ? kGatherNs : kHoldNs; }
 
@@ -123,7 +131,8 @@ class Reductions {
   static bool has_earlier(const Call& other, const Call& call);
   bool send_up(const Key& key, const Call& call);
   bool send_together(const Key& key, Reducer reducer, const std::vector<Owed>& owed) const;
-  void send_held(const Key& key, const Call& call);
+  void send_held(const Key& key, Call& call);
+  void leave_tree(const Key& key, Call& call) const;
   void send_branch(const Key& key, const Message& frame) const;
   void send_kept(const KeptAnswers::Taken& taken) const;
   void update_any() { any_.store(!calls_.empty() || !kept_.empty(), std::memory_order_relaxed); }

@@ -59,12 +59,11 @@ struct Trees {
 
   // ---- What has been called through trees ----
   static constexpr int64_t kAnswersInTimeNs = 2'000'000'000;  // who gives up sooner than that is answered directly
-  static constexpr int64_t kNoticeRestNs = 100'000'000;       // at least, between two notices
   Mutex notices_mutex{LockRank::kNodeNotices};
   AnswerNotices notices;
   Timers::TimerId notices_timer = 0;
   int64_t notices_timer_ns = 0;  // when that runs
-  int64_t noticed_ns = 0;        // the last time
+  bool notices_stopped = false;
 
   // ---- What comes here ----
   std::mutex from_mutex;  // a leaf
@@ -106,7 +105,7 @@ struct Trees {
       if (timer != 0) timers.cancel(timer);
     }
     std::lock_guard lock(notices_mutex);
-    notices_timer_ns = INT64_MIN;  // none is sooner
+    notices_stopped = true;
     if (notices_timer != 0) timers.cancel(notices_timer);
   }
 };

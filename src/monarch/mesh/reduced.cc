@@ -53,6 +53,7 @@ Reduced reduce(const PendingCall& call) {
   if (hosts.empty()) {  // who has combined them has left nothing
     return {nullptr, {ReduceProblem::Kind::kType, call.reducer(), false, "takes values", 0, "nothing", -1, {}}};
   }
+  for (Reduction& host : hosts) host.end_host();
   Reduction& all = hosts.front();
   for (size_t i = 1; i < hosts.size(); ++i) {
     if (!all.merge(hosts[i])) return {nullptr, all.problem()};

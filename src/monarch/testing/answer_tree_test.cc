@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "monarch/actor/cell.h"
+#include "monarch/actor/kept_answers.h"
 #include "monarch/actor/node.h"
 #include "monarch/actor/pending_call.h"
 #include "monarch/actor/trees.h"
 #include "monarch/mesh/reduced.h"
 #include "monarch/testing/sim_world.h"
 #include "monarch/wire/cast.h"
+#include "monarch/wire/replies.h"
 #include "monarch/wire/value_codec.h"
 
 namespace monarch::testing {
@@ -270,6 +272,124 @@ TEST_F(AnswersThroughATree, ALotSideBySideGoesToTheCallerFromEachHost) {
   run_for(50'000'000);
   ASSERT_TRUE(made->complete());
   EXPECT_GT(frames_to_script(), kFirst);
+}
+
+// Host 1 gives what is behind it to nobody, and says so: those above it do not wait.
+TEST_F(AnswersThroughATree, WhatGoesDirectlyHoldsUpNobody) {
+  const auto time_of = [&](const std::shared_ptr<PendingCall>& made, const auto& answers) {
+    run_for(5'000'000);
+    answers();
+    const int64_t begun_ns = sim.now_ns();
+    while (!made->complete() && sim.step()) {
+    }
+    return sim.now_ns() - begun_ns;
+  };
+  const auto large = [](uint32_t) { return std::string(50'000, 'x'); };
+  EXPECT_LT(time_of(call(Reducer::kConcat), [&] { answer_all(large); }), 1'000'000) << "more than goes up a tree";
+  const auto one_large = [&] {
+    answer(rank_of(5, 0), std::string(5000, 'x'));
+    answer_all(as_rank, {rank_of(5, 0)});
+  };
+  EXPECT_LT(time_of(call(Reducer::kNone, true), one_large), 1'000'000);
+  const auto one_error = [&] {
+    answer_all(as_rank, {rank_of(30, 1)});
+    answer(rank_of(30, 1), 1, FrameKind::kReplyError);
+  };
+  EXPECT_LT(time_of(call(Reducer::kSum), one_error), 1'000'000);
+  const auto made = call(Reducer::kSum);
+  EXPECT_LT(time_of(call(Reducer::kNone), [&] {
+    answer_all(as_rank);  // of each the first
+    answer_all(as_rank);
+  }), 1'000'000);
+  run_for(1'000'000);
+  EXPECT_TRUE(made->complete());
+}
+
+TEST_F(AnswersThroughATree, MinAndMaxAreOfTheSameTypeAsWithoutIt) {
+  const auto mixed = [this](uint32_t rank) { rank % 3 == 0 ? answer(rank, 1.0) : answer(rank, int64_t{rank < 50}); };
+  for (const bool by_tree : {false, true}) {
+    use_trees(by_tree ? 2 : UINT32_MAX);
+    const auto made = call(Reducer::kMax);
+    run_for(5'000'000);
+    for (uint32_t rank = 0; rank < members->ids.size(); ++rank) mixed(rank);
+    run_for(50'000'000);
+    ASSERT_TRUE(made->complete());
+    EXPECT_EQ(value<int64_t>(*made), 1) << by_tree;
+  }
+}
+
+TEST_F(AnswersThroughATree, TheEndOfAProcessBringsTheLastFewOnly) {
+  for (int i = 0; i < 200; ++i) call(Reducer::kSum);
+  run_for(5'000'000);
+  for (int i = 0; i < 200; ++i) answer_all(as_rank);
+  run_for(50'000'000);
+  const size_t before = frames_to_script();
+  for (NodeId host = 1; host <= kHosts; ++host) node(gateway(host)).node_down(worker(host, 0), lost());
+  run_for(10'000'000);
+  EXPECT_LE(frames_to_script() - before, KeptAnswers::kLastFew * kHosts);
+}
+
+TEST_F(AnswersThroughATree, OfACallThatHasEndedBeforeItsAnswersNothingIsKeptForEver) {
+  const auto made = call(Reducer::kSum, false, 3'000'000'000);
+  run_for(4'000'000'000);
+  ASSERT_TRUE(made->complete());
+  run_for(20'000'000'000);
+  answer_all(as_rank);
+  run_for(1'000'000'000);
+  EXPECT_GT(kept(), 0u);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(kept(), 0u);
+}
+
+TEST_F(AnswersThroughATree, OfManyLossesAtOnceTheCallerSaysLittle) {
+  std::vector<std::shared_ptr<PendingCall>> made;
+  for (int i = 0; i < 50; ++i) made.push_back(call(Reducer::kSum));
+  run_for(5'000'000);
+  processes.at(gateway(30))->frames.clear();
+  for (NodeId host = 2; host <= 16; ++host) kill_host(host);
+  run_for(20'000'000);
+  const auto& frames = processes.at(gateway(30))->frames;
+  const auto notices = std::ranges::count(frames, FrameKind::kTreeCast, &Process::Frame::kind) +
+                       std::ranges::count(frames, FrameKind::kTreeSeen, &Process::Frame::kind);
+  EXPECT_LE(notices, 4);
+  answer_all(as_rank);
+  for (int i = 0; i < 50; ++i) answer_all(as_rank);
+  ASSERT_TRUE(sim.run());
+  for (const auto& each : made) EXPECT_TRUE(each->complete());
+}
+
+// They do not reach each other any more, and both are well.
+TEST_F(AnswersThroughATree, AreNotLostBetweenTwoHostsThatLetGoOfEachOther) {
+  const auto made = call(Reducer::kSum);
+  run_for(5'000'000);
+  answer_all(as_rank, {rank_of(1, 0)});
+  run_for(2'000'000);
+  EXPECT_GT(made->missing().size(), 1u);
+  node(gateway(1)).let_go(gateway(2), *lost());
+  node(gateway(2)).let_go(gateway(1), *lost());
+  run_for(5'000'000);
+  EXPECT_EQ(made->missing(), std::vector{rank_of(1, 0)}) << "at once";
+  answer(rank_of(1, 0), int64_t{0});
+  run_for(1'000'000'000);
+  ASSERT_TRUE(made->complete());
+  EXPECT_EQ(value<int64_t>(*made), kSum);
+}
+
+// Whoever is no gateway does not speak for hosts.
+TEST_F(AnswersThroughATree, AProcessCannotSendWhatOnlyGatewaysDo) {
+  const auto made = call(Reducer::kSum);
+  run_for(5'000'000);
+  const std::string body = encode_replies({{0, 0, 1, 0}});
+  const ByteSpan part = as_byte_span("x", 1);
+  Outgoing lie{FrameHeader{}, as_byte_span(body.data(), body.size()), {&part, 1}};
+  lie.header.kind = FrameKind::kTreeReply;
+  lie.header.dest = made->token();
+  lie.header.sender = kScript;
+  lie.header.rank = kEveryRank;
+  node(worker(3, 0)).send(gateway(3), lie);
+  run_for(5'000'000);
+  EXPECT_EQ(made->received(), 0u);
+  EXPECT_EQ(frames_to_script(), 0u);
 }
 
 TEST_F(AnswersThroughATree, WhatIsKeptOfThemIsForgottenSoonAfter) {

@@ -150,7 +150,6 @@ struct Outgoing {
   int64_t deadline_ns = 0;  // on the clock of this node, which makes header.time_left_ns of it; 0: none
   FrameRoute route = {};    // with kFlagRouted
   Reducer reducer = Reducer::kNone;  // of a request to several, which gateways are told (wire/cast.h)
-  bool by_tree = false;  // set by who sends it: its answers may come through the tree that it went through (kTreeReply)
   class CastParts* cast = nullptr;  // it goes to several, and a link may lend them the same memory; null: to one
 };
 

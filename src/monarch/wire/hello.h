@@ -41,8 +41,8 @@ using JobId = std::array<std::byte, 16>;     // not secret: handles carry it
 using JobToken = std::array<std::byte, 16>;  // secret: whoever knows it belongs to the job
 using ChannelBinding = std::array<std::byte, 32>;  // of one connection with TLS
 
-inline constexpr uint16_t kProtocolVersionMin = 4;  // what this library speaks
-inline constexpr uint16_t kProtocolVersionMax = 4;
+inline constexpr uint16_t kProtocolVersionMin = 5;  // what this library speaks
+inline constexpr uint16_t kProtocolVersionMax = 5;
 
 // What a side can do. Used is what both can.
 inline constexpr uint32_t kFeatureShm = 1u << 0;

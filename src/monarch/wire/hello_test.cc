@@ -251,7 +251,7 @@ TEST(Hello, AProcessThatSpeaksTheVersionBeforeRoutesIsRefused) {
   c.acceptor_identity.version_max = kProtocolVersionMax;
   c.reset();
   expect_refused(c.acceptor->on_open(c.dialer->open_bytes()), ErrorCode::kUnsupported,
-                 "no common protocol version: this side speaks 4, the peer 1");
+                 "no common protocol version: this side speaks 5, the peer 1");
 }
 
 TEST(Hello, AnotherJobIsRefusedBeforeAnyProofIsSent) {

@@ -298,6 +298,15 @@ bool Reduction::is_free_of_order(const Value& value, const Value& other) const {
   return true;
 }
 
+void Reduction::end_host(Value& value) {
+  if (value.tag == ValueTag::kFloat64) {
+    value.real = value.sum();
+    value.whole = 0;
+    value.has_whole = false;
+  }
+  for (Value& item : value.items) end_host(item);
+}
+
 bool Reduction::parse(const ReduceInput& input, Value& out) {
   ValueReader reader(input.body);
   if (read(reader, input.body, nullptr, out) && reader.done()) return true;
@@ -379,18 +388,23 @@ bool Reduction::fold(Value& into, const Value& next) const {
   return true;
 }
 
+// Of equal numbers, so that it does not matter which comes first.
+static int precedence(ValueTag tag) { return tag == ValueTag::kInt64 ? 0 : tag == ValueTag::kFloat64 ? 1 : 2; }
+
 void Reduction::fold_number(Value& into, const Value& next) const {
   if (reducer_ == Reducer::kSum) {
     const bool is_first_real = into.tag != ValueTag::kFloat64 && next.tag == ValueTag::kFloat64;
     into.real = is_first_real ? next.real : into.real + next.real;
+    into.has_whole = into.has_whole || next.has_whole || into.tag != ValueTag::kFloat64 || next.tag != ValueTag::kFloat64;
     if (next.tag == ValueTag::kFloat64) into.tag = ValueTag::kFloat64;
     into.whole += next.whole;
     return;
   }
   // Each 64-bit int and each double is a long double.
   const auto a = into.as<long double>(), b = next.as<long double>();
+  const bool is_same = a == b && precedence(next.tag) < precedence(into.tag);
   const bool takes = std::isnan(b) ? !std::isnan(a) : reducer_ == Reducer::kMin ? b < a : a < b;
-  if (!takes) return;
+  if (!takes && !is_same) return;
   into.tag = next.tag;
   into.whole = next.whole;
   into.real = next.real;
@@ -424,8 +438,7 @@ bool Reduction::put(ValueWriter& writer, const Value& value) const {
     case ValueTag::kInt64:
       if (value.whole != static_cast<int64_t>(value.whole)) return false;
       return writer.integer(static_cast<int64_t>(value.whole)), true;
-    case ValueTag::kFloat64:
-      return writer.number(value.whole == 0 ? value.real : value.real + static_cast<double>(value.whole)), true;
+    case ValueTag::kFloat64: return writer.number(value.sum()), true;
     case ValueTag::kTuple: writer.begin_tuple(count); break;
     case ValueTag::kList: writer.begin_list(count); break;
     default: writer.begin_dict(count); break;

@@ -57,6 +57,8 @@ class Reduction {
 
   // The next of the ranks. False: problem(), and nothing comes of it any more.
   bool add(const ReduceInput& input);
+  // All ranks of a host have been added: what is rounded there, if it combines them itself, is so here.
+  void end_host() { end_host(value_); }
   // What the other one has combined, in the place of an answer. Each has been added to.
   bool merge(const Reduction& other);
   // Whether what comes of the two is the same, whatever others are merged before them, after or in between: as it is not
@@ -73,12 +75,14 @@ class Reduction {
   struct Value {
     ValueTag tag = ValueTag::kNone;  // kFalse: a bool, kInt64: an int, kFloat64, or a container
     Whole whole = 0;  // of a sum that is kFloat64, of its ints, which are exact so wherever they stand
+    bool has_whole = false;  // there have been such
     double real = 0;
     ByteSpan key;  // in a dict, encoded
     std::vector<Value> items;
 
     bool is_number() const { return items.empty() && !is_container(); }
     bool is_container() const;
+    double sum() const { return has_whole ? real + static_cast<double>(whole) : real; }
     template <typename Real>
     Real as() const {
       return tag == ValueTag::kFloat64 ? static_cast<Real>(real) : static_cast<Real>(whole);
@@ -92,6 +96,7 @@ class Reduction {
   void fold_number(Value& into, const Value& next) const;
   bool fold_array(const ReduceInput& next);
   bool is_free_of_order(const Value& value, const Value& other) const;
+  static void end_host(Value& value);
   bool put(ValueWriter& writer, const Value& value) const;
   bool refuse(ReduceProblem::Kind kind, std::string wants, const ReduceInput& of, std::string found);
   bool refuse_other(ReduceProblem::Kind kind, std::string wants, const ReduceInput& of);

@@ -110,7 +110,9 @@ TEST(Reduce, CombinesNumbersAsPythonDoes) {
   EXPECT_EQ(of(3, -1, 2).of<int64_t>(Reducer::kMin), -1);
   EXPECT_EQ(of(3, 7.5, 2).of<double>(Reducer::kMax), 7.5);
   EXPECT_EQ(of(true, false).of<bool>(Reducer::kMin), false);
-  EXPECT_EQ(of(1, 1.0).of<int64_t>(Reducer::kMax), 1) << "of equals the first";
+  EXPECT_EQ(of(1, 1.0).of<int64_t>(Reducer::kMax), 1) << "of equals the int";
+  EXPECT_EQ(of(1.0, true, 1).of<int64_t>(Reducer::kMin), 1);
+  EXPECT_EQ(of(true, 1.0).of<double>(Reducer::kMin), 1.0);
   EXPECT_EQ(of(kMost, static_cast<double>(kMost)).of<double>(Reducer::kMax), static_cast<double>(kMost))
       << "compared exactly: the float is 2 ** 63";
 }
@@ -279,6 +281,28 @@ TEST(Reduce, IntsAmongFloatsAreAddedExactlyWhereverTheyStand) {
   EXPECT_EQ(of(2, big).of<double>(Reducer::kSum), big + 2);
   EXPECT_EQ(of(big, 1, 1).of<double>(Reducer::kSum), big + 2);
   EXPECT_TRUE(std::signbit(of(-0.0).of<double>(Reducer::kSum)));
+  EXPECT_FALSE(std::signbit(of(0, -0.0).of<double>(Reducer::kSum)));
+}
+
+// A host that combines its own rounds what it writes, and so does who groups them as it would.
+TEST(Reduce, IsRoundedAtTheEndOfEachHost) {
+  const Answers answers = of(int64_t{1} << 53, 1.0, 1.0);  // the first two of one host
+  const auto sum = [&](bool is_combined) {
+    Reduction host(Reducer::kSum), other(Reducer::kSum);
+    EXPECT_TRUE(host.add(answers.input(0)) && host.add(answers.input(1)) && other.add(answers.input(2)));
+    ReducedValue value;
+    if (is_combined) {
+      EXPECT_TRUE(host.write(value));
+      Reduction again(Reducer::kSum);
+      EXPECT_TRUE(again.add({0, value.flags, value.body, value.parts}));
+      EXPECT_TRUE(again.merge(other) && again.write(value));
+    } else {
+      host.end_host();
+      EXPECT_TRUE(host.merge(other) && host.write(value));
+    }
+    return *decode<double>(value.body);
+  };
+  EXPECT_EQ(sum(true), sum(false));
 }
 
 // ---- Against a reference, over seeds ----
