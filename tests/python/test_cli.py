@@ -60,6 +60,21 @@ def test_wrong_usage_is_told_with_status_2(arguments):
     assert (status, out) == (2, "") and err.startswith("usage: monarch")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "monarch: error: the following arguments are required: COMMAND"),
+        (("--nosuch",), "monarch: error: unrecognized arguments: --nosuch"),
+        (("context",), "monarch context: error: the following arguments are required: ACTION"),
+        (("context", "--nosuch"), "monarch context: error: unrecognized arguments: --nosuch"),
+    ],
+)
+def test_what_is_unknown_is_named_before_what_is_missing(arguments, why, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2 and capsys.readouterr().err.splitlines()[-1] == why
+
+
 def test_each_command_has_an_example_that_can_be_read():
     parser = command_parser()
     (commands,) = (action.choices for action in parser._actions if action.dest == "command")

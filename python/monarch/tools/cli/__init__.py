@@ -56,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, unknown = command_parser().parse_known_args(argv)
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if arguments.command is None:
+        arguments.parser.error("the following arguments are required: COMMAND")
     try:
         status = int(arguments.run(arguments))
         if sys.stdout is not None:  # the process has been given one
@@ -92,7 +94,9 @@ def command_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLE, formatter_class=_Help,
     )  # fmt: skip
     parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is, and end")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.set_defaults(parser=parser)
+    # Not required here, where that would hide options that are unknown.
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name in _COMMANDS:
         module = importlib.import_module(f"monarch.tools.cli._{name}")
         about, _, examples = (module.__doc__ or "").partition("\nexample")

@@ -13,7 +13,7 @@ HELP = "have several jobs in one directory"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     for action, what in (
         ("create", "make one, and the active one"),
         ("use", "make it the active one"),
@@ -27,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.action is None:
+        arguments.parser.error("the following arguments are required: ACTION")
     from monarch.job import _contexts
 
     if arguments.action == "ls":
