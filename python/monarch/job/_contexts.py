@@ -35,6 +35,10 @@ DEFAULT = _saved.DEFAULT_CONTEXT
 
 def set_current_job(module_path: str) -> None:
     """Remembers, in the active context, where its job is made: ``module.attribute``. It is not imported here."""
+    if not isinstance(module_path, str):
+        raise TypeError(
+            f"set_current_job takes where a job is made, a str such as 'cluster.job', but was given {module_path!r}"
+        )
     _split(module_path)
     _saved.write(os.path.join(_activate(current()), _SPEC), module_path.encode() + b"\n")
 
