@@ -66,7 +66,7 @@ def seconds_of(timeout: float | None) -> float:
     if not isinstance(timeout, numbers.Real):
         raise TypeError(f"timeout is in seconds, or None for no limit. Got: {timeout!r}")
     if not 0 <= timeout <= _TIMEOUT_MAX:
-        raise OverflowError("timeout must fit in an unsigned 64-bit integer")
+        raise OverflowError(f"timeout is in seconds, from 0 to 2**64 - 1, or None for no limit. Got: {timeout!r}")
     return float(timeout)
 
 
