@@ -181,8 +181,9 @@ class RDMABuffer(Handle):
 
         The first time the owner is asked. Raises as :meth:`read` does.
 
-        ``local``: they are of this process. ``shm``: they lie in memory of ``monarch.empty``, which is mapped here.
-        ``cma``: the kernel copies them. ``cuda-ipc``: they lie on a CUDA device, and its driver has opened them here.
+        ``local``: they are of this process. ``shm``: they lie in memory of ``monarch.empty``, from 64 KiB on, which is
+        mapped here. ``cma``: the kernel copies them. ``cuda-ipc``: they lie on a CUDA device, and its driver has opened
+        them here.
         ``tcp``: over a connection of their own from the owner, on another host; what is shorter than 256 KiB goes as by
         ``link``. ``link``: they go as messages do.
         """
