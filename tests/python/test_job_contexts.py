@@ -142,10 +142,23 @@ def test_contexts_have_jobs_of_their_own(place):
 def test_removing_the_active_context_kills_its_job_and_default_is_active(place):
     monarch("context", "create", "big")
     monarch("apply", "cluster.job")
-    workers = job_load()._run.workers
-    monarch("context", "rm", "big")
+    workers, apply_id = job_load()._run.workers, job_load().apply_id
+    said = f"monarch context: the job of 'big' is killed: ProcessJob({{'hosts': 2, 'one': 1}}), apply_id {apply_id}\n"
+    assert monarch("context", "rm", "big") == ("", said)
     assert all(ended(worker.pid, time.monotonic() + LIMIT) for worker in workers)
     assert not os.path.lexists(DEFAULT_JOB_PATH) and _contexts.names() == ["default"]
+    monarch("context", "create", "small")
+    assert monarch("context", "rm", "small") == ("", "")  # it has no job
+
+
+def test_which_job_ends_with_its_context_is_said_before_it_does(place, monkeypatch, capsys):
+    LocalJob(["x"]).state()
+    monkeypatch.setattr(LocalJob, "_kill", lambda job: print("ends", file=sys.stderr))
+    assert main(["context", "rm", "default"]) == 0
+    assert re.fullmatch(
+        r"monarch context: the job of 'default' is killed: LocalJob\(\['x'\]\), apply_id .*\nends\n",
+        capsys.readouterr().err,
+    )
 
 
 USES = """
