@@ -85,6 +85,24 @@ def test_each_command_has_an_example_that_can_be_read():
         assert all(len(line) <= 80 and f"{line}\n" in shown for line in lines), name
 
 
+def test_each_help_fits_a_screen(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    parser = command_parser()
+    (commands,) = (action.choices for action in parser._actions if action.dest == "command")
+    for name, command in {"": parser, **commands}.items():
+        lines = command.format_help().splitlines()
+        assert all(len(line) <= 80 for line in lines), name
+        before_examples = [line.startswith("example") for line in lines].index(True) - 1
+        assert before_examples <= 24 and len(lines) <= 32, (name, before_examples, len(lines))
+        options = [option for action in command._actions for option in action.option_strings]
+        assert all(re.search(rf"(^|\s|\[){option}\b", "\n".join(lines)) for option in options), name
+
+
+def test_what_an_option_takes_stands_behind_its_names_once():
+    (commands,) = (action.choices for action in command_parser()._actions if action.dest == "command")
+    assert re.search(r"^  -e, --env NAME=VALUE  \S", commands["exec"].format_help(), re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     "arguments", [("exec", "--bad", "ls"), ("ps", "--bad"), ("context", "ls", "--bad"), ("kill", "a", "--bad")]
 )

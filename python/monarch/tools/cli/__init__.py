@@ -27,7 +27,13 @@ _COMMANDS = ("apply", "exec", "shell", "kill", "context", "ps", "top", "logs", "
 
 
 class _Help(argparse.HelpFormatter):
-    """Examples are shown as they are, each in its line."""
+    """Examples are shown as they are, each in its line; what an option takes, behind the last of its names."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        takes = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {takes}"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("example") else super()._fill_text(text, width, indent)

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--last", action="store_true", help="of workers of the last run of a script only")
     parser.add_argument("--grep", type=_pattern, metavar="RE", help="lines in which this is found (Python's re)")
     parser.add_argument(
-        "-t", "--times", action="store_true", help="in front of each line when it was printed, in UTC, if that is known"
+        "-t", "--times", action="store_true", help="in front of each line its time, in UTC, if that is known"
     )
     parser.add_argument(
         "--json", action="store_true", help="an object a line: kind, hosts, host, mesh, rank, run, file, time, line"
