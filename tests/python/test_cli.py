@@ -1,6 +1,7 @@
 """The command `monarch`, and `monarch_bootstrap`."""
 
 import importlib
+import json
 import os
 import re
 import shlex
@@ -181,6 +182,48 @@ def test_a_token_file_may_be_named_from_here(folder, monkeypatch):
     hosts.shutdown().get(timeout=LIMIT)
     assert process.wait(LIMIT) == 0
     process.stdout.close()
+
+
+def serving_as_json(folder, *options, **given):
+    process = subprocess.Popen(
+        [*MONARCH, "worker", "--bind", f"ipc://{folder}/host", "--json", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **given,
+    )  # fmt: skip
+    return process, process.stdout.readline()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_says_where_it_is_as_json(folder, monkeypatch, number):
+    process, line = serving_as_json(folder, "--token-file", f"{folder}/token")
+    assert json.loads(line) == {"address": f"ipc://{folder}/host"}
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/token")
+    hosts = attach_to_workers(workers=[f"ipc://{folder}/host"])
+    assert hosts.initialized.get(timeout=LIMIT) is True
+    hosts.stop().get(timeout=LIMIT)
+    process.send_signal(number)
+    assert (process.communicate(timeout=LIMIT), process.returncode) == (("", ""), 0)
+
+
+def test_a_worker_that_says_so_as_json_leaves_nothing_when_it_is_killed(folder):
+    token, to_give = os.pipe()
+    os.write(to_give, b"00112233445566778899aabbccddeeff\n")
+    os.close(to_give)
+    process, line = serving_as_json(folder, "--token-stdin", stdin=token)
+    os.close(token)
+    assert json.loads(line)["address"].endswith("/host")
+    (daemon,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    process.communicate(timeout=LIMIT)
+    assert ended(int(daemon), time.monotonic() + LIMIT)
+
+
+def test_a_worker_that_cannot_listen_prints_no_json(folder):
+    taken = worker(folder, f"ipc://{folder}/host")
+    process, line = serving_as_json(folder, "--token-file", f"{folder}/token")
+    out, err = process.communicate(timeout=LIMIT)
+    assert (line, out, process.returncode) == ("", "", 1) and err.startswith("monarch-hostd: cannot listen at ")
+    taken.terminate()
+    assert taken.communicate(timeout=LIMIT)[0] == ""
 
 
 # ---- Programs of the package ----

@@ -91,6 +91,21 @@ def test_apply_allocates_what_a_module_names_and_kill_releases_it(place):
     assert monarch("context", "ls")[0] == "* default  cluster.job  not applied\n"
 
 
+def test_kill_says_what_it_has_ended_as_json(place, monkeypatch):
+    monkeypatch.setenv("USER", "somebody")
+    monarch("apply", "cluster.job")
+    apply_id = job_load().apply_id
+    (place / "t/somebody").mkdir()
+    (place / f"t/somebody/monarch_log_{apply_id[:8]}~hosts~0_20260131-120000-4711.log").touch()
+    told, said = monarch("kill", "--json")
+    assert said == "" and json.loads(told) == {
+        "context": "default", "apply_id": apply_id, "job": "ProcessJob({'hosts': 2, 'one': 1})",
+        "logs": [f"{place}/t/somebody"],
+    }  # fmt: skip
+    nothing = {"context": "default", "apply_id": None, "job": None, "logs": []}
+    assert json.loads(monarch("kill", "default", "--json")[0]) == nothing
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
