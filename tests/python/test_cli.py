@@ -1,6 +1,7 @@
 """The command `monarch`, and `monarch_bootstrap`."""
 
 import importlib
+import json
 import os
 import re
 import shlex
@@ -60,6 +61,21 @@ def test_wrong_usage_is_told_with_status_2(arguments):
     assert (status, out) == (2, "") and err.startswith("usage: monarch")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "monarch: error: the following arguments are required: COMMAND"),
+        (("--nosuch",), "monarch: error: unrecognized arguments: --nosuch"),
+        (("context",), "monarch context: error: the following arguments are required: ACTION"),
+        (("context", "--nosuch"), "monarch context: error: unrecognized arguments: --nosuch"),
+    ],
+)
+def test_what_is_unknown_is_named_before_what_is_missing(arguments, why, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2 and capsys.readouterr().err.splitlines()[-1] == why
+
+
 def test_each_command_has_an_example_that_can_be_read():
     parser = command_parser()
     (commands,) = (action.choices for action in parser._actions if action.dest == "command")
@@ -68,6 +84,24 @@ def test_each_command_has_an_example_that_can_be_read():
         assert lines[0].startswith("example") and f"monarch {name}" in command.epilog, name
         shown = command.format_help()
         assert all(len(line) <= 80 and f"{line}\n" in shown for line in lines), name
+
+
+def test_each_help_fits_a_screen(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    parser = command_parser()
+    (commands,) = (action.choices for action in parser._actions if action.dest == "command")
+    for name, command in {"": parser, **commands}.items():
+        lines = command.format_help().splitlines()
+        assert all(len(line) <= 80 for line in lines), name
+        before_examples = [line.startswith("example") for line in lines].index(True) - 1
+        assert before_examples <= 24 and len(lines) <= 32, (name, before_examples, len(lines))
+        options = [option for action in command._actions for option in action.option_strings]
+        assert all(re.search(rf"(^|\s|\[){option}\b", "\n".join(lines)) for option in options), name
+
+
+def test_what_an_option_takes_stands_behind_its_names_once():
+    (commands,) = (action.choices for action in command_parser()._actions if action.dest == "command")
+    assert re.search(r"^  -e, --env NAME=VALUE  \S", commands["exec"].format_help(), re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +182,48 @@ def test_a_token_file_may_be_named_from_here(folder, monkeypatch):
     hosts.shutdown().get(timeout=LIMIT)
     assert process.wait(LIMIT) == 0
     process.stdout.close()
+
+
+def serving_as_json(folder, *options, **given):
+    process = subprocess.Popen(
+        [*MONARCH, "worker", "--bind", f"ipc://{folder}/host", "--json", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **given,
+    )  # fmt: skip
+    return process, process.stdout.readline()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_says_where_it_is_as_json(folder, monkeypatch, number):
+    process, line = serving_as_json(folder, "--token-file", f"{folder}/token")
+    assert json.loads(line) == {"address": f"ipc://{folder}/host"}
+    monkeypatch.setenv("MONARCH_TOKEN_FILE", f"{folder}/token")
+    hosts = attach_to_workers(workers=[f"ipc://{folder}/host"])
+    assert hosts.initialized.get(timeout=LIMIT) is True
+    hosts.stop().get(timeout=LIMIT)
+    process.send_signal(number)
+    assert (process.communicate(timeout=LIMIT), process.returncode) == (("", ""), 0)
+
+
+def test_a_worker_that_says_so_as_json_leaves_nothing_when_it_is_killed(folder):
+    token, to_give = os.pipe()
+    os.write(to_give, b"00112233445566778899aabbccddeeff\n")
+    os.close(to_give)
+    process, line = serving_as_json(folder, "--token-stdin", stdin=token)
+    os.close(token)
+    assert json.loads(line)["address"].endswith("/host")
+    (daemon,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    process.communicate(timeout=LIMIT)
+    assert ended(int(daemon), time.monotonic() + LIMIT)
+
+
+def test_a_worker_that_cannot_listen_prints_no_json(folder):
+    taken = worker(folder, f"ipc://{folder}/host")
+    process, line = serving_as_json(folder, "--token-file", f"{folder}/token")
+    out, err = process.communicate(timeout=LIMIT)
+    assert (line, out, process.returncode) == ("", "", 1) and err.startswith("monarch-hostd: cannot listen at ")
+    taken.terminate()
+    assert taken.communicate(timeout=LIMIT)[0] == ""
 
 
 # ---- Programs of the package ----

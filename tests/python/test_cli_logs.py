@@ -77,13 +77,25 @@ def test_all_files_of_the_job(job):
         (["--mesh", "trainers", "--host", "1", "--grep", "second|first"], [
             "[trainers[1] all 2] second 2", "[trainers[1] all 3] second 3", "[trainers[1] one 0] first 0"]),
         (["--rank", "3", "--grep", "^beg"], ["[trainers[1] all 3] begun 3"]),
-        (["--mesh", "one", "--grep", "nowhere"], []),
         (["--since", "1h", "--mesh", "one", "--grep", "first"], ["[trainers[1] one 0] first 0"]),
-        (["--since", "1ms", "--mesh", "one"], []),
     ],
 )  # fmt: skip
 def test_what_is_wanted(job, options, lines):
     assert sorted(logs(job, *options)) == lines
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        (["--mesh", "one", "--grep", "no where", "--json"], "--mesh one --grep 'no where'"),
+        (["--since", "1ms", "--rank", "0"], "--rank 0 --since 1ms"),
+        (["--last", "-t", "--grep", "nosuch"], "--grep nosuch --last"),
+        (["--host", "0", "--mesh", "all", "--grep", "nosuch"], "--mesh all --host 0 --grep nosuch"),
+    ],
+)
+def test_a_search_without_a_match_says_so_beside_its_empty_output(job, options, asked):
+    said = f"monarch logs: no line in the files of the job matches {asked}\n"
+    assert job.monarch("logs", *options) == (0, "", said)
 
 
 @pytest.mark.parametrize(
@@ -313,6 +325,9 @@ def test_the_client_of_batch_mode_writes_one_too(tmp_path, monkeypatch, capsys):
     assert job.process.wait(LIMIT) == 0
     assert main(["logs", "-f"]) == 0  # it has ended
     assert capsys.readouterr() == ("[client] from the client \u2713\n", "")
+    assert main(["logs", "--rank", "0"]) == 1
+    said = "monarch logs: nothing in the files of the job is of --rank 0; there is what was written by client\n"
+    assert capsys.readouterr() == ("", said)
     env = os.environ | {"PYTHONIOENCODING": "ascii"}
     shown = subprocess.run([sys.executable, "-m", "monarch", "logs"], env=env, capture_output=True, timeout=LIMIT)
     assert (shown.stdout, shown.stderr) == (b"[client] from the client \\u2713\n", b"")
@@ -328,7 +343,11 @@ def test_that_nothing_is_written_is_said(tmp_path, monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("monarch logs: nothing is written there so far; what workers print is, of scr")
     assert f"in {tempfile.gettempdir()}/" in err and "goes by USER and TMPDIR" in err
-    assert main(["logs", "--grep", "loss"]) == 0 and capsys.readouterr() == ("", "")
+    for options in (["--grep", "loss"], ["--since", "5m"], ["--json"], ["--host", "0"]):
+        assert main(["logs", *options]) == 0 and capsys.readouterr() == ("", err)
+    assert main(["logs", "--rank", "99"]) == 1  # there is no such rank
+    said = err.replace("nothing is written", "nothing in the files of the job is of --rank 99: nothing is written")
+    assert capsys.readouterr() == ("", said)
     job.kill()
 
 
@@ -353,7 +372,8 @@ def test_what_a_daemon_says_has_its_time(tmp_path, monkeypatch, capsys):
         re.fullmatch(rf"{TIME} \[trainers\[0\]\] monarch-hostd: refused a connection: .+", timed)
         and untimed == timed[25:]
     )
-    assert main(["logs", "--since", "1ms"]) == 0 and capsys.readouterr().out == ""
+    assert main(["logs", "--since", "1ms"]) == 0
+    assert capsys.readouterr() == ("", "monarch logs: no line in the files of the job matches --since 1ms\n")
     job.kill()
 
 

@@ -139,6 +139,28 @@ def test_top_shows_one_table_where_there_is_no_terminal(job):
         assert all(re.search(r" \d+%  +\S", line) for line in lines[1:])
 
 
+def test_top_prints_a_line_of_json_for_each_look(job):
+    status, out, err = job.monarch("top", "--once", "--json")
+    (line,) = out.splitlines()
+    (found, shown), first = (json.loads(line), rows(job)), ("host", "pid", "parent", "what", "command")
+    assert (status, err) == (0, "") and [[row[name] for name in first] for row in found] == [
+        [row[name] for name in first] for row in shown
+    ]
+    assert found[0].keys() - shown[0].keys() == {"cpu_percent"} and all(row["cpu_percent"] >= 0 for row in found)
+    with job.command("top", "--json") as process:
+        looks = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=LIMIT)[1] == "" and process.returncode == 0
+    assert [row["pid"] for look in looks for row in look] == [row["pid"] for row in shown] * 2
+
+
+def test_top_as_json_ends_with_who_reads_it(job):
+    with job.command("top", "--json") as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait(LIMIT) == 128 + signal.SIGPIPE
+
+
 class Terminal:
     """`monarch top` in one."""
 

@@ -91,6 +91,21 @@ def test_apply_allocates_what_a_module_names_and_kill_releases_it(place):
     assert monarch("context", "ls")[0] == "* default  cluster.job  not applied\n"
 
 
+def test_kill_says_what_it_has_ended_as_json(place, monkeypatch):
+    monkeypatch.setenv("USER", "somebody")
+    monarch("apply", "cluster.job")
+    apply_id = job_load().apply_id
+    (place / "t/somebody").mkdir()
+    (place / f"t/somebody/monarch_log_{apply_id[:8]}~hosts~0_20260131-120000-4711.log").touch()
+    told, said = monarch("kill", "--json")
+    assert said == "" and json.loads(told) == {
+        "context": "default", "apply_id": apply_id, "job": "ProcessJob({'hosts': 2, 'one': 1})",
+        "logs": [f"{place}/t/somebody"],
+    }  # fmt: skip
+    nothing = {"context": "default", "apply_id": None, "job": None, "logs": []}
+    assert json.loads(monarch("kill", "default", "--json")[0]) == nothing
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -142,10 +157,23 @@ def test_contexts_have_jobs_of_their_own(place):
 def test_removing_the_active_context_kills_its_job_and_default_is_active(place):
     monarch("context", "create", "big")
     monarch("apply", "cluster.job")
-    workers = job_load()._run.workers
-    monarch("context", "rm", "big")
+    workers, apply_id = job_load()._run.workers, job_load().apply_id
+    said = f"monarch context: the job of 'big' is killed: ProcessJob({{'hosts': 2, 'one': 1}}), apply_id {apply_id}\n"
+    assert monarch("context", "rm", "big") == ("", said)
     assert all(ended(worker.pid, time.monotonic() + LIMIT) for worker in workers)
     assert not os.path.lexists(DEFAULT_JOB_PATH) and _contexts.names() == ["default"]
+    monarch("context", "create", "small")
+    assert monarch("context", "rm", "small") == ("", "")  # it has no job
+
+
+def test_which_job_ends_with_its_context_is_said_before_it_does(place, monkeypatch, capsys):
+    LocalJob(["x"]).state()
+    monkeypatch.setattr(LocalJob, "_kill", lambda job: print("ends", file=sys.stderr))
+    assert main(["context", "rm", "default"]) == 0
+    assert re.fullmatch(
+        r"monarch context: the job of 'default' is killed: LocalJob\(\['x'\]\), apply_id .*\nends\n",
+        capsys.readouterr().err,
+    )
 
 
 USES = """
@@ -428,12 +456,15 @@ def test_the_current_job_is_what_was_set_or_what_was_saved(place):
     for wrong in ("cluster", "cluster.", ".job", "a b.c", ""):
         with pytest.raises(ValueError, match="a job is named as module.attribute"):
             set_current_job(wrong)
+    why = r"^set_current_job takes where a job is made, a str such as 'cluster.job', but was given LocalJob\(\['x'\]\)$"
+    with pytest.raises(TypeError, match=why):
+        set_current_job(job)
 
 
 def test_a_saved_job_says_what_it_is_without_being_unpickled(place):
     LocalJob(["x"]).state()
     saved = json.loads(Path(DEFAULT_JOB_PATH).read_text())
-    assert (saved["monarch_job"], saved["class"]) == (1, "monarch.job._local.LocalJob")
+    assert (saved["monarch_job"], saved["class"]) == (2, "monarch.job._local.LocalJob")
     assert saved["specification"] == "LocalJob(['x'])" and saved["apply_id"] == job_load().apply_id
     assert stat.S_IMODE(os.stat(DEFAULT_JOB_PATH).st_mode) == 0o600
 
@@ -444,9 +475,13 @@ def _damaged():
     yield b"cos\nabort\n(tR.", "no job that this project has saved"
     yield b"[1]", "no job that this project has saved"
     yield json.dumps({**good, "monarch_job": 99}).encode(), "saved by another version"
+    yield json.dumps({**good, "monarch_job": 1}).encode(), "saved by another version"
     yield json.dumps({**good, "pickled": good["pickled"][:-8]}).encode(), "damaged"
     yield json.dumps({**good, "pickled": "Y29zCmFib3J0Cih0Ui4="}).encode(), "damaged"
-    yield json.dumps({name: good[name] for name in good if name != "sha256"}).encode(), "damaged"
+    for name in list(good)[1:]:
+        yield json.dumps({each: good[each] for each in good if each != name}).encode(), "damaged"
+        yield json.dumps({**good, name: f"{good[name]}a"}).encode(), "damaged"
+    yield json.dumps({**good, "more": ""}).encode(), "damaged"
 
 
 @pytest.mark.parametrize(("data", "why"), list(_damaged()))
@@ -455,9 +490,28 @@ def test_what_is_no_saved_job_or_damaged_is_not_unpickled(data, why):
         job_loads(data)
 
 
-def _altered(path, **changed):
-    saved = json.loads(Path(path).read_text())
-    Path(path).write_text(json.dumps({**saved, **changed}))
+@pytest.mark.parametrize("text, other", [("trainers", "trainerz"), ("_process_job.ProcessJob", "_process_job.Rented")])
+def test_a_file_of_which_a_person_has_changed_what_is_for_people_is_refused_unread(place, text, other):
+    data = ProcessJob({"trainers": 1}).dumps()
+    Path("job").write_bytes(data.replace(text.encode(), other.encode(), 1))
+    Path("job").chmod(0o600)
+    for refused in (
+        lambda: job_loads(Path("job").read_bytes()), lambda: job_load("job"), lambda: LocalJob().state("job"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="it is damaged: something is missing, or was changed. Remove it"):
+            refused()
+
+
+def test_how_a_file_is_laid_out_does_not_matter():
+    data = LocalJob(["x"]).dumps()
+    assert repr(job_loads(json.dumps(json.loads(data), sort_keys=True).encode())) == "LocalJob(['x'])"
+
+
+def _resaved(path, **changed):
+    """As one that a process with another class would have saved. None: without that."""
+    about, pickled = _saved.unpack(_saved.read(path))
+    about = {name: value for name, value in {**about, **changed}.items() if value is not None}
+    _saved.write(path, _saved.pack(about, pickled))
 
 
 def _of_ssh(host):
@@ -493,8 +547,8 @@ def test_the_hash_of_a_specification_tells_one_from_another_and_is_the_same_else
 def test_a_saved_job_whose_specification_is_another_is_refused(place):
     LocalJob(["x"]).state()
     good = json.loads(Path(DEFAULT_JOB_PATH).read_text())["specification_sha256"]
-    _altered(DEFAULT_JOB_PATH, specification_sha256=good[::-1])
-    why = "cannot be read as a saved job: its specification is not the one that it was saved with: the file was altered"
+    _resaved(DEFAULT_JOB_PATH, specification_sha256=good[::-1])
+    why = "cannot be read as a saved job: its specification is not the one that it was saved with: LocalJob, or what it"
     with pytest.raises(ValueError, match=why):
         job_load()
     before = Path(DEFAULT_JOB_PATH).read_text()
@@ -502,9 +556,9 @@ def test_a_saved_job_whose_specification_is_another_is_refused(place):
         with pytest.raises(ValueError, match=why):
             wanted.state()
     assert Path(DEFAULT_JOB_PATH).read_text() == before, "nobody has replaced it"
-    _altered(DEFAULT_JOB_PATH, specification_sha256=good)
+    _resaved(DEFAULT_JOB_PATH, specification_sha256=good)
     assert job_load().active
-    _altered(DEFAULT_JOB_PATH, specification_sha256=good[::-1])
+    _resaved(DEFAULT_JOB_PATH, specification_sha256=good[::-1])
     assert "is ended, though its specification is not the one" in monarch("kill")[1]
     assert not os.path.exists(DEFAULT_JOB_PATH)
 
@@ -541,8 +595,7 @@ def test_a_class_that_does_not_say_what_it_wants_is_gone_on_with_whatever_it_kee
 def test_a_job_that_was_saved_without_the_hash_of_its_specification_is_gone_on_with(place):
     LocalJob(["x"]).state()
     saved = json.loads(Path(DEFAULT_JOB_PATH).read_text())
-    del saved["specification_sha256"]
-    Path(DEFAULT_JOB_PATH).write_text(json.dumps(saved))
+    _resaved(DEFAULT_JOB_PATH, specification_sha256=None)
     job = LocalJob(["x"])
     job.state()
     assert job.apply_id == saved["apply_id"]

@@ -59,7 +59,7 @@ def test_whose_job_a_command_kills_is_said(place, command):
         assert script.process.stdout.readline() == f"{script.process.pid}\n"
     done = subprocess.run([sys.executable, "-m", "monarch", *command], capture_output=True, text=True, timeout=LIMIT)
     users = sorted(rf"process {script.process.pid} \(.*\)" for script in scripts)
-    said = "the job of the context 'default' is killed while it is in use by "
+    said = r"(monarch context: .*\n)?the job of the context 'default' is killed while it is in use by "
     both = "({}, {}|{}, {})".format(*users, *reversed(users))
     assert done.returncode == 0 and re.fullmatch(f"{said}{both}\n", done.stderr), done.stderr
     for script in scripts:

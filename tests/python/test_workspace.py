@@ -269,6 +269,9 @@ def test_who_does_not_own_the_hosts_is_told_so_and_so_is_who_has_nothing_to_sync
     with pytest.raises(ValueError, match="missing' is no folder"):
         sync(stand_ins, tmp_path / "missing")
     assert stand_ins.sync_workspace(Workspace.null()).get(timeout=LIMIT) is None
+    for empty in (Workspace(), Workspace(dirs=[]), Workspace({}, env="/conda")):
+        with pytest.raises(ValueError, match=r"has no folders\. Name some, as in Workspace\(dirs=\['src'\]\), or"):
+            stand_ins.sync_workspace(empty)
     stand_ins.shutdown().get(timeout=LIMIT)
     with pytest.raises(RuntimeError, match="has already been shut down"):
         sync(stand_ins, source)

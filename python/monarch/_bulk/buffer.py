@@ -66,7 +66,7 @@ def seconds_of(timeout: float | None) -> float:
     if not isinstance(timeout, numbers.Real):
         raise TypeError(f"timeout is in seconds, or None for no limit. Got: {timeout!r}")
     if not 0 <= timeout <= _TIMEOUT_MAX:
-        raise OverflowError("timeout must fit in an unsigned 64-bit integer")
+        raise OverflowError(f"timeout is in seconds, from 0 to 2**64 - 1, or None for no limit. Got: {timeout!r}")
     return float(timeout)
 
 
@@ -181,8 +181,9 @@ class RDMABuffer(Handle):
 
         The first time the owner is asked. Raises as :meth:`read` does.
 
-        ``local``: they are of this process. ``shm``: they lie in memory of ``monarch.empty``, which is mapped here.
-        ``cma``: the kernel copies them. ``cuda-ipc``: they lie on a CUDA device, and its driver has opened them here.
+        ``local``: they are of this process. ``shm``: they lie in memory of ``monarch.empty``, from 64 KiB on, which is
+        mapped here. ``cma``: the kernel copies them. ``cuda-ipc``: they lie on a CUDA device, and its driver has opened
+        them here.
         ``tcp``: over a connection of their own from the owner, on another host; what is shorter than 256 KiB goes as by
         ``link``. ``link``: they go as messages do.
         """

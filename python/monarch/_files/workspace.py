@@ -52,12 +52,14 @@ class Workspace:
         if env is None and os.environ.get("CONDA_PREFIX"):
             env = CondaEnvironment()
         self.env = env if env is None or isinstance(env, CondaEnvironment) else CondaEnvironment(env)
+        self._is_null = False
 
     @classmethod
     def null(cls) -> Workspace:
-        """One of nothing."""
+        """One of nothing, on purpose: ``sync_workspace`` refuses any other without folders."""
         workspace = cls()
         workspace.env = None
+        workspace._is_null = True
         return workspace
 
     def merge(self, outdir: str | os.PathLike[str]) -> None:

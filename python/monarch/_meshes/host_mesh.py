@@ -171,7 +171,7 @@ class HostMesh(Mesh):
         host cannot write, the future raises ``RuntimeError``, and no host has changed.
 
         Args:
-            workspace: which folders: a ``monarch.tools.config.Workspace``.
+            workspace: which folders: a ``monarch.tools.config.Workspace``. ``ValueError`` if it has none.
             conda: its conda environment too, which gets its own name there; without one ``RuntimeError``.
             auto_reload: modules whose files have changed are loaded anew in processes that were spawned through this
                 object.
@@ -181,7 +181,7 @@ class HostMesh(Mesh):
         from monarch._calls.python_futures import on_thread, refused
         from monarch._meshes import syncing
 
-        dirs = syncing.check(workspace)
+        dirs = syncing.check(workspace, conda)
         if not self._owned:
             text = "cannot sync_workspace `HostMesh` that is a reference instead of owned"
             return refused("sync_workspace()", RuntimeError(text))

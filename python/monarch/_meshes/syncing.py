@@ -87,11 +87,19 @@ class Agent(Actor):
         return _or_failed(self._receiver.end)
 
 
-def check(workspace: Any) -> dict[str, str]:
-    """Folders of a ``Workspace``, and their places. ``TypeError`` if it is none, ``ValueError`` if they are none."""
+def check(workspace: Any, conda: bool) -> dict[str, str]:
+    """Folders of a ``Workspace``, and their places.
+
+    ``TypeError`` if it is none; ``ValueError`` if they are no folders, or if there are none, by mistake.
+    """
     dirs = getattr(workspace, "dirs", None)
-    if not isinstance(dirs, dict) or not hasattr(workspace, "env"):
+    if not isinstance(dirs, dict) or not hasattr(workspace, "_is_null"):
         raise TypeError(f"sync_workspace takes a monarch.tools.config.Workspace, not {workspace!r}")
+    if not dirs and not conda and not workspace._is_null:
+        raise ValueError(
+            "sync_workspace: this workspace has no folders. Name some, as in Workspace(dirs=['src']), or ask for its "
+            "conda environment by conda=True; Workspace.null() is one of nothing"
+        )
     for source in dirs:
         if not os.path.isdir(source):
             raise ValueError(f"sync_workspace: {os.fspath(source)!r} is no folder")

@@ -35,6 +35,10 @@ DEFAULT = _saved.DEFAULT_CONTEXT
 
 def set_current_job(module_path: str) -> None:
     """Remembers, in the active context, where its job is made: ``module.attribute``. It is not imported here."""
+    if not isinstance(module_path, str):
+        raise TypeError(
+            f"set_current_job takes where a job is made, a str such as 'cluster.job', but was given {module_path!r}"
+        )
     _split(module_path)
     _saved.write(os.path.join(_activate(current()), _SPEC), module_path.encode() + b"\n")
 
@@ -139,8 +143,8 @@ def create(name: str) -> None:
     _activate(name)
 
 
-def remove(name: str) -> None:
-    """Kills its job, if there is one, and forgets it. The active one is ``default`` then, if it was this.
+def remove(name: str, before: Callable[[JobTrait], None] = lambda _: None) -> None:
+    """Kills its job, as :func:`kill`, and forgets it. The active one is ``default`` then, if it was this.
 
     ``ValueError`` if there is none of that name.
     """
@@ -149,7 +153,7 @@ def remove(name: str) -> None:
     was_current = current() == name
     if was_current:
         _activate(name)
-    kill(name)
+    kill(name, before)
     _users.forget(os.path.join(_FOLDER, name, _STATE))
     for left in (_SPEC, _STATE):
         _saved.remove(os.path.join(_FOLDER, name, left))

@@ -21,7 +21,7 @@ __all__ = ["DEFAULT_JOB_PATH"]
 DEFAULT_JOB_PATH = ".monarch/job_state.pkl"
 DEFAULT_CONTEXT, STATE = "default", "state.pkl"  # a folder beside it, and the job in there
 
-_FORMAT = 1
+_FORMAT = 2
 _TOLD_AFTER_S = 2.0
 _SIZE_MAX = 1 << 30  # bytes; a job is some kilobytes
 
@@ -35,8 +35,8 @@ class AlteredError(ValueError):
 def pack(about: dict[str, Any], pickled: bytes) -> bytes:
     """A saved job: JSON that says what it is (``about``), with its pickle, which nobody reads who does not want to."""
     text = base64.b64encode(pickled).decode()
-    saved = {"monarch_job": _FORMAT, **about, "sha256": hashlib.sha256(pickled).hexdigest(), "pickled": text}
-    return json.dumps(saved, indent=1).encode() + b"\n"
+    saved = {"monarch_job": _FORMAT, **about, "pickled": text}
+    return json.dumps({**saved, "sha256": _digest(saved)}, indent=1).encode() + b"\n"
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -47,19 +47,25 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
         saved = None
     if not isinstance(saved, dict) or "monarch_job" not in saved:
         raise ValueError("it is no job that this project has saved. Remove it, or save the job elsewhere")
-    if saved.pop("monarch_job") != _FORMAT:
+    if saved["monarch_job"] != _FORMAT:
         raise ValueError("it was saved by another version of this project. Kill the job with that, or remove the file")
     try:
+        is_whole = saved.pop("sha256") == _digest(saved)
         pickled = base64.b64decode(saved.pop("pickled"), validate=True)
-        is_whole = hashlib.sha256(pickled).hexdigest() == saved.pop("sha256")
-    except (KeyError, TypeError, binascii.Error):
+    except (KeyError, TypeError, RecursionError, binascii.Error):
         is_whole = False
     if not is_whole:
         raise ValueError(
             "it is damaged: something is missing, or was changed. Remove it; what it has started may go on (on this "
             "machine, `pgrep -af monarch-hostd` shows it)"
         )
+    del saved["monarch_job"]
     return saved, pickled
+
+
+def _digest(saved: dict[str, Any]) -> str:
+    """Of all that a file says but this, however it is laid out."""
+    return hashlib.sha256(json.dumps(saved, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def apply_id_in(path: str) -> str | None:

@@ -522,10 +522,10 @@ def loads_to_end(data: bytes) -> tuple[JobTrait, str | None]:
     job = pickle.loads(pickled)
     if not isinstance(job, JobTrait):
         raise TypeError(f"a saved job must be a JobTrait, but is a {type(job).__name__}")
-    # Files of before had none, or one that was made in another way.
+    # Not of classes that do not say what they want, and not if it was made in another way.
     is_hashed = "specification_sha256" in about and about.get("hashed") == _HASHED
     if is_hashed and about["specification_sha256"] != job._digest():
-        what = f"the file was altered, or {type(job).__name__} was"
+        what = f"{type(job).__name__}, or what it is made of, was altered since"
         return job, f"its specification is not the one that it was saved with: {what}"
     return job, None
 

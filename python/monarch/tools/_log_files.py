@@ -176,13 +176,43 @@ def nothing_of(job: JobTrait | str, wanted: Wanted) -> str | None:
                 return None
             there.append(each)
     asked = {"--mesh": wanted.mesh, "--host": wanted.host, "--rank": wanted.rank}
-    hosts = [each for each in there if each.kind == "host"]
-    workers = {(each.mesh, each.rank): each for each in there if each.kind == "worker"}.values()
-    counts = _counts([each.hosts for each in hosts], "host") + _counts([each.mesh for each in workers], "rank")
     options = " ".join(f"{option} {value}" for option, value in asked.items() if value is not None)
+    written = [each for each in there if _has_text(each)]
+    if not written:
+        return f"nothing in the files of the job is of {options}: {nothing_yet(job)}"
+    had = {(each.hosts, each.host) for each in written}
+    hosts = [place[0] for place in dict.fromkeys((each.hosts, each.host) for each in there) if place in had]
+    workers = {(each.mesh, each.rank): each for each in written if each.kind == "worker"}.values()
+    counts = _counts(hosts, "host") + _counts([each.mesh for each in workers], "rank")
+    others = dict.fromkeys(each.kind for each in written if each.hosts is None and each.mesh is None)
+    by = ", ".join([*counts, *others])
+    return f"nothing in the files of the job is of {options}; there is what was written by {by}"
+
+
+def nothing_in(job: JobTrait | str, asked: str) -> str:
+    """Why no line was found. ``asked``: the options that say which are wanted."""
+    if asked and any(map(_has_text, find(job))):
+        return f"no line in the files of the job matches {asked}"
+    return nothing_yet(job)
+
+
+def nothing_yet(job: JobTrait | str) -> str:
+    """What to do where nobody has written anything."""
+    if isinstance(job, str):
+        return "nothing is written there"
     return (
-        f"nothing in the files of the job is of {options}; there is what was written by {', '.join(counts) or 'none'}"
+        "nothing is written there so far; what workers print is, of scripts that have called "
+        f"configure(enable_file_capture=True) before spawn_procs, in {' or '.join(folders_of(job))}, which goes by "
+        "USER and TMPDIR: have them as they had"
     )
+
+
+def _has_text(source: Source) -> bool:
+    for path in (source.path, source.path + ".1"):
+        with contextlib.suppress(OSError):
+            if os.path.getsize(path) > 0:
+                return True
+    return False
 
 
 def _counts(meshes: list[str | None], what: str) -> list[str]:

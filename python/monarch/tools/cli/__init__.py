@@ -27,7 +27,13 @@ _COMMANDS = ("apply", "exec", "shell", "kill", "context", "ps", "top", "logs", "
 
 
 class _Help(argparse.HelpFormatter):
-    """Examples are shown as they are, each in its line."""
+    """Examples are shown as they are, each in its line; what an option takes, behind the last of its names."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        takes = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {takes}"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("example") else super()._fill_text(text, width, indent)
@@ -56,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, unknown = command_parser().parse_known_args(argv)
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if arguments.command is None:
+        arguments.parser.error("the following arguments are required: COMMAND")
     try:
         status = int(arguments.run(arguments))
         if sys.stdout is not None:  # the process has been given one
@@ -92,7 +100,9 @@ def command_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLE, formatter_class=_Help,
     )  # fmt: skip
     parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is, and end")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.set_defaults(parser=parser)
+    # Not required here, where that would hide options that are unknown.
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name in _COMMANDS:
         module = importlib.import_module(f"monarch.tools.cli._{name}")
         about, _, examples = (module.__doc__ or "").partition("\nexample")

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monarch.job import JobTrait
 
 HELP = "have several jobs in one directory"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     for action, what in (
         ("create", "make one, and the active one"),
         ("use", "make it the active one"),
@@ -27,12 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.action is None:
+        arguments.parser.error("the following arguments are required: ACTION")
     from monarch.job import _contexts
 
     if arguments.action == "ls":
         return _list(arguments.json)
-    {"create": _contexts.create, "use": _contexts.use, "rm": _contexts.remove}[arguments.action](arguments.name)
+    if arguments.action == "rm":
+        _contexts.remove(arguments.name, lambda job: _tell_of_end(arguments.name, job))
+    else:
+        {"create": _contexts.create, "use": _contexts.use}[arguments.action](arguments.name)
     return 0
+
+
+def _tell_of_end(name: str, job: JobTrait) -> None:
+    print(f"monarch context: the job of {name!r} is killed: {job!r}, apply_id {job.apply_id}", file=sys.stderr)
 
 
 def _list(as_json: bool) -> int:

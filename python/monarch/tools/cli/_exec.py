@@ -1,5 +1,5 @@
-"""Runs a command on the hosts of the job that is saved here. On one of them, which is what happens if nothing else is
-said, what it prints comes out here; on more, it goes to files. The exit status is the largest one.
+"""Runs a command on hosts of the saved job. On one host, what it prints comes out here; on more, it goes to files. The
+exit status is the largest one.
 
 examples:
   monarch exec nvidia-smi                     # on the first host
@@ -28,24 +28,22 @@ HELP = "run a command on the hosts of the saved job"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     where = command.add_mutually_exclusive_group()
-    where.add_argument("--one", action="store_true", help="on the first host of the first mesh (this is the default)")
+    where.add_argument("--one", action="store_true", help="on the first host of the first mesh (the default)")
     where.add_argument("--all", action="store_true", help="on all hosts of all meshes")
     where.add_argument(
         "--point", type=_hosts.numbers, metavar="DIM=N,..", help="on the ranks with these coordinates, of one mesh"
     )
-    command.add_argument("--mesh", metavar="NAME", help="on all hosts of this mesh; or those of --one or --point")
+    command.add_argument("--mesh", metavar="NAME", help="on all hosts of this mesh; or what --one, --point say")
     command.add_argument("--per-host", type=_hosts.numbers, metavar="DIM=N,..", help="so many ranks on each host (one)")
     _hosts.add_arguments(command)
     command.add_argument("--json", action="store_true", help="print a line of JSON for each rank at the end")
+    command.add_argument("--script", metavar="FILE", help="a file here, for bash; *.py: for Python; -: stdin")
     command.add_argument(
-        "--script", metavar="FILE", help="a script here, run by bash, or by Python if its name ends in .py; - is stdin"
-    )
-    command.add_argument(
-        "-m", nargs=argparse.REMAINDER, dest="module", metavar="MODULE", help="a module that Python runs; and arguments"
+        "-m", nargs=argparse.REMAINDER, dest="module", metavar="MODULE", help="a module that Python runs, and arguments"
     )
     command.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="COMMAND",
-        help="one word: what bash takes as a script; more: a program and its arguments. A file *.py is run by Python",
+        help="one word for bash, or a program or *.py and arguments",
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options that all of them have."""
     command.add_argument(
         "-e", "--env", action="append", default=[], type=variable, metavar="NAME=VALUE",
-        help="add a variable to the environment there; as often as you like",
+        help="a variable of its environment; as often as you like",
     )  # fmt: skip
     command.add_argument("--workdir", metavar="FOLDER", help="the working directory, on the host")
     command.add_argument("--kill", action="store_true", help="kill the job when the command has ended")

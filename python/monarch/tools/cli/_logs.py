@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import sys
 from datetime import datetime, timezone
 from time import time as now
@@ -31,14 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", type=_number, metavar="N", help="of this host of a mesh of the job, from 0, only")
     parser.add_argument("--rank", type=_number, metavar="N", help="of this rank of a mesh of processes only")
     parser.add_argument(
-        "--since", type=_seconds, metavar="TIME",
+        "--since", type=_ago, metavar="TIME",
         help="30s, 5m, 2h, 1d: lines that were printed since; where a file has no times, those that do not begin with "
         "an earlier one, if it was written to since",
     )  # fmt: skip
     parser.add_argument("--last", action="store_true", help="of workers of the last run of a script only")
     parser.add_argument("--grep", type=_pattern, metavar="RE", help="lines in which this is found (Python's re)")
     parser.add_argument(
-        "-t", "--times", action="store_true", help="in front of each line when it was printed, in UTC, if that is known"
+        "-t", "--times", action="store_true", help="in front of each line its time, in UTC, if that is known"
     )
     parser.add_argument(
         "--json", action="store_true", help="an object a line: kind, hosts, host, mesh, rank, run, file, time, line"
@@ -52,14 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from monarch.tools._active import active_job
-    from monarch.tools._log_files import Wanted, find, folders_of, follow, nothing_of
+    from monarch.tools._log_files import Wanted, find, folders_of, follow, nothing_in, nothing_of
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # workers may print what this terminal cannot
     job = arguments.job or active_job()
     if isinstance(job, str) and not find(job):
         raise RuntimeError(f"there is no file of workers of a job {job} in {' or '.join(folders_of(None))}")
-    since = None if arguments.since is None else now() - arguments.since
+    since = None if arguments.since is None else now() - arguments.since[1]
     wanted = Wanted(arguments.mesh, arguments.host, arguments.rank, since, arguments.grep, arguments.last)
     if (why := nothing_of(job, wanted)) is not None:
         if not arguments.follow:
@@ -82,14 +83,20 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             time = f"{line.time or '-':{_TIME_WIDTH}} " if arguments.times else ""
             sys.stdout.write(f"{time}{head}{line.text}\n")
-    if source is None and since is None and arguments.grep is None and not isinstance(job, str):
-        print(
-            "monarch logs: nothing is written there so far; what workers print is, of scripts that have called "
-            f"configure(enable_file_capture=True) before spawn_procs, in {' or '.join(folders_of(job))}, which goes by "
-            "USER and TMPDIR: have them as they had",
-            file=sys.stderr,
-        )
+    if source is None:
+        print(f"monarch logs: {nothing_in(job, _asked(arguments))}", file=sys.stderr)
     return 0
+
+
+def _asked(arguments: argparse.Namespace) -> str:
+    """The options that say which lines are wanted, as they were given."""
+    since, pattern = arguments.since, arguments.grep
+    given = {
+        "--mesh": arguments.mesh, "--host": arguments.host, "--rank": arguments.rank,
+        "--since": None if since is None else since[0], "--grep": None if pattern is None else pattern.pattern,
+    }  # fmt: skip
+    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    return shlex.join([*words, *(["--last"] if arguments.last else [])])
 
 
 def _run_text(run: str) -> str:
@@ -121,7 +128,8 @@ def _job_id(text: str) -> str:
     return text[:8]
 
 
-def _seconds(text: str) -> float:
+def _ago(text: str) -> tuple[str, float]:
+    """As it was given, and in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
     if found is None or float(found[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 30s: a positive number and ms, s, m, h or d")
@@ -130,7 +138,7 @@ def _seconds(text: str) -> float:
         datetime.fromtimestamp(now() - seconds, timezone.utc)
     except (OverflowError, ValueError, OSError):
         raise argparse.ArgumentTypeError(f"{text!r} is longer ago than there are dates") from None
-    return seconds
+    return text, seconds
 
 
 def _pattern(text: str) -> re.Pattern[str]:

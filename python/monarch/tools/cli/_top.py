@@ -1,5 +1,6 @@
 """Shows what `monarch ps` does, every second, until q or Ctrl-C; in place of the time of each process, how much of a
-processor it uses. Where the output is no terminal, once.
+processor it uses. Where the output is no terminal, one table; with --json it goes on
+there too.
 
 example: monarch top --once
 """
@@ -8,12 +9,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import select
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monarch.tools._processes import Row
 
 HELP = "the same as ps, every second, until q or Ctrl-C"
 _PERIOD_S = 1.0
@@ -25,10 +31,17 @@ _OPEN, _CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # a screen of it
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all of Monarch that this user runs here, by job")
     parser.add_argument("--once", action="store_true", help="one table, and the end")
+    parser.add_argument(
+        "--json", action="store_true",
+        help="in place of each table a line, a list of objects as of ps, and with cpu_percent",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
     view = _View(arguments.all)
+    if arguments.json:
+        _print_objects(view, arguments.once)
+        return 0
     if arguments.once or not sys.stdout.isatty():
         time.sleep(_FIRST_S)
         print("\n".join(view.lines()))
@@ -48,10 +61,15 @@ class _View:
         self.of_all = of_all
         self.cpu_s: dict[int, float] = {}
         self.looked_s = 0.0
-        self.lines()
+        self.look()
 
     def lines(self) -> list[str]:
         from monarch.tools._processes import table
+
+        return table(*self.look())
+
+    def look(self) -> tuple[list[Row], dict[int, float]]:
+        """What there is now, and how much of one processor each has used since the last look, by id."""
         from monarch.tools.cli._ps import find
 
         rows = find(self.of_all)
@@ -60,7 +78,21 @@ class _View:
         # One that has taken the number of one that ended has used less.
         percent = {row.pid: max(0.0, row.cpu_s - self.cpu_s.get(row.pid, row.cpu_s)) / took_s * 100 for row in rows}
         self.cpu_s, self.looked_s = {row.pid: row.cpu_s for row in rows}, now_s
-        return table(rows, percent)
+        return rows, percent
+
+
+def _print_objects(view: _View, once: bool) -> None:
+    """Until Ctrl-C, or whoever reads has enough."""
+    wait = _FIRST_S
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(wait)
+            rows, percent = view.look()
+            found = [{**row.as_json(), "cpu_percent": round(percent[row.pid], 1)} for row in rows]
+            print(json.dumps(found), flush=True)
+            if once:
+                return
+            wait = _PERIOD_S
 
 
 def _draw(lines: list[str]) -> None:

@@ -7,7 +7,10 @@ example: monarch worker --bind 'tcp://*:22222'
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import signal
+import subprocess
 import sys
 
 HELP = "make this machine a host that scripts attach to"
@@ -31,20 +34,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--python", metavar="PROGRAM", help="the interpreter of the processes that are started here (this one)"
     )
+    parser.add_argument("--json", action="store_true", help="say the address as an object: address")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Becomes monarch-hostd."""
+    """Becomes monarch-hostd; with ``--json`` it has one, and ends with it."""
     from monarch._meshes.workers import hostd_program
 
     program = hostd_program()
     command = [program, arguments.bind, "--python", arguments.python or sys.executable]
+    given = []
     if arguments.token_stdin:
-        command += ["--token-fd", str(_token_from_stdin())]
+        given.append(_token_from_stdin())
+        command += ["--token-fd", str(given[0])]
     elif arguments.token_file is not None:
         command += ["--token-file", os.path.abspath(arguments.token_file)]
+    if arguments.json:
+        return _serve(command, given)
     sys.stdout.flush()
     os.execv(program, command)
+
+
+def _serve(command: list[str], given: list[int]) -> int:
+    """Says where monarch-hostd listens, and waits for its end. It ends with this process, however that does.
+
+    Args:
+        command: of monarch-hostd.
+        given: descriptors that it takes over.
+    """
+    lifeline, to_hold = os.pipe()
+    command = [*command, "--lifeline", str(lifeline)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=(*given, lifeline), text=True) as daemon:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: daemon.terminate())
+        try:
+            for fd in (*given, lifeline):
+                os.close(fd)
+            assert daemon.stdout is not None
+            if address := daemon.stdout.readline().strip():
+                print(json.dumps({"address": address}), flush=True)
+            status = daemon.wait()
+        finally:
+            os.close(to_hold)
+    return status if status >= 0 else 128 - status
 
 
 def _token_from_stdin() -> int:
