@@ -30,6 +30,7 @@ TESTS = {
         "CastTreeSessions.NobodyWaitsForEverOrGetsAnythingTwiceForEverySeed",
     ],
     "testing_test": [
+        "AnswersOverSeeds.EachCallEndsAndIsRight",
         "Contract.HoldsForEverySeed",
         "Contract.HoldsForEverySeedWithLeasesThroughHundredsOfBreaks",
         "Relay.TwoWaysBetweenTwoNodesBreakNoOrderAndHangNoCallForEverySeed",

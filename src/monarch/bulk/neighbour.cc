@@ -225,7 +225,7 @@ std::shared_ptr<Neighbour::Map> Neighbour::map_of(const Seen& seen, std::string*
     return nullptr;
   };
   if (!paths_.shm) return refuse("MONARCH_RDMA_PATHS leaves it out");
-  if (seen.file < 0) return refuse("it does not lie in memory of monarch.empty()");
+  if (seen.file < 0) return refuse("it does not lie in shared memory of monarch.empty(), which has 64 KiB and more");
   std::shared_ptr<Map> replaced;  // unmapped without the lock
   std::lock_guard lock(mutex_);
   if (const auto found = maps_.find(seen.inode); found != maps_.end()) {

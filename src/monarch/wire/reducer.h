@@ -9,8 +9,8 @@ namespace monarch {
 enum class Reducer : uint8_t {
   kNone = 0,
   // Of numbers, tuples, lists and dicts of them of one shape, element by element, or arrays of one dtype and shape. A bool
-  // is an int in a sum; of equal numbers an int comes before a float, and that before a bool; a NaN is either. An int beyond 64 bits,
-  // or beyond the dtype of its array, is an error.
+  // is an int in a sum; of equal numbers an int comes before a float, and that before a bool; a NaN is either. An int
+  // beyond 64 bits, or beyond the dtype of its array, is an error.
   kSum = 1,
   kMin = 2,
   kMax = 3,
