@@ -699,6 +699,35 @@ def test_commands_on_many_hosts_print_to_files(place):
     ]  # fmt: skip
 
 
+def test_commands_on_many_hosts_print_here_if_that_is_asked_for(place):
+    command = "echo host $MONARCH_RANK_HOSTS; echo oops >&2; exit $MONARCH_RANK_HOSTS"
+    out, err = monarch(place, "exec", "--mesh", "trainers", "--stream", command, status=1)
+    assert sorted(out.splitlines()) == ["[0] host 0", "[1] host 1"]
+    assert sorted(err.splitlines()) == [
+        "[0] oops", "[1] oops",
+        "monarch exec: 1 of 2 ranks have failed, with these exit statuses: trainers/1 (1)",
+    ]  # fmt: skip
+    out, err = monarch(place, "exec", "--all", "--stream", "echo $MONARCH_RANK_HOSTS")
+    told = [re.fullmatch(r"\[(?:(\w+)(?:#\d)? )?(\d)\] (\d)", line).groups() for line in out.splitlines()]
+    assert err == "" and sorted((rank, printed) for _, rank, printed in told) == [("0", "0"), ("0", "0"), ("1", "1")]
+    assert {name for name, _, _ in told if name} in ({"trainers"}, {"generators"}), "of the second that prints its name"
+    assert monarch(place, "exec", "--stream", "printf 'no end'")[0] == "[0] no end\n"
+
+
+# The second one waits for what the first has printed: it is not there before that is seen.
+def test_what_is_printed_here_comes_as_it_is_printed(place):
+    command = "echo before; read line < $FIFO; echo $line"
+    os.mkfifo(place / "fifo")
+    words = ["exec", "--mesh", "generators", "--stream", "-e", f"FIFO={place}/fifo", command]
+    with subprocess.Popen(
+        [sys.executable, "-m", "monarch", *words], cwd=place, stdout=subprocess.PIPE, text=True
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "[0] before\n"
+        (place / "fifo").write_text("after\n")
+        assert process.stdout.read() == "[0] after\n"
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_command_that_prints_nothing_leaves_no_folder(place, status):
     _, err = monarch(place, "exec", "--all", f"exit {status}", status=status)

@@ -42,7 +42,11 @@ def check(a):
 
 @pytest.mark.parametrize(("paths", "told"), [
     ("", "link (shm: MONARCH_RDMA_PATHS leaves it out; cma: MONARCH_RDMA_PATHS leaves it out)"),
-    ("shm", "link (shm: it does not lie in shared memory of monarch.empty(), which has 64 KiB and more; cma: MONARCH_RDMA_PATHS leaves it out)"),
+    (
+        "shm",
+        "link (shm: it does not lie in shared memory of monarch.empty(), which has 64 KiB and more; "
+        "cma: MONARCH_RDMA_PATHS leaves it out)",
+    ),
     ("cma", "cma (shm: MONARCH_RDMA_PATHS leaves it out)"),
 ])  # fmt: skip
 def test_ways_that_are_not_wanted(paths, told):

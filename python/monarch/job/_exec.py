@@ -68,18 +68,20 @@ class Execution:
 
     def __init__(
         self, host_mesh: HostMesh, order: Order, output_dir: str | None, rank: int | None = None,
-        point: dict[str, int] | None = None, per_host: dict[str, int] | None = None,
+        point: dict[str, int] | None = None, per_host: dict[str, int] | None = None, by_line: str | None = None,
     ) -> None:  # fmt: skip
-        """As :func:`exec_command`; the order is without ranks."""
+        """As :func:`exec_command`; the order is without ranks. ``by_line``: all print by line, and are called so."""
         check_hosts("a command", host_mesh)
         sizes = _all_ranks(host_mesh, per_host or {})
         at = _where(sizes, rank, point)
         hosts = host_mesh.slice(**{label: at[label] for label in host_mesh.sizes if label in at})
-        self._procs = hosts.spawn_procs({k: v for k, v in (per_host or {}).items() if k not in at} or None, name="exec")
+        self._procs = hosts.spawn_procs(
+            {k: v for k, v in (per_host or {}).items() if k not in at} or None, name=by_line or "exec"
+        )
         self._procs._unwatch()  # whoever looks at the future is told
         try:
             count = len(self._procs)
-            streams = 1 if output_dir is not None else 2 if count == 1 else 0
+            streams = 1 if output_dir is not None else 2 if count == 1 and by_line is None else 0
             self.points = [{**point, **at} for point in (Point(r, self._procs.extent) for r in range(count))]
             self.codes: dict[int, int] = {}  # rank -> its exit status
             self.output_dir = output_dir

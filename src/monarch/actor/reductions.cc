@@ -29,17 +29,19 @@ void Reductions::begin(NodeId origin, const FrameHeader& header, const std::vect
   }
   if (call.is_gather() && targets.size() == 1 && !call.is_in_tree()) return;
   call.owed.reserve(targets.size());
-  for (const CastTarget& target : targets) {
-    if (host_number(target.node) != host_number(here_) || target.node == here_) return;
-    call.owed.push_back({target.rank, target.node, target.dest});
-  }
+  for (const CastTarget& target : targets) call.owed.push_back({target.rank, target.node, target.dest});
   std::ranges::sort(call.owed, {}, &Owed::rank);
-  if (std::ranges::adjacent_find(call.owed, {}, &Owed::rank) != call.owed.end()) return;
+  const auto is_not_of_host = [this](const Owed& each) {
+    return host_number(each.node) != host_number(here_) || each.node == here_;
+  };
+  const bool is_good = std::ranges::none_of(call.owed, is_not_of_host) &&
+                       std::ranges::adjacent_find(call.owed, {}, &Owed::rank) == call.owed.end();
+  const Key key(origin, header.token);
   std::lock_guard lock(mutex_);
-  if (stopped_ || !has_room(call.owed.size())) return;
+  if (!is_good || stopped_ || !has_room(call.owed.size())) return leave_tree(key, call);
   call.number = ++begun_;
   const size_t owed = call.owed.size();
-  if (calls_.try_emplace({origin, header.token}, std::move(call)).second) owed_ += owed;
+  if (calls_.try_emplace(key, std::move(call)).second) owed_ += owed;
   any_.store(true, std::memory_order_relaxed);
 }
 

@@ -463,6 +463,34 @@ TEST_F(Table, TakesOnlyWhatItsHostCanAnswer) {
   EXPECT_EQ(table.calls(), 0u);
 }
 
+// What it has no room for goes to its caller, and whoever has passed the cast on here does not wait for it.
+TEST_F(Table, SaysToItsParentThatNothingComes) {
+  constexpr NodeId kParent = NodeId{8} << kHostShift | 1;
+  std::vector<std::pair<NodeId, uint64_t>> told;
+  Reductions table{kGateway, sim, {[](const Answer&) {}, [](NodeId, const Outgoing&) { return true; },
+                                   [&](NodeId to, const Outgoing& frame) {
+                                     EXPECT_EQ(frame.header.kind, FrameKind::kTreeReply);
+                                     EXPECT_EQ(frame.header.sender, kScript);
+                                     EXPECT_TRUE(frame.body.empty());
+                                     told.emplace_back(to, frame.header.dest);
+                                     return true;
+                                   }}};
+  const auto begin_in_tree = [&](uint64_t token, const std::vector<CastTarget>& targets) {
+    CastFrame frame = cast(token, targets);
+    frame.header.rank |= kAnswersByTree;
+    table.begin(kScript, frame.header, frame.targets, kParent, {});
+  };
+  begin_in_tree(1, {{kGateway, 1, 0}});
+  EXPECT_EQ(told, (std::vector<std::pair<NodeId, uint64_t>>{{kParent, 1}})) << "an actor of the gateway itself";
+  for (uint64_t token = 2; token <= Reductions::kCallsMax + 2; ++token) begin_in_tree(token, {{kFirst, 1, 0}});
+  EXPECT_EQ(told.back(), (std::pair<NodeId, uint64_t>{kParent, Reductions::kCallsMax + 2})) << "there was no room";
+  EXPECT_EQ(told.size(), 2u);
+  table.give_up(kScript, 2);
+  table.let_go(kParent);
+  EXPECT_EQ(told.size(), Reductions::kCallsMax + 2);
+  EXPECT_EQ(table.calls(), 0u);
+}
+
 TEST_F(Table, HasABoundOfWhatItAwaits) {
   Reductions table = make();
   std::vector<CastTarget> targets;

@@ -1,12 +1,11 @@
-"""Runs a command on hosts of the saved job. On one host, what it prints comes out here; on more, it goes to files. The
-exit status is the largest one.
+"""Runs a command on hosts of the saved job; its exit status is the largest.
 
 examples:
   monarch exec nvidia-smi                     # on the first host
   monarch exec --point hosts=1 -e DEBUG=1 'ls | wc -l'
   monarch exec --all --per-host gpus=8 --json 'echo $MONARCH_RANK_GPUS'
+  monarch exec --all --stream uptime          # [0] ..., [1] ..., as it comes
   monarch exec --script prepare.sh -- --fast  # a file of this machine
-  monarch exec -m torch.utils.collect_env
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--mesh", metavar="NAME", help="on all hosts of this mesh; or what --one, --point say")
     command.add_argument("--per-host", type=_hosts.numbers, metavar="DIM=N,..", help="so many ranks on each host (one)")
     _hosts.add_arguments(command)
+    command.add_argument("--stream", action="store_true", help="print what many print here, by line, not to files")
     command.add_argument("--json", action="store_true", help="print a line of JSON for each rank at the end")
     command.add_argument("--script", metavar="FILE", help="a file here, for bash; *.py: for Python; -: stdin")
     command.add_argument(
@@ -74,10 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stdout.flush()
     if arguments.json:
         _print_codes(running)
-    elif folder is not None:
+    elif folder is not None or arguments.stream:
         if status != 0:
             _tell_failed(running)
-        _remove_empty(folder)
+        if folder is not None:
+            _remove_empty(folder)
     return status
 
 
@@ -94,14 +95,21 @@ def _start(
     wanted = meshes if arguments.all else dict([_hosts.find(meshes, arguments.mesh)])
     is_one = _is_one(arguments)
     folder = None
-    if not is_one and arguments.point is None:
+    if not is_one and arguments.point is None and not arguments.stream:
         import tempfile
 
         folder = tempfile.mkdtemp(prefix="monarch_exec_")
         print(f"monarch exec: what it prints goes to {folder}", file=sys.stderr)
     for name, hosts in wanted.items():
         point = _hosts.first_point(hosts) if is_one else arguments.point
-        running[name] = Execution(hosts, order, folder and f"{folder}/{name}", point=point, per_host=arguments.per_host)
+        running[name] = Execution(
+            hosts,
+            order,
+            folder and f"{folder}/{name}",
+            point=point,
+            per_host=arguments.per_host,
+            by_line=name if arguments.stream else None,
+        )
     return folder
 
 
