@@ -711,7 +711,7 @@ def test_commands_on_many_hosts_print_here_if_that_is_asked_for(place):
     told = [re.fullmatch(r"\[(?:(\w+)(?:#\d)? )?(\d)\] (\d)", line).groups() for line in out.splitlines()]
     assert err == "" and sorted((rank, printed) for _, rank, printed in told) == [("0", "0"), ("0", "0"), ("1", "1")]
     assert {name for name, _, _ in told if name} in ({"trainers"}, {"generators"}), "of the second that prints its name"
-    assert monarch(place, "exec", "--stream", "printf 'no end'")[0] == "[0] no end\n"
+    assert monarch(place, "exec", "--stream", "printf 'no end'")[0] == "no end", "as it is, of the first host"
 
 
 # The second one waits for what the first has printed: it is not there before that is seen.

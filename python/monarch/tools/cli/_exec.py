@@ -108,7 +108,7 @@ def _start(
             folder and f"{folder}/{name}",
             point=point,
             per_host=arguments.per_host,
-            by_line=name if arguments.stream else None,
+            by_line=name if arguments.stream and not is_one else None,
         )
     return folder
 
