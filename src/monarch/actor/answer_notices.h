@@ -32,9 +32,12 @@ class AnswerNotices {
     if (!last_ || *last_ != gateways) last_ = std::make_shared<const std::vector<NodeId>>(std::move(gateways));
     put({token, last_, deadline_ns, kFirstNs, 0}, now_ns);
   }
-  // Something may have been lost: all are due.
-  void hurry(int64_t now_ns) {
-    for (Call& call : calls_) call.due_ns = std::min(call.due_ns, now_ns);
+  // Something may have been lost: all are due then, and after the first wait again.
+  void hurry(int64_t at_ns) {
+    for (Call& call : calls_) {
+      call.due_ns = std::min(call.due_ns, at_ns);
+      call.wait_ns = kFirstNs / 2;
+    }
   }
   // Those that are due, or will be within half of their wait; who finds that one has not ended puts it back.
   std::vector<Call> take_due(int64_t now_ns) {

@@ -53,7 +53,10 @@ TEST(AnswerNotices, AreHurriedAndYetRest) {
   notices.add(1, {1}, 0, 0);
   notices.hurry(10 * kMs);
   EXPECT_EQ(notices.next_ns(), 10 * kMs);
-  ASSERT_EQ(notices.take_due(10 * kMs).size(), 1u);
+  const auto due = notices.take_due(10 * kMs);
+  ASSERT_EQ(due.size(), 1u);
+  notices.put_back(due[0], 10 * kMs);
+  EXPECT_EQ(notices.next_ns(), 10 * kMs + kFirst) << "once more, for what was on its way";
   notices.add(2, {1}, 0, 11 * kMs);
   notices.hurry(12 * kMs);
   EXPECT_EQ(notices.next_ns(), 10 * kMs + AnswerNotices::kRestNs);

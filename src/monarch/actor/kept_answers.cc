@@ -36,13 +36,17 @@ KeptAnswers::Table::iterator KeptAnswers::move_out(Table::iterator of, Taken& ta
   return erase(of);
 }
 
-KeptAnswers::Taken KeptAnswers::take_missing(NodeId caller, const std::vector<SeenCall>& seen) {
+KeptAnswers::Taken KeptAnswers::take_missing(NodeId caller, const std::vector<SeenCall>& seen, int64_t now_ns) {
   Taken taken;
   for (const SeenCall& call : seen) {
     const auto of = kept_.find({caller, call.token});
     if (of == kept_.end()) continue;
     const auto is_missing = [&call](const OwedAnswer& each) { return call.is_missing(each.rank); };
-    std::ranges::any_of(of->second.owed, is_missing) ? move_out(of, taken) : erase(of);
+    if (std::ranges::none_of(of->second.owed, is_missing)) {
+      erase(of);
+    } else if (now_ns - of->second.since_ns >= kOnItsWayNs) {
+      move_out(of, taken);
+    }
   }
   return taken;
 }

@@ -23,6 +23,8 @@ class KeptAnswers {
   // A caller names each call that it waits for more often than that. Of one that has not been named it waits no more, or
   // is stopped.
   static constexpr int64_t kUnnamedNs = 30'000'000'000;
+  // What was given up so short a while ago may be on its way to its caller, who misses it: it is held for 100 ms perhaps.
+  static constexpr int64_t kOnItsWayNs = 250'000'000;
   // So many of the last that were kept go to their callers with the news of a death; others have most probably come.
   static constexpr uint64_t kLastFew = 8;
 
@@ -41,7 +43,7 @@ class KeptAnswers {
   void forget(const Key& key);
   // Those that are to go to their callers, and are kept no longer: which that misses (what it has is forgotten), which were
   // given to that gateway, the last few with an answer of that process, what has not been named for too long.
-  Taken take_missing(NodeId caller, const std::vector<SeenCall>& seen);
+  Taken take_missing(NodeId caller, const std::vector<SeenCall>& seen, int64_t now_ns);
   Taken take_given_to(NodeId gateway);
   Taken take_last_of(NodeId process);
   Taken take_unnamed(int64_t now_ns);

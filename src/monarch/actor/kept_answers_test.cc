@@ -31,7 +31,10 @@ struct Kept : ::testing::Test {
 TEST_F(Kept, GoToWhoMissesThemAndAreForgottenByWhoDoesNot) {
   for (uint64_t token = 1; token <= 3; ++token) add(kCaller, token, kParent, {owed(4, kFirst), owed(5, kSecond)});
   add(kOther, 1, kParent, {owed(4, kFirst)});
-  const auto taken = kept.take_missing(kCaller, {{1, {}}, {2, {{5, 1}}}, {3, {{0, 4}, {6, 9}}}, {7, {{4, 1}}}});
+  const std::vector<SeenCall> seen = {{1, {}}, {2, {{5, 1}}}, {3, {{0, 4}, {6, 9}}}, {7, {{4, 1}}}};
+  EXPECT_TRUE(kept.take_missing(kCaller, seen, now_ns + KeptAnswers::kOnItsWayNs - 1).empty()) << "it may be coming";
+  EXPECT_EQ(kept.size(), 2u) << "with that of the other caller";
+  const auto taken = kept.take_missing(kCaller, seen, now_ns + KeptAnswers::kOnItsWayNs);
   ASSERT_EQ(tokens(taken), std::vector<uint64_t>{2});
   EXPECT_EQ(taken[0].second.owed.size(), 2u);
   EXPECT_EQ(kept.size(), 1u) << "of the other caller";

@@ -139,7 +139,7 @@ void Node::tell_of_down(NodeId node, const FailurePtr& reason) {
   // Dead first, then the slots: a call that opens its slot later sees the death when it sends (cast()). So does a message
   // that comes too early for an actor of the dead (keep_early()).
   calls_->fail_owed([node](NodeId owing) { return owing == node; }, *reason);
-  if (is_gateway_elsewhere(node)) hurry_notices();
+  if (is_gateway_elsewhere(node)) hurry_notices(0);
   directory_->refuse_early_of(node, creator_ended(reason->text()));
   tell_those_behind(node, *reason);
   stop_owned_by(node, *reason);

@@ -357,7 +357,7 @@ class Node final : public LinkSink {
   void answered_together(MessagePtr message);
   bool is_gateway_elsewhere(NodeId node) const;
   void note_tree_call(uint64_t token, std::vector<NodeId> gateways, int64_t deadline_ns);
-  void hurry_notices();
+  void hurry_notices(int64_t after_ns);
   void arm_notices();
   void tell_seen();
   void tell_gateways(const std::vector<NodeId>& gateways, const std::vector<SeenCall>& calls);

@@ -199,7 +199,7 @@ bool Node::let_go(NodeId gateway, const Failure& why) {
   const std::vector<Routes::Unsent> unsent = routes_->take_unsent(gateway);
   for (const Routes::Unsent& message : unsent) tell_unsent(message, why);
   reductions_->let_go(gateway);
-  hurry_notices();
+  hurry_notices(0);
   bool is_missed = links.empty() || !unsent.empty();
   for (const auto& link : links) {
     is_missed = is_missed || link->opened();

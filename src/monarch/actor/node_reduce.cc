@@ -98,7 +98,8 @@ void Node::answered_together(MessagePtr message) {
       const bool is_small = bytes <= Reductions::kGatheredBytesMax;
       answers.push_back({entry.rank, Message::copy_of(answer, whole->from, is_small ? nullptr : whole)});
     }
-    if (!calls_->answer(token, answers)) hurry_notices();  // so that others of them answer by themselves
+    // So that others of them answer by themselves, when that is not taken for being on its way.
+    if (!calls_->answer(token, answers)) hurry_notices(KeptAnswers::kOnItsWayNs);
   } catch (const std::bad_alloc&) {
     end_call(token, Failure("there is no memory for the answers of several ranks"));
   }
@@ -118,9 +119,9 @@ void Node::note_tree_call(uint64_t token, std::vector<NodeId> gateways, int64_t 
 }
 
 // Something of what comes through a tree may have been lost: its callers ask for it.
-void Node::hurry_notices() {
+void Node::hurry_notices(int64_t after_ns) {
   std::lock_guard lock(trees_->notices_mutex);
-  trees_->notices.hurry(timers_.now_ns());
+  trees_->notices.hurry(timers_.now_ns() + after_ns);
   arm_notices();
 }
 

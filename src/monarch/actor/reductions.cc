@@ -299,7 +299,7 @@ void Reductions::send_kept(const KeptAnswers::Taken& taken) const {
 void Reductions::seen(NodeId origin, const std::vector<SeenCall>& calls) {
   if (!any()) return;
   std::lock_guard lock(mutex_);
-  send_kept(kept_.take_missing(origin, calls));
+  send_kept(kept_.take_missing(origin, calls, timers_.now_ns()));
   update_any();
 }
 
