@@ -318,6 +318,29 @@ TEST_F(AnswersThroughATree, MinAndMaxAreOfTheSameTypeAsWithoutIt) {
   }
 }
 
+// As many calls at once, to actors that answer when it is their time.
+TEST_F(AnswersThroughATree, CallsAtOnceDoNotWaitForEachOther) {
+  constexpr int kCalls = 20;
+  constexpr int64_t kSpreadNs = 40'000'000;
+  for (auto& [rank, actor] : actors) {
+    actor->on_request = [this, rank = rank](MessagePtr request) {
+      const std::shared_ptr<Message> kept = std::move(request);
+      sim.after(static_cast<int64_t>(sim.random(kSpreadNs)), [this, rank, kept] {
+        ValueWriter writer;
+        encode(writer, int64_t{rank});
+        Outgoing reply{FrameHeader{}, writer.written(), {}};
+        node(members->ids[rank].node).reply(kept->header, kept->from, FrameKind::kReply, reply);
+      });
+    };
+  }
+  std::vector<std::shared_ptr<PendingCall>> made;
+  for (int i = 0; i < kCalls; ++i) made.push_back(call(Reducer::kSum));
+  const int64_t begun_ns = sim.now_ns();
+  while (!std::ranges::all_of(made, [](const auto& each) { return each->complete(); }) && sim.step()) {
+  }
+  EXPECT_LT(sim.now_ns() - begun_ns, kSpreadNs + 5'000'000);
+}
+
 // All that are on their way when the caller says what it misses.
 TEST_F(AnswersThroughATree, WhatIsAskedForTooEarlyComesOnce) {
   std::vector<std::shared_ptr<PendingCall>> made;
