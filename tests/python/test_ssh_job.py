@@ -398,3 +398,21 @@ def test_bad_input_is_refused():
     from monarch._src.job.job import SSHJob as private
 
     assert private is SSHJob
+
+
+def test_hosts_may_stand_in_a_file(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# two racks\nnode1\n\n  me@node2 slots=8 max_slots=8  # the large one\nnode1\n")
+    job = SSHJob()
+    job.add_mesh("trainers", file)
+    assert job._meshes == {"trainers": ["node1", "me@node2", "node1"]}
+    for text, error in {
+        "node1 node2\n": r"hosts, line 1: a host a line is wanted, not 'node1 node2'",
+        "# none\n": "there is no host in .*hosts",
+        "ok\n-oProxyCommand=x\n": "'-oProxyCommand=x' is no name of a host",
+    }.items():
+        file.write_text(text)
+        with pytest.raises(ValueError, match=error):
+            job.add_mesh("others", file)
+    with pytest.raises(FileNotFoundError, match="none"):
+        job.add_mesh("others", tmp_path / "none")

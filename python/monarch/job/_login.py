@@ -82,14 +82,18 @@ class LoginJob(RemoteJob):
         meshes = ", ".join(f"{name!r}: {len(hosts)}" for name, hosts in self._meshes.items())
         return f"{type(self).__name__}({{{meshes}}})"
 
-    def add_mesh(self, name: str, hosts: list[str]) -> None:
+    def add_mesh(self, name: str, hosts: list[str] | os.PathLike[str]) -> None:
         """A mesh of these hosts, in this order, with the dimension ``hosts``.
 
         Args:
             name: under which :meth:`state` has it.
-            hosts: as one names them to log in. One that is there several times takes ``monarch_port=0``.
+            hosts: as one names them to log in. One that is there several times takes ``monarch_port=0``. Or a file,
+                ``pathlib.Path("hosts")``, which is read now: a host a line, perhaps with ``slots=8`` behind it, which
+                counts for nothing here, and with comments (``#``).
         """
         check_mesh_name(name)
+        if isinstance(hosts, os.PathLike):
+            hosts = _hosts_in(hosts)
         if name in self._meshes:
             raise ValueError(f"there is a mesh {name!r} already")
         if isinstance(hosts, str) or not isinstance(hosts, Sequence) or not hosts:
@@ -260,6 +264,19 @@ class LoginJob(RemoteJob):
     def _close(self, logins: list[Login]) -> None:
         close_all(logins)
         logins.clear()
+
+
+def _hosts_in(path: os.PathLike[str]) -> list[str]:
+    hosts = []
+    with open(path) as file:
+        for number, line in enumerate(file, 1):
+            host, *rest = line.partition("#")[0].split() or [""]
+            if any("=" not in word for word in rest):
+                raise ValueError(f"{os.fspath(path)}, line {number}: a host a line is wanted, not {line.strip()!r}")
+            hosts += [host] if host else []
+    if not hosts:
+        raise ValueError(f"there is no host in {os.fspath(path)}")
+    return hosts
 
 
 def _answers(logins: Iterable[Login], until: float) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, str]]:
