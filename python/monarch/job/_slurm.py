@@ -120,9 +120,11 @@ class SlurmJob(RemoteJob):
         return f"SlurmJob({self._meshes!r}{'' if self._job_id is None else f', job {self._job_id}'})"
 
     def add_mesh(self, name: str, num_nodes: int, partition: str | None = None) -> None:
-        """One more mesh, of so many nodes, for when the job is applied next. ``ValueError`` if there is one.
+        """One more mesh, for when the job is applied next. ``ValueError`` if there is one.
 
         Args:
+            name: under which :meth:`state` has it.
+            num_nodes: how many nodes it has.
             partition: its own; None: as the constructor was told.
         """
         check_mesh_name(name)
