@@ -81,7 +81,7 @@ class Reductions {
   // Something else of this node is sent, to many: what is held of its answers goes first.
   void pass_on_of(NodeId node);
   void node_down(NodeId node);
-  // There is no way to it for now.
+  // The session with it is over; both may be well (docs/design/034).
   void let_go(NodeId gateway);
   // Nothing is held any more.
   void stop();
