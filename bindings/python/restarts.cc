@@ -162,7 +162,10 @@ PyObject* ended_ranks(PyObject*, PyObject* id) {
   const Supervisor::MeshId number = PyLong_AsUnsignedLongLong(id);
   if (PyErr_Occurred()) return nullptr;
   if (!state().runtime || in_forked_child()) Py_RETURN_NONE;
-  const auto ended = state().runtime->node().supervisor().ended(number);
+  const auto ended = [number] {
+    GilRelease release;
+    return state().runtime->node().ended_ranks(number);
+  }();
   if (!ended) Py_RETURN_NONE;
   return list_of_ranks(*ended);
 }

@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "monarch/actor/node.h"
+#include "monarch/actor/routes.h"
 
 namespace monarch {
 
@@ -94,6 +96,24 @@ std::vector<uint32_t> Node::ranks_to_restart(const Restart& order, const Restart
     }
   }
   return ranks;
+}
+
+// Senders find a process dead a moment before its owner's account says so (nodes_down()). Under the lock, as what is just
+// made anew counts as living while its process is still the old one.
+std::optional<std::vector<uint32_t>> Node::ended_ranks(Supervisor::MeshId mesh) {
+  if (!routes_->any_down()) return supervisor_->ended(mesh);
+  std::lock_guard lock(restart_mutex_);
+  const auto ended = supervisor_->ended(mesh);
+  const auto members = supervisor_->members(mesh);
+  if (!ended || !members) return std::nullopt;
+  for (uint32_t rank = 0; rank < members->ids.size(); ++rank) {
+    const NodeId node = members->ids[rank].node;
+    const FailurePtr dead = std::binary_search(ended->begin(), ended->end(), rank) ? nullptr : why_down(node);
+    if (!dead) continue;
+    successions_->ended(node, dead->kind == Failure::Kind::kStopped);
+    supervise(supervisor_->node_down(node, dead));
+  }
+  return supervisor_->ended(mesh);
 }
 
 bool Node::has_ended(Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks, bool must_be_known) const {

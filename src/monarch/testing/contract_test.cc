@@ -465,6 +465,26 @@ TEST(Contract, ThoseThatAreLostTogetherAreDeadBeforeAnybodyIsTold) {
   EXPECT_TRUE(pending->complete() && was_down);
 }
 
+// Who makes anew what a call has named as dead is not told that it lives.
+TEST(Contract, WhatIsDeadForACallHasEndedForItsOwner) {
+  TwoNodes two;
+  two.echo->mute = true;
+  const NodeId beside = two.world.add_node(0);
+  Node& node = two.world.node(two.a);
+  auto processes = std::make_shared<Members>();
+  processes->ids = {{two.a, 0}, {beside, 0}};
+  OwnedMesh mesh;
+  mesh.is_procs = true;
+  mesh.members = processes;
+  const Supervisor::MeshId id = node.own(std::move(mesh));
+  auto pending = two.call();
+  two.world.run();
+  std::optional<std::vector<uint32_t>> ended;
+  pending->observe(1, [&] { ended = node.ended_ranks(id); });  // the first is told, the second only marked
+  node.nodes_down({{two.b, failure("it was killed")}, {beside, failure("with its host")}});
+  EXPECT_EQ(ended, std::vector<uint32_t>{1});
+}
+
 // Nothing that comes from it would be answered. It is told, by the end of its link.
 TEST(Contract, ACallToANodeThatHoldsTheCallerForDeadEnds) {
   TwoNodes two;
