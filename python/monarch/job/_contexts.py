@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import os
 import re
 import sys
@@ -16,12 +15,11 @@ import traceback
 from collections.abc import Callable
 
 from monarch.job import _saved, _users
+from monarch.job._log import logger
 from monarch.job._saved import DEFAULT_JOB_PATH
 from monarch.job._trait import LEFT, JobTrait, load_to_end, load_unnamed
 
 __all__ = ["load_current_job", "set_current_job"]
-
-_logger = logging.getLogger("monarch.job")
 
 _FOLDER = os.path.dirname(DEFAULT_JOB_PATH)
 _STATE, _SPEC = _saved.STATE, "spec"
@@ -174,7 +172,7 @@ def kill(name: str, before: Callable[[JobTrait], None] = lambda _: None) -> bool
     if job.active:
         if users := [str(user) for user in _users.others(state_path(name), job.apply_id)]:
             more = f" and {len(users) - _NAMED_MAX} more" if len(users) > _NAMED_MAX else ""
-            _logger.warning(
+            logger.warning(
                 "the job of the context %r is killed while it is in use by %s%s",
                 name,
                 ", ".join(users[:_NAMED_MAX]),

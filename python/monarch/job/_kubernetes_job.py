@@ -28,8 +28,9 @@ from monarch.job._kube_manifests import (
     token_in,
 )
 from monarch.job._kube_pods import Pod, tell, wait_for_pods
+from monarch.job._log import logger
 from monarch.job._remote import RemoteJob
-from monarch.job._trait import JobState, JobTrait, logger
+from monarch.job._trait import JobState, JobTrait
 
 __all__ = ["KubernetesJob"]
 

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from monarch import _core
 from monarch._config import settings
 from monarch.job._attached import Attached, check_mesh_name
+from monarch.job._log import logger
 from monarch.job._logins import Login, LoginError, close_all, told
 from monarch.job._remote import RemoteJob
-from monarch.job._trait import JobTrait, logger
+from monarch.job._trait import JobTrait
 
 __all__ = ["LoginJob"]
 

@@ -19,7 +19,8 @@ from monarch.job import _ending
 from monarch.job._attached import Attached, Needed, check_meshes
 from monarch.job._descriptors import readable
 from monarch.job._ending import JOB_ID
-from monarch.job._trait import JobState, JobTrait, logger
+from monarch.job._log import logger
+from monarch.job._trait import JobState, JobTrait
 
 if TYPE_CHECKING:
     from monarch.job._detached import Detached

@@ -9,12 +9,13 @@ import errno
 import fcntl
 import hashlib
 import json
-import logging
 import os
 import stat
 import threading
 from collections.abc import Iterator
 from typing import Any
+
+from monarch.job._log import logger
 
 __all__ = ["DEFAULT_JOB_PATH"]
 
@@ -24,8 +25,6 @@ DEFAULT_CONTEXT, STATE = "default", "state.pkl"  # a folder beside it, and the j
 _FORMAT = 2
 _TOLD_AFTER_S = 2.0
 _SIZE_MAX = 1 << 30  # bytes; a job is some kilobytes
-
-logger = logging.getLogger("monarch.job")
 
 
 class AlteredError(ValueError):

@@ -14,12 +14,13 @@ from monarch import _core
 from monarch.job import _slurm_commands as slurm
 from monarch.job._attached import Attached, check_mesh_name, check_meshes
 from monarch.job._batch import BatchJob
+from monarch.job._log import logger
 from monarch.job._remote import RemoteJob
 from monarch.job._slurm_checks import check_counts, check_words, checked_ip, checked_partition
 from monarch.job._slurm_node import address_file, bracketed
 from monarch.job._slurm_queue import POLL_S, JobEnded, wait_until_it_runs
 from monarch.job._slurm_script import batch_script
-from monarch.job._trait import JobState, JobTrait, logger
+from monarch.job._trait import JobState, JobTrait
 
 __all__ = ["SlurmJob"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import hashlib
 import json
+import sys
 import types
 from typing import Any
 
@@ -65,7 +65,8 @@ class _Hashes:
         if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
             return {"named": _name(value)}
         name = _name(type(value))
-        if dataclasses.is_dataclass(value):
+        dataclasses = sys.modules.get("dataclasses")  # whose instances are there once it has been imported
+        if dataclasses is not None and dataclasses.is_dataclass(value):
             return [
                 name,
                 {field.name: self.of(getattr(value, field.name), depth) for field in dataclasses.fields(value)},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pickle
 import weakref
@@ -12,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monarch.job import _mounts, _saved, _users
+from monarch.job._log import logger
 from monarch.job._saved import DEFAULT_JOB_PATH
 from monarch.job._specification import digest
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 # A script that comes back to its job waits for these imports: what only a first one needs is imported where it does.
 __all__ = ["JobState", "JobTrait", "job_load", "job_loads"]
-
-logger = logging.getLogger("monarch.job")
 
 
 _HASHED = 3  # how specifications are hashed
@@ -611,8 +609,8 @@ def _tell_replaced(job: JobTrait, path: str) -> None:
     lost = job._loses()
     if not lost and _users.is_own(job._apply_id):
         lost = "this script uses its hosts itself. For several jobs at a time give each a cached_path of its own"
-    level, why = (logging.WARNING, f": {lost}") if lost else (logging.INFO, "")
-    logger.log(level, "The job in %s does not run what is wanted now, and is replaced%s", path, why)
+    tell, why = (logger.warning, f": {lost}") if lost else (logger.info, "")
+    tell("The job in %s does not run what is wanted now, and is replaced%s", path, why)
 
 
 def _replace(saved: JobTrait | None, path: str, told: str | None) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monarch.job._attached import check_meshes
+from monarch.job._log import logger
 from monarch.job._ssh import SSHJob
-from monarch.job._trait import logger
 
 __all__ = ["SkyPilotJob"]
 

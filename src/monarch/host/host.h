@@ -36,8 +36,8 @@ class Host {
   ~Host();
 
   // Any thread. As Starter's.
-  void start_fork_server(std::vector<std::string> argv, std::vector<std::string> env) {
-    starter_.start_fork_server(std::move(argv), std::move(env));
+  void start_fork_server(std::vector<std::string> argv, std::vector<std::string> env, WarmServer warm = {}) {
+    starter_.start_fork_server(std::move(argv), std::move(env), std::move(warm));
   }
   void offer_workers_to_oom_killer() { starter_.offer_workers_to_oom_killer(); }
   bool has_fork_server() const { return starter_.has_fork_server(); }

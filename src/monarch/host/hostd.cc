@@ -45,6 +45,9 @@ constexpr int kMemoryLookMs = 2'000;  // how old what is known of kills by the O
 constexpr int kBlindWaitMs = 50;    // where there is no descriptor to hear of an end
 constexpr int64_t kSayEveryNs = 1'000'000'000;
 constexpr int64_t kShortageNs = 100'000'000;  // until it is tried again
+constexpr int kServed = 1;  // the exit status of a keeper whose client had a host
+// Who has gone may have been the last, and the daemon about to end.
+constexpr int64_t kWarmAfterNs = 20'000'000;
 constexpr int64_t kKillLimitNs = 3'000'000'000;  // for keepers to end all that they have
 // What a host's processes have when it ends, before they are killed.
 constexpr int64_t kHostGraceNs = HostDaemon::kEndLimitNs * 3 / 5;
@@ -178,7 +181,10 @@ int64_t HostDaemon::stranger_limit_ns() const {
 int64_t HostDaemon::next_ns() const {
   int64_t next = INT64_MAX;
   for (const Stranger& stranger : strangers_) next = std::min(next, stranger.began_ns + stranger_limit_ns());
-  return accept_after_ns_ == 0 ? next : std::min(next, accept_after_ns_);
+  for (const int64_t time_ns : {accept_after_ns_, warm_change_ns_}) {
+    if (time_ns != 0) next = std::min(next, time_ns);
+  }
+  return next;
 }
 
 int HostDaemon::run() {
@@ -202,6 +208,7 @@ int HostDaemon::run() {
     }
     if (fds[0].revents != 0) reap();
     if (ends) break;
+    if (warm_change_ns_ != 0 && clock_.now_ns() >= warm_change_ns_) warm_up();
     const int64_t late_before_ns = clock_.now_ns() - stranger_limit_ns();
     heard_ = std::exchange(strangers_, {});
     for (size_t i = 0; i < heard_.size(); ++i) {
@@ -305,13 +312,51 @@ void HostDaemon::admit(std::unique_ptr<Channel> channel) {
     keep(channel->take_socket());
   }
   keepers_.push_back(keeper);
+  warm_ = {};  // the keeper's
+  warm_change_ns_ = 0;
+}
+
+// Or lets go of the one that has waited long enough.
+void HostDaemon::warm_up() {
+  warm_change_ns_ = 0;
+  if (warm_) return void(warm_ = {});
+  ProcessSpec command;
+  command.argv = options_.defaults.fork_server;
+  command.env = options_.defaults.env;
+  command.death_signal = SIGTERM;
+  if (tcp_) command.oom_score = raised_oom_score(Starter::kWorkersOomScore);  // as be_host()
+  warm_ = WarmServer::start(command, clock_, [this](pid_t daemon) {
+    end_with_parent(daemon, SIGTERM);
+    be_keeper();
+    for (UniqueFd* each : {&alive_[0], &orders_[1]}) each->reset();
+    unblock_signals();
+  });
+  if (!warm_) return;  // there was a shortage: the next client waits
+  holders_.push_back(warm_.holder());
+  warm_change_ns_ = clock_.now_ns() + kWarmLimitNs;
 }
 
 void HostDaemon::reap() {
-  std::erase_if(keepers_, [](pid_t keeper) { return waitpid(keeper, nullptr, WNOHANG) == keeper; });
+  bool has_served = false;
+  std::erase_if(keepers_, [&](pid_t keeper) {
+    int status = 0;
+    if (waitpid(keeper, &status, WNOHANG) != keeper) return false;
+    has_served = has_served || status != 0;
+    return true;
+  });
+  std::erase_if(holders_, [&](pid_t holder) {
+    if (waitpid(holder, nullptr, WNOHANG) != holder) return false;
+    if (warm_ && warm_.holder() == holder) {
+      warm_ = {};
+      warm_change_ns_ = 0;  // not again before the next client has gone: it may not be possible
+    }
+    return true;
+  });
+  if (has_served && !options_.defaults.fork_server.empty()) warm_change_ns_ = clock_.now_ns() + (warm_ ? kWarmLimitNs : kWarmAfterNs);
 }
 
 void HostDaemon::end() {
+  warm_ = {};
   listener_.reset();
   if (!tcp_ && options_.address.path[0] != '@') unlink(options_.address.path.c_str());
   strangers_.clear();
@@ -320,7 +365,7 @@ void HostDaemon::end() {
   alive_[1].reset();
   const auto wait_for_keepers = [this](int64_t limit_ns) {
     const int64_t until_ns = clock_.now_ns() + limit_ns;
-    for (reap(); !keepers_.empty() && clock_.now_ns() < until_ns; reap()) {
+    for (reap(); !(keepers_.empty() && holders_.empty()) && clock_.now_ns() < until_ns; reap()) {
       pollfd signal{signals_.get(), POLLIN, 0};
       poll(&signal, 1, static_cast<int>((until_ns - clock_.now_ns()) / 1'000'000 + 1));
       signalfd_siginfo info;
@@ -329,7 +374,9 @@ void HostDaemon::end() {
     }
   };
   wait_for_keepers(kEndLimitNs);
-  for (const pid_t keeper : keepers_) kill(keeper, SIGTERM);
+  for (const auto* children : {&keepers_, &holders_}) {
+    for (const pid_t child : *children) kill(child, SIGTERM);
+  }
   wait_for_keepers(kKillLimitNs);
 }
 
@@ -352,6 +399,7 @@ void HostDaemon::keep(UniqueFd socket) {
   unblock_signals();
   if (!is_meant(socket.get())) _exit(0);
   ForkServer server(socket.get(), clock_);
+  int status = 0;
   while (auto request = server.next()) {
     const pid_t keeper = getpid();
     const pid_t host = fork();
@@ -361,9 +409,11 @@ void HostDaemon::keep(UniqueFd socket) {
       end_with_parent(keeper, SIGKILL);
       be_host(std::move(request->fds));
     }
+    warm_ = {};  // the host's
+    status = kServed;
     host < 0 ? server.report_failed(request->node, errno) : server.report_spawned(request->node, host);
   }
-  _exit(0);
+  _exit(status);
 }
 
 // Whether its client wants this host, and not another one that it takes this for.
@@ -405,6 +455,7 @@ void HostDaemon::keep_remote(Channel& channel) {
   const auto& meant = std::visit([](const auto& one) -> const std::string& { return one.identity; }, *order);
   if (const auto refusal = options_.address.refuses(meant)) fail(*refusal);
   if (const auto* relay = std::get_if<RelayOrder>(&*order)) {
+    warm_ = {};
     pass_on(channel, *relay, alive_[0].get(), clock_);
     _exit(0);
   }
@@ -429,9 +480,10 @@ void HostDaemon::keep_remote(Channel& channel) {
   }
   started[1].reset();
   client[0].reset();
+  warm_ = {};  // the host's
   tell_of(channel, host, started[0].get(), std::move(client[1]));
   end_descendants();
-  _exit(0);
+  _exit(kServed);
 }
 
 // What the client is to know of its host, until that has ended and been reaped. `client`: the host sees its end when the
@@ -549,7 +601,7 @@ void HostDaemon::be_host(BootstrapFds fds, int started, int client) {
   if (tcp_) runtime.host().offer_workers_to_oom_killer();
   // Now, and not with the first spawn: that would wait for its interpreter.
   const LaunchDefaults& defaults = options_.defaults;
-  if (!defaults.fork_server.empty()) runtime.host().start_fork_server(defaults.fork_server, defaults.env);
+  if (!defaults.fork_server.empty()) runtime.host().start_fork_server(defaults.fork_server, defaults.env, std::move(warm_));
   if (tcp_) say_once(std::to_string(runtime.tcp_port()));
   pollfd ends[] = {
       {stopped.get(), POLLIN, 0}, {alive_[0].get(), POLLIN, 0}, {signals.get(), POLLIN, 0}, {client, POLLIN, 0}};

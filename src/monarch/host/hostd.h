@@ -11,6 +11,9 @@
 //   a host       a member of the client's job, as a worker is: its node, made by the client, has an agent (agent.h) and a
 //                host object. It starts processes, reaps them and says how they ended.
 //
+// When a client has gone, the daemon starts a fork server for the next one (start/warm_server.h), who then need not wait
+// for an interpreter. All fork servers of a daemon are started with the same command and environment, its own.
+//
 // So nothing of one client is left to the next, and a client that does harm harms its own.
 #pragma once
 
@@ -24,6 +27,7 @@
 #include "monarch/base/unique_fd.h"
 #include "monarch/host/start/bootstrap.h"
 #include "monarch/host/start/launch.h"
+#include "monarch/host/start/warm_server.h"
 #include "monarch/net/tcp/tcp_transport.h"
 #include "monarch/wire/hello.h"
 
@@ -54,6 +58,8 @@ class HostDaemon {
   // after kGiveWayNs, or who says nothing would keep everybody out.
   static constexpr size_t kStrangersMax = 256;
   static constexpr int64_t kGiveWayNs = 500'000'000;
+  // How long a fork server waits, warm, for the next client.
+  static constexpr int64_t kWarmLimitNs = 900'000'000'000;
 
  private:
   struct Stranger {
@@ -81,6 +87,7 @@ class HostDaemon {
   [[noreturn]] void keep_remote(Channel& channel);
   void tell_of(Channel& channel, pid_t host, int started, UniqueFd client);
   [[noreturn]] void be_host(BootstrapFds fds, int started = -1, int client = -1);
+  void warm_up();
   void reap();
   void end();
   void say(const std::string& line);
@@ -97,6 +104,9 @@ class HostDaemon {
   std::vector<Stranger> strangers_, heard_;  // heard_: those that this round is about
   int64_t accept_after_ns_ = 0;              // there was a shortage
   std::vector<pid_t> keepers_;
+  WarmServer warm_;             // in a keeper: for its first host
+  std::vector<pid_t> holders_;  // of that, and of those that were given away
+  int64_t warm_change_ns_ = 0;  // when it is to be started, or has waited long enough; 0: neither
   int64_t said_ns_ = 0;
   uint64_t unsaid_ = 0;
 };

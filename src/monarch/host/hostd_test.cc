@@ -117,13 +117,16 @@ class Hostd : public RuntimeFixture {
     if (!wait(asked)) return "no answer";
     return asked->lowest_error() < 0 ? "" : text(asked);
   }
-  UniqueFd watch(const std::shared_ptr<const Members>& members, uint32_t rank) {
+  pid_t tell_pid(const std::shared_ptr<const Members>& members, uint32_t rank) {
     const auto asked = call(only(*members, rank), kTellPid);
     int32_t pid = 0;
     if (wait(asked) && asked->reply(0)->body.size() == sizeof pid) {
       std::memcpy(&pid, asked->reply(0)->body.data(), sizeof pid);
     }
-    return sys::open_pidfd(pid);
+    return pid;
+  }
+  UniqueFd watch(const std::shared_ptr<const Members>& members, uint32_t rank) {
+    return sys::open_pidfd(tell_pid(members, rank));
   }
   UniqueFd dial() const {
     sockaddr_un address;
@@ -225,6 +228,98 @@ TEST_P(Hostd, IsSmall) {
     EXPECT_LT(kib, 10 << 10);
     RecordProperty(pid == daemon_.pid ? "daemon_kib" : "host_kib", static_cast<int>(kib));
     std::printf("%s: %ld KiB\n", pid == daemon_.pid ? "daemon" : "host", kib);
+  }
+}
+
+// ---- The fork server of the next client ----
+
+class WarmHostd : public Hostd {
+ protected:
+  // A client comes and goes.
+  void serve_one() {
+    ASSERT_EQ(start_on(*root_, attach(), 1).size(), 1u);
+    root_->shutdown(0);
+    RuntimeFixture::SetUp();
+  }
+  static std::vector<pid_t> children_of(pid_t parent) {
+    std::ifstream list("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
+    std::vector<pid_t> found;
+    for (pid_t pid; list >> pid;) found.push_back(pid);
+    return found;
+  }
+  static bool is_fork_server(pid_t pid) {
+    std::ifstream command("/proc/" + std::to_string(pid) + "/cmdline");
+    std::string text;
+    std::getline(command, text);
+    return text.find("--fork-server") != text.npos;
+  }
+  // The one that waits. That of a host is the grandchild of a keeper.
+  pid_t await_warm() {
+    for (SystemClock clock; clock.now_ns() < limit_ns_; poll(nullptr, 0, 1)) {
+      for (const pid_t holder : children_of(daemon_.pid)) {
+        for (const pid_t server : children_of(holder)) {
+          if (is_fork_server(server)) return server;
+        }
+      }
+    }
+    return -1;
+  }
+  pid_t parent_of(const std::shared_ptr<const Members>& members) {
+    const pid_t pid = tell_pid(members, 0);
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    return std::atoi(text.c_str() + text.rfind(')') + 4);
+  }
+  int64_t limit_ns_ = SystemClock().now_ns() + kLimitMs * int64_t{1'000'000};
+};
+
+INSTANTIATE_TEST_SUITE_P(Variants, WarmHostd, ::testing::Values(Variant{"shm", true}), name_of_variant);
+
+TEST_P(WarmHostd, IsThereWhenSomebodyHasGone) {
+  serve_one();
+  const pid_t warm = await_warm();
+  ASSERT_GT(warm, 0);
+  const NodeId host = attach();
+  const auto members = actors(start_on(*root_, host, 1));
+  EXPECT_EQ(text(call(members, kEcho, "hello")), "hello");
+  EXPECT_EQ(parent_of(members), warm);
+  const UniqueFd worker = watch(members, 0), server = sys::open_pidfd(warm);
+  kill(pid_of(host), SIGKILL);
+  EXPECT_TRUE(ends_within(worker.get(), kLimitMs));
+  EXPECT_TRUE(ends_within(server.get(), kLimitMs));
+}
+
+TEST_P(WarmHostd, IsNotTakenWhenItHasDied) {
+  serve_one();
+  const pid_t warm = await_warm();
+  ASSERT_GT(warm, 0);
+  const UniqueFd server = sys::open_pidfd(warm);
+  kill(warm, SIGKILL);
+  EXPECT_TRUE(ends_within(server.get(), kLimitMs));
+  EXPECT_EQ(text(call(actors(start_on(*root_, attach(), 1)), kEcho, "hello")), "hello");
+}
+
+TEST_P(WarmHostd, IsTheCauseWhenItDiesLater) {
+  serve_one();
+  const pid_t warm = await_warm();
+  ASSERT_GT(warm, 0);
+  const auto members = actors(start_on(*root_, attach(), 1));
+  ASSERT_EQ(parent_of(members), warm);
+  const auto pending = call(members, kNeverAnswer);
+  kill(warm, SIGKILL);
+  EXPECT_NE(text(pending).find("the fork server died"), std::string::npos) << text(pending);
+}
+
+TEST_P(WarmHostd, EndsWithItsDaemon) {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    serve_one();
+    const pid_t warm = await_warm();
+    ASSERT_GT(warm, 0);
+    const UniqueFd server = sys::open_pidfd(warm);
+    end_daemon(signal);
+    EXPECT_TRUE(ends_within(server.get(), kLimitMs));
+    ASSERT_TRUE(start_daemon());
   }
 }
 

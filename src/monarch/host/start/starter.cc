@@ -788,7 +788,7 @@ void Starter::not_started(NodeId node, const std::string& why) { events_.on_not_
 
 // ---- The fork server ----
 
-void Starter::start_fork_server(std::vector<std::string> argv, std::vector<std::string> env) {
+void Starter::start_fork_server(std::vector<std::string> argv, std::vector<std::string> env, WarmServer given) {
   if (fork_server_wanted_.exchange(true)) return;
   ProcessSpec spec;
   spec.argv = std::move(argv);
@@ -799,7 +799,20 @@ void Starter::start_fork_server(std::vector<std::string> argv, std::vector<std::
   }
   // No directory of its own: that of this process may be one that cannot be entered again.
   spec.death_signal = SIGTERM;  // it ends its workers, and what they have left to it, before itself
-  reactor_.post([this, spec = std::move(spec)] { try_fork_server(spec, reactor_.now_ns() + kAloneLimitNs); });
+  auto warm = std::make_shared<WarmServer>(std::move(given));  // shared: a task is copyable
+  reactor_.post([this, spec = std::move(spec), warm] {
+    if (!take_warm_server(*warm)) try_fork_server(spec, reactor_.now_ns() + kAloneLimitNs);
+  });
+}
+
+bool Starter::take_warm_server(WarmServer& warm) {
+  if (ending_ || !warm) return false;
+  start_guard();
+  auto started = warm.started();
+  if (!started) return false;
+  fork_line_ = warm.take_line();
+  use_fork_server(std::move(*started), warm.take_socket());
+  return true;
 }
 
 void Starter::offer_workers_to_oom_killer() {
@@ -828,8 +841,12 @@ void Starter::try_fork_server(const ProcessSpec& command, int64_t until_ns) {
   spec.oom_score = oom_score_;
   auto started = start_process_(spec);
   if (!started) return failed(started.error());
-  fork_server_ = std::move(*started);
-  fork_socket_ = std::move(pair[0]);
+  use_fork_server(std::move(*started), std::move(pair[0]));
+}
+
+void Starter::use_fork_server(Process server, UniqueFd socket) {
+  fork_server_ = std::move(server);
+  fork_socket_ = std::move(socket);
   tell_guard(kGuardGentle | fork_server_.pid);
   reactor_.add(fork_socket_.get(), EPOLLIN, [this](uint32_t) { on_fork_server(); });
   reactor_.add(fork_server_.pidfd.get(), EPOLLIN, [this](uint32_t) { fork_server_ended(); });
@@ -884,7 +901,7 @@ void Starter::lose_fork_server() {
 void Starter::fork_server_ended() {
   on_fork_server();  // its last words
   lose_fork_server();
-  const auto status = try_reap(fork_server_);
+  const auto status = fork_line_ ? WarmServer::read_end(fork_line_.get()) : try_reap(fork_server_);
   if (status) return fork_server_gone(describe(*status));
   // A debugger has it. Until that lets go, the pidfd would wake us all the time.
   reactor_.remove(fork_server_.pidfd.get());
@@ -900,6 +917,7 @@ void Starter::fork_server_gone(const std::string& how) {
     reactor_.remove(fork_server_.pidfd.get());
     tell_guard(-(kGuardGentle | fork_server_.pid));
     fork_server_ = {};
+    fork_line_.reset();
   }
   if (!ending_) log_line("the fork server " + how);
   fork_server_end_ = how;

@@ -34,6 +34,7 @@
 #include "monarch/host/start/life_watch.h"
 #include "monarch/host/start/memory_events.h"
 #include "monarch/host/start/process.h"
+#include "monarch/host/start/warm_server.h"
 #include "monarch/net/connector.h"
 
 namespace monarch {
@@ -60,7 +61,8 @@ class Starter {
 
   // Any thread. The command that becomes the fork server; `argv` gets the number of its socket appended. Starting takes
   // a while and happens in the background; workers that are wanted meanwhile wait. If it dies it can be started again.
-  void start_fork_server(std::vector<std::string> argv, std::vector<std::string> env);
+  // `warm`: one that has been started so before, and is used if it lives.
+  void start_fork_server(std::vector<std::string> argv, std::vector<std::string> env, WarmServer warm = {});
   // Any thread, before either. What is started from now on is killed for want of memory before this process is.
   static constexpr int kWorkersOomScore = 300;  // thousandths; the shared memory that a host may fill is a quarter
   void offer_workers_to_oom_killer();
@@ -177,6 +179,8 @@ class Starter {
   void on_fork_server();
   void on_fork_report(const ForkReport& report, UniqueFd pidfd);
   void try_fork_server(const ProcessSpec& command, int64_t until_ns);
+  bool take_warm_server(WarmServer& warm);
+  void use_fork_server(Process server, UniqueFd socket);
   void lose_fork_server();
   void fork_server_ended();
   void fork_server_gone(const std::string& how);
@@ -217,6 +221,7 @@ class Starter {
   std::deque<GuardEntry> guard_waiting_;  // what it has not taken yet
   Process fork_server_;
   UniqueFd fork_socket_;
+  UniqueFd fork_line_;  // to the holder of one that was warm; none: it is our child
   std::atomic<bool> fork_ready_{false};
   MemoryEventsReader memory_reader_;
   std::optional<MemoryEvents> memory_known_;  // since the first process was started; see judge_kill()

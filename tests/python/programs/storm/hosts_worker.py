@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 
 from monarch.actor import Actor, Port, endpoint
 
@@ -12,11 +14,31 @@ def parent_of(pid: int) -> int:
         return int(stat.read().rpartition(")")[2].split()[1])
 
 
+def host_of_this_process() -> int:
+    """Its host has started the fork server, or has been given it by a holder of a single thread, a child of the daemon.
+
+    Then it is who has made the socket to this process, as a grandchild of that daemon.
+    """
+    starter = parent_of(os.getppid())
+    if len(os.listdir(f"/proc/{starter}/task")) > 1:
+        return starter
+    makers = set()
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            with socket.socket(fileno=os.dup(fd)) as end:
+                makers.add(struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+        except OSError:
+            continue  # no socket
+    daemon = parent_of(starter)
+    (host,) = (pid for pid in makers - {0, os.getpid()} if parent_of(parent_of(pid)) == daemon)
+    return host
+
+
 class Worker(Actor):
     @endpoint
     def pids(self) -> tuple[int, int]:
-        """Its own, and that of its host, which has started the fork server."""
-        return os.getpid(), parent_of(os.getppid())
+        """Its own, and that of its host."""
+        return os.getpid(), host_of_this_process()
 
     @endpoint
     def square(self, x: int) -> int:

@@ -1,0 +1,113 @@
+#include "monarch/host/start/warm_server.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <span>
+#include <string>
+
+#include "monarch/base/bytes.h"
+#include "monarch/base/system.h"
+#include "monarch/host/start/fork_server.h"
+
+namespace monarch {
+
+namespace {
+
+constexpr int kStartedLimitMs = 200;
+constexpr int kEndLimitMs = 1000;  // for the server to end what it has started, and itself
+constexpr int kReapRetryMs = 10;   // a debugger may hold back its end
+
+// What the holder says on its line: first this of its server, whose pidfd comes along, and at its end how that was.
+struct HolderReport {
+  int32_t pid = 0;  // 0: it has ended
+  int32_t code = 0;
+  int32_t signal = 0;
+};
+
+bool is_readable(int fd, int limit_ms) {
+  pollfd readable{fd, POLLIN, 0};
+  return poll(&readable, 1, limit_ms) == 1;
+}
+
+// nullopt: there is none (EAGAIN), or the holder is gone.
+std::optional<HolderReport> receive(int line, UniqueFd* pidfd) {
+  HolderReport report;
+  auto got = sys::receive_message(line, std::as_writable_bytes(std::span(&report, 1)), MSG_DONTWAIT);
+  if (got.size >= 0 && got.size != sizeof report) errno = EPIPE;
+  if (got.size != sizeof report) return std::nullopt;
+  if (got.fds.size() == 1) *pidfd = std::move(got.fds.front());
+  return report;
+}
+
+void say(int line, const HolderReport& report, std::span<const int> fds) {
+  sys::send_message(line, as_byte_span(&report, sizeof report), fds, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+}  // namespace
+
+bool WarmServer::connect(UniqueFd* server, UniqueFd* held) {
+  UniqueFd sockets[2], line[2];
+  if (!sys::make_socket_pair(AF_UNIX, SOCK_SEQPACKET, sockets) || !sys::make_socket_pair(AF_UNIX, SOCK_SEQPACKET, line)) {
+    return false;
+  }
+  socket_ = std::move(sockets[0]);
+  *server = std::move(sockets[1]);
+  line_ = std::move(line[0]);
+  *held = std::move(line[1]);
+  return true;
+}
+
+void WarmServer::hold(const ProcessSpec& command, UniqueFd server, UniqueFd line, Clock& clock) {
+  become_subreaper(clock);
+  ProcessSpec spec = command;
+  spec.argv.push_back(std::to_string(server.get()));
+  spec.keep_fds = {server.get()};
+  auto started = start_process(spec);
+  server.reset();
+  if (!started) _exit(1);
+  const int pidfd = started->pidfd.get();
+  say(line.get(), {.pid = started->pid}, {&pidfd, 1});
+  // Nobody says anything to here: what is readable of the line is its end.
+  pollfd ends[] = {{line.get(), POLLIN, 0}, {pidfd, POLLIN, 0}};
+  while (poll(ends, 2, -1) < 0) {
+  }
+  if (ends[0].revents != 0) {
+    signal_process(*started, SIGTERM);
+    signal_process(*started, SIGCONT);  // it may be stopped
+    is_readable(pidfd, kEndLimitMs);
+  } else {
+    auto status = try_reap(*started);
+    for (; !status && !is_readable(line.get(), kReapRetryMs); status = try_reap(*started)) {
+    }
+    if (status) say(line.get(), {.code = status->code, .signal = status->signal}, {});
+  }
+  end_descendants();
+  _exit(0);
+}
+
+std::optional<Process> WarmServer::started() {
+  Process process;
+  if (!line_ || !is_readable(line_.get(), kStartedLimitMs)) return std::nullopt;
+  const auto report = receive(line_.get(), &process.pidfd);
+  if (!report || report->pid == 0 || !process.pidfd || is_readable(process.pidfd.get(), 0)) return std::nullopt;
+  process.pid = report->pid;
+  return process;
+}
+
+std::optional<ExitStatus> WarmServer::read_end(int line) {
+  UniqueFd none;
+  const auto report = receive(line, &none);
+  if (!report && errno == EAGAIN) return std::nullopt;
+  ExitStatus status;
+  if (!report) return status;  // its holder has been killed, and it with that
+  status.known = true;
+  status.code = report->code;
+  status.signal = report->signal;
+  return status;
+}
+
+}  // namespace monarch
