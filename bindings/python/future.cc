@@ -197,11 +197,11 @@ PyObject* gather_values(const FutureState& future, const PendingCall& call, cons
   return PyObject_Vectorcall(state().value_mesh.get(), args, 2, nullptr);
 }
 
-// "a torch.Tensor", of an answer that needs a pickle; empty: that cannot be said.
-std::string foreign_type(const Message& answer) {
-  Ref value = Ref::steal(decode_value(answer));
-  PyObject* const type = value ? reinterpret_cast<PyObject*>(Py_TYPE(value.get())) : nullptr;
-  if (value && PyLong_CheckExact(value.get())) return "an int beyond 64 bits";
+// "a torch.Tensor"; empty: that cannot be said.
+std::string type_for_people(PyObject* value) {
+  PyObject* const type = value != nullptr ? reinterpret_cast<PyObject*>(Py_TYPE(value)) : nullptr;
+  if (value == Py_None) return "None";
+  if (value != nullptr && PyLong_CheckExact(value)) return "an int beyond 64 bits";
   Ref module = Ref::steal(type != nullptr ? PyObject_GetAttrString(type, "__module__") : nullptr);
   Ref name = Ref::steal(module ? PyObject_GetAttrString(type, "__qualname__") : nullptr);
   Ref both = Ref::steal(name ? PyUnicode_FromFormat("a %S.%S", module.get(), name.get()) : nullptr);
@@ -210,9 +210,46 @@ std::string foreign_type(const Message& answer) {
   return std::string_view(text).starts_with("a builtins.") ? "a " + std::string(text + 11) : text;
 }
 
+bool is_number(PyObject* value) {
+  if (!PyLong_CheckExact(value)) return PyBool_Check(value) || PyFloat_CheckExact(value);
+  int overflow = 0;
+  PyLong_AsLongLongAndOverflow(value, &overflow);
+  return overflow == 0;
+}
+
+// The first thing in tuples, lists and dicts that is no number (borrowed), and what that is in; null: there is none.
+PyObject* first_foreign(PyObject* value, int depth, const char** within) {
+  constexpr int kDepthMax = 64;
+  const bool is_dict = PyDict_CheckExact(value), is_list = PyList_CheckExact(value);
+  if (depth == kDepthMax || !(is_dict || is_list || PyTuple_CheckExact(value))) return is_number(value) ? nullptr : value;
+  const auto look_at = [&](PyObject* item) {
+    PyObject* const found = first_foreign(item, depth + 1, within);
+    if (found == item) *within = is_dict ? "dict" : is_list ? "list" : "tuple";
+    return found;
+  };
+  PyObject* found = nullptr;
+  PyObject *key, *item;
+  for (Py_ssize_t at = 0; is_dict && found == nullptr && PyDict_Next(value, &at, &key, &item);) found = look_at(item);
+  const Py_ssize_t count = is_dict ? 0 : PySequence_Size(value);
+  for (Py_ssize_t i = 0; i < count && found == nullptr; ++i) {
+    found = look_at(is_list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i));
+  }
+  return found;
+}
+
+// "a torch.Tensor, in a dict", of an answer that needs a pickle; empty: that cannot be said.
+std::string foreign_type(const Message& answer, Reducer reducer) {
+  const Ref value = Ref::steal(decode_value(answer));
+  const char* within = nullptr;
+  const bool wants_numbers = reducer != Reducer::kAllEqual;
+  PyObject* found = value && wants_numbers ? first_foreign(value.get(), 0, &within) : nullptr;
+  if (found == nullptr) found = value.get();  // for its keys, or its references to itself
+  const std::string type = type_for_people(found);
+  return type.empty() || within == nullptr ? type : type + ", in a " + within;
+}
 PyObject* raise_not_reduced(const PendingCall& call, ReduceProblem problem) {
   if (problem.is_foreign) {
-    const std::string type = foreign_type(*call.reply(static_cast<uint32_t>(problem.rank)));
+    const std::string type = foreign_type(*call.reply(static_cast<uint32_t>(problem.rank)), problem.reducer);
     if (!type.empty()) problem.found = type;
   }
   PyObject* const type = problem.kind == ReduceProblem::Kind::kType    ? PyExc_TypeError

@@ -42,6 +42,16 @@ hosts.stop().get()
         each.end()
 
 
+def test_what_is_no_number_of_hosts_is_said_to_be_ignored(folder):
+    daemon = Daemon(folder, 0, "tcp")
+    run = daemon.run("hosts.stop().get()", env={"MONARCH_CAST_TREE_HOSTS": "two"}).done()
+    assert (run.status, run.err) == (
+        0,
+        "monarch: MONARCH_CAST_TREE_HOSTS='two' is no number of hosts, and is ignored\n",
+    )
+    daemon.end()
+
+
 LARGE = """
 import contextlib, signal, threading, time
 import monarch.actor

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import socket
 import time
@@ -127,6 +128,46 @@ input()
         keepers = [int(pid) for pid in file.read().split()]
     assert all(ended(pid, deadline) for pid in keepers), "what they keep is for nobody"
     assert daemon.end()[0] == 0  # it may have said that a connection went away
+
+
+def test_a_process_there_is_stopped_for_as_long_as_who_waits_has_it(daemons):
+    run = daemons[0].run("""
+stop(pids[3][0])
+asked = second.slice(gpus=1).pids.call_one()
+assert "was stopped (SIGSTOP) for longer than 1 s while calls waited for it (stopped_rank_lease)" in error_of(asked)
+while len(faults) < 2:
+    time.sleep(0.01)
+assert crashed("sleepers") == crashed("procs") == [3]
+hosts.stop().get()
+""", daemons[1], begin=FAILURES, env={"MONARCH_STOPPED_RANK_LEASE": "1s"}).done()  # fmt: skip
+    said = r"monarch: rank 3 of procs \(pid \d+\) is stopped \(SIGSTOP\); 1 call waits for it: sleepers.pids\n"
+    assert run.status == 0 and re.fullmatch(said, run.err), run.err
+
+
+def test_a_call_that_was_answered_is_not_said_to_wait_for_who_is_stopped_then(daemons):
+    """It has taken long enough for its host to have been asked about it."""
+    err = daemons[0].run("""
+import time
+from monarch.actor import Actor, attach_to_workers, endpoint
+
+class Slow(Actor):
+    @endpoint
+    def work(self, seconds):
+        time.sleep(seconds)
+        return os.getpid()
+
+actors = attach_to_workers(workers=addresses[1:]).spawn_procs().spawn("slow", Slow)
+for _ in range(3):
+    pid = actors.work.call_one(1.2).get(timeout=20)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        hosts.initialized.get(timeout=20)
+        time.sleep(1.7)  # for what is not to happen
+    finally:
+        os.kill(pid, signal.SIGCONT)
+hosts.stop().get()
+""", daemons[1], begin="import signal\n" + program("workers/attach.py")).done().err  # fmt: skip
+    assert "waits for it" not in err, err
 
 
 def test_a_process_there_that_is_stopped_is_told_to_the_script_that_waits(daemons):

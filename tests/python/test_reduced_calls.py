@@ -106,6 +106,12 @@ def test_a_nan_is_the_least_and_the_greatest(losses):
         ("sum", (1, 1j), TypeError, "reduce='sum' takes numbers, and rank 1 of losses.of_rank returned a complex"),
         ("sum", (1, 2**70), TypeError, "reduce='sum' takes numbers, and rank 1 of losses.of_rank returned an int beyond"
          " 64 bits"),
+        ("sum", ({"loss": 1.0, "g": numpy.ones(3)}, 1), TypeError, "reduce='sum' takes numbers, and rank 0 of "
+         "losses.of_rank returned a numpy.ndarray, in a dict"),
+        ("max", (1, [1, (2, 2**70)]), TypeError, "reduce='max' takes numbers, and rank 1 of losses.of_rank returned an "
+         "int beyond 64 bits, in a tuple"),
+        ("sum", (1, {"b": [None, object]}), TypeError, "reduce='sum' takes numbers, and rank 1 of losses.of_rank"
+         " returned None, in a list"),
         ("sum", (1, numpy.timedelta64(5, "ns")), TypeError, "reduce='sum' takes numbers, and rank 1 of losses.of_rank"
          " returned a numpy.timedelta64"),
         ("min", ([1], [1, 2]), TypeError, "reduce='min' takes values of one shape: rank 0 of losses.of_rank returned a "

@@ -68,13 +68,13 @@ bool send_tree_frame(Link& link, std::string body, std::shared_ptr<const Message
 
 }  // namespace
 
-CastTreeLimits CastTreeLimits::from(const char* text) {
+std::optional<CastTreeLimits> CastTreeLimits::from(const char* text) {
   CastTreeLimits limits;
   if (text == nullptr) return limits;
   uint32_t hosts = 0;
   const char* const end = text + std::strlen(text);
   const auto [rest, error] = std::from_chars(text, end, hosts);
-  if (rest != end || error != std::errc()) return limits;
+  if (rest != end || error != std::errc()) return std::nullopt;
   limits.large_hosts = limits.small_hosts = limits.answer_hosts = hosts == 0 ? UINT32_MAX : hosts;
   return limits;
 }

@@ -423,11 +423,11 @@ TEST_F(CastTreeOfHosts, NobodyIsToldOfADialInVainForWhatOthersCast) {
 TEST(CastTreeLimits, AreOfHostsThatAreMany) {
   EXPECT_FALSE(CastTreeLimits{}.wants(15, 1));
   EXPECT_TRUE(CastTreeLimits{}.wants(16, 1));
-  EXPECT_TRUE(CastTreeLimits::from(nullptr).wants(16, 1 << 20));
-  EXPECT_TRUE(CastTreeLimits::from("2").wants(2, 1));
-  EXPECT_TRUE(CastTreeLimits::from("2").wants(2, 1 << 20));
-  EXPECT_FALSE(CastTreeLimits::from("0").wants(16'383, 1));
-  for (const char* text : {"", "many", "-1", "2 hosts"}) EXPECT_FALSE(CastTreeLimits::from(text).wants(15, 1)) << text;
+  EXPECT_TRUE(CastTreeLimits::from(nullptr)->wants(16, 1 << 20));
+  EXPECT_TRUE(CastTreeLimits::from("2")->wants(2, 1));
+  EXPECT_TRUE(CastTreeLimits::from("2")->wants(2, 1 << 20));
+  EXPECT_FALSE(CastTreeLimits::from("0")->wants(16'383, 1));
+  for (const char* text : {"", "many", "-1", "2 hosts"}) EXPECT_FALSE(CastTreeLimits::from(text)) << text;
 }
 
 // ---- What may happen ----

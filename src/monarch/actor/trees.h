@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -26,8 +27,8 @@ struct CastTreeLimits {
   uint32_t small_hosts = 16, small_fan_out = 8;
   uint32_t answer_hosts = 32;  // answers come back through it (docs/design/046)
 
-  // From so many hosts on, whatever the size; "0": never. Null, or no number: as above.
-  static CastTreeLimits from(const char* text);
+  // From so many hosts on, whatever the size; "0": never. Null: as above. nullopt: it is no number.
+  static std::optional<CastTreeLimits> from(const char* text);
 
   bool wants(size_t hosts, uint64_t bytes) const { return hosts >= (bytes >= large_bytes ? large_hosts : small_hosts); }
   uint32_t fan_out(uint64_t bytes) const { return bytes >= large_bytes ? large_fan_out : small_fan_out; }

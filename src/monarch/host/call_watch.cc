@@ -21,6 +21,7 @@ constexpr int64_t kFirstAgainNs = 250'000'000;
 constexpr int64_t kLastAgainNs = 8'000'000'000;
 // For how long what another process says of its calls holds: some of its looks.
 constexpr int64_t kElsewhereNs = 3 * Calls::kLookNs;
+constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr size_t kLabelsMax = 3;
 constexpr size_t kLabelBytesMax = 256;
 
@@ -129,6 +130,7 @@ void CallWatch::on_silent(const Message& notice) {
   if (node == 0) return log_line_limited("a host says", notice.text());
   Waiting waiting;
   waiting.add(notice.header.method, notice.text());
+  waiting.lease_ns = notice.header.rank * kMillisecondNs;
   if (!deaths_.is_child(node)) {
     if (deaths_.who_knows(node) != notice.from) ask_others(node, waiting);
     return;
@@ -175,17 +177,23 @@ bool CallWatch::on_look(const std::vector<std::shared_ptr<PendingCall>>& calls) 
   std::map<NodeId, Waiting> waited = waited_for(calls);
   for (auto it = elsewhere_.begin(); it != elsewhere_.end();) {
     std::erase_if(it->second, [now_ns](const auto& said) { return said.second.until_ns < now_ns; });
+    // Who is not halted is looked at when others ask: what they have said before may be over.
+    const bool is_looked_at = waited.contains(it->first) || halts_.halted().contains(it->first);
     for (const auto& [_, said] : it->second) {
+      if (!is_looked_at) break;
       Waiting& waiting = waited[it->first];
       waiting.calls += said.waiting.calls;
       for (const std::string& label : said.waiting.labels) waiting.add(0, label);
+      if (waiting.lease_ns == 0) waiting.lease_ns = said.waiting.lease_ns;
     }
     it = it->second.empty() ? elsewhere_.erase(it) : std::next(it);
   }
   for (const auto& [node, _] : halts_.halted()) waited.try_emplace(node);  // until they go on
   const std::vector<Owned> owned = owned_by_others(calls);
   for (const Owned& call : owned) waited.try_emplace(call.owner);
-  std::erase_if(silent_, [&waited](const auto& asked) { return !waited.contains(asked.first); });
+  std::erase_if(silent_, [&](const auto& asked) {
+    return !waited.contains(asked.first) && !elsewhere_.contains(asked.first);
+  });
   // Of very many some at a time.
   const size_t count = std::min(waited.size(), kNodesMax);
   if (next_ >= waited.size()) next_ = 0;
@@ -228,8 +236,9 @@ void CallWatch::look_at_child(NodeId node, pid_t pid, const Waiting& waiting) {
     return;
   }
   if (halted->second.halt == Halt::kFrozen || halted->second.halt == Halt::kHeld) ping(node);
-  const int64_t lease_ns = lease_ns_.load(std::memory_order_relaxed);
-  if (lease_ns != 0 && halted->second.waited_ns >= lease_ns) end_lease(node, halted->second.halt);
+  const int64_t own_ns = lease_ns_.load(std::memory_order_relaxed);
+  const int64_t lease_ns = own_ns != 0 ? own_ns : waiting.lease_ns;
+  if (lease_ns != 0 && halted->second.waited_ns >= lease_ns) end_lease(node, halted->second.halt, lease_ns);
 }
 
 void CallWatch::ping(NodeId node) {
@@ -246,6 +255,9 @@ void CallWatch::ask_others(NodeId node, const Waiting& waiting) {
   notice.header.kind = FrameKind::kSilent;
   notice.header.dest = node;
   notice.header.method = static_cast<uint32_t>(waiting.calls);
+  const int64_t lease_ns = waiting.lease_ns != 0 ? waiting.lease_ns : lease_ns_.load(std::memory_order_relaxed);
+  const int64_t lease_ms = (lease_ns + kMillisecondNs - 1) / kMillisecondNs;
+  notice.header.rank = static_cast<uint32_t>(std::min<int64_t>(lease_ms, UINT32_MAX));
   if (const NodeId who = deaths_.who_knows(node); who != 0 && who != node) node_.inquire(who, notice);
 }
 
@@ -267,11 +279,11 @@ void CallWatch::say(const std::string& line) {
 }
 
 // As if it had died: nothing of it runs, and nothing will.
-void CallWatch::end_lease(NodeId node, Halt halt) {
+void CallWatch::end_lease(NodeId node, Halt halt, int64_t lease_ns) {
   ExitStatus status;
   status.known = true;
   status.signal = SIGKILL;
-  const double seconds = static_cast<double>(lease_ns_.load(std::memory_order_relaxed)) / 1e9;
+  const double seconds = static_cast<double>(lease_ns) / 1e9;
   char text[32];
   std::snprintf(text, sizeof text, "%g s", seconds);
   std::string what = describe(halt);

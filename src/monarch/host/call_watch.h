@@ -43,7 +43,8 @@ class CallWatch final : private Deadlocks::Place {
   void block(ActorIndex actor, std::shared_ptr<PendingCall> call, int64_t waited_ns = kBlockedNs);
   void unblock(ActorIndex actor, const PendingCall& call);
 
-  // Any thread. For how long altogether a process may be halted while calls wait for it, before it is failed; 0: for ever.
+  // Any thread. For how long altogether a process may be halted while calls wait for it, before it is failed; 0: for ever,
+  // or what whoever waits has here: hosts of C++ only know nothing of their job's configuration.
   void set_lease(int64_t lease_ns) { lease_ns_.store(lease_ns, std::memory_order_relaxed); }
   // Any thread. After what time without a word of their owner calls end.
   void set_watchdog(int64_t limit_ns) { watchdog_ns_.store(limit_ns, std::memory_order_relaxed); }
@@ -60,6 +61,7 @@ class CallWatch final : private Deadlocks::Place {
   struct Waiting {
     size_t calls = 0;
     std::set<std::string> labels;  // some of them
+    int64_t lease_ns = 0;          // how long who makes them wants the process to be halted at most; 0: that is not said
     void add(size_t more, std::string_view label);
     std::string text() const;
   };
@@ -81,7 +83,7 @@ class CallWatch final : private Deadlocks::Place {
   std::map<NodeId, Waiting> waited_for(const std::vector<std::shared_ptr<PendingCall>>& calls) const;
   void look_at_child(NodeId node, pid_t pid, const Waiting& waiting);
   void ask_others(NodeId node, const Waiting& waiting);
-  void end_lease(NodeId node, Halt halt);
+  void end_lease(NodeId node, Halt halt, int64_t lease_ns);
   void forget(NodeId node);
   std::vector<Owned> owned_by_others(const std::vector<std::shared_ptr<PendingCall>>& calls) const;
   void end_unowned(const std::vector<Owned>& calls);

@@ -352,7 +352,8 @@ void HostDaemon::reap() {
     }
     return true;
   });
-  if (has_served && !options_.defaults.fork_server.empty()) warm_change_ns_ = clock_.now_ns() + (warm_ ? kWarmLimitNs : kWarmAfterNs);
+  if (!has_served || options_.defaults.fork_server.empty()) return;
+  warm_change_ns_ = clock_.now_ns() + (warm_ ? kWarmLimitNs : kWarmAfterNs);
 }
 
 void HostDaemon::end() {

@@ -99,7 +99,12 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   connector_ = std::make_unique<Connector>(*reactor_, std::move(transports), options.transport, identity);
   gateways_ = std::make_unique<Gateways>(identity.node, job_address_.script, identity.token);
   node_ = std::make_unique<Node>(identity.node, *driver_, *reactor_, node_hooks(options));
-  node_->set_cast_trees(CastTreeLimits::from(getenv("MONARCH_CAST_TREE_HOSTS")));
+  const char* const tree_hosts = getenv("MONARCH_CAST_TREE_HOSTS");
+  const auto trees = CastTreeLimits::from(tree_hosts);
+  if (trees) node_->set_cast_trees(*trees);
+  if (!trees && (tcp_ != nullptr || identity.node == job_address_.script)) {
+    log_line("MONARCH_CAST_TREE_HOSTS='" + std::string(tree_hosts) + "' is no number of hosts, and is ignored");
+  }
   if (tcp_ != nullptr) {
     places_ = std::make_unique<Places>(*reactor_, *node_, *connector_, *tcp_, job_address_.script);
   }

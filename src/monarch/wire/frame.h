@@ -53,8 +53,9 @@ enum class FrameKind : uint8_t {
                        // taken the place of another process, has not been told to make by now were in that one
   kProbe = 26,         // control: does `dest` close a cycle of calls? (actor/deadlocks.h)
   kSilent = 27,        // control: calls wait for `dest`, which answers nobody: whoever has started it looks at it; the body
-                       // is the label of one of them, `method` how many there are. Of `dest` 0, from a host to the
-                       // script: what it has seen, for people to read
+                       // is the label of one of them, `method` how many there are, `rank` for how many ms it may be
+                       // halted meanwhile (0: not said). Of `dest` 0, from a host to the script: what it has seen, for
+                       // people to read
   kWhereIs = 28,       // control, from a host to the script: where is the gateway `dest` dialled?
   kPlace = 29,         // control, the answer: the body is an address, or nothing: it is none
   kCast = 30,          // data, to the gateway of a host: a frame for several actors there (wire/cast.h)
