@@ -34,7 +34,8 @@ PyTypeObject* ndarray_type() {
   return numpy_type("ndarray", type);
 }
 
-// A number of NumPy's as one of Python's; null: it is something else.
+}  // namespace
+
 Ref number_of_numpy(PyObject* value) {
   static PyTypeObject *type = nullptr, *time = nullptr, *duration = nullptr;
   if (numpy_type("generic", type) == nullptr || !PyObject_TypeCheck(value, type)) return Ref();
@@ -45,6 +46,8 @@ Ref number_of_numpy(PyObject* value) {
   if (!number) PyErr_Clear();
   return number;
 }
+
+namespace {
 
 // What the native codec is to take: scalars and tuples; lists and dicts too; and NumPy's numbers for those of Python.
 enum class NativeTypes : uint8_t { kPlain, kContainers, kNumbers };

@@ -74,4 +74,7 @@ bool decode_call(const Message& message, CallArguments* out);
 // Adds the buffer type to the module.
 bool add_codec_types(PyObject* module);
 
+// A number of NumPy's as one of Python's; null: it is something else.
+Ref number_of_numpy(PyObject* value);
+
 }  // namespace monarch

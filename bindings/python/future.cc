@@ -210,42 +210,52 @@ std::string type_for_people(PyObject* value) {
   return std::string_view(text).starts_with("a builtins.") ? "a " + std::string(text + 11) : text;
 }
 
+// What reduce='sum' takes by itself.
 bool is_number(PyObject* value) {
-  if (!PyLong_CheckExact(value)) return PyBool_Check(value) || PyFloat_CheckExact(value);
+  if (PyBool_Check(value) || PyFloat_CheckExact(value)) return true;
+  const Ref of_numpy = PyLong_CheckExact(value) ? Ref() : number_of_numpy(value);
+  PyObject* const number = of_numpy ? of_numpy.get() : value;
   int overflow = 0;
-  PyLong_AsLongLongAndOverflow(value, &overflow);
-  return overflow == 0;
+  if (PyLong_CheckExact(number)) PyLong_AsLongLongAndOverflow(number, &overflow);
+  return (PyLong_CheckExact(number) && overflow == 0) || (of_numpy && (PyBool_Check(number) || PyFloat_CheckExact(number)));
 }
 
-// The first thing in tuples, lists and dicts that is no number (borrowed), and what that is in; null: there is none.
-PyObject* first_foreign(PyObject* value, int depth, const char** within) {
-  constexpr int kDepthMax = 64;
-  const bool is_dict = PyDict_CheckExact(value), is_list = PyList_CheckExact(value);
-  if (depth == kDepthMax || !(is_dict || is_list || PyTuple_CheckExact(value))) return is_number(value) ? nullptr : value;
-  const auto look_at = [&](PyObject* item) {
-    PyObject* const found = first_foreign(item, depth + 1, within);
-    if (found == item) *within = is_dict ? "dict" : is_list ? "list" : "tuple";
+// The first thing in tuples, lists and dicts that is no number (borrowed), and what that is in; null: there is none, or it
+// is behind too many others.
+struct ForeignSearch {
+  static constexpr int kDepthMax = 64;
+  int visits_left = 10'000;  // what is in it many times is looked at as often
+  const char* within = nullptr;
+
+  PyObject* in(PyObject* value, int depth) {
+    const bool is_dict = PyDict_CheckExact(value), is_list = PyList_CheckExact(value);
+    if (--visits_left < 0 || depth == kDepthMax) return nullptr;
+    if (!(is_dict || is_list || PyTuple_CheckExact(value))) return is_number(value) ? nullptr : value;
+    const auto look_at = [&](PyObject* item) {
+      PyObject* const found = in(item, depth + 1);
+      if (found == item) within = is_dict ? "dict" : is_list ? "list" : "tuple";
+      return found;
+    };
+    PyObject* found = nullptr;
+    PyObject *key, *item;
+    for (Py_ssize_t at = 0; is_dict && found == nullptr && PyDict_Next(value, &at, &key, &item);) found = look_at(item);
+    const Py_ssize_t count = is_dict ? 0 : PySequence_Size(value);
+    for (Py_ssize_t i = 0; i < count && found == nullptr && visits_left > 0; ++i) {
+      found = look_at(is_list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i));
+    }
     return found;
-  };
-  PyObject* found = nullptr;
-  PyObject *key, *item;
-  for (Py_ssize_t at = 0; is_dict && found == nullptr && PyDict_Next(value, &at, &key, &item);) found = look_at(item);
-  const Py_ssize_t count = is_dict ? 0 : PySequence_Size(value);
-  for (Py_ssize_t i = 0; i < count && found == nullptr; ++i) {
-    found = look_at(is_list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i));
   }
-  return found;
-}
+};
 
 // "a torch.Tensor, in a dict", of an answer that needs a pickle; empty: that cannot be said.
 std::string foreign_type(const Message& answer, Reducer reducer) {
   const Ref value = Ref::steal(decode_value(answer));
-  const char* within = nullptr;
+  ForeignSearch search;
   const bool wants_numbers = reducer != Reducer::kAllEqual;
-  PyObject* found = value && wants_numbers ? first_foreign(value.get(), 0, &within) : nullptr;
-  if (found == nullptr) found = value.get();  // for its keys, or its references to itself
+  PyObject* found = value && wants_numbers ? search.in(value.get(), 0) : nullptr;
+  if (found == nullptr) found = value.get();  // for its keys, or its depth
   const std::string type = type_for_people(found);
-  return type.empty() || within == nullptr ? type : type + ", in a " + within;
+  return type.empty() || found == value.get() ? type : type + ", in a " + search.within;
 }
 PyObject* raise_not_reduced(const PendingCall& call, ReduceProblem problem) {
   if (problem.is_foreign) {

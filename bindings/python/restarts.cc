@@ -170,6 +170,14 @@ PyObject* ended_ranks(PyObject*, PyObject* id) {
   return list_of_ranks(*ended);
 }
 
+// is_owned(mesh id) -> bool: ended_ranks() would say something of it
+PyObject* is_owned(PyObject*, PyObject* id) {
+  const Supervisor::MeshId number = PyLong_AsUnsignedLongLong(id);
+  if (PyErr_Occurred()) return nullptr;
+  if (!state().runtime || in_forked_child()) Py_RETURN_FALSE;
+  return PyBool_FromLong(state().runtime->node().supervisor().members(number) != nullptr);
+}
+
 // fallen_ranks(mesh id) -> [rank]: those that lived until their process ended
 PyObject* fallen_ranks(PyObject*, PyObject* id) {
   const Supervisor::MeshId number = PyLong_AsUnsignedLongLong(id);
@@ -308,6 +316,7 @@ bool add_restarts(PyObject* module) {
       {"decide", decide, METH_VARARGS, nullptr},
       {"restart", restart, METH_VARARGS, nullptr},
       {"ended_ranks", ended_ranks, METH_O, nullptr},
+      {"is_owned", is_owned, METH_O, nullptr},
       {"fallen_ranks", fallen_ranks, METH_O, nullptr},
       {"note_stopping", note_stopping, METH_O, nullptr},
       {"is_current", is_current, METH_VARARGS, nullptr},

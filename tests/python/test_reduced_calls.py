@@ -98,6 +98,11 @@ def test_a_nan_is_the_least_and_the_greatest(losses):
     assert math.isnan(reduced(losses, "max", math.nan, 1.0))
 
 
+MANY = 0.0
+for _ in range(40):
+    MANY = [MANY, MANY]
+
+
 @pytest.mark.parametrize(
     ("reduce", "values", "error", "text"),
     [
@@ -110,6 +115,9 @@ def test_a_nan_is_the_least_and_the_greatest(losses):
          "losses.of_rank returned a numpy.ndarray, in a dict"),
         ("max", (1, [1, (2, 2**70)]), TypeError, "reduce='max' takes numbers, and rank 1 of losses.of_rank returned an "
          "int beyond 64 bits, in a tuple"),
+        ("sum", ({"n": numpy.float32(1), "a": 1j}, 1), TypeError, "reduce='sum' takes numbers, and rank 0 of "
+         "losses.of_rank returned a complex, in a dict"),
+        ("sum", (1, MANY), TypeError, "reduce='sum' takes numbers, and rank 1 of losses.of_rank returned a list"),
         ("sum", (1, {"b": [None, object]}), TypeError, "reduce='sum' takes numbers, and rank 1 of losses.of_rank"
          " returned None, in a list"),
         ("sum", (1, numpy.timedelta64(5, "ns")), TypeError, "reduce='sum' takes numbers, and rank 1 of losses.of_rank"

@@ -176,7 +176,7 @@ class ProcsOrigin:
         with self._list_lock:
             self._spawned.append(spawned)
             if len(self._spawned) >= self._look_at:
-                self._spawned = [each for each in self._spawned if _core.ended_ranks(each.mesh_id) is not None]
+                self._spawned = [each for each in self._spawned if _core.is_owned(each.mesh_id)]
                 self._look_at = max(64, 2 * len(self._spawned))
 
     def spawned(self) -> list[SpawnOrigin]:
@@ -283,7 +283,7 @@ def watch_over(spawned: SpawnOrigin) -> None:
     policies[spawned.mesh_id] = spawned
     if len(policies) >= _look_at:
         for mesh_id in list(policies):
-            if _core.ended_ranks(mesh_id) is None:
+            if not _core.is_owned(mesh_id):
                 policies.pop(mesh_id, None)
         _look_at = max(64, 2 * len(policies))
     _core.set_restarts(spawned.mesh_id)

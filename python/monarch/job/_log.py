@@ -15,7 +15,10 @@ class _Late:
     def __getattr__(self, name: str) -> Any:
         if name == "info" and "logging" not in sys.modules:
             return lambda *_: None  # nobody can have asked to see that
-        import logging
+        try:
+            import logging
+        except (ImportError, OSError):  # there are no descriptors
+            return lambda text, *values: print(text % values, file=sys.stderr)
 
         return getattr(logging.getLogger("monarch.job"), name)
 

@@ -384,7 +384,8 @@ class Node final : public LinkSink {
   void look_again(const Supervisor::Restarted& mesh);
   bool has_ended(Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks, bool must_be_known) const;
   void spawn_again(const Restart& order, const Restart::Actors& actors, const Supervisor::Restarted& mesh);
-  void replace_owned(NodeId ended, NodeId next, FailurePtr why, std::vector<NodeId>* named);
+  void replace_owned(NodeId ended, NodeId next, std::vector<NodeId>* named);
+  void look_at_next(NodeId next);
   void say_again(std::vector<NodeId>& named, Successions::Notice& notice);
   void forget_epochs();
   void bury_at(NodeId ended, NodeId next);

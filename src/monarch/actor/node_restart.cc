@@ -28,6 +28,9 @@ Status Node::restart(const Restart& order) {
     const FailurePtr why = why_down(ended);
     notice.why.push_back(why ? *why : Failure(Failure::Kind::kLost, "it has ended"));
   }
+  // First, before anything counts as living: who is just telling of the dead (nodes_down()) would find what is made anew.
+  std::vector<NodeId> named;
+  for (const auto& [ended, next] : order.processes) replace_owned(ended, next, &named);
   std::vector<std::pair<const Restart::Actors*, Supervisor::Restarted>> meshes;
   for (const Restart::Actors& each : order.actors) {
     auto mesh = supervisor_->restart(each.mesh, ranks_to_restart(order, each), each.stopped, timers_.now_ns());
@@ -39,8 +42,7 @@ Status Node::restart(const Restart& order) {
     static_cast<void>(supervisor_->restart(order.procs, order.proc_ranks, {}, timers_.now_ns()));
   }
   successions_->apply(notice);
-  std::vector<NodeId> named;
-  for (const auto& [ended, next] : order.processes) replace_owned(ended, next, nullptr, &named);  // all here have been told
+  for (const auto& [ended, next] : order.processes) look_at_next(next);
   for (const auto& [actors, mesh] : meshes) {
     spawn_again(order, *actors, mesh);
     look_again(mesh);
@@ -124,16 +126,18 @@ bool Node::has_ended(Supervisor::MeshId mesh, const std::vector<uint32_t>& ranks
   });
 }
 
-// Whoever owns something there is told that it has ended, if the word of the death is slower than this. Written down first,
-// then the last look: a death that comes later finds it.
-void Node::replace_owned(NodeId ended, NodeId next, FailurePtr why, std::vector<NodeId>* named) {
-  if (why) supervise(supervisor_->node_down(ended, why));
+// Who is named by what this node owns there.
+void Node::replace_owned(NodeId ended, NodeId next, std::vector<NodeId>* named) {
   const std::vector<NodeId> there = supervisor_->replace(ended, next);
   named->insert(named->end(), there.begin(), there.end());
-  if (const FailurePtr dead = why_down(next)) {
-    successions_->ended(next, dead->kind == Failure::Kind::kStopped);
-    supervise(supervisor_->node_down(next, dead));
-  }
+}
+
+// It is written down by now: a death that comes later finds it.
+void Node::look_at_next(NodeId next) {
+  const FailurePtr dead = why_down(next);
+  if (!dead) return;
+  successions_->ended(next, dead->kind == Failure::Kind::kStopped);
+  supervise(supervisor_->node_down(next, dead));
 }
 
 void Node::spawn_again(const Restart& order, const Restart::Actors& actors, const Supervisor::Restarted& mesh) {
@@ -199,7 +203,9 @@ bool Node::take_up(const Successions::Notice& told) {
     FailurePtr why = why_down(ended);
     if (!why && !news.why.empty()) why = std::make_shared<const Failure>(news.why[i]);
     if (!why) why = std::make_shared<const Failure>(Failure::Kind::kLost, "it has ended, and was replaced");
-    replace_owned(ended, next, why, &named);
+    supervise(supervisor_->node_down(ended, why));  // if the word of the death is slower than this
+    replace_owned(ended, next, &named);
+    look_at_next(next);
     bury_at(ended, next);
     // A process that has never heard of it would take what it has made, and owned, for what is still to come.
     if (next != id_) continue;

@@ -135,7 +135,10 @@ void CallWatch::on_silent(const Message& notice) {
     if (deaths_.who_knows(node) != notice.from) ask_others(node, waiting);
     return;
   }
-  elsewhere_[node][notice.from] = {waiting, reactor_.now_ns() + kElsewhereNs};
+  const int64_t now_ns = reactor_.now_ns();
+  Elsewhere& said = elsewhere_[node][notice.from];
+  const bool goes_on = said.said_ns + kElsewhereNs >= now_ns && said.said_ns != 0;
+  said = {waiting, goes_on ? said.since_ns : now_ns, now_ns};
   const int64_t pid = deaths_.pid_here(node);
   pid > 0 ? look_at_child(node, static_cast<pid_t>(pid), waiting) : ping(node);
   node_.begin_looks();
@@ -176,15 +179,14 @@ bool CallWatch::on_look(const std::vector<std::shared_ptr<PendingCall>>& calls) 
   const int64_t now_ns = reactor_.now_ns();
   std::map<NodeId, Waiting> waited = waited_for(calls);
   for (auto it = elsewhere_.begin(); it != elsewhere_.end();) {
-    std::erase_if(it->second, [now_ns](const auto& said) { return said.second.until_ns < now_ns; });
+    std::erase_if(it->second, [now_ns](const auto& said) { return said.second.said_ns + kElsewhereNs < now_ns; });
     // Who is not halted is looked at when others ask: what they have said before may be over.
     const bool is_looked_at = waited.contains(it->first) || halts_.halted().contains(it->first);
     for (const auto& [_, said] : it->second) {
-      if (!is_looked_at) break;
+      if (!is_looked_at || !said.is_fresh(now_ns)) continue;
       Waiting& waiting = waited[it->first];
       waiting.calls += said.waiting.calls;
       for (const std::string& label : said.waiting.labels) waiting.add(0, label);
-      if (waiting.lease_ns == 0) waiting.lease_ns = said.waiting.lease_ns;
     }
     it = it->second.empty() ? elsewhere_.erase(it) : std::next(it);
   }
@@ -217,7 +219,8 @@ bool CallWatch::on_look(const std::vector<std::shared_ptr<PendingCall>>& calls) 
 }
 
 void CallWatch::look_at_child(NodeId node, pid_t pid, const Waiting& waiting) {
-  const Halts::Sighting sighting = look_at_process(pid, silent_.contains(node), waiting.calls > 0);
+  const bool is_waited_for = waiting.calls > 0 || waits_elsewhere(node);
+  const Halts::Sighting sighting = look_at_process(pid, silent_.contains(node), is_waited_for);
   const int64_t now_ns = reactor_.now_ns();
   if (const auto change = halts_.look(now_ns, node, sighting)) {
     {
@@ -236,9 +239,28 @@ void CallWatch::look_at_child(NodeId node, pid_t pid, const Waiting& waiting) {
     return;
   }
   if (halted->second.halt == Halt::kFrozen || halted->second.halt == Halt::kHeld) ping(node);
+  const int64_t lease_ns = lease_that_is_over(node, halted->second.waited_ns);
+  if (lease_ns != 0) end_lease(node, halted->second.halt, lease_ns);
+}
+
+bool CallWatch::waits_elsewhere(NodeId node) const {
+  const auto found = elsewhere_.find(node);
+  return found != elsewhere_.end() &&
+         std::ranges::any_of(found->second, [](const auto& said) { return said.second.waiting.calls > 0; });
+}
+
+// 0: none.
+int64_t CallWatch::lease_that_is_over(NodeId node, int64_t waited_ns) const {
   const int64_t own_ns = lease_ns_.load(std::memory_order_relaxed);
-  const int64_t lease_ns = own_ns != 0 ? own_ns : waiting.lease_ns;
-  if (lease_ns != 0 && halted->second.waited_ns >= lease_ns) end_lease(node, halted->second.halt, lease_ns);
+  if (own_ns != kLeaseOfWhoWaits) return own_ns != 0 && waited_ns >= own_ns ? own_ns : 0;
+  const auto found = elsewhere_.find(node);
+  if (found == elsewhere_.end()) return 0;
+  const int64_t now_ns = reactor_.now_ns();
+  for (const auto& [_, said] : found->second) {
+    const int64_t lease_ns = said.waiting.lease_ns;
+    if (lease_ns != 0 && said.is_fresh(now_ns) && std::min(waited_ns, now_ns - said.since_ns) >= lease_ns) return lease_ns;
+  }
+  return 0;
 }
 
 void CallWatch::ping(NodeId node) {
@@ -255,7 +277,8 @@ void CallWatch::ask_others(NodeId node, const Waiting& waiting) {
   notice.header.kind = FrameKind::kSilent;
   notice.header.dest = node;
   notice.header.method = static_cast<uint32_t>(waiting.calls);
-  const int64_t lease_ns = waiting.lease_ns != 0 ? waiting.lease_ns : lease_ns_.load(std::memory_order_relaxed);
+  const int64_t own_ns = lease_ns_.load(std::memory_order_relaxed);
+  const int64_t lease_ns = waiting.lease_ns != 0 ? waiting.lease_ns : std::max<int64_t>(own_ns, 0);
   const int64_t lease_ms = (lease_ns + kMillisecondNs - 1) / kMillisecondNs;
   notice.header.rank = static_cast<uint32_t>(std::min<int64_t>(lease_ms, UINT32_MAX));
   if (const NodeId who = deaths_.who_knows(node); who != 0 && who != node) node_.inquire(who, notice);

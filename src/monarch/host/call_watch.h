@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "monarch/actor/calls.h"
 #include "monarch/actor/deadlocks.h"
 #include "monarch/actor/node.h"
 #include "monarch/host/death_watch.h"
@@ -43,9 +44,10 @@ class CallWatch final : private Deadlocks::Place {
   void block(ActorIndex actor, std::shared_ptr<PendingCall> call, int64_t waited_ns = kBlockedNs);
   void unblock(ActorIndex actor, const PendingCall& call);
 
-  // Any thread. For how long altogether a process may be halted while calls wait for it, before it is failed; 0: for ever,
-  // or what whoever waits has here: hosts of C++ only know nothing of their job's configuration.
+  // Any thread. For how long altogether a process may be halted while calls wait for it, before it is failed; 0: for ever.
   void set_lease(int64_t lease_ns) { lease_ns_.store(lease_ns, std::memory_order_relaxed); }
+  // As long as who waits has it, each for itself: a host of C++ only knows nothing of its job's configuration.
+  static constexpr int64_t kLeaseOfWhoWaits = -1;
   // Any thread. After what time without a word of their owner calls end.
   void set_watchdog(int64_t limit_ns) { watchdog_ns_.store(limit_ns, std::memory_order_relaxed); }
   // Any thread. Of a process that this one has started whether it is stopped; else what was seen while calls waited for it.
@@ -61,7 +63,7 @@ class CallWatch final : private Deadlocks::Place {
   struct Waiting {
     size_t calls = 0;
     std::set<std::string> labels;  // some of them
-    int64_t lease_ns = 0;          // how long who makes them wants the process to be halted at most; 0: that is not said
+    int64_t lease_ns = 0;          // of who makes them, who is elsewhere; 0: none
     void add(size_t more, std::string_view label);
     std::string text() const;
   };
@@ -72,7 +74,10 @@ class CallWatch final : private Deadlocks::Place {
   };
   struct Elsewhere {  // of another process
     Waiting waiting;
-    int64_t until_ns = 0;
+    int64_t since_ns = 0;  // that it has waited, as far as it has said so
+    int64_t said_ns = 0;   // the last time
+    // It says so at each of its looks: it waits still.
+    bool is_fresh(int64_t now_ns) const { return said_ns + Calls::kLookNs * 3 / 2 >= now_ns; }
   };
   static constexpr size_t kNodesMax = 256;  // of one look
 
@@ -82,6 +87,8 @@ class CallWatch final : private Deadlocks::Place {
 
   std::map<NodeId, Waiting> waited_for(const std::vector<std::shared_ptr<PendingCall>>& calls) const;
   void look_at_child(NodeId node, pid_t pid, const Waiting& waiting);
+  bool waits_elsewhere(NodeId node) const;
+  int64_t lease_that_is_over(NodeId node, int64_t waited_ns) const;
   void ask_others(NodeId node, const Waiting& waiting);
   void end_lease(NodeId node, Halt halt, int64_t lease_ns);
   void forget(NodeId node);

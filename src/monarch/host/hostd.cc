@@ -312,7 +312,9 @@ void HostDaemon::admit(std::unique_ptr<Channel> channel) {
     keep(channel->take_socket());
   }
   keepers_.push_back(keeper);
-  warm_ = {};  // the keeper's
+  // The keeper's, or not to be started beside it. If it serves nobody there is one again.
+  if (warm_ || warm_change_ns_ != 0) without_warm_ = keeper;
+  warm_ = {};
   warm_change_ns_ = 0;
 }
 
@@ -341,7 +343,7 @@ void HostDaemon::reap() {
   std::erase_if(keepers_, [&](pid_t keeper) {
     int status = 0;
     if (waitpid(keeper, &status, WNOHANG) != keeper) return false;
-    has_served = has_served || status != 0;
+    has_served = has_served || status != 0 || keeper == without_warm_;
     return true;
   });
   std::erase_if(holders_, [&](pid_t holder) {
@@ -376,7 +378,7 @@ void HostDaemon::end() {
   };
   wait_for_keepers(kEndLimitNs);
   for (const auto* children : {&keepers_, &holders_}) {
-    for (const pid_t child : *children) kill(child, SIGTERM);
+    for (const pid_t child : *children) kill(child, SIGTERM), kill(child, SIGCONT);
   }
   wait_for_keepers(kKillLimitNs);
 }
@@ -598,6 +600,7 @@ void HostDaemon::be_host(BootstrapFds fds, int started, int client) {
     ends_daemon = true;
     runtime.reactor().after(kEndAfterNs, end_daemon);
   });
+  runtime.call_watch().set_lease(CallWatch::kLeaseOfWhoWaits);
   // A gateway's pages are what others send and receive: those of its workers' are the ones to go.
   if (tcp_) runtime.host().offer_workers_to_oom_killer();
   // Now, and not with the first spawn: that would wait for its interpreter.

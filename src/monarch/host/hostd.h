@@ -106,6 +106,7 @@ class HostDaemon {
   std::vector<pid_t> keepers_;
   WarmServer warm_;             // in a keeper: for its first host
   std::vector<pid_t> holders_;  // of that, and of those that were given away
+  pid_t without_warm_ = -1;     // the last keeper that has cost the daemon one, or the time at which there was to be one
   int64_t warm_change_ns_ = 0;  // when it is to be started, or has waited long enough; 0: neither
   int64_t said_ns_ = 0;
   uint64_t unsaid_ = 0;

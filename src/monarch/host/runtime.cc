@@ -160,7 +160,12 @@ Node::Hooks ProcessRuntime::node_hooks(Options& options) {
     reactor_->post([this, asker, token, rank] { on_stacks_wanted(asker, token, rank); });
   };
   hooks.on_look = [this](const auto& calls) { return call_watch_->on_look(calls); };
-  hooks.on_inquiry = [this](MessagePtr message) { call_watch_->on_inquiry(std::move(message)); };
+  hooks.on_inquiry = [this](MessagePtr message) {
+    if (message->header.kind == FrameKind::kSilent && jobs_->is_foreign(message->from)) {
+      message->header.rank = 0;  // another job's lease ends nobody here
+    }
+    call_watch_->on_inquiry(std::move(message));
+  };
   hooks.on_overdue = [this](const std::shared_ptr<PendingCall>& call) { on_overdue(call); };
   return hooks;
 }

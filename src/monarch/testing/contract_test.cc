@@ -485,6 +485,30 @@ TEST(Contract, WhatIsDeadForACallHasEndedForItsOwner) {
   EXPECT_EQ(ended, std::vector<uint32_t>{1});
 }
 
+// Who makes it anew at once is not told of that death a second time, and what is new does not count as ended.
+TEST(Contract, WhatIsMadeAnewInTheMiddleOfTheNewsLives) {
+  TwoNodes two;
+  two.echo->mute = true;
+  const NodeId beside = two.world.add_node(0), next = two.world.add_node(0);
+  Node& node = two.world.node(two.a);
+  auto processes = std::make_shared<Members>();
+  processes->ids = {{beside, 0}};
+  OwnedMesh mesh;
+  mesh.is_procs = true;
+  mesh.members = processes;
+  Node::Restart order;
+  order.procs = node.own(std::move(mesh));
+  order.proc_ranks = {0};
+  order.processes = {{beside, next}};
+  auto pending = two.call();
+  two.world.run();
+  bool done = false;
+  pending->observe(1, [&] { done = node.ended_ranks(order.procs)->size() == 1 && node.restart(order).ok(); });
+  node.nodes_down({{two.b, failure("it was killed")}, {beside, failure("with its host")}});
+  EXPECT_TRUE(done);
+  EXPECT_EQ(node.ended_ranks(order.procs), std::vector<uint32_t>{});
+}
+
 // Nothing that comes from it would be answered. It is told, by the end of its link.
 TEST(Contract, ACallToANodeThatHoldsTheCallerForDeadEnds) {
   TwoNodes two;

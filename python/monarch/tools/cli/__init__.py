@@ -68,8 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.parser.error("the following arguments are required: COMMAND")
     try:
         status = int(arguments.run(arguments))
-        if argv is None:
-            gc.freeze()  # at its end the interpreter would look through all that there is
+        if argv is None and arguments.command == "exec":
+            gc.freeze()  # or the interpreter would look through all that there is at its end, for 20 ms
         if sys.stdout is not None:  # the process has been given one
             sys.stdout.flush()
         return status

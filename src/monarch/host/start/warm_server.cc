@@ -18,12 +18,12 @@ namespace monarch {
 namespace {
 
 constexpr int kStartedLimitMs = 200;
-constexpr int kEndLimitMs = 1000;  // for the server to end what it has started, and itself
-constexpr int kReapRetryMs = 10;   // a debugger may hold back its end
+constexpr int kEndLimitMs = 2500;  // for the server to end what it has started, and itself
 
 // What the holder says on its line: first this of its server, whose pidfd comes along, and at its end how that was.
 struct HolderReport {
-  int32_t pid = 0;  // 0: it has ended
+  int32_t pid = 0;    // 0: it has ended
+  int32_t known = 0;  // whether how is
   int32_t code = 0;
   int32_t signal = 0;
 };
@@ -43,8 +43,8 @@ std::optional<HolderReport> receive(int line, UniqueFd* pidfd) {
   return report;
 }
 
-void say(int line, const HolderReport& report, std::span<const int> fds) {
-  sys::send_message(line, as_byte_span(&report, sizeof report), fds, MSG_NOSIGNAL | MSG_DONTWAIT);
+bool say(int line, const HolderReport& report, std::span<const int> fds) {
+  return sys::send_message(line, as_byte_span(&report, sizeof report), fds, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
 }  // namespace
@@ -70,7 +70,10 @@ void WarmServer::hold(const ProcessSpec& command, UniqueFd server, UniqueFd line
   server.reset();
   if (!started) _exit(1);
   const int pidfd = started->pidfd.get();
-  say(line.get(), {.pid = started->pid}, {&pidfd, 1});
+  if (!say(line.get(), {.pid = started->pid}, {&pidfd, 1})) {  // a shortage: nobody would know it
+    end_descendants();
+    _exit(1);
+  }
   // Nobody says anything to here: what is readable of the line is its end.
   pollfd ends[] = {{line.get(), POLLIN, 0}, {pidfd, POLLIN, 0}};
   while (poll(ends, 2, -1) < 0) {
@@ -80,10 +83,11 @@ void WarmServer::hold(const ProcessSpec& command, UniqueFd server, UniqueFd line
     signal_process(*started, SIGCONT);  // it may be stopped
     is_readable(pidfd, kEndLimitMs);
   } else {
-    auto status = try_reap(*started);
-    for (; !status && !is_readable(line.get(), kReapRetryMs); status = try_reap(*started)) {
+    // Its number stays its own until the host lets go of the line: its guard has it.
+    const ExitStatus status = read_exit_status(*started);
+    say(line.get(), {.known = status.known, .code = status.code, .signal = status.signal}, {});
+    while (poll(ends, 1, -1) < 0) {
     }
-    if (status) say(line.get(), {.code = status->code, .signal = status->signal}, {});
   }
   end_descendants();
   _exit(0);
@@ -104,7 +108,7 @@ std::optional<ExitStatus> WarmServer::read_end(int line) {
   if (!report && errno == EAGAIN) return std::nullopt;
   ExitStatus status;
   if (!report) return status;  // its holder has been killed, and it with that
-  status.known = true;
+  status.known = report->known != 0;
   status.code = report->code;
   status.signal = report->signal;
   return status;

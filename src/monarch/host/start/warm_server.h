@@ -20,7 +20,7 @@ class WarmServer {
  public:
   WarmServer() = default;
   // In a process of a single thread: forks the holder, whose `prepare` lets go of what it has of that process. The server
-  // is `command`, with the number of its socket appended. Neither is there: there was a shortage, errno says which.
+  // is `command`, with the number of its socket appended. Nothing: there was a shortage.
   template <typename Prepare>
   static WarmServer start(const ProcessSpec& command, Clock& clock, Prepare prepare) {
     WarmServer warm;

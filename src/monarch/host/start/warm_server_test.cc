@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "monarch/base/clock.h"
 #include "monarch/base/system.h"
 
@@ -100,13 +102,17 @@ TEST_F(WarmServers, ThatLiveHaveNotEnded) {
 
 // Who wanted it starts one himself.
 TEST_F(WarmServers, ThatHaveEndedAreNotTaken) {
-  start("exit 3");
-  EXPECT_TRUE(all_have_ended());
+  start("echo $$; exit 3");
+  char said[16] = {};
+  ASSERT_TRUE(is_readable(alive_.get(), kLimitMs));
+  ASSERT_GT(read(alive_.get(), said, sizeof said - 1), 0);
+  const UniqueFd server = sys::open_pidfd(std::atoi(said));  // nobody reaps it yet
+  ASSERT_TRUE(is_readable(server.get(), kLimitMs));
   EXPECT_EQ(take().pid, -1);
 }
 
 TEST_F(WarmServers, WhoseHolderWasKilledAreGone) {
-  start("sleep 1000");
+  start("exec sleep 1000");
   const Process server = take();
   ASSERT_GT(server.pid, 0);
   kill(holder_, SIGKILL);
