@@ -237,7 +237,7 @@ class Node final : public LinkSink {
   bool was_told(const Failure& why, int64_t since_ns) const;
   // Where its actors note what they are in, for whoever has started this process.
   Activity& activity() { return activity_; }
-  // Any thread, without a lock. As Supervisor::ended(), with whom a call has told of by now.
+  // Any thread, without a lock. As Supervisor::ended(), and in it are all whom senders find dead by now.
   std::optional<std::vector<uint32_t>> ended_ranks(Supervisor::MeshId mesh);
   // What the actors of this node own, and its client.
   Supervisor& supervisor() { return *supervisor_; }

@@ -42,7 +42,7 @@ class WarmServer {
   // The host's end of the server's socket; the line.
   UniqueFd take_socket() { return std::move(socket_); }
   UniqueFd take_line() { return std::move(line_); }
-  // How it has ended, for who has the line. nullopt: it has not, or is held back by a debugger.
+  // How it has ended, for who has the line. nullopt: its holder has not said so yet.
   static std::optional<ExitStatus> read_end(int line);
 
  private:
