@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from verdict import Wrong
@@ -33,7 +34,10 @@ class Census:
     arena: int  # of large messages: made with the first of them, and pages are kept for the next
 
 
-def take() -> Census:
+def take(apart: Collection[int] = ()) -> Census:
+    """Args:
+    apart: Processes whose own are counted elsewhere.
+    """
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/smaps") as smaps:
@@ -42,7 +46,7 @@ def take() -> Census:
         )
     shared = [int(size) for name, size in written if "memfd:" in name or "/dev/shm" in name]
     return Census(
-        processes=len(descendants(os.getpid())),
+        processes=len(descendants(os.getpid(), apart)),
         descriptors=len(os.listdir("/proc/self/fd")),
         threads=len(os.listdir("/proc/self/task")),
         mappings=len(shared),
@@ -53,7 +57,7 @@ def take() -> Census:
     )
 
 
-def descendants(pid: int) -> list[int]:
+def descendants(pid: int, apart: Collection[int] = ()) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -64,14 +68,14 @@ def descendants(pid: int) -> list[int]:
     found, left = [], [pid]
     while left:
         found += (below := children.get(left.pop(), []))
-        left += below
+        left += [each for each in below if each not in apart]
     return found
 
 
-def check(before: Census, rounds: int) -> Census:
+def check(before: Census, rounds: int, apart: Collection[int] = ()) -> Census:
     """Waits until there is no more than before, as far as that comes by itself."""
     deadline = time.monotonic() + SETTLES_WITHIN
-    while leaks := find_leaks(before, now := take(), rounds):
+    while leaks := find_leaks(before, now := take(apart), rounds):
         if time.monotonic() > deadline:
             raise Wrong(f"left after {rounds} rounds: {', '.join(leaks)}\n  before {before}\n  after  {now}")
         time.sleep(0.1)

@@ -42,6 +42,7 @@ CALLS = 200
 LARGE = 1 << 20
 # What a daemon may have more of at the end: it is a small program, and what it keeps of one script goes with that.
 DAEMON_ROOM = {"descriptors": 2, "threads": 1, "KiB": 1024}
+WARM = 2  # processes of a daemon that nobody is attached to: a fork server that waits for the next script, and its holder
 
 
 class Daemon:
@@ -73,10 +74,10 @@ class Daemon:
     def counts(self) -> dict[str, int]:
         folder = f"/proc/{self.process.pid}"
         with open(f"{folder}/smaps_rollup") as text:
-            found = re.search(r"^Private_Dirty: *(\d+)", text.read(), re.MULTILINE)
+            found = re.search(r"^Anonymous: *(\d+)", text.read(), re.MULTILINE)  # whether a child has it, too, or not
         assert found is not None
         names = {"descriptors": len(os.listdir(f"{folder}/fd")), "threads": len(os.listdir(f"{folder}/task"))}
-        return {**names, "KiB": int(found[1])}
+        return {**names, "KiB": int(found[1]), "processes": len(census.descendants(self.process.pid))}
 
 
 class Told:
@@ -275,16 +276,21 @@ class Soak:
             except BaseException:
                 self.broken.append(f"round {name}: {traceback.format_exc()}")
 
+    def pids(self) -> set[int]:
+        """Of the daemons: it changes when one is killed."""
+        return {daemon.process.pid for daemons in self.daemons for daemon in daemons}
+
     def counts(self) -> dict[str, int]:
         """The most that one of them has."""
         each = [daemon.counts() for daemons in self.daemons for daemon in daemons]
         return {name: max(counts[name] for counts in each) for name in each[0]}
 
     def check(self, before: dict[str, int]) -> dict[str, int]:
+        limits = {name: before[name] + room for name, room in DAEMON_ROOM.items()} | {"processes": WARM}
         deadline = time.monotonic() + census.SETTLES_WITHIN
         while True:
             now = self.counts()
-            if not any(count > before[name] + DAEMON_ROOM[name] for name, count in now.items()):
+            if not any(count > limits[name] for name, count in now.items()):
                 return now
             if time.monotonic() > deadline:
                 raise Wrong(f"a daemon has {now}, and had {before}")
@@ -318,9 +324,9 @@ def main() -> None:
         )  # fmt: skip
         with Soak(options.seed).running() as soak:
             soak.go_on(options.seconds * WARM_UP)
-            before, daemons_before, rounds = census.take(), soak.counts(), soak.rounds
+            before, daemons_before, rounds = census.take(soak.pids()), soak.counts(), soak.rounds
             soak.go_on(options.seconds * (1 - WARM_UP))
-            after = census.check(before, soak.rounds - rounds)
+            after = census.check(before, soak.rounds - rounds, soak.pids())
             daemons_after = soak.check(daemons_before)
     print(f"{tally}\nleft: {after} (before: {before})\ndaemons: {daemons_after} (before: {daemons_before})")
 
