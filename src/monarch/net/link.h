@@ -102,6 +102,12 @@ class Link {
   virtual int64_t silent_ns() const { return 0; }
   // How many data frames have been sent on it.
   virtual uint64_t data_frames_sent() const { return 0; }
+  // ---- Of what a session is made of: more connections for what is large ----
+  // How many more it makes use of, once it is connected; 0: none.
+  virtual int stripes() const { return 0; }
+  // Any thread. What was sent on it so far is the last that is; its connection becomes one more of `link`, of the same
+  // kind, as soon as the other end has called this too, and it is over then. False: it does not.
+  virtual bool become_stripe_of(const std::shared_ptr<Link>& link) { return link == nullptr; }
   // "shm", "unix", ...: for people.
   virtual std::string_view transport() const = 0;
 

@@ -17,6 +17,9 @@ namespace {
 constexpr int64_t kAckNs = 20'000'000;
 // Who says that it ends the session closes its link at once.
 constexpr int64_t kOverNs = 5'000'000'000;
+// So much at a time is worth further connections; each takes as long to be made as the first.
+constexpr uint64_t kStripesFrom = 4 << 20;
+constexpr int64_t kUnstripedNs = 60'000'000'000;
 // What has come of a smaller frame is not kept: it comes again with what is left of its deadline then.
 constexpr uint64_t kBegunMin = 64 << 10;
 
@@ -147,6 +150,7 @@ bool ResumingLink::transmit(Lane& lane, bool control, const Outgoing& outgoing, 
     made->deadline_ns = timers_.now_ns() + static_cast<int64_t>(std::min<uint64_t>(left_ns, kNoDeadline / 2));
   }
   const std::shared_ptr<const Message> copy = std::move(made);  // shared: the window's, and of a link that sends it
+  if (!control) want_stripes(std::max(copy->total_bytes(), backlog()));
   std::lock_guard lock(lane.mutex);
   if (closed()) return false;
   const uint64_t before = lane.window.bytes();
@@ -154,6 +158,44 @@ bool ResumingLink::transmit(Lane& lane, bool control, const Outgoing& outgoing, 
   update_backlog(before, lane.window.bytes());
   if (lane.link && !put_on(*lane.link, control, copy, outgoing.header)) leave(std::exchange(lane.link, nullptr));
   return true;
+}
+
+void ResumingLink::want_stripes(uint64_t size) {
+  if (size < kStripesFrom || !may_stripe_.load(std::memory_order_relaxed) || !may_stripe_.exchange(false)) return;
+  timers_.after(0, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->open_stripes();
+  });
+}
+
+// Each says on its own which link it is for, when it is there; if it never is, that is all.
+void ResumingLink::open_stripes() {
+  std::shared_ptr<Link> of;
+  SessionFrame word{SessionWord::kStripe, number_, 0, {}};
+  {
+    Lock lock(mutex_);
+    if (told_ || ending_ || !carrier_ || peer_.state() != PeerState::kLinked) return;
+    striped_ = true;
+    of = carrier_->link;
+    word.link = carriers_;
+  }
+  for (int i = of->stripes(); i > 0; --i) {
+    auto carrier = std::make_shared<Carrier>(sessions_, shared_from_this());
+    const std::shared_ptr<Link> stripe = carrier->link = dial_(*carrier);
+    if (!stripe) return;
+    sessions_->keep_stripe(std::move(carrier));
+    static_cast<void>(stripe->send_control(bare(encode_session(word))));
+    static_cast<void>(stripe->become_stripe_of(of));
+  }
+}
+
+bool ResumingLink::adopt_stripe(Link& link, uint32_t carrier) {
+  std::shared_ptr<Link> of;
+  {
+    Lock lock(mutex_);
+    if (told_ || ending_ || !carrier_ || carrier != carriers_ || peer_.state() != PeerState::kLinked) return false;
+    of = carrier_->link;
+  }
+  return link.become_stripe_of(of);
 }
 
 // For want of memory. What the peer has not received goes on the next carrier.
@@ -242,6 +284,8 @@ std::shared_ptr<Link> ResumingLink::tear_down(Lock& lock) {
 // mutex_ held.
 void ResumingLink::drop_carrier() {
   carrier_ = nullptr;
+  may_stripe_ = false;
+  if (std::exchange(striped_, false)) unstriped_until_ns_ = timers_.now_ns() + kUnstripedNs;
   for (Lane* lane : {&data_, &control_}) {
     std::lock_guard lock(lane->mutex);
     lane->link = nullptr;
@@ -319,7 +363,7 @@ std::shared_ptr<Carrier> ResumingLink::new_carrier(SessionFrame* first) {
   carrier_->begun = std::move(begun_);
   // Whatever has come has come of the session: the other end has it.
   const bool open = opened_ || so_far.data != 0 || so_far.control != 0;
-  *first = {open ? SessionWord::kResume : SessionWord::kOpen, number_, ++carriers_, so_far, true, begun};
+  *first = {open ? SessionWord::kResume : SessionWord::kOpen, number_, ++carriers_, so_far, true, begun, true};
   return carrier_;
 }
 
@@ -395,7 +439,7 @@ bool ResumingLink::adopt(const std::shared_ptr<Carrier>& carrier, const SessionF
   peer_.on(PeerEvent::kLink, now_ns);
   arm(0);
   opened_ = true;
-  const SessionFrame answer{SessionWord::kGoOn, number_, carriers_, received(), true, keep_begun()};
+  const SessionFrame answer{SessionWord::kGoOn, number_, carriers_, received(), true, keep_begun(), true};
   static_cast<void>(carrier->link->send_control(bare(encode_session(answer))));
   const bool in_turn = begun_ == nullptr || carrier->link->go_on_with(std::move(begun_));
   delivery.unlock();
@@ -445,6 +489,7 @@ void ResumingLink::on_session_frame(Carrier& carrier, const SessionFrame& frame)
   goes_on_inside_ = frame.goes_on_inside;
   peer_.on(PeerEvent::kLink, timers_.now_ns());
   arm(0);
+  may_stripe_ = frame.takes_stripes && carrier.link->stripes() > 0 && timers_.now_ns() >= unstriped_until_ns_;
   if (resume(carrier.link, frame)) return;
   lock.unlock();
   malformed(carrier, "a session cannot go on from where its peer says that it was");
@@ -484,6 +529,7 @@ void ResumingLink::on_frame(Carrier& carrier, Link& link, MessagePtr message) {
   }
   std::lock_guard lock(delivery_mutex_);
   if (hearing_.get() != &carrier) return;
+  want_stripes(message->total_bytes());
   count(received_data_, *message, link);
   sink_.on_frame(*this, std::move(message));
 }

@@ -13,6 +13,8 @@
 //     again.
 //   - A large data frame that a break has cut in two goes on inside: what has come of it is kept here, and the other end is
 //     told with the counts how many bytes that are. So a frame gets through however short its connections are.
+//   - When there is much data, in whichever direction, the dialer opens further connections for the carrier (Link::stripes()).
+//     A carrier that has had some and has broken is followed by one without, for a minute: perhaps it broke because of them.
 //   - Nothing that the peer says is believed: a count that cannot be, or a word out of turn, ends the session
 //     (kMalformed).
 //
@@ -107,12 +109,15 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   // ---- From its carriers ----
   void on_frame(Carrier& carrier, Link& link, MessagePtr message);
   std::shared_ptr<std::byte> memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) {
+    want_stripes(size);
     return sink_.memory_for(*this, header, route, size);
   }
   void on_control(Carrier& carrier, Link& link, MessagePtr message);
   void on_closed(Carrier& carrier, Link& link, const Error& why);
   // Reactor. The peer goes on here on a new carrier, with this frame as its first. False: there is nothing to go on with.
   bool adopt(const std::shared_ptr<Carrier>& carrier, const SessionFrame& frame);
+  // Reactor. The peer has made `link` to be a stripe of the carrier of that number. False: that is over.
+  bool adopt_stripe(Link& link, uint32_t carrier);
   // Reactor. The peer, who has opened it, has opened another one, so for the peer it is over. When this returns its end has
   // been told.
   void overtaken();
@@ -145,6 +150,8 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   void acknowledge(Link& link);
   void on_ack_timer();
   void leave(std::shared_ptr<Link> link);
+  void want_stripes(uint64_t size);
+  void open_stripes();
   void update_backlog(uint64_t before, uint64_t after);
 
   const std::shared_ptr<Sessions> sessions_;
@@ -167,6 +174,9 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   uint32_t carriers_ = 0;             // how many there were: the number of the present one
   std::atomic<bool> opened_{false};   // the other end has it; changed with mutex_ held
   bool goes_on_inside_ = false;       // the other end can, of a frame
+  std::atomic<bool> may_stripe_{false};  // the carrier has none, and could have some
+  bool striped_ = false;              // the carrier has been given some
+  int64_t unstriped_until_ns_ = 0;
   bool told_ = false;                 // the end has been told, or is not wanted
   std::vector<std::shared_ptr<const Message>> lost_;  // of the data lane, once it is over and until it is closed
   std::optional<Error> ending_;       // it ends with its carrier, with this

@@ -19,17 +19,31 @@ std::shared_ptr<ResumingLink> Sessions::make_session(NodeId peer, int64_t lease_
 std::shared_ptr<Link> Sessions::accepted(NodeId peer, bool guest, int64_t lease_ns, const ResumingLink::Dial& make) {
   auto carrier = std::make_shared<Carrier>(shared_from_this(), peer, guest, lease_ns);
   std::shared_ptr<Link> link = carrier->link = make(*carrier);
-  timers_.after(kFirstFrameNs, [weak = std::weak_ptr<Carrier>(carrier)] {
-    const auto waiting = weak.lock();
-    if (waiting && (waiting->refused || !waiting->has_session())) waiting->link->close();
-  });
+  end_unless_used(carrier);
   keep(std::move(carrier));
   return link;
+}
+
+void Sessions::end_unless_used(const std::shared_ptr<Carrier>& carrier) {
+  timers_.after(kFirstFrameNs, [self = weak_from_this(), weak = std::weak_ptr<Carrier>(carrier)] {
+    auto waiting = weak.lock();
+    if (!waiting || (!waiting->refused && waiting->has_session())) return;
+    waiting->link->close();
+    waiting = nullptr;
+    if (const auto kept = self.lock()) kept->take_over();
+  });
+}
+
+void Sessions::keep_stripe(std::shared_ptr<Carrier> carrier) {
+  carrier->refused = true;
+  end_unless_used(carrier);
+  keep(std::move(carrier));
 }
 
 void Sessions::on_first(Carrier& carrier, Link& link, const Message& message) {
   if (carrier.refused) return;  // it goes when the dialer has heard so
   const auto frame = decode_session(message.header);
+  if (frame && frame->word == SessionWord::kStripe) return on_stripe(carrier, link, *frame);
   if (!frame || (frame->word != SessionWord::kOpen && frame->word != SessionWord::kResume)) {
     return drop(carrier, "it does not say which session it is for");
   }
@@ -46,6 +60,16 @@ void Sessions::on_first(Carrier& carrier, Link& link, const Message& message) {
   carrier.refused = true;
   const FrameHeader unknown = encode_session({SessionWord::kUnknown, frame->session, frame->link, {}});
   static_cast<void>(link.send_control(Outgoing{unknown, {}, {}}));
+}
+
+void Sessions::on_stripe(Carrier& carrier, Link& link, const SessionFrame& frame) {
+  carrier.refused = true;  // it has nothing more to say; what is no stripe in time ends
+  std::shared_ptr<ResumingLink> session;
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = opened_.find({carrier.peer, frame.session}); found != opened_.end()) session = found->second.lock();
+  }
+  if (!session || !session->adopt_stripe(link, frame.link)) close_later(carrier.link);
 }
 
 std::shared_ptr<ResumingLink> Sessions::find_or_make(const Carrier& carrier, const SessionFrame& frame, bool* made) {

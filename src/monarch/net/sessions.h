@@ -38,7 +38,7 @@ class Sessions final : public std::enable_shared_from_this<Sessions> {
   // No carrier is used any more, and no timer runs. The last.
   void end();
 
-  // How long a link that was dialled may take to say which session it is for.
+  // How long a link that was dialled may take to say which session it is for, and one that is to be a stripe to be it.
   static constexpr int64_t kFirstFrameNs = 5'000'000'000;
   size_t carriers() const;
 
@@ -46,6 +46,8 @@ class Sessions final : public std::enable_shared_from_this<Sessions> {
   void on_first(Carrier& carrier, Link& link, const Message& message);
   void drop(Carrier& carrier, const char* what);
   void keep(std::shared_ptr<Carrier> carrier);
+  // Of a link that is to be a stripe of another one, and soon.
+  void keep_stripe(std::shared_ptr<Carrier> carrier);
   // Later, from the reactor.
   void close_later(std::shared_ptr<Link> link);
   void forget(const ResumingLink& session);
@@ -56,6 +58,8 @@ class Sessions final : public std::enable_shared_from_this<Sessions> {
   Sessions(Timers& timers, Random& random, LinkSink& sink, Events events)
       : timers_(timers), random_(random), sink_(sink), events_(std::move(events)) {}
   std::shared_ptr<ResumingLink> find_or_make(const Carrier& carrier, const SessionFrame& frame, bool* made);
+  void end_unless_used(const std::shared_ptr<Carrier>& carrier);
+  void on_stripe(Carrier& carrier, Link& link, const SessionFrame& frame);
   void end_older(const ResumingLink& session);
   std::vector<std::shared_ptr<Carrier>> take_over();
 

@@ -647,20 +647,20 @@ class UnixPair final : public LinkPair {
 
 class TcpPair final : public LinkPair {
  public:
-  explicit TcpPair(bool tls)
+  // `stripes`: how many more connections the data is spread over.
+  explicit TcpPair(bool tls, int stripes = 0)
       : a_(std::make_shared<TcpLink>(home_a_.reactor, sink_a, kB, kSilence)),
         b_(std::make_shared<TcpLink>(home_b_.reactor, sink_b, kA, kSilence)) {
-    UniqueFd pair[2];
-    make_tcp_pair(pair);
-    const int room = 128 << 10;  // the kernel would take megabytes, and nothing would ever wait
-    setsockopt(pair[0].get(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-    setsockopt(pair[1].get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
-    if (!tls) spy_ = sys::duplicate(pair[0].get());
-    std::unique_ptr<Channel> a = std::make_unique<SocketChannel>(std::move(pair[0]));
-    std::unique_ptr<Channel> b = std::make_unique<SocketChannel>(std::move(pair[1]));
-    if (tls) make_secret(a, b);
-    a_->start(std::move(a));
-    b_->start(std::move(b));
+    connect(*a_, *b_, tls);
+    for (int i = 0; i < stripes; ++i) {
+      const auto one = std::make_shared<TcpLink>(home_a_.reactor, sink_a, kB, kSilence);
+      const auto other = std::make_shared<TcpLink>(home_b_.reactor, sink_b, kA, kSilence);
+      MONARCH_CHECK(one->become_stripe_of(a_) && other->become_stripe_of(b_));
+      connect(*one, *other, tls);
+      MONARCH_CHECK(wait_until([&] { return one->over() && other->over(); }));
+    }
+    const auto count = static_cast<size_t>(stripes);
+    MONARCH_CHECK(a_->stripe_count() == count && b_->stripe_count() == count);
   }
   ~TcpPair() override {
     hold_.reset();
@@ -672,7 +672,7 @@ class TcpPair final : public LinkPair {
   Link& a() override { return *a_; }
   Link& b() override { return *b_; }
   bool wait_until(const std::function<bool()>& ready) override {
-    if (!spy_wanted_) spy_.reset();  // it would keep the socket open
+    if (!spy_wanted_) spies_.clear();  // they would keep the sockets open
     return drive_until(*home_b_.driver, ready);
   }
   bool hold_b() override {
@@ -686,6 +686,19 @@ class TcpPair final : public LinkPair {
 
  private:
   static constexpr int64_t kSilence = 20'000'000'000;
+  void connect(TcpLink& a, TcpLink& b, bool tls) {
+    UniqueFd pair[2];
+    make_tcp_pair(pair);
+    const int room = 128 << 10;  // the kernel would take megabytes, and nothing would ever wait
+    setsockopt(pair[0].get(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    setsockopt(pair[1].get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    if (!tls) spies_.push_back(sys::duplicate(pair[0].get()));
+    std::unique_ptr<Channel> near = std::make_unique<SocketChannel>(std::move(pair[0]));
+    std::unique_ptr<Channel> far = std::make_unique<SocketChannel>(std::move(pair[1]));
+    if (tls) make_secret(near, far);
+    a.start(std::move(near));
+    b.start(std::move(far));
+  }
   static void make_secret(std::unique_ptr<Channel>& a, std::unique_ptr<Channel>& b) {
     static const auto context = TlsContext::make(Authority::make()->issue("both").value()).value();
     a = std::make_unique<TlsChannel>(std::move(a), context, false);
@@ -696,18 +709,22 @@ class TcpPair final : public LinkPair {
     }
   }
   bool inject(ChunkLane lane, ByteSpan bytes) {
-    if (!spy_) return false;
-    const ChunkHeader header = encode_chunk(lane, static_cast<uint32_t>(bytes.size()));
+    if (spies_.empty()) return false;
+    const auto size = static_cast<uint32_t>(bytes.size());
+    const bool striped = lane == ChunkLane::kData && spies_.size() > 1;
+    const ChunkHeader chunk = encode_chunk(lane, size);
+    const SegmentHeader segment = encode_segment(size, 0);
+    const ByteSpan header = striped ? ByteSpan(segment) : ByteSpan(chunk);
     const iovec pieces[2] = {{const_cast<std::byte*>(header.data()), header.size()},
                              {const_cast<std::byte*>(bytes.data()), bytes.size()}};
-    const bool sent = sys::send_pieces(spy_.get(), pieces) > 0;
-    spy_.reset();
+    const bool sent = sys::send_pieces((striped ? spies_.back() : spies_.front()).get(), pieces) > 0;
+    spies_.clear();
     return sent;
   }
 
   Home home_a_, home_b_;
   std::shared_ptr<TcpLink> a_, b_;
-  UniqueFd spy_;
+  std::vector<UniqueFd> spies_;
   bool spy_wanted_ = false;
   std::unique_ptr<Hold> hold_;
 };
@@ -858,6 +875,8 @@ std::unique_ptr<LinkPair> make_shm() { return std::make_unique<ShmPair>(); }
 std::unique_ptr<LinkPair> make_unix() { return std::make_unique<UnixPair>(); }
 std::unique_ptr<LinkPair> make_tcp() { return std::make_unique<TcpPair>(false); }
 std::unique_ptr<LinkPair> make_tls() { return std::make_unique<TcpPair>(true); }
+std::unique_ptr<LinkPair> make_striped() { return std::make_unique<TcpPair>(false, 3); }
+std::unique_ptr<LinkPair> make_striped_tls() { return std::make_unique<TcpPair>(true, 2); }
 std::unique_ptr<LinkPair> make_session() { return std::make_unique<SessionPair>(); }
 std::unique_ptr<LinkPair> make_sim() { return std::make_unique<SimPair>(); }
 
@@ -866,6 +885,8 @@ INSTANTIATE_TEST_SUITE_P(Shm, LinkSuite, ::testing::Values(&make_shm), [](const 
 INSTANTIATE_TEST_SUITE_P(Unix, LinkSuite, ::testing::Values(&make_unix), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Tcp, LinkSuite, ::testing::Values(&make_tcp), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Tls, LinkSuite, ::testing::Values(&make_tls), [](const auto&) { return "link"; });
+INSTANTIATE_TEST_SUITE_P(Striped, LinkSuite, ::testing::Values(&make_striped), [](const auto&) { return "link"; });
+INSTANTIATE_TEST_SUITE_P(StripedTls, LinkSuite, ::testing::Values(&make_striped_tls), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Session, LinkSuite, ::testing::Values(&make_session), [](const auto&) { return "link"; });
 INSTANTIATE_TEST_SUITE_P(Sim, LinkSuite, ::testing::Values(&make_sim), [](const auto&) { return "link"; });
 

@@ -93,6 +93,30 @@ void TcpProxy::delay(int64_t delay_ns) {
   wake();
 }
 
+void TcpProxy::limit_each(uint64_t bytes_per_s) {
+  std::lock_guard lock(mutex_);
+  bytes_per_s_ = bytes_per_s;
+}
+
+void TcpProxy::hold_one(int connection) {
+  std::lock_guard lock(mutex_);
+  for (auto& pair : pairs_) pair->held |= pair->number == connection;
+  wake();
+}
+
+void TcpProxy::cut_one(int connection, bool with_reset) {
+  std::lock_guard lock(mutex_);
+  for (auto& pair : pairs_) {
+    if (pair->number == connection) end(*pair, with_reset);
+  }
+  wake();
+}
+
+std::vector<uint64_t> TcpProxy::bytes_of_each() const {
+  std::lock_guard lock(mutex_);
+  return bytes_of_each_;
+}
+
 void TcpProxy::close_port() {
   std::lock_guard lock(mutex_);
   listener_.reset();
@@ -100,15 +124,17 @@ void TcpProxy::close_port() {
 }
 
 // mutex_ held, here and below.
-void TcpProxy::end_all(bool with_reset) {
-  for (auto& pair : pairs_) {
-    pair->dead = true;
-    for (UniqueFd& end : pair->ends) {
-      const linger at_once{1, 0};
-      if (with_reset) setsockopt(end.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-      shutdown(end.get(), SHUT_RDWR);
-    }
+void TcpProxy::end(Pair& pair, bool with_reset) {
+  pair.dead = true;
+  for (UniqueFd& end : pair.ends) {
+    const linger at_once{1, 0};
+    if (with_reset) setsockopt(end.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    shutdown(end.get(), SHUT_RDWR);
   }
+}
+
+void TcpProxy::end_all(bool with_reset) {
+  for (auto& pair : pairs_) end(*pair, with_reset);
   cut_after_ = cut_again_after_;
   if (!pairs_.empty()) ++cuts_;
 }
@@ -126,8 +152,9 @@ void TcpProxy::accept_one() {
   auto pair = std::make_unique<Pair>();
   pair->ends[0] = std::move(in);
   pair->ends[1] = std::move(out);
+  pair->number = connections_++;
+  bytes_of_each_.push_back(0);
   pairs_.push_back(std::move(pair));
-  ++connections_;
 }
 
 void TcpProxy::read_from(Pair& pair, int side) {
@@ -143,6 +170,11 @@ void TcpProxy::read_from(Pair& pair, int side) {
     return;
   }
   waiting.bytes.resize(static_cast<size_t>(count));
+  if (bytes_per_s_ != 0) {
+    const double takes_s = static_cast<double>(count) / static_cast<double>(bytes_per_s_);
+    waiting.due_ns = std::max(waiting.due_ns, direction.free_ns) + static_cast<int64_t>(takes_s * 1e9);
+    direction.free_ns = waiting.due_ns;
+  }
   direction.size += waiting.bytes.size();
   direction.waiting.push_back(std::move(waiting));
 }
@@ -161,6 +193,7 @@ void TcpProxy::write_to(Pair& pair, int side, int64_t now_ns) {
     front.sent += static_cast<size_t>(count);
     direction.size -= static_cast<size_t>(count);
     bytes_ += static_cast<uint64_t>(count);
+    bytes_of_each_[static_cast<size_t>(pair.number)] += static_cast<uint64_t>(count);
     if (cut_after_ != UINT64_MAX) cut_after_ -= static_cast<uint64_t>(count);
     if (front.sent == front.bytes.size()) direction.waiting.pop_front();
     if (cut_after_ == 0) return end_all(bytes_ % 2 == 0);
@@ -174,6 +207,7 @@ void TcpProxy::write_to(Pair& pair, int side, int64_t now_ns) {
 int TcpProxy::timeout_ms(int64_t now_ns) const {
   int64_t due_ns = INT64_MAX;
   for (const auto& pair : pairs_) {
+    if (pair->held) continue;
     for (const Direction& direction : pair->from) {
       if (!direction.waiting.empty() && direction.waiting.front().due_ns > now_ns) {
         due_ns = std::min(due_ns, direction.waiting.front().due_ns);
@@ -197,7 +231,7 @@ void TcpProxy::run() {
         if (!pair->from[side].ended && pair->from[side].size < kRoom) events |= POLLIN;
         const bool due = !out.waiting.empty() && out.waiting.front().due_ns <= now_ns;
         if (due || (out.waiting.empty() && out.ended && !out.told)) events |= POLLOUT;
-        watched.push_back({held_ ? -1 : pair->ends[side].get(), events, 0});
+        watched.push_back({held_ || pair->held ? -1 : pair->ends[side].get(), events, 0});
       }
     }
     const int timeout = timeout_ms(now_ns);
@@ -210,7 +244,7 @@ void TcpProxy::run() {
     if (held_ || stopping_) continue;
     if (first == 2 && (watched[1].revents & POLLIN) != 0 && listener_) accept_one();
     for (size_t i = 0; i < known; ++i) {
-      for (int side = 0; side < 2 && !pairs_[i]->dead; ++side) {
+      for (int side = 0; side < 2 && !pairs_[i]->dead && !pairs_[i]->held; ++side) {
         const short ready = watched[first + 2 * i + static_cast<size_t>(side)].revents;
         if ((ready & (POLLIN | POLLHUP | POLLERR)) != 0 && !pairs_[i]->from[side].ended) read_from(*pairs_[i], side);
         if (!pairs_[i]->dead) write_to(*pairs_[i], side, monotonic_ns());

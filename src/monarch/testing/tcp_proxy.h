@@ -30,10 +30,14 @@ class TcpProxy {
   void hold();                               // nothing passes any more; connections are made, and are silent
   void heal();                               // all goes on
   void delay(int64_t delay_ns);              // each byte arrives so much later
+  void limit_each(uint64_t bytes_per_s);     // of each connection, in each direction
+  void hold_one(int connection);             // of that one nothing passes any more; they are numbered from 0
+  void cut_one(int connection, bool with_reset = false);
   void close_port();                         // who connects is refused
   int cuts() const { return cuts_; }
   int connections() const { return connections_; }  // so far
   uint64_t bytes() const { return bytes_; }
+  std::vector<uint64_t> bytes_of_each() const;  // connection, gone ones too
 
  private:
   struct Waiting {
@@ -44,13 +48,16 @@ class TcpProxy {
   struct Direction {
     std::deque<Waiting> waiting;
     size_t size = 0;
+    int64_t free_ns = 0;  // when the last byte of it has arrived
     bool ended = false;  // its source has said all
     bool told = false;   // and its target has been told so
   };
   struct Pair {
     UniqueFd ends[2];  // who has connected, and whom that leads to
     Direction from[2];
+    int number = 0;
     bool dead = false;
+    bool held = false;
   };
 
   void run();
@@ -59,6 +66,7 @@ class TcpProxy {
   void read_from(Pair& pair, int side);
   void write_to(Pair& pair, int side, int64_t now_ns);
   void end_all(bool with_reset);
+  static void end(Pair& pair, bool with_reset);
   int timeout_ms(int64_t now_ns) const;
 
   const uint16_t to_port_;
@@ -66,10 +74,12 @@ class TcpProxy {
   UniqueFd listener_, wake_;
   std::atomic<int> cuts_{0}, connections_{0};
   std::atomic<uint64_t> bytes_{0};
-  std::mutex mutex_;  // over all below, and held by the thread but where it sleeps
+  mutable std::mutex mutex_;  // over all below, and held by the thread but where it sleeps
   std::vector<std::unique_ptr<Pair>> pairs_;
   uint64_t cut_after_ = UINT64_MAX, cut_again_after_ = UINT64_MAX;
   int64_t delay_ns_ = 0;
+  uint64_t bytes_per_s_ = 0;  // 0: as many as there are
+  std::vector<uint64_t> bytes_of_each_;
   bool held_ = false;
   bool stopping_ = false;
   std::thread thread_;

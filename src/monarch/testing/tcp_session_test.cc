@@ -8,20 +8,14 @@
 #include <chrono>
 #include <random>
 #include <thread>
-#include <vector>
 
 #include "monarch/base/host_name.h"
 #include "monarch/base/log.h"
 #include "monarch/base/log_writer.h"
-#include "monarch/net/connector.h"
-#include "monarch/net/resuming_link.h"
 #include "monarch/net/tcp/tcp_channel.h"
 #include "monarch/net/tcp/tcp_link.h"
-#include "monarch/net/tcp/tcp_transport.h"
-#include "monarch/testing/home.h"
-#include "monarch/testing/link_suite.h"
 #include "monarch/testing/tcp_pair.h"
-#include "monarch/testing/tcp_proxy.h"
+#include "monarch/testing/tcp_session.h"
 
 namespace monarch::testing {
 namespace {
@@ -32,107 +26,10 @@ void capture_log() {
   ::testing::internal::CaptureStderr();
 }
 
-constexpr int64_t kSecond = 1'000'000'000;
-
-TcpAddress address_of(const char* text) { return TcpAddress::parse(text).value(); }
-TcpAddress at_port(uint16_t port) { return TcpAddress{{"127.0.0.1", port}, std::nullopt}; }
-
-TcpTransport::Options options_with(int64_t lease_ns, int64_t silence_ns = 20 * kSecond) {
-  TcpTransport::Options options;
-  options.listen = address_of("tcp://127.0.0.1:0");
-  options.lease_ns = lease_ns;
-  options.silence_ns = silence_ns;
-  return options;
-}
-
-// One process.
-class Process {
- public:
-  Process(const Identity& job, const TcpTransport::Options& options, Connector::Limits limits = {}) {
-    Identity identity = job;
-    SystemRandom random;
-    identity.key = NodeKey::make(random);
-    node = identity.node = identity.key.id();
-    std::vector<std::unique_ptr<Transport>> transports;
-    transports.push_back(std::make_unique<TcpTransport>(home.reactor, options));
-    tcp = static_cast<TcpTransport*>(transports[0].get());
-    connector = std::make_unique<Connector>(home.reactor, std::move(transports), "tcp", identity, limits);
-    Connector::Events events;
-    events.on_accepted = [this](std::shared_ptr<Link> accepted, bool) {
-      std::lock_guard lock(mutex);
-      link = accepted;
-      all.push_back(std::move(accepted));
-      ++sessions;
-    };
-    connector->set_sink(sink, std::move(events));
-    home.reactor.post_and_wait([&] { MONARCH_CHECK(connector->listen().ok()); });
-  }
-  ~Process() {
-    home.reactor.post_and_wait([&] { connector->close(); });
-    if (link) link->close();
-    for (const auto& accepted : all) accepted->close();
-    home.reactor.stop();
-  }
-  std::shared_ptr<Link> present() {
-    std::lock_guard lock(mutex);
-    return link;
-  }
-  uint32_t carriers() const { return static_cast<ResumingLink&>(*link).carriers(); }
-
-  NodeId node = 0;
-  RecordingSink sink;
-  Home home;
-  TcpTransport* tcp = nullptr;
-  std::mutex mutex;
-  std::shared_ptr<Link> link;              // the last one
-  std::vector<std::shared_ptr<Link>> all;  // that were accepted
-  int sessions = 0;
-  std::unique_ptr<Connector> connector;
-};
-
-class TcpSession : public ::testing::Test {
+class TcpSession : public TcpSessionTest {
  protected:
-  TcpSession() {
-    fill_random(job_.job.data(), job_.job.size());
-    fill_random(job_.token.data(), job_.token.size());
-  }
-  // a_ dials b_ through the proxy.
-  void start(const TcpTransport::Options& options) {
-    a_ = std::make_unique<Process>(job_, options);
-    b_ = std::make_unique<Process>(job_, options);
-    proxy_ = std::make_unique<TcpProxy>(b_->tcp->place()->dial.port);
-    ASSERT_TRUE(a_->tcp->set_place(b_->node, at_port(proxy_->port())).ok());
-  }
   void flood_through_cuts(const TcpTransport::Options& options, uint64_t count);
   void large_frames_through_short_connections(const TcpTransport::Options& options);
-  void dial() { a_->link = a_->connector->dial(b_->node); }
-  bool wait_until(const std::function<bool()>& ready, int64_t limit_ns = 60 * kSecond) {
-    return drive_until(*b_->home.driver, ready, limit_ns);
-  }
-  static void send_one(Link& link, uint64_t token, size_t size) {
-    const std::vector<std::byte> body(size, std::byte{5});
-    Outgoing outgoing{FrameHeader{}, body, {}};
-    outgoing.header.token = token;
-    ASSERT_TRUE(link.send(outgoing));
-  }
-  static void flood(Link& link, uint64_t count, size_t size) {
-    for (uint64_t i = 0; i < count; ++i) {
-      while (link.backlog() > 1 << 20) sched_yield();
-      send_one(link, i, i % size);
-    }
-  }
-  static void expect_in_order(RecordingSink& sink, uint64_t count, size_t size) {
-    const auto frames = sink.take();
-    ASSERT_EQ(frames.size(), count);
-    for (uint64_t i = 0; i < count; ++i) {
-      ASSERT_EQ(frames[i]->header.token, i);
-      ASSERT_EQ(frames[i]->body.size(), i % size);
-    }
-  }
-
-  Identity job_;
-  std::unique_ptr<Process> a_, b_;
-  std::unique_ptr<TcpProxy> proxy_;
 };
 
 // So many messages one way, and a quarter of them back.
@@ -186,7 +83,7 @@ void TcpSession::large_frames_through_short_connections(const TcpTransport::Opti
   }
   ASSERT_TRUE(wait_until([&] { return b_->sink.frames() == 3 && a_->sink.frames() == 2; }, 20 * kSecond));
   EXPECT_GE(proxy_->cuts(), 16) << "48 MiB in pieces of 3 MB";
-  for (Process* process : {a_.get(), b_.get()}) {
+  for (TcpProcess* process : {a_.get(), b_.get()}) {
     const auto frames = process->sink.take();
     const auto& large = *frames[frames.size() - 2];
     ASSERT_EQ(large.parts.size(), std::size(parts));
@@ -502,8 +399,8 @@ TEST_F(TcpSession, WithTlsAPeerOfAnotherAuthorityIsRefusedAtOnceOnBothSides) {
   options.tls = tls_of(ours, "a");
   TcpTransport::Options others = options;
   others.tls = tls_of(theirs, "b");
-  a_ = std::make_unique<Process>(job_, options);
-  b_ = std::make_unique<Process>(job_, others);
+  a_ = std::make_unique<TcpProcess>(job_, options);
+  b_ = std::make_unique<TcpProcess>(job_, others);
   ASSERT_TRUE(a_->tcp->set_place(b_->node, *b_->tcp->place()).ok());
   dial();
   ASSERT_TRUE(wait_until([&] { return a_->sink.closed(); }));
@@ -515,7 +412,7 @@ TEST_F(TcpSession, WithTlsAPeerOfAnotherAuthorityIsRefusedAtOnceOnBothSides) {
   Home waiting;
   TcpTransport::Options trusting = options;
   trusting.tls = TlsContext::make(theirs.issue("c").value(), TlsContext::Trust::kAnybody).value();
-  Process c(job_, trusting);
+  TcpProcess c(job_, trusting);
   ASSERT_TRUE(c.tcp->set_place(a_->node, *a_->tcp->place()).ok());
   c.link = c.connector->dial(a_->node);
   ASSERT_TRUE(drive_until(*c.home.driver, [&] { return c.sink.closed(); }));
@@ -531,15 +428,15 @@ TEST_F(TcpSession, WhoTrustsAllConnectionsIsStillAskedForTheToken) {
   options.tls = TlsContext::make(ours.issue("a").value(), TlsContext::Trust::kAnybody).value();
   TcpTransport::Options others = options;
   others.tls = TlsContext::make(theirs.issue("b").value(), TlsContext::Trust::kAnybody).value();
-  a_ = std::make_unique<Process>(job_, options);
-  b_ = std::make_unique<Process>(job_, others);
+  a_ = std::make_unique<TcpProcess>(job_, options);
+  b_ = std::make_unique<TcpProcess>(job_, others);
   ASSERT_TRUE(a_->tcp->set_place(b_->node, *b_->tcp->place()).ok());
   dial();
   flood(*a_->link, 10, 10);
   ASSERT_TRUE(wait_until([&] { return b_->sink.frames() == 10; }));
   Identity another = job_;
   another.token[0] ^= std::byte{1};
-  Process c(another, options);
+  TcpProcess c(another, options);
   ASSERT_TRUE(c.tcp->set_place(b_->node, *b_->tcp->place()).ok());
   c.link = c.connector->dial(b_->node);
   ASSERT_TRUE(drive_until(*c.home.driver, [&] { return c.sink.closed(); }));
@@ -551,8 +448,8 @@ TEST_F(TcpSession, BetweenTlsAndPlainThereIsNothing) {
   TcpTransport::Options plain = options_with(600 * kSecond), secret = plain;
   secret.tls = tls_of(authority, "b");
   for (const bool dialer_has_it : {false, true}) {
-    a_ = std::make_unique<Process>(job_, dialer_has_it ? secret : plain);
-    b_ = std::make_unique<Process>(job_, dialer_has_it ? plain : secret);
+    a_ = std::make_unique<TcpProcess>(job_, dialer_has_it ? secret : plain);
+    b_ = std::make_unique<TcpProcess>(job_, dialer_has_it ? plain : secret);
     ASSERT_TRUE(a_->tcp->set_place(b_->node, *b_->tcp->place()).ok());
     dial();
     ASSERT_TRUE(wait_until([&] { return a_->sink.closed(); })) << dialer_has_it;
@@ -581,8 +478,8 @@ class TcpStrangers : public TcpSession {
   void start_both(Connector::Limits limits = {}, std::shared_ptr<const TlsContext> tls = nullptr) {
     options_ = options_with(600 * kSecond);
     options_.tls = std::move(tls);
-    a_ = std::make_unique<Process>(job_, options_);
-    b_ = std::make_unique<Process>(job_, options_, limits);
+    a_ = std::make_unique<TcpProcess>(job_, options_);
+    b_ = std::make_unique<TcpProcess>(job_, options_, limits);
     place_ = *b_->tcp->place();
     there_ = numeric_address(place_.dial).value();
     ASSERT_TRUE(a_->tcp->set_place(b_->node, place_).ok());
@@ -598,7 +495,7 @@ class TcpStrangers : public TcpSession {
   }
   // And another one still gets in.
   void expect_that_it_listens() {
-    Process c(job_, options_);
+    TcpProcess c(job_, options_);
     ASSERT_TRUE(c.tcp->set_place(b_->node, place_).ok());
     const size_t before = b_->sink.frames();
     c.link = c.connector->dial(b_->node);

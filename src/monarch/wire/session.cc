@@ -3,6 +3,8 @@
 namespace monarch {
 
 namespace {
+constexpr uint32_t kGoesOnInside = 1, kTakesStripes = 2;
+
 bool is_bare(const FrameHeader& header) {
   return header.body_size == 0 && header.part_count == 0 && header.flags == 0;
 }
@@ -20,7 +22,7 @@ FrameHeader encode_session(const SessionFrame& frame) {
   header.method = static_cast<uint32_t>(frame.word);
   header.dest = frame.session;
   header.rank = frame.link;
-  header.epoch = frame.goes_on_inside ? 1 : 0;
+  header.epoch = (frame.goes_on_inside ? kGoesOnInside : 0) | (frame.takes_stripes ? kTakesStripes : 0);
   header.time_left_ns = frame.begun;
   return header;
 }
@@ -36,11 +38,12 @@ FrameHeader encode_acknowledge(const ReceivedCounts& received) {
 std::optional<SessionFrame> decode_session(const FrameHeader& header) {
   if (header.kind != FrameKind::kSession || !is_bare(header)) return std::nullopt;
   if (header.method < static_cast<uint32_t>(SessionWord::kOpen) ||
-      header.method > static_cast<uint32_t>(SessionWord::kOver)) {
+      header.method > static_cast<uint32_t>(SessionWord::kStripe)) {
     return std::nullopt;
   }
   const SessionFrame frame{static_cast<SessionWord>(header.method), header.dest, header.rank,
-                           {header.token, header.sender}, (header.epoch & 1) != 0, header.time_left_ns};
+                           {header.token, header.sender}, (header.epoch & kGoesOnInside) != 0, header.time_left_ns,
+                           (header.epoch & kTakesStripes) != 0};
   if (!may_be_begun(frame.word, frame.goes_on_inside, frame.begun)) return std::nullopt;
   return frame;
 }

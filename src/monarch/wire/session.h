@@ -7,11 +7,12 @@
 //   rank      which link of the session this is, from 1       0
 //   token     data frames received so far                     the same
 //   sender    control frames received so far                  the same
-//   epoch     1: who says this can go on inside of a frame    0
+//   epoch     bits: kGoesOnInside, kTakesStripes             0
 //   time_left bytes of the next data frame received so far    0
 //
-// kSession and kAcknowledge themselves are not counted. Who cannot go on inside of a frame leaves the last two at 0, and is
-// never told of a frame that has come in part.
+// kSession and kAcknowledge themselves are not counted. Who leaves a bit of `epoch` at 0 does not know what it stands for:
+// kGoesOnInside: it goes on inside of a frame, and may be told of one that has come in part. kTakesStripes: it knows
+// kStripe.
 #pragma once
 
 #include <optional>
@@ -26,6 +27,7 @@ enum class SessionWord : uint32_t {
   kGoOn = 3,     // acceptor, first on a link: here is how much has come; what you have not heard of follows
   kUnknown = 4,  // acceptor, instead: there is no such session (any more)
   kOver = 5,     // both, on both lanes, last: the sender ends the session
+  kStripe = 6,   // dialer, first and last on a further connection: it is one more for the data of that link (net/tcp/tcp_link.h)
 };
 
 struct ReceivedCounts {
@@ -40,6 +42,7 @@ struct SessionFrame {
   ReceivedCounts received;
   bool goes_on_inside = false;
   uint64_t begun = 0;  // bytes of the record of the data frame after those received; 0: it comes from its beginning
+  bool takes_stripes = false;
 };
 
 FrameHeader encode_session(const SessionFrame& frame);

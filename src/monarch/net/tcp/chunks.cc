@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "monarch/base/check.h"
+
 namespace monarch {
 
 ChunkHeader encode_chunk(ChunkLane lane, uint32_t size) {
@@ -35,10 +37,15 @@ bool ChunkReader::begin_chunk() {
   std::memcpy(&left_, header_.data(), sizeof left_);
   lane_ = static_cast<ChunkLane>(header_[4]);
   const bool zeros = header_[5] == std::byte{0} && header_[6] == std::byte{0} && header_[7] == std::byte{0};
-  const bool alive = lane_ == ChunkLane::kAlive;
-  if (zeros && lane_ <= ChunkLane::kAlive && left_ <= kChunkMax && (left_ == 0) == alive) return true;
-  error_ = "it does not say of which lane the next bytes are";
-  return false;
+  const bool word = lane_ > ChunkLane::kControl;
+  const bool told_twice = is_striped_ && (lane_ == ChunkLane::kStriped || lane_ == ChunkLane::kData);
+  if (!zeros || lane_ > ChunkLane::kStripe || left_ > kChunkMax || (left_ == 0) != word || told_twice) {
+    error_ = "it does not say of which lane the next bytes are";
+    return false;
+  }
+  is_striped_ = is_striped_ || lane_ == ChunkLane::kStriped;
+  is_stripe_ = lane_ == ChunkLane::kStripe;
+  return true;
 }
 
 std::span<std::byte> ChunkReader::direct() {
@@ -57,9 +64,17 @@ bool ChunkReader::took(size_t count, const Take& take) {
   return true;
 }
 
+bool ChunkReader::data_advance(size_t count, const Take& take) {
+  if (!error_.empty()) return false;
+  if (!data_->advance(count, from_, memory_)) return fail(data_->error().c_str()), false;
+  if (MessagePtr done = data_->take()) take(ChunkLane::kData, std::move(done));
+  return true;
+}
+
 bool ChunkReader::advance(size_t count, const Take& take) { return error_.empty() && took(count, take); }
 
 bool ChunkReader::feed(ByteSpan bytes, const Take& take) {
+  MONARCH_CHECK(!is_stripe_);
   while (!bytes.empty() && error_.empty()) {
     if (left_ == 0) {
       const size_t count = std::min(bytes.size(), kChunkHeader - header_size_);
@@ -67,6 +82,7 @@ bool ChunkReader::feed(ByteSpan bytes, const Take& take) {
       header_size_ += count;
       bytes = bytes.subspan(count);
       if (header_size_ == kChunkHeader && !begin_chunk()) return false;
+      if (is_stripe_) return rest_ = bytes.size(), true;
       continue;
     }
     const std::span<std::byte> room = direct();

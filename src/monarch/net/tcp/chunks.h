@@ -3,7 +3,10 @@
 //
 //   offset  size
 //   0       4     bytes that follow; at most kChunkMax
-//   4       1     lane: 0 data, 1 control, 2 neither: the sender lives (nothing follows)
+//   4       1     lane: 0 data, 1 control, or a word behind which nothing follows:
+//                 2 the sender lives
+//                 3 from here on no data comes here: it comes in segments, by stripes (net/tcp/segments.h)
+//                 4 this was the last chunk: the stream is a stripe of another one from here on
 //   5       3     zero
 //
 // A chunk is a run of bytes of its lane, wherever its records begin and end (wire/frame.h).
@@ -17,7 +20,7 @@
 
 namespace monarch {
 
-enum class ChunkLane : uint8_t { kData = 0, kControl = 1, kAlive = 2 };
+enum class ChunkLane : uint8_t { kData = 0, kControl = 1, kAlive = 2, kStriped = 3, kStripe = 4 };
 
 inline constexpr size_t kChunkHeader = 8;
 inline constexpr uint32_t kChunkMax = 1 << 20;
@@ -42,6 +45,18 @@ class ChunkReader {
   bool advance(size_t count, const Take& take);
   bool feed(ByteSpan bytes, const Take& take);
   const std::string& error() const { return error_; }
+  // kStripe has come, and with it so many of the bytes that were fed last are not read.
+  bool is_stripe() const { return is_stripe_; }
+  size_t rest() const { return rest_; }
+
+  // ---- Of data that comes by stripes: once kStriped has come ----
+  bool is_striped() const { return is_striped_; }
+  std::span<std::byte> data_direct() { return data_->buffer(); }
+  // As advance().
+  bool data_advance(size_t count, const Take& take);
+  // Who has put it together says that it makes no sense.
+  void fail(const char* why) { error_ = why; }
+
   // What has come of a data record that is not whole; the last call. Null: nothing, or it makes no sense.
   std::unique_ptr<RecordAssembler> take_begun();
   // The first data that comes belongs to that record. False: there was some already.
@@ -60,6 +75,8 @@ class ChunkReader {
   size_t header_size_ = 0;  // bytes of it that have come; kChunkHeader: in the middle of a chunk
   ChunkLane lane_ = ChunkLane::kData;
   uint32_t left_ = 0;  // of the chunk
+  bool is_striped_ = false, is_stripe_ = false;
+  size_t rest_ = 0;
   std::string error_;
 };
 

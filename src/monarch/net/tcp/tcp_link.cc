@@ -10,41 +10,34 @@
 #include <utility>
 
 #include "monarch/base/forked.h"
-#include "monarch/base/system.h"
+#include "monarch/net/tcp/tcp_address.h"
 
 namespace monarch {
 
 namespace {
 
-// What one event reads, or writes, at most: no peer keeps the reactor from the others.
-constexpr uint64_t kBytesPerEvent = 4 << 20;
 // Who ends a link has at most so much to read that was under way; what comes later was sent later.
 constexpr uint64_t kDrainMax = 256 << 20;
-constexpr size_t kSpillBytes = 64 << 10;
 // A control frame waits for at most so much that has its place already.
 constexpr uint64_t kCommitMax = 512 << 10;
-constexpr uint32_t kChunkBytes = 256 << 10;
-constexpr size_t kPiecesPerChunk = 128;
-constexpr size_t kPiecesPerCall = 256;
 // The less there is to be written, the less goes at a time, so that the other side, which deciphers while this one
 // enciphers, does not wait long for the first bytes, nor is left with many: 1 MiB arrives a quarter sooner.
 constexpr uint64_t kWriteMin = 48 << 10;  // whole records of TLS
 constexpr uint64_t kWriteMax = 256 << 10;
 constexpr uint64_t kWritesPerBacklog = 16;
-// A record of so many bytes is copied as a whole; of a larger one the pieces of this size stay where they are.
-constexpr uint64_t kFlatMax = 16 << 10;
-constexpr size_t kPieceMin = 4 << 10;
-// From here on there may be no memory for it.
-constexpr uint64_t kLargeRecord = 64 << 10;
 constexpr int64_t kShortageRetryNs = 10'000'000;
 // The silence is measured in ticks: a process that is stopped loses one of them, however long that takes.
 constexpr int kTicks = 8;
 constexpr int kTicksPerSign = 2;
-// How long what was sent last may take to arrive after a link was closed.
-constexpr int64_t kLingerNs = 2'000'000'000;
 
-bool is_shortage(int error) { return error == ENOBUFS || error == ENOMEM; }
-bool is_no_room(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+// More do not help where one is held to a fifth of what the network takes, as in clouds, and are more to wait for.
+constexpr int kStripes = 4;
+
+// To a process of another machine, as far as its address says.
+bool leads_elsewhere(const Channel& channel) {
+  const SocketAddress peer = SocketAddress::of_peer(channel.fd());
+  return (peer.family() == AF_INET || peer.family() == AF_INET6) && !peer.is_loopback();
+}
 
 }  // namespace
 
@@ -59,12 +52,14 @@ void TcpLink::start(std::unique_ptr<Channel> channel) {
   {
     std::scoped_lock lock(delivery_mutex_, write_mutex_);
     if (stopped_) return;
-    channel_ = std::move(channel);
+    if (stripes_wanted_ == kAsNeeded) stripes_wanted_ = leads_elsewhere(*channel) ? kStripes : 0;
+    main_ = std::make_unique<Stream>(std::move(channel));
+    main_->watched = EPOLLIN;
     spill_.reset(new std::byte[kSpillBytes]);
-    reactor_.add(channel_->fd(), EPOLLIN, [this, owner = weak_from_this()](uint32_t ready) {
+    reactor_.add(main_->out.channel().fd(), EPOLLIN, [this, owner = weak_from_this()](uint32_t ready) {
       if (auto kept = owner.lock()) on_events(ready);
     });
-    flush_locked();
+    flush_main();
   }
   if (silence_ns_ != 0) {
     watch_silence();
@@ -78,131 +73,64 @@ void TcpLink::start(std::unique_ptr<Channel> channel) {
 
 // ---- Writing ----
 
-std::shared_ptr<TcpLink::Record> TcpLink::make_record(const Outgoing& outgoing, bool kept) {
-  const uint64_t size = record_size_of(outgoing, {});
-  if (size > kLargeRecord && sys::must_fail(ENOMEM)) throw std::bad_alloc();
-  auto record = std::make_shared<Record>();
-  record->left = size;
-  const bool flat = size <= kFlatMax;
-  uint64_t outside = 0;  // bytes that stay where they are
-  const auto stays = [flat](size_t count) { return !flat && count >= kPieceMin; };
-  if (stays(outgoing.body.size())) outside += outgoing.body.size();
-  for (const ByteSpan& part : outgoing.parts) outside += stays(part.size()) ? part.size() : 0;
-  // Room for the whole of it, where the rest may have to be copied later; what is not written to costs nothing.
-  record->bytes.reset(new std::byte[kept ? size - outside : size]);
-  std::byte* at = record->bytes.get();
-  encode_record(outgoing, {}, size, [&](const void* data, size_t count) {
-    if (stays(count)) {
-      record->pieces.push_back({const_cast<void*>(data), count});
-      record->borrows = !kept;
-      if (!kept) at += count;
-      return;
-    }
-    std::memcpy(at, data, count);
-    iovec* last = record->pieces.empty() ? nullptr : &record->pieces.back();
-    if (last != nullptr && static_cast<std::byte*>(last->iov_base) + last->iov_len == at) {
-      last->iov_len += count;
-    } else {
-      record->pieces.push_back({at, count});
-    }
-    at += count;
-  });
-  return record;
-}
-
-// The peer has so much of it.
-void TcpLink::leave_out(Record& record, uint64_t begun) {
-  MONARCH_CHECK(begun < record.left);
-  record.left -= begun;
-  while (begun != 0) {
-    iovec& piece = record.pieces[record.next];
-    const size_t taken = std::min<uint64_t>(begun, piece.iov_len);
-    begun -= taken;
-    piece = {static_cast<std::byte*>(piece.iov_base) + taken, piece.iov_len - taken};
-    if (piece.iov_len == 0) ++record.next;
-  }
-}
-
-bool TcpLink::send_on(std::deque<std::shared_ptr<Record>>& lane, const Outgoing& outgoing,
-                      std::shared_ptr<const void> keeper, uint64_t begun) {
+bool TcpLink::send_on(bool control, const Outgoing& outgoing, std::shared_ptr<const void> keeper, uint64_t begun) {
   if (in_forked_child() || closed()) return false;
-  const bool kept = keeper != nullptr;
-  std::shared_ptr<Record> record = make_record(outgoing, kept);
-  leave_out(*record, begun);
+  std::shared_ptr<OutRecord> record = OutRecord::make(outgoing, keeper != nullptr);
+  record->leave_out(begun);
   const uint64_t size = record->left;
   record->keeper = std::move(keeper);
   std::lock_guard lock(write_mutex_);
   if (stopped_) return false;
-  lane.push_back(record);
+  (control ? control_ : data_).push_back(record);
   backlog_ += size;
-  if (channel_ && !waits_for_room_) flush_locked();
+  if (!control && !stripes_.empty()) {
+    flush_stripes();
+  } else if (main_ && !main_->wants_room) {
+    flush_main();
+  }
   if (record->borrows && record.use_count() > 1) keep_rest(*record, size);
   return true;
 }
 
-// What has not gone is somebody else's until here.
-void TcpLink::keep_rest(Record& record, uint64_t size) {
-  std::byte* const begin = record.bytes.get();
-  std::byte* end = begin + size;
-  const auto keep = [&](iovec& piece) {
-    end -= piece.iov_len;
-    auto* data = static_cast<std::byte*>(piece.iov_base);
-    if (data == end) return;
-    std::memcpy(end, data, piece.iov_len);
-    piece.iov_base = end;
+// What has not gone is somebody else's until here. It gets the place in `bytes` that it was left.
+void TcpLink::keep_rest(OutRecord& record, uint64_t size) {
+  const auto keep = [&](iovec& piece, uint64_t left) {
+    std::byte* const at = record.bytes.get() + (size - left);
+    if (piece.iov_base == at) return;
+    std::memcpy(at, piece.iov_base, piece.iov_len);
+    piece.iov_base = at;
   };
-  for (size_t i = record.pieces.size(); i > record.next; --i) keep(record.pieces[i - 1]);
-  for (size_t i = pieces_.size(); i > 0; --i) {
-    Piece& piece = pieces_[i - 1];
-    if (piece.record.get() == &record) keep(piece.bytes);
+  uint64_t left = record.left;
+  for (size_t i = record.next; i < record.pieces.size(); ++i) {
+    keep(record.pieces[i], left);
+    left -= record.pieces[i].iov_len;
   }
+  if (main_) main_->out.each_piece(record, keep);
+  for (const auto& stripe : stripes_) stripe->out.each_piece(record, keep);
 }
 
-bool TcpLink::send(const Outgoing& outgoing) { return send_on(data_, outgoing, nullptr); }
-bool TcpLink::send_control(const Outgoing& outgoing) { return send_on(control_, outgoing, nullptr); }
+bool TcpLink::send(const Outgoing& outgoing) { return send_on(false, outgoing, nullptr); }
+bool TcpLink::send_control(const Outgoing& outgoing) { return send_on(true, outgoing, nullptr); }
 bool TcpLink::send_kept(const Outgoing& outgoing, std::shared_ptr<const void> keeper) {
-  return send_on(data_, outgoing, std::move(keeper));
+  return send_on(false, outgoing, std::move(keeper));
 }
 bool TcpLink::send_rest(const Outgoing& outgoing, std::shared_ptr<const void> keeper, uint64_t begun) {
-  return send_on(data_, outgoing, std::move(keeper), begun);
-}
-
-void TcpLink::commit_header(ChunkLane lane, uint32_t size) {
-  Piece& piece = pieces_.emplace_back();
-  piece.header = encode_chunk(lane, size);
-  piece.bytes = {piece.header.data(), kChunkHeader};
-  committed_ += kChunkHeader;
-}
-
-void TcpLink::commit_chunk(ChunkLane lane, std::deque<std::shared_ptr<Record>>& records) {
-  commit_header(lane, 0);
-  Piece& header = pieces_.back();
-  uint32_t size = 0;
-  for (size_t count = 0; !records.empty() && size < kChunkBytes && count < kPiecesPerChunk; ++count) {
-    const std::shared_ptr<Record>& record = records.front();
-    iovec& rest = record->pieces[record->next];
-    const size_t taken = std::min<size_t>(rest.iov_len, kChunkBytes - size);
-    Piece& piece = pieces_.emplace_back();
-    piece.bytes = {rest.iov_base, taken};
-    piece.record = record;
-    size += static_cast<uint32_t>(taken);
-    record->left -= taken;
-    rest = {static_cast<std::byte*>(rest.iov_base) + taken, rest.iov_len - taken};
-    if (rest.iov_len == 0) ++record->next;
-    if (record->next == record->pieces.size()) records.pop_front();
-  }
-  header.header = encode_chunk(lane, size);
-  committed_ += size;
+  return send_on(false, outgoing, std::move(keeper), begun);
 }
 
 void TcpLink::commit_chunks() {
-  while (committed_ < kCommitMax) {
+  ChunkOutput& out = main_->out;
+  while (out.committed() < kCommitMax) {
     if (!control_.empty()) {
-      commit_chunk(ChunkLane::kControl, control_);
-    } else if (!data_.empty()) {
-      commit_chunk(ChunkLane::kData, data_);
+      out.add_chunk(ChunkLane::kControl, control_);
+    } else if (!data_.empty() && stripes_.empty()) {
+      out.add_chunk(ChunkLane::kData, data_);
     } else {
-      if (say_alive_ && committed_ == 0) commit_header(ChunkLane::kAlive, 0);
+      if (std::exchange(say_stripe_, false)) {
+        out.add_word(ChunkLane::kStripe);
+        mute_ = true;
+      }
+      if (say_alive_ && !mute_ && out.empty()) out.add_word(ChunkLane::kAlive);
       break;
     }
   }
@@ -210,67 +138,88 @@ void TcpLink::commit_chunks() {
 }
 
 // False: not now.
-bool TcpLink::write_pieces() {
-  std::array<iovec, kPiecesPerCall> batch;
-  size_t count = 0;
-  uint64_t room = std::clamp(backlog_.load(std::memory_order_relaxed) / kWritesPerBacklog, kWriteMin, kWriteMax);
-  for (auto piece = pieces_.begin(); piece != pieces_.end() && count < batch.size() && room != 0; ++piece) {
-    iovec& bytes = batch[count++] = piece->bytes;
-    bytes.iov_len = std::min<size_t>(bytes.iov_len, room);
-    room -= bytes.iov_len;
+bool TcpLink::write(Stream& stream) {
+  const uint64_t backlog = backlog_.load(std::memory_order_relaxed);
+  uint64_t written = 0;
+  switch (stream.out.write(std::clamp(backlog / kWritesPerBacklog, kWriteMin, kWriteMax), &written)) {
+    case ChunkOutput::Written::kSome:
+      spoken_ = true;
+      backlog_ -= written;
+      return true;
+    case ChunkOutput::Written::kNoRoom:
+      want_room(stream, true);
+      return false;
+    case ChunkOutput::Written::kShortage:
+      retry_later(stream);
+      return false;
+    case ChunkOutput::Written::kBroken:
+      main_->out.clear();
+      for (const auto& stripe : stripes_) stripe->out.clear();
+      data_.clear();
+      control_.clear();
+      backlog_ = 0;
+      return false;
   }
-  const ssize_t written = channel_->write({batch.data(), count});
-  if (written < 0 && is_no_room(errno)) return wait_for_room(true), false;
-  if (written < 0 && is_shortage(errno)) return retry_later(), false;
-  if (written < 0) {  // it is broken: its reader says so
-    pieces_.clear();
-    data_.clear();
-    control_.clear();
-    committed_ = 0;
-    backlog_ = 0;
-    return false;
-  }
-  spoken_ = true;
-  for (auto left = static_cast<size_t>(written); left != 0;) {
-    Piece& front = pieces_.front();
-    const size_t taken = std::min(left, front.bytes.iov_len);
-    left -= taken;
-    committed_ -= taken;
-    if (front.record) backlog_ -= taken;
-    if (taken == front.bytes.iov_len) {
-      pieces_.pop_front();
-    } else {
-      front.bytes = {static_cast<std::byte*>(front.bytes.iov_base) + taken, front.bytes.iov_len - taken};
-    }
-  }
-  return true;
+  return false;
 }
 
-void TcpLink::flush_locked() {
-  if (!channel_->flush()) return wait_for_room(true);
+void TcpLink::flush_main() {
+  Channel& channel = main_->out.channel();
+  if (!channel.flush()) return want_room(*main_, true);
   for (uint64_t start = backlog_; start - backlog_ < kBytesPerEvent;) {
     commit_chunks();
-    if (pieces_.empty()) return wait_for_room(channel_->wants_room());
-    if (!write_pieces()) return;
+    if (main_->out.empty()) return want_room(*main_, channel.wants_room());
+    if (!write(*main_)) return;
   }
-  wait_for_room(true);
+  want_room(*main_, true);
+}
+
+// A segment after the other, each by the next stripe that has room; what is small stays with one.
+void TcpLink::flush_stripes() {
+  const uint64_t start = backlog_;
+  for (size_t idle = 0; idle < stripes_.size();) {
+    Stream& stripe = *stripes_[next_stripe_];
+    const bool full = start - backlog_ >= kBytesPerEvent;
+    const bool has = !stripe.out.empty() || !data_.empty();
+    if (has && full && !stripe.shortage) want_room(stripe, true);  // the reactor goes on
+    if (!has || full || stripe.wants_room || stripe.shortage) {
+      ++idle;
+    } else {
+      idle = 0;
+      uint32_t size = ChunkOutput::kChunkBytes;
+      if (stripe.out.empty()) size = stripe.out.add_segment(segments_sent_++, data_);
+      while (!stripe.out.empty() && write(stripe)) continue;
+      if (stripe.out.empty() && stripe.out.channel().wants_room()) want_room(stripe, true);
+      if (size < ChunkOutput::kChunkBytes && stripe.out.empty()) continue;
+    }
+    next_stripe_ = (next_stripe_ + 1) % stripes_.size();
+  }
 }
 
 // A full channel is told by epoll when it has room; nothing tells of the end of a shortage.
-void TcpLink::wait_for_room(bool room) {
-  if (std::exchange(waits_for_room_, room) == room) return;
-  reactor_.modify(channel_->fd(), room ? EPOLLIN | EPOLLOUT : EPOLLIN);
+void TcpLink::want_room(Stream& stream, bool room) {
+  stream.wants_room = room;
+  watch(stream);
 }
 
-void TcpLink::retry_later() {
-  wait_for_room(false);
+void TcpLink::watch(Stream& stream) {
+  const uint32_t wanted = (stream.wants_input ? EPOLLIN : 0u) | (stream.wants_room ? EPOLLOUT : 0u);
+  if (std::exchange(stream.watched, wanted) != wanted) reactor_.modify(stream.out.channel().fd(), wanted);
+}
+
+void TcpLink::retry_later(Stream& stream) {
+  stream.shortage = &stream != main_.get();
+  want_room(stream, false);
   if (std::exchange(retry_armed_, true)) return;
   reactor_.after(kShortageRetryNs, [owner = weak_from_this()] {
     auto kept = owner.lock();
     if (!kept) return;
     std::lock_guard lock(kept->write_mutex_);
     kept->retry_armed_ = false;
-    if (!kept->stopped_) kept->flush_locked();
+    if (kept->stopped_) return;
+    for (const auto& stripe : kept->stripes_) stripe->shortage = false;
+    kept->flush_main();
+    kept->flush_stripes();
   });
 }
 
@@ -279,27 +228,29 @@ void TcpLink::retry_later() {
 void TcpLink::on_events(uint32_t events) {
   if (events & EPOLLOUT) {
     std::lock_guard lock(write_mutex_);
-    if (!stopped_) flush_locked();
+    if (!stopped_) flush_main();
   }
   if ((events & ~uint32_t{EPOLLOUT}) == 0) return;
   Error why{ErrorCode::kClosed, "the peer closed the connection"};
   {
     std::lock_guard delivery(delivery_mutex_);
-    if (stopped_ || finished_) return;
-    bool more = true;
+    if (stopped_ || finished_ || reader_.is_stripe()) return;
+    if (main_->ended && (events & (EPOLLERR | EPOLLHUP)) == 0) return;
+    bool more = !main_->ended;
     for (uint64_t bytes = 0; more && bytes < kBytesPerEvent;) {
       errno = 0;
       if (read_some(&bytes)) {
-        if (channel_->is_drained()) return;
+        if (main_->out.channel().is_drained() || reader_.is_stripe()) return;
         continue;
       }
       if (is_no_room(errno) || is_shortage(errno)) return;
       more = false;
       if (errno != 0) why.message = std::string("the connection broke: ") + std::strerror(errno);
+      if (errno == 0 && reader_.error().empty() && ends_later()) return;
     }
     if (stopped_ || finished_) return;
     if (!reader_.error().empty()) why = {ErrorCode::kMalformed, reader_.error()};
-    if (more && channel_->has_input()) {
+    if (more && main_->out.channel().has_input()) {
       reactor_.post([owner = weak_from_this()] {
         if (auto kept = owner.lock()) kept->on_events(EPOLLIN);
       });
@@ -315,15 +266,18 @@ bool TcpLink::read_some(uint64_t* bytes) {
   const std::span<std::byte> direct = reader_.direct();
   const std::array<iovec, 2> into{iovec{direct.data(), direct.size()}, iovec{spill_.get(), kSpillBytes}};
   const bool worth_it = direct.size() >= kPieceMin;
-  const ssize_t count = channel_->read(std::span(into).subspan(worth_it ? 0 : 1));
+  const ssize_t count = main_->out.channel().read(std::span(into).subspan(worth_it ? 0 : 1));
   if (count <= 0) return false;
   heard_ = true;
   *bytes += static_cast<uint64_t>(count);
-  const auto take_one = [this](ChunkLane lane, MessagePtr message) { take(lane, std::move(message)); };
   const size_t placed = worth_it ? std::min(static_cast<size_t>(count), direct.size()) : 0;
+  const bool striped = reader_.is_striped();
   errno = 0;
-  if (placed != 0 && !reader_.advance(placed, take_one)) return false;
-  const bool fed = reader_.feed({spill_.get(), static_cast<size_t>(count) - placed}, take_one);
+  if (placed != 0 && !reader_.advance(placed, take_all())) return false;
+  const ByteSpan spilled{spill_.get(), static_cast<size_t>(count) - placed};
+  bool fed = reader_.feed(spilled, take_all());
+  if (fed && reader_.is_stripe()) fed = said_stripe(spilled.last(reader_.rest()));
+  if (fed && !striped && reader_.is_striped()) fed = go_on_striped();
   errno = 0;
   return fed && !finished_;
 }
@@ -344,8 +298,15 @@ std::unique_ptr<RecordAssembler> TcpLink::take_begun() {
 
 void TcpLink::drain() {
   std::lock_guard delivery(delivery_mutex_);
-  if (!channel_ || stopped_) return;
-  for (uint64_t bytes = 0; bytes < kDrainMax && read_some(&bytes);) continue;
+  if (!main_ || stopped_ || reader_.is_stripe()) return;
+  for (uint64_t bytes = 0; bytes < kDrainMax && !main_->ended && read_some(&bytes);) continue;
+  Error why;
+  for (uint64_t before = striped_bytes_ + 1; before != striped_bytes_ && striped_bytes_ < kDrainMax;) {
+    before = striped_bytes_;
+    for (size_t i = 0; i < stripes_.size(); ++i) {
+      if (finished_ || !read_stripe(i, &why)) return;
+    }
+  }
 }
 
 // ---- Its end ----
@@ -373,18 +334,22 @@ void TcpLink::close() {
   // On the reactor nothing can be under way but what calls this.
   std::unique_lock delivery(delivery_mutex_, std::defer_lock);
   if (!reactor_.on_reactor_thread()) delivery.lock();
-  std::unique_ptr<Channel> channel;
+  std::vector<std::unique_ptr<Stream>> streams;
   {
     std::lock_guard lock(write_mutex_);
     stopped_ = true;
-    channel = std::move(channel_);
+    if (main_) streams.push_back(std::move(main_));
+    std::move(stripes_.begin(), stripes_.end(), std::back_inserter(streams));
+    stripes_.clear();
+    stripe_of_ = nullptr;
     data_.clear();
     control_.clear();
-    pieces_.clear();
     backlog_ = 0;
-    if (channel) reactor_.remove(channel->fd());
+    for (const auto& stream : streams) reactor_.remove(stream->out.channel().fd());
   }
-  if (channel && !silent_) linger(reactor_, std::move(channel));
+  for (const auto& stream : streams) {
+    if (!silent_) linger(reactor_, stream->out.take_channel());
+  }
   over_.store(true, std::memory_order_release);
 }
 
@@ -418,7 +383,7 @@ void TcpLink::on_pulse() {
   std::lock_guard lock(write_mutex_);
   if (stopped_) return;
   say_alive_ = true;
-  if (!waits_for_room_) flush_locked();
+  if (!main_->wants_room) flush_main();
 }
 
 void TcpLink::watch_silence() {
@@ -435,12 +400,18 @@ void TcpLink::on_tick() {
     silent_ = true;
     return finish({ErrorCode::kClosed, "nothing has come from it for " + std::to_string(silence_ns_ / 1'000'000) + " ms"});
   }
+  const bool stuck = segments_.is_due() && std::exchange(striped_by_tick_, striped_bytes_) == striped_bytes_;
+  stuck_ticks_ = stuck ? stuck_ticks_ + 1 : 0;
+  if (stuck_ticks_ >= kTicks) {
+    return finish({ErrorCode::kClosed, "nothing has come by one of its connections for " +
+                                           std::to_string(silence_ns_ / 1'000'000) + " ms"});
+  }
   if (++ticks_ % kTicksPerSign == 0) {
     std::lock_guard lock(write_mutex_);
     if (stopped_) return;
     if (!std::exchange(spoken_, false)) {
       say_alive_ = true;
-      if (!waits_for_room_) flush_locked();
+      if (!main_->wants_room) flush_main();
     }
   }
   watch_silence();

@@ -1,6 +1,10 @@
 // The link over one channel between hosts: both lanes in chunks (net/tcp/chunks.h), so that control never queues behind
 // data, and a sign of life in each direction, so that a connection that is silently gone is noticed.
 //
+// Where there is much data, it goes by further connections from then on, the *stripes* of the link (net/tcp/segments.h), which
+// the session makes; the first one has control to itself. The end of any of them is the end of the link, which goes on as
+// any other: on the next.
+//
 // Who sends writes inline while the channel takes it, the reactor writes the rest. Small frames are copied; a large one is
 // written from where it lies, and only what does not go at once is copied, or nothing where it is kept anyway
 // (send_kept()). Everything is read by the reactor. The end of the channel is the end of the link.
@@ -9,15 +13,13 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <vector>
 
 #include "monarch/base/mutex.h"
 #include "monarch/loop/reactor.h"
-#include "monarch/net/channel.h"
 #include "monarch/net/link.h"
-#include "monarch/net/tcp/chunks.h"
+#include "monarch/net/tcp/chunk_output.h"
 
 namespace monarch {
 
@@ -44,51 +46,72 @@ class TcpLink final : public Link,
   uint64_t backlog() const override { return backlog_.load(std::memory_order_relaxed); }
   std::string_view transport() const override { return "tcp"; }
   int64_t silent_ns() const override { return silent_ ? silence_ns_ : 0; }
+  int stripes() const override { return stripes_wanted_.load(std::memory_order_relaxed); }
+  bool become_stripe_of(const std::shared_ptr<Link>& link) override;
+
+  // How many more connections its data is spread over, once there is much of it. By kAsNeeded as many as help: between
+  // two machines a few, as networks give each connection only so much, and on one machine none.
+  static constexpr int kAsNeeded = -1;
+  void use_stripes(int count) { stripes_wanted_ = count; }  // before start()
+  size_t stripe_count() const;
 
  private:
-  // One frame that is not with the channel yet.
-  struct Record {
-    std::vector<iovec> pieces;  // what is in no chunk yet begins at `next`
-    size_t next = 0;
-    uint64_t left = 0;     // bytes in no chunk yet
-    bool borrows = false;  // some pieces are the caller's
-    std::unique_ptr<std::byte[]> bytes;  // that pieces point to
-    std::shared_ptr<const void> keeper;  // of what else they point to; shared: with the session that may send it again
-  };
-  // What has its place on the stream.
-  struct Piece {
-    iovec bytes;
-    ChunkHeader header;              // that bytes points to, of the first piece of a chunk
-    std::shared_ptr<Record> record;  // whose bytes these are; shared: by its pieces and the queue
+  // One connection, and what the reactor watches it for.
+  struct Stream {
+    explicit Stream(std::unique_ptr<Channel> channel) : out(std::move(channel)) {}
+    ChunkOutput out;
+    bool wants_input = true, wants_room = false;
+    uint32_t watched = 0;
+    bool shortage = false;  // of a stripe: a timer will try again
+    bool ended = false;     // delivery_mutex_: nothing more comes
   };
 
-  bool send_on(std::deque<std::shared_ptr<Record>>& lane, const Outgoing& outgoing, std::shared_ptr<const void> keeper,
-               uint64_t begun = 0);
-  static std::shared_ptr<Record> make_record(const Outgoing& outgoing, bool kept);
-  static void leave_out(Record& record, uint64_t begun);
-  void keep_rest(Record& record, uint64_t size);
-  void flush_locked();
-  bool write_pieces();
+  bool send_on(bool control, const Outgoing& outgoing, std::shared_ptr<const void> keeper, uint64_t begun = 0);
+  void keep_rest(OutRecord& record, uint64_t size);
+  void flush_main();
+  void flush_stripes();
+  bool write(Stream& stream);
   void commit_chunks();
-  void commit_chunk(ChunkLane lane, std::deque<std::shared_ptr<Record>>& records);
-  void commit_header(ChunkLane lane, uint32_t size);
-  void wait_for_room(bool room);
-  void retry_later();
+  void want_room(Stream& stream, bool room);
+  void watch(Stream& stream);
+  void retry_later(Stream& stream);
 
   std::shared_ptr<std::byte> memory_for(const FrameHeader& header, const FrameRoute& route, uint64_t size) override;
   void on_events(uint32_t events);
   bool read_some(uint64_t* bytes);
   void take(ChunkLane lane, MessagePtr message);
+  ChunkReader::Take take_all() {
+    return [this](ChunkLane lane, MessagePtr message) { take(lane, std::move(message)); };
+  }
   void drain();
+
+  void hand_over();
+  bool said_stripe(ByteSpan rest);
+  void add_stripe(std::unique_ptr<Channel> channel, ByteSpan early);
+  void on_stripe_events(size_t index, uint32_t events);
+  void look_at_stripe_later(size_t index);
+  bool read_stripe(size_t index, Error* why);
+  bool go_on_striped();
+  void watch_stripes();
+  bool ends_later();
+  void end_after(uint64_t striped_bytes);
+
   void finish(const Error& why);
   void watch_silence();
   void on_tick();
   void on_pulse() override;
   static void linger(Reactor& reactor, std::unique_ptr<Channel> channel);
 
+  // What one event reads, or writes, at most: no peer keeps the reactor from the others.
+  static constexpr uint64_t kBytesPerEvent = 4 << 20;
+  static constexpr size_t kSpillBytes = 64 << 10;
+  // How long what was sent last may take to arrive after a link was closed.
+  static constexpr int64_t kLingerNs = 2'000'000'000;
+
   Reactor& reactor_;
   LinkSink& sink_;
   const int64_t silence_ns_;
+  std::atomic<int> stripes_wanted_{0};
 
   // Reactor: reading. Held while it reads and tells; close() of another thread waits for that.
   Mutex delivery_mutex_{LockRank::kLaneDelivery};
@@ -98,16 +121,24 @@ class TcpLink final : public Link,
   int silent_ticks_ = 0;
   std::atomic<bool> silent_{false};     // so long that nothing is said to it any more
   int ticks_ = 0;
+  Segments segments_{reader_};
+  std::vector<std::byte> rest_;    // what came behind the last chunk, of what is to be a stripe
+  uint64_t striped_bytes_ = 0;     // that have come by stripes
+  uint64_t striped_by_tick_ = 0;   // by the last
+  int stuck_ticks_ = 0;            // in which nothing of a segment that is due has come
   std::atomic<bool> finished_{false};   // the end has been told, or nobody wants to hear of it
 
-  Mutex write_mutex_{LockRank::kLaneWrite};
-  std::unique_ptr<Channel> channel_;  // replaced with both locked
-  std::deque<std::shared_ptr<Record>> data_, control_;
-  std::deque<Piece> pieces_;
-  uint64_t committed_ = 0;  // bytes in pieces_
+  mutable Mutex write_mutex_{LockRank::kLaneWrite};
+  std::unique_ptr<Stream> main_;                   // changed with both locked, as the next
+  std::vector<std::unique_ptr<Stream>> stripes_;   // if there are any, all data goes by them
+  OutRecords data_, control_;
+  uint64_t segments_sent_ = 0;
+  size_t next_stripe_ = 0;      // that takes the next segment, if it has room
   bool say_alive_ = false;
+  bool say_stripe_ = false;     // behind all that was sent
+  bool mute_ = false;           // it has been said
+  std::shared_ptr<TcpLink> stripe_of_;  // shared: a link
   bool spoken_ = false;         // something has been written since the last tick
-  bool waits_for_room_ = false;
   bool retry_armed_ = false;    // a shortage: a timer will try again
   std::atomic<bool> stopped_{false};  // written with both sides locked
   std::atomic<uint64_t> backlog_{0};

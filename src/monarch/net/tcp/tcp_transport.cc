@@ -284,7 +284,9 @@ Result<bool> TcpTransport::outcome(Place& place, size_t addresses, const SocketA
 }
 
 std::shared_ptr<Link> TcpTransport::new_link(LinkSink& sink, NodeId peer) {
-  return std::make_shared<TcpLink>(reactor_, sink, peer, silence_ns_);
+  auto link = std::make_shared<TcpLink>(reactor_, sink, peer, silence_ns_);
+  link->use_stripes(options_.stripes);
+  return link;
 }
 
 std::unique_ptr<LinkSetup> TcpTransport::new_setup() { return std::make_unique<Setup>(); }

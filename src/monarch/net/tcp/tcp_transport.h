@@ -32,6 +32,8 @@ class TcpTransport final : public Transport {
     // From connecting to the peer's proof.
     int64_t dial_ns = 4'000'000'000;
     Lookup::Ask look_up = &monarch::look_up;  // the addresses of a name; on a thread of its own
+    // How many more connections the data of one link is spread over (TcpLink::use_stripes).
+    int stripes = -1;
     // shared: with its channels. None: what is sent can be read and changed by whoever is on the way.
     std::shared_ptr<const TlsContext> tls;
     // Without TLS: other machines too.
