@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
+import time
 from typing import Any
 
 
@@ -52,8 +54,48 @@ def _import(name: str, server: Any) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
+# Who is asked sooner has just been started, by who asks.
+_WAITED_NS = 100_000_000
+_ANEW = "_MONARCH_FORK_SERVER_ANEW"
+# A change that came a moment before this program is one after it, since the clock of files lags behind.
+_SLACK_NS = 1_000_000_000
+
+
+def _is_stale(since_ns: int) -> bool:
+    """Whether what this interpreter has found at its start has changed since: modules, and packages' folders."""
+    import site
+
+    folders = site.getsitepackages() + ([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())] + folders
+    for folder in folders:
+        try:
+            files += [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth")]
+        except OSError:
+            pass
+    return any(file is not None and _has_changed(file, since_ns) for file in files)
+
+
+def _has_changed(file: str, since_ns: int) -> bool:
+    try:
+        return os.stat(file).st_ctime_ns > since_ns
+    except (OSError, TypeError, ValueError):  # a folder that never was, a module that was in a zip
+        return False
+
+
+def _begin_anew(socket: int) -> None:
+    """This program in place of itself; its pid, its socket and what has been asked on it stay."""
+    os.set_inheritable(socket, True)
+    os.environ[_ANEW] = "1"
+    try:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    except OSError:  # it has been removed: workers are as good as what is here
+        del os.environ[_ANEW]
+        os.set_inheritable(socket, False)
+
+
 def main(told: str, code_by_value: bool) -> None:
     """``told``: its socket. ``code_by_value``: the script has actor classes that workers cannot import."""
+    began_ns = time.time_ns()
     socket = int(told)
     # Dies with the thread that started it (the script's reactor), and on EOF; Ctrl-C is the script's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -65,6 +107,7 @@ def main(told: str, code_by_value: bool) -> None:
     gc.collect()
     gc.freeze()  # what is here is shared by all workers: do not touch it in a collection
     server.ready()
+    may_be_stale = os.environ.pop(_ANEW, None) is None
     pieces = list(_LATER)
     while True:
         if pieces and not server.has_request(_QUIET_MS if len(pieces) == len(_LATER) else _GAP_MS):
@@ -73,6 +116,11 @@ def main(told: str, code_by_value: bool) -> None:
                 gc.collect()
                 gc.freeze()
             continue
+        if may_be_stale:  # it is asked for the first time
+            may_be_stale = False
+            server.has_request(-1)
+            if time.time_ns() - began_ns > _WAITED_NS and _is_stale(began_ns - _SLACK_NS):
+                _begin_anew(socket)
         request = server.next()
         if request is None:
             os._exit(0)

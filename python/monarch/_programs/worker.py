@@ -113,6 +113,7 @@ def _take_up(host: dict[str, Any], of_order: bytes, env: list[bytes] | None) -> 
         del sys.path[0]
     same_packages = host["prefixes"][0] == sys.prefix
     sys.path[:] = host["path"] if same_packages else _search_path(host["path"], host["prefixes"])
+    _forget_places()
     if env is not None:
         _take_environment(dict(variable.split(b"=", 1) for variable in env))
     os.umask(host["umask"])
@@ -130,6 +131,15 @@ def _take_up(host: dict[str, Any], of_order: bytes, env: list[bytes] | None) -> 
         settings.take_up(payload["config"])
     _take_up_streams()
     return payload
+
+
+def _forget_places() -> None:
+    """What the fork server has found nothing in, or has a table of, may be another by now; folders are looked at anyway."""
+    for place, finder in list(sys.path_importer_cache.items()):
+        if finder is None:
+            del sys.path_importer_cache[place]
+        elif type(finder).__name__ != "FileFinder" and hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()  # of a zip
 
 
 def _take_environment(env: dict[bytes, bytes]) -> None:

@@ -111,6 +111,8 @@ def _what(row: Row, rows: dict[int, Row]) -> str:
         return "guard"
     if program == "monarch-hostd":
         depth = sum(_is_hostd(above) for above in _above(row, rows))
+        if depth == 1 and any(other.parent == row.pid and _program(other) == "fork_server" for other in rows.values()):
+            return "holder"
         return ("host daemon", "keeper")[depth] if depth < 2 else "agent"
     if any(_KEEPS in part for part in row.command):
         return "adopted actors' owner"

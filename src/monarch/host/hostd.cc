@@ -302,6 +302,7 @@ bool HostDaemon::hear(Stranger& stranger) {
 }
 
 void HostDaemon::admit(std::unique_ptr<Channel> channel) {
+  if (warm_ && warm_.traits() != inherited_traits()) warm_ = {};  // it would not be as what this daemon starts now
   const pid_t daemon = getpid();
   const pid_t keeper = fork();
   if (keeper < 0) return say("cannot serve a client: " + std::string(std::strerror(errno)));
@@ -394,6 +395,8 @@ void HostDaemon::be_keeper() {
   orders_[0].reset();
   strangers_.clear();
   heard_.clear();
+  // Who has started the daemon reads an address there, and perhaps nothing more.
+  dup2(STDERR_FILENO, STDOUT_FILENO);
   signal(SIGINT, SIG_IGN);
 }
 

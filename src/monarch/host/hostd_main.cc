@@ -89,6 +89,7 @@ std::string ask_interpreter(const std::string& python) {
                package_root(), std::to_string(ends[1].get())};
   for (char** at = environ; *at != nullptr; ++at) spec.env.emplace_back(*at);
   spec.keep_fds = {ends[1].get()};
+  spec.stdout_fd = STDERR_FILENO;  // what it prints by itself: on ours somebody waits for an address
   auto started = start_process(spec);
   if (!started) fail(started.error().message);
   ends[1].reset();

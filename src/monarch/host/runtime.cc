@@ -92,6 +92,12 @@ Status ProcessRuntime::build(const Identity& identity, JobAddress address, OwnBe
   driver_ = std::move(*driver);
   auto transports = make_transports(ShmContext{*reactor_, *driver_, arena_, received_}, bell_);
   if (tcp) {
+    const char* const stripes = getenv("MONARCH_TCP_STRIPES");
+    if (const auto count = TcpLink::stripes_from(stripes)) {
+      tcp->stripes = *count;
+    } else {
+      log_line("MONARCH_TCP_STRIPES='" + std::string(stripes) + "' is no number of connections, and is ignored");
+    }
     auto network = std::make_unique<TcpTransport>(*reactor_, std::move(*tcp));
     tcp_ = network.get();
     transports.push_back(std::move(network));

@@ -184,6 +184,13 @@ TEST_F(TcpStripes, TheirConnectionsGoWithTheSession) {
   EXPECT_TRUE(wait_until([&] { return b_->sink.closed(); }));
 }
 
+TEST(StripeCount, IsANumberOrWhatIsNeeded) {
+  EXPECT_EQ(TcpLink::stripes_from(nullptr), TcpLink::kAsNeeded);
+  EXPECT_EQ(TcpLink::stripes_from("0"), 0);
+  EXPECT_EQ(TcpLink::stripes_from("16"), 16);
+  for (const char* text : {"", "-1", "17", "4x", " 4", "99999999999999"}) EXPECT_FALSE(TcpLink::stripes_from(text)) << text;
+}
+
 // ---- Who says what makes no sense ----
 
 class StripeWords : public ::testing::Test {

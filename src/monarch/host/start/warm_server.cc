@@ -1,11 +1,15 @@
 #include "monarch/host/start/warm_server.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <span>
 #include <string>
 
@@ -48,6 +52,30 @@ bool say(int line, const HolderReport& report, std::span<const int> fds) {
 }
 
 }  // namespace
+
+std::string inherited_traits() {
+  std::string traits;
+  const auto add = [&traits](const auto& value) {
+    traits.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  add(getpriority(PRIO_PROCESS, 0));
+  cpu_set_t processors;
+  CPU_ZERO(&processors);
+  sched_getaffinity(0, sizeof processors, &processors);
+  add(processors);
+  for (int resource = 0; resource < static_cast<int>(RLIM_NLIMITS); ++resource) {
+    rlimit limit{};
+    getrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
+    add(limit);
+  }
+  for (const char* file : {"/proc/self/oom_score_adj", "/proc/self/cgroup"}) {
+    const UniqueFd open = sys::open_file(file, O_RDONLY);
+    char text[4096];
+    const ssize_t size = open ? read(open.get(), text, sizeof text) : 0;
+    traits.append(text, static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  }
+  return traits;
+}
 
 bool WarmServer::connect(UniqueFd* server, UniqueFd* held) {
   UniqueFd sockets[2], line[2];

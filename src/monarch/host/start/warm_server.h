@@ -9,12 +9,17 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <string>
 
 #include "monarch/base/clock.h"
 #include "monarch/base/unique_fd.h"
 #include "monarch/host/start/process.h"
 
 namespace monarch {
+
+// What a child has of its parent and somebody may change while that runs: nice, processors, limits, badness, cgroups. Bytes to
+// be compared.
+std::string inherited_traits();
 
 class WarmServer {
  public:
@@ -27,12 +32,16 @@ class WarmServer {
     UniqueFd server, held;
     if (!warm.connect(&server, &held)) return {};
     const pid_t parent = getpid();
+    warm.traits_ = inherited_traits();
     warm.holder_ = fork();
     if (warm.holder_ != 0) return warm.holder_ < 0 ? WarmServer{} : std::move(warm);
     warm = {};
     prepare(parent);
     hold(command, std::move(server), std::move(held), clock);
   }
+
+  // Of this process, when it was started (inherited_traits()).
+  const std::string& traits() const { return traits_; }
 
   explicit operator bool() const { return static_cast<bool>(line_); }
   pid_t holder() const { return holder_; }
@@ -50,6 +59,7 @@ class WarmServer {
   [[noreturn]] static void hold(const ProcessSpec& command, UniqueFd server, UniqueFd line, Clock& clock);
 
   UniqueFd socket_, line_;
+  std::string traits_;
   pid_t holder_ = -1;
 };
 

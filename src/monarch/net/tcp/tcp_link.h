@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "monarch/base/mutex.h"
@@ -53,6 +54,10 @@ class TcpLink final : public Link,
   // two machines a few, as networks give each connection only so much, and on one machine none.
   static constexpr int kAsNeeded = -1;
   void use_stripes(int count) { stripes_wanted_ = count; }  // before start()
+  // No peer makes us watch more.
+  static constexpr int kStripesMax = 16;
+  // As somebody has written it, or nobody (null). None: it is no such number.
+  static std::optional<int> stripes_from(const char* text);
   size_t stripe_count() const;
 
  private:

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "monarch/base/forked.h"
@@ -13,10 +15,14 @@
 
 namespace monarch {
 
-namespace {
-// No peer makes us watch more.
-constexpr size_t kStripesMax = 16;
-}  // namespace
+std::optional<int> TcpLink::stripes_from(const char* text) {
+  if (text == nullptr) return kAsNeeded;
+  const std::string_view digits(text);
+  int count = 0;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), count);
+  const bool whole = error == std::errc() && end == digits.end();
+  return whole && count >= 0 && count <= kStripesMax ? std::optional(count) : std::nullopt;
+}
 
 size_t TcpLink::stripe_count() const {
   std::lock_guard lock(write_mutex_);
@@ -69,7 +75,7 @@ void TcpLink::hand_over() {
 // Reactor. `early` came behind the other end's word.
 void TcpLink::add_stripe(std::unique_ptr<Channel> channel, ByteSpan early) {
   std::lock_guard delivery(delivery_mutex_);
-  if (stopped_ || finished_ || stripes_.size() == kStripesMax) return;
+  if (stopped_ || finished_ || stripes_.size() == size_t{kStripesMax}) return;
   const size_t index = segments_.add();
   {
     std::lock_guard lock(write_mutex_);

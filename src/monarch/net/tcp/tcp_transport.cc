@@ -12,7 +12,6 @@
 #include "monarch/base/host_name.h"
 #include "monarch/base/system.h"
 #include "monarch/net/tcp/tcp_channel.h"
-#include "monarch/net/tcp/tcp_link.h"
 
 namespace monarch {
 

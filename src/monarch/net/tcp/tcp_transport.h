@@ -15,6 +15,7 @@
 #include "monarch/loop/reactor.h"
 #include "monarch/net/tcp/lookup.h"
 #include "monarch/net/tcp/tcp_address.h"
+#include "monarch/net/tcp/tcp_link.h"
 #include "monarch/net/tls/tls_channel.h"
 #include "monarch/net/transport.h"
 
@@ -33,7 +34,7 @@ class TcpTransport final : public Transport {
     int64_t dial_ns = 4'000'000'000;
     Lookup::Ask look_up = &monarch::look_up;  // the addresses of a name; on a thread of its own
     // How many more connections the data of one link is spread over (TcpLink::use_stripes).
-    int stripes = -1;
+    int stripes = TcpLink::kAsNeeded;
     // shared: with its channels. None: what is sent can be read and changed by whoever is on the way.
     std::shared_ptr<const TlsContext> tls;
     // Without TLS: other machines too.
