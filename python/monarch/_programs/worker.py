@@ -134,7 +134,7 @@ def _take_up(host: dict[str, Any], of_order: bytes, env: list[bytes] | None) -> 
 
 
 def _forget_places() -> None:
-    """What the fork server has found nothing in, or has a table of, may be another by now; folders are looked at anyway."""
+    """What the fork server has found nothing in, or has a table of, may be another by now; folders are looked at."""
     for place, finder in list(sys.path_importer_cache.items()):
         if finder is None:
             del sys.path_importer_cache[place]

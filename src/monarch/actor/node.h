@@ -362,7 +362,7 @@ class Node final : public LinkSink {
   void hurry_notices(int64_t after_ns);
   void arm_notices();
   void tell_seen();
-  void tell_gateways(const std::vector<NodeId>& gateways, const std::vector<SeenCall>& calls);
+  void tell_gateways(const std::vector<NodeId>& gateways, const std::vector<SeenCall>& calls, bool directly);
   void dispatch(MessagePtr message);
   void deliver(MessagePtr message);
   bool keep_early(MessagePtr& message);  // true: look again, its actor has come

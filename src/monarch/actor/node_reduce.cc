@@ -144,13 +144,15 @@ void Node::tell_seen() {
     trees_->notices_timer = 0;
     due = trees_->notices.take_due(timers_.now_ns());
   }
-  std::map<AnswerNotices::Gateways, std::vector<SeenCall>> seen;
+  // true: something is missing.
+  std::map<std::pair<AnswerNotices::Gateways, bool>, std::vector<SeenCall>> seen;
   std::set<uint64_t> over;
   try {
     for (const AnswerNotices::Call& call : due) {
       const auto missing = calls_->missing(call.token);
       if (!missing) over.insert(call.token);
-      seen[call.gateways].push_back({call.token, missing ? ranges_of(*missing) : std::vector<RankRange>()});
+      seen[{call.gateways, missing.has_value()}].push_back(
+          {call.token, missing ? ranges_of(*missing) : std::vector<RankRange>()});
     }
   } catch (const std::bad_alloc&) {
     over.clear();  // those are told of the next time
@@ -163,24 +165,35 @@ void Node::tell_seen() {
     }
     arm_notices();
   }
-  for (const auto& [gateways, calls] : seen) tell_gateways(*gateways, calls);
+  for (const auto& [key, calls] : seen) tell_gateways(*key.first, calls, key.second);
 }
 
-// By frames of some size. Who does not take what it is sent is left out: what is not ended is told of again.
-void Node::tell_gateways(const std::vector<NodeId>& gateways, const std::vector<SeenCall>& calls) {
+// By frames of some size. Whoever holds up answers would hold up the word that they are missing, so that goes by no tree
+// (`directly`), unless that would take too long. Who does not take what it is sent is left out: what is not ended is told
+// of again.
+void Node::tell_gateways(const std::vector<NodeId>& gateways, const std::vector<SeenCall>& calls, bool directly) {
   constexpr size_t kBodyMax = 64 << 10;
+  constexpr size_t kDirectMax = 2048;  // 10 ms
   try {
     Members all;
+    std::vector<std::shared_ptr<Link>> links;
     for (const NodeId gateway : gateways) {
-      const std::shared_ptr<Link> link = routes_->find(gateway);
-      if (link != nullptr && backlog_to(*link) <= kBacklogMax) all.ids.push_back({gateway, 0});
+      std::shared_ptr<Link> link = routes_->find(gateway);
+      if (link == nullptr || backlog_to(*link) > kBacklogMax) continue;
+      all.ids.push_back({gateway, 0});
+      links.push_back(std::move(link));
     }
+    directly = directly && links.size() <= kDirectMax;
     std::string body;
     const auto send = [&] {
       Outgoing notice{FrameHeader{}, as_byte_span(body.data(), body.size()), {}};
       notice.header.kind = FrameKind::kTreeSeen;
       notice.header.flags = kFlagQuiet;
-      cast(all, notice, nullptr);
+      if (directly) {
+        for (const auto& link : links) put(*link, notice, nullptr);
+      } else {
+        cast(all, notice, nullptr);
+      }
       body.clear();
     };
     for (const SeenCall& call : calls) {

@@ -422,7 +422,8 @@ TEST_F(CastTreeOfHosts, NobodyIsToldOfADialInVainForWhatOthersCast) {
 
 TEST(CastTreeLimits, AreOfHostsThatAreMany) {
   EXPECT_FALSE(CastTreeLimits{}.wants(15, 1));
-  EXPECT_TRUE(CastTreeLimits{}.wants(16, 1));
+  EXPECT_TRUE(CastTreeLimits{}.wants(64, 1));
+  EXPECT_FALSE(CastTreeLimits{}.wants(63, 1));
   EXPECT_TRUE(CastTreeLimits::from(nullptr)->wants(16, 1 << 20));
   EXPECT_TRUE(CastTreeLimits::from("2")->wants(2, 1));
   EXPECT_TRUE(CastTreeLimits::from("2")->wants(2, 1 << 20));

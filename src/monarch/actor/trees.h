@@ -24,8 +24,8 @@ namespace monarch {
 struct CastTreeLimits {
   uint64_t large_bytes = 64 * 1024;
   uint32_t large_hosts = 16, large_fan_out = 2;
-  uint32_t small_hosts = 16, small_fan_out = 8;
-  uint32_t answer_hosts = 32;  // answers come back through it (docs/design/046)
+  uint32_t small_hosts = 64, small_fan_out = 8;
+  uint32_t answer_hosts = 64;  // answers come back through it (docs/design/046)
 
   // From so many hosts on, whatever the size; "0": never. Null: as above. nullopt: it is no number.
   static std::optional<CastTreeLimits> from(const char* text);

@@ -13,8 +13,9 @@
 //     again.
 //   - A large data frame that a break has cut in two goes on inside: what has come of it is kept here, and the other end is
 //     told with the counts how many bytes that are. So a frame gets through however short its connections are.
-//   - When there is much data, in whichever direction, the dialer opens further connections for the carrier (Link::stripes()).
-//     A carrier that has had some and has broken is followed by one without, for a minute: perhaps it broke because of them.
+//   - When there is much data, in whichever direction, the dialer opens further connections for the carrier
+//     (Link::stripes()). One that has had some and has broken is followed by one without, for a minute: perhaps it broke
+//     because of them.
 //   - Nothing that the peer says is believed: a count that cannot be, or a word out of turn, ends the session
 //     (kMalformed).
 //

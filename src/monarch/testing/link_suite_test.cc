@@ -713,8 +713,8 @@ class TcpPair final : public LinkPair {
     const auto size = static_cast<uint32_t>(bytes.size());
     const bool striped = lane == ChunkLane::kData && spies_.size() > 1;
     const ChunkHeader chunk = encode_chunk(lane, size);
-    const SegmentHeader segment = encode_segment(size, 0);
-    const ByteSpan header = striped ? ByteSpan(segment) : ByteSpan(chunk);
+    const StripeHeader numbered = encode_stripe_chunk(size, 0);
+    const ByteSpan header = striped ? ByteSpan(numbered) : ByteSpan(chunk);
     const iovec pieces[2] = {{const_cast<std::byte*>(header.data()), header.size()},
                              {const_cast<std::byte*>(bytes.data()), bytes.size()}};
     const bool sent = sys::send_pieces((striped ? spies_.back() : spies_.front()).get(), pieces) > 0;

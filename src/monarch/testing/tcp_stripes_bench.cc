@@ -1,4 +1,4 @@
-// A large part from one process to another where the network gives each connection only so much: one connection, and several.
+// A large part from one process to another where the network gives each connection only so much: by one, and several.
 #include <benchmark/benchmark.h>
 
 #include "monarch/testing/tcp_session.h"

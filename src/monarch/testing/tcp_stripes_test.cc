@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <string>
 
-#include "monarch/net/tcp/segments.h"
+#include "monarch/net/tcp/stripe_reader.h"
 #include "monarch/net/tcp/tcp_link.h"
 #include "monarch/net/tls/credentials.h"
 #include "monarch/testing/tcp_pair.h"
@@ -236,7 +236,7 @@ TEST_F(StripeWords, TheSameWordTwice) {
   expect_malformed();
 }
 
-TEST_F(StripeWords, OfSegmentsThatCannotBe) {
+TEST_F(StripeWords, OfChunksThatCannotBe) {
   UniqueFd pair[2];
   make_tcp_pair(pair);
   const auto stripe = std::make_shared<TcpLink>(home_.reactor, sink_, 1, 0);
@@ -245,7 +245,7 @@ TEST_F(StripeWords, OfSegmentsThatCannotBe) {
   const ChunkHeader word = encode_chunk(ChunkLane::kStripe, 0);
   ASSERT_EQ(write(pair[1].get(), word.data(), word.size()), 8);
   ASSERT_TRUE(drive_until(*home_.driver, [&] { return stripe->over() && link_->stripe_count() == 1; }));
-  const SegmentHeader header = encode_segment(kSegmentMax + 1, 0);
+  const StripeHeader header = encode_stripe_chunk(kStripeChunkMax + 1, 0);
   ASSERT_EQ(write(pair[1].get(), header.data(), header.size()), 16);
   expect_malformed();
 }

@@ -27,7 +27,7 @@ enum class SessionWord : uint32_t {
   kGoOn = 3,     // acceptor, first on a link: here is how much has come; what you have not heard of follows
   kUnknown = 4,  // acceptor, instead: there is no such session (any more)
   kOver = 5,     // both, on both lanes, last: the sender ends the session
-  kStripe = 6,   // dialer, first and last on a further connection: it is one more for the data of that link (net/tcp/tcp_link.h)
+  kStripe = 6,   // dialer, first and last on a further connection: it is for the data of that link (net/tcp/tcp_link.h)
 };
 
 struct ReceivedCounts {

@@ -17,8 +17,8 @@
 
 namespace monarch {
 
-// What a child has of its parent and somebody may change while that runs: nice, processors, limits, badness, cgroups. Bytes to
-// be compared.
+// What a child has of its parent and somebody may change while that runs: nice, processors, limits, badness, cgroups.
+// Bytes to be compared.
 std::string inherited_traits();
 
 class WarmServer {

@@ -106,10 +106,10 @@ uint32_t ChunkOutput::add_chunk(ChunkLane lane, OutRecords& records) {
   return size;
 }
 
-uint32_t ChunkOutput::add_segment(uint64_t number, OutRecords& records) {
-  Piece& piece = add_header(kSegmentHeader);
+uint32_t ChunkOutput::add_stripe_chunk(uint64_t number, OutRecords& records) {
+  Piece& piece = add_header(kStripeHeader);
   const uint32_t size = add_bytes(records);
-  piece.header = encode_segment(size, number);
+  piece.header = encode_stripe_chunk(size, number);
   return size;
 }
 

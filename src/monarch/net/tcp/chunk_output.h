@@ -1,5 +1,5 @@
-// What is on its way to one channel: runs of bytes of records, each behind a header that says what they are (net/tcp/chunks.h,
-// net/tcp/segments.h). No lock and no thread of its own.
+// What is on its way to one channel: runs of bytes of records, each behind a header that says what they are
+// (net/tcp/chunks.h, net/tcp/stripe_reader.h). No lock and no thread of its own.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "monarch/net/channel.h"
 #include "monarch/net/message.h"
-#include "monarch/net/tcp/segments.h"
+#include "monarch/net/tcp/stripe_reader.h"
 
 namespace monarch {
 
@@ -43,7 +43,7 @@ class ChunkOutput {
   void add_word(ChunkLane lane);
   // As much of the records as fits. The bytes of records in it.
   uint32_t add_chunk(ChunkLane lane, OutRecords& records);
-  uint32_t add_segment(uint64_t number, OutRecords& records);
+  uint32_t add_stripe_chunk(uint64_t number, OutRecords& records);
 
   // kBroken: its reader says so.
   enum class Written { kSome, kNoRoom, kShortage, kBroken };
@@ -67,7 +67,7 @@ class ChunkOutput {
  private:
   struct Piece {
     iovec bytes;
-    SegmentHeader header;               // that bytes points to, of the first piece of a chunk
+    StripeHeader header;               // that bytes points to, of the first piece of a chunk
     std::shared_ptr<OutRecord> record;  // whose bytes these are; null: they are a header
     uint64_t left = 0;                  // of it, from here on
   };

@@ -5,7 +5,7 @@
 //   0       4     bytes that follow; at most kChunkMax
 //   4       1     lane: 0 data, 1 control, or a word behind which nothing follows:
 //                 2 the sender lives
-//                 3 from here on no data comes here: it comes in segments, by stripes (net/tcp/segments.h)
+//                 3 from here on no data comes here: it comes by stripes (net/tcp/stripe_reader.h)
 //                 4 this was the last chunk: the stream is a stripe of another one from here on
 //   5       3     zero
 //

@@ -174,7 +174,7 @@ void TcpLink::flush_main() {
   want_room(*main_, true);
 }
 
-// A segment after the other, each by the next stripe that has room; what is small stays with one.
+// A chunk after the other, each by the next stripe that has room; what is small stays with one.
 void TcpLink::flush_stripes() {
   const uint64_t start = backlog_;
   for (size_t idle = 0; idle < stripes_.size();) {
@@ -187,7 +187,7 @@ void TcpLink::flush_stripes() {
     } else {
       idle = 0;
       uint32_t size = ChunkOutput::kChunkBytes;
-      if (stripe.out.empty()) size = stripe.out.add_segment(segments_sent_++, data_);
+      if (stripe.out.empty()) size = stripe.out.add_stripe_chunk(stripe_chunks_sent_++, data_);
       while (!stripe.out.empty() && write(stripe)) continue;
       if (stripe.out.empty() && stripe.out.channel().wants_room()) want_room(stripe, true);
       if (size < ChunkOutput::kChunkBytes && stripe.out.empty()) continue;
@@ -400,7 +400,7 @@ void TcpLink::on_tick() {
     silent_ = true;
     return finish({ErrorCode::kClosed, "nothing has come from it for " + std::to_string(silence_ns_ / 1'000'000) + " ms"});
   }
-  const bool stuck = segments_.is_due() && std::exchange(striped_by_tick_, striped_bytes_) == striped_bytes_;
+  const bool stuck = stripe_reader_.is_due() && std::exchange(striped_by_tick_, striped_bytes_) == striped_bytes_;
   stuck_ticks_ = stuck ? stuck_ticks_ + 1 : 0;
   if (stuck_ticks_ >= kTicks) {
     return finish({ErrorCode::kClosed, "nothing has come by one of its connections for " +

@@ -1,9 +1,9 @@
 // The link over one channel between hosts: both lanes in chunks (net/tcp/chunks.h), so that control never queues behind
 // data, and a sign of life in each direction, so that a connection that is silently gone is noticed.
 //
-// Where there is much data, it goes by further connections from then on, the *stripes* of the link (net/tcp/segments.h), which
-// the session makes; the first one has control to itself. The end of any of them is the end of the link, which goes on as
-// any other: on the next.
+// Where there is much data, it goes by further connections from then on, the *stripes* of the link
+// (net/tcp/stripe_reader.h), which the session makes; the first one has control to itself. The end of any of them is the
+// end of the link, which goes on as any other: on the next.
 //
 // Who sends writes inline while the channel takes it, the reactor writes the rest. Small frames are copied; a large one is
 // written from where it lies, and only what does not go at once is copied, or nothing where it is kept anyway
@@ -126,19 +126,19 @@ class TcpLink final : public Link,
   int silent_ticks_ = 0;
   std::atomic<bool> silent_{false};     // so long that nothing is said to it any more
   int ticks_ = 0;
-  Segments segments_{reader_};
+  StripeReader stripe_reader_{reader_};
   std::vector<std::byte> rest_;    // what came behind the last chunk, of what is to be a stripe
   uint64_t striped_bytes_ = 0;     // that have come by stripes
   uint64_t striped_by_tick_ = 0;   // by the last
-  int stuck_ticks_ = 0;            // in which nothing of a segment that is due has come
+  int stuck_ticks_ = 0;            // in which nothing of a chunk that is due has come
   std::atomic<bool> finished_{false};   // the end has been told, or nobody wants to hear of it
 
   mutable Mutex write_mutex_{LockRank::kLaneWrite};
   std::unique_ptr<Stream> main_;                   // changed with both locked, as the next
   std::vector<std::unique_ptr<Stream>> stripes_;   // if there are any, all data goes by them
   OutRecords data_, control_;
-  uint64_t segments_sent_ = 0;
-  size_t next_stripe_ = 0;      // that takes the next segment, if it has room
+  uint64_t stripe_chunks_sent_ = 0;
+  size_t next_stripe_ = 0;      // that takes the next chunk, if it has room
   bool say_alive_ = false;
   bool say_stripe_ = false;     // behind all that was sent
   bool mute_ = false;           // it has been said

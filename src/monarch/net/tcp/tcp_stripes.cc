@@ -76,7 +76,7 @@ void TcpLink::hand_over() {
 void TcpLink::add_stripe(std::unique_ptr<Channel> channel, ByteSpan early) {
   std::lock_guard delivery(delivery_mutex_);
   if (stopped_ || finished_ || stripes_.size() == size_t{kStripesMax}) return;
-  const size_t index = segments_.add();
+  const size_t index = stripe_reader_.add();
   {
     std::lock_guard lock(write_mutex_);
     const bool first = stripes_.empty();
@@ -92,7 +92,7 @@ void TcpLink::add_stripe(std::unique_ptr<Channel> channel, ByteSpan early) {
     flush_stripes();
   }
   striped_bytes_ += early.size();
-  if (segments_.feed(index, early, take_all())) {
+  if (stripe_reader_.feed(index, early, take_all())) {
     watch_stripes();
     look_at_stripe_later(index);
   } else {
@@ -119,7 +119,7 @@ void TcpLink::on_stripe_events(size_t index, uint32_t events) {
     std::lock_guard delivery(delivery_mutex_);
     if (stopped_ || finished_) return;
     const Stream& stripe = *stripes_[index];
-    const bool broken = (events & (EPOLLERR | EPOLLHUP)) != 0 && (stripe.ended || !segments_.may_read(index));
+    const bool broken = (events & (EPOLLERR | EPOLLHUP)) != 0 && (stripe.ended || !stripe_reader_.may_read(index));
     if (!broken && read_stripe(index, &why)) {
       const auto ended = [](const auto& each) { return each->ended; };
       if (!main_->ended || !std::all_of(stripes_.begin(), stripes_.end(), ended)) return;
@@ -141,8 +141,8 @@ void TcpLink::look_at_stripe_later(size_t index) {
 bool TcpLink::read_stripe(size_t index, Error* why) {
   Stream& stripe = *stripes_[index];
   Channel& channel = stripe.out.channel();
-  for (uint64_t bytes = 0; bytes < kBytesPerEvent && !stripe.ended && segments_.may_read(index);) {
-    const std::span<std::byte> direct = segments_.direct(index);
+  for (uint64_t bytes = 0; bytes < kBytesPerEvent && !stripe.ended && stripe_reader_.may_read(index);) {
+    const std::span<std::byte> direct = stripe_reader_.direct(index);
     const std::array<iovec, 2> into{iovec{direct.data(), direct.size()}, iovec{spill_.get(), kSpillBytes}};
     const bool worth_it = direct.size() >= kPieceMin;
     const ssize_t count = channel.read(std::span(into).subspan(worth_it ? 0 : 1));
@@ -157,22 +157,22 @@ bool TcpLink::read_stripe(size_t index, Error* why) {
     bytes += static_cast<uint64_t>(count);
     striped_bytes_ += static_cast<uint64_t>(count);
     const size_t placed = worth_it ? std::min(static_cast<size_t>(count), direct.size()) : 0;
-    const bool fits = (placed == 0 || segments_.advance(index, placed, take_all())) &&
-                      segments_.feed(index, {spill_.get(), static_cast<size_t>(count) - placed}, take_all());
+    const bool fits = (placed == 0 || stripe_reader_.advance(index, placed, take_all())) &&
+                      stripe_reader_.feed(index, {spill_.get(), static_cast<size_t>(count) - placed}, take_all());
     if (!fits) return *why = {ErrorCode::kMalformed, reader_.error()}, false;
     if (finished_ || channel.is_drained()) break;
   }
   if (!finished_) watch_stripes();
-  if (!stripe.ended && segments_.may_read(index) && channel.has_input()) look_at_stripe_later(index);
+  if (!stripe.ended && stripe_reader_.may_read(index) && channel.has_input()) look_at_stripe_later(index);
   return true;
 }
 
-// delivery_mutex_ held. Of those whose segment is not in turn nothing is to be heard.
+// delivery_mutex_ held. Of those whose chunk is not in turn nothing is to be heard.
 void TcpLink::watch_stripes() {
   std::lock_guard lock(write_mutex_);
   for (size_t i = 0; i < stripes_.size(); ++i) {
     Stream& stripe = *stripes_[i];
-    const bool wanted = !stripe.ended && segments_.may_read(i);
+    const bool wanted = !stripe.ended && stripe_reader_.may_read(i);
     if (std::exchange(stripe.wants_input, wanted) == wanted) continue;
     watch(stripe);
     if (wanted && stripe.out.channel().has_input()) look_at_stripe_later(i);
@@ -181,7 +181,7 @@ void TcpLink::watch_stripes() {
 
 // delivery_mutex_ held: the peer has said that data is striped, and some may have come by then. False: malformed.
 bool TcpLink::go_on_striped() {
-  if (!segments_.go_on(take_all())) return false;
+  if (!stripe_reader_.go_on(take_all())) return false;
   if (!finished_) watch_stripes();
   return true;
 }

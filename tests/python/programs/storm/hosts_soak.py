@@ -42,7 +42,7 @@ CALLS = 200
 LARGE = 1 << 20
 # What a daemon may have more of at the end: it is a small program, and what it keeps of one script goes with that.
 DAEMON_ROOM = {"descriptors": 2, "threads": 1, "KiB": 1024}
-WARM = 2  # processes of a daemon that nobody is attached to: a fork server that waits for the next script, and its holder
+WARM = 2  # processes of a daemon to which nobody is attached: a fork server that waits for a script, and its holder
 
 
 class Daemon:

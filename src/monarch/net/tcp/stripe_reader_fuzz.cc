@@ -3,14 +3,14 @@
 #include <vector>
 
 #include "monarch/base/check.h"
-#include "monarch/net/tcp/segments.h"
+#include "monarch/net/tcp/stripe_reader.h"
 
 // Any bytes by any of three stripes, in any portions, fed or read straight to where they belong: it gives messages that can
 // be read to their ends, or fails and stays failed. What may not be read is not.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   monarch::ByteSpan bytes(reinterpret_cast<const std::byte*>(data), size);
   monarch::ChunkReader reader(1, 1 << 16);
-  monarch::Segments segments(reader);
+  monarch::StripeReader stripes(reader);
   uint64_t sum = 0;
   const auto take = [&](monarch::ChunkLane lane, monarch::MessagePtr message) {
     MONARCH_CHECK(lane == monarch::ChunkLane::kData);
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       for (size_t i = 0; i < part.size; ++i) sum += static_cast<uint64_t>(part.data[i]);
     }
   };
-  for (int i = 0; i < 3; ++i) segments.add();
+  for (int i = 0; i < 3; ++i) stripes.add();
   bool told = false;
   // A byte that says which stripe, whether straight, and how much; then that.
   while (bytes.size() > 1) {
@@ -28,23 +28,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const size_t stripe = order & 3;
     if (stripe == 3) {
       if (!std::exchange(told, true) && !reader.feed(monarch::encode_chunk(monarch::ChunkLane::kStriped, 0), take)) break;
-      if (!segments.go_on(take)) break;
+      if (!stripes.go_on(take)) break;
       continue;
     }
-    if (!segments.may_read(stripe)) continue;
-    const auto room = (order & 4) != 0 ? segments.direct(stripe) : std::span<std::byte>();
+    if (!stripes.may_read(stripe)) continue;
+    const auto room = (order & 4) != 0 ? stripes.direct(stripe) : std::span<std::byte>();
     const size_t wanted = (order & 8) != 0 ? 1 + (order >> 4) : size_t{order >> 4} * 64 + 1;
     const size_t count = std::min({bytes.size(), wanted, room.empty() ? SIZE_MAX : room.size()});
     bool fits;
     if (room.empty()) {
-      fits = segments.feed(stripe, bytes.first(count), take);
+      fits = stripes.feed(stripe, bytes.first(count), take);
     } else {
       std::memcpy(room.data(), bytes.data(), count);
-      fits = segments.advance(stripe, count, take);
+      fits = stripes.advance(stripe, count, take);
     }
     bytes = bytes.subspan(count);
     if (fits) continue;
-    MONARCH_CHECK(!reader.error().empty() && segments.direct(stripe).empty() && !segments.go_on(take));
+    MONARCH_CHECK(!reader.error().empty() && stripes.direct(stripe).empty() && !stripes.go_on(take));
     break;
   }
   return static_cast<int>(sum & 0);
