@@ -191,6 +191,30 @@ hosts.stop().get()
     run.done()
 
 
+def test_a_host_that_is_stopped_as_a_whole_is_told_to_the_script_that_waits(daemons):
+    run = daemons[0].run("""
+all_of_it = [pids[3][1], pids[2][0], pids[3][0]]
+for pid in all_of_it:
+    stop(pid)
+asked = second.slice(gpus=1).pids.call_one()
+print("host", all_of_it[0])
+input()
+for pid in all_of_it:
+    os.kill(pid, signal.SIGCONT)
+assert asked.get(timeout=20) == pids[3]
+input()
+hosts.stop().get()
+""", daemons[1], begin=FAILURES, env={"MONARCH_HOST_LEASE": "30s"})  # fmt: skip
+    host = run.line("host ")
+    line = run.err_line(limit=LIMIT)
+    assert f"(pid {host}) has said nothing for " in line, line
+    assert "it is stopped, busy or out of reach; 1 call waits for what it has started: sleepers." in line
+    run.tell("\n")
+    assert f"(pid {host}) says something again, after " in run.err_line(limit=LIMIT, text="again")
+    run.tell("\n")
+    run.done()
+
+
 def test_one_host_of_many_that_is_not_there_is_named_and_the_others_can_be_used(folder, monkeypatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.9", 0))

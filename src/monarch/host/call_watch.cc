@@ -151,8 +151,8 @@ void CallWatch::Waiting::add(size_t more, std::string_view label) {
   if (labels.size() < kLabelsMax && !label.empty() && label.size() <= kLabelBytesMax) labels.emplace(label);
 }
 
-std::string CallWatch::Waiting::text() const {
-  std::string text = std::to_string(calls) + (calls == 1 ? " call waits for it" : " calls wait for it");
+std::string CallWatch::Waiting::text(std::string_view what) const {
+  std::string text = std::to_string(calls) + (calls == 1 ? " call waits for " : " calls wait for ") + std::string(what);
   for (const std::string& label : labels) text += (label == *labels.begin() ? ": " : ", ") + label;
   return text;
 }
@@ -191,6 +191,7 @@ bool CallWatch::on_look(const std::vector<std::shared_ptr<PendingCall>>& calls) 
     it = it->second.empty() ? elsewhere_.erase(it) : std::next(it);
   }
   for (const auto& [node, _] : halts_.halted()) waited.try_emplace(node);  // until they go on
+  std::erase_if(mute_, [this](const auto& mute) { return node_.is_down(mute.first); });
   const std::vector<Owned> owned = owned_by_others(calls);
   for (const Owned& call : owned) waited.try_emplace(call.owner);
   std::erase_if(silent_, [&](const auto& asked) {
@@ -281,7 +282,34 @@ void CallWatch::ask_others(NodeId node, const Waiting& waiting) {
   const int64_t lease_ns = waiting.lease_ns != 0 ? waiting.lease_ns : std::max<int64_t>(own_ns, 0);
   const int64_t lease_ms = (lease_ns + kMillisecondNs - 1) / kMillisecondNs;
   notice.header.rank = static_cast<uint32_t>(std::min<int64_t>(lease_ms, UINT32_MAX));
-  if (const NodeId who = deaths_.who_knows(node); who != 0 && who != node) node_.inquire(who, notice);
+  const NodeId who = deaths_.who_knows(node);
+  if (who == 0 || who == node) return;
+  node_.inquire(who, notice);
+  ask_who_looks(who, waiting);
+}
+
+void CallWatch::ask_who_looks(NodeId who, const Waiting& waiting) {
+  Mute& mute = mute_[who];
+  const int64_t now_ns = reactor_.now_ns();
+  if (mute.since_ns == 0) mute.since_ns = now_ns;
+  if (const auto it = deaths_.who_is(who); it && !mute.told && now_ns - mute.since_ns >= kMuteNs) {
+    mute.told = true;
+    say(name_of(*it) + " has said nothing for " + seconds_text(now_ns - mute.since_ns) +
+        ": it is stopped, busy or out of reach; " + waiting.text("what it has started"));
+  }
+  Outgoing ping{FrameHeader{}, {}, {}};
+  ping.header.kind = FrameKind::kPing;
+  node_.inquire(who, ping);
+}
+
+void CallWatch::on_pong(NodeId node) {
+  silent_.erase(node);
+  const auto found = mute_.find(node);
+  if (found == mute_.end()) return;
+  const Mute mute = found->second;
+  mute_.erase(found);
+  const auto who = mute.told ? deaths_.who_is(node) : std::nullopt;
+  if (who) say(name_of(*who) + " says something again, after " + seconds_text(reactor_.now_ns() - mute.since_ns));
 }
 
 void CallWatch::tell(NodeId node, const Halts::Change& change, const Waiting& waiting) {

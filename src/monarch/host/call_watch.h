@@ -3,7 +3,8 @@
 //
 // - Processes (halts.h). While calls are pending, those that owe answers are looked at, about twice a second; by whoever
 //   has started them, which others ask to. What it finds is one line on stderr, and another one when the process goes on.
-//   Slowness is no failure. With a lease, a process that is halted for that long is one.
+//   Slowness is no failure. With a lease, a process that is halted for that long is one. Who is asked and says nothing
+//   himself for long is a line too: a host that is stopped as a whole.
 // - Owners. Where the process that has made an actor answers nobody for the time of the watchdog, calls that wait for the
 //   actor end.
 // - Cycles (actor/deadlocks.h). An actor that has waited for a call for a while, without a limit, has probes sent along the
@@ -56,7 +57,7 @@ class CallWatch final : private Deadlocks::Place {
   // ---- Of the node and its links (Node::Hooks); on the reactor, but for on_inquiry() ----
   bool on_look(const std::vector<std::shared_ptr<PendingCall>>& calls);
   void on_inquiry(MessagePtr message);
-  void on_pong(NodeId node) { silent_.erase(node); }
+  void on_pong(NodeId node);
 
  private:
   // Calls that wait for a process.
@@ -65,7 +66,7 @@ class CallWatch final : private Deadlocks::Place {
     std::set<std::string> labels;  // some of them
     int64_t lease_ns = 0;          // of who makes them, who is elsewhere; 0: none
     void add(size_t more, std::string_view label);
-    std::string text() const;
+    std::string text(std::string_view what = "it") const;
   };
   struct Owned {  // a call of an actor
     NodeId owner;   // its process, another one than this
@@ -80,6 +81,12 @@ class CallWatch final : private Deadlocks::Place {
     bool is_fresh(int64_t now_ns) const { return said_ns + Calls::kLookNs * 3 / 2 >= now_ns; }
   };
   static constexpr size_t kNodesMax = 256;  // of one look
+  // So long somebody who is asked to look has not answered when a line says so.
+  static constexpr int64_t kMuteNs = 1'500'000'000;
+  struct Mute {
+    int64_t since_ns = 0;
+    bool told = false;
+  };
 
   // Deadlocks::Place
   std::optional<Deadlocks::Blocked> blocked(ActorIndex actor) override;
@@ -90,6 +97,7 @@ class CallWatch final : private Deadlocks::Place {
   bool waits_elsewhere(NodeId node) const;
   int64_t lease_that_is_over(NodeId node, int64_t waited_ns) const;
   void ask_others(NodeId node, const Waiting& waiting);
+  void ask_who_looks(NodeId who, const Waiting& waiting);
   void end_lease(NodeId node, Halt halt, int64_t lease_ns);
   void forget(NodeId node);
   std::vector<Owned> owned_by_others(const std::vector<std::shared_ptr<PendingCall>>& calls) const;
@@ -121,6 +129,7 @@ class CallWatch final : private Deadlocks::Place {
   Deadlocks deadlocks_;
   Halts halts_;
   std::map<NodeId, int64_t> silent_;  // asked at the last look, and not answered since then
+  std::map<NodeId, Mute> mute_;  // who has been asked to look at others, and has not answered since
   std::map<NodeId, std::map<NodeId, Elsewhere>> elsewhere_;  // by the process that is waited for, and by whom
   size_t next_ = 0;  // where the next look begins, if it cannot look at all
 };
