@@ -228,12 +228,15 @@ class Run:
         """What has gone to stderr so far."""
         return Path(self._err.name).read_text()
 
-    def ok(self, limit: float = 30.0, lost: str = "") -> Run:
+    def ok(self, limit: float = 30.0, lost: str = "", silent: bool = False) -> Run:
         """As done(), for a script that must end well and say nothing on stderr.
 
-        But, if there is an endpoint ``lost``, that calls of it have not been answered, or broadcasts not handled.
+        But, if there is an endpoint ``lost``, that calls of it have not been answered, or broadcasts not handled; and, if
+        hosts may be ``silent``, that one was.
         """
         self.done(limit)
+        if silent:
+            self.err = re.sub("monarch: .* (has said nothing for|says something again, after) .*\n", "", self.err)
         if lost:
             calls, broadcasts = r"(?:a call|\d+ calls) of", r"(?:a broadcast|\d+ broadcasts) to"
             said = rf"monarch: the script has ended before (?:{calls}|{broadcasts}) (.*) w\w+ (answered|handled)\n"

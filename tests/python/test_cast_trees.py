@@ -98,7 +98,7 @@ try:
     assert {lease!r} == "20s" and told == [[0, 1, 2]] * 2, told
 except monarch.actor.SupervisionError as error:
     assert {lease!r} == "3s", error
-""", *eight[1:], begin=RECORDERS, env={"MONARCH_HOST_LEASE": lease}).ok(limit=240)  # fmt: skip
+""", *eight[1:], begin=RECORDERS, env={"MONARCH_HOST_LEASE": lease}).ok(limit=240, silent=True)  # fmt: skip
 
 
 def test_answers_come_back_from_host_to_host_and_are_what_they_were(eight):
@@ -126,4 +126,4 @@ except TimeoutError as error:
 os.kill(relay, signal.SIGCONT)
 assert scores.get(timeout=60) == 120
 hosts.stop().get()
-""", *eight[1:], begin=RECORDERS, env={"MONARCH_HOST_LEASE": "30s"}).ok(limit=120)  # fmt: skip
+""", *eight[1:], begin=RECORDERS, env={"MONARCH_HOST_LEASE": "30s"}).ok(limit=120, silent=True)  # fmt: skip

@@ -41,7 +41,7 @@ def test_a_cable_that_is_put_back_at_once_costs_nothing(network):
     run.line("cut")
     network.put_back(2)
     run.tell("\n")
-    run.ok()
+    run.ok(silent=True)
     network.end()
 
 
@@ -56,7 +56,7 @@ def test_a_cable_that_is_put_back_within_the_lease_costs_nothing_where_connectio
     wait_until(lambda: not before <= network.connections(script, there), "a connection is given up")
     network.put_back(2)
     run.tell("\n")
-    run.ok()
+    run.ok(silent=True)
     network.end()
 
 

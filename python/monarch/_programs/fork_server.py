@@ -57,8 +57,8 @@ def _import(name: str, server: Any) -> None:
 # Who is asked sooner has just been started, by who asks.
 _WAITED_NS = 100_000_000
 _ANEW = "_MONARCH_FORK_SERVER_ANEW"
-# A change that came a moment before this program is one after it, since the clock of files lags behind.
-_SLACK_NS = 1_000_000_000
+# What has changed so long before this program begins, an interpreter that took long to start may not have seen.
+_SLACK_NS = 5_000_000_000
 
 
 def _is_stale(since_ns: int) -> bool:
@@ -66,13 +66,20 @@ def _is_stale(since_ns: int) -> bool:
     import site
 
     folders = site.getsitepackages() + ([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])
-    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())] + folders
+    files = [_file_of(module) for module in list(sys.modules.values())] + folders
     for folder in folders:
         try:
             files += [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth")]
         except OSError:
             pass
     return any(file is not None and _has_changed(file, since_ns) for file in files)
+
+
+def _file_of(module: Any) -> Any:
+    try:
+        return module.__file__
+    except Exception:  # whatever stands among the modules
+        return None
 
 
 def _has_changed(file: str, since_ns: int) -> bool:
@@ -88,7 +95,7 @@ def _begin_anew(socket: int) -> None:
     os.environ[_ANEW] = "1"
     try:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    except OSError:  # it has been removed: workers are as good as what is here
+    except (OSError, TypeError):  # it has been removed, or is not known: workers are as good as what is here
         del os.environ[_ANEW]
         os.set_inheritable(socket, False)
 

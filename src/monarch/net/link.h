@@ -106,7 +106,8 @@ class Link {
   // How many more it makes use of, once it is connected; 0: none.
   virtual int stripes() const { return 0; }
   // Any thread. What was sent on it so far is the last that is; its connection becomes one more of `link`, of the same
-  // kind, as soon as the other end has called this too, and it is over then. False: it does not.
+  // kind, as soon as the other end has called this too, and it is over then. False: it does not. Null, in a callback: the
+  // other end wants that, and is not to have it.
   virtual bool become_stripe_of(const std::shared_ptr<Link>& link) { return link == nullptr; }
   // "shm", "unix", ...: for people.
   virtual std::string_view transport() const = 0;

@@ -161,7 +161,9 @@ bool ResumingLink::transmit(Lane& lane, bool control, const Outgoing& outgoing, 
 }
 
 void ResumingLink::want_stripes(uint64_t size) {
-  if (size < kStripesFrom || !may_stripe_.load(std::memory_order_relaxed) || !may_stripe_.exchange(false)) return;
+  if (size < kStripesFrom) return;
+  int64_t from_ns = stripes_from_ns_.load(std::memory_order_relaxed);
+  if (from_ns == kNever || timers_.now_ns() < from_ns || !stripes_from_ns_.compare_exchange_strong(from_ns, kNever)) return;
   timers_.after(0, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->open_stripes();
   });
@@ -173,8 +175,9 @@ void ResumingLink::open_stripes() {
   SessionFrame word{SessionWord::kStripe, number_, 0, {}};
   {
     Lock lock(mutex_);
-    if (told_ || ending_ || !carrier_ || peer_.state() != PeerState::kLinked) return;
+    if (told_ || ending_ || !carrier_ || striped_ || peer_.state() != PeerState::kLinked) return;
     striped_ = true;
+    stripes_from_ns_ = kNever;
     of = carrier_->link;
     word.link = carriers_;
   }
@@ -284,7 +287,7 @@ std::shared_ptr<Link> ResumingLink::tear_down(Lock& lock) {
 // mutex_ held.
 void ResumingLink::drop_carrier() {
   carrier_ = nullptr;
-  may_stripe_ = false;
+  stripes_from_ns_ = kNever;
   if (std::exchange(striped_, false)) unstriped_until_ns_ = timers_.now_ns() + kUnstripedNs;
   for (Lane* lane : {&data_, &control_}) {
     std::lock_guard lock(lane->mutex);
@@ -489,7 +492,7 @@ void ResumingLink::on_session_frame(Carrier& carrier, const SessionFrame& frame)
   goes_on_inside_ = frame.goes_on_inside;
   peer_.on(PeerEvent::kLink, timers_.now_ns());
   arm(0);
-  may_stripe_ = frame.takes_stripes && carrier.link->stripes() > 0 && timers_.now_ns() >= unstriped_until_ns_;
+  stripes_from_ns_ = frame.takes_stripes && carrier.link->stripes() > 0 ? unstriped_until_ns_ : kNever;
   if (resume(carrier.link, frame)) return;
   lock.unlock();
   malformed(carrier, "a session cannot go on from where its peer says that it was");

@@ -175,7 +175,8 @@ class ResumingLink final : public Link, public std::enable_shared_from_this<Resu
   uint32_t carriers_ = 0;             // how many there were: the number of the present one
   std::atomic<bool> opened_{false};   // the other end has it; changed with mutex_ held
   bool goes_on_inside_ = false;       // the other end can, of a frame
-  std::atomic<bool> may_stripe_{false};  // the carrier has none, and could have some
+  static constexpr int64_t kNever = INT64_MAX;
+  std::atomic<int64_t> stripes_from_ns_{kNever};  // when the carrier, which has none, may have some
   bool striped_ = false;              // the carrier has been given some
   int64_t unstriped_until_ns_ = 0;
   bool told_ = false;                 // the end has been told, or is not wanted

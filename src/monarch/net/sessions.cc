@@ -19,13 +19,13 @@ std::shared_ptr<ResumingLink> Sessions::make_session(NodeId peer, int64_t lease_
 std::shared_ptr<Link> Sessions::accepted(NodeId peer, bool guest, int64_t lease_ns, const ResumingLink::Dial& make) {
   auto carrier = std::make_shared<Carrier>(shared_from_this(), peer, guest, lease_ns);
   std::shared_ptr<Link> link = carrier->link = make(*carrier);
-  end_unless_used(carrier);
+  end_unless_used(carrier, kFirstFrameNs);
   keep(std::move(carrier));
   return link;
 }
 
-void Sessions::end_unless_used(const std::shared_ptr<Carrier>& carrier) {
-  timers_.after(kFirstFrameNs, [self = weak_from_this(), weak = std::weak_ptr<Carrier>(carrier)] {
+void Sessions::end_unless_used(const std::shared_ptr<Carrier>& carrier, int64_t after_ns) {
+  timers_.after(after_ns, [self = weak_from_this(), weak = std::weak_ptr<Carrier>(carrier)] {
     auto waiting = weak.lock();
     if (!waiting || (!waiting->refused && waiting->has_session())) return;
     waiting->link->close();
@@ -36,7 +36,11 @@ void Sessions::end_unless_used(const std::shared_ptr<Carrier>& carrier) {
 
 void Sessions::keep_stripe(std::shared_ptr<Carrier> carrier) {
   carrier->refused = true;
-  end_unless_used(carrier);
+  // Later than its other end gives it up, which would otherwise see the end of a stripe.
+  end_unless_used(carrier, 4 * kFirstFrameNs);
+  timers_.after(kFirstFrameNs, [self = weak_from_this()] {
+    if (const auto kept = self.lock()) kept->take_over();
+  });
   keep(std::move(carrier));
 }
 
@@ -69,7 +73,9 @@ void Sessions::on_stripe(Carrier& carrier, Link& link, const SessionFrame& frame
     std::lock_guard lock(mutex_);
     if (auto found = opened_.find({carrier.peer, frame.session}); found != opened_.end()) session = found->second.lock();
   }
-  if (!session || !session->adopt_stripe(link, frame.link)) close_later(carrier.link);
+  if (session && session->adopt_stripe(link, frame.link)) return;
+  static_cast<void>(link.become_stripe_of(nullptr));
+  close_later(carrier.link);
 }
 
 std::shared_ptr<ResumingLink> Sessions::find_or_make(const Carrier& carrier, const SessionFrame& frame, bool* made) {

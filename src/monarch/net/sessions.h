@@ -58,7 +58,7 @@ class Sessions final : public std::enable_shared_from_this<Sessions> {
   Sessions(Timers& timers, Random& random, LinkSink& sink, Events events)
       : timers_(timers), random_(random), sink_(sink), events_(std::move(events)) {}
   std::shared_ptr<ResumingLink> find_or_make(const Carrier& carrier, const SessionFrame& frame, bool* made);
-  void end_unless_used(const std::shared_ptr<Carrier>& carrier);
+  void end_unless_used(const std::shared_ptr<Carrier>& carrier, int64_t after_ns);
   void on_stripe(Carrier& carrier, Link& link, const SessionFrame& frame);
   void end_older(const ResumingLink& session);
   std::vector<std::shared_ptr<Carrier>> take_over();

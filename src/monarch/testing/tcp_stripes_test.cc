@@ -1,7 +1,14 @@
 // Sessions over TCP whose data is spread over several connections: what goes wrong with some of them, or between them.
+#include <errno.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <string>
 
+#include "monarch/base/clock.h"
+#include "monarch/base/log.h"
 #include "monarch/net/tcp/stripe_reader.h"
 #include "monarch/net/tcp/tcp_link.h"
 #include "monarch/net/tls/credentials.h"
@@ -142,7 +149,8 @@ TEST_F(TcpStripes, WhereverAllOfThemBreakNothingIsLost) {
 
 TEST_F(TcpStripes, OneThatIsSilentIsNoticedAndCostsNothing) {
   begin_striped(options(kSecond / 2));
-  nothing_is_lost([&] { proxy_->hold_one(2); });
+  proxy_->hold_one(2);
+  nothing_is_lost([] {});
   EXPECT_GT(a_->carriers(), 1u);
 }
 
@@ -205,8 +213,38 @@ class StripeWords : public ::testing::Test {
     link_->close();
     home_.reactor.stop();
   }
-  void say(ByteSpan bytes) {
-    ASSERT_EQ(write(peer_.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  void say(ByteSpan bytes) { say_on(peer_, bytes); }
+  static void say_on(const UniqueFd& socket, ByteSpan bytes) {
+    while (!bytes.empty()) {
+      const ssize_t count = write(socket.get(), bytes.data(), bytes.size());
+      ASSERT_GT(count, 0);
+      bytes = bytes.subspan(static_cast<size_t>(count));
+    }
+  }
+  // The other end of a stripe of the link.
+  UniqueFd add_stripe() {
+    UniqueFd pair[2];
+    make_tcp_pair(pair);
+    add_stripe(std::make_unique<SocketChannel>(std::move(pair[0])), pair[1]);
+    return std::move(pair[1]);
+  }
+  void add_stripe(std::unique_ptr<Channel> channel, const UniqueFd& peer) {
+    const size_t before = link_->stripe_count();
+    const auto stripe = std::make_shared<TcpLink>(home_.reactor, sink_, 1, 0);
+    EXPECT_TRUE(stripe->become_stripe_of(link_));
+    stripe->start(std::move(channel));
+    say_on(peer, encode_chunk(ChunkLane::kStripe, 0));
+    EXPECT_TRUE(drive_until(*home_.driver, [&] { return stripe->over() && link_->stripe_count() == before + 1; }));
+  }
+  static std::vector<std::byte> numbered(uint64_t number, size_t body_size) {
+    const std::vector<std::byte> body(body_size, std::byte{7});
+    Outgoing outgoing{FrameHeader{}, body, {}};
+    outgoing.header.token = number;
+    const std::vector<std::byte> record = encode_to_vector(outgoing);
+    const StripeHeader header = encode_stripe_chunk(static_cast<uint32_t>(record.size()), number);
+    std::vector<std::byte> bytes(header.begin(), header.end());
+    bytes.insert(bytes.end(), record.begin(), record.end());
+    return bytes;
   }
   void expect_malformed() {
     ASSERT_TRUE(drive_until(*home_.driver, [&] { return sink_.closed(); }));
@@ -237,17 +275,140 @@ TEST_F(StripeWords, TheSameWordTwice) {
 }
 
 TEST_F(StripeWords, OfChunksThatCannotBe) {
+  const UniqueFd stripe = add_stripe();
+  say_on(stripe, encode_stripe_chunk(kStripeChunkMax + 1, 0));
+  expect_malformed();
+}
+
+TEST_F(StripeWords, OfALinkThatIsNotWantedAsOneAreNoMistake) {
   UniqueFd pair[2];
   make_tcp_pair(pair);
-  const auto stripe = std::make_shared<TcpLink>(home_.reactor, sink_, 1, 0);
-  ASSERT_TRUE(stripe->become_stripe_of(link_));
+  RecordingSink sink;
+  const auto stripe = std::make_shared<TcpLink>(home_.reactor, sink, 1, 0);
+  EXPECT_FALSE(stripe->become_stripe_of(nullptr));
   stripe->start(std::make_unique<SocketChannel>(std::move(pair[0])));
-  const ChunkHeader word = encode_chunk(ChunkLane::kStripe, 0);
-  ASSERT_EQ(write(pair[1].get(), word.data(), word.size()), 8);
-  ASSERT_TRUE(drive_until(*home_.driver, [&] { return stripe->over() && link_->stripe_count() == 1; }));
-  const StripeHeader header = encode_stripe_chunk(kStripeChunkMax + 1, 0);
-  ASSERT_EQ(write(pair[1].get(), header.data(), header.size()), 16);
-  expect_malformed();
+  ::testing::internal::CaptureStderr();
+  say_on(pair[1], encode_chunk(ChunkLane::kStripe, 0));
+  home_.reactor.post_and_wait([] {});
+  home_.reactor.post_and_wait([] {});
+  stripe->close();
+  flush_log();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+// ---- The end of one, and what has come by others ----
+
+class StripeEnds : public StripeWords {
+ protected:
+  void expect_frames(size_t count) {
+    ASSERT_TRUE(drive_until(*home_.driver, [&] { return sink_.closed(); }));
+    EXPECT_EQ(sink_.frames(), count);
+  }
+};
+
+TEST_F(StripeEnds, WhoHasDiedIsHeardHoweverMuchHasComeBefore) {
+  const UniqueFd stripe = add_stripe();
+  say(encode_chunk(ChunkLane::kStriped, 0));
+  uint64_t number = 0;
+  for (; number < 260; ++number) {
+    say_on(stripe, numbered(number, (1 << 20) - 1000));
+    ASSERT_TRUE(drive_until(*home_.driver, [&] { return sink_.frames() == 1; }));
+    sink_.take();
+  }
+  home_.reactor.post_and_wait([&] {
+    say_on(stripe, numbered(number, 100));
+    link_->peer_died({ErrorCode::kClosed, "it was killed"});
+  });
+  expect_frames(1);
+}
+
+TEST_F(StripeEnds, OneThatIsResetTakesNothingAlongThatOthersHaveBrought) {
+  UniqueFd first = add_stripe(), second = add_stripe();
+  say(encode_chunk(ChunkLane::kStriped, 0));
+  const linger at_once{1, 0};
+  setsockopt(first.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  home_.reactor.post_and_wait([&] {
+    first.reset();
+    say_on(second, numbered(0, 100));
+  });
+  expect_frames(1);
+}
+
+TEST_F(StripeEnds, InTheMiddleOfAChunkIsToldAtOnce) {
+  UniqueFd first = add_stripe(), second = add_stripe();
+  say(encode_chunk(ChunkLane::kStriped, 0));
+  const auto whole = numbered(0, 100);
+  say_on(first, ByteSpan(whole).first(50));
+  say_on(second, numbered(1, 100));
+  const int64_t begin_ns = monotonic_ns();
+  first.reset();
+  second.reset();
+  peer_.reset();
+  expect_frames(0);
+  EXPECT_LT(monotonic_ns() - begin_ns, kSecond * 3 / 2) << "2 s is how long more is waited for";
+}
+
+// Takes so much and no more, or fails; has input that cannot be read yet.
+class OddChannel final : public SocketChannel {
+ public:
+  explicit OddChannel(UniqueFd socket) : SocketChannel(std::move(socket)) {}
+  ssize_t write(std::span<const iovec> pieces) override {
+    if (fails) return errno = EPIPE, -1;
+    if (room == 0) return errno = EAGAIN, -1;
+    iovec first = pieces[0];
+    first.iov_len = std::min<size_t>(first.iov_len, room);
+    const ssize_t count = SocketChannel::write({&first, 1});
+    if (count > 0) room -= static_cast<size_t>(count);
+    return count;
+  }
+  ssize_t read(std::span<const iovec> into) override {
+    ++reads;
+    return SocketChannel::read(into);
+  }
+  bool is_drained() const override { return false; }
+  bool has_input() const override { return odd_input; }
+  std::atomic<bool> fails{false}, odd_input{false};
+  std::atomic<size_t> room{SIZE_MAX}, reads{0};
+};
+
+TEST_F(StripeEnds, HalfOfWhatAChannelHasIsWaitedForInPeace) {
+  UniqueFd pair[2];
+  make_tcp_pair(pair);
+  auto made = std::make_unique<OddChannel>(std::move(pair[0]));
+  OddChannel& odd = *made;
+  add_stripe(std::move(made), pair[1]);
+  say(encode_chunk(ChunkLane::kStriped, 0));
+  odd.odd_input = true;
+  say_on(pair[1], numbered(0, 100));
+  ASSERT_TRUE(drive_until(*home_.driver, [&] { return sink_.frames() == 1; }));
+  const size_t before = odd.reads;
+  for (int i = 0; i < 100; ++i) home_.reactor.post_and_wait([] {});
+  EXPECT_LT(odd.reads - before, 10u);
+}
+
+// Half of a chunk stands on it, and what is written next would be taken for the other half.
+TEST_F(StripeEnds, OfOneThatCannotBeWrittenToNothingMoreIsWritten) {
+  UniqueFd main[2], pair[2];
+  make_tcp_pair(main);
+  make_tcp_pair(pair);
+  link_->close();
+  link_ = std::make_shared<TcpLink>(home_.reactor, sink_, 1, 0);
+  auto first = std::make_unique<OddChannel>(std::move(main[0])), stripe = std::make_unique<OddChannel>(std::move(pair[0]));
+  OddChannel &odd_first = *first, &odd_stripe = *stripe;
+  odd_first.room = 100;
+  link_->start(std::move(first));
+  const std::vector<std::byte> body(5000, std::byte{1});
+  ASSERT_TRUE(link_->send(Outgoing{FrameHeader{}, body, {}}));
+  add_stripe(std::move(stripe), pair[1]);
+  odd_stripe.fails = true;
+  home_.reactor.post_and_wait([&] {
+    link_->send(Outgoing{FrameHeader{}, body, {}});
+    odd_first.room = SIZE_MAX;
+    link_->send_control(Outgoing{FrameHeader{}, {}, {}});
+  });
+  ASSERT_TRUE(drive_until(*home_.driver, [&] { return sink_.closed(); }));
+  std::byte got[4096];
+  EXPECT_EQ(recv(main[1].get(), got, sizeof got, MSG_DONTWAIT), 100);
 }
 
 }  // namespace

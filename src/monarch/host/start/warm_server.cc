@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,6 +60,8 @@ std::string inherited_traits() {
     traits.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
   add(getpriority(PRIO_PROCESS, 0));
+  add(sched_getscheduler(0));
+  add(syscall(SYS_ioprio_get, 1, 0));  // of this process
   cpu_set_t processors;
   CPU_ZERO(&processors);
   sched_getaffinity(0, sizeof processors, &processors);

@@ -17,7 +17,7 @@
 
 namespace monarch {
 
-// What a child has of its parent and somebody may change while that runs: nice, processors, limits, badness, cgroups.
+// What a child has of its parent and somebody may change while that runs: priorities, processors, limits, badness, cgroups.
 // Bytes to be compared.
 std::string inherited_traits();
 

@@ -16,8 +16,6 @@ namespace monarch {
 
 namespace {
 
-// Who ends a link has at most so much to read that was under way; what comes later was sent later.
-constexpr uint64_t kDrainMax = 256 << 20;
 // A control frame waits for at most so much that has its place already.
 constexpr uint64_t kCommitMax = 512 << 10;
 // The less there is to be written, the less goes at a time, so that the other side, which deciphers while this one
@@ -80,7 +78,8 @@ bool TcpLink::send_on(bool control, const Outgoing& outgoing, std::shared_ptr<co
   const uint64_t size = record->left;
   record->keeper = std::move(keeper);
   std::lock_guard lock(write_mutex_);
-  if (stopped_) return false;
+  if (stopped_ || say_stripe_ || mute_) return false;
+  if (broken_) return true;  // its end is being told
   (control ? control_ : data_).push_back(record);
   backlog_ += size;
   if (!control && !stripes_.empty()) {
@@ -143,7 +142,7 @@ bool TcpLink::write(Stream& stream) {
   uint64_t written = 0;
   switch (stream.out.write(std::clamp(backlog / kWritesPerBacklog, kWriteMin, kWriteMax), &written)) {
     case ChunkOutput::Written::kSome:
-      spoken_ = true;
+      if (&stream == main_.get()) spoken_ = true;
       backlog_ -= written;
       return true;
     case ChunkOutput::Written::kNoRoom:
@@ -153,6 +152,12 @@ bool TcpLink::write(Stream& stream) {
       retry_later(stream);
       return false;
     case ChunkOutput::Written::kBroken:
+      broken_ = true;
+      if (!stripes_.empty()) {  // whoever reads it need not hear of it
+        reactor_.post([owner = weak_from_this()] {
+          if (auto kept = owner.lock()) kept->peer_died({ErrorCode::kClosed, "one of its connections broke"});
+        });
+      }
       main_->out.clear();
       for (const auto& stripe : stripes_) stripe->out.clear();
       data_.clear();
@@ -164,6 +169,7 @@ bool TcpLink::write(Stream& stream) {
 }
 
 void TcpLink::flush_main() {
+  if (broken_) return;
   Channel& channel = main_->out.channel();
   if (!channel.flush()) return want_room(*main_, true);
   for (uint64_t start = backlog_; start - backlog_ < kBytesPerEvent;) {
@@ -176,6 +182,7 @@ void TcpLink::flush_main() {
 
 // A chunk after the other, each by the next stripe that has room; what is small stays with one.
 void TcpLink::flush_stripes() {
+  if (broken_) return;
   const uint64_t start = backlog_;
   for (size_t idle = 0; idle < stripes_.size();) {
     Stream& stripe = *stripes_[next_stripe_];
@@ -256,6 +263,7 @@ void TcpLink::on_events(uint32_t events) {
       });
     }
     if (more) return;
+    if (why.code != ErrorCode::kMalformed) drain_stripes();
   }
   if (why.code == ErrorCode::kMalformed) log_malformed(why.message);
   finish(why);
@@ -299,14 +307,8 @@ std::unique_ptr<RecordAssembler> TcpLink::take_begun() {
 void TcpLink::drain() {
   std::lock_guard delivery(delivery_mutex_);
   if (!main_ || stopped_ || reader_.is_stripe()) return;
-  for (uint64_t bytes = 0; bytes < kDrainMax && !main_->ended && read_some(&bytes);) continue;
-  Error why;
-  for (uint64_t before = striped_bytes_ + 1; before != striped_bytes_ && striped_bytes_ < kDrainMax;) {
-    before = striped_bytes_;
-    for (size_t i = 0; i < stripes_.size(); ++i) {
-      if (finished_ || !read_stripe(i, &why)) return;
-    }
-  }
+  for (uint64_t bytes = 0; bytes < kDrainMax && !main_->ended && !reader_.is_stripe() && read_some(&bytes);) continue;
+  drain_stripes();
 }
 
 // ---- Its end ----

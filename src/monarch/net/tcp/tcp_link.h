@@ -97,6 +97,9 @@ class TcpLink final : public Link,
   void look_at_stripe_later(size_t index);
   bool read_stripe(size_t index, Error* why);
   bool go_on_striped();
+  bool is_done(size_t index) const;
+  bool all_done() const;
+  void drain_stripes();
   void watch_stripes();
   bool ends_later();
   void end_after(uint64_t striped_bytes);
@@ -109,6 +112,8 @@ class TcpLink final : public Link,
 
   // What one event reads, or writes, at most: no peer keeps the reactor from the others.
   static constexpr uint64_t kBytesPerEvent = 4 << 20;
+  // Who ends a link has at most so much to read that was under way; what comes later was sent later.
+  static constexpr uint64_t kDrainMax = 256 << 20;
   static constexpr size_t kSpillBytes = 64 << 10;
   // How long what was sent last may take to arrive after a link was closed.
   static constexpr int64_t kLingerNs = 2'000'000'000;
@@ -126,6 +131,7 @@ class TcpLink final : public Link,
   int silent_ticks_ = 0;
   std::atomic<bool> silent_{false};     // so long that nothing is said to it any more
   int ticks_ = 0;
+  bool unwanted_ = false;  // as a stripe
   StripeReader stripe_reader_{reader_};
   std::vector<std::byte> rest_;    // what came behind the last chunk, of what is to be a stripe
   uint64_t striped_bytes_ = 0;     // that have come by stripes
@@ -142,6 +148,7 @@ class TcpLink final : public Link,
   bool say_alive_ = false;
   bool say_stripe_ = false;     // behind all that was sent
   bool mute_ = false;           // it has been said
+  bool broken_ = false;         // something could not be written: nothing more is
   std::shared_ptr<TcpLink> stripe_of_;  // shared: a link
   bool spoken_ = false;         // something has been written since the last tick
   bool retry_armed_ = false;    // a shortage: a timer will try again

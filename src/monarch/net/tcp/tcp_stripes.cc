@@ -33,6 +33,10 @@ size_t TcpLink::stripe_count() const {
 
 // Both ends say a word behind their last chunk. Who has heard the other's has a connection on which nothing else is.
 bool TcpLink::become_stripe_of(const std::shared_ptr<Link>& link) {
+  if (link == nullptr) {
+    unwanted_ = true;
+    return false;
+  }
   auto of = std::dynamic_pointer_cast<TcpLink>(link);
   if (!of || in_forked_child()) return false;
   std::lock_guard lock(write_mutex_);
@@ -45,6 +49,7 @@ bool TcpLink::become_stripe_of(const std::shared_ptr<Link>& link) {
 
 // delivery_mutex_ held. False: nobody has asked for that.
 bool TcpLink::said_stripe(ByteSpan rest) {
+  if (unwanted_) return true;
   std::lock_guard lock(write_mutex_);
   if (!stripe_of_) return reader_.fail("it is to carry data of another connection, and has not said of which"), false;
   rest_.assign(rest.begin(), rest.end());
@@ -118,13 +123,10 @@ void TcpLink::on_stripe_events(size_t index, uint32_t events) {
   {
     std::lock_guard delivery(delivery_mutex_);
     if (stopped_ || finished_) return;
-    const Stream& stripe = *stripes_[index];
-    const bool broken = (events & (EPOLLERR | EPOLLHUP)) != 0 && (stripe.ended || !stripe_reader_.may_read(index));
-    if (!broken && read_stripe(index, &why)) {
-      const auto ended = [](const auto& each) { return each->ended; };
-      if (!main_->ended || !std::all_of(stripes_.begin(), stripes_.end(), ended)) return;
-    }
+    const bool broken = (events & (EPOLLERR | EPOLLHUP)) != 0 && is_done(index);
+    if (!broken && read_stripe(index, &why) && !(main_->ended && all_done())) return;
     if (stopped_ || finished_) return;
+    if (why.code != ErrorCode::kMalformed) drain_stripes();
   }
   if (why.code == ErrorCode::kMalformed) log_malformed(why.message);
   finish(why);
@@ -141,7 +143,8 @@ void TcpLink::look_at_stripe_later(size_t index) {
 bool TcpLink::read_stripe(size_t index, Error* why) {
   Stream& stripe = *stripes_[index];
   Channel& channel = stripe.out.channel();
-  for (uint64_t bytes = 0; bytes < kBytesPerEvent && !stripe.ended && stripe_reader_.may_read(index);) {
+  uint64_t bytes = 0;
+  while (bytes < kBytesPerEvent && !stripe.ended && !finished_ && stripe_reader_.may_read(index)) {
     const std::span<std::byte> direct = stripe_reader_.direct(index);
     const std::array<iovec, 2> into{iovec{direct.data(), direct.size()}, iovec{spill_.get(), kSpillBytes}};
     const bool worth_it = direct.size() >= kPieceMin;
@@ -160,21 +163,25 @@ bool TcpLink::read_stripe(size_t index, Error* why) {
     const bool fits = (placed == 0 || stripe_reader_.advance(index, placed, take_all())) &&
                       stripe_reader_.feed(index, {spill_.get(), static_cast<size_t>(count) - placed}, take_all());
     if (!fits) return *why = {ErrorCode::kMalformed, reader_.error()}, false;
-    if (finished_ || channel.is_drained()) break;
+    if (channel.is_drained()) break;
   }
   if (!finished_) watch_stripes();
-  if (!stripe.ended && stripe_reader_.may_read(index) && channel.has_input()) look_at_stripe_later(index);
+  // Where there was nothing more, what the channel still has is half of something.
+  if (bytes >= kBytesPerEvent && channel.has_input()) look_at_stripe_later(index);
   return true;
 }
 
 // delivery_mutex_ held. Of those whose chunk is not in turn nothing is to be heard.
 void TcpLink::watch_stripes() {
-  std::lock_guard lock(write_mutex_);
   for (size_t i = 0; i < stripes_.size(); ++i) {
     Stream& stripe = *stripes_[i];
-    const bool wanted = !stripe.ended && stripe_reader_.may_read(i);
-    if (std::exchange(stripe.wants_input, wanted) == wanted) continue;
-    watch(stripe);
+    const bool wanted = !is_done(i);
+    if (stripe.wants_input == wanted) continue;  // written here only: who sends, which may take long, is not waited for
+    {
+      std::lock_guard lock(write_mutex_);
+      stripe.wants_input = wanted;
+      watch(stripe);
+    }
     if (wanted && stripe.out.channel().has_input()) look_at_stripe_later(i);
   }
 }
@@ -188,10 +195,32 @@ bool TcpLink::go_on_striped() {
 
 // ---- The end ----
 
+// delivery_mutex_ held. Of this one nothing can be taken before something else comes, if ever.
+bool TcpLink::is_done(size_t index) const { return stripes_[index]->ended || !stripe_reader_.may_read(index); }
+
+bool TcpLink::all_done() const {
+  for (size_t i = 0; i < stripes_.size(); ++i) {
+    if (!is_done(i)) return false;
+  }
+  return true;
+}
+
+// delivery_mutex_ held. All that has come, though some of them may be broken.
+void TcpLink::drain_stripes() {
+  const uint64_t begin = striped_bytes_;
+  uint64_t before = 0;
+  do {
+    before = striped_bytes_;
+    for (size_t i = 0; i < stripes_.size() && !finished_; ++i) {
+      Error ignored;
+      if (!read_stripe(i, &ignored)) stripes_[i]->ended = true;
+    }
+  } while (!finished_ && striped_bytes_ != before && striped_bytes_ - begin < kDrainMax);
+}
+
 // delivery_mutex_ held: the first connection has ended. True: there is data under way by the others, which comes first.
 bool TcpLink::ends_later() {
-  const auto goes_on = [](const auto& stripe) { return !stripe->ended; };
-  if (finished_ || !reader_.is_striped() || std::none_of(stripes_.begin(), stripes_.end(), goes_on)) return false;
+  if (finished_ || !reader_.is_striped() || all_done()) return false;
   main_->ended = true;
   {
     std::lock_guard lock(write_mutex_);
