@@ -231,8 +231,8 @@ class Run:
     def ok(self, limit: float = 30.0, lost: str = "", silent: bool = False) -> Run:
         """As done(), for a script that must end well and say nothing on stderr.
 
-        But, if there is an endpoint ``lost``, that calls of it have not been answered, or broadcasts not handled; and, if
-        hosts may be ``silent``, that one was.
+        But, if there is an endpoint ``lost``, that calls of it have not been answered, or broadcasts not handled; if
+        hosts are ``silent``, that they have said nothing.
         """
         self.done(limit)
         if silent:
