@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <cstring>
-#include <vector>
+#include <utility>
 
 #include "monarch/base/check.h"
 #include "monarch/net/tcp/stripe_reader.h"
+
+// As in chunks_fuzz.cc.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1:max_allocation_size_mb=256"; }
 
 // Any bytes by any of three stripes, in any portions, fed or read straight to where they belong: it gives messages that can
 // be read to their ends, or fails and stays failed. What may not be read is not.
@@ -33,7 +36,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     if (!stripes.may_read(stripe)) continue;
     const auto room = (order & 4) != 0 ? stripes.direct(stripe) : std::span<std::byte>();
-    const size_t wanted = (order & 8) != 0 ? 1 + (order >> 4) : size_t{order >> 4} * 64 + 1;
+    const size_t large = order >> 4;
+    const size_t wanted = (order & 8) != 0 ? 1 + large : 1 + large * 64;
     const size_t count = std::min({bytes.size(), wanted, room.empty() ? SIZE_MAX : room.size()});
     bool fits;
     if (room.empty()) {
