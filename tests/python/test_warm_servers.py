@@ -68,7 +68,7 @@ hosts = attach_to_workers(workers=sys.argv[1:])
 
 @pytest.fixture
 def code(folder, monkeypatch):
-    """A folder on PYTHONPATH, and a file on it that is not there yet, and one that is not there either."""
+    """A folder on PYTHONPATH, on which another one and a zip stand, too, that are not there yet."""
     code = Path(folder, "code")
     code.mkdir()
     monkeypatch.setenv("PYTHONPATH", f"{code}:{folder}/later:{folder}/code.zip:{os.environ.get('PYTHONPATH', '')}")

@@ -28,7 +28,8 @@ constexpr int64_t kShortageRetryNs = 10'000'000;
 constexpr int kTicks = 8;
 constexpr int kTicksPerSign = 2;
 
-// More do not help where one is held to a fifth of what the network takes, as in clouds, and are more to wait for.
+// A choice: eight were faster still where each connection has little, but all are read by one thread, and each is a
+// descriptor at both ends (docs/design/048).
 constexpr int kStripes = 4;
 
 // To a process of another machine, as far as its address says.

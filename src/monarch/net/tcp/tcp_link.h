@@ -50,8 +50,8 @@ class TcpLink final : public Link,
   int stripes() const override { return stripes_wanted_.load(std::memory_order_relaxed); }
   bool become_stripe_of(const std::shared_ptr<Link>& link) override;
 
-  // How many more connections its data is spread over, once there is much of it. By kAsNeeded as many as help: between
-  // two machines a few, as networks give each connection only so much, and on one machine none.
+  // How many more connections its data is spread over, once there is much of it. kAsNeeded: between two
+  // machines a few, as networks give each connection only so much, and on one machine none.
   static constexpr int kAsNeeded = -1;
   void use_stripes(int count) { stripes_wanted_ = count; }  // before start()
   // No peer makes us watch more.
