@@ -5,9 +5,11 @@ import os
 import random
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
+from script_run import ended
 
 from monarch._bulk.layout import cover, pieces
 from monarch.actor import Actor, ActorError, SupervisionError, current_rank, endpoint, this_host
@@ -36,6 +38,15 @@ def parts_of(layout, rank, ranks):
 
 def cut(array, box):
     return np.array(array[tuple(slice(a, a + n) for a, n in zip(box.starts, box.sizes))], order="C")
+
+
+def kill(one):
+    """Returns when nothing is left of its process: its death is known while the kernel still has its memory."""
+    pid = one.pid.call_one().get(timeout=LIMIT)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SupervisionError):
+        one.pid.call_one().get(timeout=LIMIT)
+    assert ended(pid, time.monotonic() + LIMIT)
 
 
 class Trainer(Actor):
@@ -193,9 +204,7 @@ def test_a_trainer_that_dies_is_replaced(hosts, mortal):
     sources = handles(trainers)
     trainers.step.call(1).get(timeout=LIMIT)
     assert generators.pull.call_one(sources).get(timeout=LIMIT) == 1
-    os.kill(trainers.slice(gpus=1).pid.call_one().get(), signal.SIGKILL)
-    with pytest.raises(SupervisionError):
-        trainers.slice(gpus=1).pid.call_one().get(timeout=LIMIT)
+    kill(trainers.slice(gpus=1))
     with pytest.raises(ActorError, match=r"Killed\(sig=9\)") as caught:
         generators.pull.call_one(sources).get(timeout=LIMIT)
     assert isinstance(caught.value.exception, SupervisionError)
@@ -211,9 +220,7 @@ def test_one_of_several_that_have_the_same_is_enough(hosts, mortal):
     generators = hosts.slice(gpus=slice(1, 3)).spawn("generators", Generator, {}, 2)
     sources = handles(trainers)
     trainers.step.call(1).get(timeout=LIMIT)
-    os.kill(trainers.slice(gpus=1).pid.call_one().get(), signal.SIGKILL)
-    with pytest.raises(SupervisionError):
-        trainers.slice(gpus=1).pid.call_one().get(timeout=LIMIT)
+    kill(trainers.slice(gpus=1))
     assert set(generators.pull.call(sources[:1]).get(timeout=LIMIT).values()) == {1}
 
 
@@ -223,9 +230,7 @@ def test_a_generator_that_dies_does_not_keep_the_others_from_it(hosts, mortal):
     sources = handles(trainers)
     trainers.step.call(1).get(timeout=LIMIT)
     targets = list(generators.accept.call(1).get(timeout=LIMIT).values())
-    os.kill(generators.slice(gpus=0).pid.call_one().get(), signal.SIGKILL)
-    with pytest.raises(SupervisionError):
-        generators.slice(gpus=0).pid.call_one().get(timeout=LIMIT)
+    kill(generators.slice(gpus=0))
     for told in trainers.push.options(partial=True).call(targets, sources).get(timeout=LIMIT).values():
         assert isinstance(told, ActorError) and "Killed(sig=9)" in str(told)
     assert generators.slice(gpus=1).commit.call_one().get(timeout=LIMIT) == 1
