@@ -306,7 +306,7 @@ template <typename Failed>
 void Node::send_to_all(const Members& members, Outgoing& outgoing, const Failed& failed) {
   CastParts parts;
   if (members.ids.size() > 1 && !outgoing.parts.empty()) outgoing.cast = &parts;
-  std::vector<std::pair<HostNumber, uint32_t>> elsewhere;
+  RanksByHost elsewhere;
   std::string why;
   const auto send_one = [&](uint32_t rank) {
     outgoing.header.dest = members.ids[rank].index;
@@ -314,25 +314,25 @@ void Node::send_to_all(const Members& members, Outgoing& outgoing, const Failed&
     bool no_memory = false;
     if (!send(members.ids[rank].node, outgoing, &why, &no_memory)) failed(rank, why, no_memory);
   };
-  const HostNumber here = host_number(id_);
-  for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
-    const HostNumber host = host_number(members.ids[rank].node);
-    if (host == here || !hooks_.gateway_there) {
-      send_one(rank);
-    } else {
-      if (elsewhere.empty()) elsewhere.reserve(members.ids.size() - rank);
-      elsewhere.emplace_back(host, rank);
+  if (const auto to = send_as_before(members, outgoing, elsewhere)) {
+    for (const uint32_t rank : to->here) send_one(rank);
+  } else {
+    const HostNumber here = host_number(id_);
+    for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
+      const HostNumber host = host_number(members.ids[rank].node);
+      if (host == here || !hooks_.gateway_there) {
+        send_one(rank);
+      } else {
+        if (elsewhere.empty()) elsewhere.reserve(members.ids.size() - rank);
+        elsewhere.emplace_back(host, rank);
+      }
     }
+    const auto by_host = [](const auto& a, const auto& b) { return a.first < b.first; };
+    if (!std::is_sorted(elsewhere.begin(), elsewhere.end(), by_host)) {
+      std::stable_sort(elsewhere.begin(), elsewhere.end(), by_host);
+    }
+    if (elsewhere.size() > 1) send_by_tree(members, elsewhere, outgoing);
   }
-  if (elsewhere.empty()) {
-    outgoing.cast = nullptr;
-    return;
-  }
-  const auto by_host = [](const auto& a, const auto& b) { return a.first < b.first; };
-  if (!std::is_sorted(elsewhere.begin(), elsewhere.end(), by_host)) {
-    std::stable_sort(elsewhere.begin(), elsewhere.end(), by_host);
-  }
-  if (elsewhere.size() > 1) send_by_tree(members, elsewhere, outgoing);
   std::vector<uint32_t> ranks;
   for (size_t i = 0; i < elsewhere.size(); ++i) {
     ranks.push_back(elsewhere[i].second);

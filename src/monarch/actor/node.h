@@ -38,6 +38,7 @@ struct UnsentMessage;
 class UnobservedFailures;
 struct CastTreeLimits;
 struct Members;
+struct MembersByHost;
 struct SeenCall;
 struct Trees;
 struct TreesFrom;
@@ -329,11 +330,15 @@ class Node final : public LinkSink {
   bool is_elsewhere(const Link& link) const;
   bool put(Link& link, const Outgoing& outgoing, const std::shared_ptr<const void>& keeper);
   uint64_t backlog_to(const Link& link) const;
-  void send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere,
-                    const Outgoing& outgoing);
-  struct ByHost;
-  void group(const Members& members, const std::vector<std::pair<HostNumber, uint32_t>>& elsewhere, ByHost& groups);
-  std::vector<uint32_t> begin_tree(std::shared_ptr<const Message> request, const TreeCast& cast,
+  using RanksByHost = std::vector<std::pair<HostNumber, uint32_t>>;
+  void send_by_tree(const Members& members, RanksByHost& elsewhere, const Outgoing& outgoing);
+  bool send_by_tree(const std::shared_ptr<const MembersByHost>& to, bool is_first, const Outgoing& outgoing,
+                    RanksByHost& left);
+  std::shared_ptr<const MembersByHost> send_as_before(const Members& members, const Outgoing& outgoing,
+                                                      RanksByHost& left);
+  std::shared_ptr<const MembersByHost> group(const Members& members, const RanksByHost& elsewhere,
+                                             RanksByHost& others);
+  std::vector<uint32_t> begin_tree(std::shared_ptr<const Message> request, const TreeCast& cast, uint64_t own_bytes,
                                    std::vector<std::shared_ptr<Link>>* onward);
   void begin_tree_for(Link& link, const std::shared_ptr<const Message>& request, const TreeCast& cast);
   void send_star(Link& link, const std::shared_ptr<const Message>& request, const TreeCast& host);

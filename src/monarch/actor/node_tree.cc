@@ -120,86 +120,111 @@ uint64_t Node::backlog_to(const Link& link) const {
   return waiting + trees_->origin.backlog(link.peer());
 }
 
-struct Node::ByHost {
-  std::vector<TreeHost> hosts;
-  std::vector<CastTarget> targets;
-  std::vector<std::pair<HostNumber, uint32_t>> others;  // of hosts on which some are not known to be reached
-  MessagePtr message;                                   // what goes to all; null: who makes the tree has it
+// What is kept of a cast of this process while it is under way.
+struct KeptCast {
+  MessagePtr message;
+  std::shared_ptr<const MembersByHost> to;  // shared: with all casts to these
 };
 
-// Their routes are looked up where they are not known to be as they were the last time.
-void Node::group(const Members& members, const std::vector<std::pair<HostNumber, uint32_t>>& elsewhere, ByHost& groups) {
-  const uint64_t changes = routes_->changes();
-  const bool all_reached = members.reached.get() == changes;
-  groups.targets.reserve(elsewhere.size());
+// `elsewhere`: host by host. Those of hosts all of whose members are known to be reached; `others` has the others.
+std::shared_ptr<const MembersByHost> Node::group(const Members& members, const RanksByHost& elsewhere,
+                                                 RanksByHost& others) {
+  const auto groups = std::make_shared<MembersByHost>();
+  groups->changes = routes_->changes();
+  groups->targets.reserve(elsewhere.size());
   for (auto first = elsewhere.begin(); first != elsewhere.end();) {
     const auto is_other = [host = first->first](const auto& each) { return each.first != host; };
     const auto is_reached = [&](const auto& each) { return routes_->find(members.ids[each.second].node) != nullptr; };
     const auto end = std::find_if(first, elsewhere.end(), is_other);
     const NodeId gateway = hooks_.gateway_there(members.ids[first->second].node);
-    const auto are_reached = [&] { return routes_->find(gateway) != nullptr && std::all_of(first, end, is_reached); };
-    if (gateway != 0 && (all_reached || are_reached())) {
-      groups.hosts.push_back({gateway, 0, 0, 0, static_cast<uint32_t>(end - first), 0});
+    if (gateway != 0 && routes_->find(gateway) != nullptr && std::all_of(first, end, is_reached)) {
+      groups->hosts.push_back({gateway, 0, 0, 0, static_cast<uint32_t>(end - first), 0});
       for (; first != end; ++first) {
         const ActorId& id = members.ids[first->second];
-        groups.targets.push_back({id.node, id.index, first->second, 0});
+        groups->targets.push_back({id.node, id.index, first->second, 0});
       }
     } else {
-      groups.others.insert(groups.others.end(), first, end);
+      others.insert(others.end(), first, end);
       first = end;
     }
   }
-  if (groups.others.empty()) members.reached.set(changes);
+  if (!others.empty()) return groups;
+  for (uint32_t rank = 0; rank < members.ids.size(); ++rank) {
+    if (host_number(members.ids[rank].node) == host_number(id_)) groups->here.push_back(rank);
+  }
+  groups->hosts.shrink_to_fit();
+  members.by_host.set(groups);
+  return groups;
 }
 
 // `elsewhere`, by host: takes out those that it has sent to. Who cannot be reached is found out without a tree.
-void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber, uint32_t>>& elsewhere,
-                        const Outgoing& outgoing) {
+void Node::send_by_tree(const Members& members, RanksByHost& elsewhere, const Outgoing& outgoing) {
   size_t count = 0;
   for (size_t i = 0; i < elsewhere.size(); ++i) count += i == 0 || elsewhere[i].first != elsewhere[i - 1].first;
   if (!trees_->limits.wants(count, bytes_of(outgoing))) return;
   try {
-    const auto kept = std::make_shared<ByHost>();  // shared: with the trees of this cast, and links that send it
-    ByHost& groups = *kept;
-    groups.hosts.reserve(count);
-    group(members, elsewhere, groups);
-    if (!trees_->limits.wants(groups.hosts.size(), bytes_of(outgoing))) return;
-    TreeCast cast{outgoing.header, 0, id_, kFanOutMin, {}, {}, outgoing.body};
-    cast.hosts = as_byte_span(groups.hosts.data(), groups.hosts.size() * sizeof(TreeHost));
-    cast.targets = as_byte_span(groups.targets.data(), groups.targets.size() * sizeof(CastTarget));
-    cast.header.rank = static_cast<uint32_t>(outgoing.reducer);  // as wire/cast.h; each target has its own rank
-    const bool is_hasty = outgoing.deadline_ns != 0 && outgoing.deadline_ns - timers_.now_ns() < Trees::kAnswersInTimeNs;
-    if (outgoing.header.kind == FrameKind::kRequest && outgoing.reducer != Reducer::kNone && !is_hasty &&
-        groups.hosts.size() >= trees_->limits.answer_hosts) {
-      std::vector<NodeId> gateways;
-      for (const TreeHost& host : groups.hosts) gateways.push_back(host.gateway);
-      note_tree_call(outgoing.header.token, std::move(gateways), outgoing.deadline_ns);
-      cast.header.rank |= kAnswersByTree;
-    }
-    if (const NodeId own = hooks_.gateway_of(groups.hosts.front().gateway); own != 0) {
-      const std::string body = encode_tree_cast(cast);
-      Outgoing request = outgoing;
-      request.header.kind = FrameKind::kTreeCast;
-      request.header.dest = 0;
-      request.header.rank = kEveryRank;
-      request.cast = nullptr;
-      request.body = as_byte_span(body.data(), body.size());
-      if (!send(own, request)) return;
-    } else {
-      groups.message = Message::copy_of(outgoing, id_);
-      cast.body = groups.message->body;
-      groups.others.reserve(elsewhere.size());  // nothing fails once it is sent
-      const std::shared_ptr<const Message> source(kept, groups.message.get());
-      for (const uint32_t left : begin_tree(source, cast, nullptr)) {
-        const auto by_host = [](const auto& a, const auto& b) { return a.first < b.first; };
-        const std::pair host(host_number(groups.hosts[left].gateway), 0u);
-        const auto [first, last] = std::equal_range(elsewhere.begin(), elsewhere.end(), host, by_host);
-        groups.others.insert(groups.others.end(), first, last);
-      }
-    }
-    elsewhere.swap(groups.others);
+    RanksByHost others;
+    const auto groups = group(members, elsewhere, others);
+    if (!trees_->limits.wants(groups->hosts.size(), bytes_of(outgoing))) return;
+    others.reserve(elsewhere.size());  // nothing fails once it is sent
+    if (send_by_tree(groups, true, outgoing, others)) elsewhere.swap(others);
   } catch (const std::bad_alloc&) {
     // As without a tree, which finds out who gets it.
+  }
+}
+
+// `left` has room for all of them; those that it has not been sent to are put there, host by host. `is_first`: no other
+// cast has this table. False: nothing has been sent. Throws std::bad_alloc: the same.
+bool Node::send_by_tree(const std::shared_ptr<const MembersByHost>& to, bool is_first, const Outgoing& outgoing,
+                        RanksByHost& left) {
+  TreeCast cast{outgoing.header, 0, id_, kFanOutMin, {}, {}, outgoing.body};
+  cast.hosts = as_byte_span(to->hosts.data(), to->hosts.size() * sizeof(TreeHost));
+  cast.targets = as_byte_span(to->targets.data(), to->targets.size() * sizeof(CastTarget));
+  cast.header.rank = static_cast<uint32_t>(outgoing.reducer);  // as wire/cast.h; each target has its own rank
+  const bool is_hasty = outgoing.deadline_ns != 0 && outgoing.deadline_ns - timers_.now_ns() < Trees::kAnswersInTimeNs;
+  if (outgoing.header.kind == FrameKind::kRequest && outgoing.reducer != Reducer::kNone && !is_hasty &&
+      to->hosts.size() >= trees_->limits.answer_hosts) {
+    std::vector<NodeId> gateways;
+    for (const TreeHost& host : to->hosts) gateways.push_back(host.gateway);
+    note_tree_call(outgoing.header.token, std::move(gateways), outgoing.deadline_ns);
+    cast.header.rank |= kAnswersByTree;
+  }
+  if (const NodeId own = hooks_.gateway_of(to->hosts.front().gateway); own != 0) {
+    const std::string body = encode_tree_cast(cast);
+    Outgoing request = outgoing;
+    request.header.kind = FrameKind::kTreeCast;
+    request.header.dest = 0;
+    request.header.rank = kEveryRank;
+    request.cast = nullptr;
+    request.body = as_byte_span(body.data(), body.size());
+    return send(own, request);
+  }
+  const auto kept = std::make_shared<KeptCast>();  // shared: with the trees of this cast, and links that send it
+  kept->message = Message::copy_of(outgoing, id_);
+  kept->to = to;
+  cast.body = kept->message->body;
+  const std::shared_ptr<const Message> source(kept, kept->message.get());
+  uint32_t host = 0;
+  const CastTarget* target = to->targets.data();
+  for (const uint32_t missed : begin_tree(source, cast, is_first ? cast.targets.size() : 0, nullptr)) {
+    for (; host < missed; ++host) target += to->hosts[host].targets;
+    const HostNumber number = host_number(to->hosts[missed].gateway);
+    for (uint32_t i = 0; i < to->hosts[missed].targets; ++i) left.emplace_back(number, target[i].rank);
+  }
+  return true;
+}
+
+// To the hosts of all of them as the last time, if they are reached as they were then. Of those `left` has who has not been
+// sent it, host by host. Null: nothing has been sent.
+std::shared_ptr<const MembersByHost> Node::send_as_before(const Members& members, const Outgoing& outgoing,
+                                                          RanksByHost& left) {
+  const auto to = members.by_host.get(routes_->changes());
+  if (to == nullptr || !trees_->limits.wants(to->hosts.size(), bytes_of(outgoing))) return nullptr;
+  try {
+    left.reserve(to->targets.size());
+    return send_by_tree(to, false, outgoing, left) ? to : nullptr;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
 }
 
@@ -207,8 +232,9 @@ void Node::send_by_tree(const Members& members, std::vector<std::pair<HostNumber
 // session that they are known to have; `*onward`, where asked for, are the links to the others. Throws std::bad_alloc:
 // nothing has been sent.
 std::vector<uint32_t> Node::begin_tree(std::shared_ptr<const Message> request, const TreeCast& cast,
-                                       std::vector<std::shared_ptr<Link>>* onward) {
+                                       uint64_t own_bytes, std::vector<std::shared_ptr<Link>>* onward) {
   Tree tree;
+  tree.own_bytes = own_bytes;
   tree.cast = cast;
   tree.cast.origin = id_;
   tree.cast.hosts = {};
@@ -257,7 +283,7 @@ void Node::begin_tree_for(Link& link, const std::shared_ptr<const Message>& requ
   std::vector<uint32_t> left;
   reductions_->pass_on_of(cast.sender);
   try {
-    left = begin_tree(request, cast, &onward);
+    left = begin_tree(request, cast, cast.targets.size(), &onward);
   } catch (const std::bad_alloc&) {
     return refuse_targets(&link, cast, "there is no memory for it in the process on the way");
   }

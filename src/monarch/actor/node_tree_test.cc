@@ -22,9 +22,11 @@ constexpr NodeId kHosts = 20;
 
 struct Recorder final : Cell {
   void deliver(MessagePtr message) override {
-    if (message->header.kind == FrameKind::kOneway) got.push_back(message->header.method);
+    if (message->header.kind != FrameKind::kOneway) return;
+    got.push_back(message->header.method);
+    ranks.push_back(message->header.rank);
   }
-  std::vector<uint32_t> got;
+  std::vector<uint32_t> got, ranks;
 };
 
 // Another end of a link, of which it is not known yet that the peer has it.
@@ -191,6 +193,58 @@ TEST_F(CastTreeOfHosts, ComesInOrderWithWhatIsSentToOneOfThem) {
   }
 }
 
+TEST_F(CastTreeOfHosts, TheNextOneGoesToTheSameRanks) {
+  const auto own = std::make_shared<Recorder>();
+  nodes.at(kScript)->add_cell(kActor, own);
+  Members mixed{{{gateway(3), kActor}, {kScript, kActor}, {gateway(1), kActor}, {gateway(2), kActor}}};
+  for (uint32_t method = 1; method <= 3; ++method) {
+    send(kScript, mixed, method);
+    ASSERT_TRUE(sim.run());
+  }
+  const auto expect_at = [](const Recorder& recorder, uint32_t rank) {
+    EXPECT_EQ(recorder.got, (std::vector<uint32_t>{1, 2, 3}));
+    EXPECT_EQ(recorder.ranks, std::vector<uint32_t>(3, rank));
+  };
+  expect_at(*recorders.at(3), 0);
+  expect_at(*own, 1);
+  expect_at(*recorders.at(1), 2);
+  expect_at(*recorders.at(2), 3);
+}
+
+TEST_F(CastTreeOfHosts, CastsToOneMeshHaveOneTableOfTargets) {
+  const auto backlog = [this] {
+    uint64_t least = 0, most = 1 << 20;  // found by halves
+    while (least < most) {
+      const uint64_t middle = (least + most) / 2;
+      if (nodes.at(kScript)->has_room(all, middle)) {
+        most = middle;
+      } else {
+        least = middle + 1;
+      }
+    }
+    return least;
+  };
+  const auto cost_of_next = [&](const Members& members) {
+    const uint64_t before = backlog();
+    send(kScript, members, 0);
+    return backlog() - before;
+  };
+  send(kScript, all, 0);  // its routes are known from then on
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(backlog(), 0u);
+  const Members fresh = all;
+  const uint64_t with_table = cost_of_next(fresh), next = cost_of_next(fresh);
+  EXPECT_EQ(with_table - next, kHosts * sizeof(CastTarget));
+  ASSERT_TRUE(sim.run());
+  const auto why = std::make_shared<Failure>(Failure::Kind::kLost, "as the test says");
+  nodes.at(gateway(8))->close_links();
+  dead.insert(gateway(8));
+  nodes.at(kScript)->node_down(gateway(8), why);
+  send(kScript, fresh, 1);
+  ASSERT_TRUE(sim.run());
+  EXPECT_EQ(refused[kScript], std::vector<HostNumber>{8}) << "who has died since is not in it any more";
+}
+
 TEST_F(CastTreeOfHosts, GoesRoundAHostThatDiesWithIt) {
   send(kScript, all, 7);
   while (nodes.at(gateway(8))->links().empty()) ASSERT_TRUE(sim.step());
@@ -301,7 +355,9 @@ TEST_F(CastTreeOfHosts, AHostWhoseSessionIsNotOpenYetIsSentItsOwn) {
   ASSERT_TRUE(sim.run());
   send(kWorker, all, 2);
   ASSERT_TRUE(sim.run());
-  expect_all_got({1, 2});
+  send(kScript, all, 3);
+  ASSERT_TRUE(sim.run());
+  expect_all_got({1, 2, 3});
   EXPECT_EQ(sent_to(kScript), (std::vector<NodeId>{gateway(1), gateway(8), gateway(9), gateway(15)}));
 }
 
