@@ -106,7 +106,7 @@ void configure(nb::object callbacks) {
   take("make_point", s.make_point);
   take("make_extent", s.make_extent);
   take("keep", s.keep);
-  take("add_stacks", s.add_stacks);
+  take("add_missing", s.add_missing);
   take("report_stacks", s.report_stacks);
 }
 

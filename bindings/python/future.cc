@@ -120,32 +120,49 @@ Ref stacks_of(const PendingCall& asked) {
   return list;
 }
 
-// To the error of a call past its deadline, if they were taken. False: an exception is set.
-bool add_stacks(const FutureState& future, const PendingCall& call, PyObject* error) {
-  const PendingCall::Stacks stacks = call.stacks();
-  if (!stacks.call || PyObject_IsInstance(error, state().deadline_exceeded.get()) != 1) return !PyErr_Occurred();
-  Ref answers = stacks_of(*stacks.call);
-  Ref ranks = Ref::steal(PyList_New(0));
-  for (const uint32_t rank : stacks.ranks) {
-    Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
-    if (!ranks || !number || PyList_Append(ranks.get(), number.get()) != 0) return false;
+Ref list_of(const std::vector<uint32_t>& ranks) {
+  Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(ranks.size())));
+  for (size_t i = 0; list && i < ranks.size(); ++i) {
+    PyObject* const number = PyLong_FromUnsignedLong(ranks[i]);
+    if (number == nullptr) return Ref();
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), number);
   }
-  if (!answers) return false;
-  PyObject* args[] = {error, future.endpoint.get(), ranks.get(), answers.get()};
-  return Ref::steal(PyObject_Vectorcall(state().add_stacks.get(), args, 4, nullptr)).get() != nullptr;
+  return list;
+}
+
+// Those that `is_one` says yes to.
+template <typename IsOne>
+Ref ranks_list(uint32_t size, const IsOne& is_one) {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < size; ++rank) {
+    if (is_one(rank)) ranks.push_back(rank);
+  }
+  return list_of(ranks);
+}
+
+// To the error of a call past its deadline, which all have got that had not answered: who those are, and what they did, if
+// that was asked. False: an exception is set.
+bool add_missing(const FutureState& future, const PendingCall& call, const Message& reply, PyObject* error) {
+  if (PyObject_IsInstance(error, state().deadline_exceeded.get()) != 1) return !PyErr_Occurred();
+  const Ref missing = ranks_list(call.size(), [&](uint32_t rank) {
+    const Message* const other = call.reply(rank);
+    return other != nullptr && other->header.kind == FrameKind::kReplyError && other->text() == reply.text();
+  });
+  const PendingCall::Stacks stacks = call.stacks();
+  const Ref asked = list_of(stacks.ranks);
+  const Ref answers = stacks.call ? stacks_of(*stacks.call) : list_of({});
+  if (!missing || !asked || !answers) return false;
+  PyObject* args[] = {error, future.endpoint.get(), missing.get(), asked.get(), answers.get()};
+  return Ref::steal(PyObject_Vectorcall(state().add_missing.get(), args, 5, nullptr)).get() != nullptr;
 }
 
 // The other ranks of a call that are known to have failed, which its exception names beside the first.
 Ref other_failures(const FutureState& future, const PendingCall& call, uint32_t rank) {
-  Ref others = Ref::steal(PyList_New(0));
-  if (future.mode != FutureMode::kAll && future.mode != FutureMode::kReduced) return others;
-  for (uint32_t other = 0; others && other < call.size(); ++other) {
-    const Message* reply = other == rank ? nullptr : call.reply(other);
-    if (reply == nullptr || reply->header.kind == FrameKind::kReply) continue;
-    Ref number = Ref::steal(PyLong_FromUnsignedLong(other));
-    if (!number || PyList_Append(others.get(), number.get()) != 0) return Ref();
-  }
-  return others;
+  const bool of_all = future.mode == FutureMode::kAll || future.mode == FutureMode::kReduced;
+  return ranks_list(call.size(), [&](uint32_t other) {
+    const Message* const reply = of_all && other != rank ? call.reply(other) : nullptr;
+    return reply != nullptr && reply->header.kind != FrameKind::kReply;
+  });
 }
 
 // The exception object for an answer that is not a value.
@@ -158,7 +175,7 @@ PyObject* exception_of(const FutureState& future, const PendingCall& call, uint3
     if (!error) return nullptr;
     PyObject* args[] = {future.endpoint.get(), number.get(), error.get()};
     Ref exception = Ref::steal(PyObject_Vectorcall(state().actor_error.get(), args, 3, nullptr));
-    if (!exception || !add_stacks(future, call, exception.get())) return nullptr;
+    if (!exception || !add_missing(future, call, reply, exception.get())) return nullptr;
     return exception.release();
   }
   const Failure failure = failure_of(reply);
@@ -521,12 +538,7 @@ PyObject* raise_timed_out(const FutureState& future) {
     return nullptr;
   }
   const Ref endpoint = Ref::borrow(future.endpoint.get());
-  Ref missing = Ref::steal(PyList_New(0));
-  for (uint32_t rank = 0; missing && rank < call->size(); ++rank) {
-    if (call->reply(rank) != nullptr) continue;
-    const Ref number = Ref::steal(PyLong_FromUnsignedLong(rank));
-    if (!number || PyList_Append(missing.get(), number.get()) != 0) return nullptr;
-  }
+  const Ref missing = ranks_list(call->size(), [&](uint32_t rank) { return call->reply(rank) == nullptr; });
   if (!missing) return nullptr;
   PyObject* args[] = {endpoint.get(), missing.get()};
   const Ref error = Ref::steal(PyObject_Vectorcall(state().timed_out.get(), args, 2, nullptr));

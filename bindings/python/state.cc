@@ -85,7 +85,7 @@ constexpr Ref State::* kHooks[] = {
     &State::construct, &State::run_async, &State::run_swarm, &State::end_actor, &State::stop_owned, &State::undeliverable,
     &State::supervise, &State::supervise_all, &State::watch_failures, &State::watch_restarts, &State::pack_answer,
     &State::format_failure, &State::end_child, &State::context_var, &State::deadline_var, &State::deadline_exceeded,
-    &State::make_point, &State::make_extent, &State::keep, &State::add_stacks, &State::report_stacks};
+    &State::make_point, &State::make_extent, &State::keep, &State::add_missing, &State::report_stacks};
 }
 
 void copy_hooks(const State& from, State& to) {

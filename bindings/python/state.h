@@ -80,7 +80,7 @@ struct State {
   Ref make_point;         // (rank, extent) -> Point
   Ref make_extent;        // (labels, sizes) -> Extent
   Ref keep;               // (result, caller's node, number of its call, rank) -> what that one is sent in its place
-  Ref add_stacks;         // (exception, endpoint, [ranks], [what they did]) -> None: of a call past its deadline
+  Ref add_missing;        // (exception, endpoint, [ranks without an answer], [ranks asked], [what those did]) -> None
   Ref report_stacks;      // () -> None: prints what all processes of the script do
 };
 

@@ -54,7 +54,7 @@ class Callbacks(NamedTuple):
     make_point: Any
     make_extent: Any
     keep: Any
-    add_stacks: Any
+    add_missing: Any
     report_stacks: Any
 
 
@@ -133,7 +133,7 @@ runtime.wire(
             make_point=Point,
             make_extent=lambda labels, sizes: Extent(list(labels), list(sizes)),
             keep=_late("_meshes.remote_results", "keep"),
-            add_stacks=_late("_calls.outcomes", "add_stacks"),
+            add_missing=_late("_calls.outcomes", "add_missing"),
             report_stacks=_late("_meshes.stacks", "report"),
         ),
         started=_started,

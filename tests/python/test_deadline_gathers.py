@@ -72,6 +72,10 @@ def test_the_ranks_that_have_not_answered_are_named(mesh):
     assert str(raised.value) == (
         "mixed.wait: the deadline of this call has passed; of 2 ranks these had not answered: 1"
     )
+    assert raised.value.endpoint == "mixed.wait" and raised.value.missing_ranks == (1,)
+    with pytest.raises(DeadlineExceeded) as of_part:
+        mesh.slice(gpus=1).answer_if.options(deadline=SHORT).call_one(False).get(timeout=LIMIT)
+    assert of_part.value.missing_ranks == (0,) and of_part.value.stacks is None
 
 
 def test_a_stream_gives_what_came_in_time(mesh):
@@ -107,7 +111,7 @@ def test_partial_with_a_deadline(mesh, how):
         values = asyncio.run(asyncio.wait_for(main(), LIMIT))
     answered, expired = values.values()
     assert answered == 5 and type(expired) is DeadlineExceeded
-    assert "these had not answered: 1" in str(expired)
+    assert "these had not answered: 1" in str(expired) and expired.missing_ranks == (1,)
 
 
 def test_partial_with_a_death():

@@ -123,13 +123,17 @@ def timed_out(ep: Any, missing: list[int]) -> TimeoutError:
     return error
 
 
-def add_stacks(error: Any, ep: Any, ranks: list[int], answers: list[Any]) -> None:
-    """To the ``DeadlineExceeded`` of a call: what those did shortly before who had not answered."""
+def add_missing(error: Any, ep: Any, missing: list[int], asked: list[int], answers: list[Any]) -> None:
+    """To the ``DeadlineExceeded`` of a call: who had not answered, and what those did shortly before who were asked."""
+    name, first = ("?", 0) if ep is None else (ep._mesh._name, ep._first_rank)
+    error.endpoint = None if ep is None else str(ep)
+    error.missing_ranks = tuple(rank + first for rank in missing)
+    if not asked:
+        return
     from monarch._values.stack_report import make_report
 
-    mesh, first = ("?", 0) if ep is None else (ep._mesh._name, ep._first_rank)
     numbered = ep is None or len(ep._mesh) > 1
-    error.stacks = make_report([(mesh, rank + first if numbered else None) for rank in ranks], answers)
+    error.stacks = make_report([(name, rank + first if numbered else None) for rank in asked], answers)
     add_note(error, f"{error.stacks}")
 
 
