@@ -28,7 +28,9 @@ class AnswerNotices {
     int64_t due_ns = 0;
   };
 
+  // Of a call that was noted just before, and not sent, there is one note.
   void add(uint64_t token, std::vector<NodeId> gateways, int64_t deadline_ns, int64_t now_ns) {
+    if (!calls_.empty() && calls_.back().token == token) return;
     if (!last_ || *last_ != gateways) last_ = std::make_shared<const std::vector<NodeId>>(std::move(gateways));
     put({token, last_, deadline_ns, kFirstNs, 0}, now_ns);
   }

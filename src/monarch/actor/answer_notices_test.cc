@@ -31,6 +31,13 @@ TEST(AnswerNotices, ComeLessAndLessOftenWhileACallHasNotEnded) {
   EXPECT_EQ(at[7] - at[6], kLast);
 }
 
+TEST(AnswerNotices, OfACallThatWasNotSentAtFirstThereIsOne) {
+  AnswerNotices notices;
+  notices.add(7, {1, 2}, 0, 0);
+  notices.add(7, {1, 2}, 0, 0);
+  EXPECT_EQ(tokens(notices.take_due(kFirst)), std::vector<uint64_t>{7});
+}
+
 TEST(AnswerNotices, ComeBeforeADeadline) {
   AnswerNotices notices;
   notices.add(7, {1}, 5000 * kMs, 0);

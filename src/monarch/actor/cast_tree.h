@@ -52,7 +52,6 @@ struct Tree {
   std::shared_ptr<const Message> source;  // what `cast` refers to, and the parts
   TreeCast cast;
   uint64_t bytes = 0;       // of what it carries
-  uint64_t own_bytes = 0;   // of tables that no other cast has
   uint64_t kept_bytes = 0;  // of all that is kept of the cast while one host waits
   int64_t deadline_ns = 0;  // when its caller gives up; 0: never
   uint32_t fan_out = kFanOutMin;
@@ -89,7 +88,7 @@ class CastOrigin {
   static constexpr uint64_t kCastCost = 512, kHostCost = 128, kFrameCost = 256;
   // As Tree::kept_bytes.
   static uint64_t cost_of(const Tree& tree) {
-    return kCastCost + tree.bytes + tree.hosts.size() * kHostCost + tree.own_bytes;
+    return kCastCost + tree.bytes + tree.hosts.size() * kHostCost + tree.cast.targets.size();
   }
 
   // Whether a cast to this host may be sent on that session: not while the one before is not known to be over.

@@ -78,7 +78,6 @@ Tree tree_to_many() {
   tree.source = std::shared_ptr<const Message>(kept, kept->message.get());
   tree.cast.targets = as_byte_span(kept->targets.data(), kept->targets.size() * sizeof(CastTarget));
   tree.bytes = 4;
-  tree.own_bytes = tree.cast.targets.size();
   tree.hosts.reserve(kMany);
   for (const TreeHost& host : kept->hosts) tree.hosts.push_back({host, tree.hosts.size() * kActors});
   return tree;

@@ -332,13 +332,12 @@ class Node final : public LinkSink {
   uint64_t backlog_to(const Link& link) const;
   using RanksByHost = std::vector<std::pair<HostNumber, uint32_t>>;
   void send_by_tree(const Members& members, RanksByHost& elsewhere, const Outgoing& outgoing);
-  bool send_by_tree(const std::shared_ptr<const MembersByHost>& to, bool is_first, const Outgoing& outgoing,
-                    RanksByHost& left);
+  bool send_by_tree(const std::shared_ptr<const MembersByHost>& to, const Outgoing& outgoing, RanksByHost& left);
   std::shared_ptr<const MembersByHost> send_as_before(const Members& members, const Outgoing& outgoing,
                                                       RanksByHost& left);
   std::shared_ptr<const MembersByHost> group(const Members& members, const RanksByHost& elsewhere,
                                              RanksByHost& others);
-  std::vector<uint32_t> begin_tree(std::shared_ptr<const Message> request, const TreeCast& cast, uint64_t own_bytes,
+  std::vector<uint32_t> begin_tree(std::shared_ptr<const Message> request, const TreeCast& cast,
                                    std::vector<std::shared_ptr<Link>>* onward);
   void begin_tree_for(Link& link, const std::shared_ptr<const Message>& request, const TreeCast& cast);
   void send_star(Link& link, const std::shared_ptr<const Message>& request, const TreeCast& host);

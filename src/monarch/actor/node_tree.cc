@@ -130,7 +130,7 @@ struct KeptCast {
 std::shared_ptr<const MembersByHost> Node::group(const Members& members, const RanksByHost& elsewhere,
                                                  RanksByHost& others) {
   const auto groups = std::make_shared<MembersByHost>();
-  groups->changes = routes_->changes();
+  const uint64_t changes = routes_->changes();
   groups->targets.reserve(elsewhere.size());
   for (auto first = elsewhere.begin(); first != elsewhere.end();) {
     const auto is_other = [host = first->first](const auto& each) { return each.first != host; };
@@ -153,7 +153,7 @@ std::shared_ptr<const MembersByHost> Node::group(const Members& members, const R
     if (host_number(members.ids[rank].node) == host_number(id_)) groups->here.push_back(rank);
   }
   groups->hosts.shrink_to_fit();
-  members.by_host.set(groups);
+  members.by_host.set(changes, groups);
   return groups;
 }
 
@@ -167,16 +167,15 @@ void Node::send_by_tree(const Members& members, RanksByHost& elsewhere, const Ou
     const auto groups = group(members, elsewhere, others);
     if (!trees_->limits.wants(groups->hosts.size(), bytes_of(outgoing))) return;
     others.reserve(elsewhere.size());  // nothing fails once it is sent
-    if (send_by_tree(groups, true, outgoing, others)) elsewhere.swap(others);
+    if (send_by_tree(groups, outgoing, others)) elsewhere.swap(others);
   } catch (const std::bad_alloc&) {
     // As without a tree, which finds out who gets it.
   }
 }
 
-// `left` has room for all of them; those that it has not been sent to are put there, host by host. `is_first`: no other
-// cast has this table. False: nothing has been sent. Throws std::bad_alloc: the same.
-bool Node::send_by_tree(const std::shared_ptr<const MembersByHost>& to, bool is_first, const Outgoing& outgoing,
-                        RanksByHost& left) {
+// `left` has room for all of them; those that it has not been sent to are put there, host by host. False: nothing has been
+// sent. Throws std::bad_alloc: the same.
+bool Node::send_by_tree(const std::shared_ptr<const MembersByHost>& to, const Outgoing& outgoing, RanksByHost& left) {
   TreeCast cast{outgoing.header, 0, id_, kFanOutMin, {}, {}, outgoing.body};
   cast.hosts = as_byte_span(to->hosts.data(), to->hosts.size() * sizeof(TreeHost));
   cast.targets = as_byte_span(to->targets.data(), to->targets.size() * sizeof(CastTarget));
@@ -206,7 +205,7 @@ bool Node::send_by_tree(const std::shared_ptr<const MembersByHost>& to, bool is_
   const std::shared_ptr<const Message> source(kept, kept->message.get());
   uint32_t host = 0;
   const CastTarget* target = to->targets.data();
-  for (const uint32_t missed : begin_tree(source, cast, is_first ? cast.targets.size() : 0, nullptr)) {
+  for (const uint32_t missed : begin_tree(source, cast, nullptr)) {
     for (; host < missed; ++host) target += to->hosts[host].targets;
     const HostNumber number = host_number(to->hosts[missed].gateway);
     for (uint32_t i = 0; i < to->hosts[missed].targets; ++i) left.emplace_back(number, target[i].rank);
@@ -218,11 +217,11 @@ bool Node::send_by_tree(const std::shared_ptr<const MembersByHost>& to, bool is_
 // sent it, host by host. Null: nothing has been sent.
 std::shared_ptr<const MembersByHost> Node::send_as_before(const Members& members, const Outgoing& outgoing,
                                                           RanksByHost& left) {
-  const auto to = members.by_host.get(routes_->changes());
-  if (to == nullptr || !trees_->limits.wants(to->hosts.size(), bytes_of(outgoing))) return nullptr;
+  const auto known = members.by_host.get(routes_->changes());
+  if (!known || !trees_->limits.wants((*known)->hosts.size(), bytes_of(outgoing))) return nullptr;
   try {
-    left.reserve(to->targets.size());
-    return send_by_tree(to, false, outgoing, left) ? to : nullptr;
+    left.reserve((*known)->targets.size());
+    return send_by_tree(*known, outgoing, left) ? *known : nullptr;
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -232,9 +231,8 @@ std::shared_ptr<const MembersByHost> Node::send_as_before(const Members& members
 // session that they are known to have; `*onward`, where asked for, are the links to the others. Throws std::bad_alloc:
 // nothing has been sent.
 std::vector<uint32_t> Node::begin_tree(std::shared_ptr<const Message> request, const TreeCast& cast,
-                                       uint64_t own_bytes, std::vector<std::shared_ptr<Link>>* onward) {
+                                       std::vector<std::shared_ptr<Link>>* onward) {
   Tree tree;
-  tree.own_bytes = own_bytes;
   tree.cast = cast;
   tree.cast.origin = id_;
   tree.cast.hosts = {};
@@ -283,7 +281,7 @@ void Node::begin_tree_for(Link& link, const std::shared_ptr<const Message>& requ
   std::vector<uint32_t> left;
   reductions_->pass_on_of(cast.sender);
   try {
-    left = begin_tree(request, cast, cast.targets.size(), &onward);
+    left = begin_tree(request, cast, &onward);
   } catch (const std::bad_alloc&) {
     return refuse_targets(&link, cast, "there is no memory for it in the process on the way");
   }

@@ -105,7 +105,7 @@ struct Hosts {
     auto [there, here] = sim.connect(from, *nodes.at(from), to, *nodes.at(to));
     // Before anything arrives on it, and not with a lock of who dials.
     sim.after(0, [this, to, end = here] { nodes.at(to)->add_link(end); });
-    if (to == unopened) return std::make_shared<UnopenedLink>(there);
+    if (unopened.contains(to)) return std::make_shared<UnopenedLink>(there);
     return there;
   }
   void send(NodeId from, const Members& members, uint32_t method) {
@@ -150,7 +150,7 @@ struct Hosts {
   }
 
   SimWorld sim;
-  NodeId unopened = 0;
+  std::set<NodeId> unopened;
   std::map<std::pair<NodeId, NodeId>, std::shared_ptr<Link>> vain;  // dials that do not get through; shared: with the node
   std::map<NodeId, std::unique_ptr<Node>> nodes;
   std::map<NodeId, std::shared_ptr<Recorder>> recorders;  // shared: with the nodes
@@ -212,37 +212,58 @@ TEST_F(CastTreeOfHosts, TheNextOneGoesToTheSameRanks) {
 }
 
 TEST_F(CastTreeOfHosts, CastsToOneMeshHaveOneTableOfTargets) {
-  const auto backlog = [this] {
-    uint64_t least = 0, most = 1 << 20;  // found by halves
-    while (least < most) {
-      const uint64_t middle = (least + most) / 2;
-      if (nodes.at(kScript)->has_room(all, middle)) {
-        most = middle;
-      } else {
-        least = middle + 1;
-      }
+  send(kScript, all, 1);
+  ASSERT_TRUE(sim.run());
+  send(kScript, all, 2);
+  const auto table = all.by_host.last();
+  ASSERT_NE(table, nullptr);
+  EXPECT_EQ(table->targets.size(), kHosts);
+  send(kScript, all, 3);
+  EXPECT_EQ(all.by_host.last(), table);
+  const Members copy = all;
+  EXPECT_EQ(copy.by_host.last(), nullptr);
+  ASSERT_TRUE(sim.run());
+  expect_all_got({1, 2, 3});
+}
+
+TEST_F(CastTreeOfHosts, WhoHasDiedSinceTheLastOneIsRefusedAtOnce) {
+  Members members = all;
+  members.ids.push_back({kWorker, kActor});  // no gateway
+  const auto worker = std::make_shared<Recorder>();
+  nodes.at(kWorker)->add_cell(kActor, worker);
+  for (uint32_t method = 1; method <= 2; ++method) {
+    send(kScript, members, method);
+    ASSERT_TRUE(sim.run());
+  }
+  EXPECT_EQ(worker->got, (std::vector<uint32_t>{1, 2}));
+  nodes.at(kScript)->node_down(kWorker, std::make_shared<Failure>(Failure::Kind::kLost, "as the test says"));
+  EXPECT_EQ(refused[kScript], std::vector<HostNumber>{});
+  send(kScript, members, 3);
+  EXPECT_EQ(refused[kScript], std::vector<HostNumber>{1}) << "its gateway need not be asked";
+  EXPECT_EQ(members.by_host.last(), nullptr) << "it is not kept for nothing";
+  ASSERT_TRUE(sim.run());
+  expect_all_got({1, 2, 3});
+}
+
+// Three actors of each host, so that the table of their targets is in another order than their ranks.
+TEST_F(CastTreeOfHosts, RanksOfHostsThatAreSentTheirOwnAreTheRightOnes) {
+  unopened = {gateway(4), gateway(5), gateway(17)};
+  Members members;
+  std::vector<std::shared_ptr<Recorder>> each;
+  for (ActorIndex actor = kActor + 1; actor <= kActor + 3; ++actor) {
+    for (NodeId host = kHosts; host >= 1; --host) {
+      nodes.at(gateway(host))->add_cell(actor, each.emplace_back(std::make_shared<Recorder>()));
+      members.ids.push_back({gateway(host), actor});
     }
-    return least;
-  };
-  const auto cost_of_next = [&](const Members& members) {
-    const uint64_t before = backlog();
-    send(kScript, members, 0);
-    return backlog() - before;
-  };
-  send(kScript, all, 0);  // its routes are known from then on
-  ASSERT_TRUE(sim.run());
-  EXPECT_EQ(backlog(), 0u);
-  const Members fresh = all;
-  const uint64_t with_table = cost_of_next(fresh), next = cost_of_next(fresh);
-  EXPECT_EQ(with_table - next, kHosts * sizeof(CastTarget));
-  ASSERT_TRUE(sim.run());
-  const auto why = std::make_shared<Failure>(Failure::Kind::kLost, "as the test says");
-  nodes.at(gateway(8))->close_links();
-  dead.insert(gateway(8));
-  nodes.at(kScript)->node_down(gateway(8), why);
-  send(kScript, fresh, 1);
-  ASSERT_TRUE(sim.run());
-  EXPECT_EQ(refused[kScript], std::vector<HostNumber>{8}) << "who has died since is not in it any more";
+  }
+  for (uint32_t method = 1; method <= 3; ++method) {
+    send(kScript, members, method);
+    ASSERT_TRUE(sim.run());
+  }
+  for (uint32_t rank = 0; rank < each.size(); ++rank) {
+    EXPECT_EQ(each[rank]->got, (std::vector<uint32_t>{1, 2, 3})) << rank;
+    EXPECT_EQ(each[rank]->ranks, std::vector<uint32_t>(3, rank));
+  }
 }
 
 TEST_F(CastTreeOfHosts, GoesRoundAHostThatDiesWithIt) {
@@ -350,7 +371,7 @@ TEST_F(CastTreeOfHosts, WhatIsHeldBackComesWhenItsSessionEnds) {
 }
 
 TEST_F(CastTreeOfHosts, AHostWhoseSessionIsNotOpenYetIsSentItsOwn) {
-  unopened = gateway(9);
+  unopened = {gateway(9)};
   send(kScript, all, 1);
   ASSERT_TRUE(sim.run());
   send(kWorker, all, 2);

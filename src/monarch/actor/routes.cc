@@ -16,11 +16,6 @@ constexpr int64_t kNoTime = 0;  // without a lease a peer's moments do not matte
 bool was_dialled_in_vain(const Link& link) { return link.session() != 0 && link.closed() && !link.opened(); }
 }  // namespace
 
-uint64_t Routes::next_change() {
-  static std::atomic<uint64_t> last{0};
-  return ++last;
-}
-
 bool Routes::add(std::shared_ptr<Link> link) {
   std::vector<std::shared_ptr<Link>> dead;  // destroyed outside the lock
   std::lock_guard lock(mutex_);

@@ -14,6 +14,7 @@
 #include "monarch/actor/recent.h"
 #include "monarch/base/ids.h"
 #include "monarch/base/mutex.h"
+#include "monarch/base/remembered.h"
 #include "monarch/wire/failure.h"
 #include "monarch/base/result.h"
 #include "monarch/net/peer.h"
@@ -120,7 +121,6 @@ class Routes {
     NodeId from = 0;  // 0: not known yet
   };
   void note_change() { changes_.store(next_change(), std::memory_order_release); }
-  static uint64_t next_change();
   std::vector<std::shared_ptr<Link>> take_dead_links();  // mutex_ held
   std::vector<Unsent> take_unsent_locked(NodeId node);
   FailurePtr why_unreachable_locked(NodeId node);

@@ -83,6 +83,7 @@ Successions::Notice Successions::apply(const Notice& notice) {
     news.meshes.push_back(mesh);
   }
   if (!news.empty()) any_.store(true, std::memory_order_relaxed);
+  changes_.store(next_change());
   return news;
 }
 
@@ -173,6 +174,7 @@ void Successions::ended(NodeId node, bool asked) {
   (asked ? stopped_ : dead_).emplace(lineage->ended, lineage);
   forget_first(stopped_, kStoppedMax);
   forget_first(dead_, kDeadMax);
+  changes_.store(next_change());
 }
 
 NodeId Successions::latest(NodeId node) const {
@@ -195,7 +197,9 @@ uint32_t Successions::count_of(NodeId node) const {
 std::shared_ptr<const Members> Successions::latest(const Members& members) const {
   std::shared_ptr<Members> now;
   if (!any()) return now;
-  std::lock_guard lock(mutex_);
+  if (const auto known = members.latest.get(changes_.load())) return *known;
+  std::unique_lock lock(mutex_);
+  const uint64_t changes = changes_.load();
   for (size_t rank = 0; rank < members.ids.size(); ++rank) {
     const auto found = lineages_.find(members.ids[rank].node);
     if (found == lineages_.end()) continue;
@@ -204,6 +208,8 @@ std::shared_ptr<const Members> Successions::latest(const Members& members) const
     if (!now) now = std::make_shared<Members>(members);
     now->ids[rank].node = latest;
   }
+  lock.unlock();
+  members.latest.set(changes, now);
   return now;
 }
 

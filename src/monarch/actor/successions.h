@@ -68,7 +68,7 @@ class Successions {
   NodeId latest(NodeId node) const;
   // How many there have been in its place.
   uint32_t count_of(NodeId node) const;
-  // Null: as they are.
+  // Null: as they are. The same object as long as nothing has changed.
   std::shared_ptr<const Members> latest(const Members& members) const;
   uint32_t epoch_of(ActorIndex index) const;
   // All that is known, for somebody who has not been told.
@@ -96,6 +96,7 @@ class Successions {
   LineagePtr lineage_of(NodeId node) const;
 
   std::atomic<bool> any_{false};
+  std::atomic<uint64_t> changes_{next_change()};  // changed with mutex_ held, after the change
   mutable std::mutex mutex_;  // a leaf
   std::unordered_map<NodeId, LineagePtr> lineages_;
   std::map<uint64_t, LineagePtr> dead_;     // by when they have ended

@@ -28,6 +28,22 @@ TEST(SuccessionsTest, ASuccessorMayHaveOneToo) {
   EXPECT_EQ(known.latest(Members{{{5, 1}}}), nullptr);
 }
 
+TEST(SuccessionsTest, WhoIsThereNowIsRememberedUntilSomethingChanges) {
+  Successions known;
+  known.apply({{{7, 8}}, {}});
+  const Members named{{{7, 1}}}, others{{{5, 1}}};
+  const auto now = known.latest(named);
+  EXPECT_EQ(known.latest(named), now);
+  EXPECT_EQ(known.latest(others), nullptr);
+  known.apply({{{8, 9}, {5, 6}}, {}});
+  EXPECT_EQ(known.latest(named)->ids[0].node, 9u);
+  EXPECT_EQ(known.latest(others)->ids[0].node, 6u);
+  Successions other;
+  other.apply({{{7, 10}}, {}});
+  EXPECT_EQ(other.latest(named)->ids[0].node, 10u);
+  EXPECT_EQ(known.latest(named)->ids[0].node, 9u);
+}
+
 TEST(SuccessionsTest, WhatIsNoNewsIsSaidSo) {
   Successions known;
   EXPECT_FALSE(known.apply({{{7, 8}}, {{10, 1, 1}}}).empty());
