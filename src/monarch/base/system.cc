@@ -99,6 +99,15 @@ Status expect_descriptors(size_t count, const char* what) {
                                             std::to_string(limit.rlim_cur) + " in use, raise ulimit -n"};
 }
 
+// Numbers are given from below: how high this one is says how many are left.
+bool leaves_descriptors(int fd) {
+  rlimit limit{};
+  const auto leaves = [&] {
+    return getrlimit(RLIMIT_NOFILE, &limit) != 0 || static_cast<uint64_t>(fd) + kSpareDescriptors < limit.rlim_cur;
+  };
+  return leaves() || (raise_descriptor_limit() && leaves());
+}
+
 void fail_nth(uint64_t nth) {
   seen.store(0);
   fails_at.store(nth == 0 ? UINT64_MAX : nth);

@@ -64,6 +64,9 @@ uint64_t original_descriptor_limit();  // 0: it has not been raised
 // Whether `count` more can be had, with what the limit can be raised to. An error says what is short. Costs some
 // microseconds for each hundred that are open.
 Status expect_descriptors(size_t count, const char* what);
+// Whether kSpareDescriptors are left for what needs them more, if `fd`, which has just come, is kept open.
+inline constexpr size_t kSpareDescriptors = 64;
+bool leaves_descriptors(int fd);
 
 // For calls that cannot be wrapped (vfork, the making of a thread): true: behave as if it had failed with errno, which is
 // set to `error`.

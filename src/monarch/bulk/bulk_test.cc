@@ -503,10 +503,14 @@ TEST_P(BulkPaths, WhatIsReadAllTheTimeStaysMapped) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
     while (std::chrono::steady_clock::now() < until) ASSERT_EQ(run_one(Kind::kRead, read, into).code, Code::kDone);
   };
-  read_for(2'500);  // a look for what is idle, and whatever thread that needs
-  sys::fail_nth(0);
-  read_for(2'500);  // another
-  EXPECT_EQ(sys::calls_seen(), 0u) << "it was mapped again";
+  // Looks for what is idle may need a thread, sooner or later; one that forgets what is in use would map it in each period.
+  uint64_t fewest = UINT64_MAX;
+  for (int period = 0; period < 4 && fewest != 0; ++period) {
+    sys::fail_nth(0);
+    read_for(2'500);
+    fewest = std::min(fewest, sys::calls_seen());
+  }
+  EXPECT_EQ(fewest, 0u) << "it was mapped again";
 }
 
 TEST_P(BulkPaths, AfterTheEndNothingBegins) {

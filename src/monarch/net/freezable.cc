@@ -164,7 +164,7 @@ Freezable::~Freezable() {
 std::shared_ptr<FreezableMap> Freezable::enter(std::shared_ptr<FreezableMap> map) {
   watch_forks_once();
   const FileId file = file_id(map->fd_.get());
-  if (!leaves_descriptors(map->fd_.get()) && map->frozen()) map->fd_.reset();  // it is copied when it is sent on
+  if (!sys::leaves_descriptors(map->fd_.get()) && map->frozen()) map->fd_.reset();  // it is copied when it is sent on
   auto* const data = static_cast<std::byte*>(map->mapping_.get());
   std::lock_guard lock(table().mutex);
   if (auto at = table().by_file.find(file); at != table().by_file.end()) {

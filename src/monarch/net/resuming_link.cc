@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "monarch/base/forked.h"
+#include "monarch/base/system.h"
 #include "monarch/net/sessions.h"
 
 namespace monarch {
@@ -181,7 +182,9 @@ void ResumingLink::open_stripes() {
     of = carrier_->link;
     word.link = carriers_;
   }
-  for (int i = of->stripes(); i > 0; --i) {
+  const int wanted = of->stripes();
+  if (wanted == 0 || !sys::expect_descriptors(static_cast<size_t>(wanted) + sys::kSpareDescriptors, "").ok()) return;
+  for (int i = 0; i < wanted; ++i) {
     auto carrier = std::make_shared<Carrier>(sessions_, shared_from_this());
     const std::shared_ptr<Link> stripe = carrier->link = dial_(*carrier);
     if (!stripe) return;

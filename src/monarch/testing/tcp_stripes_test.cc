@@ -1,5 +1,6 @@
 // Sessions over TCP whose data is spread over several connections: what goes wrong with some of them, or between them.
 #include <errno.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 
 #include "monarch/base/clock.h"
 #include "monarch/base/log.h"
+#include "monarch/base/system.h"
 #include "monarch/net/tcp/stripe_reader.h"
 #include "monarch/net/tcp/tcp_link.h"
 #include "monarch/net/tls/credentials.h"
@@ -154,6 +156,37 @@ TEST_F(TcpStripes, OneThatIsSilentIsNoticedAndCostsNothing) {
   EXPECT_GT(a_->carriers(), 1u);
 }
 
+// Firewalls forget connections on which nothing is said.
+TEST_F(TcpStripes, OnAllOfThemSomethingIsSaidWhileThereIsNothingToSend) {
+  begin_striped(options(kSecond / 2));
+  const auto before = proxy_->bytes_of_each();
+  const auto has_more = [&] {
+    const auto each = proxy_->bytes_of_each();
+    for (size_t i = 0; i < each.size(); ++i) {
+      if (each[i] < before[i] + 20 * kStripeHeader) return false;
+    }
+    return true;
+  };
+  ASSERT_TRUE(wait_until(has_more));
+  EXPECT_EQ(a_->carriers(), 1u);
+}
+
+TEST_F(TcpStripes, OneThatFallsSilentThenIsNoticedBeforeItIsNeeded) {
+  for (int connection = 1; connection <= kStripes; ++connection) {
+    begin_striped(options(kSecond / 2));
+    proxy_->hold_one(connection);
+    ASSERT_TRUE(wait_until([&] { return a_->carriers() > 1; }));
+    nothing_is_lost([] {});
+  }
+}
+
+TEST_F(TcpStripes, WhatIsSmallGetsThroughThoughAllOfThemAreSilent) {
+  begin_striped(options(kSecond / 2));
+  for (int i = 1; i <= kStripes; ++i) proxy_->hold_one(i);
+  send_one(*a_->link, 1, 10);
+  ASSERT_TRUE(wait_until([&] { return b_->sink.frames() == 1; }));
+}
+
 // Nothing of the data gets through, and control does.
 TEST_F(TcpStripes, ControlWaitsForNoData) {
   begin_striped(options());
@@ -182,6 +215,29 @@ TEST_F(TcpStripes, WhereThereIsNoRoomForMoreConnectionsItDoesWithout) {
   nothing_is_lost([] {});
   EXPECT_EQ(proxy_->connections(), 1);
   EXPECT_EQ(a_->carriers(), 1u);
+}
+
+// So many that each needs one could be had, and nothing would be left.
+class FewDescriptors {
+ public:
+  FewDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const UniqueFd next(dup(0));
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(next.get()) + sys::kSpareDescriptors / 2;
+    setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(TcpStripes, WhereDescriptorsAreFewItDoesWithout) {
+  begin(options());
+  const FewDescriptors few;
+  nothing_is_lost([] {});
+  EXPECT_EQ(proxy_->connections(), 1);
 }
 
 TEST_F(TcpStripes, TheirConnectionsGoWithTheSession) {
@@ -278,6 +334,20 @@ TEST_F(StripeWords, OfChunksThatCannotBe) {
   const UniqueFd stripe = add_stripe();
   say_on(stripe, encode_stripe_chunk(kStripeChunkMax + 1, 0));
   expect_malformed();
+}
+
+TEST_F(StripeWords, AreNotAnsweredWhereDescriptorsAreFew) {
+  UniqueFd pair[2];
+  make_tcp_pair(pair);
+  RecordingSink sink;
+  const auto stripe = std::make_shared<TcpLink>(home_.reactor, sink, 1, 0);
+  stripe->start(std::make_unique<SocketChannel>(std::move(pair[0])));
+  {
+    const FewDescriptors few;
+    EXPECT_FALSE(stripe->become_stripe_of(link_));
+  }
+  EXPECT_TRUE(stripe->become_stripe_of(link_));
+  stripe->close();
 }
 
 TEST_F(StripeWords, OfALinkThatIsNotWantedAsOneAreNoMistake) {

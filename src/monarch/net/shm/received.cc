@@ -28,7 +28,7 @@ void ReceivedSegment::make_private() {
 }
 
 std::shared_ptr<ReceivedSegment> Received::add(Mapping mapping, UniqueFd fd) {
-  if (!leaves_descriptors(fd.get())) fd.reset();
+  if (!sys::leaves_descriptors(fd.get())) fd.reset();
   auto segment = std::make_shared<ReceivedSegment>(std::move(mapping), std::move(fd));
   std::lock_guard lock(mutex_);
   std::erase_if(segments_, [](const auto& known) { return known.expired(); });

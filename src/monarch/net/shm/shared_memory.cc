@@ -2,16 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "monarch/base/system.h"
 
 namespace monarch {
-
-namespace {
-constexpr uint64_t kSpareDescriptors = 64;
-}  // namespace
 
 Mapping::Mapping(Mapping&& other) noexcept
     : memory_(std::exchange(other.memory_, nullptr)), size_(std::exchange(other.size_, 0)) {}
@@ -82,15 +77,6 @@ bool is_resident(const void* at) {
 bool may_be_written(const void* at) {
   char mine = 0;
   return populate(at, 1, kPopulateWrite) || !populate(&mine, 1, kPopulateWrite);
-}
-
-// Numbers are given from below: how high this one is says how many are left.
-bool leaves_descriptors(int fd) {
-  rlimit limit{};
-  const auto leaves = [&] {
-    return getrlimit(RLIMIT_NOFILE, &limit) != 0 || static_cast<uint64_t>(fd) + kSpareDescriptors < limit.rlim_cur;
-  };
-  return leaves() || (sys::raise_descriptor_limit() && leaves());
 }
 
 }  // namespace monarch

@@ -47,7 +47,4 @@ bool is_resident(const void* at);
 // Whether this process may write to the page of that byte; true where the kernel is older than 5.14, as it does not tell.
 bool may_be_written(const void* at);
 
-// Whether some are left for what needs them more, if `fd`, which has just come, is kept open.
-bool leaves_descriptors(int fd);
-
 }  // namespace monarch

@@ -78,6 +78,8 @@ void ChunkOutput::add_word(ChunkLane lane) {
   std::copy(header.begin(), header.end(), add_header(kChunkHeader).header.begin());
 }
 
+void ChunkOutput::add_stripe_sign() { add_header(kStripeHeader).header = encode_stripe_chunk(0, 0); }
+
 uint32_t ChunkOutput::add_bytes(OutRecords& records) {
   uint32_t size = 0;
   for (size_t count = 0; !records.empty() && size < kChunkBytes && count < kPiecesPerChunk; ++count) {

@@ -41,6 +41,7 @@ class ChunkOutput {
 
   // A header behind which nothing comes.
   void add_word(ChunkLane lane);
+  void add_stripe_sign();  // of life
   // As much of the records as fits. The bytes of records in it.
   uint32_t add_chunk(ChunkLane lane, OutRecords& records);
   uint32_t add_stripe_chunk(uint64_t number, OutRecords& records);

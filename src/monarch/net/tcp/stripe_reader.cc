@@ -29,6 +29,7 @@ bool StripeReader::begin_chunk(Stripe& stripe) {
   std::memcpy(&stripe.left, stripe.header.data(), sizeof stripe.left);
   std::memcpy(&zero, stripe.header.data() + 4, sizeof zero);
   std::memcpy(&stripe.number, stripe.header.data() + 8, sizeof stripe.number);
+  if (stripe.left == 0 && zero == 0 && stripe.number == 0) return true;
   // What lies behind comes by no other way.
   if (stripe.left != 0 && stripe.left <= kStripeChunkMax && zero == 0 && stripe.number >= next_) return true;
   reader_.fail("it does not say which chunk of the data comes next");
@@ -87,11 +88,6 @@ bool StripeReader::advance(size_t stripe, size_t count, const ChunkReader::Take&
 
 bool StripeReader::feed(size_t stripe, ByteSpan bytes, const ChunkReader::Take& take) {
   return read(stripes_[stripe], bytes, take) && go_on(take);
-}
-
-bool StripeReader::is_due() const {
-  return std::any_of(stripes_.begin(), stripes_.end(),
-                     [](const Stripe& stripe) { return stripe.left != 0 || stripe.header_size != 0; });
 }
 
 }  // namespace monarch

@@ -2,7 +2,7 @@
 // stripe may carry any chunk, in the order of their numbers on each; they are put together in that order.
 //
 //   offset  size
-//   0       4     bytes that follow, 1 to kStripeChunkMax
+//   0       4     bytes that follow, 1 to kStripeChunkMax; 0: a sign of life, with the number 0
 //   4       4     zero
 //   8       8     number
 #pragma once
@@ -37,8 +37,6 @@ class StripeReader {
   // As ChunkReader's. All that is in turn behind it follows.
   bool advance(size_t stripe, size_t count, const ChunkReader::Take& take);
   bool feed(size_t stripe, ByteSpan bytes, const ChunkReader::Take& take);
-  // Some chunk has begun, and is not all there, or not in turn: more is to come.
-  bool is_due() const;
 
  private:
   struct Stripe {

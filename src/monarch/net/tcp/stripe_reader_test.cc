@@ -69,7 +69,6 @@ TEST(StripeReader, PutsTheDataTogetherWhicheverComesFirst) {
       }
       left[i] = left[i].subspan(size);
     }
-    EXPECT_FALSE(stripes.is_due());
   }
 }
 
@@ -81,13 +80,11 @@ TEST(StripeReader, WaitForTheWordThatDataIsStriped) {
   int taken = 0;
   const auto take = [&](ChunkLane, MessagePtr) { ++taken; };
   EXPECT_TRUE(stripes.may_read(stripe));
-  EXPECT_FALSE(stripes.is_due());
   std::vector<std::byte> stream;
   append(stream, encode_stripe_chunk(static_cast<uint32_t>(bytes.size()), 0));
   append(stream, bytes);
   ASSERT_TRUE(stripes.feed(stripe, stream, take));
   EXPECT_FALSE(stripes.may_read(stripe));
-  EXPECT_TRUE(stripes.is_due());
   EXPECT_EQ(taken, 0);
   ASSERT_TRUE(reader.feed(encode_chunk(ChunkLane::kStriped, 0), take));
   ASSERT_TRUE(stripes.go_on(take));
@@ -98,12 +95,28 @@ TEST(StripeReader, WaitForTheWordThatDataIsStriped) {
 TEST(StripeReader, WhatCannotBeIsMalformed) {
   StripeHeader odd = encode_stripe_chunk(10, 0);
   odd[5] = std::byte{1};
-  for (const StripeHeader& header : {encode_stripe_chunk(0, 0), encode_stripe_chunk(kStripeChunkMax + 1, 0), odd}) {
+  for (const StripeHeader& header : {encode_stripe_chunk(0, 1), encode_stripe_chunk(kStripeChunkMax + 1, 0), odd}) {
     Striped striped(2);
     EXPECT_FALSE(striped.stripes.feed(1, header, ignore));
     EXPECT_FALSE(striped.reader.error().empty());
     EXPECT_FALSE(striped.stripes.feed(0, encode_stripe_chunk(10, 0), ignore)) << "it stays so";
   }
+}
+
+TEST(StripeReader, ASignOfLifeIsNothingElse) {
+  Striped striped(2);
+  const std::vector<std::byte> bytes = record(5, 100);
+  std::vector<std::byte> stream;
+  append(stream, encode_stripe_chunk(0, 0));
+  append(stream, encode_stripe_chunk(static_cast<uint32_t>(bytes.size()), 0));
+  append(stream, bytes);
+  append(stream, encode_stripe_chunk(0, 0));
+  int taken = 0;
+  for (const std::byte& each : stream) {
+    ASSERT_TRUE(striped.stripes.feed(1, {&each, 1}, [&](ChunkLane, MessagePtr) { ++taken; }));
+    ASSERT_TRUE(striped.stripes.may_read(1));
+  }
+  EXPECT_EQ(taken, 1);
 }
 
 TEST(StripeReader, ANumberThatWasThereIsMalformed) {

@@ -143,7 +143,7 @@ bool TcpLink::write(Stream& stream) {
   uint64_t written = 0;
   switch (stream.out.write(std::clamp(backlog / kWritesPerBacklog, kWriteMin, kWriteMax), &written)) {
     case ChunkOutput::Written::kSome:
-      if (&stream == main_.get()) spoken_ = true;
+      stream.spoken = true;
       backlog_ -= written;
       return true;
     case ChunkOutput::Written::kNoRoom:
@@ -385,14 +385,40 @@ void TcpLink::linger(Reactor& reactor, std::unique_ptr<Channel> channel) {
 void TcpLink::on_pulse() {
   std::lock_guard lock(write_mutex_);
   if (stopped_) return;
-  say_alive_ = true;
-  if (!main_->wants_room) flush_main();
+  say_alive(true);
+}
+
+// write_mutex_ held. On each connection that has not said something since the last tick; `anyhow`: on the others, too.
+void TcpLink::say_alive(bool anyhow) {
+  if (!std::exchange(main_->spoken, false) || anyhow) {
+    say_alive_ = true;
+    if (!main_->wants_room) flush_main();
+  }
+  for (const auto& stripe : stripes_) {
+    if (std::exchange(stripe->spoken, false) && !anyhow) continue;
+    if (broken_ || !stripe->out.empty() || stripe->wants_room || stripe->shortage) continue;
+    stripe->out.add_stripe_sign();
+    while (!stripe->out.empty() && write(*stripe)) continue;
+    if (stripe->out.empty() && stripe->out.channel().wants_room()) want_room(*stripe, true);
+  }
 }
 
 void TcpLink::watch_silence() {
   reactor_.after(silence_ns_ / kTicks, [owner = weak_from_this()] {
     if (auto kept = owner.lock()) kept->on_tick();
   });
+}
+
+// Of those that are read: what is not in turn waits for another one, which is looked at.
+bool TcpLink::is_stripe_silent() {
+  std::lock_guard delivery(delivery_mutex_);
+  bool silent = false;
+  for (size_t i = 0; i < stripes_.size(); ++i) {
+    Stream& stripe = *stripes_[i];
+    stripe.silent_ticks = std::exchange(stripe.heard, false) || is_done(i) ? 0 : stripe.silent_ticks + 1;
+    silent = silent || stripe.silent_ticks >= kTicks;
+  }
+  return silent;
 }
 
 // Reactor. What had come by now has been read before this.
@@ -403,19 +429,14 @@ void TcpLink::on_tick() {
     silent_ = true;
     return finish({ErrorCode::kClosed, "nothing has come from it for " + std::to_string(silence_ns_ / 1'000'000) + " ms"});
   }
-  const bool stuck = stripe_reader_.is_due() && std::exchange(striped_by_tick_, striped_bytes_) == striped_bytes_;
-  stuck_ticks_ = stuck ? stuck_ticks_ + 1 : 0;
-  if (stuck_ticks_ >= kTicks) {
+  if (is_stripe_silent()) {
     return finish({ErrorCode::kClosed, "nothing has come by one of its connections for " +
                                            std::to_string(silence_ns_ / 1'000'000) + " ms"});
   }
   if (++ticks_ % kTicksPerSign == 0) {
     std::lock_guard lock(write_mutex_);
     if (stopped_) return;
-    if (!std::exchange(spoken_, false)) {
-      say_alive_ = true;
-      if (!main_->wants_room) flush_main();
-    }
+    say_alive(false);
   }
   watch_silence();
 }

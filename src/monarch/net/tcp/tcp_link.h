@@ -68,7 +68,11 @@ class TcpLink final : public Link,
     bool wants_input = true, wants_room = false;
     uint32_t watched = 0;
     bool shortage = false;  // of a stripe: a timer will try again
-    bool ended = false;     // delivery_mutex_: nothing more comes
+    bool spoken = false;    // something has been written since the last tick
+    // delivery_mutex_, of a stripe but for `ended`:
+    bool ended = false;     // nothing more comes
+    bool heard = true;      // something has come since the last tick
+    int silent_ticks = 0;
   };
 
   bool send_on(bool control, const Outgoing& outgoing, std::shared_ptr<const void> keeper, uint64_t begun = 0);
@@ -107,6 +111,8 @@ class TcpLink final : public Link,
   void finish(const Error& why);
   void watch_silence();
   void on_tick();
+  bool is_stripe_silent();
+  void say_alive(bool anyhow);
   void on_pulse() override;
   static void linger(Reactor& reactor, std::unique_ptr<Channel> channel);
 
@@ -135,8 +141,6 @@ class TcpLink final : public Link,
   StripeReader stripe_reader_{reader_};
   std::vector<std::byte> rest_;    // what came behind the last chunk, of what is to be a stripe
   uint64_t striped_bytes_ = 0;     // that have come by stripes
-  uint64_t striped_by_tick_ = 0;   // by the last
-  int stuck_ticks_ = 0;            // in which nothing of a chunk that is due has come
   std::atomic<bool> finished_{false};   // the end has been told, or nobody wants to hear of it
 
   mutable Mutex write_mutex_{LockRank::kLaneWrite};
@@ -150,7 +154,6 @@ class TcpLink final : public Link,
   bool mute_ = false;           // it has been said
   bool broken_ = false;         // something could not be written: nothing more is
   std::shared_ptr<TcpLink> stripe_of_;  // shared: a link
-  bool spoken_ = false;         // something has been written since the last tick
   bool retry_armed_ = false;    // a shortage: a timer will try again
   std::atomic<bool> stopped_{false};  // written with both sides locked
   std::atomic<uint64_t> backlog_{0};

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "monarch/base/forked.h"
+#include "monarch/base/system.h"
 #include "monarch/net/tcp/tcp_link.h"
 
 namespace monarch {
@@ -41,6 +42,7 @@ bool TcpLink::become_stripe_of(const std::shared_ptr<Link>& link) {
   if (!of || in_forked_child()) return false;
   std::lock_guard lock(write_mutex_);
   if (stopped_ || stripe_of_) return false;
+  if (main_ && !sys::leaves_descriptors(main_->out.channel().fd())) return false;
   stripe_of_ = std::move(of);
   say_stripe_ = true;
   if (main_ && !main_->wants_room) flush_main();
@@ -156,7 +158,7 @@ bool TcpLink::read_stripe(size_t index, Error* why) {
       if (!main_->ended) end_after(striped_bytes_);  // usually the first one ends now, too
       break;
     }
-    heard_ = true;
+    heard_ = stripe.heard = true;
     bytes += static_cast<uint64_t>(count);
     striped_bytes_ += static_cast<uint64_t>(count);
     const size_t placed = worth_it ? std::min(static_cast<size_t>(count), direct.size()) : 0;
