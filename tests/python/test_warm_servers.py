@@ -1,5 +1,6 @@
 """A daemon starts the fork server of its next client when one has gone: who gets it must not see how old it is."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hostd import LIMIT, Daemon
+from saved_job import MONARCH
 
 PROBE = """
 class Probe(Actor):
@@ -117,6 +119,18 @@ def test_a_server_that_nothing_has_changed_for_is_used_as_it_is(folder, code, sc
     assert see(daemon, "import sys, os; found = os.getppid(), '_MONARCH_FORK_SERVER_ANEW' in os.environ") == (
         f"({server}, False)"
     )
+    assert daemon.end() == (0, "")
+
+
+def test_who_holds_it_is_shown_by_what_it_is(folder):
+    daemon = Daemon(folder, scheme="ipc")
+    see(daemon, "found = 0")
+    server = warm_server(daemon)
+    found = json.loads(subprocess.run([*MONARCH, "ps", "--all", "--json"], check=True, capture_output=True).stdout)
+    rows = {row["pid"]: row for row in found}
+    holder = rows[rows[server]["parent"]]
+    assert (rows[server]["what"], holder["what"]) == ("fork server", "holder")
+    assert (holder["parent"], rows[holder["parent"]]["what"]) == (daemon.process.pid, "host daemon")
     assert daemon.end() == (0, "")
 
 
