@@ -6,7 +6,8 @@ runs as an ordinary program without workers: the losses of both must agree, and 
 gained. There is one worker for each core, unless you say otherwise.
 
 With --kill two workers die while they compute. Others take their places, and the losses and the accuracy are the same.
-With --hosts the workers run where worker loops are (`monarch-hostd tcp://HOST:PORT`), N on each; nothing else changes.
+With --hosts the workers run where worker loops are (`monarch worker --bind tcp://HOST:PORT`), N on each; nothing else
+changes.
 
     python examples/digits.py [--workers N] [--steps N] [--kill] [--hosts ADDRESS...]
 """
@@ -220,7 +221,7 @@ def progress_bar(steps: int) -> Callable[[int, float], None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--workers", type=int, default=cores, help=f"number of worker processes (a core each: {cores})")
+    parser.add_argument("--workers", type=int, default=cores, help=f"processes, on each host (a core each: {cores})")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"number of training steps ({STEPS})")
     parser.add_argument("--kill", action="store_true", help="let two workers die on the way")
     parser.add_argument("--hosts", nargs="+", metavar="ADDRESS", help="where the workers run (tcp://HOST:PORT)")

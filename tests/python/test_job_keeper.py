@@ -91,7 +91,7 @@ answers = job.adopt("counters", make).add.call().get().values()
 def test_that_they_are_lost_with_a_job_that_is_replaced_is_a_warning(place):
     place("")
     _, err = place("", source=KEEPS.replace('{"hosts": 2}', '{"hosts": 1}'))
-    said = "job_state.pkl does not run what is wanted now, and is replaced: the actors that it has adopted are lost\n"
+    said = "job_state.pkl does not run what is wanted now, and is replaced: what it may have adopted is lost\n"
     assert err.endswith(said) and err.count("\n") == 1
 
 

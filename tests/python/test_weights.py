@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pickle
 import random
 import signal
 import threading
@@ -349,17 +350,33 @@ def test_bad_input():
         shard((8,), 0, 4, 4)
     with pytest.raises(ValueError, match="has no dimension 1"):
         shard((8,), 1, 0, 4)
+    for of_no_ints in ("84", 0, 0, 2), ((8, 4), 0, 0.5, 2):
+        with pytest.raises(TypeError, match="interpreted as an integer"):
+            shard(*of_no_ints)
+    for where, error, told in (
+        ([array], TypeError, "by name. Got: list"),
+        ({"w": ((8, 6), Box("ab", (4, 6)))}, ValueError, "of ints for each name"),
+        ({"w": ((8, 6), Box((0.5, 0), (4, 6)))}, ValueError, "of ints for each name"),
+    ):
+        with pytest.raises(error, match=told):
+            Source({"w": array}, where)
     with Source({"w": array}) as source:
         source.publish(0)
         for wanted, told in (
             ({"w": np.zeros((4, 6))}, "is float32 of shape"),
             ({"w": np.zeros((4, 5), np.float32)}, "of shape"),
-            ({"v": array}, "'v': of the sources nobody has"),
+            ({"v": array}, "no source has 'v', but 'w'"),
         ):
             with pytest.raises(WeightsError, match=told):
                 Target(wanted).pull([source.handle()])
         with pytest.raises(WeightsError, match="not among the sources"):
             source.push([], [])
+        with pytest.raises(ValueError, match="sources is empty"):
+            Target({"w": array}).pull([])
+        with pytest.raises(TypeError, match=r"send its handle\(\)"):
+            pickle.dumps(source)
+        with pytest.raises(TypeError, match=r"send what its accept\(\) returns"):
+            pickle.dumps(Target({"w": array}))
         with pytest.raises(ValueError, match="larger than those before"):
             source.publish(-1)
     with pytest.raises(VersionGone.__mro__[2]):

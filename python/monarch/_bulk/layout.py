@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -59,8 +60,10 @@ def shard(shape: Sequence[int], dim: int, rank: int, ranks: int) -> Box:
         rank: from 0 on.
         ranks: how many there are.
 
-    Raises ``ValueError`` for a rank or a dimension that there is not.
+    Raises ``ValueError`` for a rank or a dimension that there is not, ``TypeError`` for what is no int.
     """
+    shape = tuple(map(operator.index, shape))
+    dim, rank, ranks = map(operator.index, (dim, rank, ranks))
     if not 0 <= rank < ranks:
         raise ValueError(f"there is no rank {rank} of {ranks}")
     if not -len(shape) <= dim < len(shape):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import numbers
 import operator
 import sys
 import time
@@ -96,6 +97,8 @@ class PushHandle(NamedTuple):
 def _by_name(weights: Any, where: Where | None) -> dict[str, Any]:
     if not isinstance(weights, Mapping):
         raise TypeError(f"weights are arrays by name, such as module.state_dict(). Got: {type(weights).__name__}")
+    if where is not None and not isinstance(where, Mapping):
+        raise TypeError(f"where has (shape, box) by name. Got: {type(where).__name__}")
     for name, is_at in (where or {}).items():
         if name not in weights:
             known = ", ".join(map(repr, list(weights)[:8])) + (", ..." if len(weights) > 8 else "")
@@ -104,6 +107,8 @@ def _by_name(weights: Any, where: Where | None) -> dict[str, Any]:
             raise ValueError(
                 f"where has (shape, box) for each name, as ((8, 4), shard((8, 4), 0, 1, 2)). Got: {is_at!r}"
             )
+        if not all(isinstance(number, numbers.Integral) for sizes in (is_at[0], *is_at[1]) for number in sizes):
+            raise ValueError(f"where has a shape and a box of ints for each name. Got: {is_at!r}")
     return dict(weights)
 
 
@@ -241,6 +246,9 @@ class Source:
         self._header = RDMABuffer(self._versions)
         for slot in range(_SLOTS):
             self._set(slot, _WRITING)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Source stays in its process: send its handle()")
 
     def __repr__(self) -> str:
         state = f"versions {self.versions}" if self._is_open else "closed"
@@ -393,6 +401,9 @@ class Target:
         self.version: int | None = None  # what the weights are, if a version was taken
         self._accepting: tuple[int, bytearray, RDMABuffer, RDMABuffer] | None = None
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a Target stays in its process: send what its accept() returns")
+
     def __repr__(self) -> str:
         return f"<Target of {len(self._shards)} weights, {self.nbytes} bytes, version {self.version}>"
 
@@ -430,6 +441,9 @@ class Target:
         """
         _warn_of_loop("Target.pull()")
         sources = _handles(sources, SourceHandle, "Source.handle()")
+        if not sources:
+            raise ValueError("sources is empty: there is nobody to get the weights from")
+        prefer = operator.index(prefer)
         version = None if version is None else _as_version(version)
         begun = time.monotonic()
         deadline = begun + _seconds(timeout)
@@ -557,6 +571,10 @@ def _offers(name: str, wanted: _Shard, sources: Sequence[SourceHandle]) -> list[
                 f"{name!r} is {theirs.dtype} of shape {theirs.shape} there, {wanted.dtype} of shape {wanted.shape} here"
             )
         offers.append((who, theirs.box))
+    if not offers:
+        known = sorted({name for source in sources for name in source.shards})
+        names = ", ".join(map(repr, known[:8])) + (", ..." if len(known) > 8 else "")
+        raise WeightsError(f"no source has {name!r}, but {names or 'nothing'}")
     try:
         cover(wanted.box, offers)
     except LookupError as error:

@@ -214,7 +214,7 @@ class ProcessJob(JobTrait):
         elif not lost and (lacks := _lacks(run)):
             lost = [f"its hosts cannot be reached, since {lacks} is gone"]
         if os.path.exists(os.path.join(run.folder, "keeper")):  # of monarch.job._keeper
-            lost.append("the actors that it has adopted are lost")
+            lost.append("what it may have adopted is lost")
         return ", and ".join(lost)
 
     def _kill(self) -> None:

@@ -473,7 +473,10 @@ class JobTrait(ABC):
                     "cached_path"
                 )
             if exclusive:
-                raise RuntimeError(f"the job in {path} cannot be had exclusively: {user} uses it")
+                raise RuntimeError(
+                    f"the job in {path} cannot be had exclusively: {user} uses it; wait for its end, or have a job of "
+                    "your own by another cached_path"
+                )
         is_new = running._is_shared and _users.enter(path, running._apply_id, exclusive)
         self._running = running
         if is_new:
