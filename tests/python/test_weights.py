@@ -14,7 +14,7 @@ from script_run import ended
 
 from monarch._bulk.layout import cover, pieces
 from monarch.actor import Actor, ActorError, SupervisionError, current_rank, endpoint, this_host
-from monarch.rdma import RDMATimeout
+from monarch.rdma import BufferDropped, RDMATimeout
 from monarch.weights import Box, Source, Target, VersionGone, WeightsError, shard, whole
 
 LIMIT = 30
@@ -362,6 +362,7 @@ def test_bad_input():
             Source({"w": array}, where)
     with Source({"w": array}) as source:
         source.publish(0)
+        handle = source.handle()
         for wanted, told in (
             ({"w": np.zeros((4, 6))}, "is float32 of shape"),
             ({"w": np.zeros((4, 5), np.float32)}, "of shape"),
@@ -379,6 +380,9 @@ def test_bad_input():
             pickle.dumps(Target({"w": array}))
         with pytest.raises(ValueError, match="larger than those before"):
             source.publish(-1)
+    with pytest.raises(WeightsError, match="a source has been closed") as caught:
+        Target({"w": array}).pull([handle])
+    assert isinstance(caught.value.__cause__, BufferDropped)
     with pytest.raises(VersionGone.__mro__[2]):
         raise VersionGone
 

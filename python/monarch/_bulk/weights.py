@@ -436,8 +436,8 @@ class Target:
 
         Blocks its thread: in an ``async`` endpoint, ``await asyncio.to_thread(target.pull, handles)``. Raises
         ``VersionGone`` if a version was named and is no more, ``monarch.rdma.RDMATimeout``, ``WeightsError`` for what
-        sources do not have, and what reading a buffer raises: ``SupervisionError`` if a source has died. The weights
-        are as they were then, and it may be called again with others.
+        sources do not have and where one was closed, and what reading a buffer raises: ``SupervisionError`` if a source
+        has died. The weights are as they were then, and it may be called again with others.
         """
         _warn_of_loop("Target.pull()")
         sources = _handles(sources, SourceHandle, "Source.handle()")
@@ -448,6 +448,22 @@ class Target:
         begun = time.monotonic()
         deadline = begun + _seconds(timeout)
         plan = self._plan(sources, prefer)
+        try:
+            taken, moved = self._fetch(sources, plan, version, deadline, progress)
+        except BufferDropped as error:
+            raise WeightsError("a source has been closed since its handle() was made") from error
+        self._take(taken)
+        return Moved(taken, moved, time.monotonic() - begun)
+
+    def _fetch(
+        self,
+        sources: Sequence[SourceHandle],
+        plan: Sequence[tuple[int, str, Box]],
+        version: int | None,
+        deadline: float,
+        progress: Progress | None,
+    ) -> tuple[int, int]:
+        """To what is staged. -> its version, and how many bytes that were."""
         used = sorted({who for who, _, _ in plan}) or list(range(len(sources)))  # who wants nothing keeps step
         while True:
             taken, slots = _wait_for_version([sources[who] for who in used], version, deadline)
@@ -461,11 +477,9 @@ class Target:
             transfer.run()
             now = _versions([sources[who] for who in used], deadline)
             if all(found[slot] == taken for found, slot in zip(now, slots)):
-                break
+                return taken, transfer.total
             if version is not None:
                 raise VersionGone(f"version {version} was replaced while it was read")
-        self._take(taken)
-        return Moved(taken, transfer.total, time.monotonic() - begun)
 
     def _plan(self, sources: Sequence[SourceHandle], prefer: int) -> list[tuple[int, str, Box]]:
         order = sorted(
