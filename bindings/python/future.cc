@@ -140,14 +140,21 @@ Ref ranks_list(uint32_t size, const IsOne& is_one) {
   return list_of(ranks);
 }
 
+// Whether its exception is one for all ranks of the call, and not each rank's own.
+bool is_of_all(const FutureState& future) {
+  return future.mode == FutureMode::kAll || future.mode == FutureMode::kReduced;
+}
+
 // To the error of a call past its deadline, which all have got that had not answered: who those are, and what they did, if
 // that was asked. False: an exception is set.
-bool add_missing(const FutureState& future, const PendingCall& call, const Message& reply, PyObject* error) {
+bool add_missing(const FutureState& future, const PendingCall& call, uint32_t rank, PyObject* error) {
   if (PyObject_IsInstance(error, state().deadline_exceeded.get()) != 1) return !PyErr_Occurred();
-  const Ref missing = ranks_list(call.size(), [&](uint32_t rank) {
-    const Message* const other = call.reply(rank);
-    return other != nullptr && other->header.kind == FrameKind::kReplyError && other->text() == reply.text();
-  });
+  const Message* const reply = is_of_all(future) ? call.reply(rank) : nullptr;
+  const auto is_missing = [&](uint32_t other) {
+    const Message* const its = call.reply(other);
+    return its != nullptr && its->header.kind == FrameKind::kReplyError && its->text() == reply->text();
+  };
+  const Ref missing = reply == nullptr ? list_of({rank}) : ranks_list(call.size(), is_missing);
   const PendingCall::Stacks stacks = call.stacks();
   const Ref asked = list_of(stacks.ranks);
   const Ref answers = stacks.call ? stacks_of(*stacks.call) : list_of({});
@@ -158,9 +165,9 @@ bool add_missing(const FutureState& future, const PendingCall& call, const Messa
 
 // The other ranks of a call that are known to have failed, which its exception names beside the first.
 Ref other_failures(const FutureState& future, const PendingCall& call, uint32_t rank) {
-  const bool of_all = future.mode == FutureMode::kAll || future.mode == FutureMode::kReduced;
+  if (!is_of_all(future)) return list_of({});
   return ranks_list(call.size(), [&](uint32_t other) {
-    const Message* const reply = of_all && other != rank ? call.reply(other) : nullptr;
+    const Message* const reply = other != rank ? call.reply(other) : nullptr;
     return reply != nullptr && reply->header.kind != FrameKind::kReply;
   });
 }
@@ -175,7 +182,7 @@ PyObject* exception_of(const FutureState& future, const PendingCall& call, uint3
     if (!error) return nullptr;
     PyObject* args[] = {future.endpoint.get(), number.get(), error.get()};
     Ref exception = Ref::steal(PyObject_Vectorcall(state().actor_error.get(), args, 3, nullptr));
-    if (!exception || !add_missing(future, call, reply, exception.get())) return nullptr;
+    if (!exception || !add_missing(future, call, rank, exception.get())) return nullptr;
     return exception.release();
   }
   const Failure failure = failure_of(reply);

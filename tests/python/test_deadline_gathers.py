@@ -78,6 +78,15 @@ def test_the_ranks_that_have_not_answered_are_named(mesh):
     assert of_part.value.missing_ranks == (0,) and of_part.value.stacks is None
 
 
+def test_one_exception_names_all_and_each_of_several_its_own(mesh):
+    late = mesh.answer_if.options(deadline=SHORT)
+    with pytest.raises(DeadlineExceeded) as raised:
+        late.call(False).get(timeout=LIMIT)
+    assert raised.value.missing_ranks == (0, 1)
+    each = late.options(partial=True).call(False).get(timeout=LIMIT).values()
+    assert [error.missing_ranks for error in each] == [(0,), (1,)]
+
+
 def test_a_stream_gives_what_came_in_time(mesh):
     first, second = mesh.wait.options(deadline=SHORT).stream(5)
     assert first.get(timeout=LIMIT) == 5

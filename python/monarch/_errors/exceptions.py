@@ -127,7 +127,8 @@ class DeadlineExceeded(TimeoutError):
 
     Unlike the plain ``TimeoutError`` of ``get(timeout)``, after which the call goes on and may be waited for again.
 
-    ``endpoint`` and ``missing_ranks`` say which call, and who had not answered it; None and () if it was no call.
+    ``endpoint`` and ``missing_ranks`` say which call, and who had not answered it (of a partial gather or a stream each
+    says its own rank); None and () if it was no call.
     ``stacks`` is a ``StackReport`` of the processes that had not answered a call, taken shortly before its deadline,
     and a note below the traceback; None if the call had less than a second, or another one of this process has been
     reported within the last.

@@ -38,7 +38,7 @@ class Remembered {
     change_ = 0;
     return std::nullopt;
   }
-  // In whatever state; null: nothing.
+  // In whatever state; null: nothing. For tests.
   Value last() const {
     std::lock_guard lock(mutex_);
     return value_;
