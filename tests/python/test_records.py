@@ -185,12 +185,21 @@ def test_an_exception_names_all_ranks_of_its_call_that_have_failed():
 # ---- The report ----
 
 
-def failure(mesh="trainers", rank=0, node=None, cause="it broke", out_of_memory=OutOfMemory.NO, number=9, in_flight=()):
+def failure(
+    mesh="trainers",
+    rank=0,
+    node=None,
+    cause="it broke",
+    out_of_memory=OutOfMemory.NO,
+    number=9,
+    in_flight=(),
+    is_procs=True,
+):
     record = (2, 4711, "node1", None, number, rank, "trainers", (rank,), out_of_memory, in_flight, "", "")
     who = f"<root>.<{mesh}{{'gpus': {rank}/40}}>"
     report = f"The process {who} and all its descendants have failed:\n  {cause}".replace("\n", "\n  ")
     origin = cause.partition("\n")[0]
-    return MeshFailure(mesh, rank, (rank,), who, report, cause, origin, True, node or rank + 1, 0, record)
+    return MeshFailure(mesh, rank, (rank,), who, report, cause, origin, is_procs, node or rank + 1, 0, record)
 
 
 WHERE = "Unhandled monarch error on the root actor, hostname=node1, PID=1 at time 2026-11-22 10:15:31.820108:"
@@ -207,6 +216,15 @@ def test_equal_failures_of_many_ranks_are_one():
         "The process <root>.<trainers{'gpus': 0/40}> and all its descendants have failed",
         "So has rank 35 of 'trainers': killed by signal 11",
     ]
+
+
+def test_a_process_is_told_by_its_actors_whichever_of_both_was_told_first():
+    actors = [failure("worker", rank, is_procs=False) for rank in range(4)]
+    procs = [failure("procs", rank) for rank in range(5)]  # one without an actor
+    told = [actors[0], procs[0], actors[1], procs[1], actors[2], procs[2], procs[3], procs[4], actors[3]]
+    screen = make_screen(told, WHERE)
+    assert screen.startswith("ranks 0-3 of 'worker' have failed: killed by signal 9\n"), screen
+    assert screen.endswith("\nSo has rank 4 of 'procs': killed by signal 9"), screen
 
 
 def test_one_rank_that_has_failed_more_than_once_is_one():

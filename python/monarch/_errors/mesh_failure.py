@@ -71,6 +71,7 @@ class MeshFailure(Recorded):
         self._take(self._record)
         self._report = of.report
         self._event = f"{'process' if of.is_procs else 'actor'} {of.who} failed:"
+        self._is_procs = of.is_procs
         self._source = of.node, of.actor  # whose failure it is: an actor's, or (0) its process's
         self._mesh_id = of.mesh_id
         self._made_ns = of.made_ns  # when that was last made anew

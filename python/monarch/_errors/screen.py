@@ -31,12 +31,15 @@ def make_screen(failures: list[MeshFailure], where: str, more: str = "") -> str:
 
 
 def _grouped(failures: list[MeshFailure]) -> dict[tuple[str, str], list[MeshFailure]]:
-    """By mesh and kind. Of a process, one mesh is named."""
+    """By mesh and kind. Of a process, one mesh is named: of its actors, if there is one, whichever was told first."""
+    names: dict[int, str] = {}
+    for failure in sorted(failures, key=lambda failure: failure._is_procs):
+        if failure._source[1] == 0:
+            names.setdefault(failure._source[0], failure.mesh_name)
     alike: dict[tuple[str, str], list[MeshFailure]] = {}
-    seen: dict[int, str] = {}
     for failure in failures:
         node, actor = failure._source
-        if actor == 0 and seen.setdefault(node, failure.mesh_name) != failure.mesh_name:
+        if actor == 0 and names[node] != failure.mesh_name:
             continue
         alike.setdefault((failure.mesh_name, failure.kind), []).append(failure)
     return alike

@@ -59,7 +59,8 @@ def watch_failures() -> None:
         with of.deciding:
             of.held += _arrived()
             fatal: list[MeshFailure] = []
-            of.held = [each for each in of.held if not _dealt_with(each, fatal, time.monotonic())]
+            now = time.monotonic()  # one for all, so that they stay in order
+            of.held = [each for each in of.held if not _dealt_with(each, fatal, now)]
             if fatal:
                 stop_program(fatal + _those_of_the_same_time(), 1)
             if not any(each.cell is None for each in of.held):
