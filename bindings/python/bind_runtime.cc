@@ -78,6 +78,7 @@ void configure(nb::object callbacks) {
   auto take = [&callbacks](const char* name, Ref& into) { into = Ref::borrow(nb::object(callbacks.attr(name)).ptr()); };
   take("dumps", s.dumps);
   take("loads", s.loads);
+  take("unreadable", s.unreadable);
   take("future_type", s.future_type);
   take("port_type", s.port_type);
   take("value_mesh", s.value_mesh);

@@ -260,6 +260,19 @@ PyObject* part_buffers(const Message& message, size_t first) {
   return list;
 }
 
+// An error that stands: the versions of both sides may be why, and then it says so.
+void explain_unpickling(PyObject* pickle) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (Ref same = Ref::steal(PyObject_CallFunctionObjArgs(state().unreadable.get(), value, pickle, nullptr))) {
+    return PyErr_Restore(type, value, traceback);
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+}
+
 PyObject* unpickle(const Message& message) {
   ByteSpan pickle = message.body;
   const bool in_part = (message.header.flags & kFlagBodyPart) != 0 && !message.parts.empty();
@@ -268,10 +281,12 @@ PyObject* unpickle(const Message& message) {
                                                 static_cast<Py_ssize_t>(pickle.size()), PyBUF_READ));
   Ref buffers = Ref::steal(body ? part_buffers(message, in_part ? 1 : 0) : nullptr);
   if (!buffers) return nullptr;
-  if (PyList_GET_SIZE(buffers.get()) == 0) return PyObject_CallOneArg(state().loads.get(), body.get());
   static PyObject* names = PyTuple_Pack(1, PyUnicode_InternFromString("buffers"));
   PyObject* args[] = {body.get(), buffers.get()};
-  return PyObject_Vectorcall(state().loads.get(), args, 1, names);
+  PyObject* const has_buffers = PyList_GET_SIZE(buffers.get()) == 0 ? nullptr : names;
+  PyObject* value = PyObject_Vectorcall(state().loads.get(), args, 1, has_buffers);
+  if (value == nullptr) explain_unpickling(body.get());
+  return value;
 }
 
 // The tuple of values of a message with arrays.

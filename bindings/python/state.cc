@@ -80,12 +80,13 @@ int64_t clock_ns() {
 
 namespace {
 constexpr Ref State::* kHooks[] = {
-    &State::dumps, &State::loads, &State::future_type, &State::port_type, &State::value_mesh, &State::lazy,
-    &State::actor_error, &State::supervision_error, &State::timed_out, &State::bind_arguments, &State::warn_running_loop,
-    &State::construct, &State::run_async, &State::run_swarm, &State::end_actor, &State::stop_owned, &State::undeliverable,
-    &State::supervise, &State::supervise_all, &State::watch_failures, &State::watch_restarts, &State::pack_answer,
-    &State::format_failure, &State::end_child, &State::context_var, &State::deadline_var, &State::deadline_exceeded,
-    &State::make_point, &State::make_extent, &State::keep, &State::add_missing, &State::report_stacks};
+    &State::dumps, &State::loads, &State::unreadable, &State::future_type, &State::port_type, &State::value_mesh,
+    &State::lazy, &State::actor_error, &State::supervision_error, &State::timed_out, &State::bind_arguments,
+    &State::warn_running_loop, &State::construct, &State::run_async, &State::run_swarm, &State::end_actor,
+    &State::stop_owned, &State::undeliverable, &State::supervise, &State::supervise_all, &State::watch_failures,
+    &State::watch_restarts, &State::pack_answer, &State::format_failure, &State::end_child, &State::context_var,
+    &State::deadline_var, &State::deadline_exceeded, &State::make_point, &State::make_extent, &State::keep,
+    &State::add_missing, &State::report_stacks};
 }
 
 void copy_hooks(const State& from, State& to) {

@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from monarch._calls import endpoint, future, pickling
+from monarch._calls import endpoint, future, pickling, versions
 from monarch._errors.exceptions import DeadlineExceeded
 from monarch._meshes import actor_mesh, block_end, instance
 from monarch._ports.port import Port
@@ -26,6 +26,7 @@ class Callbacks(NamedTuple):
 
     dumps: Any
     loads: Any
+    unreadable: Any
     future_type: Any
     port_type: Any
     value_mesh: Any
@@ -105,6 +106,7 @@ runtime.wire(
         callbacks=Callbacks(
             dumps=pickling.dumps,
             loads=pickle.loads,
+            unreadable=versions.explain,
             future_type=future.Future,
             port_type=Port,
             value_mesh=_value_mesh,

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from monarch._actors.class_table import BY_VALUE
+from monarch._calls import versions
 from monarch._calls.handles import Handle
 from monarch._values import frozen
 
@@ -48,9 +49,12 @@ def _make_code_pickler() -> Any:
     if "__mp_main__" in sys.modules:  # the script itself, in a child that multiprocessing has spawned
         cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
 
+    begin = versions.begin_of_code(cloudpickle)
+
     class Pickler(cloudpickle.Pickler):
         def __init__(self, in_band: bool = False) -> None:
             self.file = io.BytesIO()
+            self.file.write(begin)
             self.buffers: list[Any] = []
             self.storages: dict[int, Any] = {}
             super().__init__(self.file, protocol=5, buffer_callback=None if in_band else self.buffers.append)
