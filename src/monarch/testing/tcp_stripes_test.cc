@@ -1,5 +1,7 @@
 // Sessions over TCP whose data is spread over several connections: what goes wrong with some of them, or between them.
 #include <errno.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -364,6 +366,25 @@ TEST_F(StripeWords, OfChunksThatCannotBe) {
   const UniqueFd stripe = add_stripe();
   say_on(stripe, encode_stripe_chunk(kStripeChunkMax + 1, 0));
   expect_malformed();
+}
+
+// Else each of its chunks would need the way once more when its turn comes.
+TEST_F(StripeWords, WhatIsNotInTurnHasComeAlready) {
+  const UniqueFd first = add_stripe(), second = add_stripe();
+  say(encode_chunk(ChunkLane::kStriped, 0));
+  std::vector<std::byte> early;
+  for (uint64_t number = 1; number <= 4; ++number) {
+    const std::vector<std::byte> chunk = numbered(number, 250 << 10);
+    early.insert(early.end(), chunk.begin(), chunk.end());
+  }
+  say_on(second, early);
+  ASSERT_TRUE(drive_until(*home_.driver, [&] {
+    int unacknowledged = 0;
+    MONARCH_CHECK(ioctl(second.get(), SIOCOUTQ, &unacknowledged) == 0);
+    return unacknowledged == 0;
+  }));
+  say_on(first, numbered(0, 100));
+  ASSERT_TRUE(drive_until(*home_.driver, [&] { return sink_.frames() == 5; }));
 }
 
 TEST_F(StripeWords, AreNotAnsweredWhereDescriptorsAreFew) {

@@ -30,4 +30,8 @@ class TcpChannel final : public SocketChannel {
 // What every socket of a link gets. `unsent_ms`: how long what was sent may stay unacknowledged.
 void prepare_tcp_socket(int socket, int unsent_ms);
 
+// Its receiver's kernel takes so much that is not read yet, or up to half of what it may (tcp_rmem). It would give so much
+// room to who reads all the time only, and gives 64 KiB to others.
+void widen_tcp_socket(int socket, int bytes);
+
 }  // namespace monarch

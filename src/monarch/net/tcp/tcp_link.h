@@ -121,6 +121,8 @@ class TcpLink final : public Link,
   // Who ends a link has at most so much to read that was under way; what comes later was sent later.
   static constexpr uint64_t kDrainMax = 256 << 20;
   static constexpr size_t kSpillBytes = 64 << 10;
+  // What of a stripe may have come before its turn: some chunks, so that one stripe does not wait for the way of another.
+  static constexpr int kStripeUnreadBytes = 2 << 20;
   // How long what was sent last may take to arrive after a link was closed.
   static constexpr int64_t kLingerNs = 2'000'000'000;
 

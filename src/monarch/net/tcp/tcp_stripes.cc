@@ -12,6 +12,7 @@
 
 #include "monarch/base/forked.h"
 #include "monarch/base/system.h"
+#include "monarch/net/tcp/tcp_channel.h"
 #include "monarch/net/tcp/tcp_link.h"
 
 namespace monarch {
@@ -84,6 +85,7 @@ void TcpLink::add_stripe(std::unique_ptr<Channel> channel, ByteSpan early) {
   std::lock_guard delivery(delivery_mutex_);
   if (stopped_ || finished_ || stripes_.size() == size_t{kStripesMax}) return;
   const size_t index = stripe_reader_.add();
+  widen_tcp_socket(channel->fd(), kStripeUnreadBytes);
   {
     std::lock_guard lock(write_mutex_);
     const bool first = stripes_.empty();
