@@ -31,8 +31,8 @@ void prepare_tcp_socket(int socket, int unsent_ms) {
   static_cast<void>(fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK));
 }
 
-// SO_RCVBUF would do it as well, for good: the kernel does not make such a buffer larger any more. SO_RCVLOWAT does not keep
-// it from that (tcp_set_rcvlowat() in Linux 4.17 and later; net/ipv4/tcp.c), and is taken back for those who wait.
+// SO_RCVBUF would do it as well, but a buffer whose size was given is never made larger. SO_RCVLOWAT leaves that to the
+// kernel (tcp_set_rcvlowat(), net/ipv4/tcp.c, of Linux 4.17 and later), and is taken back for those who wait.
 void widen_tcp_socket(int socket, int bytes) {
   for (const int low : {bytes, 1}) static_cast<void>(setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low));
 }
