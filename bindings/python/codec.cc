@@ -260,17 +260,16 @@ PyObject* part_buffers(const Message& message, size_t first) {
   return list;
 }
 
-// An error that stands: the versions of both sides may be why, and then it says so.
+// Of an error of unpickling: the versions of both sides may be why, and then it says so.
 void explain_unpickling(PyObject* pickle) {
+  Ref explain = Ref::borrow(state().unreadable.get());
+  if (!explain) return;  // the script has ended meanwhile
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
-  if (Ref same = Ref::steal(PyObject_CallFunctionObjArgs(state().unreadable.get(), value, pickle, nullptr))) {
-    return PyErr_Restore(type, value, traceback);
-  }
-  Py_XDECREF(type);
-  Py_XDECREF(value);
-  Py_XDECREF(traceback);
+  Ref done = Ref::steal(PyObject_CallFunctionObjArgs(explain.get(), value, pickle, nullptr));
+  if (!done) PyErr_Clear();
+  PyErr_Restore(type, value, traceback);
 }
 
 PyObject* unpickle(const Message& message) {

@@ -52,7 +52,7 @@ struct State {
   // Set by configure(): monarch._wiring.Callbacks
   Ref dumps;              // (object) -> (bytes-like, [buffers])
   Ref loads;              // pickle.loads
-  Ref unreadable;         // (what that has raised, pickle) -> None; or raises what says more
+  Ref unreadable;         // (what that has raised, pickle) -> None: may say more in it
   Ref future_type;        // subclass of FutureBase
   Ref port_type;          // subclass of PortBase
   Ref value_mesh;         // (endpoint, [values or Raw]) -> ValueMesh

@@ -110,7 +110,7 @@ runtime.wire(
             future_type=future.Future,
             port_type=Port,
             value_mesh=_value_mesh,
-            lazy=lambda raw: Lazy(raw, pickle.loads),
+            lazy=lambda raw: Lazy(raw, versions.loads),
             actor_error=_late("_calls.outcomes", "actor_error"),
             supervision_error=_late("_calls.outcomes", "supervision_error"),
             timed_out=_late("_calls.outcomes", "timed_out"),

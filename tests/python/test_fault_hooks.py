@@ -1,11 +1,13 @@
 """What unhandled_fault_hook and __supervise__ may do wrong, and what the end of a script does about hooks that run."""
 
 import signal
+import time
 
 import pytest
 from script_run import Run, program
 
 import monarch.actor
+from monarch._running import unhandled
 
 SCRIPT = program("supervision/bad_input.py")
 FAILS = """
@@ -193,3 +195,10 @@ finally:
     print("in order")
 """).done(limit=10)  # fmt: skip
     assert run.status == 1 and "ValueError: bang" in run.err and "in order" in run.out, (run.out, run.err)
+
+
+def test_a_wait_for_the_end_of_patience_is_none_for_ever_though_it_has_ended_by_now():
+    looked = time.monotonic() - 1
+    held = [unhandled._Held(None, None, looked + 0.001)]
+    assert unhandled._seconds_left(held, looked) == 0
+    assert unhandled._seconds_left(held, looked + 0.002) is None

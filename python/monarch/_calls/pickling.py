@@ -49,12 +49,9 @@ def _make_code_pickler() -> Any:
     if "__mp_main__" in sys.modules:  # the script itself, in a child that multiprocessing has spawned
         cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
 
-    begin = versions.begin_of_code(cloudpickle)
-
-    class Pickler(cloudpickle.Pickler):
+    class Pickler(versions.code_pickler(cloudpickle)):  # type: ignore[misc]
         def __init__(self, in_band: bool = False) -> None:
             self.file = io.BytesIO()
-            self.file.write(begin)
             self.buffers: list[Any] = []
             self.storages: dict[int, Any] = {}
             super().__init__(self.file, protocol=5, buffer_callback=None if in_band else self.buffers.append)

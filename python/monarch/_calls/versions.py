@@ -1,58 +1,82 @@
 """Code that is sent by value is for one minor version of Python, and the names beside it are of one cloudpickle.
 
-A pickle with code begins with a call that says which both are. Who has another Python refuses it there: bytecode of
-another version may crash. Another cloudpickle will mostly do; where it does not, the error names both.
+Each piece of code says which both are. A process with another Python refuses it, since bytecode of another version may
+crash. Another cloudpickle mostly does; where it does not, the error names both.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
+import re
 import sys
+from collections import ChainMap
+from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
-_ours = sys.version_info[:2]
-_CALL = f"{__name__}\n_sent_by\n".encode()
-_theirs = ""  # the cloudpickle of who sent the last code that came
+_HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+_of_sender = _HERE  # what code that is sent from here says
+_MADE_BY = re.compile(rb"code of Python (\d+\.\d+) by cloudpickle ([\w.+!-]+)")
+# What is not there of another cloudpickle, or takes other arguments.
+_OF_CLOUDPICKLE = re.compile(r"cloudpickle|\b_(make|class|function|builtin|cell)_\w+\(\)")
 
 
-def begin_of_code(cloudpickle: Any) -> bytes:
-    """What this process's pickles with code begin with: a call of :func:`_sent_by`, whose result is dropped."""
-    version = str(cloudpickle.__version__)[:255].encode("ascii", "replace")
-    return b"".join([
-        b"\x80\x05", pickle.GLOBAL, _CALL, pickle.MARK,
-        pickle.BININT1, bytes([_ours[0]]), pickle.BININT1, bytes([_ours[1]]),
-        pickle.SHORT_BINUNICODE, bytes([len(version)]), version, pickle.TUPLE, pickle.REDUCE, pickle.POP,
-    ])  # fmt: skip
+def code_pickler(cloudpickle: Any) -> Any:
+    """A ``cloudpickle.Pickler`` whose code says what made it."""
+    reduce = cloudpickle.Pickler.dispatch_table[CodeType]
+    made_by = f"code of Python {_of_sender} by cloudpickle {cloudpickle.__version__}"
+
+    def reduce_code(code: CodeType) -> Any:
+        return _code, (made_by, *reduce(code))
+
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table = ChainMap({CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table)
+
+    return Pickler
 
 
-def _sent_by(major: int, minor: int, of_cloudpickle: str) -> None:
-    global _theirs
-    _theirs = of_cloudpickle
-    if (major, minor) != sys.version_info[:2]:
+def _code(made_by: str, make: Callable[..., CodeType], args: tuple[Any, ...]) -> CodeType:
+    found = _MADE_BY.fullmatch(made_by.encode())
+    theirs = found[1].decode() if found else "?"
+    if theirs != _HERE:
         raise RuntimeError(
-            f"code that is sent by value is for the sender's version of Python, {major}.{minor}, and "
-            f"{_this_process()}: give both the same one, or put the code into a module that both can import"
+            f"code that is sent by value is for the sender's version of Python, {theirs}, and this process "
+            f"({sys.executable}) runs {_HERE}: give both the same one, or put the code into a module that both import"
         )
+    return make(*args)
 
 
-def _this_process() -> str:
-    return f"this process ({sys.executable}) runs {sys.version_info[0]}.{sys.version_info[1]}"
+def dumps(value: Any) -> bytes:
+    """As ``cloudpickle.dumps``, for whoever may run another Python."""
+    import cloudpickle
+
+    file = io.BytesIO()
+    code_pickler(cloudpickle)(file).dump(value)
+    return file.getvalue()
+
+
+def loads(pickled: Any) -> Any:
+    """As ``pickle.loads``, with an error that says which cloudpickle both sides have where that may be why."""
+    try:
+        return pickle.loads(pickled)
+    except Exception as error:
+        explain(error, pickled)
+        raise
 
 
 def explain(error: BaseException, pickled: Any) -> None:
-    """Raises what says more than this error of unpickling, if cloudpickle is another one here, or is not there."""
-    if not isinstance(error, (ImportError, AttributeError, TypeError)) or _sent_by.__name__.encode() not in bytes(
-        pickled
-    ):
+    """Adds to an error of unpickling which cloudpickle both sides have, where that may be why."""
+    if not isinstance(error, (ImportError, AttributeError, TypeError)) or not _OF_CLOUDPICKLE.search(str(error)):
         return
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "cloudpickle":
-        raise ImportError(
-            f"what is sent by value needs cloudpickle, of which the sender has {_theirs}, and {_this_process()} "
-            "without it"
-        )
-    ours = getattr(sys.modules.get("cloudpickle"), "__version__", None)
-    if ours in (None, _theirs) or type(error) not in (ImportError, AttributeError, TypeError):
+    sender = _MADE_BY.search(pickled)
+    ours = getattr(sys.modules.get("cloudpickle"), "__version__", "none")
+    if sender is None or sender[2].decode() == ours:
         return
-    raise type(error)(
-        f"{error} (what is sent by value is of the sender's cloudpickle {_theirs}, and {_this_process()} with {ours})"
+    text = (
+        f"{error} (what is sent by value needs cloudpickle, of which the sender has {sender[2].decode()}, "
+        f"and this process, {sys.executable}, has {ours})"
     )
+    error.args = (text,)
+    if isinstance(error, ImportError):
+        error.msg = text

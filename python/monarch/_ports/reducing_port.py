@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from monarch import _core
-from monarch._calls import pickling
+from monarch._calls import pickling, versions
 from monarch._calls.packing import pack_error, pack_plain
 from monarch._config import settings
 from monarch._errors.exceptions import ActorError
@@ -153,14 +153,12 @@ _batches_lock = threading.Lock()
 
 
 def _batch_for(address: tuple[int, int], code: bytes | None) -> Batch:
-    import pickle
-
     batches = here().batches
     batch: Batch | None = batches.get(address)
     if batch is not None:
         return batch
     assert code is not None
-    made = Batch(pickle.loads(code))  # not with the lock: it imports
+    made = Batch(versions.loads(code))  # not with the lock: it imports
     with _batches_lock:
         kept: Batch = batches.setdefault(address, made)
         return kept

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from typing import Any
 
 from monarch import _core
 from monarch._actors.class_table import table_of
 from monarch._actors.declarations import SYNC
+from monarch._calls import versions
 from monarch._errors.exceptions import SetupFailed
 from monarch._meshes.instance import ActorInstance
 from monarch._meshes.spawning import SpawnInfo
@@ -30,7 +30,7 @@ def run_setup(setup: bytes | None) -> None:
 
 
 def _set_up(setup: bytes) -> None:
-    outcome = pickle.loads(setup)()
+    outcome = versions.loads(setup)()
     if hasattr(outcome, "__await__"):
         import asyncio
 

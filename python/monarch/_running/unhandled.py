@@ -54,8 +54,9 @@ def watch_failures() -> None:
     """What the thread runs that decides about them."""
     threads.name_thread(threads.FAILURES)
     of = here()
+    now = time.monotonic()
     while True:
-        _core.wait_for_failures(bool(of.held), _seconds_left(of.held))
+        _core.wait_for_failures(bool(of.held), _seconds_left(of.held, now))
         with of.deciding:
             of.held += _arrived()
             fatal: list[MeshFailure] = []
@@ -175,10 +176,10 @@ def _arrived() -> list[_Held]:
     return [_Held(cell, MeshFailure(*told), until) for cell, told in _core.take_failures()]
 
 
-def _seconds_left(held: list[_Held]) -> float | None:
-    now = time.monotonic()
-    ends = [each.until for each in held if each.until > now]
-    return min(ends) - now if ends else None
+def _seconds_left(held: list[_Held], looked: float) -> float | None:
+    """Until patience ends for one whose patience had not ended when that was looked at."""
+    ends = [each.until for each in held if each.until > looked]
+    return max(0.0, min(ends) - time.monotonic()) if ends else None
 
 
 def _dealt_with(each: _Held, fatal: list[MeshFailure], now: float) -> bool:

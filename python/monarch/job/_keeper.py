@@ -22,6 +22,7 @@ from typing import Any
 import cloudpickle
 
 from monarch import _core
+from monarch._calls import versions
 from monarch._calls.future import got
 from monarch._config import settings
 from monarch._errors.exceptions import retold
@@ -99,7 +100,7 @@ class Kept:
         if not isinstance(name, str) or not callable(make):
             raise TypeError(f"adopt takes a name, a str, and a function of the job's state, not {name!r} and {make!r}")
         try:
-            mesh: ActorMesh[Any] = pickle.loads(got(self._actor.adopt.call_one(name, cloudpickle.dumps(make))))
+            mesh: ActorMesh[Any] = pickle.loads(got(self._actor.adopt.call_one(name, versions.dumps(make))))
         except ActorError as error:
             while isinstance(error.exception, ActorError):  # those that have called make
                 error = error.exception

@@ -32,7 +32,7 @@ void prepare_tcp_socket(int socket, int unsent_ms) {
 }
 
 // SO_RCVBUF would do it as well, but a buffer whose size was given is never made larger. SO_RCVLOWAT leaves that to the
-// kernel (tcp_set_rcvlowat(), net/ipv4/tcp.c, of Linux 4.17 and later), and is taken back for those who wait.
+// kernel (tcp_set_rcvlowat(), net/ipv4/tcp.c, of Linux 4.18 and later), and is taken back for those who wait.
 void widen_tcp_socket(int socket, int bytes) {
   for (const int low : {bytes, 1}) static_cast<void>(setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low));
 }
