@@ -20,6 +20,7 @@ import pytest
 from script_run import Run
 
 import monarch.actor
+from monarch._meshes import active
 from monarch.actor import (
     Accumulator,
     Actor,
@@ -872,3 +873,12 @@ def test_a_script_that_no_signal_reaches_is_a_line_on_stderr(gil, text):
     line = script.err_line(30, "\n")
     script.kill()
     assert re.match(f"monarch: the simulation stands still for longer than its `patience` lasts: .*{text}", line), line
+
+
+def test_its_meshes_are_none_of_this_programs():
+    """Who looks for all processes of a program, as a mount does, would find some that are nowhere."""
+    before = active.spawned()
+    with simulate(seed=1):
+        actors = spawn()[1]
+        assert actors.add.call(1).get() and len(active.spawned()) == 1
+    assert active.spawned() == before

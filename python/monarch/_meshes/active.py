@@ -8,6 +8,7 @@ from weakref import ref
 
 from monarch import _core
 from monarch._meshes.proc_mesh import ProcMesh
+from monarch._runtime.here import here
 
 __all__ = ["get_active_proc_meshes", "register_proc_mesh_spawn_callback", "unregister_proc_mesh_spawn_callback"]
 
@@ -35,13 +36,9 @@ def get_active_proc_meshes() -> list[ProcMesh]:
     return [mesh for mesh in meshes if mesh is not None and not mesh._stopped]
 
 
-_spawned: list[tuple[list[int], Any, str]] = []  # their nodes, shape and name; some may have ended
-_look_at = 64  # so many, to leave out those that have
-
-
 def spawned() -> list[tuple[list[int], Any, str]]:
     """Nodes, shape and name of the meshes that this process has spawned, in use or not; oldest first."""
-    return [each for each in list(_spawned) if _is_there(each[0])]
+    return [each for each in list(here().spawned) if _is_there(each[0])]
 
 
 def _is_there(nodes: list[int]) -> bool:
@@ -49,11 +46,11 @@ def _is_there(nodes: list[int]) -> bool:
 
 
 def note_spawned(mesh: ProcMesh) -> None:
-    global _look_at
-    _spawned.append((mesh._nodes, mesh._view, mesh._name))
-    if len(_spawned) > _look_at:
-        _spawned[:] = spawned()
-        _look_at = max(64, 2 * len(_spawned))
+    of = here()
+    of.spawned.append((mesh._nodes, mesh._view, mesh._name))
+    if len(of.spawned) > of.spawned_limit:
+        of.spawned[:] = spawned()
+        of.spawned_limit = max(64, 2 * len(of.spawned))
     key = id(mesh)
     _meshes[key] = ref(mesh, lambda _: _meshes.pop(key, None))
     for callback in list(_callbacks):

@@ -25,6 +25,8 @@ class Here:
         self.kept: Any = None  # results that stay here (_meshes/remote_results.py)
         self.leases: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of results elsewhere, by call
         self.keepers: dict[int, tuple[int, int]] = {}  # who gives them out, by node
+        self.spawned: list[tuple[list[int], Any, str]] = []  # of meshes: nodes, shape, name (_meshes/active.py)
+        self.spawned_limit = 64  # from so many on those that have ended are left out
         self.deciding = threading.Lock()  # who holds it decides about what is held, and what has arrived
         self.mounts: list[str] = []  # whose files some hosts have for imports only (_mounts/hook.py)
         self.stopping: int | None = None  # the program is to end with that status

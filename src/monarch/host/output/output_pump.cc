@@ -198,11 +198,7 @@ void OutputPump::end() {
   }
   take_notes();
   for (auto& [node, speaker] : speakers_.all()) {
-    for (SpeakerStream& stream : speaker->streams) {
-      stream.splitter.finish([&](std::string_view line) { show(stream, line); });
-      write_log_file(*speaker);
-      announce_dropped(stream);
-    }
+    for (SpeakerStream& stream : speaker->streams) finish_line(stream);
   }
   flush_folds(INT64_MAX);
   wait_for_room();
@@ -341,11 +337,16 @@ void OutputPump::show_states(int64_t now_ns) {
   });
 }
 
-void OutputPump::end_stream(SpeakerStream& stream) {
-  Speaker& speaker = *stream.speaker;
+// Its writer has ended, or nothing more is read: what has no newline is a line.
+void OutputPump::finish_line(SpeakerStream& stream) {
   stream.splitter.finish([&](std::string_view line) { show(stream, line); });
   announce_dropped(stream);
-  write_log_file(speaker);
+  write_log_file(*stream.speaker);
+}
+
+void OutputPump::end_stream(SpeakerStream& stream) {
+  Speaker& speaker = *stream.speaker;
+  finish_line(stream);
   std::erase(parked_, &stream);
   std::erase(unwatched_, &stream);
   std::erase(rewritten_, &stream);
@@ -577,6 +578,9 @@ void OutputPump::take_notes() {
   for (const auto& [node, line] : notes) {
     drain(node, OutputStream::kStdout);
     drain(node, OutputStream::kStderr);
+    if (Speaker* speaker = speakers_.find(node); speaker != nullptr && speaker->log_file != nullptr) {
+      for (SpeakerStream& stream : speaker->streams) finish_line(stream);
+    }
     const auto [file, who] = speakers_.place_in_files(node);
     if (file == nullptr) continue;
     LogFile::Voice& voice = file->add(who);

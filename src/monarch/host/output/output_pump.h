@@ -77,6 +77,7 @@ class OutputPump {
   void publish(uint64_t wanted);
 
   size_t read_stream(SpeakerStream& stream);
+  void finish_line(SpeakerStream& stream);
   void end_stream(SpeakerStream& stream);
   void show(SpeakerStream& stream, std::string_view line);
   void await_state(SpeakerStream& stream);

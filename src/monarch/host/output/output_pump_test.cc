@@ -477,13 +477,13 @@ TEST_F(OutputPumpTest, NotesStandInTheFileBehindAllThatItsProcessHasPrinted) {
   errors.lines(1);
   pump->note(11, "it failed");
   put(lives.out, "a\n");
-  put(lives.err, "b\n");
+  put(lives.err, "b, and no end");  // the end of which may come behind the word of the death
   pump->note(10, "it failed too,\nand why");
   pump->note(12, "it has no file");
   pump->note(13, "it is not known");
   pump->finish();
   EXPECT_EQ(folder.untimed(folder.text(folder.path_of(file))),
-            "[p 1] last\n[p 1] it failed\n[p 0] a\n[p 0] b\n[p 0] it failed too,\n[p 0] and why\n");
+            "[p 1] last\n[p 1] it failed\n[p 0] a\n[p 0] b, and no end\n[p 0] it failed too,\n[p 0] and why\n");
 }
 
 TEST_F(OutputPumpTest, ANoteWaitsForNobodyWhoPrintsForEver) {
