@@ -282,8 +282,8 @@ PyObject* unpickle(const Message& message) {
   if (!buffers) return nullptr;
   static PyObject* names = PyTuple_Pack(1, PyUnicode_InternFromString("buffers"));
   PyObject* args[] = {body.get(), buffers.get()};
-  PyObject* const has_buffers = PyList_GET_SIZE(buffers.get()) == 0 ? nullptr : names;
-  PyObject* value = PyObject_Vectorcall(state().loads.get(), args, 1, has_buffers);
+  PyObject* const keywords = PyList_GET_SIZE(buffers.get()) == 0 ? nullptr : names;
+  PyObject* value = PyObject_Vectorcall(state().loads.get(), args, 1, keywords);
   if (value == nullptr) explain_unpickling(body.get());
   return value;
 }

@@ -17,9 +17,9 @@ from typing import Any
 
 _HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _of_sender = _HERE  # what code that is sent from here says
-_MADE_BY = re.compile(rb"code of Python (\d+\.\d+) by cloudpickle ([\w.+!-]+)")
+_MADE_BY = rb"code of Python (\d+\.\d+) by cloudpickle ([\w.+!-]+)"
 # What is not there of another cloudpickle, or takes other arguments.
-_OF_CLOUDPICKLE = re.compile(r"cloudpickle|\b_(make|class|function|builtin|cell)_\w+\(\)")
+_OF_CLOUDPICKLE = r"cloudpickle|\b_(make|class|function|builtin|cell)_\w+\(\)"
 
 
 def code_pickler(cloudpickle: Any) -> Any:
@@ -37,9 +37,9 @@ def code_pickler(cloudpickle: Any) -> Any:
 
 
 def _code(made_by: str, make: Callable[..., CodeType], args: tuple[Any, ...]) -> CodeType:
-    found = _MADE_BY.fullmatch(made_by.encode())
-    theirs = found[1].decode() if found else "?"
-    if theirs != _HERE:
+    if not made_by.startswith(f"code of Python {_HERE} by "):
+        found = re.fullmatch(_MADE_BY, made_by.encode())
+        theirs = found[1].decode() if found else "?"
         raise RuntimeError(
             f"code that is sent by value is for the sender's version of Python, {theirs}, and this process "
             f"({sys.executable}) runs {_HERE}: give both the same one, or put the code into a module that both import"
@@ -67,9 +67,9 @@ def loads(pickled: Any) -> Any:
 
 def explain(error: BaseException, pickled: Any) -> None:
     """Adds to an error of unpickling which cloudpickle both sides have, where that may be why."""
-    if not isinstance(error, (ImportError, AttributeError, TypeError)) or not _OF_CLOUDPICKLE.search(str(error)):
+    if not isinstance(error, (ImportError, AttributeError, TypeError)) or not re.search(_OF_CLOUDPICKLE, str(error)):
         return
-    sender = _MADE_BY.search(pickled)
+    sender = re.search(_MADE_BY, pickled)
     ours = getattr(sys.modules.get("cloudpickle"), "__version__", "none")
     if sender is None or sender[2].decode() == ours:
         return
