@@ -67,7 +67,7 @@ tsan:  ## the C++ tests under ThreadSanitizer
 	@tools/bootstrap build test
 	@$(CONFIGURE) -B build/tsan -DMONARCH_SANITIZE=thread -DMONARCH_TESTS=ON -DMONARCH_PYTHON=OFF >/dev/null
 	@$(COMPILE) build/tsan -j $(JOBS)
-	@$(FIXED_ADDRESSES) env $(CTEST) build/tsan
+	@$(FIXED_ADDRESSES) env TSAN_OPTIONS=suppressions=$(CURDIR)/tools/tsan.supp $(CTEST) build/tsan
 
 fuzz:  ## every decoder's fuzzer, SECONDS_EACH=60 (needs clang)
 	@tools/bootstrap build lint
