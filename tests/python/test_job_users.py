@@ -280,10 +280,11 @@ try:
 except SupervisionError as error:
     print(error)
 """)  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    assert "was ended with its monarch-hostd (rank {'hosts': " in done.stdout and "Killed" not in done.stdout, (
-        done.stdout
-    )
+    # A death that nobody has looked at for a second is a line, too: the command may take so long to end.
+    cause = "was ended with its monarch-hostd (rank {'hosts': "
+    others = [line for line in done.stderr.splitlines() if cause not in line]
+    assert (done.returncode, others) == (0, []), done.stderr
+    assert cause in done.stdout and "Killed" not in done.stdout, done.stdout
 
 
 OTHERS = ["job_load().kill()", "ProcessJob({'hosts': 2}).state() and job_load().kill()"]

@@ -1,6 +1,7 @@
 """Scripts and hosts whose Python or cloudpickle are of different versions."""
 
 import os
+import pickle
 import sys
 
 import cloudpickle
@@ -9,12 +10,12 @@ from hostd import Daemon
 from script_run import Run
 
 from monarch._calls import versions
+from monarch.job._keeper import Kept
 
 OURS = ".".join(str(part) for part in sys.version_info[:2])
 SCRIPT = """
 import fractions
 import math
-import cloudpickle
 from monarch._calls import pickling, versions
 from monarch.actor import Actor, endpoint, this_host
 class Echo(Actor):
@@ -45,11 +46,23 @@ def test_code_for_another_python_is_refused_by_a_line_that_names_both_and_other_
         assert f"runs {OURS}" in line
 
 
-def test_what_others_pickle_for_a_keeper_says_so_too(monkeypatch):
+def test_what_a_keeper_is_sent_says_so_too(monkeypatch):
+    class Sent(Exception):
+        pass
+
+    class FakeKeeper:
+        @property
+        def adopt(self):
+            return self
+
+        def call_one(self, name, make):
+            raise Sent(make)
+
     monkeypatch.setattr(versions, "_of_sender", "3.9")
-    pickled = versions.dumps(lambda: 1)
+    with pytest.raises(Sent) as sent:
+        Kept(FakeKeeper()).adopt("x", lambda state: None)
     with pytest.raises(RuntimeError, match="for the sender's version of Python, 3.9, and this process .* runs 3"):
-        versions.loads(pickled)
+        pickle.loads(sent.value.args[0])
     assert versions.loads(versions.dumps({1: 2}.keys())) == {1: 2}.keys()
 
 
@@ -110,7 +123,7 @@ def _raise(error):
 
 
 @pytest.mark.parametrize("error", [AttributeError("of cloudpickle"), AttributeError("mine"), KeyError("cloudpickle")])
-def test_an_error_of_the_users_stays_as_it_is(monkeypatch, error):
+def test_an_error_stays_what_it_is_and_says_more_where_cloudpickle_may_be_why(monkeypatch, error):
     pickled = versions.dumps((lambda: 1, Broken(error)))
     monkeypatch.setattr(cloudpickle, "__version__", "0.9")
     with pytest.raises(type(error)) as raised:
