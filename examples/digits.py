@@ -224,7 +224,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=cores, help=f"processes, on each host (a core each: {cores})")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"number of training steps ({STEPS})")
     parser.add_argument("--kill", action="store_true", help="let two workers die on the way")
-    parser.add_argument("--hosts", nargs="+", metavar="ADDRESS", help="where the workers run (tcp://HOST:PORT)")
+    parser.add_argument(
+        "--hosts", nargs="+", metavar="ADDRESS", help="where the workers run: tcp://HOST:PORT of each `monarch worker`"
+    )
     options = parser.parse_args()
 
     hosts = attach_to_workers(workers=options.hosts) if options.hosts else this_host()

@@ -129,6 +129,13 @@ def test_the_program_of_the_readme_runs_with_the_interpreter_that_it_names(tmp_p
     assert run(ROOT / interpreter, program) == "[16, 16]\n"
 
 
+def test_a_checkout_has_the_commands_beside_its_interpreter():
+    if not (ROOT / ".venv/bin/python").exists():
+        pytest.skip("this checkout has no .venv")
+    assert "monarch worker" in run(ROOT / ".venv/bin/monarch", "worker", "--help")
+    assert "BootstrapCommand" in attempt(ROOT / ".venv/bin/monarch_bootstrap").stdout
+
+
 # ---- An installed package ----
 
 
