@@ -5,8 +5,9 @@
 #include "monarch/net/tcp/chunks.h"
 
 // Any bytes in any portions, fed or read straight to where they belong: the stream gives messages that can be read to their
-// ends, or fails and stays failed; and both ways give the same. Where it ends in the middle of a record, that goes on in
-// another reader with whatever comes there. Parts of large records are read to memory of somebody else's, or to the heap.
+// ends, or fails and stays failed, or says that what follows belongs to another reader; and both ways give the same. Where it
+// ends in the middle of a record, that goes on in another reader with whatever comes there. Parts of large records are read
+// to memory of somebody else's, or to the heap.
 namespace {
 
 struct Outcome {
@@ -44,7 +45,7 @@ Outcome read(monarch::ByteSpan bytes, size_t portion, bool direct, monarch::Byte
       for (size_t i = 0; i < part.size; ++i) outcome.sum += static_cast<uint64_t>(part.data[i]);
     }
   };
-  while (!bytes.empty() && !outcome.failed) {
+  while (!bytes.empty() && !outcome.failed && !reader.is_stripe()) {
     const auto room = direct ? reader.direct() : std::span<std::byte>();
     const size_t count = std::min({bytes.size(), portion, room.empty() ? SIZE_MAX : room.size()});
     if (room.empty()) {
