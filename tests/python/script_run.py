@@ -152,11 +152,13 @@ class Run:
         pidfd = os.pidfd_open(self.process.pid)
         try:
             deadline = time.monotonic() + limit
+            has_ended = False
             while True:
                 err = self._stderr()
-                if (err.endswith("\n") and text in err) or time.monotonic() >= deadline:
+                if err.endswith("\n") and text in err:
                     return err
-                select.select([pidfd], [], [], 0.02)
+                assert not has_ended and time.monotonic() < deadline, f"no line with {text!r}, but {err!r}"
+                has_ended = bool(select.select([pidfd], [], [], 0.02)[0])
         finally:
             os.close(pidfd)
 

@@ -200,10 +200,15 @@ def test_the_private_paths_that_services_import():
 
 def test_a_program_replaces_the_fault_hook(procs, monkeypatch):
     faults: list[Any] = []
-    seen = asyncio.Event()
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: (faults.append(failure), seen.set()))
 
     async def main():
+        loop, seen = asyncio.get_running_loop(), asyncio.Event()
+
+        def hook(failure):  # on a thread of the runtime
+            faults.append(failure)
+            loop.call_soon_threadsafe(seen.set)
+
+        monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", hook)
         others = this_host().spawn_procs(per_host={"gpus": 1})
         others.spawn("doomed", Generator, "bye").crash.broadcast()
         await asyncio.wait_for(seen.wait(), 20)

@@ -119,14 +119,14 @@ import atexit
 talker = this_host().spawn_procs().spawn("talker", Talker)
 for _ in range(3):  # one in the reader's pipe, one under way, one in the worker's pipe
     talker.talk.call_one().get()
-atexit.register(os.write, 2, b"leaving")
+atexit.register(os.write, 2, b"leaving\\n")
 """)  # fmt: skip
-    run.err_line(30)
+    run.err_line(30, "leaving")
     assert not ended(run.process.pid, time.monotonic() + 1)  # it waits for the reader
     run.interrupt()
     assert ended(run.process.pid, time.monotonic() + 10)
     run.done(limit=3)
-    assert (run.status, run.err) == (-signal.SIGINT, "leaving")
+    assert (run.status, run.err) == (-signal.SIGINT, "leaving\n")
 
 
 @pytest.mark.feature(38, 60)

@@ -4,10 +4,10 @@
 #include "monarch/base/check.h"
 #include "monarch/net/tcp/chunks.h"
 
-// Any bytes in any portions, fed or read straight to where they belong: the stream gives messages that can be read to their
-// ends, or fails and stays failed, or says that what follows belongs to another reader; and both ways give the same. Where it
-// ends in the middle of a record, that goes on in another reader with whatever comes there. Parts of large records are read
-// to memory of somebody else's, or to the heap.
+// Any bytes in any portions, fed or read straight to where they belong: the stream gives messages that can be read to
+// their ends, or fails and stays failed, or says that what follows belongs to another reader; and both ways give the same.
+// Where it ends in the middle of a record, that goes on in another reader with whatever comes there. Parts of large records
+// are read to memory of somebody else's, or to the heap.
 namespace {
 
 struct Outcome {
