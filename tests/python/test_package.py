@@ -20,6 +20,7 @@ TOOLS = Path(sys.prefix) / "bin"  # cmake and ninja are packages of a developmen
 WITHOUT_PATHS = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "CMAKE_PREFIX_PATH")}
 
 needs_cmake = pytest.mark.skipif(not (TOOLS / "cmake").exists(), reason="cmake is not in this environment")
+needs_venv = pytest.mark.skipif(not (ROOT / ".venv/bin/python").exists(), reason="this checkout has no .venv")
 takes_minutes = pytest.mark.skipif(not os.environ.get("MONARCH_TEST_LONG"), reason="builds a wheel: MONARCH_TEST_LONG")
 
 
@@ -117,21 +118,19 @@ def test_the_project_that_the_documentation_shows_builds(tmp_path):
 # ---- What the README says ----
 
 
+@needs_venv
 def test_the_program_of_the_readme_runs_with_the_interpreter_that_it_names(tmp_path):
     """After `make demo` that is .venv/bin/python, after `pip install .` the environment's own (below)."""
     line = next(line for line in README.read_text().splitlines() if line.endswith(" counters.py"))
     interpreter, _ = shlex.split(line)
     assert interpreter == ".venv/bin/python"
-    if not (ROOT / interpreter).exists():
-        pytest.skip("this checkout has no .venv")
     program = tmp_path / "counters.py"
     program.write_text(readme_program())
     assert run(ROOT / interpreter, program) == "[16, 16]\n"
 
 
+@needs_venv
 def test_a_checkout_has_the_commands_beside_its_interpreter():
-    if not (ROOT / ".venv/bin/python").exists():
-        pytest.skip("this checkout has no .venv")
     assert "monarch worker" in run(ROOT / ".venv/bin/monarch", "worker", "--help")
     assert "BootstrapCommand" in attempt(ROOT / ".venv/bin/monarch_bootstrap").stdout
 
